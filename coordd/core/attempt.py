@@ -1,0 +1,321 @@
+"""The runner's decisions: hold one lease, start one program, end it when the lease is gone.
+
+A sans-I/O machine: answers, exits and the time go in, actions come out in the order they are to be done. The
+process around it (coordd/runner) only obeys; the simulator runs this very class. Instants are seconds on the
+runner's own CLOCK_BOOTTIME, except fire times, which only the ledger's gate judges.
+
+    WAITING -> GATING -> RUNNING -> ENDING -> REPORTING -> DONE
+
+The lease deadline is the instant at which the *request* that was answered left, plus what the ledger said is
+left, less the clock-rate error of both sides. Counted from the answer it would outlive the lease by the trip.
+
+Like rows.py this file is loaded before a job starts, so it imports no library.
+"""
+
+from coordd.core.rows import CANCEL, EARLY, FAILURE, LOST, OK, RETRY, REVOKED, RHO, STALE, SUCCESS, Answer
+
+WAITING = "waiting"
+GATING = "gating"
+RUNNING = "running"
+ENDING = "ending"
+REPORTING = "reporting"
+DONE = "done"
+
+MOVES: "dict[str, frozenset[str]]" = {
+    WAITING: frozenset((GATING, REPORTING, DONE)),
+    GATING: frozenset((RUNNING, REPORTING, DONE)),
+    RUNNING: frozenset((ENDING, REPORTING)),
+    ENDING: frozenset((REPORTING,)),
+    REPORTING: frozenset((DONE,)),
+    DONE: frozenset(),
+}
+
+# What the process is asked to do; each is a tuple that starts with one of these words.
+ASK_GATE = "ask_gate"
+ASK_RENEW = "ask_renew"
+ASK_REPORT = "ask_report"  # state, exit_code, reason, final
+EXEC = "exec"
+TERM = "term"
+KILL = "kill"
+PET = "pet"  # deadline: the watcher may count on the lease until then
+EXIT = "exit"
+
+# The last part of the kill grace is for SIGKILL, and the very last for the watcher, should the runner be stopped.
+KILL_PART = 0.3
+WATCHER_PART = 0.2
+
+# An unanswered gate or report is asked again this soon.
+ASK_AGAIN_S = 0.2
+
+# A report that the ledger does not take is repeated this long; then the daemon goes on from the run's files.
+REPORT_LIMIT_S = 600.0
+
+
+def lease_deadline(sent_at: float, left_s: float) -> float:
+    """The instant after which the lease may not be believed, from when the request was SENT."""
+    return sent_at + left_s * (1 - 2 * RHO)
+
+
+def watcher_kill_at(deadline: float, kill_grace_s: float) -> float:
+    """When the watcher kills everything, if nobody has moved the deadline meanwhile."""
+    return deadline - kill_grace_s * WATCHER_PART
+
+
+class Terms:
+    """What an attempt is held under. Durations in seconds; ``deadline`` on CLOCK_BOOTTIME."""
+
+    __slots__ = (
+        "deadline", "final_exit_codes", "kill_grace_s", "lease_s", "ledger_timeout_s",
+        "on_lost", "renew_interval_s", "timeout_s",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        deadline: float,
+        lease_s: float,
+        renew_interval_s: float,
+        ledger_timeout_s: float,
+        kill_grace_s: float,
+        on_lost: str,
+        timeout_s: float = 0.0,
+        final_exit_codes: "tuple[int, ...]" = (),
+    ) -> None:
+        self.deadline = deadline
+        self.lease_s = lease_s
+        self.renew_interval_s = renew_interval_s
+        self.ledger_timeout_s = ledger_timeout_s
+        self.kill_grace_s = kill_grace_s
+        self.on_lost = on_lost
+        self.timeout_s = timeout_s
+        self.final_exit_codes = final_exit_codes
+
+
+class Attempt:
+    """One attempt, as its runner sees it."""
+
+    __slots__ = (
+        "actions", "ask_at", "asked_at", "deadline", "ended_by", "exit_code", "final", "kill_at", "outcome",
+        "phase", "reason", "renewing", "reported_since", "started_at", "terms",
+    )  # fmt: skip
+
+    def __init__(self, terms: Terms, *, wait_s: float, now: float) -> None:
+        """Begin to wait for the fire time, ``wait_s`` seconds from now."""
+        self.terms = terms
+        self.phase = WAITING
+        self.deadline = terms.deadline
+        self.ask_at = now + max(0.0, wait_s)  # gate, renew or report is next asked then
+        self.asked_at = 0.0
+        self.renewing = False  # a question is out, and has not been answered
+        self.kill_at = float("inf")
+        self.started_at = 0.0
+        self.exit_code: int | None = None
+        self.ended_by = ""  # why we ended it, "" when it ended by itself
+        self.outcome = ""
+        self.reason = ""
+        self.final = False
+        self.reported_since = 0.0
+        self.actions: list[tuple[object, ...]] = []
+
+    # ---- inputs
+
+    def timer(self, now: float) -> None:
+        """Do what is due."""
+        if self.phase in (WAITING, GATING):
+            self._timer_before(now)
+        elif self.phase in (RUNNING, ENDING):
+            self._timer_running(now)
+        elif self.phase == REPORTING and now >= self.ask_at and not self.renewing:
+            if now - self.reported_since > REPORT_LIMIT_S:
+                self._done()
+            else:
+                self._ask(ASK_REPORT, now)
+
+    def timer_at(self) -> float:
+        """When ``timer`` wants to be called next."""
+        if self.phase == DONE:
+            return float("inf")
+        at = self.asked_at + self.terms.ledger_timeout_s if self.renewing else self.ask_at
+        if self.phase == WAITING:
+            return min(at, self._end_at())
+        if self.phase == RUNNING:
+            at = min(at, self._end_at())
+            if self.terms.timeout_s:
+                at = min(at, self.started_at + self.terms.timeout_s)
+        elif self.phase == ENDING:
+            at = min(at, self.kill_at)
+        return at
+
+    def answered(self, answer: "Answer | None", *, sent_at: float, now: float) -> None:
+        """An answer to the last question; None when there was none in time."""
+        self.renewing = False
+        if self.phase == GATING:
+            self._gate_answered(answer, sent_at, now)
+        elif self.phase in (RUNNING, ENDING):
+            self._renew_answered(answer, sent_at, now)
+        elif self.phase == REPORTING:
+            if answer is not None and answer.word in (OK, STALE):
+                self._done()
+            else:
+                self.ask_at = now + max(ASK_AGAIN_S, min(self.terms.renew_interval_s, 5.0))
+
+    def exec_failed(self, reason: str, *, now: float) -> None:
+        """The program could not be executed at all."""
+        self.exit_code = 127
+        self._report(FAILURE, reason, now)
+
+    def ended(self, exit_code: int, *, now: float) -> None:
+        """The program has exited and nothing of its tree is left. Negative: ended by that signal."""
+        self.exit_code = exit_code
+        if self.ended_by:
+            state, reason = self.outcome, self.ended_by
+        elif exit_code == 0:
+            state, reason = SUCCESS, ""
+        else:
+            state = FAILURE
+            reason = f"ended by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+            self.final = exit_code in self.terms.final_exit_codes
+        self._report(state, reason, now)
+
+    def cancel(self, reason: str, *, now: float) -> None:
+        """A person, the ledger or a newer run wants it ended."""
+        if self.phase in (WAITING, GATING):
+            self._report(REVOKED, reason, now)
+        elif self.phase == RUNNING:
+            self._end(REVOKED, reason, now)
+
+    def shut_down(self, reason: str, *, now: float) -> None:
+        """The machine goes down: end it and say so at once, so that another node need not wait."""
+        if self.phase in (WAITING, GATING):
+            self._report(RETRY, reason, now)
+        elif self.phase == RUNNING:
+            self._end(LOST, reason, now)
+
+    def take_actions(self) -> "list[tuple[object, ...]]":
+        """What is to be done now, in this order."""
+        actions, self.actions = self.actions, []
+        return actions
+
+    # ---- before exec
+
+    def _timer_before(self, now: float) -> None:
+        if self._too_late(now):
+            # The gate may or may not have been passed; nothing was started, and we say so.
+            self._report(RETRY, "refused: the lease was too near its end to start", now)
+        elif now >= self.ask_at and not self.renewing:
+            if self.phase == WAITING:
+                self._move(GATING)
+            self._ask(ASK_GATE, now)
+
+    def _gate_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
+        if answer is None:
+            self.ask_at = now + ASK_AGAIN_S
+        elif answer.word == EARLY:
+            self.ask_at = now + answer.in_s
+        elif answer.word == OK:
+            self.deadline = max(self.deadline, lease_deadline(sent_at, answer.left_s))
+            if self._too_late(now):
+                self._report(RETRY, "refused: the gate's answer came too late to start", now)
+                return
+            self._move(RUNNING)
+            self.started_at = now
+            self.ask_at = now + self.terms.renew_interval_s
+            self.actions.append((PET, self.deadline))
+            self.actions.append((EXEC,))
+        elif answer.word == REVOKED:
+            self._done()
+        else:
+            self._done()  # stale: somebody else has it
+
+    def may_exec(self, now: float) -> bool:
+        """The last check, right before exec: time has passed since the gate answered."""
+        return not self._too_late(now)
+
+    def refused_late(self, *, now: float) -> None:
+        """``may_exec`` said no."""
+        self._report(RETRY, "refused: too late right before exec", now, from_running=True)
+
+    def _too_late(self, now: float) -> bool:
+        return now >= self.deadline - self.terms.kill_grace_s
+
+    # ---- while it runs
+
+    def _timer_running(self, now: float) -> None:
+        if self._fences() and now >= self.deadline:
+            self.kill_at = float("inf")
+            self._note_end(LOST, "the lease deadline had passed when the runner could act again")
+            self.actions.append((KILL,))
+        elif self.phase == RUNNING and now >= self._end_at():
+            self._end(LOST, "the lease could not be renewed", now)
+        elif self.phase == RUNNING and self.terms.timeout_s and now >= self.started_at + self.terms.timeout_s:
+            self._end(FAILURE, f"timeout after {self.terms.timeout_s:g} s", now)
+        elif self.phase == ENDING and now >= self.kill_at:
+            self.kill_at = float("inf")
+            self.actions.append((KILL,))
+        if self.phase in (RUNNING, ENDING):
+            if self.renewing and now >= self.asked_at + self.terms.ledger_timeout_s:
+                self.renewing = False
+                self.ask_at = now
+            if not self.renewing and now >= self.ask_at:
+                self._ask(ASK_RENEW, now)
+
+    def _renew_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
+        self.ask_at = max(now, sent_at + self.terms.renew_interval_s) if answer else now + ASK_AGAIN_S
+        if answer is None:
+            return
+        if answer.word == LOST:
+            if self.phase == RUNNING:
+                self._end(LOST, "the ledger has given this attempt up", now)
+            return
+        self.deadline = max(self.deadline, lease_deadline(sent_at, answer.left_s))
+        self.actions.append((PET, self.deadline))
+        if answer.word == CANCEL and self.phase == RUNNING:
+            self._end(REVOKED, "cancelled", now)
+
+    def _fences(self) -> bool:
+        """``hold`` jobs are never killed for want of a ledger."""
+        return self.terms.on_lost != "hold"
+
+    def _end_at(self) -> float:
+        return self.deadline - self.terms.kill_grace_s if self._fences() or self.phase == WAITING else float("inf")
+
+    def _end(self, outcome: str, reason: str, now: float) -> None:
+        """TERM now; KILL later, and in any case while the lease still holds."""
+        self._move(ENDING)
+        self._note_end(outcome, reason)
+        self.actions.append((TERM,))
+        grace_s = self.terms.kill_grace_s * (1 - KILL_PART)
+        self.kill_at = now + grace_s
+        if self._fences():
+            self.kill_at = min(self.kill_at, self.deadline - self.terms.kill_grace_s * KILL_PART)
+
+    def _note_end(self, outcome: str, reason: str) -> None:
+        if self.phase == RUNNING:
+            self._move(ENDING)
+        if not self.ended_by:
+            self.ended_by, self.outcome = reason, outcome
+
+    # ---- after it
+
+    def _report(self, state: str, reason: str, now: float, *, from_running: bool = False) -> None:
+        assert self.phase != REPORTING or from_running, "an attempt ends once"
+        self._move(REPORTING)
+        self.outcome, self.reason = state, reason
+        self.reported_since = now
+        self._ask(ASK_REPORT, now)
+
+    def _ask(self, question: str, now: float) -> None:
+        self.renewing = True
+        self.asked_at = now
+        if question == ASK_REPORT:
+            self.actions.append((ASK_REPORT, self.outcome, self.exit_code, self.reason, self.final))
+        else:
+            self.actions.append((question,))
+
+    def _done(self) -> None:
+        self._move(DONE)
+        self.actions.append((EXIT,))
+
+    def _move(self, phase: str) -> None:
+        assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"
+        self.phase = phase

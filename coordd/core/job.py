@@ -1,0 +1,158 @@
+"""What a job is: its definition, frozen, as the rest of the program sees it; and the identity of its runs."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from coordd.core.rows import Policy
+
+# The namespace of run ids; a run's uuid is the same on every node.
+RUN_NAMESPACE = uuid.UUID("6f0cbb0e-4ac5-5d5c-9a57-0d6a6cf9a7f1")
+
+
+class Blackout(msgspec.Struct, frozen=True):
+    """A time in which nothing fires: ``start`` (Unix seconds) to ``end``, or a cron line and how long each lasts."""
+
+    start: float = 0.0
+    end: float = 0.0
+    cron: str = ""
+    duration_s: float = 0.0
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """When a job fires. ``kind`` decides which field counts; instants are Unix seconds."""
+
+    kind: Literal["cron", "every", "at"]
+    cron: str = ""
+    every_s: float = 0.0
+    at: float = 0.0
+    timezone: str = "UTC"
+    start: float = 0.0
+    end: float = float("inf")
+    offset_s: float = 0.0  # the job's stable jitter
+    blackout: tuple[Blackout, ...] = ()
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Tries after failures (``attempts``, in all) and after losses (``relaunches``), counted apart."""
+
+    attempts: int = 1
+    relaunches: int = 5
+    delay_s: float = 30.0
+    backoff: Literal["fixed", "linear", "exponential"] = "fixed"
+    never_on_codes: tuple[int, ...] = ()
+    never_on_patterns: tuple[str, ...] = ()
+
+
+class SparkSubmit(msgspec.Struct, frozen=True):
+    """What spark-submit is called with; values still hold their {placeholders}."""
+
+    application: str
+    args: tuple[str, ...] = ()
+    master: str = ""
+    deploy_mode: str = "client"
+    conf: dict[str, str] = {}
+    py_files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    jars: tuple[str, ...] = ()
+    name: str = ""
+    keytab: str = ""
+    principal: str = ""
+    proxy_user: str = ""
+    env: dict[str, str] = {}
+    properties_file: str = ""
+    class_name: str = ""
+
+
+class Command(msgspec.Struct, frozen=True):
+    """Any program; values still hold their {placeholders}."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: str = ""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One job file, checked. Durations in seconds."""
+
+    name: str
+    digest: str
+    launch: SparkSubmit | Command
+    description: str = ""
+    owner: str = ""
+    schedule: Schedule | None = None
+    schedule_text: str = ""
+    misfire: Literal["skip", "once", "all"] = "once"
+    start_within_s: float = 3600.0
+    expect_within_s: float = 0.0
+    overlap: Literal["forbid", "allow", "replace", "queue"] = "forbid"
+    on_lost: Literal["relaunch", "hold"] = "relaunch"
+    placement: Literal["first", "spread"] = "first"
+    tags: tuple[str, ...] = ()
+    priority: int = 0
+    timeout_s: float = 0.0
+    lease_s: float = 60.0
+    params: dict[str, str] = {}
+    run_as: str = ""
+    retry: Retry = Retry()
+
+    @property
+    def waits(self) -> bool:
+        """True for a driver that only waits (cluster mode), False for one that computes on this node."""
+        return isinstance(self.launch, SparkSubmit) and self.launch.deploy_mode == "cluster"
+
+    def policy(self) -> Policy:
+        """What the ledger needs to know of the job."""
+        return Policy(
+            on_lost=self.on_lost,
+            overlap=self.overlap,
+            attempts=self.retry.attempts,
+            relaunches=self.retry.relaunches,
+            delay_s=self.retry.delay_s,
+            backoff=self.retry.backoff,
+            start_within_s=self.start_within_s,
+        )
+
+
+def scheduled_run(job: str, fire_at: float) -> str:
+    """The id of a scheduled run: every node computes the same for the same nominal fire time."""
+    return f"{job}@{iso(fire_at)}"
+
+
+def triggered_run(job: str, ident: str) -> str:
+    """The id of a run that was asked for."""
+    return f"{job}#{ident}"
+
+
+def job_of(run: str) -> str:
+    """The job that a run's id names."""
+    return run.split("#", 1)[0].split("@", 1)[0]
+
+
+def iso(instant: float) -> str:
+    """Unix seconds as ISO 8601 in UTC, with a fraction only where there is one."""
+    text = datetime.fromtimestamp(instant, UTC).isoformat(timespec="microseconds")
+    return text.replace("+00:00", "").replace(".000000", "") + "Z"
+
+
+def run_uuid(run: str) -> str:
+    """The task id of a run, the same on every node."""
+    return str(uuid.uuid5(RUN_NAMESPACE, run))
+
+
+def run_tag(run: str) -> str:
+    """The deterministic tag of a run's applications: lower case (YARN lowers it), known before submit."""
+    return "coordd-" + hashlib.sha256(run.encode()).hexdigest()[:20]
+
+
+def jobs_digest(jobs: dict[str, Job]) -> str:
+    """One text for the whole set of jobs, to compare nodes by."""
+    if not jobs:
+        return ""
+    lines = "\n".join(f"{name} {jobs[name].digest}" for name in sorted(jobs))
+    return hashlib.sha256(lines.encode()).hexdigest()[:16]

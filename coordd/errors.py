@@ -1,0 +1,58 @@
+"""Every exception of coordd; the class says whose fault it is.
+
+CoorddError
+├── ConfigError              you: the configuration is wrong, nothing was started
+│   └── JobFileError         you: one job file is wrong, that job alone is disabled
+├── ProtocolError
+│   ├── LocalProtocolError   us: a bug
+│   └── RemoteProtocolError  them: drop the message, count it, stay up
+├── UnavailableError         the world: something did not answer, try again
+└── RefusedError             the caller: a request that cannot be granted, with the reason
+
+An exception of a library never crosses a port: adapters translate.
+"""
+
+# No imports: the runner loads this file before it starts a job.
+
+
+class CoorddError(Exception):
+    """The root of everything that coordd raises on purpose."""
+
+
+class ConfigError(CoorddError):
+    """The configuration cannot be used.
+
+    The message names the file, the key, what was expected and what was found.
+    """
+
+
+class JobFileError(ConfigError):
+    """One job file cannot be used; the other jobs go on."""
+
+
+class ProtocolError(CoorddError):
+    """Bytes or messages that break the protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We broke it: a bug in coordd."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """A peer or a client broke it: drop what it sent and stay up."""
+
+
+class UnavailableError(CoorddError):
+    """A dependency (ledger, bus, disk) did not answer; the caller may try again."""
+
+
+class RefusedError(CoorddError):
+    """A request was understood and refused.
+
+    ``kind`` is a stable word for scripts, ``hint`` says what to do.
+    """
+
+    def __init__(self, message: str, *, kind: str = "refused", hint: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.hint = hint

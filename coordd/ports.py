@@ -1,0 +1,97 @@
+"""The seams: what the services need of the world, as Protocols. Adapters fill them; tests fill them from memory.
+
+No library's exception crosses a port: an adapter raises UnavailableError where the world did not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from coordd.core.rows import Answer, AttemptRow, OpenAnswer, Row
+
+
+class LedgerCall(NamedTuple):
+    """One operation of core.ledger.Rules, by name, with its arguments (less the store and the time)."""
+
+    op: str
+    args: tuple[Any, ...]
+
+
+class Ledger(Protocol):
+    """The one authority over launches. Blocking: the ledger service calls it from a worker thread.
+
+    ``call`` raises UnavailableError when there was no answer in time; whether the operation took place is
+    then unknown, and asking again is safe.
+    """
+
+    url: str
+
+    def call(self, op: str, *args: Any) -> Answer | OpenAnswer: ...
+    def run(self, run: str) -> Row | None: ...
+    def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]: ...
+    def attempts(self, run: str) -> list[AttemptRow]: ...
+    def status(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
+
+class Bus(Protocol):
+    """Gossip: datagrams to all other nodes, or to one. It may lose, duplicate and reorder; it never blocks."""
+
+    url: str
+    state: str  # starting | connected | disconnected
+
+    def publish(self, data: bytes) -> None:
+        """Send to every other node; what a slow peer cannot take is dropped and counted."""
+
+    def send(self, name: str, data: bytes) -> None:
+        """Send to the inbox of one full_hostname."""
+
+    def peers(self) -> Sequence[str]:
+        """The full_hostnames that the transport itself knows of (for mingle), less our own."""
+
+    async def receive(self, deliver: Callable[[bytes], None], dead: Callable[[str], None]) -> None:
+        """Run for ever: call ``deliver`` for each message, then once with b"" when a burst is over;
+        ``dead`` with a full_hostname at which nobody listens any more."""
+
+    def statistics(self) -> dict[str, int]:
+        """Counters: published, delivered, bytes, dropped."""
+
+    def close(self) -> None: ...
+
+
+class Journal(Protocol):
+    """A node's own append-only record, one JSON object a line."""
+
+    def append(self, records: Sequence[dict[str, Any]], *, sync: bool) -> None:
+        """Write records in order; with ``sync`` they are on the disk when this returns.
+
+        Raises UnavailableError when the disk does not take them.
+        """
+
+    def close(self) -> None: ...
+
+
+class Notifier(Protocol):
+    """The service manager."""
+
+    watchdog_s: float | None
+
+    def notify(self, *lines: str) -> None:
+        """Send assignments such as READY=1 or STATUS=…; silent when nobody listens."""
+
+
+class Launcher(Protocol):
+    """Starts runners and finds those that are there."""
+
+    def start(self, spec: dict[str, Any]) -> str:
+        """Start the runner of one attempt; returns the path of its directory.
+
+        Raises UnavailableError when the operating system does not let us.
+        """
+
+    def command(self, directory: str, word: str, reason: str) -> bool:
+        """Tell a runner to cancel; False when it is not there any more."""
+
+    def scan(self) -> list[str]:
+        """The directories of runners that were started here, by this daemon or by an earlier one."""
