@@ -23,7 +23,7 @@ DONE = "done"
 
 MOVES: "dict[str, frozenset[str]]" = {
     WAITING: frozenset((GATING, REPORTING, DONE)),
-    GATING: frozenset((RUNNING, REPORTING, DONE)),
+    GATING: frozenset((WAITING, RUNNING, REPORTING, DONE)),
     RUNNING: frozenset((ENDING, REPORTING)),
     ENDING: frozenset((REPORTING,)),
     REPORTING: frozenset((DONE,)),
@@ -40,12 +40,20 @@ KILL = "kill"
 PET = "pet"  # deadline: the watcher may count on the lease until then
 EXIT = "exit"
 
+# The question that each phase asks.
+QUESTIONS: "dict[str, str]" = {
+    WAITING: ASK_RENEW, GATING: ASK_GATE, RUNNING: ASK_RENEW, ENDING: ASK_RENEW, REPORTING: ASK_REPORT,
+}  # fmt: skip
+
 # The last part of the kill grace is for SIGKILL, and the very last for the watcher, should the runner be stopped.
 KILL_PART = 0.3
 WATCHER_PART = 0.2
 
 # An unanswered gate or report is asked again this soon.
 ASK_AGAIN_S = 0.2
+
+# No renewal begins this shortly before the fire time: its answer would hold the gate up.
+QUIET_S = 0.5
 
 # A report that the ledger does not take is repeated this long; then the daemon goes on from the run's files.
 REPORT_LIMIT_S = 600.0
@@ -96,7 +104,7 @@ class Attempt:
 
     __slots__ = (
         "actions", "ask_at", "asked_at", "deadline", "ended_by", "exit_code", "final", "kill_at", "outcome",
-        "phase", "reason", "renewing", "reported_since", "started_at", "terms",
+        "phase", "reason", "renew_at", "renewing", "reported_since", "started_at", "terms",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, *, wait_s: float, now: float) -> None:
@@ -105,6 +113,7 @@ class Attempt:
         self.phase = WAITING
         self.deadline = terms.deadline
         self.ask_at = now + max(0.0, wait_s)  # gate, renew or report is next asked then
+        self.renew_at = now + terms.renew_interval_s  # while it waits for the gate
         self.asked_at = 0.0
         self.renewing = False  # a question is out, and has not been answered
         self.kill_at = float("inf")
@@ -121,6 +130,12 @@ class Attempt:
 
     def timer(self, now: float) -> None:
         """Do what is due."""
+        if self.renewing and now >= self.asked_at + self.terms.ledger_timeout_s:
+            self.renewing = False  # no answer in time: ask again, which is safe
+            if self.phase == WAITING:
+                self.renew_at = now
+            else:
+                self.ask_at = now
         if self.phase in (WAITING, GATING):
             self._timer_before(now)
         elif self.phase in (RUNNING, ENDING):
@@ -137,6 +152,8 @@ class Attempt:
             return float("inf")
         at = self.asked_at + self.terms.ledger_timeout_s if self.renewing else self.ask_at
         if self.phase == WAITING:
+            if not self.renewing and self.ask_at - self.renew_at > QUIET_S:
+                at = min(at, self.renew_at)
             return min(at, self._end_at())
         if self.phase == RUNNING:
             at = min(at, self._end_at())
@@ -146,10 +163,18 @@ class Attempt:
             at = min(at, self.kill_at)
         return at
 
-    def answered(self, answer: "Answer | None", *, sent_at: float, now: float) -> None:
-        """An answer to the last question; None when there was none in time."""
+    def answered(self, answer: "Answer | None", *, sent_at: float, now: float, question: str = "") -> None:
+        """An answer; None when there was none in time.
+
+        ``question`` is what was asked. An answer to another question than this phase asks is late (a renewal
+        that was under way when the program ended) and is ignored: it must not pass for the report's.
+        """
+        if question and question != QUESTIONS.get(self.phase):
+            return
         self.renewing = False
-        if self.phase == GATING:
+        if self.phase == WAITING:
+            self._waiting_answered(answer, sent_at, now)
+        elif self.phase == GATING:
             self._gate_answered(answer, sent_at, now)
         elif self.phase in (RUNNING, ENDING):
             self._renew_answered(answer, sent_at, now)
@@ -164,8 +189,11 @@ class Attempt:
         self.exit_code = 127
         self._report(FAILURE, reason, now)
 
-    def ended(self, exit_code: int, *, now: float) -> None:
-        """The program has exited and nothing of its tree is left. Negative: ended by that signal."""
+    def ended(self, exit_code: int, *, now: float, final: bool = False) -> None:
+        """The program has exited and nothing of its tree is left. Negative: ended by that signal.
+
+        ``final``: its output says that another try is of no use.
+        """
         self.exit_code = exit_code
         if self.ended_by:
             state, reason = self.outcome, self.ended_by
@@ -174,8 +202,13 @@ class Attempt:
         else:
             state = FAILURE
             reason = f"ended by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-            self.final = exit_code in self.terms.final_exit_codes
+            self.final = final or exit_code in self.terms.final_exit_codes
         self._report(state, reason, now)
+
+    def hurry(self, *, now: float) -> None:
+        """There is news for the ledger: renew now rather than later."""
+        if self.phase == RUNNING:
+            self.ask_at = now
 
     def cancel(self, reason: str, *, now: float) -> None:
         """A person, the ledger or a newer run wants it ended."""
@@ -202,16 +235,34 @@ class Attempt:
         if self._too_late(now):
             # The gate may or may not have been passed; nothing was started, and we say so.
             self._report(RETRY, "refused: the lease was too near its end to start", now)
-        elif now >= self.ask_at and not self.renewing:
+        elif self.renewing:
+            return
+        elif now >= self.ask_at:
             if self.phase == WAITING:
                 self._move(GATING)
             self._ask(ASK_GATE, now)
+        elif self.phase == WAITING and now >= self.renew_at and self.ask_at - now > QUIET_S:
+            self._ask(ASK_RENEW, now)
+
+    def _waiting_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
+        """The lease is renewed while the gate is far: claims are made ahead, and clocks differ."""
+        self.renew_at = now + (self.terms.renew_interval_s if answer else ASK_AGAIN_S)
+        if answer is None:
+            return
+        if answer.word == LOST:
+            self._done()
+        elif answer.word == CANCEL:
+            self._report(REVOKED, "cancelled before it started", now)
+        else:
+            self.deadline = max(self.deadline, lease_deadline(sent_at, answer.left_s))
 
     def _gate_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
         if answer is None:
             self.ask_at = now + ASK_AGAIN_S
         elif answer.word == EARLY:
+            self._move(WAITING)  # our wall clock runs ahead of the ledger's
             self.ask_at = now + answer.in_s
+            self.renew_at = now
         elif answer.word == OK:
             self.deadline = max(self.deadline, lease_deadline(sent_at, answer.left_s))
             if self._too_late(now):
@@ -252,12 +303,8 @@ class Attempt:
         elif self.phase == ENDING and now >= self.kill_at:
             self.kill_at = float("inf")
             self.actions.append((KILL,))
-        if self.phase in (RUNNING, ENDING):
-            if self.renewing and now >= self.asked_at + self.terms.ledger_timeout_s:
-                self.renewing = False
-                self.ask_at = now
-            if not self.renewing and now >= self.ask_at:
-                self._ask(ASK_RENEW, now)
+        if self.phase in (RUNNING, ENDING) and not self.renewing and now >= self.ask_at:
+            self._ask(ASK_RENEW, now)
 
     def _renew_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
         self.ask_at = max(now, sent_at + self.terms.renew_interval_s) if answer else now + ASK_AGAIN_S

@@ -87,6 +87,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     schedule: Schedule | None = None
     schedule_text: str = ""
+    timezone: str = "UTC"  # of {fire_time} and {date}, also when there is no schedule
     misfire: Literal["skip", "once", "all"] = "once"
     start_within_s: float = 3600.0
     expect_within_s: float = 0.0

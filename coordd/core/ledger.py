@@ -9,34 +9,69 @@ An attempt goes    (absent) -> RECEIVED -> STARTED -> SUCCESS | FAILURE | REVOKE
 A STARTED attempt is never granted again. It ends, and the *next* attempt is granted: that is S1, at most one
 launch per (run, attempt), and it assumes no clock at all.
 
-Rows, requests and answers are in rows.py. Like that file this one is loaded by the runner and imports nothing else.
+Rows, requests and answers are in rows.py, the single steps in run.py. All three are loaded by the runner before it
+starts a job, so they import nothing else.
 """
 
 from coordd.core.rows import (
-    ATTEMPT_COLUMNS, CANCEL, CLAIM_AHEAD_S, CONFLICT, DIFFERS, EARLY, EXISTS, FAILURE, FINISHED, GRANTED,
-    HELD, LIMITED, LOST, MISSED, OK, PENDING, RECEIVED, REJECTED, RETRY, REVOKED, RHO, STALE, STARTED, SUCCESS,
-    TERMINAL, UNKNOWN, Answer, AttemptRow, Claim, JobRow, LedgerTime, OpenAnswer, OpenRun, Policy, Registration, Row,
-)  # fmt: skip
+    CANCEL,
+    CLAIM_AHEAD_S,
+    CONFLICT,
+    DIFFERS,
+    EARLY,
+    EXISTS,
+    FAILURE,
+    FINISHED,
+    LIMITED,
+    LOST,
+    MISSED,
+    OK,
+    PENDING,
+    RECEIVED,
+    REJECTED,
+    RETRY,
+    REVOKED,
+    STALE,
+    STARTED,
+    SUCCESS,
+    TERMINAL,
+    UNKNOWN,
+    Answer,
+    Claim,
+    JobRow,
+    LedgerTime,
+    OpenAnswer,
+    OpenRun,
+    Policy,
+    Registration,
+    Row,
+)
+from coordd.core.run import HOLDING, MOVES, Life, nominal_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from coordd.core.rows import Store
 
-# The run's life as one table: who may follow whom. Every write of a state goes through ``_move``.
-MOVES: "dict[str, frozenset[str]]" = {
-    PENDING: frozenset((RECEIVED, REJECTED, MISSED, REVOKED)),
-    RETRY: frozenset((RECEIVED, MISSED, REVOKED, LOST, FAILURE)),
-    RECEIVED: frozenset((RECEIVED, STARTED, FAILURE, REVOKED, LOST, RETRY)),
-    STARTED: frozenset((SUCCESS, FAILURE, REVOKED, LOST, RETRY, UNKNOWN)),
-    UNKNOWN: frozenset((STARTED, SUCCESS, FAILURE, REVOKED, LOST, RETRY)),
-}
+__all__ = ["MOVES", "OVERLAP_RETRY_S", "SUSPENDED_RETRY_S", "Rules"]
 
 # How soon a node asks again about a suspended job, and about one that waits for another run to end.
 SUSPENDED_RETRY_S = 5.0
 OVERLAP_RETRY_S = 1.0
 
+# The sweep sees this many open rows, those that are due first; the rest come up as these are settled.
+OPEN_RUNS_MAX = 10_000
 
-class Rules:
+# What a report may say, and as what an attempt so reported may stand in the record: a repeat is known by it.
+REPORTED: "dict[str, frozenset[str]]" = {
+    SUCCESS: frozenset((SUCCESS,)),
+    FAILURE: frozenset((FAILURE,)),
+    REVOKED: frozenset((REVOKED,)),
+    LOST: frozenset((LOST, REVOKED)),  # revoked: it was cancelled, and then lost
+    RETRY: frozenset((LOST, REVOKED)),
+}
+
+
+class Rules(Life):
     """The operations. ``store`` is one transaction; ``now`` is the ledger's time, never a client's."""
 
     # ---- before a launch
@@ -48,7 +83,8 @@ class Rules:
             self._job(store, of.job, now)
             store.put_run(self._new_row(of, now))
             return Answer(OK, state=PENDING)
-        if row.digest != of.digest or row.args != of.args:
+        known = row.digest or row.state != REVOKED  # else it was revoked by its name alone, before anybody asked
+        if known and (row.digest != of.digest or row.args != of.args):
             return Answer(CONFLICT, state=row.state)
         return Answer(EXISTS, state=row.state)
 
@@ -73,7 +109,7 @@ class Rules:
             if row.nonce == claim.nonce and row.node == claim.node:
                 return self._granted(row, now)  # the reply was lost: the same grant, what is left of it
             if self._lapsed(row, claim, now):
-                return self._grant(store, job, row, claim, now)
+                return self._claim_due(store, job, row, claim, now)  # never launched: the same checks as at first
             return self._held(row, now)
         if row.state == STARTED and self._lapsed(row, claim, now):
             self._lose(store, row, f"its lease lapsed; last held by {row.node}", now)
@@ -86,6 +122,9 @@ class Rules:
     def _claim_due(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
         """A row that waits for a launch: may it start now, here?"""
         policy = claim.of.policy
+        if row.cancel:
+            self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
+            return Answer(FINISHED, state=row.state, attempt=row.attempt)
         if now.wall > row.not_before + policy.start_within_s:
             late = now.wall - row.not_before
             why = f"no node could launch it within {policy.start_within_s:g} s of its time ({late:.0f} s late)"
@@ -102,18 +141,22 @@ class Rules:
         blocked = self._overlap(store, row, policy, now)
         if blocked is not None:
             return blocked
-        if claim.settled_to > job.horizon:
-            job.horizon = claim.settled_to
+        if claim.of.scheduled:
+            # Not past the run itself: nothing is known yet of what comes after it.
+            job.horizon = max(job.horizon, min(claim.settled_to, row.fire_at))
         return self._grant(store, job, row, claim, now)
 
     def _overlap(self, store: "Store", row: Row, policy: Policy, now: LedgerTime) -> "Answer | None":
         """What the job's overlap policy says of other runs of the job; None when nothing is in the way."""
-        if policy.overlap == "allow" or row.attempt > 0:
-            return None
+        if policy.overlap == "allow" or row.attempt > 0 or row.state == RECEIVED:
+            return None  # a run that was let in keeps its place
         others = [other for other in store.active_runs(row.job) if other.run != row.run]
         if not others:
             return None
         other = others[0]
+        ahead_s = row.not_before - now.wall
+        if ahead_s > 0:  # claimed ahead: what runs now may be over by then, and is judged only then
+            return Answer(LIMITED, by=f"overlap with {other.run}", in_s=min(ahead_s, OVERLAP_RETRY_S))
         if policy.overlap == "forbid":
             self._end(store, row, REJECTED, f"overlap: {other.run} is {other.state} on {other.node or 'no node'}", now)
             return Answer(FINISHED, state=REJECTED)
@@ -140,19 +183,21 @@ class Rules:
                 self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
             return Answer(REVOKED)
         if row.state == STARTED:
-            return Answer(OK, left_s=row.until - now.lease)
+            return Answer(OK, left_s=self._left(row, now))
         if row.state != RECEIVED:
-            return Answer(STALE)
+            return Answer(REVOKED if row.state == REVOKED else STALE)
         if now.wall < row.not_before:
             return Answer(EARLY, in_s=row.not_before - now.wall)
         if self._past(row, now):
             return Answer(STALE)
+        if self._job(store, row.job, now).suspended:
+            return Answer(EARLY, in_s=SUSPENDED_RETRY_S)
         self._move(row, STARTED)
         row.started_at = now.wall
         row.beat += 1
         store.put_run(row)
         self._record(store, row)
-        return Answer(OK, left_s=row.until - now.lease)
+        return Answer(OK, left_s=self._left(row, now))
 
     # ---- while it runs
 
@@ -169,11 +214,12 @@ class Rules:
     ) -> Answer:
         """Extend the lease: ok(left_s), cancel (with left_s: a cancelled run still ends in order), or lost."""
         row = self._mine(store, run, attempt, token, nonce)
-        if row is None or row.state not in (RECEIVED, STARTED, UNKNOWN):
+        if row is None or row.state not in HOLDING:
             return Answer(LOST)
         if row.state == UNKNOWN:
             self._move(row, STARTED)  # the holder is back, and nobody was granted anything meanwhile
             row.reason = ""
+            self._record(store, row)
         row.lease = lease_s
         row.until = now.lease + lease_s
         row.boot = now.boot
@@ -202,18 +248,21 @@ class Rules:
         ``state`` is success, failure, revoked, lost (it may have run) or retry (it certainly never started).
         ``final`` forbids another try after a failure (the job's ``never_on``).
         """
+        assert state in REPORTED, f"{run}: a report cannot say {state}"
         row = self._mine(store, run, attempt, token, nonce)
-        if row is None or row.state not in (RECEIVED, STARTED, UNKNOWN):
+        if row is None or row.state not in HOLDING:
             past = store.attempt(run, attempt)
-            said = past is not None and (past.token, past.nonce, past.state) == (token, nonce, state)
+            said = past is not None and (past.token, past.nonce) == (token, nonce) and past.state in REPORTED[state]
             return Answer(OK if said else STALE)
+        if row.state == RECEIVED and state in (SUCCESS, FAILURE):
+            self._move(row, STARTED)  # it ran, so it was past the gate: a ledger that went back has forgotten that
         if application_id:
             row.application_id = application_id
         row.exit_code = exit_code
         policy = Policy.unpack(row.policy)
         if state == FAILURE:
             row.failures += 1
-            if not final and row.failures < policy.attempts:
+            if not final and not row.cancel and row.failures < policy.attempts:
                 self._again(store, row, FAILURE, policy.delay_after(row.failures), reason, now)
                 return Answer(OK)
         elif state == LOST:
@@ -233,7 +282,7 @@ class Rules:
             return Answer(STALE)
         row.commit_token = token
         store.put_run(row)
-        return Answer(OK, left_s=row.until - now.lease)
+        return Answer(OK, left_s=self._left(row, now))
 
     # ---- for people
 
@@ -242,8 +291,9 @@ class Rules:
         row = store.run(run)
         if row is None:
             job = run.partition("#")[0].partition("@")[0]
-            of = Registration(run, job, "", Policy(), now.wall, scheduled="@" in run, by=by)
-            row = self._new_row(of, now)
+            fire_at = nominal_time(run)
+            at = now.wall if fire_at is None else fire_at
+            row = self._new_row(Registration(run, job, "", Policy(), at, scheduled=fire_at is not None, by=by), now)
         if row.state in TERMINAL or row.state in (STARTED, UNKNOWN):
             return Answer(FINISHED, state=row.state)
         self._end(store, row, REVOKED, f"revoked by {by}", now)
@@ -268,7 +318,9 @@ class Rules:
         if row is None or row.state != UNKNOWN:
             return Answer(FINISHED, state=row.state if row else "")
         why = f"resolved as {outcome} by {by}"
+        assert outcome in ("success", "failed", "relaunch"), f"{run}: resolved as {outcome}"
         if outcome == "relaunch":
+            row.cancel = 0  # what was asked last counts
             self._again(store, row, LOST, 0.0, why, now)
         else:
             self._end(store, row, SUCCESS if outcome == "success" else FAILURE, why, now)
@@ -277,10 +329,11 @@ class Rules:
     def suspend(self, store: "Store", job: str, suspended: bool, by: str, now: LedgerTime) -> Answer:
         """Stop granting a job's runs, or go on."""
         row = self._job(store, job, now)
-        row.suspended = int(suspended)
-        row.version += 1
-        row.changed_by = by
-        store.put_job(row)
+        if row.suspended != int(suspended):
+            row.suspended = int(suspended)
+            row.version += 1
+            row.changed_by = by
+            store.put_job(row)
         return Answer(OK, token=row.version)
 
     def open(self, store: "Store", jobs: "tuple[str, ...]", now: LedgerTime) -> OpenAnswer:
@@ -289,135 +342,20 @@ class Rules:
         for name in jobs:
             job = self._job(store, name, now)
             known[name] = (job.horizon, store.last_fire_at(name), bool(job.suspended), job.fence)
-        return OpenAnswer([OpenRun(row, now) for row in store.open_runs()], known, now.wall)
+        return OpenAnswer([OpenRun(row, now) for row in store.open_runs(OPEN_RUNS_MAX)], known, now.wall)
 
-    # ---- the single steps
+    def prune(self, store: "Store", before: float, limit: int, now: LedgerTime) -> int:
+        """Forget runs that ended before an instant (Unix seconds), oldest first; returns how many.
 
-    def _job(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
-        job = store.job(name)
-        if job is None:
-            job = JobRow(name, horizon=now.wall)
-            store.put_job(job)
-        return job
-
-    def _new_row(self, of: Registration, now: LedgerTime) -> Row:
-        # In the order of RUN_COLUMNS.
-        return Row((
-            of.run, of.job, of.digest, of.args, of.policy.pack(), int(of.scheduled), of.fire_at, now.wall, of.by,
-            PENDING, 0, of.fire_at, 0, 0,
-            0, "", "", 0.0, 0.0, "", 0, 0, 0,
-            0.0, 0.0, 0.0, None, "", "",
-        ))  # fmt: skip
-
-    def _mine(self, store: "Store", run: str, attempt: int, token: int, nonce: str) -> "Row | None":
-        """The row, if this very grant is still its current one. (token, nonce) is compared, never one alone."""
-        row = store.run(run)
-        if row is None or row.attempt != attempt or row.token != token or row.nonce != nonce:
-            return None
-        return row
-
-    def _past(self, row: Row, now: LedgerTime) -> bool:
-        """The ledger's own time has passed the lease's end (another boot: certainly)."""
-        return row.boot != now.boot or now.lease >= row.until
-
-    def _lapsed(self, row: Row, claim: Claim, now: LedgerTime) -> bool:
-        """Past its end AND watched in silence for a whole lease by the claimant itself.
-
-        The ledger's time alone does not do where it is a wall clock: one step of it would expire every lease
-        at once. Another boot needs no watching: nothing of it is alive.
+        The horizon moves past each scheduled one, so that forgetting a run never opens it again. A run that was
+        revoked ahead of its fire time stays until that is past too.
         """
-        if not self._past(row, now):
-            return False
-        if row.boot != now.boot:
-            return True
-        watched = claim.watched
-        return (
-            watched is not None
-            and watched[0] == row.token
-            and watched[1] == row.beat
-            and watched[2] >= row.lease * (1 + 2 * RHO)
-        )
-
-    def _next_token(self, job: JobRow, now: LedgerTime) -> int:
-        """Strictly increasing per job, even where the ledger forgot its last writes: time bounds it from below."""
-        return max(job.fence + 1, int(now.wall * 1e6))
-
-    def _grant(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
-        job.fence = self._next_token(job, now)
-        store.put_job(job)
-        self._move(row, RECEIVED)
-        row.token = job.fence
-        row.nonce = claim.nonce
-        row.node = claim.node
-        row.lease = claim.lease_s
-        row.until = now.lease + claim.lease_s
-        row.boot = now.boot
-        row.beat = 0
-        row.policy = claim.of.policy.pack()
-        row.received_at = now.wall
-        row.started_at = row.ended_at = 0.0
-        row.exit_code = None
-        row.application_id = row.reason = ""
-        store.put_run(row)
-        self._record(store, row)
-        return self._granted(row, now)
-
-    def _granted(self, row: Row, now: LedgerTime) -> Answer:
-        return Answer(GRANTED, token=row.token, left_s=row.until - now.lease, args=row.args, attempt=row.attempt)
-
-    def _held(self, row: Row, now: LedgerTime) -> Answer:
-        left_s = row.until - now.lease if row.boot == now.boot else 0.0
-        return Answer(HELD, by=row.node, left_s=left_s, state=row.state, until_token=(row.token, row.beat))
-
-    def _move(self, row: Row, state: str) -> None:
-        assert state in MOVES[row.state], f"{row.run}: {row.state} -> {state}"
-        row.state = state
-
-    def _end(self, store: "Store", row: Row, state: str, reason: str, now: LedgerTime) -> None:
-        """A terminal state: nothing leaves it (S5)."""
-        held = row.state in (RECEIVED, STARTED, UNKNOWN)
-        self._move(row, state)
-        row.ended_at = now.wall
-        row.reason = reason
-        store.put_run(row)
-        if held:
-            self._record(store, row)
-
-    def _lose(self, store: "Store", row: Row, reason: str, now: LedgerTime) -> None:
-        """A launched attempt whose end nobody knows: LOST and tried again, or UNKNOWN and held for a person."""
-        policy = Policy.unpack(row.policy)
-        if policy.on_lost == "hold" and row.state != RECEIVED:
-            if row.state != UNKNOWN:
-                self._move(row, UNKNOWN)
-                row.reason = reason
-                store.put_run(row)
-                self._record(store, row)
-            return
-        row.relaunches += 1
-        self._relaunch(store, row, policy, reason, now)
-
-    def _relaunch(self, store: "Store", row: Row, policy: Policy, reason: str, now: LedgerTime) -> None:
-        if row.cancel:
-            self._end(store, row, REVOKED, row.reason, now)
-        elif row.relaunches > policy.relaunches:
-            self._end(store, row, LOST, f"{reason}; lost {row.relaunches} times, no relaunch left", now)
-        else:
-            self._again(store, row, LOST, 0.0, reason, now)
-
-    def _again(self, store: "Store", row: Row, ended: str, delay_s: float, reason: str, now: LedgerTime) -> None:
-        """Close this attempt as ``ended`` and make the next one due."""
-        row.ended_at = now.wall
-        row.reason = reason
-        closed = self._attempt_row(row)
-        closed.state = ended
-        store.put_attempt(closed)
-        self._move(row, RETRY)
-        row.attempt += 1
-        row.not_before = now.wall + delay_s
-        store.put_run(row)
-
-    def _record(self, store: "Store", row: Row) -> None:
-        store.put_attempt(self._attempt_row(row))
-
-    def _attempt_row(self, row: Row) -> AttemptRow:
-        return AttemptRow([getattr(row, column) for column in ATTEMPT_COLUMNS])
+        rows = store.ended_runs(before, limit)
+        for row in rows:
+            if row.scheduled:
+                job = self._job(store, row.job, now)
+                if row.fire_at > job.horizon:
+                    job.horizon = row.fire_at
+                    store.put_job(job)
+            store.drop_run(row.run)
+        return len(rows)

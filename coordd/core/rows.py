@@ -18,9 +18,24 @@ if TYPE_CHECKING:
         def put_job(self, row: "JobRow") -> None: ...
         def attempt(self, run: str, attempt: int) -> "AttemptRow | None": ...
         def put_attempt(self, row: "AttemptRow") -> None: ...
-        def active_runs(self, job: str) -> "list[Row]": ...
-        def open_runs(self) -> "list[Row]": ...
-        def last_fire_at(self, job: str) -> float: ...
+
+        def active_runs(self, job: str) -> "list[Row]":
+            """A job's rows in an ACTIVE state, by id."""
+
+        def open_runs(self, limit: int) -> "list[Row]":
+            """Rows that are not terminal, to be read only; by (not_before, run)."""
+
+        def ended_runs(self, before: float, limit: int) -> "list[Row]":
+            """Terminal rows that ended (and fired) before an instant, to be read only; by (ended_at, run)."""
+
+        def drop_run(self, run: str) -> None:
+            """Forget a run and its attempts."""
+
+        def last_fire_at(self, job: str) -> float:
+            """The newest fire time of a job's scheduled rows, or 0.0.
+
+            A run that was revoked before anybody claimed it does not count: it may lie far ahead.
+            """
 
 
 # Clock-rate error that is tolerated between any two machines: 1 %, NTP's worst slew is 0.05 %.
@@ -272,9 +287,13 @@ class JobRow:
 
 
 class Registration:
-    """What is known of a run before anybody has claimed it; the same from every node."""
+    """What is known of a run before anybody has claimed it; the same from every node.
 
-    __slots__ = ("args", "by", "digest", "fire_at", "job", "policy", "run", "scheduled")
+    ``fire_at`` is the nominal time of a scheduled run. Of a triggered one it is the asking node's time, which
+    only that node can judge: it tells the ledger how old the request is (``age_s``), and the ledger dates it.
+    """
+
+    __slots__ = ("age_s", "args", "by", "digest", "fire_at", "job", "policy", "run", "scheduled")
 
     def __init__(
         self,
@@ -287,7 +306,9 @@ class Registration:
         scheduled: bool,
         args: str = "{}",
         by: str = "",
+        age_s: float = 0.0,
     ) -> None:
+        self.age_s = age_s
         self.run = run
         self.job = job
         self.digest = digest
@@ -331,8 +352,8 @@ class OpenRun:
     """A row that is not terminal, as the sweep sees it."""
 
     __slots__ = (
-        "args", "attempt", "beat", "digest", "fire_at", "job", "lease",
-        "left_s", "node", "nonce", "not_before", "run", "scheduled", "state", "token",
+        "args", "attempt", "beat", "digest", "due_in_s", "fire_at", "job", "lease",
+        "left_s", "node", "nonce", "run", "scheduled", "state", "token",
     )  # fmt: skip
 
     def __init__(self, row: Row, now: LedgerTime) -> None:
@@ -344,13 +365,13 @@ class OpenRun:
         self.fire_at = row.fire_at
         self.state = row.state
         self.attempt = row.attempt
-        self.not_before = row.not_before
+        self.due_in_s = max(0.0, row.not_before - now.wall)  # by the ledger's clock: nodes' clocks may be off
         self.token = row.token
         self.nonce = row.nonce
         self.node = row.node
         self.lease = row.lease
         self.beat = row.beat
-        self.left_s = row.until - now.lease if row.boot == now.boot else 0.0
+        self.left_s = row.until - now.lease if row.boot == now.boot and row.token else 0.0
 
 
 class OpenAnswer:

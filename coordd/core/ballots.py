@@ -1,0 +1,163 @@
+"""The elections that a node takes part in: opening, stating once, deciding, remembering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordd.core.context import Context
+from coordd.core.election import DECIDED_MAX, ELECTION_MEMBERS_MAX, Election, rendezvous
+from coordd.core.events import Action, Candidacy, WorkerElect, WorkerElectAck
+from coordd.core.membership import ALIVE, SUSPECT
+from coordd.core.ready import Now
+
+# More undecided elections than this at a time: further ones of peers go unanswered (they decide at the timeout).
+OPEN_MAX = 20_000
+
+# Acks can overtake the elect that they answer (another sender, another path): so many ids are kept for it.
+EARLY_MAX = 1024
+
+
+class Ballots:
+    """Every election of one node, by id."""
+
+    __slots__ = ("_candidacy", "_ctx", "_decided", "_early", "bus_up", "elections", "open_ids")
+
+    def __init__(
+        self,
+        ctx: Context,
+        candidacy: Callable[[str, Action | None, int], Candidacy],
+        decided: Callable[[Election, Now], None],
+    ) -> None:
+        self._ctx = ctx
+        self._candidacy = candidacy
+        self._decided = decided
+        self.elections: dict[str, Election] = {}
+        self.open_ids: dict[str, None] = {}  # insertion order: also the order of their deadlines
+        self.bus_up = True
+        self._early: dict[str, dict[str, Candidacy]] = {}
+
+    def open(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
+        """Open an election, or join the one that is there; without messages where there can be none."""
+        election = self.elections.get(ident)
+        if election is not None:
+            return election
+        ctx = self._ctx
+        view = ctx.membership.view()
+        if not self.bus_up or len(view) > ELECTION_MEMBERS_MAX:
+            return self._without_messages(ident, topic, action, now)
+        election = self._begin(ident, topic, action, ctx.full_hostname, view, now)
+        mine = self._candidacy(topic, action, ctx.clock.value + 1)
+        ctx.publish(WorkerElect(id=ident, topic=topic, candidacy=mine, view=view, action=action), now)
+        if election.state(ctx.full_hostname, mine):
+            self._close(election, now)
+        return election
+
+    def elect_heard(self, event: WorkerElect, sender: str, now: Now) -> Election | None:
+        """A peer has opened an election, or repeats itself."""
+        election = self.elections.get(event.id)
+        ctx = self._ctx
+        if election is None:
+            if len(self.open_ids) >= OPEN_MAX:
+                return None
+            view = event.view if ctx.full_hostname in event.view else (*event.view, ctx.full_hostname)
+            election = self._begin(event.id, event.topic, event.action, sender, view, now)
+            self._leave_out_the_lost(election)
+            mine = self._candidacy(event.topic, event.action, ctx.clock.value + 1)
+            ctx.publish(WorkerElectAck(id=event.id, candidacy=mine, acks=sender), now)
+            election.state(ctx.full_hostname, mine)
+        elif sender in election.statements:
+            self._repeat(election, sender, now)  # our one answer may have been lost
+        if election.state(sender, event.candidacy) or (not election.missing and election.succession is None):
+            self._close(election, now)
+        return election
+
+    def ack_heard(self, event: WorkerElectAck, sender: str, now: Now) -> None:
+        """A peer's statement; kept for a while if the election itself has not been heard of yet."""
+        election = self.elections.get(event.id)
+        if election is not None:
+            if election.state(sender, event.candidacy):
+                self._close(election, now)
+            return
+        if event.id not in self._early and len(self._early) >= EARLY_MAX:
+            del self._early[next(iter(self._early))]
+        self._early.setdefault(event.id, {})[sender] = event.candidacy
+
+    def lost(self, name: str, now: Now) -> None:
+        """A member was found lost (or left): it leaves every view."""
+        for ident in list(self.open_ids):
+            if self.elections[ident].lose(name):
+                self._close(self.elections[ident], now)
+
+    def timer(self, now: Now) -> None:
+        """Decide what has waited for ``election_timeout`` with what it has."""
+        timeout = self._ctx.settings.election_timeout_s
+        for ident in list(self.open_ids):
+            election = self.elections[ident]
+            if now.mono < election.opened_at + timeout:
+                self._ctx.arm(election.opened_at + timeout, "election")
+                return
+            self._close(election, now)
+
+    def waiting_for(self) -> set[str]:
+        """Every member whose statement some open election still lacks."""
+        names: set[str] = set()
+        for ident in self.open_ids:
+            names |= self.elections[ident].missing
+        return names
+
+    def _begin(
+        self, ident: str, topic: str, action: Action | None, opener: str, view: tuple[str, ...], now: Now
+    ) -> Election:
+        election = self.elections[ident] = Election(ident, topic, action, opener, view, now.mono)
+        if not self.open_ids:
+            self._ctx.arm(now.mono + self._ctx.settings.election_timeout_s, "election")
+        self.open_ids[ident] = None
+        if self._early:
+            for sender, candidacy in self._early.pop(ident, {}).items():
+                election.state(sender, candidacy)
+        return election
+
+    def _leave_out_the_lost(self, election: Election) -> None:
+        """Of the opener's view, whom we already know to be lost we need not wait for."""
+        if len(election.missing) > 1:
+            for member in self._ctx.membership.members.values():
+                if member.state not in (ALIVE, SUSPECT):
+                    election.missing.discard(member.name)
+
+    def _repeat(self, election: Election, sender: str, now: Now) -> None:
+        mine = election.statements.get(self._ctx.full_hostname)
+        if mine is not None:
+            self._ctx.publish(WorkerElectAck(id=election.id, candidacy=mine, acks=sender), now)
+
+    def _close(self, election: Election, now: Now) -> None:
+        election.decide(now.mono)
+        self.open_ids.pop(election.id, None)
+        self._forget()
+        self._decided(election, now)
+
+    def _forget(self) -> None:
+        while len(self.elections) - len(self.open_ids) > DECIDED_MAX:
+            oldest = next(ident for ident in self.elections if ident not in self.open_ids)
+            del self.elections[oldest]
+
+    def _without_messages(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
+        """Ranks that everybody can compute: of those whose heartbeat shows the same jobs and fitting tags."""
+        ctx = self._ctx
+        job = ctx.jobs.get(action.job) if action else None
+        tags = set(job.tags) if job else set()
+        names = [
+            m.name
+            for m in ctx.membership.members.values()
+            if m.state in (ALIVE, SUSPECT) and m.jobs_digest == ctx.jobs_digest and tags <= set(m.tags)
+        ]
+        mine = self._candidacy(topic, action, ctx.clock.value)
+        if not mine.abstains:
+            names.append(ctx.full_hostname)
+        election = Election(ident, topic, action, ctx.full_hostname, (), now.mono)
+        election.statements[ctx.full_hostname] = mine
+        election.succession = rendezvous(ident, tuple(names))
+        election.decided_at = now.mono
+        self.elections[ident] = election
+        self._forget()
+        self._decided(election, now)
+        return election

@@ -1,0 +1,52 @@
+"""One line of a journal: a JSON object whose last member is the checksum of everything before it.
+
+    {"type":"task-started","clock":7,...,"crc":"89abcdef"}
+
+The checksum is what JSON alone cannot give. A line torn by a crash may have the next one glued to it, and
+readers that take ``{..}{..}`` for its first object lose the second without a word; here the glued line fails
+as a whole, is kept aside and counted. CRC-32 finds accidents, not forgery.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any, NoReturn
+
+# The tail of every line: this, 8 hexadecimal digits in lower case, then TAIL_END.
+TAIL_START = b',"crc":"'
+TAIL_END = b'"}'
+TAIL_LENGTH = len(TAIL_START) + 8 + len(TAIL_END)
+
+
+def encode_line(record: dict[str, Any]) -> bytes:
+    """One record as one line, newline included.
+
+    Raises ValueError for a number that JSON does not have (NaN, infinity).
+    """
+    assert record, "an empty record says nothing"
+    assert "crc" not in record, "crc is the line's own member"
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # A lone surrogate (a file name that was not UTF-8) has no bytes; written as \udcXX it is a valid JSON escape.
+    body = text[:-1].encode("utf-8", "backslashreplace")
+    return b"%b%b%08x%b\n" % (body, TAIL_START, zlib.crc32(body), TAIL_END)
+
+
+def decode_line(line: bytes) -> dict[str, Any] | None:
+    """The record of one line (with or without its newline), less the checksum.
+
+    None when the line is torn, altered, glued to another, or anything but one JSON object.
+    """
+    line = line.removesuffix(b"\n")
+    body, tail = line[:-TAIL_LENGTH], line[-TAIL_LENGTH:]
+    if tail != b"%b%08x%b" % (TAIL_START, zlib.crc32(body), TAIL_END):
+        return None
+    try:
+        record = json.loads(body + b"}", parse_constant=_refuse)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")

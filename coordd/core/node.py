@@ -1,0 +1,512 @@
+"""A node: inputs in, ``Ready`` out. It awaits nothing, reads no clock and draws no randomness of its own.
+
+    receive, peer_dead       what the bus brings
+    ledger_answered          what the ledger said
+    trigger, open_election, drain, ...   what people want
+    runner_*                 what the runners of this node do
+    handle_timer             time has passed
+
+After every input the shell takes ``ready()`` and does what it says, in the order of its fields. The same
+class runs under trio in the daemon and under virtual time in the simulator.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop
+from typing import TypeVar
+
+from coordd.core.ballots import Ballots
+from coordd.core.clock import LamportClock
+from coordd.core.context import Context, Rng, Settings
+from coordd.core.election import Election
+from coordd.core.events import (
+    TASK_END, Action, Candidacy, ControlCancel, ControlRevoke, Event, Packet, Task, TaskReceived, TaskRetried,
+    TaskSent, TaskStarted, WorkerElect, WorkerElectAck, WorkerHeartbeat, WorkerHello, WorkerHelloReply,
+    WorkerOffline, WorkerOnline, WorkerState,
+)  # fmt: skip
+from coordd.core.job import Job, jobs_digest, run_uuid
+from coordd.core.planner import Planner
+from coordd.core.pursuit import Pursuits
+from coordd.core.ready import Elected, Launch, Now, Ready, Reply
+from coordd.core.rows import CONFLICT, EXISTS, OK, UNAVAILABLE, Answer, OpenAnswer, Registration
+
+W = TypeVar("W", bound=WorkerState)
+T = TypeVar("T", bound=Task)
+
+STARTING = "starting"
+MINGLING = "mingling"
+READY = "ready"
+DRAINING = "draining"
+STOPPING = "stopping"
+
+# The one place where a node's state changes is ``Node._become``.
+MOVES: dict[str, frozenset[str]] = {
+    STARTING: frozenset((MINGLING, READY, STOPPING)),
+    MINGLING: frozenset((READY, STOPPING)),
+    READY: frozenset((DRAINING, STOPPING)),
+    DRAINING: frozenset((READY, STOPPING)),
+    STOPPING: frozenset(),
+}
+
+# How a change of membership is logged.
+HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}
+
+# Triggers that the ledger has not yet; each is also on this node's disk.
+REQUESTS_MAX = 10_000
+
+# How often a trigger that only this node knows is offered to the ledger.
+REGISTER_AGAIN_S = 1.0
+
+# A hint that a row has changed brings the next sweep forward, but not nearer than this to the last one.
+SWEEP_APART_S = 0.2
+
+
+class Node:
+    """One node of the cluster."""
+
+    def __init__(
+        self, *, hostname: str, pid: int, incarnation: str, settings: Settings, clock_mark: int, rng: Rng
+    ) -> None:
+        self.ctx = Context(
+            hostname=hostname, pid=pid, incarnation=incarnation, settings=settings,
+            clock=LamportClock(clock_mark), rng=rng,
+        )  # fmt: skip
+        self.ballots = Ballots(self.ctx, self._candidacy, self._decided)
+        self.pursuits = Pursuits(self.ctx, self.ballots)
+        self.planner = Planner(self.ctx, self._begin_scheduled)
+        self.topics = {"spark", "command"}
+        self.requests: dict[str, Registration] = {}  # accepted, not in the ledger yet
+        self.ledger_up = True
+        self.duplicates_dropped = 0
+        self._asked: dict[int, tuple[str, object]] = {}  # ledger request -> (what for, its detail)
+        self._mingle_until = 0.0
+        self._mingle_missing: set[str] | None = None
+        self._sweep_sent_at = -SWEEP_APART_S
+        self._sweep_out = False
+        self._members_at = float("inf")
+        self._handlers = {
+            WorkerElect: self._on_elect,
+            WorkerElectAck: self._on_ack,
+            WorkerHello: self._on_hello,
+            WorkerHelloReply: self._on_hello_reply,
+            WorkerOnline: self._on_worker,
+            WorkerHeartbeat: self._on_worker,
+            WorkerOffline: self._on_offline,
+            ControlCancel: self._on_cancel,
+            ControlRevoke: self._on_revoke,
+        }
+
+    # ---- life
+
+    def start(self, peers: tuple[str, ...] | None, now: Now) -> None:
+        """Mingle: ask everybody what was missed. ``peers`` are those the transport knows of, None if it cannot."""
+        settings = self.ctx.settings
+        if not settings.mingle:
+            self._enter(now)
+            return
+        self._become(MINGLING)
+        self._mingle_missing = None if peers is None else set(peers)
+        self._mingle_until = now.mono + settings.mingle_timeout_s
+        self.ctx.publish(self._says(WorkerHello), now)
+        self.ctx.arm(self._mingle_until, "mingle")
+        if self._mingle_missing is not None and not self._mingle_missing:
+            self._enter(now)
+
+    def stop(self, now: Now) -> None:
+        """Stop opening and answering elections, and say good-bye. Runners go on."""
+        if self.ctx.state != STOPPING:
+            self._become(STOPPING)
+            self.ctx.record(self._says(WorkerOffline), now, sync=True)
+
+    def drain(self, draining: bool, now: Now) -> None:
+        """Take no new runs (those that run go on), or take them again."""
+        target = DRAINING if draining else READY
+        if self.ctx.state in (READY, DRAINING) and self.ctx.state != target:
+            self._become(target)
+            self.ctx.publish(self._says(WorkerHeartbeat), now)
+            if not draining:
+                self.pursuits.slot_freed(now)
+
+    def set_jobs(self, jobs: dict[str, Job], now: Now) -> None:
+        """Take over the job files as they are now."""
+        before, self.ctx.jobs = self.ctx.jobs, dict(jobs)
+        self.ctx.jobs_digest = jobs_digest(jobs)
+        for name in before:
+            if name not in jobs or jobs[name].digest != before[name].digest:
+                self.planner.forget(name)
+        if self.ctx.state in (READY, DRAINING):
+            self._sweep(now)
+
+    # ---- inputs: the bus
+
+    def receive(self, packet: Packet, now: Now) -> None:
+        """A peer's packet; it may be late, repeated or out of order."""
+        ctx = self.ctx
+        if packet.hostname == ctx.hostname:
+            self._namesake(packet, now)
+            return
+        if packet.cluster != ctx.settings.cluster:
+            return
+        clock = ctx.clock
+        member = ctx.membership.hear(packet.hostname, packet.pid, packet.incarnation, 0, now.mono)
+        if member is None:
+            return
+        handlers = self._handlers
+        sender = member.name
+        for event in packet.events:
+            if not clock.adjust(event.clock):
+                ctx.note("clock.jump_refused", peer=sender, clock=event.clock)
+                continue
+            member.clock = event.clock
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(event, packet, sender, now)  # type: ignore[operator]  # the table pairs types
+            elif isinstance(event, Task):
+                self._on_task(event, now)
+        if ctx.membership.changes:
+            self._members_changed(now)
+
+    def peer_dead(self, name: str, now: Now) -> None:
+        """A hint from the transport: nobody listens at this full_hostname any more."""
+        self.ctx.membership.proof_of_death(name)
+        if self._mingle_missing is not None and name in self._mingle_missing:
+            self._mingle_missing.discard(name)
+            if not self._mingle_missing and self.ctx.state == MINGLING:
+                self._enter(now)
+        self._members_changed(now)
+
+    def bus_changed(self, up: bool, now: Now) -> None:
+        """The bus was lost, or is back."""
+        self.ballots.bus_up = up
+        if up and self.ctx.state in (READY, DRAINING):
+            self.ctx.publish(self._says(WorkerHello), now)
+
+    # ---- inputs: the ledger
+
+    def ledger_answered(self, request: int, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
+        """The answer to a request; ``UNAVAILABLE`` when there was none in time. ``sent_at`` in mono."""
+        if answer.word != UNAVAILABLE:
+            self.ctx.round_trip_s += 0.1 * ((now.mono - sent_at) - self.ctx.round_trip_s)
+        what, detail = self._asked.pop(request, ("claim", None))
+        if what == "open":
+            self._swept(answer, sent_at, now)
+        elif what == "register":
+            assert isinstance(answer, Answer)
+            self._registered(detail, answer, now)  # type: ignore[arg-type]  # what _register put there
+        elif request in self.pursuits._asked:  # noqa: SLF001  # the two share one space of ids
+            assert isinstance(answer, Answer)
+            self.pursuits.claim_answered(request, answer, sent_at, now)
+
+    # ---- inputs: people
+
+    def trigger(self, of: Registration, reply_id: int, now: Now) -> None:
+        """Ask for a run. It is answered once the ledger has it, or, the ledger being away, this node's disk."""
+        if len(self.requests) >= REQUESTS_MAX:
+            self.ctx.out.replies.append(Reply(reply_id, {}, "try_later", f"{REQUESTS_MAX} triggers wait already"))
+            return
+        self.requests[of.run] = of
+        self._register(of, reply_id, now)
+
+    def recover_request(self, of: Registration, now: Now) -> None:
+        """A trigger that this node accepted before a restart and the ledger may not have."""
+        self.requests[of.run] = of
+        self._register(of, 0, now)
+
+    def open_election(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
+        """Open an election by hand."""
+        return self.ballots.open(ident, topic, action, now)
+
+    def hurry_cancel(self, run: str, reason: str, now: Now) -> None:
+        """The ledger has a cancellation: tell the runner, here or elsewhere, before its next renewal would."""
+        self.ctx.out.cancels.append((run, reason))
+        self.ctx.record(ControlCancel(run=run, reason=reason), now)
+
+    def look_again(self, now: Now) -> None:
+        """Something in the ledger has changed: sweep soon."""
+        self._sweep(now)
+
+    # ---- inputs: runners of this node
+
+    def runner_adopted(self, run: str, job: str, attempt: int, token: int, waits: bool) -> None:
+        """A runner of an earlier daemon lives on."""
+        self.ctx.saw_token(job, token)
+        self.pursuits.started(run, attempt, token, waits)
+
+    def runner_started(self, launch: Launch, now: Now) -> None:
+        """The program was executed."""
+        self.ctx.record(self._task(TaskStarted, launch), now)
+
+    def runner_ended(
+        self, launch: Launch, state: str, exit_code: int | None, reason: str, application_id: str,
+        runtime_s: float | None, now: Now,
+    ) -> None:  # fmt: skip
+        """An attempt has ended here; its runner reports to the ledger itself, this tells everyone else."""
+        event = self._task(TASK_END.get(state, TaskRetried), launch)
+        event.exit_code = exit_code
+        event.reason = reason
+        event.application_id = application_id
+        event.runtime = runtime_s
+        if state == "failure":
+            event.exception = reason
+        self.ctx.record(event, now, sync=True)
+        self.ctx.processed += 1
+        self.pursuits.ended_elsewhere(event)
+        self.pursuits.gone(launch.run, launch.token, now)
+        self._sweep_soon(now)
+
+    def runner_gone(self, launch: Launch, now: Now) -> None:
+        """A runner died without a word: only the ledger can tell what becomes of the attempt."""
+        self.pursuits.gone(launch.run, launch.token, now)
+
+    def launch_failed(self, launch: Launch, reason: str, now: Now) -> None:
+        """No runner could be started: the attempt certainly never ran, and the next may be elsewhere."""
+        self.ctx.note("launch.failed", run=launch.run, attempt=launch.attempt, reason=reason)
+        self.ctx.ask(
+            "report", launch.run, launch.attempt, launch.token, launch.nonce, "retry", None, reason, "", False
+        )
+        self.pursuits.gone(launch.run, launch.token, now)
+
+    # ---- time
+
+    def handle_timer(self, now: Now) -> None:
+        """Do everything that is due."""
+        ctx = self.ctx
+        timers = ctx.timers
+        while timers and timers[0][0] <= now.mono:
+            _, _, kind, key = heappop(timers)
+            if kind == "pursuit":
+                self.pursuits.timer(key, now)
+            elif kind == "election":
+                self.ballots.timer(now)
+            elif kind == "sweep":
+                self._sweep(now)
+                ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
+            elif kind == "sweep_soon":
+                self._sweep(now)
+            elif kind == "heartbeat":
+                if ctx.state != STOPPING:
+                    ctx.publish(self._says(WorkerHeartbeat), now)
+                    ctx.arm(now.mono + ctx.settings.heartbeat_interval_s, "heartbeat")
+            elif kind == "members":
+                self._members_swept(now)
+            elif kind == "plan":
+                if ctx.state in (READY, DRAINING):
+                    self.planner.plan(key, now)
+            elif kind == "register":
+                if key in self.requests:
+                    self._register(self.requests[key], 0, now)
+            elif kind == "mingle" and ctx.state == MINGLING:
+                self._enter(now)
+
+    def timer_at(self) -> float:
+        """When ``handle_timer`` must be called next (mono); infinity when nothing is due."""
+        timers = self.ctx.timers
+        return timers[0][0] if timers else float("inf")
+
+    def ready(self) -> Ready:
+        """What the shell must do now. Taken once; the next one begins empty."""
+        out, self.ctx.out = self.ctx.out, Ready()
+        if out.messages or out.journal or out.letters:
+            out.clock_mark = self.ctx.clock.reserve()
+        return out
+
+    # ---- the bus, event by event
+
+    def _on_elect(self, event: WorkerElect, packet: Packet, sender: str, now: Now) -> None:
+        if self.ctx.state == STOPPING:
+            return
+        if event.action is not None and event.topic in ("spark", "command"):
+            self.pursuits.join(event.action, now)
+        self.ballots.elect_heard(event, sender, now)
+
+    def _on_ack(self, event: WorkerElectAck, packet: Packet, sender: str, now: Now) -> None:
+        self.ballots.ack_heard(event, sender, now)
+
+    def _on_worker(self, event: WorkerState, packet: Packet, sender: str, now: Now) -> None:
+        member = self.ctx.membership.members[packet.hostname]
+        if event.jobs_digest != member.jobs_digest and event.jobs_digest != self.ctx.jobs_digest:
+            self.ctx.note("jobs.differ", peer=sender, theirs=event.jobs_digest, ours=self.ctx.jobs_digest)
+        self.ctx.membership.update(member, event)
+
+    def _on_hello(self, event: WorkerHello, packet: Packet, sender: str, now: Now) -> None:
+        self._on_worker(event, packet, sender, now)
+        self._answer_hello(sender, now)
+
+    def _answer_hello(self, sender: str, now: Now) -> None:
+        reply = self._says(WorkerHelloReply)
+        reply.to = sender
+        reply.members = self.ctx.membership.view()
+        reply.tokens = dict(self.ctx.tokens)
+        reply.clock = self.ctx.clock.forward()
+        reply.timestamp = now.wall
+        self.ctx.out.letters.append((sender, reply))
+
+    def _on_hello_reply(self, event: WorkerHelloReply, packet: Packet, sender: str, now: Now) -> None:
+        self._on_worker(event, packet, sender, now)
+        for job, token in event.tokens.items():
+            self.ctx.saw_token(job, token)
+        if self.ctx.state != MINGLING:
+            return
+        if self._mingle_missing is None:
+            return  # the transport could not say who is there: wait for the timeout
+        self._mingle_missing.discard(sender)
+        if not self._mingle_missing:
+            self._enter(now)
+
+    def _on_offline(self, event: WorkerOffline, packet: Packet, sender: str, now: Now) -> None:
+        self.ctx.membership.offline(self.ctx.membership.members[packet.hostname])
+
+    def _on_cancel(self, event: ControlCancel, packet: Packet, sender: str, now: Now) -> None:
+        if event.run in self.pursuits.running:
+            self.ctx.out.cancels.append((event.run, event.reason))
+
+    def _on_revoke(self, event: ControlRevoke, packet: Packet, sender: str, now: Now) -> None:
+        self._sweep_soon(now)
+
+    def _on_task(self, event: Task, now: Now) -> None:
+        self.pursuits.heard(event, now)
+        if not isinstance(event, (TaskSent, TaskReceived, TaskStarted)):
+            self.pursuits.ended_elsewhere(event)
+            self._sweep_soon(now)
+
+    def _namesake(self, packet: Packet, now: Now) -> None:
+        """Somebody speaks under our own hostname: our echo, a predecessor's last words, or a second live node."""
+        if packet.incarnation == self.ctx.incarnation:
+            return
+        for event in packet.events:
+            if isinstance(event, WorkerHello) and self.ctx.state != STOPPING:
+                self._answer_hello(packet.sender, now)  # so that the newcomer knows
+                if self.ctx.state == MINGLING and packet.incarnation > self.ctx.incarnation:
+                    self._refuse(packet)
+            elif isinstance(event, WorkerHelloReply) and event.to == self.ctx.full_hostname:
+                older = event.state in (READY, DRAINING)
+                if older or packet.incarnation > self.ctx.incarnation:
+                    self._refuse(packet)
+
+    def _refuse(self, packet: Packet) -> None:
+        if self.ctx.state == MINGLING:
+            self.ctx.out.fatal = (
+                f"another live node is named {packet.hostname!r} (pid {packet.pid}): "
+                "each node needs its own [node] name, or stop the other one"
+            )
+
+    # ---- single steps
+
+    def _enter(self, now: Now) -> None:
+        """Mingled: take part."""
+        self._become(READY)
+        ctx = self.ctx
+        ctx.record(self._says(WorkerOnline), now)
+        ctx.arm(now.mono + ctx.settings.heartbeat_interval_s, "heartbeat")
+        self._sweep(now)
+        ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
+        self._members_swept(now)
+
+    def _become(self, state: str) -> None:
+        assert state in MOVES[self.ctx.state], f"{self.ctx.state} -> {state}"
+        self.ctx.state = self.ctx.out.state = state
+        self.ctx.note("node.state_changed", state=state)
+
+    def _says(self, kind: type[W]) -> W:
+        ctx = self.ctx
+        return kind(
+            freq=ctx.settings.heartbeat_interval_s, active=len(self.pursuits.running), processed=ctx.processed,
+            loadavg=ctx.loadavg, sw_ver=ctx.settings.version, sw_sys=ctx.settings.system, state=ctx.state,
+            tags=ctx.settings.tags, jobs_digest=ctx.jobs_digest,
+        )  # fmt: skip
+
+    def _task(self, kind: type[T], launch: Launch) -> T:
+        return kind(
+            uuid=run_uuid(launch.run), name=launch.job, run=launch.run, attempt=launch.attempt, token=launch.token,
+            nonce=launch.nonce, node=self.ctx.full_hostname, fire_at=launch.fire_at,
+        )  # fmt: skip
+
+    def _candidacy(self, topic: str, action: Action | None, clock: int) -> Candidacy:
+        """This node's one statement in an election."""
+        ctx = self.ctx
+        if topic not in self.topics:
+            return Candidacy(0, clock, ctx.full_hostname, f"unknown topic {topic!r}")
+        if topic not in ("spark", "command"):
+            return Candidacy(0, clock, ctx.full_hostname, "" if ctx.state == READY else ctx.state)
+        if action is None:
+            return Candidacy(0, clock, ctx.full_hostname, "no action")
+        job = ctx.jobs.get(action.job)
+        load = self.pursuits.load() if job is not None and job.placement == "spread" else 0
+        return Candidacy(load, clock, ctx.full_hostname, self.pursuits.abstains(job, action))
+
+    def _decided(self, election: Election, now: Now) -> None:
+        if election.topic in ("spark", "command"):
+            self.pursuits.decided(election, now)
+        elif election.rank(self.ctx.full_hostname) == 0:
+            self.ctx.out.elected.append(Elected(election.id, election.topic, election.action))
+
+    def _begin_scheduled(self, action: Action, now: Now, settled_to: float) -> None:
+        self.pursuits.begin(action, now, settled_to=settled_to)
+
+    def _register(self, of: Registration, reply_id: int, now: Now) -> None:
+        of.age_s = max(0.0, now.wall - of.fire_at)
+        self._asked[self.ctx.ask("register", of)] = ("register", (of, reply_id))
+
+    def _registered(self, detail: tuple[Registration, int], answer: Answer, now: Now) -> None:
+        of, reply_id = detail
+        out = self.ctx.out
+        if answer.word == UNAVAILABLE:
+            if reply_id:
+                out.requests_kept.append(of)
+                out.replies.append(Reply(reply_id, {"id": of.run, "durable": "node"}))
+            self.ctx.arm(now.mono + REGISTER_AGAIN_S, "register", of.run)
+            return
+        self.requests.pop(of.run, None)
+        out.requests_done.append(of.run)
+        if answer.word == CONFLICT:
+            message = f"{of.run} exists already, with another definition or other arguments"
+            if reply_id:
+                out.replies.append(Reply(reply_id, {}, "conflict", message))
+            else:
+                self.ctx.note("request.dropped", run=of.run, reason=message)
+            return
+        assert answer.word in (OK, EXISTS), answer
+        if answer.word == OK:
+            self.ctx.record(
+                TaskSent(uuid=run_uuid(of.run), name=of.job, kwargs=of.args, run=of.run, fire_at=of.fire_at), now
+            )
+        if reply_id:
+            out.replies.append(Reply(reply_id, {"id": of.run, "durable": "ledger", "state": answer.state}))
+        if answer.state in ("pending", "retry") and of.job in self.ctx.jobs:
+            action = Action(of.job, of.run, fire_at=of.fire_at, digest=of.digest, args=of.args)
+            self.pursuits.begin(action, now, in_ledger=True)
+
+    def _sweep(self, now: Now) -> None:
+        if self._sweep_out or self.ctx.state not in (READY, DRAINING):
+            return
+        self._sweep_out = True
+        self._sweep_sent_at = now.mono
+        self._asked[self.ctx.ask("open", tuple(self.ctx.jobs))] = ("open", None)
+
+    def _sweep_soon(self, now: Now) -> None:
+        self.ctx.arm(max(now.mono, self._sweep_sent_at + SWEEP_APART_S), "sweep_soon")
+
+    def _swept(self, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
+        self._sweep_out = False
+        up = isinstance(answer, OpenAnswer)
+        if up != self.ledger_up:
+            self.ledger_up = up
+            self.ctx.note("ledger.restored" if up else "ledger.lost")
+        if isinstance(answer, OpenAnswer):
+            self.pursuits.swept(answer, sent_at, now)
+            self.planner.horizons(answer, now)
+        else:
+            self.pursuits.unswept()
+
+    def _members_swept(self, now: Now) -> None:
+        membership = self.ctx.membership
+        membership.sweep(now.mono)
+        self._members_changed(now)
+        at = min(membership.next_at(), now.mono + self.ctx.settings.heartbeat_interval_s)
+        self.ctx.arm(max(at, now.mono + 0.01), "members")
+
+    def _members_changed(self, now: Now) -> None:
+        for what, member in self.ctx.membership.take_changes():
+            self.ctx.note(f"node.{HAPPENED[what]}", peer=member.name)
+            if what != "join":
+                self.ballots.lost(member.name, now)

@@ -1,0 +1,96 @@
+"""Fire times: which scheduled runs are due, and which were missed.
+
+Masterless by run key: every node computes the same nominal fire times, so every node opens the same runs; the
+ledger makes them one. A job begins at the ledger's horizon, so that nothing settled is opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordd.core.context import LEAD_S, Context
+from coordd.core.events import Action
+from coordd.core.job import Job, scheduled_run
+from coordd.core.ready import Now
+from coordd.core.rows import OpenAnswer, Registration
+from coordd.core.schedule import fires_between, next_fire
+
+# With misfire = "skip" a fire time counts as missed when it is older than this: nobody was there to launch it.
+SKIP_GRACE_S = 30.0
+
+# With misfire = "all", no more than so many missed fire times are caught up; older ones are settled.
+CATCH_UP_MAX = 1000
+
+# The wall clock may step under us: it is looked at this often even when nothing is due.
+RECHECK_S = 30.0
+
+
+class Planner:
+    """The next fire time of every job with a schedule."""
+
+    __slots__ = ("_begin", "_ctx", "cursors", "next_at")
+
+    def __init__(self, ctx: Context, begin: Callable[[Action, Now, float], object]) -> None:
+        self._ctx = ctx
+        self._begin = begin
+        self.cursors: dict[str, float] = {}  # job -> the fire time up to which this node has opened runs
+        self.next_at: dict[str, float] = {}  # job -> the next fire time (Unix seconds)
+
+    def horizons(self, answer: OpenAnswer, now: Now) -> None:
+        """The ledger has said where each job stands: begin with those that are new here."""
+        for name, (horizon, last_fire_at, _, _) in answer.jobs.items():
+            job = self._ctx.jobs.get(name)
+            if job is not None and job.schedule is not None and name not in self.cursors:
+                self.cursors[name] = max(horizon, last_fire_at)
+                self.plan(name, now)
+
+    def forget(self, name: str) -> None:
+        """The job was changed or removed: its schedule is read anew with the next sweep."""
+        self.cursors.pop(name, None)
+        self.next_at.pop(name, None)
+
+    def plan(self, name: str, now: Now) -> None:
+        """Open what is due of one job, and set the timer for what comes next."""
+        job = self._ctx.jobs.get(name)
+        if job is None or job.schedule is None or name not in self.cursors:
+            return
+        until = now.wall + LEAD_S
+        fires = fires_between(job.schedule, self.cursors[name], until, CATCH_UP_MAX)
+        if fires:
+            self._open(job, fires, now)
+            self.cursors[name] = fires[-1]
+        upcoming = next_fire(job.schedule, max(self.cursors[name], until))
+        if upcoming is None:
+            self.next_at.pop(name, None)
+            return
+        self.next_at[name] = upcoming
+        wait_s = max(0.0, upcoming - LEAD_S - now.wall)
+        self._ctx.arm(now.mono + min(wait_s, RECHECK_S), "plan", name)
+
+    def _open(self, job: Job, fires: list[float], now: Now) -> None:
+        """Apply the misfire policy to the fire times that have come up since the last look."""
+        settled_to = self.cursors[job.name]
+        if job.misfire == "skip":
+            missed = [fire_at for fire_at in fires if fire_at < now.wall - SKIP_GRACE_S]
+            if missed:
+                settled_to = missed[-1]
+                self._ctx.note("fires.skipped", job=job.name, count=len(missed), last=missed[-1])
+            fires = fires[len(missed) :]
+        elif job.misfire == "once" and len(fires) > 1:
+            settled_to = fires[-2]
+            self._ctx.note("fires.coalesced", job=job.name, count=len(fires) - 1)
+            fires = fires[-1:]
+        elif job.misfire == "all" and len(fires) > 1:
+            for fire_at in fires:  # rows for all of them, oldest first, so that a crash now loses none
+                of = Registration(
+                    scheduled_run(job.name, fire_at), job.name, job.digest, job.policy(), fire_at, scheduled=True
+                )
+                self._ctx.ask("register", of)
+        for fire_at in fires:
+            self._begin(
+                Action(
+                    job.name, scheduled_run(job.name, fire_at), fire_at=fire_at, scheduled=True, digest=job.digest
+                ),
+                now,
+                settled_to,
+            )

@@ -1,0 +1,107 @@
+"""What the core is told and what it wants done: the seam between deciding and acting."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from coordd.core.events import Action, Event
+from coordd.core.rows import Registration
+
+
+class Now(NamedTuple):
+    """The time, as an argument: ``mono`` (CLOCK_BOOTTIME, seconds) for every duration, ``wall`` (Unix seconds)
+    for what people mean by 02:00. Two, because one must never step and the other may."""
+
+    mono: float
+    wall: float
+
+
+class LedgerRequest(NamedTuple):
+    """One operation for the ledger; its answer comes back through ``Node.ledger_answered`` with this id."""
+
+    id: int
+    op: str
+    args: tuple[Any, ...]
+
+
+class Launch(NamedTuple):
+    """Start a runner: the attempt was granted, and the intent is in the journal (written before this)."""
+
+    run: str
+    job: str
+    attempt: int
+    token: int
+    nonce: str
+    fire_at: float
+    args: str
+    deadline: float  # CLOCK_BOOTTIME: from when the claim was SENT
+    lease_s: float
+
+
+class Reply(NamedTuple):
+    """The answer to a command; ``kind`` is empty for success, else the error's stable word."""
+
+    id: int
+    result: dict[str, Any]
+    kind: str = ""
+    message: str = ""
+
+
+class Notice(NamedTuple):
+    """Something for the log: a fixed, dotted, past-tense event and its fields."""
+
+    event: str
+    fields: dict[str, Any]
+
+
+class Request(NamedTuple):
+    """A trigger that was accepted. While the ledger is away it is kept on this node's disk."""
+
+    of: Registration
+    reply_id: int
+
+
+class Elected(NamedTuple):
+    """This node is first in an election whose topic a handler was registered for."""
+
+    id: str
+    topic: str
+    action: Action | None
+
+
+class Ready:
+    """What the shell must do now, field by field in this order.
+
+    The order is the law: a mark before any stamp that it covers; the journal before what it announces; a
+    request on disk before its reply; the intent before the launch.
+    """
+
+    __slots__ = (
+        "cancels", "clock_mark", "elected", "fatal", "journal", "journal_sync", "launches", "ledger",
+        "letters", "messages", "notices", "replies", "requests_done", "requests_kept", "state",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.fatal = ""  # stop now, with this sentence
+        self.clock_mark: int | None = None  # persist BEFORE any message or journal line leaves
+        self.journal: list[Event] = []  # append, and BEFORE the rest
+        self.journal_sync = False  # fsync them: a launch or a reply depends on them
+        self.requests_kept: list[Registration] = []  # on disk BEFORE the replies
+        self.requests_done: list[str] = []  # the ledger has them now: forget the copies
+        self.ledger: list[LedgerRequest] = []
+        self.launches: list[Launch] = []
+        self.cancels: list[tuple[str, str]] = []  # (run, reason), for the runner of this node
+        self.messages: list[Event] = []  # to every node
+        self.letters: list[tuple[str, Event]] = []  # to one node
+        self.elected: list[Elected] = []
+        self.replies: list[Reply] = []
+        self.notices: list[Notice] = []
+        self.state = ""  # the node's state, when it has changed
+
+    def any(self) -> bool:
+        """True when there is anything to do."""
+        return bool(
+            self.messages or self.ledger or self.journal or self.notices or self.replies or self.launches
+            or self.letters or self.cancels or self.elected or self.requests_kept or self.requests_done
+            or self.state or self.fatal or self.clock_mark is not None
+        )  # fmt: skip

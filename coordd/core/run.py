@@ -1,0 +1,205 @@
+"""A run's life: who may follow whom, as one table, and the single steps that write it.
+
+    pending -> received (claimed) -> started (past the gate) -> success | failure | revoked
+                                     started -> retry -> received (attempt + 1)     [lost or failed, tries left]
+                                     started -> unknown -> started | success | ...  [hold: nobody knows yet]
+    pending -> rejected (overlap) | missed (start_within) | revoked
+
+The operations in ledger.py are made of these steps; nothing else writes a state. Loaded by the runner before it
+starts a job, so it imports nothing but rows.py.
+"""
+
+from coordd.core.rows import (
+    ATTEMPT_COLUMNS,
+    FAILURE,
+    GRANTED,
+    HELD,
+    LOST,
+    MISSED,
+    PENDING,
+    RECEIVED,
+    REJECTED,
+    RETRY,
+    REVOKED,
+    RHO,
+    STARTED,
+    SUCCESS,
+    UNKNOWN,
+    Answer,
+    AttemptRow,
+    Claim,
+    JobRow,
+    LedgerTime,
+    Policy,
+    Registration,
+    Row,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from coordd.core.rows import Store
+
+# The run's life as one table: who may follow whom. Every write of a state goes through ``_move``.
+MOVES: "dict[str, frozenset[str]]" = {
+    PENDING: frozenset((RECEIVED, REJECTED, MISSED, REVOKED)),
+    RETRY: frozenset((RECEIVED, MISSED, REVOKED)),
+    RECEIVED: frozenset((RECEIVED, STARTED, FAILURE, REVOKED, LOST, RETRY, MISSED)),
+    STARTED: frozenset((SUCCESS, FAILURE, REVOKED, LOST, RETRY, UNKNOWN)),
+    UNKNOWN: frozenset((STARTED, SUCCESS, FAILURE, REVOKED, LOST, RETRY)),
+}
+
+# Somebody holds the attempt, or did when it was last heard of.
+HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
+
+
+class Life:
+    """The single steps. ``store`` is one transaction; ``now`` is the ledger's time."""
+
+    def _job(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
+        job = store.job(name)
+        if job is None:
+            job = JobRow(name, horizon=now.wall)
+            store.put_job(job)
+        return job
+
+    def _new_row(self, of: Registration, now: LedgerTime) -> Row:
+        # A trigger is dated by the ledger: the clock of the node that took it may be off by hours.
+        fire_at = of.fire_at if of.scheduled else now.wall - of.age_s
+        # In the order of RUN_COLUMNS.
+        return Row((
+            of.run, of.job, of.digest, of.args, of.policy.pack(), int(of.scheduled), fire_at, now.wall, of.by,
+            PENDING, 0, fire_at, 0, 0,
+            0, "", "", 0.0, 0.0, "", 0, 0, 0,
+            0.0, 0.0, 0.0, None, "", "",
+        ))  # fmt: skip
+
+    def _mine(self, store: "Store", run: str, attempt: int, token: int, nonce: str) -> "Row | None":
+        """The row, if this very grant is still its current one. (token, nonce) is compared, never one alone."""
+        row = store.run(run)
+        if row is None or row.attempt != attempt or row.token != token or row.nonce != nonce:
+            return None
+        return row
+
+    def _left(self, row: Row, now: LedgerTime) -> float:
+        """Seconds that are left of the lease; the clock of another boot says nothing about it."""
+        return row.until - now.lease if row.boot == now.boot and row.token else 0.0
+
+    def _past(self, row: Row, now: LedgerTime) -> bool:
+        """The ledger's own time has passed the lease's end (another boot: certainly)."""
+        return row.boot != now.boot or now.lease >= row.until
+
+    def _lapsed(self, row: Row, claim: Claim, now: LedgerTime) -> bool:
+        """Past its end AND watched in silence for a whole lease by the claimant itself.
+
+        The ledger's time alone does not do where it is a wall clock: one step of it would expire every lease
+        at once. Another boot needs no watching: nothing of it is alive.
+        """
+        if not self._past(row, now):
+            return False
+        if row.boot != now.boot:
+            return True
+        watched = claim.watched
+        return (
+            watched is not None
+            and watched[0] == row.token
+            and watched[1] == row.beat
+            and watched[2] >= row.lease * (1 + 2 * RHO)
+        )
+
+    def _next_token(self, job: JobRow, now: LedgerTime) -> int:
+        """Strictly increasing per job, even where the ledger forgot its last writes: time bounds it from below."""
+        return max(job.fence + 1, int(now.wall * 1e6))
+
+    def _grant(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
+        job.fence = self._next_token(job, now)
+        store.put_job(job)
+        self._move(row, RECEIVED)
+        row.token = job.fence
+        row.nonce = claim.nonce
+        row.node = claim.node
+        row.lease = claim.lease_s
+        row.until = now.lease + claim.lease_s
+        row.boot = now.boot
+        row.beat = 0
+        row.policy = claim.of.policy.pack()
+        row.received_at = now.wall
+        row.started_at = row.ended_at = 0.0
+        row.exit_code = None
+        row.application_id = row.reason = ""
+        store.put_run(row)
+        self._record(store, row)
+        return self._granted(row, now)
+
+    def _granted(self, row: Row, now: LedgerTime) -> Answer:
+        return Answer(GRANTED, token=row.token, left_s=self._left(row, now), args=row.args, attempt=row.attempt)
+
+    def _held(self, row: Row, now: LedgerTime) -> Answer:
+        left_s = self._left(row, now)
+        return Answer(HELD, by=row.node, left_s=left_s, state=row.state, until_token=(row.token, row.beat))
+
+    def _move(self, row: Row, state: str) -> None:
+        assert state in MOVES[row.state], f"{row.run}: {row.state} -> {state}"
+        row.state = state
+
+    def _end(self, store: "Store", row: Row, state: str, reason: str, now: LedgerTime) -> None:
+        """A terminal state: nothing leaves it (S5)."""
+        held = row.state in HOLDING
+        self._move(row, state)
+        row.ended_at = now.wall
+        row.reason = reason
+        store.put_run(row)
+        if held:
+            self._record(store, row)
+
+    def _lose(self, store: "Store", row: Row, reason: str, now: LedgerTime) -> None:
+        """A launched attempt whose end nobody knows: LOST and tried again, or UNKNOWN and held for a person."""
+        policy = Policy.unpack(row.policy)
+        if policy.on_lost == "hold" and row.state != RECEIVED:
+            if row.state != UNKNOWN:
+                self._move(row, UNKNOWN)
+                row.reason = reason
+                store.put_run(row)
+                self._record(store, row)
+            return
+        row.relaunches += 1
+        self._relaunch(store, row, policy, reason, now)
+
+    def _relaunch(self, store: "Store", row: Row, policy: Policy, reason: str, now: LedgerTime) -> None:
+        if row.cancel:
+            self._end(store, row, REVOKED, row.reason, now)
+        elif row.relaunches > policy.relaunches:
+            self._end(store, row, LOST, f"{reason}; lost {row.relaunches} times, no relaunch left", now)
+        else:
+            self._again(store, row, LOST, 0.0, reason, now)
+
+    def _again(self, store: "Store", row: Row, ended: str, delay_s: float, reason: str, now: LedgerTime) -> None:
+        """Close this attempt as ``ended`` and make the next one due."""
+        row.ended_at = now.wall
+        row.reason = reason
+        closed = self._attempt_row(row)
+        closed.state = ended
+        store.put_attempt(closed)
+        self._move(row, RETRY)
+        row.attempt += 1
+        # Never before its fire time: an attempt that was claimed ahead may be given back before that.
+        row.not_before = max(row.fire_at, now.wall + delay_s)
+        store.put_run(row)
+
+    def _record(self, store: "Store", row: Row) -> None:
+        store.put_attempt(self._attempt_row(row))
+
+    def _attempt_row(self, row: Row) -> AttemptRow:
+        return AttemptRow([getattr(row, column) for column in ATTEMPT_COLUMNS])
+
+
+def nominal_time(run: str) -> "float | None":
+    """The fire time that a scheduled run's id names; None for a triggered run."""
+    from datetime import datetime  # asked only when somebody revokes a run that nobody has seen
+
+    if "#" in run:
+        return None
+    try:
+        instant = datetime.fromisoformat(run.partition("@")[2])
+    except ValueError:
+        return None
+    return instant.timestamp() if instant.tzinfo else None

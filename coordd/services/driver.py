@@ -1,0 +1,285 @@
+"""The driver: the only caller of core.Node. Inputs in, ``Ready`` out, done in the order of its fields."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+import trio
+
+from coordd.core import wire
+from coordd.core.events import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, Event, Packet, flatten
+from coordd.core.node import Node
+from coordd.core.ready import Elected, Launch, Now, Ready, Reply
+from coordd.core.rows import Answer, OpenAnswer, Registration
+from coordd.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
+from coordd.ports import Bus, Journal
+from coordd.services.ledger import LedgerService, boottime
+
+log = structlog.get_logger("core")
+
+# Recent events that are kept for `events` and `watch`; a subscriber who is slower loses the oldest.
+RECENT_MAX = 2000
+
+# Events of one tick leave in one message, up to this size: room is left for what stands around them.
+PACKET_BYTES = MESSAGE_BYTES_MAX - 4096
+
+# An event in a burst is about this large; above so many the sizes are really measured.
+PACKET_EVENTS = 100
+
+
+class Keeper:
+    """What of a node must outlive its process (the clock's mark, accepted triggers): a small port of its own."""
+
+    def save_mark(self, mark: int) -> None: ...
+    def keep_request(self, of: Registration) -> None: ...
+    def forget_request(self, run: str) -> None: ...
+
+
+class Driver:
+    """Runs one node."""
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        bus: Bus,
+        ledger: LedgerService,
+        journal: Journal,
+        keeper: Keeper,
+        launch: Callable[[Launch], None],
+        cancel: Callable[[str, str], None],
+    ) -> None:
+        self.node = node
+        self.bus = bus
+        self._ledger = ledger
+        self._journal = journal
+        self._keeper = keeper
+        self._launch = launch
+        self._cancel = cancel
+        self._seq = 0
+        self._utcoffset = -time.timezone // 3600
+        self._scope = trio.CancelScope()
+        self._replies: dict[int, Callable[[Reply], None]] = {}
+        self._next_reply = 0
+        self.handlers: dict[str, Callable[[Elected], None]] = {}
+        self.recent: deque[tuple[Packet, Event]] = deque(maxlen=RECENT_MAX)
+        self.recent_total = 0
+        self.news = trio.Event()
+        self.fatal = trio.Event()
+        self.fatal_reason = ""
+        self.turns = 0  # proof of progress, for the watchdog
+        self.counts = {"malformed": 0, "unknown_types": 0, "elections_decided": 0, "journal_failures": 0}
+        self.on_state: Callable[[str], None] = lambda _: None
+
+    # ---- inputs
+
+    def now(self) -> Now:
+        """Both clocks, now."""
+        return Now(boottime(), time.time())
+
+    def feed(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Give the node one input (a method that takes ``now`` last) and do what it wants."""
+        result = call(*args, self.now())
+        self.pump()
+        return result
+
+    def deliver(self, data: bytes) -> None:
+        """A message from the bus; b"" says that the burst is over."""
+        if not data:
+            self.pump()
+            return
+        try:
+            packet, dropped = wire.decode(data)
+        except RemoteProtocolError as exc:
+            self.counts["malformed"] += 1
+            if self.counts["malformed"] & (self.counts["malformed"] - 1) == 0:  # 1, 2, 4, 8, …: a flood is no log
+                log.warning("message.refused", reason=str(exc), size=len(data), count=self.counts["malformed"])
+            return
+        self.counts["unknown_types"] += dropped
+        for event in packet.events:
+            self.recent.append((packet, event))
+        self.recent_total += len(packet.events)
+        self.node.receive(packet, self.now())
+
+    def ledger_answers(self, answers: Sequence[tuple[int, Answer | OpenAnswer, float]]) -> None:
+        """What the ledger service brings."""
+        for request, answer, sent_at in answers:
+            self.node.ledger_answered(request, answer, sent_at, self.now())
+        self.pump()
+
+    async def trigger(self, of: Registration) -> Reply:
+        """Ask for a run and wait until it is recorded; the ledger service bounds the wait."""
+        self._next_reply += 1
+        done = trio.Event()
+        box: list[Reply] = []
+
+        def reply(said: Reply) -> None:
+            box.append(said)
+            done.set()
+
+        self._replies[self._next_reply] = reply
+        self.feed(self.node.trigger, of, self._next_reply)
+        await done.wait()
+        return box[0]
+
+    # ---- time
+
+    async def run(self) -> None:
+        """Wake the node whenever it wants to be woken."""
+        while True:
+            with trio.CancelScope() as self._scope:
+                self._rearm()
+                await trio.sleep_forever()
+            self.turns += 1
+            self.node.handle_timer(self.now())
+            self.pump()
+
+    def _rearm(self) -> None:
+        at = self.node.timer_at()
+        if at == math.inf:
+            self._scope.deadline = math.inf
+        else:
+            self._scope.deadline = trio.current_time() + max(0.0, at - boottime())
+
+    # ---- output
+
+    def pump(self) -> None:
+        """Take what the node wants done, and do it, until it wants nothing more."""
+        ready = self.node.ready()
+        while ready.any():
+            self._apply(ready)
+            ready = self.node.ready()
+        self._rearm()
+        if self.recent_total and not self.news.is_set():
+            self.news.set()
+
+    def _apply(self, ready: Ready) -> None:
+        if ready.fatal:
+            self.fatal_reason = ready.fatal
+            self.fatal.set()
+            return
+        if ready.clock_mark is not None:
+            self._save_mark(ready.clock_mark)
+        packets = self._packets(ready.messages) if ready.messages else []
+        launches = ready.launches
+        if ready.journal and not self._write_journal(ready):
+            for launch in launches:  # no intent on the disk, no launch: another node may have a better disk
+                self.node.launch_failed(launch, "the journal cannot be written", self.now())
+            launches = []
+        unkept = self._keep_requests(ready)
+        if ready.ledger:
+            self._ledger.submit(ready.ledger)
+        for launch in launches:
+            self._launch(launch)
+        for run, reason in ready.cancels:
+            self._cancel(run, reason)
+        for packet in packets:
+            self._publish(packet)
+        for name, event in ready.letters:
+            self.bus.send(name, wire.encode(self._packet([event])))
+        for elected in ready.elected:
+            handler = self.handlers.get(elected.topic)
+            if handler is not None:
+                handler(elected)
+        for reply in ready.replies:
+            waiting = self._replies.pop(reply.id, None)
+            if waiting is not None:
+                waiting(unkept.get(reply.result.get("id", ""), reply) if not reply.kind else reply)
+        for notice in ready.notices:
+            log.info(notice.event, **notice.fields)
+        if ready.state:
+            self.on_state(ready.state)
+
+    def _save_mark(self, mark: int) -> None:
+        try:
+            self._keeper.save_mark(mark)
+        except UnavailableError as exc:
+            log.error("state.not_saved", reason=str(exc))
+
+    def _write_journal(self, ready: Ready) -> bool:
+        head = self._head()
+        records = [flatten(event, seq=self._seq, **head) for event in ready.journal]
+        try:
+            self._journal.append(records, sync=ready.journal_sync)
+        except UnavailableError as exc:
+            self.counts["journal_failures"] += 1
+            if not self.node.ctx.impaired:
+                log.error("journal.failed", reason=str(exc))
+            self.node.ctx.impaired = f"its journal cannot be written: {exc}"
+            return False
+        self.node.ctx.impaired = ""
+        return True
+
+    def _keep_requests(self, ready: Ready) -> dict[str, Reply]:
+        """Accepted triggers to the disk; what cannot be kept is not accepted."""
+        unkept: dict[str, Reply] = {}
+        for of in ready.requests_kept:
+            try:
+                self._keeper.keep_request(of)
+            except UnavailableError as exc:
+                self.node.requests.pop(of.run, None)
+                unkept[of.run] = Reply(0, {}, "unavailable", f"neither the ledger nor this node's disk took it: {exc}")
+        for run in ready.requests_done:
+            self._keeper.forget_request(run)
+        return unkept
+
+    def _head(self) -> dict[str, Any]:
+        ctx = self.node.ctx
+        return {
+            "hostname": ctx.hostname, "pid": ctx.pid, "incarnation": ctx.incarnation, "utcoffset": self._utcoffset,
+        }  # fmt: skip
+
+    def _packet(self, events: Sequence[Event]) -> Packet:
+        ctx = self.node.ctx
+        packet = Packet(
+            PROTOCOL_MAJOR, ctx.settings.cluster, ctx.hostname, ctx.pid, ctx.incarnation, self._seq, self._utcoffset,
+            list(events),  # type: ignore[arg-type]  # every Event that the core makes is one of AnyEvent
+        )  # fmt: skip
+        self._seq += len(events)
+        return packet
+
+    def _packets(self, events: list[Event]) -> list[Packet]:
+        """What one tick produces in as few messages as the size allows."""
+        if len(events) <= PACKET_EVENTS:
+            packets = [self._packet(events)]
+        else:
+            packets = []
+            part: list[Event] = []
+            size = 0
+            for event in events:
+                length = len(wire.encode_event(event))
+                if part and size + length > PACKET_BYTES:
+                    packets.append(self._packet(part))
+                    part, size = [], 0
+                part.append(event)
+                size += length
+            packets.append(self._packet(part))
+        for packet in packets:
+            for event in packet.events:
+                self.recent.append((packet, event))
+            self.recent_total += len(packet.events)
+        return packets
+
+    def _publish(self, packet: Packet) -> None:
+        data = wire.encode(packet)
+        if len(data) <= MESSAGE_BYTES_MAX:
+            self.bus.publish(data)
+        elif len(packet.events) > 1:  # unusually large events: one by one
+            for event in packet.events:
+                self._publish(msgspec.structs.replace(packet, events=[event]))
+        else:
+            raise LocalProtocolError(f"an event of {len(data)} bytes was about to be published")
+
+
+def flat(packet: Packet, event: Event) -> dict[str, Any]:
+    """An event of ``recent`` with all its fields."""
+    return flatten(
+        event, hostname=packet.hostname, pid=packet.pid, incarnation=packet.incarnation, seq=packet.seq,
+        utcoffset=packet.utcoffset,
+    )  # fmt: skip
