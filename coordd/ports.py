@@ -95,3 +95,21 @@ class Launcher(Protocol):
 
     def scan(self) -> list[str]:
         """The directories of runners that were started here, by this daemon or by an earlier one."""
+
+    def spec(self, directory: str) -> dict[str, Any]:
+        """What was asked for, without its secrets. Raises UnavailableError when it cannot be read."""
+
+    def facts(self, directory: str) -> list[dict[str, Any]]:
+        """What the runner has said so far, oldest first."""
+
+    def alive(self, directory: str) -> bool:
+        """The runner, or a watcher that still has to end something, is there."""
+
+    def bury(self, directory: str) -> None:
+        """Runner and watcher are gone without a last word: end what they left, and report it lost."""
+
+    def forget(self, directory: str) -> None:
+        """Remove what an attempt has left on disk."""
+
+    def reap(self) -> list[str]:
+        """Collect runners that have ended since the last call."""

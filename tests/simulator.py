@@ -25,7 +25,7 @@ from coordd.core.job import Command, Job, Retry, Schedule, scheduled_run
 from coordd.core.node import Node
 from coordd.core.ready import Launch, Now
 from coordd.core.schedule import fires_between
-from coordd.core.rows import GRANTED, OK, RHO, TERMINAL, UNAVAILABLE, UNKNOWN, Answer, LedgerTime, Registration
+from coordd.core.rows import GRANTED, OK, RECEIVED, RHO, TERMINAL, UNAVAILABLE, UNKNOWN, Answer, LedgerTime, Registration
 
 LEASE, RENEW, LEDGER_TIMEOUT, KILL_GRACE = 8.0, 1.0, 1.0, 3.0
 SETTINGS = Settings(
@@ -39,8 +39,19 @@ HEALED_S = 130.0  # the longest a healed cluster may need: skewed clocks, leases
 
 FAULTS = (
     "loss", "duplication", "slow", "bus_cut", "ledger_cut", "crash", "power", "pause_daemon", "pause_runner",
-    "kill_runner", "ledger_down", "ledger_step", "skew", "step", "late_join", "lost_reply",
+    "kill_runner", "ledger_down", "ledger_step", "skew", "step", "late_join", "lost_reply", "gone", "freeze",
 )  # fmt: skip
+
+# A machine that was frozen whole ends its late programs within this time after it thaws.
+THAW_S = 0.5
+
+# A world has some 6,000 events; one that has this many turns in circles.
+EVENTS_MAX = 150_000
+
+# Without any of these no attempt has a reason to be lost.
+VIOLENT = frozenset((
+    "ledger_cut", "crash", "power", "pause_daemon", "pause_runner", "kill_runner", "ledger_down", "ledger_step", "gone", "freeze",
+))  # fmt: skip
 
 
 class Violation(Exception):  # noqa: N818  # it is a verdict
@@ -75,6 +86,8 @@ class Host:
     bus_cut: float = 0.0
     ledger_cut: float = 0.0
     down_until: float = 0.0
+    gone: bool = False  # for good
+    frozen_until: float = 0.0  # the whole machine stands still: daemon, runners, watchers, programs
 
     @property
     def name(self) -> str:
@@ -84,7 +97,9 @@ class Host:
 class World:
     """Everything of one seed."""
 
-    def __init__(self, seed: int, *, trace: bool = False, faults: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, seed: int, *, trace: bool = False, faults: tuple[str, ...] | None = None, forgets: bool | None = None
+    ) -> None:
         self.seed = seed
         self.rng = rng = random.Random(seed)
         self.now = 0.0
@@ -95,7 +110,7 @@ class World:
         self.faults = set(faults) if faults is not None else {f for f in FAULTS if rng.random() < 0.4}
         self.fault_log: Counter[str] = Counter()
         self.packing = seed % 50 == 0  # the real bytes, now and then: they cost more than all the rest
-        self.forgets = seed % 10 == 9  # the ledger may lose acknowledged writes: only S3 is promised then
+        self.forgets = seed % 10 == 9 if forgets is None else forgets  # the ledger may lose acknowledged writes: only S3 is promised then
         self.chaos_over = False
         self.loss = rng.choice((0.05, 0.15, 0.3)) if "loss" in self.faults else 0.0
         self.delay = rng.choice((0.05, 0.5, 2.0)) if "slow" in self.faults else 0.02
@@ -112,7 +127,7 @@ class World:
         self.last_token: dict[str, int] = {}
         self.terminal: dict[str, str] = {}
         self.commits: dict[str, int] = {}
-        self.accepted: set[str] = set()
+        self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it, if the ledger had not
         self.succeeded: Counter[str] = Counter()
         self.takeovers = 0
         self.answers: Counter[str] = Counter()
@@ -142,6 +157,8 @@ class World:
         while queue and queue[0][0] <= end:
             self.now, _, call, args = pop(queue)
             self.events += 1
+            if self.events > EVENTS_MAX:
+                self.violate(f"T a runaway: {EVENTS_MAX} events, and no end")
             call(*args)
         self.now = end
 
@@ -178,11 +195,15 @@ class World:
     def _execute(self, host: Host, op: str, args: tuple[Any, ...], finish: Callable[[Any], None]) -> None:
         if not self._ledger_reaches(host):
             return
+        before = self.ledger.run(args[0].of.run) if op == "claim" else None
         try:
             answer = self.ledger.call(op, *args)
         except AssertionError as exc:
             self.violate(f"S5 {exc}")
         self._observe(op, args, answer)
+        if before is not None and answer.word == GRANTED and before.state == RECEIVED and not self.forgets:
+            if before.nonce != args[0].nonce and self.ledger_time().lease < before.until:
+                self.violate(f"C {before.run} was granted again while its claim had not lapsed")
         if self.trace is not None and (op not in ("open", "renew") or answer.word != OK):
             what = args[0].of.run if op == "claim" else getattr(args[0], "run", args[0])
             self.say(f"{host.name} {op} {what} -> {answer!r}")
@@ -233,8 +254,10 @@ class World:
         if not self.forgets:
             if self.launches[key] > 1:
                 self.violate(f"S1 {child.run} attempt {child.attempt} was launched twice")
-            if child.run in self.live:
-                other = self.live[child.run]
+            other = self.live.get(child.run)
+            if other is not None and self.now < self.hosts[other.node].frozen_until + THAW_S:
+                self.fault_log["overlap_by_freeze"] += 1  # said to be impossible to prevent: docs/reliability.md
+            elif other is not None:
                 self.violate(f"S2 {child.run}: attempt {other.attempt} on n{other.node} lives while {child.attempt} starts")
             if on_lost == "hold" and any(c.how != "exit" for c in earlier):
                 self.violate(f"H {child.run} is held, and was launched again after an unknown end")
@@ -253,7 +276,7 @@ class World:
     # ---- hosts
 
     def boot(self, host: Host) -> None:
-        if host.daemon is None and self.now >= host.down_until:
+        if host.daemon is None and self.now >= host.down_until and not host.gone:
             host.boots += 1
             host.daemon = Daemon(self, host)
             host.daemon.begin()
@@ -271,6 +294,25 @@ class World:
         for runner in host.runners:
             runner.vanish()
         host.runners.clear()
+
+    def freeze(self, host: Host, seconds: float) -> None:
+        """The whole machine stands still, and goes on as if nothing had been."""
+        host.frozen_until = self.now + seconds
+        if host.daemon is not None:
+            host.daemon.pause(seconds)
+        for runner in host.runners:
+            runner.pause(seconds)
+
+    def goes_for_good(self) -> None:
+        """A machine burns down; at least one always stays."""
+        there = [h for h in self.hosts if not h.gone]
+        busy = [h for h in there if h.runners]
+        if len(there) > 1:
+            host = self.rng.choice(busy or there)
+            self.fault_log["gone"] += 1
+            self.say(f"FAULT gone {host.name}")
+            host.gone = True
+            self.power_cut(host, 1.0)
 
     # ---- what happens in this world
 
@@ -319,6 +361,7 @@ class World:
             "ledger_cut": lambda h: setattr(h, "ledger_cut", self.now + rng.uniform(0.5, 20)),
             "pause_daemon": lambda h: h.daemon and h.daemon.pause(rng.uniform(0.2, 20)),
             "pause_runner": lambda h: [r.pause(rng.uniform(3, 30)) for r in h.runners],
+            "freeze": lambda h: self.freeze(h, rng.uniform(1, 30)),
             "kill_runner": lambda h: [r.killed() for r in list(h.runners) if rng.random() < 0.7],
             "step": lambda h: setattr(h, "skew", h.skew + rng.choice((-30, -5, 5, 30))),
         }
@@ -326,6 +369,9 @@ class World:
             if fault in self.faults:
                 for _ in range(rng.choice((2, 3, 5))):
                     self.at(rng.uniform(3, CHAOS_S), self._strike, fault, strike)
+        if "gone" in self.faults:
+            for _ in range(rng.choice((1, 2, 4))):
+                self.at(rng.uniform(5, CHAOS_S), self.goes_for_good)
         if "ledger_down" in self.faults:
             for _ in range(rng.choice((1, 2))):
                 self.at(rng.uniform(3, CHAOS_S), self._ledger_fault, "ledger_down", rng.uniform(0.5, 15))
@@ -362,7 +408,7 @@ class World:
         self.delay = 0.02
         self.ledger_down = 0.0
         for host in self.hosts:
-            host.bus_cut = host.ledger_cut = host.down_until = 0.0
+            host.bus_cut = host.ledger_cut = host.down_until = host.frozen_until = 0.0
             if host.daemon is not None:
                 host.daemon.resume()
             else:
@@ -515,13 +561,20 @@ class Daemon:
             self._broadcast([event], only=name)
         for reply in ready.replies:
             if not reply.kind:
-                world.accepted.add(reply.result["id"])
+                world.accepted[reply.result["id"]] = host if reply.result["durable"] == "node" else None
         if world.trace is not None:
             for notice in ready.notices:
                 world.say(f"{host.name} {notice.event} {notice.fields}")
 
     def _spawn(self, launch: Launch) -> None:
-        if self.alive and self.host.daemon is self:
+        if not self.alive or self.host.daemon is not self:
+            return
+        if "crash" in self.world.faults and not self.world.chaos_over and self.world.rng.random() < 0.05:
+            self.world.fault_log["crash_after_claim"] += 1
+            self.world.crash_daemon(self.host, self.world.rng.uniform(0.5, 15))  # right after claim and journal
+        elif self._late(self._spawn, launch):
+            return
+        else:
             Runner(self.world, self.host, launch)
 
     def _broadcast(self, events: list[Event], only: str = "") -> None:
@@ -628,6 +681,7 @@ class Runner:
                     self.watcher_at = life.watcher_kill_at(float(str(action[1])), KILL_GRACE)
                     world.at((self.watcher_at - world.mono(host)) / host.rate, self._watch, self.watcher_at)
             elif word == life.EXEC:
+                self._strike_before_exec()
                 world.at(world.rng.uniform(0.0, 0.003), self._exec)
             elif word == life.TERM:
                 if self.child is not None:
@@ -641,6 +695,24 @@ class Runner:
         if at < self.timer_set and at != float("inf"):
             self.timer_set = at
             world.at((at - world.mono(host)) / host.rate, self.timer, at)
+
+    def _strike_before_exec(self) -> None:
+        """Between the gate and exec, where it hurts most."""
+        world = self.world
+        if world.chaos_over or world.rng.random() > 0.08:
+            return
+        fault = world.rng.choice(sorted(world.faults & {"pause_runner", "freeze", "kill_runner", "power"}) or [""])
+        if fault:
+            world.fault_log[fault + "_before_exec"] += 1
+            world.say(f"FAULT {fault} {self.host.name} before exec")
+        if fault == "pause_runner":
+            self.pause(world.rng.uniform(1, 20))
+        elif fault == "freeze":
+            world.freeze(self.host, world.rng.uniform(1, 20))
+        elif fault == "kill_runner":
+            self.killed()
+        elif fault == "power":
+            world.at(0.0, world.power_cut, self.host, world.rng.uniform(2, 20))
 
     def _ask(self, op: str, args: tuple[Any, ...]) -> None:
         sent = self.world.mono(self.host)
@@ -671,6 +743,9 @@ class Runner:
         child = self.child
         if child is None or child.ended is not None:
             return
+        if self.world.now < self.host.frozen_until:
+            self.world.at(self.host.frozen_until - self.world.now + 0.1, self._child_dies, how)
+            return
         self.world.died(child, how)
         self._reap(child.exit_code if how == "exit" else -15)
 
@@ -696,7 +771,9 @@ class Runner:
     # ---- the watcher, and violent deaths
 
     def _watch(self, at: float) -> None:
-        if at == self.watcher_at and self in self.host.runners and self.attempt.phase != life.DONE:
+        if self.world.now < self.host.frozen_until:
+            self.world.at(self.host.frozen_until - self.world.now + self.world.rng.uniform(0, 0.1), self._watch, at)
+        elif at == self.watcher_at and self in self.host.runners and self.attempt.phase != life.DONE:
             self._emptied("watcher: the lease was not renewed in time")
 
     def killed(self) -> None:
@@ -734,8 +811,15 @@ def judge(world: World) -> None:
             world.violate(f"L {row.run} is still {row.state} long after healing")
         if row.state in ("missed", "rejected", "revoked", "lost") and not row.reason:
             world.violate(f"L {row.run} is {row.state} without a reason")
+    if not world.faults & VIOLENT:
+        for row in world.ledger.runs(limit=100_000):
+            if row.relaunches or row.state == UNKNOWN:
+                world.violate(f"G {row.run} was lost ({row.reason}) though nothing was killed, paused or cut off")
     for run in sorted(world.accepted):
         row = world.ledger.run(run)
+        keeper = world.accepted[run]
+        if row is None and keeper is not None and keeper.gone:
+            continue  # accepted as durable on that node only, and said so
         if row is None:
             world.violate(f"L the trigger {run} was accepted and is nowhere")
         elif row.state not in TERMINAL and row.state != UNKNOWN:
@@ -744,7 +828,7 @@ def judge(world: World) -> None:
         if job.schedule is not None:
             _judge_schedule(world, job)
     for host in world.hosts:
-        if host.daemon is None or host.daemon.node.ctx.state != "ready":
+        if not host.gone and (host.daemon is None or host.daemon.node.ctx.state != "ready"):
             world.violate(f"L {host.name} is not ready after healing")
 
 
@@ -756,9 +840,11 @@ def _judge_schedule(world: World, job: Job) -> None:
         world.violate(f"L {scheduled_run(job.name, last)} has no row: it never ran, and nothing says why")
 
 
-def run(seed: int, *, trace: bool = False, faults: tuple[str, ...] | None = None) -> World:
+def run(
+    seed: int, *, trace: bool = False, faults: tuple[str, ...] | None = None, forgets: bool | None = None
+) -> World:
     """One world, from its seed; raises Violation with the world attached as ``world``."""
-    world = World(seed, trace=trace, faults=faults)
+    world = World(seed, trace=trace, faults=faults, forgets=forgets)
     try:
         world.until(CHAOS_S)
         world.heal()

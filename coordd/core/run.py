@@ -138,7 +138,7 @@ class Life:
         return Answer(HELD, by=row.node, left_s=left_s, state=row.state, until_token=(row.token, row.beat))
 
     def _move(self, row: Row, state: str) -> None:
-        assert state in MOVES[row.state], f"{row.run}: {row.state} -> {state}"
+        assert state in MOVES.get(row.state, ()), f"{row.run}: {row.state} -> {state}"
         row.state = state
 
     def _end(self, store: "Store", row: Row, state: str, reason: str, now: LedgerTime) -> None:

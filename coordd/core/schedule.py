@@ -184,10 +184,15 @@ def jitter_offset(job_name: str, jitter_s: float) -> float:
 
 def next_fire(schedule: Schedule, after: float) -> float | None:
     """The first fire time strictly after ``after`` (Unix seconds); None when there is none."""
+    return _next_until(schedule, after, schedule.end)
+
+
+def _next_until(schedule: Schedule, after: float, until: float) -> float | None:
+    """The first fire time with after < fire <= until."""
     after = max(after, math.nextafter(schedule.start, -math.inf))
     for _ in range(SKIPS_MAX):
         fire = _next(schedule, after)
-        if fire is None or fire > schedule.end:
+        if fire is None or fire > until:
             return None
         over_at = _blackout_end(schedule, fire)
         if over_at is None:
@@ -225,12 +230,12 @@ def fires_between(schedule: Schedule, after: float, until: float, limit: int) ->
 def _fires_within(schedule: Schedule, low: float, high: float, most: int) -> list[float] | None:
     """All fire times with low < fire <= high, or None when they are more than ``most``."""
     fires: list[float] = []
-    fire = next_fire(schedule, low)
-    while fire is not None and fire <= high:
+    fire = _next_until(schedule, low, high)
+    while fire is not None:
         if len(fires) == most:
             return None
         fires.append(fire)
-        fire = next_fire(schedule, fire)
+        fire = _next_until(schedule, fire, high)
     return fires
 
 
@@ -289,8 +294,11 @@ def _begun_at(blackout: Blackout, timezone: str, at: float) -> float | None:
     begun_at = _next_cron(blackout.cron, timezone, at - blackout.duration_s)
     if begun_at is None or begun_at > at:
         return None
+    later = _next_cron(blackout.cron, timezone, begun_at)
+    if later is None or later > at:
+        return begun_at
     none_after = at  # no begin in (none_after, at]
-    while none_after - begun_at > 1:
+    while none_after - begun_at > 60:  # cron lines begin on the minute
         middle = (begun_at + none_after) / 2
         later = _next_cron(blackout.cron, timezone, middle)
         if later is None or later > at:

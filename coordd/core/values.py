@@ -17,6 +17,9 @@ from coordd.core.arguments import control_character, nearest
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 NAME_RULE = "1 to 64 of the characters A-Z a-z 0-9 . _ -"
 
+# A file with more unknown keys is another kind of file; naming them all would take its length squared.
+UNKNOWN_MAX = 20
+
 Reader = Callable[[Any], Any]
 
 
@@ -116,9 +119,13 @@ def read_table(
 ) -> dict[str, Any]:
     """The values that could be read; what could not is reported by key."""
     values: dict[str, Any] = {}
+    unknown = 0
     for key, value in table.items():
         if key not in readers:
-            report(key, f'unknown key "{key}"; {nearest(key, readers)}')
+            unknown += 1
+            if unknown <= UNKNOWN_MAX:
+                shown = printable(key[:60])
+                report(shown, f'unknown key "{shown}"; {nearest(shown, readers)}')
             continue
         try:
             values[key] = readers[key](value)

@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -33,12 +33,15 @@ PACKET_BYTES = MESSAGE_BYTES_MAX - 4096
 PACKET_EVENTS = 100
 
 
-class Keeper:
-    """What of a node must outlive its process (the clock's mark, accepted triggers): a small port of its own."""
+class Keeper(NamedTuple):
+    """What of a node must outlive its process: the clock's mark, and triggers that the ledger has not yet.
 
-    def save_mark(self, mark: int) -> None: ...
-    def keep_request(self, of: Registration) -> None: ...
-    def forget_request(self, run: str) -> None: ...
+    Each raises UnavailableError when the disk does not take it.
+    """
+
+    save_mark: Callable[[int], None]
+    keep_request: Callable[[Registration], None]
+    forget_request: Callable[[str], None]
 
 
 class Driver:
@@ -71,6 +74,7 @@ class Driver:
         self.recent: deque[tuple[Packet, Event]] = deque(maxlen=RECENT_MAX)
         self.recent_total = 0
         self.news = trio.Event()
+        self._news_total = 0
         self.fatal = trio.Event()
         self.fatal_reason = ""
         self.turns = 0  # proof of progress, for the watchdog
@@ -128,6 +132,30 @@ class Driver:
         await done.wait()
         return box[0]
 
+    def journal_control(self, method: str, subject: str, uid: int, name: str) -> None:
+        """A change that a person made, for the record."""
+        ctx = self.node.ctx
+        record = {
+            "type": "control", **self._head(), "seq": self._seq, "clock": ctx.clock.forward(),
+            "timestamp": time.time(), "method": method, "subject": subject, "uid": uid, "by": name,
+        }  # fmt: skip
+        log.info("control.changed", method=method, subject=subject, by=name, uid=uid)
+        try:
+            self._journal.append([record], sync=False)
+        except UnavailableError as exc:
+            self.counts["journal_failures"] += 1
+            log.error("journal.failed", reason=str(exc))
+
+    def probe_journal(self) -> None:
+        """After a failure: does the disk take anything again?"""
+        if self.node.ctx.impaired:
+            try:
+                self._journal.append([], sync=True)
+            except UnavailableError:
+                return
+            self.node.ctx.impaired = ""
+            log.info("journal.restored")
+
     # ---- time
 
     async def run(self) -> None:
@@ -156,7 +184,8 @@ class Driver:
             self._apply(ready)
             ready = self.node.ready()
         self._rearm()
-        if self.recent_total and not self.news.is_set():
+        if self.recent_total != self._news_total:
+            self._news_total = self.recent_total
             self.news.set()
 
     def _apply(self, ready: Ready) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NamedTuple
 
 from coordd.errors import RefusedError
@@ -55,7 +56,9 @@ def parse(line: bytes) -> Call:
     except UnicodeDecodeError as exc:
         raise RpcError(PARSE_ERROR, f"not UTF-8: {exc}", kind="not_utf8") from exc
     try:
-        found = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        found = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite)
+        if "\\u" in text:
+            _no_lone_surrogates(found)
     except RecursionError as exc:
         raise RpcError(PARSE_ERROR, "nested too deeply", kind="too_deep") from exc
     except ValueError as exc:
@@ -74,7 +77,7 @@ def _request(found: dict[str, Any]) -> Call:
     ident = _ident(found)
     if found.get("jsonrpc", "2.0") != "2.0":
         raise RpcError(INVALID_REQUEST, 'jsonrpc must be "2.0" (or left out)', kind="invalid_request", ident=ident)
-    if "id" in found and not (found["id"] is None or isinstance(found["id"], (str, int, float))):
+    if "id" in found and found["id"] is not None and ident is None:
         raise RpcError(INVALID_REQUEST, "id must be text or a number", kind="invalid_request")
     method = found.get("method")
     if not isinstance(method, str):
@@ -113,12 +116,14 @@ def refused(exc: RefusedError) -> RpcError:
 
 
 def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=str).encode() + b"\n"
+    text = json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=str)
+    # A file name that is not UTF-8 holds lone surrogates: as JSON's own escapes they cost no answer.
+    return text.encode(errors="backslashreplace") + b"\n"
 
 
 def _ident(found: dict[str, Any]) -> Any:
     ident = found.get("id")
-    return ident if isinstance(ident, (str, int, float)) else None
+    return ident if isinstance(ident, (str, int, float)) and not isinstance(ident, bool) else None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -132,6 +137,21 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):  # 1e999: an answer that repeats it could not be written
+        raise ValueError(f"{text[:40]} is too large a number")
+    return number
+
+
+def _no_lone_surrogates(found: Any) -> None:
+    """Refuse "\\ud800": no UTF-8 text holds it, so neither the ledger nor an answer could."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as exc:
+        raise ValueError("half a surrogate pair stands alone in a text") from exc
 
 
 def _depth(value: Any) -> int:

@@ -1,0 +1,46 @@
+# Every target builds what it needs into .venv; nothing else has to be done first.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+$(READY): pyproject.toml requirements.lock
+	@command -v java > /dev/null || { echo "Java is missing: install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless)" >&2; exit 1; }
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; python3 is $$(python3 --version)" >&2; exit 1; }
+	@echo "building $(VENV) (Python packages from requirements.lock; a minute or two) …"
+	@test -x $(PY) || python3 -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock 2> $(VENV)/pip.log || { cat $(VENV)/pip.log >&2; exit 1; }
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . 2> $(VENV)/pip.log || { cat $(VENV)/pip.log >&2; exit 1; }
+	@touch $(READY)
+
+venv: $(READY) ## the virtual environment, with coordd and coordctl in it
+
+demo: $(READY) ## three nodes, one launch, a kill -9, a takeover: watch it (about two minutes)
+	@$(PY) deploy/demo.py
+
+test: $(READY) ## every test
+	@$(PY) tests/run.py $(ARGS)
+
+bench: $(READY) ## the benchmarks, as a table and as JSON
+	@$(PY) tests/bench/run.py $(ARGS)
+
+check: $(READY) ## format, lint and types
+	@$(VENV)/bin/ruff format --check coordd tests deploy
+	@$(VENV)/bin/ruff check coordd tests deploy
+	@$(VENV)/bin/mypy
+
+sim: $(READY) ## the simulator: SEEDS=2000, or SEED=7 for the transcript of one world
+	@$(PY) tests/simulate.py $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+
+mutants: $(READY) ## break each safety rule in turn; the simulator must notice
+	@$(PY) tests/simulate.py --mutants $(ARGS)
+
+clean: ## remove what the other targets have built
+	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: help venv demo test bench check sim mutants clean

@@ -1,0 +1,61 @@
+"""Triggers that this node has accepted while the ledger was away: a small file each, until the ledger has them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+
+from coordd.adapters.disk import write_atomic
+from coordd.core.rows import Policy, Registration
+from coordd.errors import UnavailableError
+
+
+class RequestFiles:
+    """A directory of accepted triggers."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def keep(self, of: Registration) -> None:
+        """Write one; it is on the disk when this returns. Raises UnavailableError when the disk does not take it."""
+        fields = {
+            "run": of.run, "job": of.job, "digest": of.digest, "policy": of.policy.pack(),
+            "fire_at": of.fire_at, "args": of.args, "by": of.by,
+        }  # fmt: skip
+        try:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            write_atomic(self._path(of.run), json.dumps(fields).encode())
+        except OSError as exc:
+            raise UnavailableError(f"{self.directory}: {exc.strerror or exc}") from exc
+
+    def forget(self, run: str) -> None:
+        """The ledger has it."""
+        try:
+            os.unlink(self._path(run))
+        except FileNotFoundError:
+            return  # most triggers never were here
+
+    def load(self) -> tuple[list[Registration], list[str]]:
+        """Those that wait, and the paths of files that say nothing usable (they are left where they are)."""
+        found: list[Registration] = []
+        bad: list[str] = []
+        if not os.path.isdir(self.directory):
+            return found, bad
+        for name in sorted(os.listdir(self.directory)):
+            path = os.path.join(self.directory, name)
+            try:
+                with open(path, encoding="utf-8") as file:
+                    said = json.load(file)
+                found.append(
+                    Registration(
+                        said["run"], said["job"], said["digest"], Policy.unpack(said["policy"]),
+                        float(said["fire_at"]), scheduled=False, args=said["args"], by=said["by"],
+                    )
+                )  # fmt: skip
+            except (OSError, ValueError, KeyError, TypeError):
+                bad.append(path)
+        return found, bad
+
+    def _path(self, run: str) -> str:
+        return os.path.join(self.directory, hashlib.sha256(run.encode()).hexdigest()[:32] + ".json")

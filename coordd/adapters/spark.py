@@ -1,0 +1,258 @@
+"""From a job to what is executed: finds spark-submit and Java, builds the argv and an environment from empty."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from coordd.core.arguments import fill_launch
+from coordd.core.job import Command, Job, SparkSubmit, iso, run_tag
+from coordd.errors import UnavailableError
+
+# The value of such a setting is never in an argv, which every user of the machine can read.
+SECRET = re.compile(r"(password|secret|token|key)$", re.IGNORECASE)
+SECRETS_FILE = "secrets.properties"
+
+# What a program gets of the daemon's own environment; all else the configuration gives it.
+PASSED_ON = ("PATH", "HOME", "LANG", "USER", "JAVA_HOME", "SPARK_HOME")
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+ENV_FILE_BYTES_MAX = 1024 * 1024
+
+
+class Site(NamedTuple):
+    """The [spark] section, and where the daemon's control socket is."""
+
+    submit: str = ""
+    master: str = "local[*]"
+    env: Mapping[str, str] = {}
+    env_file: str = ""
+    properties_file: str = ""
+    socket: str = ""
+
+
+class Grant(NamedTuple):
+    """What the program is told of the attempt that it is."""
+
+    run: str
+    attempt: int
+    token: int
+    nonce: str
+    node: str
+    fire_at: float
+
+
+class Program(NamedTuple):
+    """What a runner executes, as its spec has it."""
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+
+
+def build(
+    job: Job,
+    site: Site,
+    grant: Grant,
+    values: Mapping[str, str],
+    *,
+    directory: str = "",
+    environ: Mapping[str, str] = os.environ,
+) -> Program:
+    """What is to be executed for one attempt of a job.
+
+    ``values`` fill the placeholders. Secrets of the conf go into a file in ``directory``, the attempt's own;
+    without a directory nothing is written, which is what a dry run wants.
+
+    Raises:
+        UnavailableError: spark-submit, Java or a configured file is not there.
+        RefusedError: a placeholder cannot be filled.
+    """
+    launch = fill_launch(job.launch, values)
+    env = _environment(site, launch, environ)
+    if isinstance(launch, Command):
+        argv, cwd = list(launch.argv), launch.cwd
+    else:
+        argv, cwd = _spark_argv(job, launch, site, grant, env, directory), ""
+    env.update({
+        "COORDD_RUN": grant.run,
+        "COORDD_JOB": job.name,
+        "COORDD_ATTEMPT": str(grant.attempt),
+        "COORDD_TOKEN": str(grant.token),
+        "COORDD_NONCE": grant.nonce,
+        "COORDD_NODE": grant.node,
+        "COORDD_FIRE_TIME": iso(grant.fire_at),
+        "COORDD_SOCKET": site.socket,
+    })  # fmt: skip
+    return Program(argv, env, cwd)
+
+
+def find_submit(submit: str, environ: Mapping[str, str]) -> str:
+    """The spark-submit to use: the configured one, $SPARK_HOME's, the PATH's, or that of this Python's pyspark.
+
+    Raises:
+        UnavailableError: there is none, or the one that was asked for cannot be executed.
+    """
+    if submit:
+        return _executable(submit, "spark.submit")
+    if environ.get("SPARK_HOME"):
+        return _executable(f"{environ['SPARK_HOME']}/bin/spark-submit", "SPARK_HOME")
+    found = shutil.which("spark-submit", path=environ.get("PATH", DEFAULT_PATH))
+    if found:
+        return found
+    home = pip_spark_home()
+    if home:
+        return _executable(f"{home}/bin/spark-submit", f"the pyspark of {sys.executable}")
+    raise UnavailableError(
+        "no spark-submit: set spark.submit or SPARK_HOME, put it on the PATH, or install coordd[spark]"
+        f" (looked on {environ.get('PATH', DEFAULT_PATH)})"
+    )
+
+
+def find_java(environ: Mapping[str, str]) -> str:
+    """The java that spark-submit will use. Raises UnavailableError when there is none."""
+    if environ.get("JAVA_HOME"):
+        return _executable(f"{environ['JAVA_HOME']}/bin/java", "JAVA_HOME")
+    found = shutil.which("java", path=environ.get("PATH", DEFAULT_PATH))
+    if not found:
+        raise UnavailableError("no Java: set JAVA_HOME (in [spark] env, or for the daemon), or put java on the PATH")
+    return found
+
+
+def pip_spark_home() -> str:
+    """The Spark inside this Python's pyspark package, which is looked for and not imported; "" without one."""
+    spec = importlib.util.find_spec("pyspark")
+    places = list(spec.submodule_search_locations or []) if spec is not None else []
+    return places[0] if places and os.path.exists(f"{places[0]}/bin/spark-submit") else ""
+
+
+def _executable(path: str, source: str) -> str:
+    if not os.path.isfile(path):
+        raise UnavailableError(f"{source}: {path} is not there")
+    if not os.access(path, os.X_OK):
+        raise UnavailableError(f"{source}: {path} may not be executed")
+    return path
+
+
+def _environment(site: Site, launch: SparkSubmit | Command, environ: Mapping[str, str]) -> dict[str, str]:
+    """From empty: a few names of the daemon's, then the site's file, the site's table, the job's."""
+    user = pwd.getpwuid(os.getuid())
+    env = {"PATH": DEFAULT_PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LANG": "C.UTF-8"}
+    env.update({name: environ[name] for name in PASSED_ON if environ.get(name)})
+    if site.env_file:
+        env.update(read_env_file(site.env_file))
+    env.update(site.env)
+    env.update(launch.env)
+    return env
+
+
+def read_env_file(path: str) -> dict[str, str]:
+    """NAME=value lines; comments, blank lines, a leading ``export`` and quotes around a value are understood.
+
+    Raises:
+        UnavailableError: it cannot be read, or a line is something else.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(ENV_FILE_BYTES_MAX)
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UnavailableError(f"spark.env_file: {path}: {exc}") from exc
+    env = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.strip().removeprefix("export ")
+        if not words or words.startswith("#"):
+            continue
+        name, equals, value = words.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise UnavailableError(f"spark.env_file: {path}, line {number}: expected NAME=value")
+        value = value.strip()
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        env[name.strip()] = value
+    return env
+
+
+def _spark_argv(
+    job: Job, launch: SparkSubmit, site: Site, grant: Grant, env: dict[str, str], directory: str
+) -> list[str]:
+    submit = find_submit(site.submit, env)
+    find_java(env)
+    home = os.path.dirname(os.path.dirname(os.path.realpath(submit)))
+    if os.path.isdir(f"{home}/jars"):
+        env["SPARK_HOME"] = home  # the one that this spark-submit belongs to
+    if os.path.realpath(home) == os.path.realpath(pip_spark_home() or "/"):
+        env.setdefault("PYSPARK_PYTHON", sys.executable)
+    master = launch.master or site.master
+    conf = dict(launch.conf)
+    conf["spark.yarn.tags"] = run_tag(grant.run)
+    if master.startswith("k8s://"):
+        conf["spark.kubernetes.driver.label.coordd-run"] = run_tag(grant.run)
+    secrets = {key: conf.pop(key) for key in launch.conf if SECRET.search(key)}
+    conf.update({
+        "spark.coordd.run": grant.run,
+        "spark.coordd.attempt": str(grant.attempt),
+        "spark.coordd.token": str(grant.token),
+        "spark.coordd.nonce": grant.nonce,
+    })  # fmt: skip
+    properties = launch.properties_file or site.properties_file
+    if secrets:
+        properties = _write_secrets(secrets, properties or _default_properties(env), directory)
+    argv = [submit, "--master", master, "--deploy-mode", launch.deploy_mode, "--name", launch.name or job.name]
+    options = (
+        ("--properties-file", properties),
+        ("--class", launch.class_name),
+        ("--py-files", ",".join(launch.py_files)),
+        ("--files", ",".join(launch.files)),
+        ("--jars", ",".join(launch.jars)),
+        ("--keytab", launch.keytab),
+        ("--principal", launch.principal),
+        ("--proxy-user", launch.proxy_user),
+    )
+    for option, value in options:
+        if value:
+            argv += [option, value]
+    for key in sorted(conf):
+        argv += ["--conf", f"{key}={conf[key]}"]
+    return [*argv, launch.application, *launch.args]
+
+
+def _default_properties(env: Mapping[str, str]) -> str:
+    """What spark-submit reads when it is given no properties file, and would not read when it is given ours."""
+    conf_dir = env.get("SPARK_CONF_DIR") or f"{env.get('SPARK_HOME', '')}/conf"
+    path = f"{conf_dir}/spark-defaults.conf"
+    return path if os.path.exists(path) else ""
+
+
+def _write_secrets(secrets: Mapping[str, str], base: str, directory: str) -> str:
+    """A properties file that only we can read: what would have been read without it, then the secrets."""
+    if not directory:
+        return f"(attempt's directory)/{SECRETS_FILE}"
+    text = ""
+    path = f"{directory}/{SECRETS_FILE}"
+    try:
+        if base:
+            with open(base, encoding="utf-8") as file:
+                text = file.read() + "\n"
+        text += "".join([f"{_escape(key, ' :=#!')}={_escape(secrets[key], '')}\n" for key in sorted(secrets)])
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, UnicodeError) as exc:
+        raise UnavailableError(f"cannot write the job's secrets: {exc}") from exc
+    return path
+
+
+def _escape(text: str, special: str) -> str:
+    """As java.util.Properties reads it back: a leading blank and a backslash would be lost."""
+    for character, written in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\f", "\\f")):
+        text = text.replace(character, written)
+    for character in special:
+        text = text.replace(character, f"\\{character}")
+    return f"\\{text}" if text.startswith(" ") else text

@@ -1,0 +1,207 @@
+"""The client of the control socket: plain blocking sockets, so that a question costs no more than its answer."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
+from coordd.services.rpc import INVALID_PARAMS, INVALID_REQUEST, LINE_BYTES_MAX, METHOD_NOT_FOUND
+
+DEFAULT_SOCKET = "/run/coordd/coordd.sock"
+
+# A daemon accepts within milliseconds; longer means that its queue of clients is full.
+CONNECT_S = 5.0
+CONNECT_AGAIN_S = 0.02
+
+# The slowest answers wait for the ledger a few times over (ledger_timeout is 2 s).
+ANSWER_S = 30.0
+
+# A stream says every 15 s that it is there.
+SILENCE_S = 50.0
+
+# 10,000 runs are about 5 MiB; an answer larger than this is not ours.
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+
+# What a caller got wrong, whatever the daemon's word for it.
+USAGE_CODES = (INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS)
+
+
+class Client:
+    """One connection to a daemon, made when it is needed and made again after a failure."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._sock: socket.socket | None = None
+        self._buffer = bytearray()
+        self._next_id = 0
+
+    def call(self, method: str, params: dict[str, Any] | None = None, *, timeout_s: float = ANSWER_S) -> Any:
+        """Ask, and return the result.
+
+        Raises:
+            UnavailableError: no daemon is there, or it did not answer in time.
+            RefusedError: it answered with an error; ``kind`` says which.
+            RemoteProtocolError: what answers is no coordd.
+        """
+        self._next_id += 1
+        ident = self._next_id
+        try:
+            self._send({"jsonrpc": "2.0", "id": ident, "method": method, "params": params or {}}, method)
+            deadline = time.monotonic() + timeout_s
+            while True:
+                message = self._receive(deadline, f"{method} within {timeout_s:g} s")
+                if message.get("id") == ident or (message.get("id") is None and "error" in message):
+                    return _result(message)
+        except (UnavailableError, RemoteProtocolError):
+            self.close()
+            raise
+
+    def stream(self, method: str, params: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """Subscribe, and yield the messages until the daemon ends the stream. Raises as ``call`` does."""
+        answer = self.call(method, params)
+        if not is_subscription(answer):
+            raise RemoteProtocolError(f"{method} was expected to answer with a subscription, found {answer!r:.200}")
+        return self.messages(answer["subscription"])
+
+    def messages(self, subscription: Any, *, silence_s: float = SILENCE_S) -> Iterator[dict[str, Any]]:
+        """The messages of a subscription."""
+        while True:
+            message = self._receive(time.monotonic() + silence_s, f"its stream for {silence_s:g} s")
+            params = message.get("params")
+            if not isinstance(params, dict) or params.get("subscription") != subscription:
+                continue
+            if params.get("end"):
+                return
+            yield params
+
+    def fileno(self) -> int:
+        """For select(); -1 while there is no connection."""
+        return -1 if self._sock is None else self._sock.fileno()
+
+    def waiting(self) -> bool:
+        """True when a whole message has been read already and waits to be taken."""
+        return b"\n" in self._buffer
+
+    def close(self) -> None:
+        """End the connection; the next question makes a new one."""
+        if self._sock is not None:
+            self._sock.close()
+        self._sock = None
+        self._buffer.clear()
+
+    def _send(self, message: dict[str, Any], method: str) -> None:
+        line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        if len(line) > LINE_BYTES_MAX:
+            raise RefusedError(
+                f"{method} would be {len(line)} bytes long; a daemon takes at most {LINE_BYTES_MAX}",
+                kind="too_large", hint="pass a path instead of data",
+            )  # fmt: skip
+        if self._sock is None:
+            self._sock = self._connect()
+        self._sock.settimeout(ANSWER_S)
+        try:
+            # MSG_NOSIGNAL: SIGPIPE ends this program only when the reader of its own output is gone.
+            self._sock.sendall(line, socket.MSG_NOSIGNAL)
+        except TimeoutError as exc:
+            raise UnavailableError(f"the daemon at {self.path} takes no question: {STUCK}") from exc
+        except OSError as exc:
+            if exc.errno not in (errno.EPIPE, errno.ECONNRESET):
+                raise UnavailableError(f"the daemon at {self.path} cannot be asked: {exc.strerror or exc}") from exc
+            # It may have said why before it closed: that is read next.
+
+    def _receive(self, deadline: float, what: str) -> dict[str, Any]:
+        assert self._sock is not None
+        while True:
+            end = self._buffer.find(b"\n")
+            if end >= 0:
+                line = bytes(self._buffer[:end])
+                del self._buffer[: end + 1]
+                return _message(line, self.path)
+            if len(self._buffer) > ANSWER_BYTES_MAX:
+                raise RemoteProtocolError(f"what answers at {self.path} ends no line: is it coordd?")
+            self._sock.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                data = self._sock.recv(1024 * 1024)
+            except TimeoutError as exc:
+                raise UnavailableError(f"the daemon at {self.path} did not answer {what}: {STUCK}") from exc
+            except OSError as exc:
+                raise UnavailableError(self._closed()) from exc
+            if not data:
+                raise UnavailableError(self._closed())
+            self._buffer += data
+
+    def _closed(self) -> str:
+        return f"the daemon at {self.path} closed the connection: it stops or restarts, try again"
+
+    def _connect(self) -> socket.socket:
+        deadline = time.monotonic() + CONNECT_S
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(CONNECT_S)
+        while True:
+            try:
+                sock.connect(self.path)
+                return sock
+            except BlockingIOError as exc:  # its queue of clients is full
+                if time.monotonic() > deadline:
+                    sock.close()
+                    raise UnavailableError(f"the daemon at {self.path} accepts nobody: {STUCK}") from exc
+                time.sleep(CONNECT_AGAIN_S)
+            except OSError as exc:
+                sock.close()
+                raise _not_connected(self.path, exc) from exc
+
+
+STUCK = "it may hang; look at its log (`journalctl -u coordd`), and restart it if need be"
+
+
+def is_subscription(answer: Any) -> bool:
+    """The answer of a method that streams."""
+    return isinstance(answer, dict) and set(answer) == {"subscription"}
+
+
+def not_running(exc: BaseException) -> bool:
+    """The failure of a call says that no daemon is there at all (and not that one hangs)."""
+    return isinstance(exc, UnavailableError) and isinstance(exc.__cause__, (FileNotFoundError, ConnectionRefusedError))
+
+
+def _not_connected(path: str, exc: OSError) -> UnavailableError | RefusedError:
+    if isinstance(exc, PermissionError):
+        return RefusedError(
+            f"{path} may not be opened by uid {os.getuid()}", kind="not_permitted",
+            hint=f"the directories above it must let you pass: namei -l {path}",
+        )  # fmt: skip
+    reason = {errno.ENOENT: "there is no such socket", errno.ECONNREFUSED: "nobody listens there"}
+    return UnavailableError(
+        f"no daemon answers at {path} ({reason.get(exc.errno or 0, exc.strerror or str(exc))}): start it with "
+        "`systemctl start coordd` or `coordd run`, or name its socket with --socket or COORDD_SOCKET"
+    )
+
+
+def _message(line: bytes, path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise RemoteProtocolError(f"what answers at {path} does not speak JSON: is it coordd? ({exc})") from exc
+    if not isinstance(found, dict):
+        raise RemoteProtocolError(f"what answers at {path} was expected to send objects, found {found!r:.80}")
+    return found
+
+
+def _result(message: dict[str, Any]) -> Any:
+    error = message.get("error")
+    if error is None:
+        return message.get("result")
+    if not isinstance(error, dict):
+        raise RemoteProtocolError(f"an error was expected to be an object, found {error!r:.80}")
+    data = error.get("data")
+    data = data if isinstance(data, dict) else {}
+    kind = str(data.get("kind", "failed"))
+    if error.get("code") in USAGE_CODES and kind != "not_available":
+        kind = "invalid_params"
+    raise RefusedError(str(error.get("message", "refused")), kind=kind, hint=str(data.get("hint", "")))

@@ -1,0 +1,187 @@
+"""What every command of coordctl shares: its options, its errors and their exit codes, its output."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import click
+
+from coordd.cli.client import DEFAULT_SOCKET, Client
+from coordd.errors import ConfigError, CoorddError, JobFileError, RefusedError, UnavailableError
+
+TABLE = "table"
+JSON = "json"
+JSONL = "jsonl"
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_BAD_JOB = 65
+EXIT_UNAVAILABLE = 69
+EXIT_TRY_LATER = 75
+EXIT_NOT_PERMITTED = 77
+EXIT_BAD_CONFIG = 78
+EXIT_TIMED_OUT = 124
+EXIT_INTERRUPTED = 130
+
+# The daemon's word for an error to the exit code; every other word is EXIT_FAILED.
+EXIT_CODES = {
+    "invalid_params": EXIT_USAGE,
+    "bad_argument": EXIT_USAGE,
+    "bad_job": EXIT_BAD_JOB,
+    "unavailable": EXIT_UNAVAILABLE,
+    "try_later": EXIT_TRY_LATER,
+    "not_permitted": EXIT_NOT_PERMITTED,
+    "bad_config": EXIT_BAD_CONFIG,
+}
+
+
+class Asked:
+    """What the shared options say, on whichever level of the command line they stand; the innermost wins."""
+
+    def __init__(self) -> None:
+        self.socket = DEFAULT_SOCKET
+        self.output = TABLE
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            self._client = Client(self.socket)
+        return self._client
+
+    def call(self, method: str, **params: Any) -> Any:
+        """Ask the daemon; what is None or empty is left out."""
+        return self.client.call(method, {key: value for key, value in params.items() if value not in (None, "", ())})
+
+    def show(self, result: Any, draw: Callable[[Any], None]) -> None:
+        """Print a result: ``draw`` makes the table, JSON needs no help."""
+        if self.output == TABLE:
+            draw(result)
+        elif self.output == JSONL:
+            for item in result if isinstance(result, list) else [result]:
+                click.echo(json_line(item))
+        else:
+            click.echo(json.dumps(result, indent=2, ensure_ascii=False))
+
+    def item(self, item: Any, text: str) -> None:
+        """Print one item of a stream: its text, or itself as one line of JSON."""
+        click.echo(text if self.output == TABLE else json_line(item))
+
+
+def json_line(item: Any) -> str:
+    """One object, one line."""
+    return json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+
+
+def asked() -> Asked:
+    """The shared options of the command that runs."""
+    return click.get_current_context().ensure_object(Asked)
+
+
+def say(text: str) -> None:
+    """A message for the person, not for the program that reads the output."""
+    click.echo(text, err=True)
+
+
+class Failed(click.ClickException):
+    """A command that failed: one sentence, what to do, and the exit code."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED, hint: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.hint = hint
+
+    def show(self, file: Any = None) -> None:
+        from coordd.cli.phrases import safe
+
+        context = click.get_current_context(silent=True)
+        name = context.find_root().info_name if context else "coordctl"
+        say(f"{name}: {safe(self.message)}" + (f"\n  hint: {safe(self.hint)}" if self.hint else ""))
+
+
+def failed(exc: CoorddError) -> Failed:
+    """One of our exceptions as the end of a command."""
+    if isinstance(exc, RefusedError):
+        return Failed(str(exc), EXIT_CODES.get(exc.kind, EXIT_FAILED), exc.hint)
+    code = EXIT_FAILED
+    if isinstance(exc, UnavailableError):
+        code = EXIT_UNAVAILABLE
+    elif isinstance(exc, JobFileError):
+        code = EXIT_BAD_JOB
+    elif isinstance(exc, ConfigError):
+        code = EXIT_BAD_CONFIG
+    return Failed(str(exc), code)
+
+
+def _set_socket(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(Asked).socket = value
+
+
+def _set_output(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(Asked).output = value
+
+
+def _shared(*, top: bool) -> list[click.Option]:
+    """The options themselves; the environment counts at the top only, or it would undo what was said there."""
+    variables = ["COORDD_SOCKET", "COORDD_CONTROL_SOCKET"] if top else None
+    return [
+        click.Option(
+            ["--socket"], metavar="PATH", envvar=variables, expose_value=False, callback=_set_socket, is_eager=True,
+            help=f"The daemon's control socket (or COORDD_SOCKET) [default: {DEFAULT_SOCKET}].",
+        ),
+        click.Option(
+            ["--output", "-o"], type=click.Choice([TABLE, JSON, JSONL]), expose_value=False, callback=_set_output,
+            is_eager=True, help="How data is printed [default: table].",
+        ),
+    ]  # fmt: skip
+
+
+class Command(click.Command):
+    """A command that takes the shared options too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params = [*self.params, *_shared(top=False)]
+
+
+class Group(click.Group):
+    """Commands that take the shared options, before and after their names."""
+
+    command_class = Command
+    group_class = type
+
+    def __init__(self, *args: Any, top: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.top = top
+        self.params = [*self.params, *_shared(top=top)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CoorddError as exc:
+            if self.top:
+                raise failed(exc) from exc
+            raise
+
+
+def main(program: click.Group, name: str) -> NoReturn:
+    """Run a command line to its exit code: neither Ctrl-C nor a reader that went away leaves a traceback."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # like every other filter: `coordctl run list | head`
+    try:
+        code = program.main(prog_name=name, standalone_mode=False)
+    except click.ClickException as exc:
+        exc.show()
+        code = exc.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = EXIT_INTERRUPTED
+    sys.stdout.flush()
+    # Everything is printed: tearing the interpreter down would only cost the caller time.
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0)

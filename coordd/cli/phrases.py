@@ -1,0 +1,98 @@
+"""How people say it: durations, distances in time, sizes, lists."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+# What could move a terminal's cursor, or colour a table (C0 without tab and newline, DEL, C1).
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def duration(seconds: float | None) -> str:
+    """At most two units: 850 ms, 12.3 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    if seconds is None:
+        return ""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    left = round(seconds)
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if part)
+
+
+def instant(text: str | None) -> float | None:
+    """Unix seconds of an ISO 8601 text; None for none, or for what is no instant."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except ValueError:
+        return None
+
+
+def distance(at: float | None, now: float) -> str:
+    """In 3 h; 12 s ago. One unit: it stands beside the instant itself."""
+    if at is None:
+        return ""
+    seconds = at - now
+    if abs(seconds) < 1:
+        return "now"
+    left = round(abs(seconds))
+    unit, size = next((unit, size) for unit, size in _UNITS if left >= size)
+    return f"in {left // size} {unit}" if seconds > 0 else f"{left // size} {unit} ago"
+
+
+def moment(at: float | None, now: float) -> str:
+    """The instant in UTC, without what today makes plain, and how far it is: 02:00:00 (in 3 h)."""
+    if at is None:
+        return ""
+    then, today = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(now, UTC)
+    shape = "%H:%M:%S" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S"
+    return f"{then.strftime(shape)} ({distance(at, now)})"
+
+
+def size(count: float | None) -> str:
+    """Bytes: 512 B, 1.5 MiB."""
+    if count is None:
+        return ""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def some(count: int, noun: str) -> str:
+    """1 run, 2 runs."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def plain(value: Any) -> str:
+    """A value in one cell: nothing for None, words for lists, and no character that a terminal would obey."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(plain(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={plain(item)}" for key, item in value.items())
+    return safe(str(value))
+
+
+def safe(text: str) -> str:
+    """A text that a terminal only shows: control characters are written out."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)

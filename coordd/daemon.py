@@ -1,0 +1,364 @@
+"""The composition root: builds everything, owns the nurseries, the order of start and stop, and the signals."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import signal
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import structlog
+import trio
+
+from coordd import __version__
+from coordd.adapters import journal as journal_files
+from coordd.adapters.disk import StateFile
+from coordd.adapters.process import ProcessLauncher
+from coordd.adapters.requests import RequestFiles
+from coordd.adapters.sqlite_ledger import SqliteLedger
+from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
+from coordd.adapters.unix_bus import UnixBus
+from coordd.config import Config, load
+from coordd.core.context import Settings
+from coordd.core.job import Job
+from coordd.core.node import Node
+from coordd.errors import ConfigError, CoorddError, UnavailableError
+from coordd.jobfile import JobSet, load_jobs
+from coordd.launching import LaunchBuilder
+from coordd.services.control import ControlServer
+from coordd.services.driver import Driver, Keeper
+from coordd.services.health import Health
+from coordd.services.ledger import LedgerService, boottime
+from coordd.services.methods import UNAVAILABLE_METHODS, Methods
+from coordd.services.runners import Runners
+
+log = structlog.get_logger("daemon")
+
+# After TERM everything must be over within this.
+STOP_S = 8.0
+
+# Exit codes (sysexits.h).
+EXIT_UNAVAILABLE = 69
+EXIT_CONFIG = 78
+
+
+def settings_of(config: Config) -> Settings:
+    """What the core needs of the configuration."""
+    cluster = config.cluster
+    return Settings(
+        cluster=cluster.name,
+        heartbeat_interval_s=cluster.heartbeat_interval,
+        election_timeout_s=cluster.election_timeout,
+        mingle=cluster.mingle,
+        mingle_timeout_s=cluster.mingle_timeout,
+        lease_s=cluster.lease,
+        renew_interval_s=cluster.renew_interval,
+        ledger_timeout_s=cluster.ledger_timeout,
+        kill_grace_s=cluster.kill_grace,
+        budget_client=config.node.budget.client,
+        budget_cluster=config.node.budget.cluster,
+        tags=config.node.tags,
+        version=__version__,
+        system=platform.system(),
+    )
+
+
+class Daemon:
+    """One coordd daemon."""
+
+    def __init__(self, config: Config, config_path: str | None) -> None:
+        """Build everything that does not need the event loop.
+
+        Raises:
+            ConfigError: the configuration cannot be used.
+            UnavailableError: a directory cannot be written, or a file cannot be read.
+        """
+        self.config = config
+        self._config_path = config_path
+        self._started_at = boottime()
+        self.notifier = SystemdNotifier()
+        self._make_directories()
+        state_dir, runtime_dir = config.node.state_dir, config.node.runtime_dir
+        self._journal = journal_files.Journal(os.path.join(state_dir, "journal"))
+        for sentence in self._journal.repaired:
+            log.warning("journal.repaired", what=sentence)
+        self._state_file = StateFile(os.path.join(state_dir, "node.json"))
+        state = self._state_file.load(
+            wall_s=time.time(), highest_clock=partial(journal_files.highest_clock, self._journal.directory)
+        )
+        if state.warning:
+            log.warning("state.made_up", what=state.warning)
+        self._boots = state.boots + 1
+        rng = random.SystemRandom()
+        incarnation = f"{self._boots}-{rng.getrandbits(64):016x}"
+        self._requests = RequestFiles(os.path.join(state_dir, "requests"))
+        self.jobs: JobSet = load_jobs(config.node.jobs_dir, config)
+        self._log_problems(self.jobs)
+        self.node = Node(
+            hostname=config.node.name, pid=os.getpid(), incarnation=incarnation, settings=settings_of(config),
+            clock_mark=state.clock_mark, rng=rng,
+        )  # fmt: skip
+        self.bus = UnixBus(
+            config.cluster.bus, self.node.ctx.full_hostname, check_interval_s=config.cluster.heartbeat_interval
+        )
+        timeout_s = config.cluster.ledger_timeout
+        self.ledger = LedgerService(lambda: SqliteLedger(config.cluster.ledger, timeout_s=timeout_s), timeout_s)
+        self._launcher = ProcessLauncher(runtime_dir)
+        self.builder = LaunchBuilder(config, self.node.ctx, self._launcher.directory)
+        self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
+        self.driver = Driver(
+            self.node, bus=self.bus, ledger=self.ledger, journal=self._journal,
+            keeper=Keeper(self._save_mark, self._requests.keep, self._requests.forget),
+            launch=self.runners.launch, cancel=self.runners.cancel,
+        )  # fmt: skip
+        self.runners.driver = self.driver
+        self.node.topics.add("drill")  # an election about nothing, to see who would win
+        self.driver.handlers["drill"] = lambda elected: log.info("election.won", id=elected.id, topic=elected.topic)
+        self.methods = Methods(
+            self.driver, self.ledger, ledger_url=config.cluster.ledger, started_at=self._started_at,
+            log_dir=self.builder.log_dir, job_problems=self._problems, reload=self.reload, argv=self.builder.argv,
+            doctor=self._doctor,
+        )  # fmt: skip
+        self.control = ControlServer(
+            config.control.socket, self.methods.table(), operator_group=config.control.operator_group,
+            viewer_group=config.control.viewer_group, unavailable=UNAVAILABLE_METHODS,
+        )  # fmt: skip
+        self.health = Health(
+            self.driver, self.ledger, self.notifier, control_path=config.control.socket,
+            check_launch=self.builder.problems, clean=self._clean,
+        )  # fmt: skip
+        self._stopping = False
+
+    # ---- life
+
+    async def run(self) -> int:
+        """Run until a signal says stop; returns the exit code."""
+        if os.getuid() == 0:
+            log.warning("daemon.runs_as_root", advice="a user of its own needs less trust: see systemd/coordd.service")
+        listener = self.control.bind()
+        exit_code = 0
+        try:
+            # The outer nursery outlives the inner one: what is said while stopping still gets out.
+            async with trio.open_nursery() as outer:
+                outer.start_soon(self.bus.receive, self.driver.deliver, self._peer_dead)
+                outer.start_soon(self.ledger.run, self.driver.ledger_answers)
+                async with trio.open_nursery() as inner:
+                    inner.start_soon(self.driver.run)
+                    inner.start_soon(self.control.serve, listener)
+                    self._begin()
+                    inner.start_soon(self.runners.run)
+                    inner.start_soon(self.health.run)
+                    inner.start_soon(self._fatal, inner.cancel_scope)
+                    await self._signals(inner.cancel_scope)
+                if self.driver.fatal.is_set():
+                    exit_code = EXIT_CONFIG
+                    log.error("daemon.refused", reason=self.driver.fatal_reason)
+                    print(f"coordd: {self.driver.fatal_reason}", file=sys.stderr)
+                else:
+                    await self._farewell()
+                outer.cancel_scope.cancel()
+        finally:
+            self._close()
+        return exit_code
+
+    def _begin(self) -> None:
+        """Find what an earlier daemon left, then mingle."""
+        node, driver = self.node, self.driver
+        driver.on_state = self._state_changed
+        self._save_mark(node.ctx.clock.mark)
+        now = driver.now()
+        node.set_jobs(self.jobs.jobs, now)
+        node.ctx.launch_problems = self.builder.problems()
+        self.runners.adopt()
+        waiting, bad = self._requests.load()
+        for of in waiting:
+            node.recover_request(of, now)
+        for path in bad:
+            log.error("request.not_readable", path=path)
+        driver.feed(node.start, tuple(self.bus.peers()))
+
+    def _state_changed(self, state: str) -> None:
+        if state == "ready":
+            self.notifier.notify("READY=1", f"STATUS={self.health.line()}")
+            log.info("daemon.ready", node=self.node.ctx.full_hostname, seconds=round(boottime() - self._started_at, 3))
+        else:
+            self.health.say()
+
+    async def _signals(self, inner: trio.CancelScope) -> None:
+        watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+        with trio.open_signal_receiver(*watched) as received:
+            async for number in received:
+                if number in (signal.SIGTERM, signal.SIGINT):
+                    if self._stopping:
+                        log.warning("daemon.stopped_now")
+                        os._exit(1)
+                    self._stopping = True
+                    log.info("daemon.stopping", signal=signal.Signals(number).name)
+                    inner.cancel()
+                    return
+                if number == signal.SIGHUP:
+                    self.reload()
+                else:
+                    log.info("daemon.state", **self.methods.status_now())
+
+    async def _fatal(self, inner: trio.CancelScope) -> None:
+        await self.driver.fatal.wait()
+        inner.cancel()
+
+    def _peer_dead(self, name: str) -> None:
+        self.driver.feed(self.node.peer_dead, name)
+
+    async def _farewell(self) -> None:
+        """Say good-bye and flush; runners go on, unless the whole machine stops."""
+        self.notifier.notify("STOPPING=1", "STATUS=stopping")
+        with trio.move_on_after(STOP_S), trio.CancelScope(shield=True):
+            self.driver.feed(self.node.stop)
+            if self.runners.runners and await trio.to_thread.run_sync(machine_is_stopping):
+                log.info("daemon.machine_stops", runs=len(self.runners.runners))
+            await trio.sleep(0.05)  # what was just published leaves
+
+    def _close(self) -> None:
+        self.bus.close()
+        self.ledger.close()
+        self._journal.close()
+        for path in (self.config.control.socket, os.path.join(self.config.node.runtime_dir, "facts.sock")):
+            if os.path.exists(path):
+                os.unlink(path)
+
+    # ---- configuration
+
+    def reload(self) -> dict[str, Any]:
+        """All or nothing: a file that has become bad keeps everything as it was, and says so.
+
+        Raises:
+            ConfigError: nothing was changed; the message says which file and key.
+        """
+        self.notifier.notify("RELOADING=1")
+        try:
+            result = self._reload()
+        except CoorddError as exc:
+            log.error("config.not_reloaded", reason=str(exc))
+            self.notifier.notify("READY=1", f"STATUS=reload refused, the old configuration stays: {exc}")
+            raise
+        self.notifier.notify("READY=1", f"STATUS={self.health.line()}")
+        log.info("config.reloaded", **result)
+        return result
+
+    def _reload(self) -> dict[str, Any]:
+        config = load(self._config_path, os.environ)
+        fixed = [
+            f"[{section}] {key}"
+            for section, key in _NEEDS_RESTART
+            if getattr(getattr(config, section), key) != getattr(getattr(self.config, section), key)
+        ]
+        jobs = load_jobs(config.node.jobs_dir, config)
+        spoilt = [name for name in jobs.problems if name in self.jobs.jobs and name not in jobs.jobs]
+        if spoilt:
+            problem = next(p for p in jobs.problems[spoilt[0]] if p.severity == "error")
+            raise ConfigError(f"{problem}; nothing was changed")
+        before = self.jobs.jobs
+        self.config, self.jobs = config, jobs
+        self._log_problems(jobs)
+        self.node.ctx.settings = settings_of(config)
+        self.builder.config = config
+        self.node.ctx.launch_problems = self.builder.problems()
+        self.driver.feed(self.node.set_jobs, jobs.jobs)
+        return {
+            "jobs": len(jobs.jobs),
+            "added": sorted(set(jobs.jobs) - set(before)),
+            "removed": sorted(set(before) - set(jobs.jobs)),
+            "changed": sorted(n for n in jobs.jobs if n in before and jobs.jobs[n].digest != before[n].digest),
+            "disabled": sorted(set(jobs.problems) - set(jobs.jobs)),
+            "needs_restart": fixed,
+        }
+
+    def _problems(self) -> dict[str, list[str]]:
+        return {name: [str(problem) for problem in problems] for name, problems in self.jobs.problems.items()}
+
+    def _log_problems(self, jobs: JobSet) -> None:
+        for problems in jobs.problems.values():
+            for problem in problems:
+                (log.error if problem.severity == "error" else log.warning)("job.problem", problem=str(problem))
+
+    # ---- disk
+
+    def _make_directories(self) -> None:
+        node = self.config.node
+        for path, mode in ((node.state_dir, 0o700), (node.runtime_dir, 0o755)):
+            try:
+                os.makedirs(path, mode=mode, exist_ok=True)
+                probe = os.path.join(path, f".probe-{os.getpid()}")
+                with open(probe, "wb") as file:
+                    file.write(b"x")
+                os.unlink(probe)
+            except OSError as exc:
+                raise UnavailableError(
+                    f"{path} cannot be written: {exc.strerror or exc}; set [node] state_dir and runtime_dir, "
+                    "or give this user the directory"
+                ) from exc
+
+    def _save_mark(self, mark: int) -> None:
+        self._state_file.save(self._boots, mark)
+
+    def _clean(self) -> None:
+        """Old journal segments, logs and rows; in a thread."""
+        history = self.config.history
+        now = time.time()
+        try:
+            self._journal.prune(history.journal_keep_s, now)
+            self.builder.prune_logs(now - history.logs_keep_s)
+            ledger = SqliteLedger(self.config.cluster.ledger, timeout_s=self.config.cluster.ledger_timeout)
+            try:
+                ledger.prune(now - history.keep_s)
+            finally:
+                ledger.close()
+        except (CoorddError, OSError) as exc:
+            log.warning("clean.failed", reason=str(exc))
+
+    def _doctor(self) -> list[dict[str, str]]:
+        """In a thread: everything that a person would look at first."""
+        checks = [_check("runs as", os.getuid() != 0, f"uid {os.getuid()}", "run it as a user of its own", warn=True)]
+        for name, path in (("state directory", self.config.node.state_dir), ("jobs", self.config.node.jobs_dir)):
+            ok = os.path.isdir(path)
+            checks.append(_check(name, ok, path, f"make the directory {path}", warn=name == "jobs"))
+        stat = os.statvfs(self.config.node.state_dir)
+        free_mb = stat.f_bavail * stat.f_frsize // 2**20
+        checks.append(_check("disk", free_mb > 200, f"{free_mb} MiB free", "make room: journal and ledger need it"))
+        try:
+            ledger = SqliteLedger(self.config.cluster.ledger, timeout_s=self.config.cluster.ledger_timeout)
+            try:
+                wrong = ledger.integrity()
+            finally:
+                ledger.close()
+            checks.append(_check("ledger", not wrong, "; ".join(wrong) or "intact", "restore it from a backup"))
+        except CoorddError as exc:
+            checks.append(_check("ledger", ok=False, text=str(exc), advice="see docs/runbook.md"))
+        checks.append(_check("bus", self.bus.state == "connected", f"{self.bus.url} is {self.bus.state}", "see the log"))
+        problems = self.builder.problems()
+        for name in sorted({**problems, **self._problems()}):
+            text = problems.get(name) or self._problems()[name][0]
+            checks.append(_check(f"job {name}", ok=False, text=text, advice="mend it, then coordctl reload"))
+        checks.append(_check("jobs loaded", bool(self.jobs.jobs), f"{len(self.jobs.jobs)} jobs", "drop a job file", warn=True))
+        return checks
+
+
+# Changing these means being another node, or speaking elsewhere: it takes a restart.
+_NEEDS_RESTART = (
+    ("node", "name"), ("node", "state_dir"), ("node", "runtime_dir"), ("cluster", "name"), ("cluster", "bus"),
+    ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
+    ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
+)  # fmt: skip
+
+
+def _check(name: str, ok: bool, text: str, advice: str, *, warn: bool = False) -> dict[str, str]:
+    state = "ok" if ok else ("warn" if warn else "fail")
+    return {"check": name, "state": state, "text": text, "advice": "" if ok else advice}
+
+
+def jobs_of(config: Config) -> dict[str, Job]:
+    """The jobs that can be run."""
+    return load_jobs(config.node.jobs_dir, config).jobs

@@ -1,0 +1,196 @@
+"""What must always hold, checked against what the journals say: launches, overlaps, tokens.
+
+Each audit takes the events or the attempts and gives findings (``FINDING``). A *violation* breaks a promise. A
+*notice* is what a person should see and may be innocent: the clocks of two machines differ, and an event is
+journalled a moment after what it tells.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
+
+from coordd.core.state import TASK
+
+FINDING = ("kind", "severity", "job", "run", "attempt", "at", "detail")
+
+VIOLATION = "violation"
+NOTICE = "notice"
+
+LAUNCHED_TWICE = "launched_twice"
+OVERLAP = "overlap"
+END_UNKNOWN = "end_unknown"
+SUCCEEDED_TWICE = "succeeded_twice"
+TOKEN_REPEATED = "token_repeated"  # noqa: S105 - a kind of finding, no secret
+TOKEN_BACKWARDS = "token_backwards"  # noqa: S105 - the same
+
+# An overlap below this may be the difference of two machines' clocks (NTP keeps it in milliseconds) and the
+# time from an event to its journal line.
+CLOCK_SKEW_S = 0.5
+
+# Grants of different runs nearer than this may be journalled in another order than the ledger made them.
+GRANT_ORDER_S = 5.0
+
+
+def audit(all_events: DataFrame, all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> DataFrame:
+    """Every finding, the violations first."""
+    findings = (
+        launched_twice(all_attempts)
+        .unionByName(overlaps(all_attempts, clock_skew_s))
+        .unionByName(ends_unknown(all_attempts))
+        .unionByName(succeeded_twice(all_attempts))
+        .unionByName(tokens(all_events))
+    )
+    return findings.orderBy(F.col("severity").desc(), "at", "run", "attempt", "kind", "detail")
+
+
+def launched_twice(all_attempts: DataFrame) -> DataFrame:
+    """One (run, attempt) was started under two grants: S1 is broken."""
+    return (
+        all_attempts.select("job", "run", "attempt", "started", "hostname", "token", "nonce")
+        .groupBy("job", "run", "attempt")
+        .agg(
+            F.max("started").alias("at"),
+            F.count(F.lit(1)).alias("launches"),
+            F.array_join(F.sort_array(F.collect_list(F.concat_ws(" ", "hostname", _grant()))), ", ").alias("by"),
+        )
+        .where(F.col("launches") > 1)
+        .select(*_finding(LAUNCHED_TWICE, VIOLATION, F.concat(F.lit("launched by "), F.col("by"))))
+    )
+
+
+def overlaps(all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> DataFrame:
+    """An attempt started before an earlier launch of its run had ended: S2 is broken."""
+    earlier = (
+        Window.partitionBy("run")
+        .orderBy("started", "attempt", "token", "nonce")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    overlap_s = F.least("ended", "earlier.ended") - F.col("started")
+    detail = F.format_string(
+        "attempt %d on %s was alive for %.3f s beside attempt %d on %s",
+        "attempt", "hostname", "overlap_s", F.col("earlier.attempt"), F.col("earlier.hostname"),
+    )  # fmt: skip
+    return (
+        all_attempts.select("job", "run", "attempt", "token", "nonce", "hostname", "started", "ended")
+        # What ended last among those that started before: if any overlaps, that one does.
+        .withColumn("earlier", F.max(F.struct("ended", "attempt", "hostname")).over(earlier))
+        .where(F.col("started") < F.col("earlier.ended"))
+        .withColumn("overlap_s", overlap_s)
+        .withColumn("at", F.col("started"))
+        .select(*_finding(OVERLAP, F.when(F.col("overlap_s") > clock_skew_s, VIOLATION).otherwise(NOTICE), detail))
+    )
+
+
+def ends_unknown(all_attempts: DataFrame) -> DataFrame:
+    """Another attempt was launched, and no journal says when this one ended: nothing can be said of overlap."""
+    later = Window.partitionBy("run").orderBy("started", "attempt", "token", "nonce")
+    return (
+        all_attempts.select("job", "run", "attempt", "token", "nonce", "hostname", "started", "ended")
+        .withColumn("next", F.lead("hostname").over(later))
+        .where(F.col("ended").isNull() & F.col("next").isNotNull())
+        .withColumn("at", F.col("started"))
+        .select(
+            *_finding(
+                END_UNKNOWN,
+                NOTICE,
+                F.concat(
+                    F.lit("no journal tells how it ended on "),
+                    "hostname",
+                    F.lit(", and "),
+                    "next",
+                    F.lit(" launched after it"),
+                ),
+            )
+        )
+    )
+
+
+def succeeded_twice(all_attempts: DataFrame) -> DataFrame:
+    """Two launches of a run succeeded: a success that could not be reported is tried again, and people must know."""
+    return (
+        all_attempts.select("job", "run", "attempt", "outcome", "ended", "hostname")
+        .where(F.col("outcome") == "success")
+        .groupBy("job", "run")
+        .agg(
+            F.max("attempt").alias("attempt"),
+            F.max("ended").alias("at"),
+            F.count(F.lit(1)).alias("successes"),
+            F.array_join(F.sort_array(F.collect_set("hostname")), ", ").alias("on"),
+        )
+        .where(F.col("successes") > 1)
+        .select(*_finding(SUCCEEDED_TWICE, NOTICE, F.format_string("%d launches succeeded, on %s", "successes", "on")))
+    )
+
+
+def tokens(all_events: DataFrame) -> DataFrame:
+    """A job's fencing tokens must strictly increase (S3), as far as journals can tell their order.
+
+    Certain: one token for two grants; a later attempt of the same run with a lower token. Between runs the
+    order is that of time, and only grants further apart than GRANT_ORDER_S are compared.
+    """
+    grants = (
+        all_events.select(
+            "timestamp", "run", "hostname", "token",
+            F.coalesce("name", F.regexp_extract("run", "^[^#@]*", 0)).alias("job"),
+            F.coalesce("attempt", F.lit(0)).alias("attempt"),
+            F.coalesce("nonce", F.lit("")).alias("nonce"),
+        )
+        .where(F.col("type").startswith(TASK) & F.col("run").isNotNull() & (F.col("token") > 0))
+        .groupBy("job", "run", "attempt", "token", "nonce")
+        .agg(F.min("timestamp").alias("at"))
+    )  # fmt: skip
+    repeated = (
+        grants.groupBy("job", "token")
+        .agg(
+            F.count(F.lit(1)).alias("grants"),
+            F.max("at").alias("at"),
+            F.max(F.struct("at", "run", "attempt")).alias("of"),
+            F.array_join(F.sort_array(F.collect_list(F.format_string("%s/%d", "run", "attempt"))), ", ").alias("who"),
+        )
+        .where(F.col("grants") > 1)
+        .select(
+            "job",
+            "at",
+            "of.run",
+            "of.attempt",
+            F.format_string("token %d was granted to %s", "token", "who").alias("why"),
+        )
+        .select(*_finding(TOKEN_REPEATED, VIOLATION, F.col("why")))
+    )
+    in_run = Window.partitionBy("job", "run").orderBy("attempt").rangeBetween(Window.unboundedPreceding, -1)
+    micros = (F.col("at") * 1_000_000).cast("bigint")
+    in_job = (
+        Window.partitionBy("job").orderBy(micros).rangeBetween(Window.unboundedPreceding, -int(GRANT_ORDER_S * 1e6))
+    )
+    highest = F.struct("token", "run", "attempt")
+    backwards = (
+        grants.withColumn("in_run", F.max(highest).over(in_run))
+        .withColumn("in_job", F.max(highest).over(in_job))
+        .withColumn("above", F.when(F.col("in_run.token") > F.col("token"), F.col("in_run")).otherwise(F.col("in_job")))
+        .where(F.col("above.token") > F.col("token"))
+        .select(
+            *_finding(
+                TOKEN_BACKWARDS,
+                VIOLATION,
+                F.format_string(
+                    "token %d after %d of %s/%d",
+                    "token",
+                    F.col("above.token"),
+                    F.col("above.run"),
+                    F.col("above.attempt"),
+                ),
+            )
+        )
+    )
+    return repeated.unionByName(backwards)
+
+
+def _grant() -> Column:
+    return F.format_string("(token %d, nonce %s)", "token", "nonce")
+
+
+def _finding(kind: str, severity: str | Column, detail: Column) -> list[Column]:
+    """The columns of FINDING; job, run, attempt and at are taken from the row."""
+    said = F.lit(severity) if isinstance(severity, str) else severity
+    given = {"kind": F.lit(kind), "severity": said, "detail": detail}
+    return [given[name].alias(name) if name in given else F.col(name) for name in FINDING]

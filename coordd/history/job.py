@@ -1,0 +1,171 @@
+"""The Spark driver of the history pipeline: the one module here that knows paths.
+
+    spark-submit coordd/history/job.py --journals DIR [DIR...] --output DIR [--report FILE]
+
+It takes a still picture of the journals, rebuilds events, runs and attempts, audits them, and publishes
+Parquet tables and a report in one step: readers of the output see the old one or the new one, never half.
+Exit code 0: published; 1: it could not be, with a sentence on stderr. Findings are no failure of the job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+if __package__ in (None, ""):  # run by its path: coordd itself may not be installed in this Python
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from pyspark.sql import DataFrame, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
+
+from coordd.errors import CoorddError
+from coordd.history import transforms
+from coordd.history.audit import CLOCK_SKEW_S, audit
+from coordd.history.publishing import Owner, Staging, snapshot, write_file
+from coordd.history.report import Report, render
+
+# What the report shows of each; the tables hold everything.
+RUNS_SHOWN = 30
+ATTEMPTS_SHOWN = 300
+FINDINGS_SHOWN = 50
+
+# Bytes of journal that one shuffle partition is given: small input should not pay for 200 empty ones.
+PARTITION_BYTES = 32 * 1024 * 1024
+
+TABLES = ("events", "runs", "attempts", "audit", "corrupt")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the arguments, run, and say in one sentence why it could not."""
+    options = parse(argv)
+    try:
+        run(options)
+    except (CoorddError, OSError) as exc:
+        print(f"history: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="job.py", description="Rebuild the run history from the nodes' journals.")
+    parser.add_argument(
+        "--journals", nargs="+", required=True, metavar="DIR", help="journal directories, globs or URIs"
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="a local directory; replaced in one step")
+    parser.add_argument("--report", metavar="FILE", help="a copy of the report (it is OUTPUT/report.html anyway)")
+    parser.add_argument(
+        "--clock-skew-s",
+        type=float,
+        default=CLOCK_SKEW_S,
+        metavar="S",
+        help="overlaps up to this may be the difference of two machines' clocks (default %(default)s)",
+    )
+    parser.add_argument(
+        "--pause-s",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="for demonstrations: a Spark task that only sleeps for so long before publishing,"
+        " which leaves time to kill the owner",
+    )
+    return parser.parse_args(argv)
+
+
+def run(options: argparse.Namespace) -> None:
+    """The whole pipeline. Raises ConfigError or RefusedError when there is nothing to read or no right to publish."""
+    began = time.monotonic()
+    owner = Owner.of(os.environ)
+    say(f"run {owner.run or '(by hand)'}, attempt {owner.attempt}, token {owner.token or '-'}")
+    with Staging(options.output, owner) as staging:
+        picture = snapshot(options.journals, os.path.join(staging.path, "_journals"))
+        say(f"{len(picture.paths)} journal segments, {(picture.size or 0) / 1e6:.1f} MB here")
+        spark = session(picture.size)
+        try:
+            report = build(spark, picture.paths, staging.path, options.clock_skew_s)
+            if options.pause_s > 0:
+                pause(spark, options.pause_s)
+        finally:
+            spark.stop()
+        page = render(report, owner, made_at=time.time(), took_s=time.monotonic() - began)
+        write_file(os.path.join(staging.path, "report.html"), page)
+        staging.publish()
+    say(f"published {options.output}")
+    if options.report:
+        write_file(options.report, page)
+        say(f"report {options.report}")
+    say(report.verdict)
+    say(f"done in {time.monotonic() - began:.1f} s")
+
+
+def session(size: int | None) -> SparkSession:
+    """The session; spark-submit's own settings win over these. ``size``: bytes of input, None when not known."""
+    spark = SparkSession.builder.appName("coordd-history").getOrCreate()
+    if size is not None and spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") is None:
+        cores = spark.sparkContext.defaultParallelism
+        spark.conf.set("spark.sql.shuffle.partitions", str(max(cores, -(-size // PARTITION_BYTES))))
+    return spark
+
+
+def build(spark: SparkSession, paths: list[str], target: str, clock_skew_s: float) -> Report:
+    """Write every table under ``target`` and collect what the report shows."""
+
+    def write(name: str, table: DataFrame) -> DataFrame:
+        path = f"file://{target}/{name}"
+        spark.sparkContext.setJobDescription(f"write {name}")
+        table.write.parquet(path)
+        written = spark.read.schema(table.schema).parquet(path)  # what follows reads the result, not the journals again
+        say(f"{name}: {written.count()} rows")
+        return written
+
+    # Sources are read once more below; each is a plain scan, cheaper than a cache that may not fit.
+    checked = transforms.checked(lines(spark, paths))
+    events = write("events", transforms.events(checked))
+    corrupt = write("corrupt", transforms.corrupt(checked))
+    runs = write("runs", transforms.runs(events))
+    attempts = write("attempts", transforms.attempts(events))
+    findings = write("audit", audit(events, attempts, clock_skew_s))
+    spark.sparkContext.setJobDescription("collect the report")
+    return collect(events, corrupt, runs, attempts, findings)
+
+
+def lines(spark: SparkSession, paths: list[str]) -> DataFrame:
+    """Every line of these files, with the name of its file. Only a newline ends a line."""
+    return spark.read.option("lineSep", "\n").text(paths).select("value", F.col("_metadata.file_path").alias("source"))
+
+
+def collect(events: DataFrame, corrupt: DataFrame, runs: DataFrame, attempts: DataFrame, findings: DataFrame) -> Report:
+    """The little that the report shows; every list here has a bound."""
+    latest = runs.orderBy(F.col("timestamp").desc(), "run").limit(RUNS_SHOWN)
+    drawn = attempts.join(latest.select("run"), "run", "left_semi").orderBy(F.col("started").desc(), "run", "attempt")
+    return Report(
+        events=events.count(),
+        nodes=[row.hostname for row in events.select("hostname").distinct().orderBy("hostname").collect()],
+        states={row.state: row["count"] for row in runs.groupBy("state").count().collect()},
+        launches={row.hostname: row["count"] for row in attempts.groupBy("hostname").count().collect()},
+        corrupt={row.problem: row["count"] for row in corrupt.groupBy("problem").count().collect()},
+        takeovers=attempts.groupBy("run").agg(F.countDistinct("hostname").alias("nodes")).where("nodes > 1").count(),
+        severities={row.severity: row["count"] for row in findings.groupBy("severity").count().collect()},
+        findings=[
+            row.asDict() for row in findings.orderBy(F.col("severity").desc(), "at").limit(FINDINGS_SHOWN).collect()
+        ],
+        runs=[row.asDict() for row in latest.collect()],
+        attempts=[row.asDict() for row in drawn.limit(ATTEMPTS_SHOWN).collect()],
+    )
+
+
+def pause(spark: SparkSession, seconds: float) -> None:
+    """One Spark task that does nothing but sleep: time for a demonstration to kill the owner, and no more than that."""
+    say(f"pausing for {seconds:g} s in a Spark task, as --pause-s asks (for demonstrations)")
+    spark.sparkContext.setJobDescription(f"--pause-s {seconds:g}")
+    spark.sparkContext.parallelize([seconds], 1).map(time.sleep).count()
+
+
+def say(text: str) -> None:
+    """Progress, a line at a time, seen at once by whoever follows the log."""
+    print(f"history: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

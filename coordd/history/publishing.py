@@ -1,0 +1,239 @@
+"""Still pictures of journals that are being written, and output that appears in one step."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import glob
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from typing import NamedTuple, Self
+
+from coordd.errors import ConfigError, RefusedError, UnavailableError
+
+# Who published what is there; compared by token before it is replaced.
+PUBLISHED_BY = "_published.json"
+
+# Segments are renamed and pruned while we list them: a listing that changes under us is made again, so often.
+LISTINGS_MAX = 5
+
+# Another attempt may be publishing at this very moment; it takes milliseconds.
+LOCK_TIMEOUT_S = 10.0
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+class Owner(NamedTuple):
+    """The attempt that this process is; zeros and empty texts when it was started by hand."""
+
+    job: str = ""
+    run: str = ""
+    attempt: int = 0
+    token: int = 0
+    node: str = ""
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Owner:
+        """As the launcher says in the environment."""
+        try:
+            attempt, token = int(environ.get("COORDD_ATTEMPT") or 0), int(environ.get("COORDD_TOKEN") or 0)
+        except ValueError as exc:
+            raise ConfigError(f"COORDD_ATTEMPT and COORDD_TOKEN must be whole numbers: {exc}") from exc
+        text = {name: environ.get(f"COORDD_{name.upper()}", "") for name in ("job", "run", "node")}
+        return cls(attempt=attempt, token=token, **text)
+
+
+class Picture(NamedTuple):
+    """Files that do not change any more, for Spark to read as often as it likes.
+
+    ``size`` in bytes; None when some are not local.
+    """
+
+    paths: list[str]
+    size: int | None
+
+
+def snapshot(journals: list[str], target: str) -> Picture:
+    """Gather the segments of all journals under ``target``.
+
+    A closed segment is linked, so that pruning cannot take it away; the open one is copied, so that two scans
+    see the same lines. URIs (hdfs://, s3a://) hold closed segments only and are read where they are.
+    Raises ConfigError when there is nothing to read.
+    """
+    paths: list[str] = []
+    size: int | None = 0
+    for number, pattern in enumerate(journals):
+        if re.match(r"^[a-z0-9]+://", pattern) and not pattern.startswith("file://"):
+            paths.append(pattern if pattern.endswith(".jsonl") else pattern.rstrip("/") + "/*.jsonl")
+            size = None
+            continue
+        found = _gather(pattern.removeprefix("file://"), os.path.join(target, str(number)))
+        if size is not None:
+            size += sum(os.path.getsize(path) for path in found)
+        paths.extend(f"file://{path}" for path in found)
+    if not paths:
+        raise ConfigError(f"no journal segments (*.jsonl) in {', '.join(journals)}")
+    return Picture(paths, size)
+
+
+def _gather(pattern: str, target: str) -> list[str]:
+    for _ in range(LISTINGS_MAX):
+        shutil.rmtree(target, ignore_errors=True)
+        os.makedirs(target)
+        try:
+            return [_take(path, target, number) for number, path in enumerate(_segments(pattern))]
+        except FileNotFoundError:
+            continue  # it was closed or pruned between the listing and now
+    raise UnavailableError(f"the journal segments of {pattern} kept changing names; tried {LISTINGS_MAX} times")
+
+
+def _segments(pattern: str) -> list[str]:
+    """The segments that a directory, a file or a glob of either names."""
+    segments: list[str] = []
+    for path in sorted(glob.glob(pattern)):
+        if os.path.isdir(path):
+            segments.extend(sorted(glob.glob(os.path.join(glob.escape(path), "*.jsonl"))))
+        else:
+            segments.append(path)
+    return segments
+
+
+def _take(path: str, target: str, number: int) -> str:
+    # Spark passes over names that begin with _ or a dot; a number in front also keeps equal names apart.
+    taken = os.path.join(target, f"{number:06d}-{os.path.basename(path)}")
+    if os.path.basename(path) == "current.jsonl":
+        shutil.copyfile(path, taken)
+        return taken
+    try:
+        os.link(path, taken)
+    except OSError as exc:
+        if exc.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EACCES, errno.ENOTSUP):
+            raise
+        shutil.copyfile(path, taken)  # another file system, or one without links
+    return taken
+
+
+class Staging:
+    """A directory beside the output, named by the token, that becomes the output in one step or not at all."""
+
+    def __init__(self, output: str, owner: Owner) -> None:
+        if "://" in output and not output.startswith("file://"):
+            raise ConfigError(f"--output {output}: not available in this version; give a local directory")
+        self.output = os.path.abspath(output.removeprefix("file://"))
+        self.owner = owner
+        self._prefix = os.path.join(os.path.dirname(self.output), f".{os.path.basename(self.output)}.staging-")
+        # A run by hand has no token; its process stands in for it.
+        self.path = self._prefix + (f"{owner.token}-{owner.attempt}" if owner.token else f"pid{os.getpid()}")
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.makedirs(self.path)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def publish(self) -> None:
+        """Replace the output by what was staged, and clear away what older attempts left behind.
+
+        Raises RefusedError when an attempt with a higher token has published meanwhile: then we are the zombie.
+        """
+        shutil.rmtree(os.path.join(self.path, "_journals"), ignore_errors=True)
+        write_file(os.path.join(self.path, PUBLISHED_BY), json.dumps(self.owner._asdict()) + "\n")
+        lock = os.open(f"{self._prefix}lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._lock(lock)
+            there = self._published()
+            if there.job == self.owner.job and there.token > self.owner.token > 0:
+                raise RefusedError(
+                    f"{self.output} was published by {there.run} under token {there.token}; ours is {self.owner.token}",
+                    kind="stale",
+                    hint="another attempt has taken over; nothing of this one is kept",
+                )
+            _replace(self.path, self.output)
+            self._clear_older()
+        finally:
+            os.close(lock)  # and with it the lock
+
+    def _lock(self, lock: int) -> None:
+        until = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise UnavailableError(
+                        f"another process has held {self._prefix}lock for {LOCK_TIMEOUT_S:g} s"
+                    ) from None
+                time.sleep(0.05)
+            else:
+                return
+
+    def _published(self) -> Owner:
+        """Who published what is there. A directory with anything else in it is not ours to replace."""
+        try:
+            with open(os.path.join(self.output, PUBLISHED_BY), encoding="utf-8") as file:
+                return Owner(**json.load(file))
+        except FileNotFoundError:
+            if os.path.isdir(self.output) and os.listdir(self.output):
+                raise ConfigError(f"--output {self.output} holds other files; give a directory of its own") from None
+            return Owner()
+        except NotADirectoryError:
+            raise ConfigError(f"--output {self.output} exists and is not a directory") from None
+        except (ValueError, TypeError) as exc:
+            raise ConfigError(f"{self.output}/{PUBLISHED_BY} is damaged ({exc}); remove it to publish again") from exc
+
+    def _clear_older(self) -> None:
+        """Attempts that died left their staging behind; one that still writes there is older, and fails."""
+        for path in glob.glob(glob.escape(self._prefix) + "[0-9]*"):
+            token = path.removeprefix(self._prefix).partition("-")[0]
+            if token.isdigit() and int(token) < self.owner.token:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def write_file(path: str, text: str) -> None:
+    """Write a whole file or none; its directory is made where it is missing."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    part = f"{path}.{os.getpid()}.part"
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(part, path)
+    except BaseException:
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
+
+
+def _replace(new: str, old: str) -> None:
+    """Put ``new`` in the place of ``old``; what was there goes."""
+    if not os.path.lexists(old):
+        os.rename(new, old)
+        return
+    if _exchange(new, old):
+        shutil.rmtree(new)
+        return
+    # A file system without an exchange (NFS): two renames, and for an instant there is no output.
+    aside = f"{new}-replaced"
+    os.rename(old, aside)
+    os.rename(new, old)
+    shutil.rmtree(aside)
+
+
+def _exchange(one: str, other: str) -> bool:
+    """Swap two paths in one step (renameat2); False where this is not supported."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), one, None, other)

@@ -1,0 +1,105 @@
+"""From a granted attempt to the runner's spec: the job's definition, the site's configuration and the grant meet."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from coordd.adapters.disk import write_atomic
+from coordd.adapters.spark import Facts, Program, SparkDefaults, build, find_submit, redacted
+from coordd.config import Config
+from coordd.core.arguments import built_in, fill_launch
+from coordd.core.context import Context
+from coordd.core.job import Job, SparkSubmit
+from coordd.core.ready import Launch
+from coordd.errors import CoorddError, UnavailableError
+from coordd.services.methods import log_path
+
+# An attempt's output may be this large; the older half is dropped then.
+LOG_BYTES_MAX = 64 * 2**20
+
+
+class LaunchBuilder:
+    """Makes runner specs of this node."""
+
+    def __init__(self, config: Config, ctx: Context, directory: Callable[[str, int, int], str]) -> None:
+        self.config = config
+        self._ctx = ctx
+        self._directory = directory
+        self.log_dir = os.path.join(config.node.state_dir, "logs")
+
+    def spec(self, launch: Launch) -> dict[str, Any]:
+        """What the runner is told.
+
+        Raises UnavailableError (something is missing on this node) or RefusedError (arguments do not fit).
+        """
+        job = self._ctx.jobs.get(launch.job)
+        if job is None:
+            raise UnavailableError(f"the job {launch.job} is no longer there")
+        cluster = self.config.cluster
+        program = self._program(job, launch, json.loads(launch.args))
+        return {
+            "run": launch.run, "job": launch.job, "attempt": launch.attempt, "token": launch.token,
+            "nonce": launch.nonce, "node": self._ctx.full_hostname, "fire_at": launch.fire_at,
+            "args": launch.args, "waits": job.waits, "deadline": launch.deadline, "lease_s": launch.lease_s,
+            "renew_interval_s": cluster.renew_interval, "ledger_timeout_s": cluster.ledger_timeout,
+            "kill_grace_s": cluster.kill_grace, "on_lost": job.on_lost, "timeout_s": job.timeout_s,
+            "never_on_codes": job.retry.never_on_codes, "never_on_patterns": job.retry.never_on_patterns,
+            "ledger": cluster.ledger, "argv": program.argv, "env": program.env, "cwd": program.cwd,
+            "directory": self._directory(launch.run, launch.attempt, launch.token),
+            "log_path": log_path(self.log_dir, launch.run, launch.attempt), "log_bytes_max": LOG_BYTES_MAX,
+        }  # fmt: skip
+
+    def argv(self, job: Job, args: dict[str, str]) -> list[str]:
+        """What would be executed, for `run trigger --dry-run`."""
+        launch = Launch(f"{job.name}#dry-run", job.name, 0, 0, "", 0.0, "{}", 0.0, job.lease_s)
+        return redacted(self._program(job, launch, args, write=False).argv)
+
+    def _program(self, job: Job, launch: Launch, args: dict[str, str], *, write: bool = True) -> Program:
+        zone = job.schedule.timezone if job.schedule else "UTC"
+        values = {**job.params, **args} | built_in(
+            run=launch.run, job=job.name, fire_at=launch.fire_at, timezone=zone, attempt=launch.attempt,
+            token=launch.token, node=self.config.node.name,
+        )  # fmt: skip
+        directory = self._directory(launch.run, launch.attempt, launch.token)
+        facts = Facts(
+            launch.run, launch.attempt, launch.token, launch.nonce, self.config.node.name, launch.fire_at,
+            self.config.control.socket, directory,
+        )  # fmt: skip
+        program = build(job, fill_launch(job.launch, values), self._defaults(), facts)
+        if program.secrets_path and write:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            write_atomic(program.secrets_path, program.secrets.encode())
+        return program
+
+    def _defaults(self) -> SparkDefaults:
+        spark = self.config.spark
+        return SparkDefaults(spark.submit, spark.master, spark.env, spark.env_file, spark.properties_file)
+
+    def problems(self) -> dict[str, str]:
+        """Why this node cannot start some of its jobs: spark-submit or Java missing, a program that is not there."""
+        found: dict[str, str] = {}
+        spark = ""
+        if any(isinstance(job.launch, SparkSubmit) for job in self._ctx.jobs.values()):
+            try:
+                find_submit(self.config.spark.submit, {**os.environ, **self.config.spark.env})
+            except CoorddError as exc:
+                spark = str(exc)
+        for name, job in self._ctx.jobs.items():
+            if isinstance(job.launch, SparkSubmit):
+                if spark:
+                    found[name] = spark
+            elif "{" not in job.launch.argv[0] and os.path.isabs(job.launch.argv[0]):
+                if not os.access(job.launch.argv[0], os.X_OK):
+                    found[name] = f"{job.launch.argv[0]} is not there or not executable"
+        return found
+
+    def prune_logs(self, before: float) -> None:
+        """Remove logs that were last written before that instant (Unix seconds)."""
+        for parent, _, names in os.walk(self.log_dir):
+            for name in names:
+                path = os.path.join(parent, name)
+                if os.stat(path).st_mtime < before:
+                    os.unlink(path)

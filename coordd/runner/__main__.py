@@ -1,0 +1,122 @@
+"""Where a runner starts: reads its spec, forks the runner proper and stays behind as its watcher."""
+
+import gc
+import marshal
+import os
+import sys
+
+from coordd.runner import kernel
+from coordd.runner.asker import load_ledger
+from coordd.runner.holder import Runner
+from coordd.runner.tree import Tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Above every descriptor that can be open (one system call, however many there are).
+FDS_MAX = 1 << 30
+
+SPEC_BYTES_MAX = 16 * 1024 * 1024
+
+
+def main() -> None:
+    """The whole life of both processes; never returns. The spec comes on stdin, as marshal (json costs 8 ms)."""
+    code = 1
+    try:
+        _live(marshal.loads(_read_spec()))  # noqa: S302 - from the daemon that started us
+        code = 0
+    except BaseException:  # whatever it is, the watcher must see this process end
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def boot(root: str) -> str:
+    """The Python text that starts a runner from the package under ``root``."""
+    return f"import sys; sys.path.insert(0, {root!r}); from coordd.runner.__main__ import main; main()"
+
+
+def _read_spec() -> bytes:
+    text = b""
+    while part := os.read(0, 65536):
+        text += part
+        if len(text) > SPEC_BYTES_MAX:
+            raise ValueError("the spec is too long")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return text
+
+
+def _live(spec: "dict[str, Any]") -> None:
+    os.chdir("/")
+    _close_all_but(spec["watch"]["fds"] if "watch" in spec else (spec.get("launcher_fd", 0),))
+    kernel.become_subreaper()
+    if "watch" in spec:
+        _watch_again(spec)
+        return
+    _import_ledger(spec["ledger"])
+    gc.freeze()  # both processes share what is loaded so far
+    life_fd, its_life = os.pipe()
+    its_pet, pet_fd = os.pipe()
+    watcher = os.getpid()
+    runner = os.fork()
+    if runner == 0:
+        os.close(its_life)
+        os.close(its_pet)
+        os.setsid()  # no signal to one's group reaches the other
+        kernel.become_subreaper()  # this is not inherited
+        Runner(spec, boot(sys.path[0]), watcher, life_fd, pet_fd).run()
+        return
+    os.close(life_fd)
+    os.close(pet_fd)
+    if spec.get("launcher_port"):
+        os.close(spec["launcher_fd"])
+    from coordd.runner.watcher import Watcher  # here, while the runner is at work already
+
+    tree = Tree(spec["nonce"], spec.get("cgroup", ""), {watcher, runner}, spec["born_ticks"])
+    Watcher(spec, tree, runner, its_pet, kernel.start_ticks(runner)).run()
+
+
+def _close_all_but(fds: "tuple[int, ...] | None") -> None:
+    """Whatever the daemon may have left open to us (systemd hands it sockets that are inherited)."""
+    begin = 3
+    for fd in sorted(fds or ()):
+        os.closerange(begin, fd)
+        begin = max(begin, fd + 1)
+    os.closerange(begin, FDS_MAX)
+
+
+def _import_ledger(url: str) -> None:
+    """Before the fork, so that both processes share it."""
+    if url.startswith("sqlite:"):
+        # The package sqlite3 is this module and the converters of dates that nobody here uses, at 2.5 ms.
+        import _sqlite3
+
+        sys.modules["sqlite3"] = _sqlite3
+    load_ledger(url)
+
+
+def _watch_again(spec: "dict[str, Any]") -> None:
+    """A runner whose watcher has died has started this one; or a daemon, because both are gone (no ``fds``)."""
+    from coordd.runner.watcher import Watcher
+
+    watch = spec["watch"]
+    if watch["fds"]:
+        pet_fd, life_fd = watch["fds"]
+        os.set_inheritable(pet_fd, False)
+        os.set_inheritable(life_fd, False)  # open as long as we live: that is what it says
+    else:
+        pet_fd, closed = os.pipe()
+        os.close(closed)
+    spare = {os.getpid()}
+    if watch["runner"]:
+        spare.add(watch["runner"])
+    tree = Tree(spec["nonce"], watch["cgroup"], spare, spec["born_ticks"])
+    tree.session = watch["session"]
+    watcher = Watcher(spec, tree, watch["runner"], pet_fd, watch["runner_start_ticks"])
+    watcher.gone = not watch["runner"]
+    watcher.deadline = watch["deadline"]
+    watcher.petted = watch["petted"]
+    watcher.run()

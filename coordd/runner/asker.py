@@ -1,0 +1,108 @@
+"""Asks the ledger from a thread of its own, so that a slow disk never keeps the runner from killing."""
+
+import _thread
+import os
+import sys
+
+from coordd.core.rows import Answer
+from coordd.errors import ConfigError, CoorddError
+from coordd.runner.kernel import boottime
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    class Ledger(Protocol):
+        """What a runner needs of a ledger."""
+
+        def call(self, op: str, *args: Any) -> Any: ...
+        def close(self) -> None: ...
+
+
+def load_ledger(url: str) -> "Callable[..., Ledger]":
+    """The kind of ledger that a URL names; it is imported here, because most runners need but one.
+
+    Raises ConfigError for a kind that there is none of.
+    """
+    if url.startswith("sqlite:"):
+        from coordd.adapters.sqlite_ledger import SqliteLedger
+
+        return SqliteLedger
+    raise ConfigError(f"no ledger of this kind in this version: {url.partition(':')[0]}")
+
+
+def complain(exc: Exception) -> None:
+    """Into runner.log: no answer came, and why."""
+    os.write(2, f"{boottime():.3f} {exc}\n".encode(errors="replace"))
+
+
+class Asker:
+    """Asks in place, or one question at a time from a thread; ``fd`` becomes readable when that answer is there."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self.url = url
+        self.timeout_s = timeout_s
+        self.busy = False
+        self.fd, self._wake = os.pipe()
+        os.set_blocking(self.fd, False)
+        self._ledger: Ledger | None = None
+        self._question: tuple[str, tuple[object, ...]] = ("", ())
+        self._answer: tuple[Answer | None, float] = (None, 0.0)
+        self._go = _thread.allocate_lock()
+        self._go.acquire()
+        self._started = False
+
+    def connect(self) -> "Ledger | None":
+        """Have a connection, if that is possible now."""
+        if self._ledger is None:
+            try:
+                self._ledger = load_ledger(self.url)(self.url, timeout_s=self.timeout_s)
+            except CoorddError as exc:
+                complain(exc)
+        return self._ledger
+
+    def call(self, op: str, args: "tuple[object, ...]") -> "Answer | None":
+        """Ask in place; None when there was no answer in time."""
+        ledger = self.connect()
+        if ledger is None:
+            return None
+        try:
+            answer = ledger.call(op, *args)
+        except CoorddError as exc:
+            complain(exc)
+            return None
+        assert isinstance(answer, Answer)
+        return answer
+
+    def ask(self, op: str, args: "tuple[object, ...]") -> bool:
+        """Ask from the thread; False when the last question is still out (its answer counts then)."""
+        if self.busy:
+            return False
+        self.busy = True
+        self._question = (op, args)
+        if not self._started:
+            self._started = True
+            _thread.start_new_thread(self._run, ())
+        self._go.release()
+        return True
+
+    def take(self) -> "tuple[Answer | None, float]":
+        """The thread's answer and when its question left; called when ``fd`` is readable."""
+        os.read(self.fd, 64)
+        self.busy = False
+        return self._answer
+
+    def _run(self) -> None:
+        while True:
+            self._go.acquire()
+            answer: Answer | None = None
+            self.connect()
+            sent_at = boottime()
+            try:
+                answer = self.call(*self._question)
+            except Exception:
+                # A bug here must look like silence, which ends in order: it is no reason to leave a program alone.
+                sys.excepthook(*sys.exc_info())
+            self._answer = (answer, sent_at)
+            os.write(self._wake, b"a")

@@ -1,0 +1,350 @@
+"""The runner: holds the lease of one attempt, starts its program when the gate opens, ends it when told to.
+
+One loop around core.attempt.Attempt, which decides. Until the program is executed the ledger is asked in place;
+from then on by a thread, because nothing may keep this loop from killing. What nobody waits for (facts, the
+command socket) is done when there is time: before the fire time, or after the start.
+"""
+
+import os
+import time
+
+from coordd.core import attempt as core
+from coordd.core.attempt import Attempt, Terms
+from coordd.runner import kernel
+from coordd.runner.asker import Asker
+from coordd.runner.kernel import SIGKILL, SIGTERM, boottime
+from coordd.runner.loop import Loop
+from coordd.runner.program import Program
+from coordd.runner.tree import Tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from coordd.runner.facts import Facts
+    from coordd.runner.output import Output
+
+COMMAND_SOCKET = "sock"
+COMMAND_BYTES_MAX = 4096
+
+# What the program leaves behind when it exits has this long after TERM, then KILL, again and again.
+LEFTOVERS_TERM_S = 1.0
+LOOK_FOR_LEFTOVERS_S = 0.05
+KILL_AGAIN_S = 0.1
+
+# A watcher that is killed again and again is somebody's will: the job ends then.
+WATCHERS_MAX = 5
+
+NEVER = float("inf")
+
+
+class Runner:
+    """One attempt, from its claim to its report."""
+
+    def __init__(self, spec: "dict[str, Any]", boot: str, watcher: int, life_fd: int, pet_fd: int) -> None:
+        self.spec = spec
+        self.boot = boot  # the Python text that starts this package, for a new watcher
+        self.key = (spec["run"], spec["attempt"], spec["token"], spec["nonce"])
+        self.watcher = watcher
+        self.watchers = 1
+        self.pet_fd = pet_fd
+        self.facts: Facts | None = None
+        self.output: Output | None = None  # from its execution on
+        self.exec_failure = ""
+        self.refused = ""  # what the gate said when it let nothing through
+        self.recorded = False
+        self.done = False
+        self.terminated = False
+        self.childless = False
+        self.kill_again_at = NEVER
+        self.look_at = NEVER  # when leftovers are looked for again
+        self.leftovers_kill_at = NEVER
+        self.loop = Loop()
+        self.loop.on(kernel.take_signals(self._terminate), self._woken)
+        cgroup = spec.get("cgroup", "")
+        self.program = Program(spec["argv"], self._environment(), spec.get("cwd", ""), cgroup)
+        cgroup = cgroup if self.program.in_cgroup else ""
+        self.tree = Tree(spec["nonce"], cgroup, {os.getpid()}, spec["born_ticks"])
+        self.tree.session = self.program.pid
+        os.set_blocking(pet_fd, False)
+        self.loop.on(life_fd, self._watcher_died)
+        self.asker = Asker(spec["ledger"], spec["ledger_timeout_s"])
+        self.loop.on(self.asker.fd, self._renewed)
+        self.attempt = Attempt(
+            Terms(
+                deadline=spec["deadline"],
+                lease_s=spec["lease_s"],
+                renew_interval_s=spec["renew_interval_s"],
+                ledger_timeout_s=spec["ledger_timeout_s"],
+                kill_grace_s=spec["kill_grace_s"],
+                on_lost=spec["on_lost"],
+                timeout_s=spec.get("timeout_s", 0.0),
+                final_exit_codes=tuple(spec.get("never_on_codes", ())),
+            ),
+            wait_s=spec["fire_at"] - time.time(),
+            now=boottime(),
+        )
+        self.asker.connect()  # ahead of the fire time, if there is one to wait for
+
+    def run(self) -> None:
+        """Until the attempt is over and reported."""
+        while not self.done:
+            self.attempt.timer(boottime())
+            self._act()
+            self._look_after_program()
+            self._act()
+            if self.done:
+                break
+            waits = self.attempt.phase in (core.WAITING, core.GATING)
+            if waits and self.facts is None:
+                self._introduce()
+            wait_at = min(self.attempt.timer_at(), self.look_at, self.kill_again_at)
+            self.loop.wait(wait_at - boottime(), fine=waits)
+        self.tree.remove_cgroup()
+        self._tell_watcher(b"bye\n")
+        os.unlink(f"{self.spec['directory']}/{COMMAND_SOCKET}")
+
+    # ---- what the attempt decides
+
+    def _act(self) -> None:
+        while actions := self.attempt.take_actions():
+            for action in actions:
+                self._do(action)
+
+    def _do(self, action: "tuple[Any, ...]") -> None:
+        word = action[0]
+        if word == core.ASK_GATE:
+            self._ask_gate()
+        elif word == core.PET:
+            self._tell_watcher(f"pet {action[1]} {self.program.pid}\n".encode())
+        elif word == core.EXEC:
+            self._execute()
+        elif word == core.ASK_RENEW:
+            self.asker.ask("renew", (*self.key, self.spec["lease_s"], self._application_id()))
+        elif word == core.TERM:
+            self.tree.signal(SIGTERM)
+        elif word == core.KILL:
+            self._kill()
+        elif word == core.ASK_REPORT:
+            self._ask_report(*action[1:])
+        elif word == core.EXIT:
+            if not self.recorded:
+                self._record("", f"the gate said {self.refused}")
+            self.done = True
+
+    def _ask_gate(self) -> None:
+        sent_at = boottime()
+        answer = self.asker.call("gate", self.key)
+        self.refused = answer.word if answer is not None else ""
+        self.attempt.answered(answer, question=core.ASK_GATE, sent_at=sent_at, now=boottime())
+
+    def _renewed(self, _fd: int) -> None:
+        answer, sent_at = self.asker.take()
+        self.attempt.answered(answer, question=core.ASK_RENEW, sent_at=sent_at, now=boottime())
+
+    def _ask_report(self, state: str, exit_code: "int | None", reason: str, final: bool) -> None:
+        if not self.recorded:
+            self._record(state, reason)
+        sent_at = boottime()
+        answer = self.asker.call("report", (*self.key, state, exit_code, reason, self._application_id(), final))
+        if answer is not None:
+            self._say("reported", state=state, answer=answer.word)
+        self.attempt.answered(answer, question=core.ASK_REPORT, sent_at=sent_at, now=boottime())
+
+    def _application_id(self) -> str:
+        return self.output.application_id if self.output is not None else ""
+
+    # ---- what is said
+
+    def _introduce(self) -> None:
+        """Say who we are, and listen."""
+        import _socket
+
+        from coordd.runner.facts import Facts
+
+        self.facts = Facts(self.spec["directory"])
+        self._say_who()
+        # By way of the directory's descriptor: the path itself may be longer than a socket's name may be.
+        fd = os.open(self.spec["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+        self.socket.bind(f"/proc/self/fd/{fd}/{COMMAND_SOCKET}")
+        os.close(fd)
+        self.loop.on(self.socket.fileno(), self._commanded)
+
+    def _say_who(self) -> None:
+        run, attempt, token, nonce = self.key
+        self._say(
+            "adopted", run=run, attempt=attempt, token=token, nonce=nonce, watcher=self.watcher,
+            watcher_start_ticks=kernel.start_ticks(self.watcher), boot_id=kernel.boot_id(), cgroup=self.tree.cgroup,
+        )  # fmt: skip
+
+    def _say(self, fact: str, *, sync: bool = False, **fields: object) -> None:
+        if self.facts is None:
+            self._introduce()
+        assert self.facts is not None
+        self.facts.append(fact, sync=sync, **fields)
+
+    def _record(self, state: str, reason: str) -> None:
+        """How it ended, on the disk before anybody is told."""
+        self.recorded = True
+        self.program.discard()
+        ran = self.output is not None or self.exec_failure
+        self._say(
+            "ended" if ran else "refused",
+            sync=True,
+            state=state,
+            exit_code=self.attempt.exit_code,
+            reason=reason,
+            final=self.attempt.final,
+            application_id=self._application_id(),
+            lines=self.output.log.lines() if self.output else [],
+            log_failure=self.output.log.failure if self.output else "",
+        )
+
+    def _commanded(self, _fd: int) -> None:
+        try:
+            word, _, reason = self.socket.recv(COMMAND_BYTES_MAX).decode(errors="replace").partition(" ")
+        except BlockingIOError:
+            return
+        if word == "cancel":
+            self.attempt.cancel(reason or "cancelled", now=boottime())
+
+    def _terminate(self) -> None:
+        self.terminated = True
+
+    def _woken(self, fd: int) -> None:
+        os.read(fd, 4096)
+        if self.terminated:
+            self.terminated = False
+            self.attempt.shut_down("the machine or a person shut the runner down", now=boottime())
+
+    # ---- the program
+
+    def _environment(self) -> "dict[str, str]":
+        env = dict(self.spec["env"])
+        env["COORDD_NONCE"] = self.spec["nonce"]  # also how what has left session and descent is found
+        if self.spec.get("launcher_port"):
+            os.set_inheritable(self.spec["launcher_fd"], False)
+            env["_SPARK_LAUNCHER_PORT"] = str(self.spec["launcher_port"])
+            env["_SPARK_LAUNCHER_SECRET"] = self.spec["launcher_secret"]
+        return env
+
+    def _execute(self) -> None:
+        if not self.attempt.may_exec(boottime()):
+            self.program.discard()
+            self.attempt.refused_late(now=boottime())
+            return
+        if not self.program.release():
+            self.exec_failure = "it was killed before it could be executed"
+        self.loop.on(self.program.status_fd, self._status)
+
+    def _status(self, fd: int) -> None:
+        """The program has been executed, or could not be."""
+        failure = self.program.failure()
+        if failure is None:
+            return
+        executed_at = time.time()
+        self.loop.off(fd)
+        os.close(fd)
+        self.exec_failure = failure or self.exec_failure
+        if self.exec_failure:
+            return
+        from coordd.runner.output import Output
+
+        pid = self.program.pid
+        self.output = Output(self.spec, self.program.output_fd, self.loop, self._identified)
+        self._say("started", at=executed_at, program=pid, program_start_ticks=kernel.start_ticks(pid))
+
+    def _identified(self, application_id: str) -> None:
+        self._say("application", application_id=application_id)
+        self.attempt.hurry(now=boottime())  # the ledger hears of it with a renewal
+
+    def _kill(self) -> None:
+        self.tree.signal(SIGKILL)
+        self.kill_again_at = boottime() + KILL_AGAIN_S
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.childless = True
+                return
+            if pid == 0:
+                return
+            if pid == self.program.pid:
+                self.program.exit_code = os.waitstatus_to_exitcode(status)
+
+    def _look_after_program(self) -> None:
+        """Once it has exited: see that nothing of it stays, then say how it ended."""
+        now = boottime()
+        self._reap()
+        if now >= self.kill_again_at:
+            self._kill()
+            self._reap()
+        if self.program.exit_code is None or self.attempt.phase not in (core.RUNNING, core.ENDING):
+            return
+        if now < self.look_at < NEVER and not self.childless:
+            return
+        if self._is_left():
+            self._end_leftovers(now)
+            return
+        self.look_at = self.kill_again_at = NEVER
+        if self.loop.has(self.program.status_fd):
+            self._status(self.program.status_fd)
+        if self.output is None:
+            self.attempt.exec_failed(self.exec_failure, now=now)
+            return
+        self.output.finish()
+        is_final = self.program.exit_code != 0 and self.output.is_final()
+        self.attempt.ended(self.program.exit_code, now=now, final=is_final)
+
+    def _is_left(self) -> bool:
+        """Something of the program's tree is alive."""
+        if self.childless:
+            return self.tree.populated()  # all that it started descends from us, a subreaper
+        return bool(self.tree.members())
+
+    def _end_leftovers(self, now: float) -> None:
+        if self.leftovers_kill_at == NEVER:
+            self.leftovers_kill_at = now + min(LEFTOVERS_TERM_S, self.spec["kill_grace_s"] / 2)
+            self.tree.signal(SIGTERM)
+        elif now >= self.leftovers_kill_at and self.kill_again_at == NEVER:
+            self._kill()
+        self.look_at = now + LOOK_FOR_LEFTOVERS_S
+
+    # ---- the watcher
+
+    def _tell_watcher(self, line: bytes) -> None:
+        try:
+            os.write(self.pet_fd, line)
+        except (BrokenPipeError, BlockingIOError):
+            return  # it is gone, which its other pipe says, or it is stopped, and no worse off for old news
+
+    def _watcher_died(self, fd: int) -> None:
+        """Have another one."""
+        self.loop.off(fd)
+        os.close(fd)
+        os.close(self.pet_fd)
+        self.tree.spare.discard(self.watcher)
+        if self.watchers >= WATCHERS_MAX:
+            self.pet_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            self.attempt.shut_down(f"its watcher was killed {self.watchers} times", now=boottime())
+            return
+        from coordd.runner.rewatch import start_watcher
+
+        watch = {
+            "runner": os.getpid(),
+            "runner_start_ticks": kernel.start_ticks(os.getpid()),
+            "session": self.program.pid,
+            "cgroup": self.tree.cgroup,
+            "deadline": self.attempt.deadline,
+            "petted": self.attempt.phase not in (core.WAITING, core.GATING),
+        }
+        self.watchers += 1
+        self.childless = False
+        self.watcher, life_fd, self.pet_fd = start_watcher(self.boot, self.spec, watch)
+        os.set_blocking(self.pet_fd, False)
+        self.tree.spare.add(self.watcher)
+        self.loop.on(life_fd, self._watcher_died)
+        self._say_who()

@@ -1,0 +1,65 @@
+"""The program's output: into a file that is bounded, with its last lines at hand."""
+
+import os
+
+# How much of the end is kept in memory, and how much of it goes into a fact.
+TAIL_BYTES = 8192
+LINES_MAX = 20
+LINE_LENGTH_MAX = 500
+
+# One read of the program's output.
+READ_BYTES = 65536
+
+
+class Log:
+    """Appends to ``path``; at half of ``bytes_max`` that file becomes ``path``.old and a new one is begun."""
+
+    def __init__(self, path: str, bytes_max: int) -> None:
+        self.path = path
+        self.half = max(1, bytes_max // 2)
+        self.failure = ""  # why a part of the output is missing from the file
+        self.tail = b""
+        self._fd = -1
+        self._size = 0
+        self._open()
+
+    def write(self, data: bytes) -> None:
+        """Take a piece of output. A full disk loses output, never the run; ``failure`` then says so."""
+        self.tail = (self.tail + data)[-TAIL_BYTES:]
+        while data:
+            if self._size >= self.half:
+                self._rotate()
+            if self._fd < 0:
+                return
+            piece = data[: self.half - self._size]
+            try:
+                written = os.write(self._fd, piece)
+            except OSError as exc:
+                self.failure = f"{self.path}: {exc.strerror}"
+                return
+            self._size += written
+            data = data[written:]
+
+    def lines(self) -> "list[str]":
+        """The last lines of the output."""
+        text = self.tail.decode(errors="replace")
+        return [line[:LINE_LENGTH_MAX] for line in text.splitlines()[-LINES_MAX:]]
+
+    def _open(self) -> None:
+        try:
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self._size = os.fstat(self._fd).st_size
+        except OSError as exc:
+            self._fd = -1
+            self.failure = f"{self.path}: {exc.strerror}"
+
+    def _rotate(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        try:
+            os.replace(self.path, f"{self.path}.old")
+        except OSError as exc:
+            self.failure = f"{self.path}: {exc.strerror}"
+            self._fd = -1
+            return
+        self._open()

@@ -1,0 +1,109 @@
+"""The program itself: forked early, held back by a pipe, executed when the gate has said so."""
+
+import os
+
+from coordd.runner import kernel
+
+# The word that lets the program go; anything else, the end of the pipe above all, means: do not.
+GO = b"g"
+
+
+class Program:
+    """A child of the runner that is about to execute, or has executed, the program."""
+
+    def __init__(self, argv: "list[str]", env: "dict[str, str]", cwd: str, cgroup: str) -> None:
+        """Fork it. It leads a session of its own, and waits.
+
+        ``cgroup`` is where it is to be born, if the kernel lets us; ``in_cgroup`` says whether it was.
+        """
+        self.exit_code: int | None = None
+        held, self._release = os.pipe()
+        self.status_fd, status = os.pipe()
+        self.output_fd, output = os.pipe()
+        parent = os.getpid()
+        self.in_cgroup = False
+        self.pid = -1
+        if cgroup:
+            try:
+                os.mkdir(cgroup, 0o755)
+                self.pid = kernel.fork_into(cgroup)
+                self.in_cgroup = self.pid >= 0
+                if not self.in_cgroup:
+                    os.rmdir(cgroup)
+            except OSError:
+                self.pid = -1  # no cgroup for us: descent, session and nonce must do
+        if self.pid < 0:
+            self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._release)
+            _be_the_program(argv, env, cwd, held, status, output, parent)
+        os.close(held)
+        os.close(status)
+        os.close(output)
+        os.set_blocking(self.output_fd, False)
+        os.set_blocking(self.status_fd, False)
+
+    def release(self) -> bool:
+        """Let it execute; False when it is not there any more."""
+        try:
+            os.write(self._release, GO)
+            return True
+        except BrokenPipeError:
+            return False
+        finally:
+            os.close(self._release)
+            self._release = -1
+
+    def discard(self) -> None:
+        """It is never to be executed."""
+        if self._release >= 0:
+            os.close(self._release)
+            self._release = -1
+
+    def failure(self) -> "str | None":
+        """Why it could not be executed; "" once it has been; None while that is not known."""
+        try:
+            return os.read(self.status_fd, 4096).decode(errors="replace")
+        except BlockingIOError:
+            return None
+
+
+def _be_the_program(
+    argv: "list[str]", env: "dict[str, str]", cwd: str, held: int, status: int, output: int, parent: int
+) -> None:
+    """In the child: get ready, wait for the word, become the program. Never returns."""
+    try:
+        os.setsid()
+        kernel.die_with_parent(kernel.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(126)
+        kernel.reset_signals()
+        null = os.open(os.devnull, os.O_RDONLY)
+        for fd, target in ((null, 0), (output, 1), (output, 2)):
+            os.dup2(fd, target, inheritable=True)
+        what = f"enter {cwd}"
+        if cwd:
+            os.chdir(cwd)
+        if os.read(held, 1) != GO:
+            os._exit(126)
+        what = f"execute {argv[0]}"
+        _execute(argv, env)
+    except OSError as exc:
+        os.write(status, f"cannot {what}: {exc.strerror}".encode())
+    finally:
+        os._exit(127)
+
+
+def _execute(argv: "list[str]", env: "dict[str, str]") -> None:
+    """os.execvpe, less the modules that it imports."""
+    if "/" in argv[0]:
+        os.execve(argv[0], argv, env)
+    failed: OSError = FileNotFoundError(2, "No such file or directory")
+    for directory in env.get("PATH", os.defpath).split(":"):
+        try:
+            os.execve(f"{directory}/{argv[0]}", argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as exc:
+            failed = exc
+    raise failed

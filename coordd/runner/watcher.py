@@ -1,0 +1,231 @@
+"""The watcher: ends everything when the runner is gone without a word, or has stopped moving.
+
+It needs so little that nothing should ever happen to it: it reads a pipe and looks at a clock.
+"""
+
+import os
+import select
+
+from coordd.core.attempt import watcher_kill_at
+from coordd.core.rows import FAILURE, LOST, RETRY, Answer
+from coordd.runner import kernel
+from coordd.runner.asker import Asker
+from coordd.runner.facts import FACT_FILE, Facts
+from coordd.runner.kernel import SIGKILL, SIGTERM, boottime
+from coordd.runner.tree import Tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# CLOCK_BOOTTIME may have run on while a poll slept (suspend): look at least this often.
+LOOK_S = 1.0
+
+# A runner that has said bye has nothing left to do.
+BYE_S = 5.0
+
+# Between two rounds of SIGKILL; it grows to the second.
+KILL_AGAIN_S = 0.02
+KILL_AGAIN_MAX_S = 0.5
+
+# Something that does not die (uninterruptible sleep) is not waited for longer; nothing is reported then.
+KILL_LIMIT_S = 600.0
+
+# How long the ledger is told; after that the daemon goes on from the files, and the lease lapses anyway.
+REPORT_LIMIT_S = 60.0
+REPORT_AGAIN_S = 0.2
+
+
+class Watcher:
+    """Watches one runner."""
+
+    def __init__(self, spec: "dict[str, Any]", tree: Tree, runner: int, pet_fd: int, runner_start_ticks: int) -> None:
+        self.spec = spec
+        self.tree = tree
+        self.runner = runner
+        self.runner_start_ticks = runner_start_ticks
+        self.pet_fd = pet_fd
+        self.deadline: float = spec["deadline"]
+        self.petted = False  # the runner may have executed the program
+        self.said_bye = False
+        self.gone = False
+        self._rest = b""
+        self._terminated = False
+        os.set_blocking(pet_fd, False)
+
+    def run(self) -> None:
+        """Until the runner says bye, or everything is ended."""
+        wake_fd = kernel.take_signals(self._terminate)
+        poll = select.poll()
+        poll.register(self.pet_fd, select.POLLIN)
+        poll.register(wake_fd, select.POLLIN)
+        while True:
+            self._reap()
+            if self.said_bye:
+                break
+            if self.gone:
+                self._end_everything("the runner died")
+                return
+            left_s = self._kill_at() - boottime()
+            if left_s <= 0:
+                self._end_everything("the runner stopped moving, its lease was about to end")
+                return
+            for fd, _ in poll.poll(int(min(left_s, LOOK_S) * 1000 + 0.999)):
+                if fd == wake_fd:
+                    self._woken(fd)
+                else:
+                    self._read()
+        self._see_off()
+
+    def _kill_at(self) -> float:
+        if self.petted and self.spec["on_lost"] == "hold":
+            return float("inf")
+        return watcher_kill_at(self.deadline, self.spec["kill_grace_s"])
+
+    def _terminate(self) -> None:
+        self._terminated = True
+
+    def _woken(self, fd: int) -> None:
+        os.read(fd, 4096)
+        if self._terminated and self._runner_is_ours():
+            self._terminated = False
+            self._signal_runner(SIGTERM)  # it ends the job and reports; we go when it does
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self.pet_fd, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self.gone = True
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            words = line.split()
+            if words[0] == b"pet":
+                self.deadline = float(words[1])
+                self.tree.session = int(words[2])
+                self.petted = True
+            elif words[0] == b"bye":
+                self.said_bye = True
+
+    def _reap(self) -> None:
+        """Collect what has died; as a subreaper we get the runner's orphans too."""
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.runner:
+                self.gone = True
+                self.tree.spare.discard(pid)
+                self._read()  # its last words
+
+    def _signal_runner(self, number: int) -> None:
+        assert self.runner > 1
+        try:
+            os.kill(self.runner, number)
+        except ProcessLookupError:
+            self.gone = True
+
+    def _see_off(self) -> None:
+        """It said bye: let it go, and make sure that it leaves nothing."""
+        limit = boottime() + BYE_S
+        while self._runner_is_ours() and boottime() < limit:
+            self._wait(KILL_AGAIN_S)
+        self._kill_everything()
+
+    # ---- ending everything
+
+    def _end_everything(self, why: str) -> None:
+        left = self._kill_everything()
+        facts = Facts(self.spec["directory"])
+        if left:
+            facts.append("ended", sync=True, state="", reason=f"{why}; these cannot be killed: {left}", watcher=True)
+            return
+        said = self._last_said()
+        if said is None:
+            # Without a pet the runner never had leave to execute anything.
+            state = LOST if self.petted else RETRY
+            said = {"state": state, "exit_code": None, "reason": why, "application_id": self._application_id()}
+            facts.append("ended" if self.petted else "refused", sync=True, watcher=True, lines=[], **said)
+        if said["state"]:
+            self._report(facts, said)
+
+    def _kill_everything(self) -> "list[int]":
+        """Kill until nothing is left; returns what cannot be killed."""
+        limit = boottime() + KILL_LIMIT_S
+        pause_s = KILL_AGAIN_S
+        while True:
+            if self._runner_is_ours():
+                self._signal_runner(SIGKILL)  # first, so that it starts nothing more
+            else:
+                self.gone = True
+                self.tree.spare.discard(self.runner)  # before anything descends from whoever has its pid by now
+            self.tree.signal(SIGKILL)
+            self._wait(pause_s)
+            if self.gone:
+                left = self.tree.members()
+                if not left and not self.tree.populated():
+                    self.tree.remove_cgroup()
+                    return []
+                if boottime() >= limit:
+                    return left or [0]
+            pause_s = min(pause_s * 2, KILL_AGAIN_MAX_S)
+
+    def _runner_is_ours(self) -> bool:
+        """The runner lives, and its pid has not become another process's."""
+        return not self.gone and kernel.start_ticks(self.runner) == self.runner_start_ticks != 0
+
+    def _wait(self, seconds: float) -> None:
+        select.poll().poll(int(seconds * 1000))
+        self._reap()
+
+    def _facts(self) -> "list[dict[str, Any]]":
+        import json
+
+        with open(f"{self.spec['directory']}/{FACT_FILE}", "rb") as file:
+            lines = file.read().split(b"\n")
+        facts = []
+        for line in lines:
+            try:
+                facts.append(json.loads(line))
+            except ValueError:
+                continue  # torn: the runner died while it wrote
+        return facts
+
+    def _last_said(self) -> "dict[str, Any] | None":
+        """How the runner itself says that it ended: it may have died between that and its report."""
+        said = None
+        for fact in self._facts():
+            if fact["fact"] in ("ended", "refused"):
+                said = fact
+            elif fact["fact"] == "reported" and said is not None:
+                return {"state": ""}  # nothing is left to say
+        return said
+
+    def _application_id(self) -> str:
+        for fact in self._facts():
+            if fact["fact"] == "application":
+                return str(fact["application_id"])
+        return ""
+
+    def _report(self, facts: Facts, said: "dict[str, Any]") -> None:
+        """Tell the ledger, so that nobody has to wait for the lease."""
+        spec = self.spec
+        final = bool(said.get("final")) and said["state"] == FAILURE
+        args = (
+            spec["run"], spec["attempt"], spec["token"], spec["nonce"],
+            said["state"], said["exit_code"], said["reason"], said["application_id"], final,
+        )  # fmt: skip
+        limit = boottime() + REPORT_LIMIT_S
+        answer: Answer | None = None
+        asker = Asker(spec["ledger"], spec["ledger_timeout_s"])
+        while answer is None and boottime() < limit:
+            answer = asker.call("report", args)
+            if answer is None:
+                self._wait(REPORT_AGAIN_S)
+        if answer is not None:
+            facts.append("reported", state=said["state"], answer=answer.word, watcher=True)

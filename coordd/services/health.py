@@ -1,0 +1,120 @@
+"""Health: one line for `systemctl status`, and WATCHDOG=1 only after proof that everything still moves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from coordd.ports import Notifier
+from coordd.services.driver import Driver
+from coordd.services.ledger import LedgerService, boottime
+from coordd.services.methods import active_jobs
+
+log = structlog.get_logger("health")
+
+# How often the state is looked at; the watchdog asks for more where it is shorter.
+LOOK_S = 2.0
+
+# A timer of the core that is this much overdue means that the core does not move.
+OVERDUE_S = 5.0
+
+# The control socket must answer our own ping within this.
+PING_S = 2.0
+
+# Old files and rows are cleared away this often.
+CLEAN_S = 3600.0
+
+
+class Health:
+    """Looks at the daemon from inside."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        ledger: LedgerService,
+        notifier: Notifier,
+        *,
+        control_path: str,
+        check_launch: Callable[[], dict[str, str]],
+        clean: Callable[[], None],
+    ) -> None:
+        self._driver = driver
+        self._ledger = ledger
+        self._notifier = notifier
+        self._control_path = control_path
+        self._check_launch = check_launch
+        self._clean = clean
+        self._said = ""
+        self.stuck = ""
+
+    async def run(self) -> None:
+        """Look for ever."""
+        every_s = min(LOOK_S, (self._notifier.watchdog_s or 3 * LOOK_S) / 3)
+        next_launch_check = next_clean = 0.0
+        while True:
+            now = boottime()
+            if now >= next_launch_check:
+                self._driver.node.ctx.launch_problems = await trio.to_thread.run_sync(self._check_launch)
+                next_launch_check = now + 30.0
+            if now >= next_clean:
+                await trio.to_thread.run_sync(self._clean)
+                next_clean = now + CLEAN_S
+            self._driver.node.ctx.loadavg = tuple(round(x, 2) for x in os.getloadavg())  # type: ignore[assignment]
+            self._driver.probe_journal()
+            self.say()
+            if self._notifier.watchdog_s is not None:
+                self.stuck = await self._proof()
+                if self.stuck:
+                    log.error("watchdog.withheld", reason=self.stuck)
+                else:
+                    self._notifier.notify("WATCHDOG=1")
+            await trio.sleep(every_s)
+
+    def say(self) -> None:
+        """STATUS=, when it has changed."""
+        line = self.line()
+        if line != self._said:
+            self._said = line
+            self._notifier.notify(f"STATUS={line}")
+
+    def line(self) -> str:
+        """One line that a person can read."""
+        node = self._driver.node
+        counts = node.ctx.membership.count()
+        runs = len(node.pursuits.running)
+        jobs = active_jobs(node.pursuits)
+        parts = [
+            node.ctx.state,
+            f"{counts['alive']} node{'s' if counts['alive'] != 1 else ''} alive",
+            f"{runs} run{'s' if runs != 1 else ''} active" + (f" ({jobs})" if jobs else ""),
+        ]
+        if self._ledger.state != "connected":
+            parts.append("ledger unavailable: nothing new starts")
+        if node.ctx.impaired:
+            parts.append(node.ctx.impaired)
+        parts.append("breakers closed")
+        return " · ".join(parts)
+
+    async def _proof(self) -> str:
+        """What does not move; "" when all does."""
+        overdue_s = boottime() - self._driver.node.timer_at()
+        if overdue_s > OVERDUE_S:
+            return f"the core's timer is {overdue_s:.0f} s overdue"
+        if self._driver.bus.state not in ("connected", "starting"):
+            log.warning("bus.down", state=self._driver.bus.state)  # no reason to restart: runs launch without it
+        with trio.move_on_after(PING_S) as scope:
+            try:
+                await self._ping()
+            except OSError as exc:
+                return f"the control socket does not answer: {exc}"
+        return "the control socket does not answer" if scope.cancelled_caught else ""
+
+    async def _ping(self) -> None:
+        stream = await trio.open_unix_socket(self._control_path)
+        async with stream:
+            await stream.send_all(b'{"id":1,"method":"ping"}\n')
+            if not await stream.receive_some(1024):
+                raise OSError("closed")

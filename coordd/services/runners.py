@@ -1,0 +1,199 @@
+"""The runners of this node: started for granted attempts, listened to, re-adopted, buried.
+
+A runner is a process of its own and needs no daemon. What it says it appends to its facts; this service reads
+them, whether they were written a millisecond ago or before the daemon was restarted.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import trio
+
+from coordd.core.ready import Launch
+from coordd.errors import CoorddError, UnavailableError
+from coordd.ports import Launcher
+from coordd.services.driver import Driver
+
+log = structlog.get_logger("runners")
+
+# Facts are looked for at least this often, should a poke be lost.
+LOOK_S = 1.0
+
+# Directories of attempts whose end is known are kept this many looks for the runner to say its last word.
+LINGER_LOOKS = 5
+
+
+class Runner:
+    """One runner, as the daemon knows it."""
+
+    __slots__ = (
+        "application_id", "buried", "directory", "ended", "launch", "linger", "read", "reported", "started_at", "waits",
+    )  # fmt: skip
+
+    def __init__(self, directory: str, launch: Launch, waits: bool) -> None:
+        self.directory = directory
+        self.launch = launch
+        self.waits = waits
+        self.read = 0  # facts that have been taken in
+        self.started_at = 0.0
+        self.application_id = ""
+        self.ended = False
+        self.reported = False
+        self.buried = False
+        self.linger = LINGER_LOOKS
+
+
+class Runners:
+    """Every runner of this node."""
+
+    def __init__(self, launcher: Launcher, build: Callable[[Launch], dict[str, Any]], poke_path: str) -> None:
+        self._launcher = launcher
+        self._build = build
+        self._poke_path = poke_path
+        self.driver: Driver  # set by the composition root: the two need each other
+        self.runners: dict[str, Runner] = {}
+
+    # ---- what the driver asks for
+
+    def launch(self, launch: Launch) -> None:
+        """Start the runner of a granted attempt."""
+        job = self.driver.node.ctx.jobs.get(launch.job)
+        try:
+            directory = self._launcher.start(self._build(launch))
+        except CoorddError as exc:
+            log.error("runner.not_started", run=launch.run, attempt=launch.attempt, reason=str(exc))
+            self.driver.node.launch_failed(launch, str(exc), self.driver.now())
+            return
+        self.runners[directory] = Runner(directory, launch, waits=bool(job and job.waits))
+
+    def cancel(self, run: str, reason: str) -> None:
+        """Tell the runner of a run to end it, if it is here."""
+        for runner in self.runners.values():
+            if runner.launch.run == run and not runner.ended:
+                self._launcher.command(runner.directory, "cancel", reason)
+
+    # ---- life
+
+    def adopt(self) -> int:
+        """Find the runners of an earlier daemon, before the node takes part; returns how many live on."""
+        alive = 0
+        for directory in self._launcher.scan():
+            try:
+                spec = self._launcher.spec(directory)
+                launch = Launch(
+                    spec["run"], spec["job"], spec["attempt"], spec["token"], spec["nonce"], spec["fire_at"],
+                    spec.get("args", "{}"), spec["deadline"], spec["lease_s"],
+                )  # fmt: skip
+            except (UnavailableError, KeyError) as exc:
+                log.error("runner.not_adopted", directory=directory, reason=str(exc))
+                continue
+            runner = self.runners[directory] = Runner(directory, launch, waits=bool(spec.get("waits")))
+            if not self._ended(directory):
+                alive += 1
+                self.driver.node.runner_adopted(launch.run, launch.job, launch.attempt, launch.token, runner.waits)
+                log.info("runner.adopted", run=launch.run, attempt=launch.attempt, directory=directory)
+        return alive
+
+    async def run(self) -> None:
+        """Listen for pokes, and look by itself now and then."""
+        sock = self._bind()
+        try:
+            while True:
+                with trio.move_on_after(LOOK_S):
+                    await trio.lowlevel.wait_readable(sock)
+                    for directory in self._pokes(sock):
+                        runner = self.runners.get(directory)
+                        if runner is not None:
+                            self._take_in(runner)
+                    continue
+                self._look()
+        finally:
+            sock.close()
+
+    # ---- single steps
+
+    def _bind(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        if os.path.exists(self._poke_path):
+            os.unlink(self._poke_path)
+        sock.bind(self._poke_path)
+        os.chmod(self._poke_path, 0o600)
+        return sock
+
+    def _pokes(self, sock: socket.socket) -> set[str]:
+        names: set[str] = set()
+        while len(names) < 256:  # a bounded burst; the rest is readable at once again
+            try:
+                names.add(sock.recv(4096).decode(errors="replace"))
+            except BlockingIOError:
+                break
+        return {directory for directory in self.runners if os.path.basename(directory) in names or directory in names}
+
+    def _look(self) -> None:
+        self._launcher.reap()
+        for runner in list(self.runners.values()):
+            self._take_in(runner)
+            if runner.ended:
+                self._maybe_forget(runner)
+            elif not runner.buried and not self._launcher.alive(runner.directory):
+                self._take_in(runner)  # its last words may just have been written
+                if not runner.ended:
+                    self._bury(runner)
+
+    def _take_in(self, runner: Runner) -> None:
+        facts = self._launcher.facts(runner.directory)
+        for fact in facts[runner.read :]:
+            runner.read += 1
+            self._fact(runner, fact)
+        if runner.reported:
+            self._maybe_forget(runner)
+
+    def _fact(self, runner: Runner, fact: dict[str, Any]) -> None:
+        driver, launch = self.driver, runner.launch
+        what = fact.get("fact")
+        if what == "started":
+            runner.started_at = float(fact.get("at", 0.0))
+            driver.feed(driver.node.runner_started, launch)
+        elif what == "application":
+            runner.application_id = str(fact.get("application_id", ""))
+        elif what in ("ended", "refused") and not runner.ended:
+            runner.ended = True
+            runtime_s = float(fact["at"]) - runner.started_at if runner.started_at else None
+            driver.feed(
+                driver.node.runner_ended, launch, str(fact.get("state", "retry")), fact.get("exit_code"),
+                str(fact.get("reason", "")), str(fact.get("application_id") or runner.application_id), runtime_s,
+            )  # fmt: skip
+        elif what == "reported":
+            runner.reported = True
+
+    def _ended(self, directory: str) -> bool:
+        return any(fact.get("fact") in ("ended", "refused") for fact in self._launcher.facts(directory))
+
+    def _maybe_forget(self, runner: Runner) -> None:
+        """Once the ledger knows and the process is gone, nothing more is to be learnt from the directory."""
+        if self._launcher.alive(runner.directory):
+            return
+        if not runner.reported and runner.launch.run in self.driver.node.pursuits.pursuits:
+            return  # the ledger does not know yet: the node reports it with the next sweep
+        if not runner.ended:
+            runner.linger -= 1
+            if runner.linger > 0:
+                return
+            self.driver.feed(self.driver.node.runner_gone, runner.launch)
+        self.runners.pop(runner.directory, None)
+        self._launcher.forget(runner.directory)
+
+    def _bury(self, runner: Runner) -> None:
+        """It died, and its watcher too, without a last word: see to it that nothing of it is left."""
+        runner.buried = True
+        log.warning("runner.vanished", run=runner.launch.run, attempt=runner.launch.attempt)
+        try:
+            self._launcher.bury(runner.directory)
+        except UnavailableError as exc:
+            runner.buried = False
+            log.error("runner.not_buried", run=runner.launch.run, reason=str(exc))

@@ -1,0 +1,57 @@
+"""What the contract suites share: one ledger of each kind, over a clock that only moves when told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ledger_calls import FakeClock, Nodes
+
+from coordd.adapters.memory import MemoryLedger
+from coordd.adapters.sqlite_ledger import SqliteLedger
+from coordd.ports import Ledger
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def make_ledger(tmp_path: Path, clock: FakeClock) -> Iterator[Callable[[str], Ledger]]:
+    made: list[Ledger] = []
+
+    def make(kind: str) -> Ledger:
+        if kind == "memory":
+            made.append(MemoryLedger(clock))
+        else:
+            made.append(SqliteLedger(f"sqlite:///{tmp_path}/ledger.db", clock=clock))
+        return made[-1]
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def nodes(request: pytest.FixtureRequest, make_ledger: Callable[[str], Ledger], clock: FakeClock) -> Nodes:
+    return Nodes(make_ledger(request.param), clock)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return f"{tmp_path}/ledger.db"
+
+
+@pytest.fixture
+def open_ledger(path: str, clock: FakeClock) -> Iterator[Callable[..., Nodes]]:
+    made: list[SqliteLedger] = []
+
+    def make(where: str = path, timeout_s: float = 0.2) -> Nodes:
+        made.append(SqliteLedger(where, timeout_s, clock=clock))
+        return Nodes(made[-1], clock)
+
+    yield make
+    for ledger in made:
+        ledger.close()

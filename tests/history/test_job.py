@@ -1,0 +1,75 @@
+"""The driver as spark-submit runs it: by its path, from elsewhere, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+from history.journals import busy_day
+from pyspark.sql import SparkSession
+
+from coordd.core.state import merge
+from coordd.history import job
+
+RUN_TIMEOUT_S = 240
+DRIVER = os.path.abspath(job.__file__)
+
+
+def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: SparkSession) -> None:
+    cluster = busy_day(seed=21, runs=8)
+    paths = cluster.write(str(tmp_path / "journals"))
+    with open(os.path.join(paths[0], "current.jsonl"), "ab") as current:
+        current.write(b'{"type":"task-sta')
+    output, report = tmp_path / "out", tmp_path / "report.html"
+    environ = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYSPARK_PYTHON": sys.executable,
+        "COORDD_JOB": "history", "COORDD_RUN": "history@1", "COORDD_TOKEN": "17", "COORDD_ATTEMPT": "1",
+    }  # fmt: skip
+    if "JAVA_HOME" in os.environ:
+        environ["JAVA_HOME"] = os.environ["JAVA_HOME"]
+    submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
+    done = subprocess.run(
+        [
+            submit, "--master", "local[2]", "--conf", "spark.ui.enabled=false",
+            "--driver-java-options", "-XX:TieredStopAtLevel=1", DRIVER,
+            "--journals", *paths, "--output", str(output), "--report", str(report), "--pause-s", "0.1",
+        ],
+        env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "pausing for 0.1 s in a Spark task" in done.stdout
+    counts = {name: spark.read.parquet(f"file://{output}/{name}").count() for name in job.TABLES}
+    reference = merge(cluster.records())
+    launches = sum(record["type"] == "task-started" for record in cluster.records())
+    assert (counts["events"], counts["runs"]) == (len(cluster.records()), len(reference))
+    assert (counts["attempts"], counts["corrupt"]) == (launches, 1)
+    states = {row.uuid: row.state for row in spark.read.parquet(f"file://{output}/runs").collect()}
+    assert states == {uuid: run.state for uuid, run in reference.items()}
+    page = report.read_text(encoding="utf-8")
+    assert page == (output / "report.html").read_text(encoding="utf-8")
+    assert "history@1" in page
+    left = sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".out"))
+    assert left == [".out.staging-lock"]
+
+
+def test_nothing_to_read_is_one_sentence_and_exit_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert job.main(["--journals", str(tmp_path / "none"), "--output", str(tmp_path / "out")]) == 1
+    assert "no journal segments (*.jsonl)" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_it_imports_nothing_of_the_daemon() -> None:
+    code = (
+        "import sys; import coordd.history.job;"
+        "print(sorted({'trio', 'structlog', 'click', 'coordd.daemon', 'coordd.config'} & set(sys.modules)))"
+    )
+    root = os.path.dirname(os.path.dirname(os.path.dirname(DRIVER)))
+    environ = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,191 @@
+"""Output appears in one step, a zombie's never; journals that are being written are read from a still picture."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from coordd.errors import ConfigError, RefusedError, UnavailableError
+from coordd.history import publishing
+from coordd.history.publishing import Owner, Staging, snapshot, write_file
+
+
+def owner(token: int, attempt: int = 0, job: str = "history") -> Owner:
+    return Owner(job=job, run="history@1", attempt=attempt, token=token, node="edge-1.7")
+
+
+def publish(output: Path, by: Owner, text: str) -> None:
+    with Staging(str(output), by) as staging:
+        write_file(os.path.join(staging.path, "runs"), text)
+        staging.publish()
+
+
+def test_nothing_is_there_before_it_is_published(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with Staging(str(output), owner(5)) as staging:
+        assert "5-0" in staging.path
+        write_file(os.path.join(staging.path, "runs"), "half")
+        assert not output.exists()
+        staging.publish()
+        assert (output / "runs").read_text() == "half"
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == ["out"]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_rerun_replaces_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
+    if not exchange:
+        monkeypatch.setattr(publishing, "_exchange", lambda *_: False)
+    output = tmp_path / "out"
+    publish(output, owner(5), "old")
+    (output / "only in the old one").write_text("")
+    publish(output, owner(6), "new")
+    assert (output / "runs").read_text() == "new"
+    assert not (output / "only in the old one").exists()
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == ["out"]
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    publish(output, owner(5), "old")
+    with pytest.raises(OSError, match="disk full"), Staging(str(output), owner(6)):
+        raise OSError("disk full")
+    assert (output / "runs").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == ["out"]
+
+
+def test_a_zombie_is_refused(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with Staging(str(output), owner(5)) as zombie:
+        publish(output, owner(6, attempt=1), "the successor's")
+        assert not os.path.exists(zombie.path), "what an older attempt has staged is cleared away"
+        os.makedirs(zombie.path)
+        with pytest.raises(RefusedError, match="token 6; ours is 5") as refused:
+            zombie.publish()
+    assert refused.value.kind == "stale"
+    assert (output / "runs").read_text() == "the successor's"
+
+
+def test_tokens_of_another_job_and_runs_by_hand_do_not_compare(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    publish(output, owner(6), "1")
+    publish(output, owner(5, job="other"), "2")
+    publish(output, Owner(), "3")
+    publish(output, owner(5), "4")
+    assert (output / "runs").read_text() == "4"
+
+
+def test_a_directory_with_other_things_in_it_is_never_replaced(tmp_path: Path) -> None:
+    output = tmp_path / "home"
+    output.mkdir()
+    (output / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="holds other files"):
+        publish(output, owner(5), "x")
+    assert (output / "thesis.tex").read_text() == "years of work"
+
+
+def test_an_output_that_is_a_file_or_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="not a directory"):
+        publish(tmp_path / "file", owner(5), "x")
+    with pytest.raises(ConfigError, match="not available in this version"):
+        Staging("hdfs://name/out", owner(5))
+
+
+def test_waiting_for_another_publisher_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "LOCK_TIMEOUT_S", 0.0)
+    with open(tmp_path / ".out.staging-lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UnavailableError, match="another process has held"):
+            publish(tmp_path / "out", owner(5), "x")
+    publish(tmp_path / "out", owner(5), "x")
+
+
+def journal(path: Path, **segments: str) -> Path:
+    path.mkdir(parents=True)
+    for name, text in segments.items():
+        (path / f"{name}.jsonl").write_text(text)
+    return path
+
+
+def contents(paths: list[str]) -> list[str]:
+    return [Path(path.removeprefix("file://")).read_text() for path in paths]
+
+
+def test_the_picture_stays_as_it_was_taken(tmp_path: Path) -> None:
+    one = journal(tmp_path / "edge-1", **{"00000001": "closed\n", "current": "open\n"})
+    picture = snapshot([str(one)], str(tmp_path / "picture"))
+    with open(one / "current.jsonl", "a") as current:
+        current.write("more\n")
+    (one / "00000001.jsonl").unlink()
+    assert contents(picture.paths) == ["closed\n", "open\n"]
+    assert picture.size == len("closed\nopen\n")
+
+
+def test_directories_globs_files_and_uris(tmp_path: Path) -> None:
+    journal(tmp_path / "edge-1", current="a")
+    two = journal(tmp_path / "edge-2", current="b")
+    (two / "torn-1.bytes").write_text("not a segment")
+    by_glob = snapshot([str(tmp_path / "edge-*")], str(tmp_path / "p1"))
+    assert contents(by_glob.paths) == ["a", "b"]
+    assert contents(snapshot([f"file://{two}/current.jsonl"], str(tmp_path / "p2")).paths) == ["b"]
+    mixed = snapshot([str(two), "hdfs://name/journals/"], str(tmp_path / "p3"))
+    assert mixed.paths[1:] == ["hdfs://name/journals/*.jsonl"]
+    assert mixed.size is None
+
+
+def test_no_journal_at_all_is_said_clearly(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no journal segments"):
+        snapshot([str(tmp_path / "nothing")], str(tmp_path / "picture"))
+
+
+def test_a_segment_that_is_closed_meanwhile_is_found_under_its_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = journal(tmp_path / "edge-1", current="a")
+    take = publishing._take
+
+    def close_it_first(path: str, target: str, number: int) -> str:
+        if (one / "current.jsonl").exists():
+            (one / "current.jsonl").rename(one / "00000001.jsonl")
+        return take(path, target, number)
+
+    monkeypatch.setattr(publishing, "_take", close_it_first)
+    assert contents(snapshot([str(one)], str(tmp_path / "picture")).paths) == ["a"]
+
+
+def test_names_that_never_settle_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = journal(tmp_path / "edge-1", current="a")
+
+    def gone(path: str, *_: object) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(publishing, "_take", gone)
+    with pytest.raises(UnavailableError, match="kept changing names"):
+        snapshot([str(one)], str(tmp_path / "picture"))
+
+
+def test_across_file_systems_segments_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another device")
+
+    monkeypatch.setattr(os, "link", no_link)
+    one = journal(tmp_path / "edge-1", **{"00000001": "a"})
+    assert contents(snapshot([str(one)], str(tmp_path / "picture")).paths) == ["a"]
+
+
+def test_the_owner_is_read_from_the_environment() -> None:
+    environ = {
+        "COORDD_RUN": "h@1",
+        "COORDD_JOB": "h",
+        "COORDD_TOKEN": "17",
+        "COORDD_ATTEMPT": "2",
+        "COORDD_NODE": "a.1",
+    }
+    assert Owner.of(environ) == Owner("h", "h@1", 2, 17, "a.1")
+    assert Owner.of({}) == Owner()
+    with pytest.raises(ConfigError, match="whole numbers"):
+        Owner.of({"COORDD_TOKEN": "x"})

@@ -1,0 +1,211 @@
+"""From a job to an argv and an environment."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordd.adapters.spark import Grant, Program, Site, build, find_java, find_submit, pip_spark_home, read_env_file
+from coordd.core.job import Command, Job, SparkSubmit, run_tag
+from coordd.errors import RefusedError, UnavailableError
+
+GRANT = Grant("nightly@2026-12-01T02:00:00Z", 1, 1700000000000001, "abcdef", "edge-1", 1796090400.0)
+
+
+def executable(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A machine with a Spark and a Java of its own, and a daemon that has secrets in its environment."""
+    executable(tmp_path / "spark/bin/spark-submit")
+    (tmp_path / "spark/jars").mkdir()
+    executable(tmp_path / "java/bin/java")
+    return {
+        "PATH": "/usr/bin:/bin", "HOME": "/home/etl", "USER": "etl", "LANG": "en_US.UTF-8",
+        "SPARK_HOME": str(tmp_path / "spark"), "JAVA_HOME": str(tmp_path / "java"),
+        "NOTIFY_SOCKET": "/run/notify", "WATCHDOG_USEC": "1", "CREDENTIALS_DIRECTORY": "/run/c", "DB_PASSWORD": "x",
+    }  # fmt: skip
+
+
+def spark(**fields: object) -> Job:
+    return Job(name="nightly", digest="d", launch=SparkSubmit("/jobs/app.py", **fields))  # type: ignore[arg-type]  # as in a job file
+
+
+def conf_of(argv: list[str]) -> dict[str, str]:
+    return dict(argv[i + 1].split("=", 1) for i, word in enumerate(argv) if word == "--conf")
+
+
+def option(argv: list[str], name: str) -> str:
+    return argv[argv.index(name) + 1]
+
+
+def test_a_whole_spark_job(environ: dict[str, str], tmp_path: Path) -> None:
+    job = spark(
+        args=("--day", "{day}", "two words", "$HOME;rm"), master="yarn", deploy_mode="cluster",
+        conf={"spark.executor.memory": "2g"}, py_files=("a.py", "b.zip"), files=("/f1", "/f2"), jars=("/j.jar",),
+        name="sales {day}", keytab="/k", principal="etl@EX", proxy_user="bob", properties_file="/p.conf",
+    )  # fmt: skip
+    program = build(job, Site(), GRANT, {"day": "2026-12-01"}, environ=environ)
+    assert program.argv == [
+        f"{tmp_path}/spark/bin/spark-submit", "--master", "yarn", "--deploy-mode", "cluster",
+        "--name", "sales 2026-12-01", "--properties-file", "/p.conf", "--py-files", "a.py,b.zip",
+        "--files", "/f1,/f2", "--jars", "/j.jar", "--keytab", "/k", "--principal", "etl@EX", "--proxy-user", "bob",
+        "--conf", "spark.coordd.attempt=1", "--conf", "spark.coordd.nonce=abcdef",
+        "--conf", "spark.coordd.run=nightly@2026-12-01T02:00:00Z",
+        "--conf", "spark.coordd.token=1700000000000001", "--conf", "spark.executor.memory=2g",
+        "--conf", f"spark.yarn.tags={run_tag(GRANT.run)}",
+        "/jobs/app.py", "--day", "2026-12-01", "two words", "$HOME;rm",
+    ]  # fmt: skip
+
+
+def test_the_environment_is_built_from_empty(environ: dict[str, str]) -> None:
+    site = Site(env={"HADOOP_CONF_DIR": "/etc/hadoop"}, socket="/run/coordd/coordd.sock")
+    program = build(spark(env={"TZ": "UTC"}), site, GRANT, {}, environ=environ)
+    assert program.env == {
+        **{name: environ[name] for name in ("PATH", "HOME", "USER", "LANG", "SPARK_HOME", "JAVA_HOME")},
+        "HADOOP_CONF_DIR": "/etc/hadoop", "TZ": "UTC",
+        "COORDD_RUN": GRANT.run, "COORDD_JOB": "nightly", "COORDD_ATTEMPT": "1", "COORDD_TOKEN": "1700000000000001",
+        "COORDD_NONCE": "abcdef", "COORDD_NODE": "edge-1", "COORDD_FIRE_TIME": "2026-12-01T02:00:00Z",
+        "COORDD_SOCKET": "/run/coordd/coordd.sock",
+    }  # fmt: skip
+
+
+def test_the_job_cannot_say_that_it_is_another(environ: dict[str, str]) -> None:
+    job = spark(env={"COORDD_TOKEN": "9"}, conf={"spark.coordd.token": "9", "spark.yarn.tags": "mine"})
+    program = build(job, Site(), GRANT, {}, environ=environ)
+    assert program.env["COORDD_TOKEN"] == "1700000000000001"
+    assert conf_of(program.argv)["spark.coordd.token"] == "1700000000000001"
+    assert conf_of(program.argv)["spark.yarn.tags"] == run_tag(GRANT.run)
+
+
+def test_the_job_overrides_the_site_which_overrides_its_file(environ: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "env"
+    file.write_text("# site\n\nexport A=file\nB='file b'\nC = file\n")
+    site = Site(env={"B": "site", "C": "site"}, env_file=str(file))
+    env = build(spark(env={"C": "job"}), site, GRANT, {}, environ=environ).env
+    assert (env["A"], env["B"], env["C"]) == ("file", "site", "job")
+    assert read_env_file(str(file))["B"] == "file b"
+
+
+@pytest.mark.parametrize("text", ["no equals sign\n", "9A=1\n", None])
+def test_an_env_file_that_cannot_be_used(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "env"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UnavailableError, match="spark.env_file"):
+        read_env_file(str(file))
+
+
+def test_kubernetes_drivers_carry_the_tag(environ: dict[str, str]) -> None:
+    label = "spark.kubernetes.driver.label.coordd-run"
+    program = build(spark(master="k8s://https://api"), Site(), GRANT, {}, environ=environ)
+    assert conf_of(program.argv)[label] == run_tag(GRANT.run)
+    assert label not in conf_of(build(spark(), Site(), GRANT, {}, environ=environ).argv)
+
+
+def test_the_site_master_is_the_default(environ: dict[str, str]) -> None:
+    assert option(build(spark(), Site(master="spark://m"), GRANT, {}, environ=environ).argv, "--master") == "spark://m"
+
+
+SECRETS = {
+    "spark.hadoop.fs.s3a.secret.key": "s3 \\cret\n", "spark.ssl.keyPassword": "pässword", "spark.my.token": " t",
+}  # fmt: skip
+
+
+def with_secrets(environ: dict[str, str], directory: str, **fields: object) -> Program:
+    return build(
+        spark(conf={**SECRETS, "spark.a": "b"}, **fields), Site(), GRANT, {}, directory=directory, environ=environ
+    )
+
+
+def test_secrets_are_in_a_file_and_not_in_the_argv(environ: dict[str, str], tmp_path: Path) -> None:
+    directory = tmp_path / "runs/attempt"
+    program = with_secrets(environ, str(directory))
+    assert not any(value.strip() in " ".join(program.argv) for value in SECRETS.values())
+    path = Path(option(program.argv, "--properties-file"))
+    assert path.parent == directory
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert path.read_text() == (
+        "spark.hadoop.fs.s3a.secret.key=s3 \\\\cret\\n\nspark.my.token=\\ t\nspark.ssl.keyPassword=pässword\n"
+    )
+    assert conf_of(program.argv)["spark.a"] == "b"
+
+
+@pytest.mark.parametrize("where", ["job", "defaults"])
+def test_secrets_do_not_hide_the_properties_that_were_there(
+    environ: dict[str, str], tmp_path: Path, where: str
+) -> None:
+    file = tmp_path / ("mine.conf" if where == "job" else "spark/conf/spark-defaults.conf")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("spark.x 1")
+    program = with_secrets(environ, str(tmp_path / "run"), properties_file=str(file) if where == "job" else "")
+    assert Path(option(program.argv, "--properties-file")).read_text().startswith("spark.x 1\nspark.hadoop")
+
+
+def test_a_dry_run_writes_nothing(environ: dict[str, str], tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    program = with_secrets(environ, "")
+    assert "secrets.properties" in option(program.argv, "--properties-file")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_command(environ: dict[str, str]) -> None:
+    job = Job(name="j", digest="d", launch=Command(("/bin/load", "{day}"), env={"A": "{day}"}, cwd="/data"))
+    del environ["JAVA_HOME"], environ["SPARK_HOME"]
+    program = build(job, Site(), GRANT, {"day": "1 2"}, environ=environ)
+    assert (program.argv, program.cwd, program.env["A"]) == (["/bin/load", "1 2"], "/data", "1 2")
+    assert program.env["COORDD_RUN"] == GRANT.run
+
+
+def test_a_placeholder_that_nothing_fills(environ: dict[str, str]) -> None:
+    with pytest.raises(RefusedError):
+        build(spark(args=("{day}",)), Site(), GRANT, {}, environ=environ)
+
+
+def test_where_spark_submit_is_looked_for(tmp_path: Path) -> None:
+    configured = executable(tmp_path / "opt/my-submit")
+    home = executable(tmp_path / "home/bin/spark-submit")
+    on_path = executable(tmp_path / "bin/spark-submit")
+    environ = {"SPARK_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "bin")}
+    assert find_submit(configured, environ) == configured
+    assert find_submit("", environ) == home
+    del environ["SPARK_HOME"]
+    assert find_submit("", environ) == on_path
+    assert find_submit("", {"PATH": ""}) == f"{pip_spark_home()}/bin/spark-submit"
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnavailableError, match=r"spark.submit: /no/such is not there"):
+        find_submit("/no/such", {})
+    with pytest.raises(UnavailableError, match="SPARK_HOME: /nowhere/bin/spark-submit is not there"):
+        find_submit("", {"SPARK_HOME": "/nowhere"})
+    file = tmp_path / "spark-submit"
+    file.touch(mode=0o644)
+    with pytest.raises(UnavailableError, match="may not be executed"):
+        find_submit(str(tmp_path), {}) if os.getuid() else find_submit(str(file), {})
+    monkeypatch.setattr("coordd.adapters.spark.pip_spark_home", lambda: "")
+    with pytest.raises(UnavailableError, match="no spark-submit"):
+        find_submit("", {"PATH": str(tmp_path / "empty")})
+    with pytest.raises(UnavailableError, match="no Java"):
+        find_java({"PATH": str(tmp_path / "empty")})
+    with pytest.raises(UnavailableError, match="JAVA_HOME"):
+        find_java({"JAVA_HOME": str(tmp_path / "empty")})
+
+
+def test_the_pip_package_runs_on_this_python(environ: dict[str, str]) -> None:
+    del environ["SPARK_HOME"]
+    env = build(spark(), Site(), GRANT, {}, environ=environ).env
+    assert env["PYSPARK_PYTHON"] == sys.executable
+    assert env["SPARK_HOME"] == pip_spark_home()
+    kept = build(spark(env={"PYSPARK_PYTHON": "/usr/bin/python3"}), Site(), GRANT, {}, environ=environ).env
+    assert kept["PYSPARK_PYTHON"] == "/usr/bin/python3"
