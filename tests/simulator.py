@@ -143,7 +143,7 @@ class World:
             at = rng.uniform(5, 30) if "late_join" in self.faults and host.index else rng.uniform(0, 0.5)
             self.at(at, self.boot, host)
         self._plan_triggers()
-        self._plan_faults()
+        self._plan_faults(narrowed=faults is not None)
 
     # ---- the world's machinery
 
@@ -339,7 +339,7 @@ class World:
         return {job.name: job for job in jobs}
 
     def _plan_triggers(self) -> None:
-        for number in range(self.rng.choice((6, 8, 12))):
+        for number in range(self.rng.choice((10, 12, 16))):
             job = self.jobs[self.rng.choice(("held", "hand", "hand"))]
             run = f"{job.name}#{number}"
             for _ in range(self.rng.choice((1, 1, 2))):  # the same id, on whichever nodes, is the same run
@@ -352,7 +352,7 @@ class World:
             host.daemon.node.trigger(of, 1 + int(run.split("#")[1]), host.daemon.time())
             host.daemon.pump()
 
-    def _plan_faults(self) -> None:
+    def _plan_faults(self, *, narrowed: bool) -> None:
         rng = self.rng
         each: dict[str, Callable[[Host], None]] = {
             "crash": lambda h: self.crash_daemon(h, rng.uniform(0.5, 15)),
@@ -365,10 +365,13 @@ class World:
             "kill_runner": lambda h: [r.killed() for r in list(h.runners) if rng.random() < 0.7],
             "step": lambda h: setattr(h, "skew", h.skew + rng.choice((-30, -5, 5, 30))),
         }
-        for fault, strike in each.items():
-            if fault in self.faults:
-                for _ in range(rng.choice((2, 3, 5))):
-                    self.at(rng.uniform(3, CHAOS_S), self._strike, fault, strike)
+        chosen = [fault for fault in each if fault in self.faults]
+        if len(chosen) < 2 and not narrowed:
+            chosen = sorted({*chosen, *rng.sample(list(each), 2)})  # every world has its faults
+            self.faults.update(chosen)
+        for fault in chosen:
+            for _ in range(rng.choice((3, 4, 6))):
+                self.at(rng.uniform(3, CHAOS_S), self._strike, fault, each[fault])
         if "gone" in self.faults:
             for _ in range(rng.choice((1, 2, 4))):
                 self.at(rng.uniform(5, CHAOS_S), self.goes_for_good)

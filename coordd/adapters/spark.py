@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from coordd.core.arguments import fill_launch
 from coordd.core.job import Command, Job, SparkSubmit, iso, run_tag
 from coordd.errors import UnavailableError
 
@@ -24,21 +23,21 @@ PASSED_ON = ("PATH", "HOME", "LANG", "USER", "JAVA_HOME", "SPARK_HOME")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 ENV_FILE_BYTES_MAX = 1024 * 1024
+PROPERTIES_BYTES_MAX = 1024 * 1024
 
 
-class Site(NamedTuple):
-    """The [spark] section, and where the daemon's control socket is."""
+class SparkDefaults(NamedTuple):
+    """The [spark] section: what holds where a job does not say otherwise."""
 
     submit: str = ""
     master: str = "local[*]"
     env: Mapping[str, str] = {}
     env_file: str = ""
     properties_file: str = ""
-    socket: str = ""
 
 
-class Grant(NamedTuple):
-    """What the program is told of the attempt that it is."""
+class Facts(NamedTuple):
+    """What the program is told of the attempt that it is, and where that attempt's files are."""
 
     run: str
     attempt: int
@@ -46,51 +45,61 @@ class Grant(NamedTuple):
     nonce: str
     node: str
     fire_at: float
+    socket: str = ""
+    directory: str = ""
 
 
 class Program(NamedTuple):
-    """What a runner executes, as its spec has it."""
+    """What a runner executes, as its spec has it; and what must be in a file, mode 0600, before that."""
 
     argv: list[str]
     env: dict[str, str]
-    cwd: str
+    cwd: str = ""
+    secrets: str = ""
+    secrets_path: str = ""
 
 
 def build(
     job: Job,
-    site: Site,
-    grant: Grant,
-    values: Mapping[str, str],
-    *,
-    directory: str = "",
+    launch: SparkSubmit | Command,
+    defaults: SparkDefaults,
+    facts: Facts,
     environ: Mapping[str, str] = os.environ,
 ) -> Program:
-    """What is to be executed for one attempt of a job.
+    """What is to be executed for one attempt of a job. Nothing is written here.
 
-    ``values`` fill the placeholders. Secrets of the conf go into a file in ``directory``, the attempt's own;
-    without a directory nothing is written, which is what a dry run wants.
+    ``launch`` is the job's, with its placeholders filled.
 
     Raises:
         UnavailableError: spark-submit, Java or a configured file is not there.
-        RefusedError: a placeholder cannot be filled.
     """
-    launch = fill_launch(job.launch, values)
-    env = _environment(site, launch, environ)
+    env = _environment(defaults, launch, environ)
+    secrets = secrets_path = cwd = ""
     if isinstance(launch, Command):
         argv, cwd = list(launch.argv), launch.cwd
     else:
-        argv, cwd = _spark_argv(job, launch, site, grant, env, directory), ""
+        argv, secrets, secrets_path = _spark_argv(job, launch, defaults, facts, env)
     env.update({
-        "COORDD_RUN": grant.run,
+        "COORDD_RUN": facts.run,
         "COORDD_JOB": job.name,
-        "COORDD_ATTEMPT": str(grant.attempt),
-        "COORDD_TOKEN": str(grant.token),
-        "COORDD_NONCE": grant.nonce,
-        "COORDD_NODE": grant.node,
-        "COORDD_FIRE_TIME": iso(grant.fire_at),
-        "COORDD_SOCKET": site.socket,
+        "COORDD_ATTEMPT": str(facts.attempt),
+        "COORDD_TOKEN": str(facts.token),
+        "COORDD_NONCE": facts.nonce,
+        "COORDD_NODE": facts.node,
+        "COORDD_FIRE_TIME": iso(facts.fire_at),
+        "COORDD_SOCKET": facts.socket,
     })  # fmt: skip
-    return Program(argv, env, cwd)
+    return Program(argv, env, cwd, secrets, secrets_path)
+
+
+def redacted(argv: list[str]) -> list[str]:
+    """An argv that may be shown to anybody: the values of secret settings, and of the nonce, are left out."""
+    shown = []
+    for word in argv:
+        key, equals, _ = word.partition("=")
+        hidden = equals and key.startswith("spark.") and (SECRET.search(key) or key == "spark.coordd.nonce")
+        shown.append(f"{key}=***" if hidden else word)
+    return shown
 
 
 def find_submit(submit: str, environ: Mapping[str, str]) -> str:
@@ -140,14 +149,14 @@ def _executable(path: str, source: str) -> str:
     return path
 
 
-def _environment(site: Site, launch: SparkSubmit | Command, environ: Mapping[str, str]) -> dict[str, str]:
-    """From empty: a few names of the daemon's, then the site's file, the site's table, the job's."""
+def _environment(defaults: SparkDefaults, launch: SparkSubmit | Command, environ: Mapping[str, str]) -> dict[str, str]:
+    """From empty: a few names of the daemon's, then the site's file, its table, the job's."""
     user = pwd.getpwuid(os.getuid())
     env = {"PATH": DEFAULT_PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LANG": "C.UTF-8"}
     env.update({name: environ[name] for name in PASSED_ON if environ.get(name)})
-    if site.env_file:
-        env.update(read_env_file(site.env_file))
-    env.update(site.env)
+    if defaults.env_file:
+        env.update(read_env_file(defaults.env_file))
+    env.update(defaults.env)
     env.update(launch.env)
     return env
 
@@ -179,30 +188,33 @@ def read_env_file(path: str) -> dict[str, str]:
 
 
 def _spark_argv(
-    job: Job, launch: SparkSubmit, site: Site, grant: Grant, env: dict[str, str], directory: str
-) -> list[str]:
-    submit = find_submit(site.submit, env)
+    job: Job, launch: SparkSubmit, defaults: SparkDefaults, facts: Facts, env: dict[str, str]
+) -> tuple[list[str], str, str]:
+    """The argv, the text of a properties file with the secrets, and where that file belongs."""
+    submit = find_submit(defaults.submit, env)
     find_java(env)
     home = os.path.dirname(os.path.dirname(os.path.realpath(submit)))
     if os.path.isdir(f"{home}/jars"):
         env["SPARK_HOME"] = home  # the one that this spark-submit belongs to
     if os.path.realpath(home) == os.path.realpath(pip_spark_home() or "/"):
         env.setdefault("PYSPARK_PYTHON", sys.executable)
-    master = launch.master or site.master
+    master = launch.master or defaults.master
     conf = dict(launch.conf)
-    conf["spark.yarn.tags"] = run_tag(grant.run)
+    conf["spark.yarn.tags"] = run_tag(facts.run)
     if master.startswith("k8s://"):
-        conf["spark.kubernetes.driver.label.coordd-run"] = run_tag(grant.run)
+        conf["spark.kubernetes.driver.label.coordd-run"] = run_tag(facts.run)
     secrets = {key: conf.pop(key) for key in launch.conf if SECRET.search(key)}
     conf.update({
-        "spark.coordd.run": grant.run,
-        "spark.coordd.attempt": str(grant.attempt),
-        "spark.coordd.token": str(grant.token),
-        "spark.coordd.nonce": grant.nonce,
+        "spark.coordd.run": facts.run,
+        "spark.coordd.attempt": str(facts.attempt),
+        "spark.coordd.token": str(facts.token),
+        "spark.coordd.nonce": facts.nonce,
     })  # fmt: skip
-    properties = launch.properties_file or site.properties_file
+    properties = launch.properties_file or defaults.properties_file
+    text = path = ""
     if secrets:
-        properties = _write_secrets(secrets, properties or _default_properties(env), directory)
+        text = _secrets_text(secrets, properties or _default_properties(env))
+        path = properties = f"{facts.directory}/{SECRETS_FILE}"
     argv = [submit, "--master", master, "--deploy-mode", launch.deploy_mode, "--name", launch.name or job.name]
     options = (
         ("--properties-file", properties),
@@ -219,7 +231,7 @@ def _spark_argv(
             argv += [option, value]
     for key in sorted(conf):
         argv += ["--conf", f"{key}={conf[key]}"]
-    return [*argv, launch.application, *launch.args]
+    return [*argv, launch.application, *launch.args], text, path
 
 
 def _default_properties(env: Mapping[str, str]) -> str:
@@ -229,24 +241,16 @@ def _default_properties(env: Mapping[str, str]) -> str:
     return path if os.path.exists(path) else ""
 
 
-def _write_secrets(secrets: Mapping[str, str], base: str, directory: str) -> str:
-    """A properties file that only we can read: what would have been read without it, then the secrets."""
-    if not directory:
-        return f"(attempt's directory)/{SECRETS_FILE}"
+def _secrets_text(secrets: Mapping[str, str], base: str) -> str:
+    """What would have been read without this file, then the secrets."""
     text = ""
-    path = f"{directory}/{SECRETS_FILE}"
-    try:
-        if base:
+    if base:
+        try:
             with open(base, encoding="utf-8") as file:
-                text = file.read() + "\n"
-        text += "".join([f"{_escape(key, ' :=#!')}={_escape(secrets[key], '')}\n" for key in sorted(secrets)])
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-    except (OSError, UnicodeError) as exc:
-        raise UnavailableError(f"cannot write the job's secrets: {exc}") from exc
-    return path
+                text = file.read(PROPERTIES_BYTES_MAX) + "\n"
+        except (OSError, UnicodeDecodeError) as exc:
+            raise UnavailableError(f"properties file {base}: {exc}") from exc
+    return text + "".join([f"{_escape(key, ' :=#!')}={_escape(secrets[key], '')}\n" for key in sorted(secrets)])
 
 
 def _escape(text: str, special: str) -> str:

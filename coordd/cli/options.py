@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -174,6 +174,9 @@ class Group(click.Group):
 def main(program: click.Group, name: str) -> NoReturn:
     """Run a command line to its exit code: neither Ctrl-C nor a reader that went away leaves a traceback."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # like every other filter: `coordctl run list | head`
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 costs no answer
     try:
         code = program.main(prog_name=name, standalone_mode=False)
     except click.ClickException as exc:
@@ -181,7 +184,4 @@ def main(program: click.Group, name: str) -> NoReturn:
         code = exc.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
-    sys.stdout.flush()
-    # Everything is printed: tearing the interpreter down would only cost the caller time.
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else 0)
+    sys.exit(code if isinstance(code, int) else 0)

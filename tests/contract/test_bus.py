@@ -125,8 +125,10 @@ class TestEveryBus:
             a, b = make_bus("a.1"), make_bus("b.2")
             sent = [b"%d" % n for n in range(200)]  # more than the kernel queues at a time
             async with receiving(a, b) as (_, heard_b):
-                for data in sent:
+                for n, data in enumerate(sent):
                     a.publish(data)
+                    if n > 100:  # b reads in between, and makes room while others still wait
+                        await trio.lowlevel.checkpoint()
                 await until(lambda: len(heard_b.messages) == len(sent))
                 assert heard_b.messages == sent
 
@@ -388,11 +390,52 @@ class TestUnixBus:
     def test_a_new_node_is_spoken_to_at_once(self, lab: UnixLab) -> None:
         async def main() -> None:
             a = lab.bus("a.1", check_interval_s=60.0)
-            for n in range(30):  # as fast as they come: the directory's time stamp is coarser than that
+            for n in range(30):
                 b = lab.bus(f"b.{n + 2}")
                 a.publish(b"hello")
                 async with receiving(b) as (heard_b,):
                     await until(lambda heard_b=heard_b: heard_b.messages)  # type: ignore[misc]
+
+        run(main)
+
+    def test_a_new_node_is_seen_behind_a_time_stamp_that_has_not_moved(self, lab: UnixLab) -> None:
+        async def main() -> None:
+            a = lab.bus("a.1", check_interval_s=60.0)
+            tick = lab.path.stat().st_mtime_ns + 3600 * 10**9  # as if the kernel's clock had not ticked since
+            for n in range(3):
+                os.utime(lab.path, ns=(tick, tick))
+                a.publish(b"who is there?")
+                b = lab.bus(f"b.{n + 2}")
+                os.utime(lab.path, ns=(tick, tick))
+                a.publish(b"hello")
+                async with receiving(b) as (heard_b,):
+                    await until(lambda heard_b=heard_b: heard_b.messages)  # type: ignore[misc]
+
+        run(main)
+
+    def test_one_who_leaves_is_missed_without_a_word_being_sent(self, lab: UnixLab) -> None:
+        async def main() -> None:
+            a, b = lab.bus("a.1"), lab.bus("b.2")
+            async with receiving(a) as (heard_a,):
+                a.publish(b"here?")
+                b.close()
+                await until(lambda: heard_a.dead == ["b.2"])
+
+        run(main)
+
+    def test_what_waited_for_a_process_goes_to_the_next_of_its_name(self, lab: UnixLab) -> None:
+        async def main() -> None:
+            a = lab.bus("a.1", check_interval_s=60.0)
+            async with receiving(a) as (heard_a,):
+                with lab.process("b.2") as b:
+                    b.send_signal(signal.SIGSTOP)
+                    for n in range(50):
+                        a.publish(b"%d" % n)
+                    b.kill()
+                with lab.process("b.2") as b:  # all this before our loop goes round again
+                    await until(lambda: b"re:49" in heard_a.messages)
+                    b.kill()
+                assert heard_a.dead == []
 
         run(main)
 

@@ -157,6 +157,12 @@ def test_a_launched_run_under_hold_becomes_unknown_and_is_never_granted(nodes: N
     assert nodes.claim(of, 1, nonce="b").word == "held"
 
 
+def test_a_grant_takes_over_the_policy_of_who_claims(nodes: Nodes) -> None:
+    nodes.ask("register", nodes.of(attempts=1))
+    nodes.report(nodes.started(nodes.of(attempts=2)), "failure", 1)
+    assert nodes.state(RUN) == "retry"
+
+
 def test_a_finished_run_stays_finished(nodes: Nodes) -> None:
     grant = nodes.started(nodes.of())
     nodes.report(grant)

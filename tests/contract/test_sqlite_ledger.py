@@ -260,12 +260,12 @@ class SmallDisk:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    disk = SmallDisk(str(directory))
-    yield disk
-    disk.unmount()
+def small_disk() -> Iterator[SmallDisk]:
+    # Not below pytest's own directory: a mount that outlives a killed test would break every later session there.
+    with tempfile.TemporaryDirectory(prefix="coordd-disk-") as directory:
+        disk = SmallDisk(directory)
+        yield disk
+        disk.unmount()
 
 
 def test_a_full_disk_is_unavailable_and_nothing_is_half_applied(small_disk: SmallDisk, clock: FakeClock) -> None:

@@ -335,9 +335,3 @@ def test_a_policy_is_the_same_after_it_was_stored() -> None:
     policy = Policy("hold", "queue", 3, 0, 1.5, "linear", 86400.25)
     again = Policy.unpack(policy.pack())
     assert [getattr(again, name) for name in Policy.__slots__] == [getattr(policy, name) for name in Policy.__slots__]
-
-
-def test_a_grant_takes_over_the_policy_of_who_claims(nodes: Nodes) -> None:
-    nodes.ask("register", nodes.of(attempts=1))
-    nodes.report(nodes.started(nodes.of(attempts=2)), "failure", 1)
-    assert nodes.state(RUN) == "retry"

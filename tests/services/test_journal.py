@@ -49,7 +49,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
     yield mount
     for path in mounted:
-        subprocess.run(["umount", str(path)], check=True)
+        subprocess.run(["umount", "--lazy", str(path)], check=True)  # a failed test may hold files open
 
 
 class TestJournal:

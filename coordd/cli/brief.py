@@ -1,0 +1,81 @@
+"""What is printed without rich: the status of a node, an event, a sentence. It must start fast."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from typing import Any
+
+from coordd.cli.phrases import duration, plain, safe, some
+
+_COLOURS = {
+    "ready": "32", "connected": "32", "starting": "33", "mingling": "33", "draining": "33", "stopping": "2",
+    "disconnected": "31", "unavailable": "1;31",
+    "task-started": "36", "task-succeeded": "32", "task-failed": "1;31", "task-retried": "33", "task-rejected": "33",
+    "task-revoked": "35", "worker-offline": "33", "worker-online": "32",
+}  # fmt: skip
+
+# Fields of an event that stand elsewhere on its line, or that only programs want.
+_EVENT_HIDDEN = frozenset((
+    "type", "timestamp", "hostname", "pid", "incarnation", "seq", "utcoffset", "uuid", "nonce", "view", "freq",
+    "sw_ident", "sw_ver", "sw_sys", "view_digest", "jobs_digest", "cver", "name", "loadavg", "kwargs", "tokens",
+    "members", "protocol", "fire_at",
+))  # fmt: skip
+
+
+def coloured(word: str, text: str | None = None) -> str:
+    """A word in the colour of what it says, for a person at a terminal."""
+    text = plain(word if text is None else text)
+    code = _COLOURS.get(word)
+    wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return f"\x1b[{code}m{text}\x1b[0m" if code and wanted else text
+
+
+def wrapped(text: str) -> str:
+    """A sentence over as many lines as the terminal is wide; one line for a program."""
+    text = safe(text)
+    if not sys.stdout.isatty():
+        return text
+    width = min(shutil.get_terminal_size().columns, 100)
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """One node in a few lines."""
+    members, runs, jobs = status["members"], status["runs"], status.get("jobs", {})
+    away = [some(members[word], f"{word} node") for word in ("suspect", "lost") if members.get(word)]
+    lines = [
+        ("cluster", " · ".join([plain(status["cluster"]), f"{some(members['alive'], 'node')} alive", *away])),
+        ("runs", f"{runs['active']} active" + (f" ({plain(runs['jobs'])})" if runs.get("jobs") else "")
+         + f" · {runs.get('processed', 0)} processed since start"),
+        ("jobs", f"{jobs.get('enabled', 0)} enabled"
+         + (f" · {len(jobs['disabled'])} disabled: {plain(jobs['disabled'])} (coordctl job list)"
+            if jobs.get("disabled") else "")),
+        ("bus", f"{coloured(status['bus']['state'])} · {plain(status['bus']['url'])}"),
+        ("ledger", f"{coloured(status['ledger']['state'])} · {plain(status['ledger']['url'])}"
+         + (f" · {plain(status['ledger']['error'])}" if status["ledger"].get("error") else "")),
+        ("breakers", f"open: {plain(status['breakers_open'])}" if status.get("breakers_open") else "closed"),
+        ("impaired", plain(status.get("impaired"))),
+        ("daemon", f"version {plain(status['version'])} · pid {status['pid']} · up {duration(status['uptime_s'])}"
+         + f" · clock {status['clock']}"),
+    ]  # fmt: skip
+    head = f"{coloured(status['state'], '●')} {plain(status['node'])} is {coloured(status['state'])}"
+    return "\n".join([head, *[f"  {name:<9} {text}" for name, text in lines if text]])
+
+
+def event_text(event: dict[str, Any]) -> str:
+    """One event on one line: when, who, what, and the rest as key=value."""
+    from datetime import UTC, datetime
+
+    at = datetime.fromtimestamp(event.get("timestamp") or 0.0, UTC).strftime("%H:%M:%S.%f")[:-3]
+    kind = str(event.get("type", ""))
+    shown = {"run": event.get("run")} | event  # what it is about stands first
+    words = [
+        f"{key}={plain(value)}"
+        for key, value in shown.items()
+        if key not in _EVENT_HIDDEN and value not in (None, "", [], {})
+    ]
+    who = f"{event.get('hostname', '')}.{event.get('pid', '')}"
+    return " ".join([at, f"{plain(who):<20}", coloured(kind, f"{kind:<16}"), *words])

@@ -1,0 +1,236 @@
+"""coordctl: what is going on, why, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from coordd import __version__
+from coordd.cli import options
+from coordd.cli.client import is_subscription, not_running
+from coordd.cli.jobs import complete_jobs, complete_runs, election, job, node
+from coordd.cli.options import EXIT_FAILED, EXIT_UNAVAILABLE, TABLE, Failed, Group, asked, say
+from coordd.cli.runs import run
+from coordd.errors import UnavailableError
+
+# `systemctl status` and init scripts (LSB) agree on these.
+EXIT_NOT_RUNNING = 3
+EXIT_STATE_UNKNOWN = 4
+
+# Without --follow: the daemon has sent what it remembers when it is silent for this long.
+QUIET_S = 0.5
+
+EPILOG = """\b
+Exit codes: 0 done; 1 failed; 2 usage; 65 bad job file; 69 daemon or ledger not reachable; 75 try later;
+77 not permitted; 78 bad configuration; 124 timed out. `coordctl status`: 0 running, 3 not running.
+\b
+Shell completion, in ~/.bashrc (zsh_source and fish_source for the others):
+  eval "$(_COORDCTL_COMPLETE=bash_source coordctl)"
+"""
+
+
+@click.group(cls=Group, top=True, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def program() -> None:
+    """Ask and steer the coordd daemon of this machine, through its control socket.
+
+    run, job, why and node list speak of the cluster; status of this node. Data goes to stdout, messages to stderr;
+    --output json (one document) and jsonl (one object a line) are for programs.
+    """
+
+
+for group in (node, job, run, election):
+    program.add_command(group)
+
+
+@program.command("status")
+@click.pass_context
+def status(context: click.Context) -> None:
+    """This node: exit 0 when its daemon runs, 3 when it does not."""
+    try:
+        answer = asked().call("status")
+    except UnavailableError as exc:
+        raise Failed(str(exc), EXIT_NOT_RUNNING if not_running(exc) else EXIT_STATE_UNKNOWN) from exc
+    from coordd.cli.brief import status_text
+
+    asked().show(answer, lambda said: click.echo(status_text(said)))
+
+
+@program.command("ping")
+def ping() -> None:
+    """Does the daemon answer?"""
+    asked().show(asked().call("ping"), lambda said: click.echo(f"coordd {said['version']} answers"))
+
+
+@program.command("why")
+@click.argument("subject", metavar="ID|JOB", shell_complete=lambda *args: complete_jobs(*args) + complete_runs(*args))
+def why(subject: str) -> None:
+    """Why a run did or did not run, or what stands between a job and its next run."""
+    from coordd.cli.brief import wrapped
+
+    asked().show(asked().call("why", id=subject), lambda said: click.echo(wrapped(said["why"])))
+
+
+@program.command("doctor")
+@click.pass_context
+def doctor(context: click.Context) -> None:
+    """Look at everything that could be wrong with this node; exit 1 when something is."""
+    checks = asked().call("doctor")
+
+    def draw(found: Any) -> None:
+        from coordd.cli import tables
+
+        tables.draw(tables.CHECKS, found, "Nothing was checked.")
+
+    asked().show(checks, draw)
+    if any(check.get("state") == "fail" for check in checks):
+        context.exit(EXIT_FAILED)
+
+
+@program.command("reload")
+def reload() -> None:
+    """Read configuration and job files again: all of it, or nothing when something is wrong."""
+
+    def draw(said: Any) -> None:
+        changes = [f"{word}: {', '.join(said[word])}" for word in ("added", "removed", "changed") if said.get(word)]
+        click.echo(f"reloaded, {said.get('jobs', 0)} jobs; " + ("; ".join(changes) or "nothing has changed"))
+        if said.get("disabled"):
+            say(f"disabled, because their files are wrong: {', '.join(said['disabled'])} (coordctl job list)")
+        if said.get("needs_restart"):
+            say(f"takes a restart of the daemon: {', '.join(said['needs_restart'])}")
+
+    asked().show(asked().call("reload"), draw)
+
+
+@program.command("call")
+@click.argument("method")
+@click.argument("params", metavar="[JSON|-]", default="{}")
+def call(method: str, params: str) -> None:
+    """Call any METHOD of the control socket with an object of parameters; a stream is printed line by line."""
+    text = sys.stdin.read() if params == "-" else params
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise click.BadParameter(f"expected a JSON object, found {text[:60]!r}: {exc}") from exc
+    if not isinstance(given, dict):
+        raise click.BadParameter(f"expected a JSON object, found {text[:60]!r}")
+    ask = asked()
+    try:
+        answer = ask.client.call(method, given)
+    except ValueError as exc:  # NaN and its kin: Python reads them, JSON has none
+        raise click.BadParameter(f"expected JSON: {exc}") from exc
+    if is_subscription(answer):
+        for item in ask.client.messages(answer["subscription"]):
+            click.echo(options.json_line(item))
+        return
+    ask.show(answer, lambda said: click.echo(json.dumps(said, indent=2, ensure_ascii=False)))
+
+
+# ---- events
+
+
+@program.command("events")
+@click.option("--follow", "-f", is_flag=True, help="Go on as they happen.")
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only these (task-started, …); more than once.")
+@click.option("--limit", "-n", type=click.IntRange(0, 2000), help="How many past ones [default: 100, with -f 10].")
+def events(follow: bool, types: tuple[str, ...], limit: int | None) -> None:
+    """What the nodes say to each other, as this node hears it."""
+    from coordd.cli.brief import event_text
+
+    ask = asked()
+    params: dict[str, Any] = {"backlog": (10 if follow else 100) if limit is None else limit, "follow": follow}
+    if types:
+        params["types"] = list(types)
+    for item in _subscribed(params, follow):
+        if "event" in item:
+            ask.item(item["event"], event_text(item["event"]))
+        elif "lost" in item:
+            say(f"{item['lost']} events were lost: this reader is too slow")
+
+
+def _subscribed(params: dict[str, Any], follow: bool) -> Any:
+    client = asked().client
+    messages = client.stream("events.subscribe", params)
+    while follow or client.waiting() or select.select([client], [], [], QUIET_S)[0]:
+        item = next(messages, None)
+        if item is None or ("alive" in item and not follow):
+            return
+        yield item
+
+
+@program.command("watch")
+@click.option("--interval", "-n", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True,
+              help="Seconds between two looks.")  # fmt: skip
+def watch(interval: float) -> None:
+    """Nodes, active runs and recent events, as they change; q or Ctrl-C ends it."""
+    from coordd.cli.watch import once, watch_terminal
+
+    if asked().output != TABLE:
+        raise click.UsageError("watch draws for people; programs take: coordctl events -f --output jsonl")
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        watch_terminal(asked().socket, interval)
+    else:
+        once(asked().client)
+
+
+# ---- the ledger
+
+
+@program.group("ledger")
+def ledger() -> None:
+    """The one authority over launches."""
+
+
+@ledger.command("status")
+@click.pass_context
+def ledger_status(context: click.Context) -> None:
+    """Where the ledger is, and what it holds."""
+    answer = asked().call("ledger.status")
+
+    def draw(said: Any) -> None:
+        from coordd.cli import tables
+
+        tables.draw_facts(said, "ledger")
+
+    asked().show(answer, draw)
+    if answer.get("state") not in (None, "connected"):
+        context.exit(EXIT_UNAVAILABLE)
+
+
+# ---- named, and not built yet
+
+
+def _not_available(parent: click.Group, names: tuple[str, ...], title: str) -> None:
+    """Commands that say so, whatever they are given; not unknown, for scripts and people may wait for them."""
+
+    def command(name: str, path: str) -> click.Command:
+        def answer(given: tuple[str, ...]) -> NoReturn:
+            raise Failed(f"{path}: not available in this version")
+
+        rest = click.Argument(["given"], nargs=-1, type=click.UNPROCESSED, metavar="")
+        made = options.Command(name, params=[rest], callback=answer, help=f"{title} Not available in this version.")
+        made.context_settings["ignore_unknown_options"] = True
+        return made
+
+    for name in names:
+        parent.add_command(command(name, f"{parent.name} {name}"))
+
+
+for _name, _verbs, _title in (
+    ("breaker", ("list", "reset"), "Circuit breakers."),
+    ("check", ("list",), "Health checks."),
+    ("deadletter", ("list", "show", "replay", "discard"), "What could not be done, kept for inspection."),
+):
+    _group = Group(_name, help=f"{_title} Not available in this version.")
+    _not_available(_group, _verbs, _title)
+    program.add_command(_group)
+_not_available(ledger, ("export", "import", "accept-epoch"), "For people who restore a ledger.")
+
+
+def main() -> NoReturn:
+    """The program."""
+    options.main(program, "coordctl")

@@ -1,0 +1,192 @@
+"""coordctl node, job and election: who is there, what they run, and who goes first."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from coordd.cli.options import EXIT_TIMED_OUT, Failed, Group, asked, say
+
+# How often a draining node is asked whether its runs have ended.
+POLL_S = 0.5
+
+
+def complete_jobs(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """The jobs of this node, for the shell's Tab key; nothing when the daemon is away."""
+    return [name for name in _known("job.list", "name") if name.startswith(begun)]
+
+
+def complete_runs(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """The latest runs, for the shell's Tab key."""
+    return [run for run in _known("run.list", "id") if run.startswith(begun)]
+
+
+def _known(method: str, key: str) -> list[str]:
+    import os
+
+    from coordd.cli.client import DEFAULT_SOCKET, Client
+    from coordd.errors import CoorddError
+
+    client = Client(os.environ.get("COORDD_SOCKET", DEFAULT_SOCKET))
+    try:
+        return [str(row[key]) for row in client.call(method, timeout_s=1.0) if key in row]
+    except CoorddError:
+        return []  # the shell has nothing to complete with: an error here would spoil the line being typed
+    finally:
+        client.close()
+
+
+def seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """A duration option: 90, 30s, 1h30m."""
+    if value is None:
+        return None
+    from coordd.core.schedule import parse_duration
+
+    try:
+        return parse_duration(float(value) if value.replace(".", "", 1).isdigit() else value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
+
+
+# ---- nodes
+
+
+@click.group(cls=Group)
+def node() -> None:
+    """The nodes of the cluster."""
+
+
+@node.command("list")
+def node_list() -> None:
+    """Every node that this one knows of, itself included."""
+
+    def draw(nodes: Any) -> None:
+        from coordd.cli import tables
+
+        tables.draw(tables.NODES, nodes, "No nodes.")
+
+    asked().show(asked().call("node.list"), draw)
+
+
+@node.command("drain")
+@click.argument("name", metavar="[NODE]", default="")
+@click.option("--wait", is_flag=True, help="Wait until the runs of the node have ended.")
+@click.option("--timeout", metavar="DURATION", callback=seconds, help="Wait no longer than this; exit 124 then.")
+def node_drain(name: str, wait: bool, timeout: float | None) -> None:
+    """Take no new runs; what runs goes on. NODE, when given, must be the node that is asked."""
+    answer = asked().call("node.drain", node=name)
+    if wait and answer.get("active"):
+        answer = _drained(answer, timeout)
+    asked().show(
+        answer, lambda said: click.echo(f"{said['node']} is {said['state']}, {said['active']} of its runs go on")
+    )
+
+
+def _drained(answer: dict[str, Any], timeout_s: float | None) -> dict[str, Any]:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    told = -1
+    while True:
+        status = asked().call("status")
+        active = status["runs"]["active"]
+        if active == 0:
+            return {**answer, "state": status["state"], "active": 0}
+        if status["state"] != "draining":
+            raise Failed(f"{answer['node']} is {status['state']}: somebody has ended the draining")
+        if active != told:
+            say(f"{answer['node']} is draining: waiting for {active} of its runs to end")
+            told = active
+        if deadline is not None and time.monotonic() >= deadline:
+            raise Failed(f"{active} runs of {answer['node']} go on after {timeout_s:g} s", EXIT_TIMED_OUT)
+        time.sleep(POLL_S)
+
+
+@node.command("resume")
+@click.argument("name", metavar="[NODE]", default="")
+def node_resume(name: str) -> None:
+    """Take runs again after a drain."""
+    answer = asked().call("node.resume", node=name)
+    asked().show(answer, lambda said: click.echo(f"{said['node']} is {said['state']}"))
+
+
+# ---- jobs
+
+
+@click.group(cls=Group)
+def job() -> None:
+    """The jobs, their schedules, and what disables them."""
+
+
+@job.command("list")
+def job_list() -> None:
+    """Every job file of this node, also the bad ones."""
+
+    def draw(jobs: Any) -> None:
+        from coordd.cli import tables
+
+        tables.draw(tables.JOBS, jobs, "No jobs: put a file NAME.toml into the jobs directory, then coordctl reload.")
+
+    asked().show(asked().call("job.list"), draw)
+
+
+@job.command("show")
+@click.argument("name", shell_complete=complete_jobs)
+def job_show(name: str) -> None:
+    """One job, with everything that its file and the defaults say."""
+
+    def draw(shown: Any) -> None:
+        from coordd.cli import tables
+
+        tables.draw_facts(shown, name)
+
+    asked().show(asked().call("job.show", job=name), draw)
+
+
+@job.command("next")
+@click.argument("name", shell_complete=complete_jobs)
+@click.option("--count", "-n", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many.")
+def job_next(name: str, count: int) -> None:
+    """When the job fires next, and the ids that its runs will have."""
+
+    def draw(fires: Any) -> None:
+        from coordd.cli import tables
+
+        tables.draw(tables.FIRES, fires, f"{name} does not fire again: it has no schedule, or its end has passed.")
+
+    asked().show(asked().call("job.next", job=name, count=count), draw)
+
+
+@job.command("suspend")
+@click.argument("name", shell_complete=complete_jobs)
+def job_suspend(name: str) -> None:
+    """Start no more runs of a job, on any node, until it is resumed."""
+    asked().show(asked().call("job.suspend", job=name), lambda said: click.echo(f"{said['job']} is suspended"))
+
+
+@job.command("resume")
+@click.argument("name", shell_complete=complete_jobs)
+def job_resume(name: str) -> None:
+    """Let a suspended job run again."""
+    asked().show(asked().call("job.resume", job=name), lambda said: click.echo(f"{said['job']} may run again"))
+
+
+# ---- elections
+
+
+@click.group(cls=Group)
+def election() -> None:
+    """Who was to try first, and why."""
+
+
+@election.command("list")
+@click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many.")
+def election_list(limit: int) -> None:
+    """The latest elections that this node took part in."""
+
+    def draw(elections: Any) -> None:
+        from coordd.cli import tables
+
+        tables.draw(tables.ELECTIONS, elections, "No elections: no run has become due since this daemon was started.")
+
+    asked().show(asked().call("election.list", limit=limit), draw)
