@@ -167,7 +167,7 @@ MUTANTS = (
     ),
     Mutant(
         "no deadline check before exec", "§7: right before exec the deadline is checked again", "S2",
-        lambda: mock.patch.object(Attempt, "_too_late", lambda self, now: False), ("freeze",),
+        lambda: mock.patch.object(Attempt, "may_exec", lambda self, now: True), ("freeze",),
     ),
     Mutant("the gate answers once", "§6: idempotent for the same token and nonce", "G", _gate_answers_once, ("lost_reply",)),
     Mutant("claim on an unexpired row", "§6 claim: absent, or claimed and lapsed", "C", _claim_on_unexpired, None),

@@ -297,7 +297,7 @@ class World:
 
     def freeze(self, host: Host, seconds: float) -> None:
         """The whole machine stands still, and goes on as if nothing had been."""
-        host.frozen_until = self.now + seconds
+        host.frozen_until = max(host.frozen_until, self.now + seconds)
         if host.daemon is not None:
             host.daemon.pause(seconds)
         for runner in host.runners:
@@ -346,8 +346,11 @@ class World:
                 self.at(self.rng.uniform(2, CHAOS_S), self._trigger, job, run)
 
     def _trigger(self, job: Job, run: str) -> None:
-        host = self.rng.choice(self.hosts)
-        if host.daemon is not None and host.daemon.node.ctx.state == "ready":
+        there = [h for h in self.hosts if h.daemon is not None and h.daemon.node.ctx.state == "ready"]
+        host = self.rng.choice(there or self.hosts)
+        if host.daemon is None or not there:
+            self.at(1.0, self._trigger, job, run)  # people try again
+        else:
             of = Registration(run, job.name, job.digest, job.policy(), self.wall(host), scheduled=False)
             host.daemon.node.trigger(of, 1 + int(run.split("#")[1]), host.daemon.time())
             host.daemon.pump()
@@ -464,10 +467,12 @@ class Daemon:
             runner.tell()
 
     def pause(self, seconds: float) -> None:
-        self.paused_until = self.world.now + seconds
+        self.paused_until = max(self.paused_until, self.world.now + seconds)
         self.world.at(seconds, self.resume)
 
     def resume(self) -> None:
+        if self.world.now < self.paused_until and not self.world.chaos_over:
+            return  # a longer pause has come on top of this one
         self.paused_until = 0.0
         waiting, self.waiting = self.waiting, []
         for call, args in waiting:
@@ -644,10 +649,12 @@ class Runner:
     def pause(self, seconds: float) -> None:
         if self.alive:
             self.world.say(f"{self.host.name} runner of {self.launch.run}/{self.launch.attempt} paused {seconds:.1f}")
-            self.paused_until = self.world.now + seconds
+            self.paused_until = max(self.paused_until, self.world.now + seconds)
             self.world.at(seconds, self.resume)
 
     def resume(self) -> None:
+        if self.world.now < self.paused_until and not self.world.chaos_over:
+            return
         self.paused_until = 0.0
         waiting, self.waiting = self.waiting, []
         for call, args in waiting:

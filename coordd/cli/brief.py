@@ -21,7 +21,7 @@ _COLOURS = {
 _EVENT_HIDDEN = frozenset((
     "type", "timestamp", "hostname", "pid", "incarnation", "seq", "utcoffset", "uuid", "nonce", "view", "freq",
     "sw_ident", "sw_ver", "sw_sys", "view_digest", "jobs_digest", "cver", "name", "loadavg", "kwargs", "tokens",
-    "members", "protocol", "fire_at",
+    "members", "protocol", "fire_at", "token", "action", "exception", "retries", "acks", "active", "processed", "tags",
 ))  # fmt: skip
 
 
@@ -58,24 +58,32 @@ def status_text(status: dict[str, Any]) -> str:
          + (f" · {plain(status['ledger']['error'])}" if status["ledger"].get("error") else "")),
         ("breakers", f"open: {plain(status['breakers_open'])}" if status.get("breakers_open") else "closed"),
         ("impaired", plain(status.get("impaired"))),
-        ("daemon", f"version {plain(status['version'])} · pid {status['pid']} · up {duration(status['uptime_s'])}"
-         + f" · clock {status['clock']}"),
+        ("daemon", f"version {plain(status['version'])} · pid {status['pid']} · up {duration(status['uptime_s'])}"),
+        ("clock", plain(status["clock"])),
     ]  # fmt: skip
     head = f"{coloured(status['state'], '●')} {plain(status['node'])} is {coloured(status['state'])}"
     return "\n".join([head, *[f"  {name:<9} {text}" for name, text in lines if text]])
 
 
-def event_text(event: dict[str, Any]) -> str:
+def event_text(event: dict[str, Any], *, colour: bool = True) -> str:
     """One event on one line: when, who, what, and the rest as key=value."""
     from datetime import UTC, datetime
 
     at = datetime.fromtimestamp(event.get("timestamp") or 0.0, UTC).strftime("%H:%M:%S.%f")[:-3]
     kind = str(event.get("type", ""))
+    padded = f"{plain(kind):<16}"
     shown = {"run": event.get("run")} | event  # what it is about stands first
     words = [
-        f"{key}={plain(value)}"
+        f"{key}={_candidacy(value) if key == 'candidacy' else plain(value)}"
         for key, value in shown.items()
-        if key not in _EVENT_HIDDEN and value not in (None, "", [], {})
+        if key not in _EVENT_HIDDEN and value not in (None, "", [], {}) and (key, value) != ("attempt", 0)
     ]
     who = f"{event.get('hostname', '')}.{event.get('pid', '')}"
-    return " ".join([at, f"{plain(who):<20}", coloured(kind, f"{kind:<16}"), *words])
+    return " ".join([at, f"{plain(who):<20}", coloured(kind, padded) if colour else padded, *words])
+
+
+def _candidacy(said: Any) -> str:
+    """A statement in an election: load, clock, name, and why it abstains."""
+    if not isinstance(said, list) or len(said) < 4:
+        return plain(said)
+    return f"abstains ({plain(said[3])})" if said[3] else f"stands (load {plain(said[0])}, clock {plain(said[1])})"

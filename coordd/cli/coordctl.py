@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -48,8 +49,7 @@ for group in (node, job, run, election):
 
 
 @program.command("status")
-@click.pass_context
-def status(context: click.Context) -> None:
+def status() -> None:
     """This node: exit 0 when its daemon runs, 3 when it does not."""
     try:
         answer = asked().call("status")
@@ -208,7 +208,7 @@ def _not_available(parent: click.Group, names: tuple[str, ...], title: str) -> N
     """Commands that say so, whatever they are given; not unknown, for scripts and people may wait for them."""
 
     def command(name: str, path: str) -> click.Command:
-        def answer(given: tuple[str, ...]) -> NoReturn:
+        def answer(**_given: object) -> NoReturn:
             raise Failed(f"{path}: not available in this version")
 
         rest = click.Argument(["given"], nargs=-1, type=click.UNPROCESSED, metavar="")
@@ -233,4 +233,5 @@ _not_available(ledger, ("export", "import", "accept-epoch"), "For people who res
 
 def main() -> NoReturn:
     """The program."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # like every other filter: `coordctl run list | head`
     options.main(program, "coordctl")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -91,6 +90,8 @@ def say(text: str) -> None:
 class Failed(click.ClickException):
     """A command that failed: one sentence, what to do, and the exit code."""
 
+    exit_code: int  # type: ignore[misc]  # click's own is a class variable, ours differs from error to error
+
     def __init__(self, message: str, exit_code: int = EXIT_FAILED, hint: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code
@@ -172,8 +173,7 @@ class Group(click.Group):
 
 
 def main(program: click.Group, name: str) -> NoReturn:
-    """Run a command line to its exit code: neither Ctrl-C nor a reader that went away leaves a traceback."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # like every other filter: `coordctl run list | head`
+    """Run a command line to its exit code, without a traceback on Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 costs no answer

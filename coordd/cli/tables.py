@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from coordd.cli.phrases import distance, duration, instant, moment, plain
+from coordd.cli.phrases import distance, duration, instant, moment, plain, size
 
 # A table that is read by a program has no terminal to fit into.
 WIDTH_UNLIMITED = 4096
@@ -61,7 +61,10 @@ def stated(state: str) -> Text:
 
 def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, now: float, title: str = "") -> Table:
     """A table with one line a row."""
-    drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, title=title or None, title_justify="left")
+    drawn = Table(
+        box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, show_edge=False, header_style="bold", pad_edge=False,
+        padding=(0, 2, 0, 0), title=title or None, title_justify="left",
+    )  # fmt: skip
     for column in columns:
         drawn.add_column(
             column.title, justify="right" if column.right else "left", no_wrap=column.whole, overflow="fold"
@@ -76,7 +79,18 @@ def draw(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], nothing: 
     if not rows:
         print(nothing, file=sys.stderr)
         return
-    console().print(table(columns, rows, now=time.time()))
+    show(table(columns, rows, now=time.time()))
+
+
+def show(drawn: RenderableType) -> None:
+    """Print it; for a program without the spaces that only fill the lines."""
+    to = console()
+    if to.is_terminal:
+        to.print(drawn)
+        return
+    with to.capture() as capture:
+        to.print(drawn)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 # ---- cells
@@ -237,11 +251,11 @@ def draw_run(run: Mapping[str, Any]) -> None:
         ("exit code", plain(run.get("exit_code"))),
         ("reason", plain(run.get("reason"))),
     ))  # fmt: skip
-    title = Text.assemble((f" {plain(run.get('id'))} ", "bold"), stated(str(run.get("state"))), " ")
+    title = Text.assemble((plain(run.get("id")), "bold"), " ", stated(str(run.get("state"))))
     inside: list[RenderableType] = [about]
     if run.get("attempts"):
         inside += [Text(), table(ATTEMPTS, run["attempts"], now=now)]
-    console().print(panel(title, *inside))
+    show(panel(title, *inside))
 
 
 def draw_facts(about: Mapping[str, Any], title: str) -> None:
@@ -255,7 +269,10 @@ def draw_facts(about: Mapping[str, Any], title: str) -> None:
             return moment(instant(value), now)
         if key.endswith("_s") and isinstance(value, (int, float)):
             return duration(value)
-        return plain(value)
+        return size(value) if key.endswith("_bytes") else plain(value)
 
-    pairs = [(key.removesuffix("_s").replace("_", " "), shown(key, value)) for key, value in about.items()]
-    console().print(panel(Text(f" {plain(title)} ", style="bold"), facts(pairs)))
+    pairs = [
+        (key.removesuffix("_s").removesuffix("_bytes").replace("_", " "), shown(key, value))
+        for key, value in about.items()
+    ]
+    show(panel(Text(plain(title), style="bold"), facts(pairs)))

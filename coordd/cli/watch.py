@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import sys
 import termios
@@ -27,6 +28,9 @@ from coordd.errors import CoorddError, RefusedError, UnavailableError
 RUNS_LOOKED_AT = 200
 EVENTS_KEPT = 200
 ENDED_SHOWN = 5
+
+# What the daemon remembers comes in one burst: after so long without any it has been told.
+QUIET_S = 0.3
 
 # Heartbeats would drive everything else off the screen.
 DULL = frozenset(("worker-heartbeat", "worker-hello-reply"))
@@ -57,10 +61,10 @@ class Screen:
         except (UnavailableError, RefusedError) as exc:
             self.trouble = str(exc)
 
-    def hear(self) -> None:
-        """Take the events that have arrived; called when the listener has some."""
+    def hear(self, quiet_s: float = 0.0) -> None:
+        """Take the events that have arrived, until none has come for ``quiet_s``."""
         try:
-            while self._messages is not None and self._heard():
+            while self._messages is not None and self._heard(quiet_s):
                 item = next(self._messages, None)
                 if item is None:
                     raise UnavailableError("the daemon has ended the stream of events")
@@ -71,10 +75,10 @@ class Screen:
             self.listener.close()
             self._messages = None  # the next look subscribes again
 
-    def _heard(self) -> bool:
+    def _heard(self, quiet_s: float) -> bool:
         if self.listener.waiting():
             return True
-        return self.listener.fileno() >= 0 and bool(select.select([self.listener], [], [], 0)[0])
+        return self.listener.fileno() >= 0 and bool(select.select([self.listener], [], [], quiet_s)[0])
 
     def draw(self, height: int | None) -> RenderableType:
         """Everything, cut to the height of the terminal."""
@@ -92,7 +96,7 @@ class Screen:
         lines = max(3, room - len(nodes) - len(runs))
         recent = list(self.events)[-lines:]
         parts.append(Text("events", style="italic"))
-        parts += [Text(event_line(event), no_wrap=True, overflow="ellipsis") for event in recent]
+        parts += [Text(event_text(event, colour=False), no_wrap=True, overflow="ellipsis") for event in recent]
         return Group(*parts)
 
     def _head(self) -> Text:
@@ -107,13 +111,6 @@ class Screen:
         )  # fmt: skip
 
 
-def event_line(event: dict[str, Any]) -> str:
-    """One event, as `coordctl events` prints it, less the colours."""
-    from rich.ansi import AnsiDecoder
-
-    return next(iter(AnsiDecoder().decode(event_text(event)))).plain
-
-
 def _title(name: str, shown: list[Any], of: list[Any]) -> str:
     return name if len(shown) == len(of) else f"{name} ({len(shown)} of {len(of)})"
 
@@ -123,11 +120,8 @@ def once(client: Client) -> None:
     client.call("ping")
     screen = Screen(client)
     screen.look()
-    # The backlog comes at once; an idle node may have none.
-    if screen.listener.fileno() >= 0:
-        select.select([screen.listener], [], [], 0.5)
-    screen.hear()
-    tables.console().print(screen.draw(None))
+    screen.hear(QUIET_S)
+    tables.show(screen.draw(None))
 
 
 def watch_terminal(path: str, interval_s: float) -> None:
@@ -136,7 +130,11 @@ def watch_terminal(path: str, interval_s: float) -> None:
     client.call("ping")
     screen = Screen(client)
     console = tables.console()
-    with _keys(), contextlib.suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
+    with (
+        _keys(),
+        contextlib.suppress(KeyboardInterrupt),
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         while True:
             screen.look()
             screen.hear()
@@ -149,8 +147,10 @@ def _quit_within(seconds: float) -> bool:
     """Wait for the next look, or for the key that ends it."""
     deadline = time.monotonic() + seconds
     while (left_s := deadline - time.monotonic()) > 0:
-        if select.select([sys.stdin], [], [], left_s)[0] and sys.stdin.read(1) in ("q", "Q", ""):
-            return True
+        if select.select([sys.stdin], [], [], left_s)[0]:
+            keys = os.read(sys.stdin.fileno(), 64)
+            if not keys or b"q" in keys.lower():
+                return True
     return False
 
 

@@ -17,7 +17,7 @@ import time
 if __package__ in (None, ""):  # run by its path: coordd itself may not be installed in this Python
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from pyspark.sql import DataFrame, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
+from pyspark.sql import DataFrame, Observation, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
 
 from coordd.errors import CoorddError
 from coordd.history import transforms
@@ -103,8 +103,8 @@ def session(size: int | None) -> SparkSession:
     """The session; spark-submit's own settings win over these. ``size``: bytes of input, None when not known."""
     spark = SparkSession.builder.appName("coordd-history").getOrCreate()
     if size is not None and spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") is None:
-        cores = spark.sparkContext.defaultParallelism
-        spark.conf.set("spark.sql.shuffle.partitions", str(max(cores, -(-size // PARTITION_BYTES))))
+        # One partition needs no sampling before a sort, and is the fastest for what a few nodes write.
+        spark.conf.set("spark.sql.shuffle.partitions", str(max(1, -(-size // PARTITION_BYTES))))
     return spark
 
 
@@ -114,12 +114,12 @@ def build(spark: SparkSession, paths: list[str], target: str, clock_skew_s: floa
     def write(name: str, table: DataFrame) -> DataFrame:
         path = f"file://{target}/{name}"
         spark.sparkContext.setJobDescription(f"write {name}")
-        table.write.parquet(path)
-        written = spark.read.schema(table.schema).parquet(path)  # what follows reads the result, not the journals again
-        say(f"{name}: {written.count()} rows")
-        return written
+        rows = Observation(name)
+        table.observe(rows, F.count(F.lit(1)).alias("count")).write.parquet(path)
+        say(f"{name}: {rows.get['count']} rows")
+        return spark.read.schema(table.schema).parquet(path)  # what follows reads the result, not the journals again
 
-    # Sources are read once more below; each is a plain scan, cheaper than a cache that may not fit.
+    # The journals are read twice: a plain scan is cheaper than a cache that may not fit.
     checked = transforms.checked(lines(spark, paths))
     events = write("events", transforms.events(checked))
     corrupt = write("corrupt", transforms.corrupt(checked))
@@ -137,21 +137,25 @@ def lines(spark: SparkSession, paths: list[str]) -> DataFrame:
 
 def collect(events: DataFrame, corrupt: DataFrame, runs: DataFrame, attempts: DataFrame, findings: DataFrame) -> Report:
     """The little that the report shows; every list here has a bound."""
-    latest = runs.orderBy(F.col("timestamp").desc(), "run").limit(RUNS_SHOWN)
-    drawn = attempts.join(latest.select("run"), "run", "left_semi").orderBy(F.col("started").desc(), "run", "attempt")
+
+    def counts(table: DataFrame, column: str) -> dict[str, int]:
+        return {row[column]: row["count"] for row in table.groupBy(column).count().orderBy(column).collect()}
+
+    spoken = counts(events, "hostname")
+    latest = runs.orderBy(F.col("timestamp").desc(), "run").limit(RUNS_SHOWN).collect()
+    drawn = attempts.where(F.col("run").isin([row.run for row in latest if row.run]))
+    worst = findings.orderBy(F.col("severity").desc(), "at", "run", "attempt", "kind")
     return Report(
-        events=events.count(),
-        nodes=[row.hostname for row in events.select("hostname").distinct().orderBy("hostname").collect()],
-        states={row.state: row["count"] for row in runs.groupBy("state").count().collect()},
-        launches={row.hostname: row["count"] for row in attempts.groupBy("hostname").count().collect()},
-        corrupt={row.problem: row["count"] for row in corrupt.groupBy("problem").count().collect()},
+        events=sum(spoken.values()),
+        nodes=list(spoken),
+        states=counts(runs, "state"),
+        launches=counts(attempts, "hostname"),
+        corrupt=counts(corrupt, "problem"),
         takeovers=attempts.groupBy("run").agg(F.countDistinct("hostname").alias("nodes")).where("nodes > 1").count(),
-        severities={row.severity: row["count"] for row in findings.groupBy("severity").count().collect()},
-        findings=[
-            row.asDict() for row in findings.orderBy(F.col("severity").desc(), "at").limit(FINDINGS_SHOWN).collect()
-        ],
-        runs=[row.asDict() for row in latest.collect()],
-        attempts=[row.asDict() for row in drawn.limit(ATTEMPTS_SHOWN).collect()],
+        severities=counts(findings, "severity"),
+        findings=[row.asDict() for row in worst.limit(FINDINGS_SHOWN).collect()],
+        runs=[row.asDict() for row in latest],
+        attempts=[row.asDict() for row in drawn.orderBy(F.col("started").desc()).limit(ATTEMPTS_SHOWN).collect()],
     )
 
 

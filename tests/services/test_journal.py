@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,12 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+def small_disk() -> Iterator[Callable[..., Path]]:
     """Mounts a file system of a few kilobytes; needs root, as the machine that runs these tests has."""
     mounted: list[Path] = []
 
     def mount(options: str) -> Path:
-        path = tmp_path / f"disk{len(mounted)}"
-        path.mkdir()
+        path = Path(tempfile.mkdtemp(prefix="coordd-disk-"))  # not where pytest cleans up: a mount would stop it
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], check=True)
         mounted.append(path)
         return path
@@ -50,6 +50,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     yield mount
     for path in mounted:
         subprocess.run(["umount", "--lazy", str(path)], check=True)  # a failed test may hold files open
+        path.rmdir()
 
 
 class TestJournal:

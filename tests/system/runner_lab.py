@@ -105,14 +105,14 @@ class Attempt:
     def lines(self) -> list[str]:
         return self.out.read_text().split() if self.out.exists() else []
 
-    def begun(self) -> Attempt:
-        until(self.lines)
+    def begun(self, limit_s: float = LIMIT_S) -> Attempt:
+        until(self.lines, limit_s)
         self.fact("started")
         return self
 
-    def over(self) -> Row:
+    def over(self, limit_s: float = LIMIT_S) -> Row:
         """Wait until runner and watcher are gone; the ledger's row then."""
-        until(lambda: not self.world.launcher.alive(self.directory))
+        until(lambda: not self.world.launcher.alive(self.directory), limit_s)
         return self.row()
 
     def row(self) -> Row:

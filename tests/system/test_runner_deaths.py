@@ -28,6 +28,8 @@ from system.runner_lab import (
 )
 
 from coordd.adapters.process import ROOT, ProcessLauncher
+from coordd.runner.kernel import start_ticks
+from coordd.runner.tree import Tree
 
 
 @pytest.fixture(params=["cgroup", "no cgroup"])
@@ -234,3 +236,26 @@ def test_a_lease_is_renewed_for_as_long_as_the_program_runs(world: World) -> Non
     first = lease_end(attempt)
     assert attempt.over().state == "success"
     assert attempt.fact("ended")["boottime"] > first + 1
+
+
+def test_strangers_are_never_killed(world: World) -> None:
+    """Something older than the attempt is not of it, whatever it looks like."""
+    spec, attempt = world.spec(["/bin/sh", "-c", STUBBORN])
+    with subprocess.Popen(["/bin/sleep", "1000"], env={"COORDD_NONCE": spec["nonce"]}) as stranger:
+        try:
+            born = start_ticks(stranger.pid)
+            until(lambda: boottime() * os.sysconf("SC_CLK_TCK") > born + 1)  # ages are told in these ticks
+            world.launcher.start(spec)
+            attempt.begun()
+            kill(attempt.runner())
+            attempt.over()
+            assert attempt.pids() == []
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+
+
+@pytest.mark.parametrize("spare", [{0}, {1}, {1, 4321}])
+def test_a_tree_never_hangs_from_init(spare: set[int]) -> None:
+    with pytest.raises(AssertionError):
+        Tree("nonce", "", spare, 1)

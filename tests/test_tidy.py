@@ -1,0 +1,149 @@
+"""The architecture as a test: who may import whom, what stays pure, what has a home, what has a limit."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "coordd"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Read it as the diagram. A layer may import itself and what stands behind it.
+MAY_IMPORT = {
+    "__init__": set(),
+    "errors": set(),
+    "core": {"errors"},
+    "ports": {"core", "errors"},
+    "tomlfile": {"core", "errors"},
+    "config": {"tomlfile", "core", "errors"},
+    "jobfile": {"config", "tomlfile", "core", "errors"},
+    "services": {"__init__", "ports", "config", "jobfile", "core", "errors"},
+    "adapters": {"__init__", "ports", "config", "core", "errors"},
+    "runner": {"adapters", "ports", "core", "errors"},
+    "launching": {"services", "adapters", "config", "jobfile", "core", "errors"},
+    "daemon": {"__init__", "launching", "services", "adapters", "config", "jobfile", "ports", "core", "errors"},
+    "cli": {"__init__", "daemon", "services", "adapters", "config", "jobfile", "tomlfile", "core", "errors"},
+    "__main__": {"cli"},
+    "history": {"core", "errors"},
+}
+
+# Of the core only these parts go into Spark.
+HISTORY_CORE = {"coordd.core.rows", "coordd.core.events", "coordd.core.state", "coordd.core.journal_line", "coordd.core.job"}
+
+# The one place (or the few) where a library may be imported.
+LIBRARY_HOME = {
+    "trio": ("services/", "adapters/unix_bus.py", "adapters/unix_peer.py", "adapters/memory.py", "daemon.py", "cli/coordd.py"),
+    "asyncio": (),
+    "structlog": ("services/", "adapters/logs.py", "daemon.py"),
+    "msgspec": ("core/", "services/driver.py", "config.py", "jobfile.py", "tomlfile.py"),
+    "cronsim": ("core/schedule.py",),
+    "tzdata": ("jobfile.py", "core/schedule.py"),
+    "click": ("cli/",),
+    "rich": ("cli/",),
+    "pyspark": ("history/",),
+    "sqlite3": ("adapters/sqlite_ledger.py", "adapters/sqlite_rows.py"),
+}
+
+# Pure: no clock, no randomness, no files, no tasks, no logging.
+CORE_STDLIB = {
+    "__future__", "collections", "datetime", "enum", "functools", "hashlib", "heapq", "itertools", "json", "math",
+    "re", "string", "types", "typing", "uuid", "zlib", "zoneinfo", "difflib", "operator",
+    "importlib",  # core/schedule.py reads the zones of the tzdata package, which are data, not the machine
+}  # fmt: skip
+CORE_LIBRARIES = {"msgspec", "cronsim", "tzdata"}
+
+# The runner loads these before it starts a job: each import costs it milliseconds.
+IMPORT_FREE = {"core/rows.py", "core/run.py", "core/ledger.py", "core/attempt.py"}
+
+LINES_MAX = 560  # about 400 is where to look for the seam; nothing may grow past this
+FUNCTION_LINES_MAX = 90
+
+
+def imports(tree: ast.AST):
+    """(module, line) of every import that is executed (not those under TYPE_CHECKING)."""
+    skipped = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped.update(id(inner) for inner in ast.walk(node))
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: absolute imports only"
+            if node.module == "coordd":
+                yield from ((f"coordd.{alias.name}", node.lineno) for alias in node.names)
+            else:
+                yield str(node.module), node.lineno
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_keeps_to_its_layer(path: Path) -> None:
+    here = str(path.relative_to(PACKAGE))
+    layer = here.split("/")[0].removesuffix(".py")
+    tree = ast.parse(path.read_text())
+    assert layer in MAY_IMPORT, f"{layer} has no place in the map"
+    assert ast.get_docstring(tree), "a module says in one sentence what it is for"
+    for name, line in imports(tree):
+        top, _, rest = name.partition(".")
+        if top == "coordd":
+            target = rest.split(".")[0] or "__init__"
+            if target.startswith("__version__"):
+                target = "__init__"
+            assert target == layer or target in MAY_IMPORT[layer], f"line {line}: {layer} must not import {name}"
+            if layer == "history" and target == "core":
+                assert name in HISTORY_CORE, f"line {line}: {name} is not for Spark"
+        elif top in LIBRARY_HOME:
+            assert here.startswith(LIBRARY_HOME[top]), f"line {line}: {name} is at home in {LIBRARY_HOME[top]}"
+        if layer == "core" and top != "coordd":
+            assert top in CORE_STDLIB | CORE_LIBRARIES, f"line {line}: the core does not import {name}"
+
+
+@pytest.mark.parametrize("here", sorted(IMPORT_FREE))
+def test_what_the_runner_loads_imports_nothing(here: str) -> None:
+    tops = {name.split(".")[0] for name, _ in top_level_imports(PACKAGE / here)}
+
+    assert tops <= {"coordd"}
+
+
+def top_level_imports(path: Path):
+    """Imports that happen when the module is loaded."""
+    tree = ast.parse(path.read_text())
+    body = ast.Module([n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))], [])
+    return imports(body)
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if "core" in p.parts], ids=lambda path: path.name)
+def test_the_core_never_waits(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not isinstance(node, (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("open", "print", "input"), f"line {node.lineno}: {node.func.id}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_is_too_long_to_hold_in_the_head(path: Path) -> None:
+    text = path.read_text()
+
+    assert text.count("\n") <= LINES_MAX
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno - node.lineno < FUNCTION_LINES_MAX, node.name
+
+
+def test_names_say_something() -> None:
+    vague = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
+
+    assert not [path for path in MODULES if path.stem in vague]
+
+
+def test_the_product_stands_alone() -> None:
+    """Nothing refers to a place outside the repository."""
+    outside = ("../" + "shared", "/work" + "/")
+    for folder in ("coordd", "tests", "deploy", "systemd", "docs", ".ci"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix in (".py", ".md", ".toml", ".service", ".conf", ".sh", ""):
+                text = path.read_text(errors="replace")
+                assert not [place for place in outside if place in text], path
