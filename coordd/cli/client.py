@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
-from coordd.services.rpc import INVALID_PARAMS, INVALID_REQUEST, LINE_BYTES_MAX, METHOD_NOT_FOUND
 
 DEFAULT_SOCKET = "/run/coordd/coordd.sock"
 
@@ -28,8 +27,11 @@ SILENCE_S = 50.0
 # 10,000 runs are about 5 MiB; an answer larger than this is not ours.
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
-# What a caller got wrong, whatever the daemon's word for it.
-USAGE_CODES = (INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS)
+# A longer line is refused by the daemon; saying so here is quicker than sending it.
+LINE_BYTES_MAX = 1024 * 1024
+
+# What a caller got wrong, whatever the daemon's word for it: no request, no such method, invalid parameters.
+USAGE_CODES = (-32600, -32601, -32602)
 
 
 class Client:

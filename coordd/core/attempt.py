@@ -274,7 +274,8 @@ class Attempt:
             self.actions.append((PET, self.deadline))
             self.actions.append((EXEC,))
         elif answer.word == REVOKED:
-            self._done()
+            # Said even if the ledger has ended it: where an earlier gate's answer was lost, the row is STARTED.
+            self._report(REVOKED, "cancelled before it started", now)
         else:
             self._done()  # stale: somebody else has it
 

@@ -116,7 +116,7 @@ class ControlServer:
             self._remove_stale()
             raw.bind(self.path)
             os.chmod(self.path, 0o666)  # noqa: S103 - roles come from the kernel
-            raw.listen(64)
+            raw.listen(CONNECTIONS_MAX)  # a full queue would fail clients that connect with a timeout at once
         except OSError as exc:
             raw.close()
             raise UnavailableError(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from services.small_disk import small_disk
 
-from coordd.adapters.disk import StateFile, write_atomic
-from coordd.adapters.journal import Journal, highest_clock, read
-from coordd.core.clock import CLOCK_BLOCK
+from coordd.adapters.journal import Journal, read
 from coordd.core.journal_line import encode_line
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
@@ -34,23 +30,6 @@ def clocks(directory: Path) -> list[int]:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "journal"
-
-
-@pytest.fixture
-def small_disk() -> Iterator[Callable[..., Path]]:
-    """Mounts a file system of a few kilobytes; needs root, as the machine that runs these tests has."""
-    mounted: list[Path] = []
-
-    def mount(options: str) -> Path:
-        path = Path(tempfile.mkdtemp(prefix="coordd-disk-"))  # not where pytest cleans up: a mount would stop it
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], check=True)
-        mounted.append(path)
-        return path
-
-    yield mount
-    for path in mounted:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)  # a failed test may hold files open
-        path.rmdir()
 
 
 class TestJournal:
@@ -234,47 +213,47 @@ class TestAfterACrash:
 
 
 class TestWhenTheDiskFails:
-    def test_a_full_disk_takes_none_of_it_and_works_again_later(self, small_disk: Callable[..., Path]) -> None:
-        disk = small_disk("size=64k")
-        journal = Journal(str(disk / "journal"))
-        journal.append(records(1), sync=True)
-        (disk / "filler").write_bytes(b"x" * 40_000)
-        many = [{"clock": 2, "name": "y" * 1000} for _ in range(50)]
-        for _ in range(3):
-            with pytest.raises(UnavailableError, match="takes no records: No space left on device"):
-                journal.append(many, sync=True)
-            assert (disk / "journal" / "current.jsonl").read_bytes() == encode_line(records(1)[0])
-        (disk / "filler").unlink()
-        journal.append(records(3), sync=True)
-        assert clocks(disk / "journal") == [1, 3]
-        journal.close()
-        assert clocks(disk / "journal") == [1, 3]
-
-    def test_no_inode_for_a_new_segment_is_no_loss(self, small_disk: Callable[..., Path]) -> None:
-        disk = small_disk("nr_inodes=4")  # the root, the journal, two files
-        journal = Journal(str(disk / "journal"), segment_bytes_max=10)
-        journal.append(records(1), sync=True)
-        (disk / "filler").touch()
-        for _ in range(2):
-            with pytest.raises(UnavailableError, match="No space left"):
-                journal.append(records(2), sync=True)
-        (disk / "filler").unlink()
-        journal.append(records(3), sync=True)
-        assert clocks(disk / "journal") == [1, 3]
-        journal.close()
-
-    def test_a_read_only_disk_is_said_so(self, small_disk: Callable[..., Path]) -> None:
-        disk = small_disk("size=64k")
-        journal = Journal(str(disk / "journal"))
-        journal.close()
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        journal = Journal(str(disk / "journal"))
-        with pytest.raises(UnavailableError, match="Read-only file system"):
+    def test_a_full_disk_takes_none_of_it_and_works_again_later(self) -> None:
+        with small_disk("size=64k") as disk:
+            journal = Journal(str(disk / "journal"))
             journal.append(records(1), sync=True)
-        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-        journal.append(records(2), sync=True)
-        assert clocks(disk / "journal") == [2]
-        journal.close()
+            (disk / "filler").write_bytes(b"x" * 40_000)
+            many = [{"clock": 2, "name": "y" * 1000} for _ in range(50)]
+            for _ in range(3):
+                with pytest.raises(UnavailableError, match="takes no records: No space left on device"):
+                    journal.append(many, sync=True)
+                assert (disk / "journal" / "current.jsonl").read_bytes() == encode_line(records(1)[0])
+            (disk / "filler").unlink()
+            journal.append(records(3), sync=True)
+            assert clocks(disk / "journal") == [1, 3]
+            journal.close()
+            assert clocks(disk / "journal") == [1, 3]
+
+    def test_no_inode_for_a_new_segment_is_no_loss(self) -> None:
+        with small_disk("nr_inodes=4") as disk:  # the root, the journal, two files
+            journal = Journal(str(disk / "journal"), segment_bytes_max=10)
+            journal.append(records(1), sync=True)
+            (disk / "filler").touch()
+            for _ in range(2):
+                with pytest.raises(UnavailableError, match="No space left"):
+                    journal.append(records(2), sync=True)
+            (disk / "filler").unlink()
+            journal.append(records(3), sync=True)
+            assert clocks(disk / "journal") == [1, 3]
+            journal.close()
+
+    def test_a_read_only_disk_is_said_so(self) -> None:
+        with small_disk("size=64k") as disk:
+            journal = Journal(str(disk / "journal"))
+            journal.close()
+            subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+            journal = Journal(str(disk / "journal"))
+            with pytest.raises(UnavailableError, match="Read-only file system"):
+                journal.append(records(1), sync=True)
+            subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+            journal.append(records(2), sync=True)
+            assert clocks(disk / "journal") == [2]
+            journal.close()
 
     @pytest.mark.parametrize("failing", ["fdatasync", "write"])
     def test_what_could_not_be_synced_is_not_there(
@@ -366,89 +345,3 @@ class TestReadingAndPruning:
         again.append(records(9), sync=True)
         again.close()
         assert [Path(path).name for path in again.closed()] == ["00000004.jsonl", "00000005.jsonl", "00000006.jsonl"]
-
-
-class TestStateFile:
-    def test_remembers(self, tmp_path: Path) -> None:
-        state = StateFile(str(tmp_path / "state.json"))
-        state.save(7, 131072)
-        assert state.load(wall_s=WALL_S, highest_clock=lambda: 0) == (7, 131072, "")
-        assert json.loads((tmp_path / "state.json").read_bytes()) == {"boots": 7, "clock_mark": 131072}
-        assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
-
-    def test_the_first_start_is_above_any_earlier_life_of_this_name(self, tmp_path: Path) -> None:
-        state = StateFile(str(tmp_path / "state.json")).load(wall_s=WALL_S, highest_clock=lambda: 0)
-        assert state == (int(WALL_S), 0, "")
-
-    @pytest.mark.parametrize(
-        "content",
-        [b"", b"\0" * 40, b"{", b"[]", b'"x"', b'{"boots":1}', b'{"boots":"1","clock_mark":2}',
-         b'{"boots":true,"clock_mark":2}', b'{"boots":-1,"clock_mark":2}', b"\xff\xfe", b"[" * 60_000],
-    )  # fmt: skip
-    def test_a_spoilt_file_is_kept_and_the_numbers_still_grow(self, tmp_path: Path, content: bytes) -> None:
-        path = tmp_path / "state.json"
-        for copy in (1, 2):
-            path.write_bytes(content)
-            state = StateFile(str(path)).load(wall_s=WALL_S, highest_clock=lambda: 500)
-            assert state.boots == int(WALL_S)
-            assert state.clock_mark == 500 + 2 * CLOCK_BLOCK
-            assert f"kept as {path}.bad-{copy}" in state.warning
-            assert (tmp_path / f"state.json.bad-{copy}").read_bytes() == content
-            assert not path.exists()
-
-    def test_copies_of_spoilt_files_are_bounded(self, tmp_path: Path) -> None:
-        for _ in range(20):
-            (tmp_path / "state.json").write_bytes(b"x")
-            StateFile(str(tmp_path / "state.json")).load(wall_s=WALL_S, highest_clock=lambda: 0)
-        assert len(list(tmp_path.iterdir())) == 8
-
-    def test_a_lost_file_beside_a_journal_is_warned_of(self, tmp_path: Path, directory: Path) -> None:
-        journal = Journal(str(directory), segment_bytes_max=10)
-        for n in (40, 41, 42):
-            journal.append(records(n), sync=False)
-        state = StateFile(str(tmp_path / "state.json")).load(
-            wall_s=WALL_S, highest_clock=lambda: highest_clock(str(directory))
-        )
-        assert state.clock_mark == 42 + 2 * CLOCK_BLOCK
-        assert "is gone though the journal is not" in state.warning
-        journal.close()
-
-    def test_highest_clock_of_no_journal_is_zero(self, directory: Path) -> None:
-        assert highest_clock(str(directory)) == 0
-
-    def test_an_unreadable_file_is_not_taken_for_a_spoilt_one(self, tmp_path: Path) -> None:
-        (tmp_path / "state.json").mkdir()
-        with pytest.raises(UnavailableError, match="cannot read"):
-            StateFile(str(tmp_path / "state.json")).load(wall_s=WALL_S, highest_clock=lambda: 0)
-        assert (tmp_path / "state.json").is_dir()
-
-    def test_a_failed_write_leaves_the_old_numbers(self, small_disk: Callable[..., Path]) -> None:
-        disk = small_disk("size=16k")
-        state = StateFile(str(disk / "state.json"))
-        state.save(7, 100)
-        with (disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
-            while True:
-                filler.write(b"x" * 1024)
-        with pytest.raises(UnavailableError, match=r"cannot write .*No space left"):
-            state.save(8, 200)
-        assert state.load(wall_s=WALL_S, highest_clock=lambda: 0) == (7, 100, "")
-        assert {path.name for path in disk.iterdir()} == {"state.json", "filler"}
-
-    def test_file_and_name_are_synced_before_the_write_is_done(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        done: list[str] = []
-        fsync, rename = os.fsync, os.rename
-
-        def note_sync(fd: int) -> None:
-            done.append("sync directory" if os.path.isdir(f"/proc/self/fd/{fd}") else "sync file")
-            fsync(fd)
-
-        def note_rename(old: str, new: str) -> None:
-            done.append("rename")
-            rename(old, new)
-
-        monkeypatch.setattr(os, "fsync", note_sync)
-        monkeypatch.setattr(os, "rename", note_rename)
-        write_atomic(str(tmp_path / "x"), b"data")
-        assert done == ["sync file", "rename", "sync directory"]

@@ -26,7 +26,9 @@ from coordd.services.rpc import (
 NUMBERS = st.integers() | st.floats()
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(st.characters(), max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(), max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(), max_size=8), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 REQUESTS = st.dictionaries(

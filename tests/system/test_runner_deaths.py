@@ -71,7 +71,8 @@ def test_the_runner_is_killed_before_the_fire_time(world: World) -> None:
     attempt = world.sh(BEATING, on_lost="hold", fire_at=time.time() + 4.0)
     kill(attempt.runner())
     row = attempt.over()
-    assert (row.state, row.attempt) == ("retry", 1), "it certainly never started"
+    assert (row.state, row.attempt) == ("retry", 1)
+    assert attempt.fact("refused")["state"] == "retry", "it certainly never started: a held run goes on too"
     assert attempt.lines() == []
     assert attempt.pids() == []
 

@@ -299,20 +299,17 @@ class TestOnSystemd:
 
     def test_spark_submit_works(self, service: Service) -> None:
         (service.lab.root / "var/lib/coordd/job.py").write_text(
-            "from pyspark.sql import SparkSession\n"
-            "spark = SparkSession.builder.getOrCreate()\n"
-            "print('rows', spark.range(1000).repartition(3).groupBy().sum('id').collect()[0][0])\n"
-            "print('python', spark.sparkContext.parallelize(range(10), 2).map(lambda n: n * n).sum())\n"
+            "from pyspark import SparkContext\n"
+            "print('sum', SparkContext().parallelize(range(10), 2).map(lambda n: n * n).sum())\n"
         )
         environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in service.lab.environment.items())
         said = service.inside(
             f"{environment} SPARK_HOME={SITE_PACKAGES}/pyspark PYSPARK_PYTHON={service.lab.python}"
             f" /bin/bash {SITE_PACKAGES}/pyspark/bin/spark-submit --master 'local[2]'"
             " --conf spark.ui.enabled=false /var/lib/coordd/job.py",
-            timeout_s=240.0,
+            timeout_s=280.0,
         )
-        assert "rows 499500" in said, said
-        assert "python 285" in said, said
+        assert "sum 285" in said, said
 
 
 def test_a_stop_with_the_whole_machine_is_known_as_such() -> None:

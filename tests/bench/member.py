@@ -1,0 +1,216 @@
+"""One node of an election benchmark, as a process: the real driver, node and unix bus, and a bare socket beside them.
+
+It is told what to do by JSON lines on stdin and answers on stdout; at the end of stdin it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import sys
+import time
+from typing import Any
+
+import trio
+
+from coordd.adapters import logs
+from coordd.adapters.memory import MemoryLedger
+from coordd.adapters.unix_bus import UnixBus
+from coordd.core.context import Settings
+from coordd.core.election import Election
+from coordd.core.node import Node
+from coordd.core.ready import Now
+from coordd.core.rows import LedgerTime
+from coordd.services.driver import Driver, Keeper
+from coordd.services.ledger import LedgerService, boottime
+
+# No heartbeat falls into a measurement, so what the bus counts is elections alone. The rest is as by default: an
+# election whose messages are lost is decided at its timeout, and shows.
+SETTINGS = Settings(heartbeat_interval_s=3600.0)
+
+# A bare datagram is as long as a packet with one elect.
+PAYLOAD = b"x" * 260
+
+# Between two measurements everybody comes to rest.
+PAUSE_S = 0.003
+
+# Longer than an election's timeout.
+GIVE_UP_S = 3.0
+
+LIMIT_S = 30.0
+DATAGRAM_MAX = 65536
+
+
+class NoJournal:
+    """Elections about nothing are in no journal; the others' joining is, and is not measured."""
+
+    def append(self, records: object, *, sync: bool) -> None:
+        """Forget them."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Member:
+    """One node and its bare socket."""
+
+    def __init__(self, root: str, index: int, count: int) -> None:
+        self.root = root
+        self.index = index
+        self.count = count
+        self.node = Node(
+            hostname=f"n{index}", pid=os.getpid(), incarnation=f"1-{index:016x}", settings=SETTINGS, clock_mark=0,
+            rng=random.SystemRandom(),
+        )  # fmt: skip
+        self.node.topics.add("drill")
+        self.bus = UnixBus(f"unix://{root}/bus", self.node.ctx.full_hostname)
+        self.ledger = LedgerService(lambda: MemoryLedger(_ledger_time), 1.0)  # asked once, by the first sweep
+        self.driver = Driver(
+            self.node, bus=self.bus, ledger=self.ledger, journal=NoJournal(),
+            keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
+            launch=lambda _launch: None, cancel=lambda _run, _reason: None,
+        )  # fmt: skip
+        self.decided: dict[str, float] = {}
+        self.news = trio.Event()
+        self._decided_by_node = self.node.ballots._decided
+        self.node.ballots._decided = self._on_decided
+        self.waits_for = ""
+        self.waits_count = 0
+        self.asker: trio.socket.SocketType
+
+    async def run(self) -> None:
+        """Until stdin ends."""
+        self.asker = self._bare_socket("asker", self.index)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.bus.receive, self.driver.deliver, self._peer_dead)
+            nursery.start_soon(self.ledger.run, self.driver.ledger_answers)
+            nursery.start_soon(self.driver.run)
+            nursery.start_soon(self._answer_bare, self._bare_socket("bare", self.index))
+            self.driver.feed(self.node.start, tuple(self.bus.peers()))
+            await self._commands()
+            nursery.cancel_scope.cancel()
+        self.bus.close()
+
+    # ---- what it is told
+
+    async def _commands(self) -> None:
+        stream = trio.lowlevel.FdStream(os.dup(0))
+        buffer = b""
+        async for data in stream:
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                command = json.loads(line)
+                with trio.fail_after(LIMIT_S):
+                    answer = await getattr(self, "do_" + command.pop("do"))(**command)
+                print(json.dumps(answer), flush=True)
+
+    async def do_join(self) -> dict[str, Any]:
+        """Wait until everybody is there."""
+        while self.node.ctx.state != "ready" or len(self.node.ctx.membership.view()) < self.count:
+            await trio.sleep(0.01)
+        return {"name": self.node.ctx.full_hostname}
+
+    async def do_counts(self) -> dict[str, int]:
+        """What the bus has counted."""
+        return self.bus.statistics()
+
+    async def do_latency(self, prefix: str, rounds: int) -> dict[str, Any]:
+        """Bare exchanges and elections in turn, opened here."""
+        bare, elections = [], {}
+        for number in range(rounds):
+            for what in ("bare", "election") if number % 2 else ("election", "bare"):
+                await trio.sleep(PAUSE_S)
+                if what == "bare":
+                    bare.append(await self._bare_exchange())
+                else:
+                    ident = f"{prefix}{number}/0"
+                    self._await(ident, 1)
+                    began = time.perf_counter()
+                    self.driver.feed(self.node.open_election, ident, "drill", None)
+                    await self.news.wait()
+                    elections[ident] = began
+        return {"bare": bare, "elections": elections}
+
+    async def do_decided(self, prefix: str, count: int) -> dict[str, float]:
+        """When each election of that prefix was decided here (CLOCK_MONOTONIC, as everywhere), once so many are.
+
+        A node that the opening never reached decides nothing; it has given up waiting then, and shows fewer.
+        """
+        self._await(prefix, count)
+        with trio.move_on_after(GIVE_UP_S):
+            await self.news.wait()
+        found = {ident: at for ident, at in self.decided.items() if ident.startswith(prefix)}
+        for ident in found:
+            del self.decided[ident]
+        return found
+
+    async def do_burst(self, prefix: str, count: int, together: bool) -> dict[str, float]:
+        """Open many elections: in one turn, as a schedule does, or each by a turn of its own."""
+        await trio.sleep(10 * PAUSE_S)
+        idents = [f"{prefix}{number}/0" for number in range(count)]
+        began = time.perf_counter()
+        if together:
+            for ident in idents:
+                self.node.open_election(ident, "drill", None, self.driver.now())
+            self.driver.pump()
+        else:
+            for ident in idents:
+                self.driver.feed(self.node.open_election, ident, "drill", None)
+                await trio.lowlevel.checkpoint()
+        return {"began": began}
+
+    # ---- elections
+
+    def _on_decided(self, election: Election, now: Now) -> None:
+        self._decided_by_node(election, now)
+        self.decided[election.id] = time.perf_counter()
+        if self.waits_count and election.id.startswith(self.waits_for):
+            self.waits_count -= 1
+            if not self.waits_count:
+                self.news.set()
+
+    def _await(self, prefix: str, count: int) -> None:
+        self.news = trio.Event()
+        self.waits_for = prefix
+        self.waits_count = count - sum(1 for ident in self.decided if ident.startswith(prefix))
+        if self.waits_count <= 0:
+            self.waits_count = 0
+            self.news.set()
+
+    def _peer_dead(self, name: str) -> None:
+        self.driver.feed(self.node.peer_dead, name)
+
+    # ---- the bare exchange: one datagram to all, N - 1 answers
+
+    def _bare_socket(self, kind: str, index: int) -> trio.socket.SocketType:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        sock.bind(self._bare_path(kind, index))
+        return trio.socket.from_stdlib_socket(sock)
+
+    def _bare_path(self, kind: str, index: int) -> str:
+        return f"{self.root}/{kind}-{index}"
+
+    async def _answer_bare(self, sock: trio.socket.SocketType) -> None:
+        while True:
+            data, sender = await sock.recvfrom(DATAGRAM_MAX)
+            await sock.sendto(data, sender)
+
+    async def _bare_exchange(self) -> float:
+        others = [self._bare_path("bare", index) for index in range(self.count) if index != self.index]
+        began = time.perf_counter()
+        for path in others:
+            await self.asker.sendto(PAYLOAD, path)
+        for _ in others:
+            await self.asker.recvfrom(DATAGRAM_MAX)
+        return time.perf_counter() - began
+
+
+def _ledger_time() -> LedgerTime:
+    return LedgerTime(time.time(), boottime(), "")
+
+
+if __name__ == "__main__":
+    logs.configure(level="error")
+    trio.run(Member(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])).run)

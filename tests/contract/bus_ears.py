@@ -1,0 +1,59 @@
+"""What tests of buses share: ears that note what is heard, and a patient eye."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import trio
+import trio.testing
+
+from coordd.ports import Bus
+
+DEADLINE_S = 20.0
+
+
+class Heard:
+    """What one bus delivered; ``bursts`` counts the ends of bursts."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.dead: list[str] = []
+        self.bursts = 0
+        self.unfinished = 0  # messages since the last end of a burst
+
+    def deliver(self, data: bytes) -> None:
+        if data:
+            self.messages.append(data)
+            self.unfinished += 1
+        else:
+            self.bursts += 1
+            self.unfinished = 0
+
+
+@asynccontextmanager
+async def _receiving(*buses: Bus) -> AsyncIterator[list[Heard]]:
+    """Each bus receives; yields what each has heard."""
+    heard = [Heard() for _ in buses]
+    async with trio.open_nursery() as nursery:
+        for bus, ears in zip(buses, heard, strict=True):
+            nursery.start_soon(bus.receive, ears.deliver, ears.dead.append)
+        await trio.testing.wait_all_tasks_blocked()
+        yield heard
+        nursery.cancel_scope.cancel()
+
+
+def receiving(*buses: Bus) -> AbstractAsyncContextManager[list[Heard]]:
+    return _receiving(*buses)
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Wait for something to become true; fails the test after a while."""
+    with trio.fail_after(DEADLINE_S):
+        while not true():  # noqa: ASYNC110  # what is waited for sets no event
+            await trio.sleep(0.001)
+
+
+def run(main: Callable[[], Any]) -> None:
+    trio.run(main)

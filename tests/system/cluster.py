@@ -1,0 +1,482 @@
+"""A real cluster for tests: daemons, runners and programs as processes, judged by what the programs themselves wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+
+LIMIT_S = 60.0  # a loaded machine is no failure; a test that works never waits this long
+LOOK_S = 0.02
+
+# What jobs run. It says what it does on one line each, on the disk, and holds a lock on its run's name while it
+# lives: the kernel, not a clock, tells whether an earlier attempt is alive when the next one starts.
+PROGRAM = """
+import fcntl, os, signal, sys, time
+log, verb, what, ending, code = sys.argv[1:]
+env = os.environ
+def say(word):
+    words = (env["COORDD_RUN"], env["COORDD_ATTEMPT"], env["COORDD_TOKEN"], env["COORDD_NODE"], word,
+             repr(time.clock_gettime(time.CLOCK_BOOTTIME)), repr(time.time()), str(os.getpid()))
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(fd, " ".join(words).encode() + b"\\n")
+    os.fsync(fd)
+    os.close(fd)
+lock = os.open(log + ".d/" + env["COORDD_RUN"], os.O_RDWR | os.O_CREAT, 0o644)
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    say("overlap")
+if verb == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+say("start")
+if verb == "sleep":
+    time.sleep(float(what))
+while verb in ("until", "deaf") and not os.path.exists(what):
+    time.sleep(0.02)
+while verb == "busy":
+    pass
+if verb == "first" and env["COORDD_ATTEMPT"] not in what.split(","):
+    code = "0"
+say("end")
+if ending == "signal":
+    os.kill(os.getpid(), int(code))
+sys.exit(int(code))
+"""
+
+
+class Entry(NamedTuple):
+    """One line that a program wrote. ``at`` on CLOCK_BOOTTIME, ``wall`` in Unix seconds."""
+
+    run: str
+    attempt: int
+    token: int
+    node: str
+    word: str  # start | end | overlap
+    at: float
+    wall: float
+    pid: int
+
+
+class CallError(Exception):
+    """A control call was answered with an error."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error.get("message", ""))
+        self.kind = error.get("data", {}).get("kind", "")
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def until(what: Callable[[], T], limit_s: float = LIMIT_S, why: str = "") -> T:
+    """Wait for something to be true, and return it."""
+    limit = time.monotonic() + limit_s
+    while not (value := what()):
+        assert time.monotonic() < limit, f"not true within {limit_s:g} s: {why or what}"
+        time.sleep(LOOK_S)
+    return value
+
+
+def exists(pid: int) -> bool:
+    """The process is there, and not only as a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def processes(marks: Iterable[str]) -> set[int]:
+    """Everything alive that names one of the marks (command line, environment, where its output goes), or
+    descends from such a process."""
+    wanted = [mark.encode() for mark in marks]
+    found: set[int] = set()
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            if stat[0] in "ZX":
+                continue
+            children.setdefault(int(stat[1]), []).append(int(name))
+            said = b"\0".join([
+                Path(f"/proc/{name}/cmdline").read_bytes(), Path(f"/proc/{name}/environ").read_bytes(),
+                *[os.fsencode(os.readlink(f"/proc/{name}/fd/{fd}")) for fd in (1, 2) if _has(name, fd)],
+            ])  # fmt: skip
+        except (OSError, ValueError):
+            continue  # it is gone
+        if any(mark in said for mark in wanted):
+            found.add(int(name))
+    waiting = list(found)
+    while waiting:
+        fresh = [pid for pid in children.get(waiting.pop(), ()) if pid not in found]
+        found.update(fresh)
+        waiting += fresh
+    return found
+
+
+def _has(pid: str, fd: int) -> bool:
+    return os.path.lexists(f"/proc/{pid}/fd/{fd}")
+
+
+def kill_at_once(find: Callable[[], set[int]]) -> int:
+    """End processes as a power cut would: all are stopped before the first dies, so that none sees another die."""
+    stopped: set[int] = set()
+    while fresh := sorted(find() - stopped):
+        for pid in fresh:
+            _signal(pid, signal.SIGSTOP)
+        stopped.update(fresh)
+    for pid in stopped:
+        _signal(pid, signal.SIGKILL)
+    until(lambda: not [pid for pid in stopped if exists(pid)], why=f"{stopped} die")
+    return len(stopped)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+class Node:
+    """One daemon, and everything that it starts."""
+
+    def __init__(self, cluster: Cluster, name: str, *, settings: str = "", env: dict[str, str] | None = None) -> None:
+        self.cluster = cluster
+        self.name = name
+        base = cluster.path
+        self.state_dir = base / name
+        self.runtime_dir = base / f"{name}.run"
+        self.jobs_dir = cluster.jobs_dir
+        self.config_path = base / f"{name}.toml"
+        self.socket = base / f"{name}.sock"
+        self.log_path = base / f"{name}.log"
+        self.settings = settings
+        self.env = env or {}
+        self.tags: list[str] = []
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def write_config(self, **changes: Any) -> None:
+        """The configuration file; ``changes`` are keys of [cluster]."""
+        cluster = {
+            "bus": f"unix://{self.cluster.path}/bus", "ledger": f"sqlite:///{self.cluster.ledger_path}",
+            **self.cluster.timing, **changes,
+        }  # fmt: skip
+        lines = [
+            "[node]", f'name = "{self.name}"', f'state_dir = "{self.state_dir}"',
+            f'runtime_dir = "{self.runtime_dir}"', f'jobs_dir = "{self.jobs_dir}"', f"tags = {json.dumps(self.tags)}",
+            f"budget = {{ client = {self.cluster.budget}, cluster = {self.cluster.budget} }}",
+            "[cluster]", *[f"{key} = {json.dumps(value)}" for key, value in cluster.items()],
+            "[control]", f'socket = "{self.socket}"', self.settings,
+        ]  # fmt: skip
+        self.config_path.write_text("\n".join(lines) + "\n")
+
+    # ---- life
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start the daemon, without waiting for anything."""
+        self.write_config()
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "coordd", "run", "--config", str(self.config_path)],
+                cwd=ROOT,
+                env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(self.cluster.path), **self.env},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        return self.process
+
+    def start(self) -> Node:
+        self.launch()
+        return self.ready()
+
+    def ready(self) -> Node:
+        """Wait until this very process says that it is ready."""
+
+        def look() -> bool:
+            assert self.process is not None
+            code = self.process.poll()
+            assert code is None, f"{self.name} ended with {code}:\n{self.log()[-4000:]}"
+            said = self.try_call("status") or {}
+            return said.get("state") == "ready" and said.get("pid") == self.process.pid
+
+        until(look, why=f"{self.name} is ready")
+        return self
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL for the daemon alone."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def kill_family(self) -> int:
+        """A power cut: the daemon, its runners and watchers and their programs; returns how many there were."""
+        count = kill_at_once(self.family)
+        if self.process is not None:
+            self.wait()
+        return count
+
+    def stop(self) -> int:
+        """TERM, as `systemctl stop` says it; returns the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(LIMIT_S)
+
+    def family(self) -> set[int]:
+        marks = (f"{self.config_path}", f"{self.runtime_dir}/", f"{self.socket}")
+        return processes(marks)
+
+    # ---- what it says
+
+    def call(self, method: str, **params: Any) -> Any:
+        """Ask on the control socket. Raises CallError, or OSError when nobody answers."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(LIMIT_S)
+            sock.connect(str(self.socket))
+            sock.sendall(json.dumps({"id": 1, "method": method, "params": params}).encode() + b"\n")
+            with sock.makefile("rb") as file:
+                line = file.readline()
+        if not line:
+            raise ConnectionResetError("the daemon went away before it answered")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise CallError(answer["error"])
+        return answer["result"]
+
+    def try_call(self, method: str, **params: Any) -> Any:
+        """The same; None when nobody answers."""
+        try:
+            return self.call(method, **params)
+        except OSError:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.call("status"))
+
+    def why(self, subject: str) -> str:
+        return str(self.call("why", id=subject)["why"])
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def facts(self, run: str) -> list[dict[str, Any]]:
+        """What the runners of a run on this node have said, while their directories are there."""
+        facts: list[dict[str, Any]] = []
+        for path in sorted((self.runtime_dir / "runs").glob("*")):
+            with contextlib.suppress(OSError, ValueError):
+                if json.loads((path / "spec.json").read_text())["run"] == run:
+                    facts += [json.loads(line) for line in (path / "facts").read_text().splitlines()]
+        return facts
+
+    def runner(self, run: str) -> dict[str, Any]:
+        """The pids of a run's runner ("pid") and watcher ("watcher"), once it has said them."""
+
+        def look() -> dict[str, Any] | None:
+            said = [fact for fact in self.facts(run) if fact["fact"] == "adopted"]
+            return said[-1] if said else None
+
+        return until(look, why=f"the runner of {run} on {self.name}") or {}
+
+
+class Cluster:
+    """Nodes with one bus and one ledger, in a directory of their own."""
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        lease: float = 8.0,
+        renew: float = 1.0,
+        ledger_timeout: float = 1.0,
+        kill_grace: float = 3.0,
+        heartbeat: float = 1.0,
+        budget: int = 30,
+    ) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="cd-", dir="/tmp"))  # short: a unix socket's path has 107 bytes
+        self.jobs_dir = self.path / "jobs"
+        self.jobs_dir.mkdir()
+        self.ledger_path = self.path / "ledger.db"
+        self.program = self.path / "program"
+        self.program.write_text(PROGRAM)
+        self.log_path = self.path / "runs.log"
+        Path(f"{self.log_path}.d").mkdir()
+        self.timing = {
+            "lease": lease, "renew_interval": renew, "ledger_timeout": ledger_timeout, "kill_grace": kill_grace,
+            "heartbeat_interval": heartbeat,
+        }  # fmt: skip
+        self.budget = budget
+        self.nodes = [Node(self, f"n{number}") for number in range(1, size + 1)]
+
+    # ---- jobs
+
+    def job(self, name: str, verb: str, what: object = "", *, ending: str = "exit", code: int = 0, **keys: Any) -> str:
+        """Write a job file whose program is PROGRAM; ``keys`` are the file's, tables as dicts."""
+        argv = [sys.executable, "-I", "-S", "-E", str(self.program), str(self.log_path), verb, str(what), ending, str(code)]
+        tables = {"command": {"argv": argv}} | {key: value for key, value in keys.items() if isinstance(value, dict)}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if not isinstance(value, dict)]
+        for table, items in tables.items():
+            lines += [f"[{table}]", *[f"{key} = {json.dumps(value)}" for key, value in items.items()]]
+        return self.job_file(name, "\n".join(lines) + "\n")
+
+    def job_file(self, name: str, text: str) -> str:
+        path = self.jobs_dir / f"{name}.toml"
+        path.with_suffix(".new").write_text(text)
+        path.with_suffix(".new").rename(path)
+        return name
+
+    def go(self, name: str) -> Path:
+        """The file that a program which runs ``until`` it exists waits for."""
+        return self.path / f"go-{name}"
+
+    # ---- life
+
+    def start(self) -> Cluster:
+        """Start every node, and wait until all see all."""
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.ready()
+        return self.meet()
+
+    def meet(self) -> Cluster:
+        """Wait until every node that is up counts all of them as alive."""
+        up = [node for node in self.nodes if node.up]
+        until(
+            lambda: all(node.status()["members"]["alive"] == len(up) for node in up),
+            why=f"{len(up)} nodes see each other",
+        )
+        return self
+
+    def close(self) -> None:
+        """Leave nothing running. What only runs because nobody ended it is ended; what should be gone must be."""
+        for node in self.nodes:
+            if node.up:
+                node.signal(signal.SIGCONT)
+                node.signal(signal.SIGTERM)
+        for node in self.nodes:
+            if node.process is not None:
+                node.process.wait(LIMIT_S)
+        if not self.ledger_path.exists() or any(row["state"] in ("received", "started") for row in self.rows()):
+            kill_at_once(self.processes)
+        else:
+            until(lambda: not self.processes(), why="all runs are over, so no process is left")
+        assert not self.processes()
+        shutil.rmtree(self.path)
+
+    def abandon(self) -> None:
+        """A test has failed: end everything, ask nothing. What is on the disk stays, for whoever looks into it."""
+        kill_at_once(self.processes)
+        for node in self.nodes:
+            if node.process is not None:
+                node.wait()
+
+    def processes(self) -> set[int]:
+        return processes([f"{self.path}/"])
+
+    # ---- what became of it
+
+    def entries(self, run: str = "") -> list[Entry]:
+        """What the programs wrote, of one run or of all."""
+        if not self.log_path.exists():
+            return []
+        entries = []
+        for line in self.log_path.read_text().splitlines():
+            of, attempt, token, node, word, at, wall, pid = line.split()
+            if run in ("", of):
+                entries.append(Entry(of, int(attempt), int(token), node, word, float(at), float(wall), int(pid)))
+        return entries
+
+    def starts(self, run: str = "") -> list[Entry]:
+        return [entry for entry in self.entries(run) if entry.word == "start"]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The ledger's rows, read behind everybody's back."""
+        with contextlib.closing(sqlite3.connect(f"file:{self.ledger_path}?mode=ro", uri=True, timeout=LIMIT_S)) as db:
+            db.row_factory = sqlite3.Row
+            return [dict(row) for row in db.execute("SELECT * FROM runs")]
+
+    def attempts(self, run: str) -> list[dict[str, Any]]:
+        with contextlib.closing(sqlite3.connect(f"file:{self.ledger_path}?mode=ro", uri=True, timeout=LIMIT_S)) as db:
+            db.row_factory = sqlite3.Row
+            return [dict(row) for row in db.execute("SELECT * FROM attempts WHERE run = ? ORDER BY attempt", (run,))]
+
+    def row(self, run: str) -> dict[str, Any]:
+        found = [row for row in self.rows() if row["run"] == run]
+        return found[0] if found else {}
+
+    def started(self, run: str, attempt: int = 0) -> Entry:
+        """Wait until the program of an attempt runs."""
+        return until(
+            lambda: [entry for entry in self.starts(run) if entry.attempt == attempt],
+            why=f"{run}/{attempt} starts",
+        )[0]
+
+    def becomes(self, run: str, *states: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
+        """Wait until a run is in one of these states; its row."""
+
+        def look() -> dict[str, Any] | None:
+            row = self.row(run)
+            return row if row.get("state") in states else None
+
+        return until(look, limit_s, why=f"{run} becomes {' or '.join(states)}") or {}
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def owner(self, run: str, attempt: int = 0) -> Node:
+        """The node on which an attempt's program runs."""
+        return self.node(self.started(run, attempt).node)
+
+    def others(self, *but: Node) -> list[Node]:
+        return [node for node in self.nodes if node not in but]
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Somebody holds the ledger's write lock."""
+    db = sqlite3.connect(path, isolation_level=None, timeout=LIMIT_S)
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        yield
+        db.execute("ROLLBACK")
+    finally:
+        db.close()
+
+
+@contextlib.contextmanager
+def cluster_of(size: int = 3, **settings: Any) -> Iterator[Cluster]:
+    """A cluster that leaves nothing behind; its nodes are not started yet."""
+    cluster = Cluster(size, **settings)
+    try:
+        yield cluster
+    except BaseException:
+        for node in cluster.nodes:
+            print(f"==== {node.name}\n{node.log()[-6000:]}")
+        cluster.abandon()
+        raise
+    cluster.close()
