@@ -100,7 +100,11 @@ socket = "{self.socket}"
         env = {key: value for key, value in os.environ.items() if not key.startswith("COORDD_")}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [BIN / "coordd", "run", "--config", self.config], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env
+                [BIN / "coordd", "run", "--config", self.config],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
             )
 
     def ask(self, method: str, **params: Any) -> Any:
@@ -280,7 +284,7 @@ def main() -> int:
     console.print(
         Panel(
             "Three coordd nodes on this machine, no broker and no Redis: a unix-socket bus and an SQLite ledger.\n"
-            "They elect who launches each job. In mid-run the machine of the winner \"loses power\" (kill -9 of its\n"
+            'They elect who launches each job. In mid-run the machine of the winner "loses power" (kill -9 of its\n'
             "daemon, its runner and its Spark); another node takes over. At no time are two attempts alive.",
             title="coordd demo", expand=False,
         )
@@ -307,12 +311,16 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
 
     say("six short jobs are triggered, two on each node; each may run anywhere, once")
     for number, name in enumerate(("orders", "customers", "prices", "orders", "prices", "customers")):
-        nodes[number % len(nodes)].ask("run.trigger", job=name, id=f"demo-{number + 1}", args={"day": f"day {number + 1}"})
+        nodes[number % len(nodes)].ask(
+            "run.trigger", job=name, id=f"demo-{number + 1}", args={"day": f"day {number + 1}"}
+        )
     say("the same id again, on another node, is the same run and starts nothing")
     nodes[1].ask("run.trigger", job="orders", id="demo-1", args={"day": "day 1"})
     story.until("the short jobs", 60, lambda runs: sum(run["state"] == "success" for run in runs) >= 6)
 
-    say(f"[bold]{job}[/bold] is scheduled for {at:%H:%M:%S} UTC on all three nodes: a Spark job over the journals of all")
+    say(
+        f"[bold]{job}[/bold] is scheduled for {at:%H:%M:%S} UTC on all three nodes: a Spark job over the journals of all"
+    )
     first = story.until(
         "the pipeline's start", RUN_LIMIT_S,
         lambda runs: (run := find(runs, job)) and run["state"] == "started" and run["application_id"] and run,
@@ -320,7 +328,9 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
     owner = next(node for node in nodes if node.name == first["node"].split(".")[0])
     say(f"Spark says its application is {first['application_id']}")
     family = family_of(owner, first["id"], 0)
-    shown = " · ".join(f"{what} {', '.join(f'{pid} ({name_of(pid)})' for pid in pids)}" for what, pids in family.items())
+    shown = " · ".join(
+        f"{what} {', '.join(f'{pid} ({name_of(pid)})' for pid in pids)}" for what, pids in family.items()
+    )
     killed_at = time.monotonic()
     kill_family(family)
     say(f"kill -9 on [cyan]{owner.name}[/cyan]: {shown}", "bold red")
@@ -335,7 +345,9 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
         f"[cyan]{again['node'].split('.')[0]}[/cyan] has taken over {took_s:.1f} s after the kill "
         f"(a lease of {LEASE_S:g} s; promised within {limit_s:g} s)", "green",
     )  # fmt: skip
-    runs = story.until("the pipeline's end", RUN_LIMIT_S, lambda runs: (r := find(runs, job)) and r["state"] == "success" and runs)
+    runs = story.until(
+        "the pipeline's end", RUN_LIMIT_S, lambda runs: (r := find(runs, job)) and r["state"] == "success" and runs
+    )
     survivor = next(node for node in nodes if node.alive)
     console.print()
     show_runs(survivor)
@@ -352,7 +364,9 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
 
 def show_runs(node: Node) -> None:
     """The run table, each attempt on a line."""
-    table = Table("run", "attempt", "state", "node", "started", "seconds", "application", title="what happened", expand=False)
+    table = Table(
+        "run", "attempt", "state", "node", "started", "seconds", "application", title="what happened", expand=False
+    )
     for run in sorted(node.ask("run.list", limit=100), key=lambda r: r["received_at"]):
         for attempt in node.ask("run.show", id=run["id"])["attempts"]:
             seconds = ""

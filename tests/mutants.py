@@ -119,7 +119,11 @@ def _gate_answers_once() -> Iterator[None]:
 
     def gate(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any) -> Answer:
         row = self._mine(store, run, attempt, token, nonce)
-        return Answer(STALE) if row is not None and row.state == STARTED else real(self, store, run, attempt, token, nonce, now)
+        return (
+            Answer(STALE)
+            if row is not None and row.state == STARTED
+            else real(self, store, run, attempt, token, nonce, now)
+        )
 
     with mock.patch.object(Rules, "gate", gate):
         yield

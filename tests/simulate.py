@@ -1,8 +1,8 @@
 """`make sim` and `make mutants`: many worlds at once, one world with its transcript, or broken rules.
 
-    make sim SEEDS=5000        explore
-    make sim SEED=7            replay one world and print what happened in it
-    make mutants               break each safety rule; print the seed that notices
+make sim SEEDS=5000        explore
+make sim SEED=7            replay one world and print what happened in it
+make mutants               break each safety rule; print the seed that notices
 """
 
 from __future__ import annotations

@@ -24,8 +24,19 @@ from coordd.core.events import PROTOCOL_MAJOR, Event, Packet
 from coordd.core.job import Command, Job, Retry, Schedule, scheduled_run
 from coordd.core.node import Node
 from coordd.core.ready import Launch, Now
+from coordd.core.rows import (
+    GRANTED,
+    OK,
+    RECEIVED,
+    RHO,
+    TERMINAL,
+    UNAVAILABLE,
+    UNKNOWN,
+    Answer,
+    LedgerTime,
+    Registration,
+)
 from coordd.core.schedule import fires_between
-from coordd.core.rows import GRANTED, OK, RECEIVED, RHO, TERMINAL, UNAVAILABLE, UNKNOWN, Answer, LedgerTime, Registration
 
 LEASE, RENEW, LEDGER_TIMEOUT, KILL_GRACE = 8.0, 1.0, 1.0, 3.0
 SETTINGS = Settings(
@@ -54,7 +65,7 @@ VIOLENT = frozenset((
 ))  # fmt: skip
 
 
-class Violation(Exception):  # noqa: N818  # it is a verdict
+class Violation(Exception):  # it is a verdict
     """A property of docs/protocol.md does not hold. The text begins with its name."""
 
 
@@ -110,7 +121,9 @@ class World:
         self.faults = set(faults) if faults is not None else {f for f in FAULTS if rng.random() < 0.4}
         self.fault_log: Counter[str] = Counter()
         self.packing = seed % 50 == 0  # the real bytes, now and then: they cost more than all the rest
-        self.forgets = seed % 10 == 9 if forgets is None else forgets  # the ledger may lose acknowledged writes: only S3 is promised then
+        self.forgets = (
+            seed % 10 == 9 if forgets is None else forgets
+        )  # the ledger may lose acknowledged writes: only S3 is promised then
         self.chaos_over = False
         self.loss = rng.choice((0.05, 0.15, 0.3)) if "loss" in self.faults else 0.0
         self.delay = rng.choice((0.05, 0.5, 2.0)) if "slow" in self.faults else 0.02
@@ -135,7 +148,9 @@ class World:
         self.jobs = self._jobs()
         self.hosts = [
             Host(
-                i, 1 + rng.uniform(-RHO, RHO) * 0.99, rng.choice((0.0, rng.uniform(-40, 40))) if "skew" in self.faults else 0.0
+                i,
+                1 + rng.uniform(-RHO, RHO) * 0.99,
+                rng.choice((0.0, rng.uniform(-40, 40))) if "skew" in self.faults else 0.0,
             )
             for i in range(rng.choice((3, 3, 3, 4, 5)))
         ]
@@ -258,7 +273,9 @@ class World:
             if other is not None and self.now < self.hosts[other.node].frozen_until + THAW_S:
                 self.fault_log["overlap_by_freeze"] += 1  # said to be impossible to prevent: docs/reliability.md
             elif other is not None:
-                self.violate(f"S2 {child.run}: attempt {other.attempt} on n{other.node} lives while {child.attempt} starts")
+                self.violate(
+                    f"S2 {child.run}: attempt {other.attempt} on n{other.node} lives while {child.attempt} starts"
+                )
             if on_lost == "hold" and any(c.how != "exit" for c in earlier):
                 self.violate(f"H {child.run} is held, and was launched again after an unknown end")
             row = self.ledger.run(child.run)
@@ -590,7 +607,14 @@ class Daemon:
         if world.now < host.bus_cut:
             return
         packet: Any = Packet(
-            PROTOCOL_MAJOR, "default", host.name, self.pid, self.incarnation, self.seq, 0, events  # type: ignore[arg-type]
+            PROTOCOL_MAJOR,
+            "default",
+            host.name,
+            self.pid,
+            self.incarnation,
+            self.seq,
+            0,
+            events,  # type: ignore[arg-type]
         )
         self.seq += len(events)
         if world.packing:
@@ -850,9 +874,7 @@ def _judge_schedule(world: World, job: Job) -> None:
         world.violate(f"L {scheduled_run(job.name, last)} has no row: it never ran, and nothing says why")
 
 
-def run(
-    seed: int, *, trace: bool = False, faults: tuple[str, ...] | None = None, forgets: bool | None = None
-) -> World:
+def run(seed: int, *, trace: bool = False, faults: tuple[str, ...] | None = None, forgets: bool | None = None) -> World:
     """One world, from its seed; raises Violation with the world attached as ``world``."""
     world = World(seed, trace=trace, faults=faults, forgets=forgets)
     try:

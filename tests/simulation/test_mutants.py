@@ -1,9 +1,8 @@
 """Each safety rule, broken on purpose, is noticed: a simulator that cannot fail proves nothing."""
 
 import mutants
-import simulate
-
 import pytest
+import simulate
 
 # Enough worlds for each; docs/reliability.md tells how many each one really needs.
 SEEDS_MAX = 200

@@ -1,8 +1,7 @@
 """Safety while faults last, liveness after they end: two thousand worlds, each from its seed."""
 
-import simulator
-
 import pytest
+import simulator
 
 CHUNK = 50
 WORLDS = 2000

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -92,6 +93,12 @@ def until(what: Callable[[], T], limit_s: float = LIMIT_S, why: str = "") -> T:
         assert time.monotonic() < limit, f"not true within {limit_s:g} s: {why or what}"
         time.sleep(LOOK_S)
     return value
+
+
+def fire_time(run: str) -> float:
+    """The nominal time that a scheduled run's id names, in Unix seconds; 0.0 for a triggered one."""
+    text = run.partition("@")[2]
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
 def exists(pid: int) -> bool:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import signal
-from datetime import datetime
 
 import pytest
-from system.cluster import Cluster, cluster_of, until
-
-
-def fire_time(run: str) -> float:
-    """The nominal time that a scheduled run's id names."""
-    return datetime.fromisoformat(run.partition("@")[2]).timestamp()
+from system.cluster import Cluster, cluster_of, fire_time, until
 
 
 def nominal_times(cluster: Cluster, job: str) -> list[float]:

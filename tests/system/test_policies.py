@@ -1,0 +1,291 @@
+"""What a job file and people ask for, kept by a real cluster: overlap, retry, cancel, revoke, resolve, drain, misfire."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator
+
+import pytest
+from system.cluster import CallError, Cluster, Node, cluster_of, exists, fire_time, locked, until
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Cluster]:
+    """Three nodes that no test of this file harms; each test has jobs of its own."""
+    with cluster_of(3) as cluster:
+        yield cluster.start()
+
+
+def reload(cluster: Cluster) -> None:
+    """All nodes take over the job files as they are now."""
+    for node in cluster.nodes:
+        node.call("reload")
+    until(lambda: len({one["jobs_digest"] for node in cluster.nodes for one in node.call("node.list")}) == 1)
+
+
+def trigger(node: Node, job: str, ident: str = "1", **args: str) -> str:
+    return str(node.call("run.trigger", job=job, id=ident, args=args)["id"])
+
+
+def nodes_seen(cluster: Cluster, run: str) -> list[str]:
+    return [entry.node for entry in cluster.starts(run)]
+
+
+# ---- overlap
+
+
+def test_overlap(shared: Cluster) -> None:
+    one, two, three = shared.nodes
+    for policy in ("forbid", "queue", "allow", "replace"):
+        shared.job(policy, "until", shared.go(policy), overlap=policy)
+    reload(shared)
+    for policy in ("forbid", "queue", "allow", "replace"):
+        shared.started(trigger(one, policy))
+    for policy in ("forbid", "queue", "allow", "replace"):
+        trigger(two, policy, "2")
+
+    row = shared.becomes("forbid#2", "rejected")
+    assert row["reason"].startswith("overlap: forbid#1 is started on ")
+    assert "overlap" in three.why("forbid#2")
+
+    shared.started("allow#2")
+
+    shared.started("replace#2")
+    row = shared.becomes("replace#1", "revoked")
+    assert row["reason"] == "replaced by replace#2"
+    first, second = shared.entries("replace#1"), shared.entries("replace#2")
+    assert [entry.word for entry in first] == ["start"], "it was ended"
+    assert [entry.word for entry in second] == ["start"]
+
+    until(lambda: "overlap" in one.why("queue#2"))
+    assert shared.row("queue#2")["state"] == "pending"
+    assert not shared.starts("queue#2")
+    for policy in ("forbid", "queue", "allow", "replace"):
+        shared.go(policy).touch()
+    shared.becomes("queue#2", "success")
+    ended = next(entry for entry in shared.entries("queue#1") if entry.word == "end")
+    assert shared.started("queue#2").at > ended.at
+    for run in ("forbid#1", "allow#1", "allow#2", "replace#2"):
+        shared.becomes(run, "success")
+    assert not shared.starts("forbid#2")
+
+
+# ---- failures
+
+
+def test_a_failure_is_tried_again_with_back_off_and_no_more_often_than_allowed(shared: Cluster) -> None:
+    retry = {"attempts": 3, "delay": "1s", "backoff": "exponential"}
+    shared.job("failing", "sleep", 0, code=3, retry=retry)
+    shared.job("second-try", "first", "0", code=3, retry=retry)
+    shared.job("final", "sleep", 0, code=4, retry={**retry, "never_on": [4]})
+    reload(shared)
+    for job in ("failing", "second-try", "final"):
+        trigger(shared.nodes[0], job)
+    row = shared.becomes("failing#1", "failure")
+    assert (row["attempt"], row["exit_code"], row["reason"]) == (2, 3, "exit code 3")
+    starts = shared.starts("failing#1")
+    ends = [entry for entry in shared.entries("failing#1") if entry.word == "end"]
+    assert [entry.attempt for entry in starts] == [0, 1, 2]
+    assert starts[1].at - ends[0].at >= 1.0
+    assert starts[2].at - ends[1].at >= 2.0
+    assert len({entry.token for entry in starts}) == 3
+    assert [entry.token for entry in starts] == sorted(entry.token for entry in starts)
+    shown = shared.nodes[1].call("run.show", id="failing#1")
+    assert [attempt["state"] for attempt in shown["attempts"]] == ["failure"] * 3
+
+    assert shared.becomes("second-try#1", "success")["attempt"] == 1
+    assert shared.becomes("final#1", "failure")["attempt"] == 0
+    assert len(shared.starts("final#1")) == 1
+
+
+def test_timeout(shared: Cluster) -> None:
+    shared.job("slow", "until", shared.go("never"), timeout="1s")
+    shared.job("deaf", "deaf", shared.go("never"), timeout="1s")
+    reload(shared)
+    for job in ("slow", "deaf"):
+        trigger(shared.nodes[0], job)
+    for job in ("slow", "deaf"):
+        row = shared.becomes(f"{job}#1", "failure")
+        assert row["reason"] == "timeout after 1 s"
+        assert "timeout" in shared.nodes[2].why(f"{job}#1")
+        assert [entry.word for entry in shared.entries(f"{job}#1")] == ["start"]
+
+
+# ---- people
+
+
+def test_cancel_by_any_node(shared: Cluster) -> None:
+    shared.job("endless", "until", shared.go("never"), retry={"attempts": 5, "delay": "0s"})
+    reload(shared)
+    run = trigger(shared.nodes[0], "endless")
+    pid = shared.started(run).pid
+    owner = shared.owner(run)
+    shared.others(owner)[0].call("run.cancel", id=run)
+    row = shared.becomes(run, "revoked")
+    assert row["reason"].startswith("cancelled by root")
+    until(lambda: not exists(pid))
+    assert len(shared.starts(run)) == 1
+    with pytest.raises(CallError) as caught:
+        owner.call("run.cancel", id=run)
+    assert caught.value.kind == "finished"
+
+
+def test_suspend_and_resume(shared: Cluster) -> None:
+    shared.job("paused", "sleep", 0)
+    shared.job("late", "sleep", 0, start_within="2s")
+    reload(shared)
+    one, two, three = shared.nodes
+    for job in ("paused", "late"):
+        one.call("job.suspend", job=job)
+        trigger(two, job)
+    assert {"paused", "late"} == {job["name"] for job in three.call("job.list") if job["suspended"]}
+    until(lambda: "suspended" in one.why("paused#1"))
+    assert "suspended" in two.why("paused")
+    row = shared.becomes("late#1", "missed")
+    assert "no node could launch it within 2 s of its time" in row["reason"]
+    for node in shared.nodes:
+        assert row["reason"] in node.why("late#1")
+    assert shared.row("paused#1")["state"] == "pending"
+    three.call("job.resume", job="paused")
+    shared.becomes("paused#1", "success")
+    assert not shared.starts("late#1")
+
+
+def test_drain(shared: Cluster) -> None:
+    shared.job("anywhere", "sleep", 0, overlap="allow")
+    shared.job("staying", "until", shared.go("staying"))
+    reload(shared)
+    one, two, three = shared.nodes
+    run = trigger(one, "staying")
+    busy = shared.owner(run)
+    free = shared.others(busy)
+    busy.call("node.drain")
+    free[0].call("node.drain")
+    for number in range(8):
+        trigger(busy, "anywhere", str(number))
+    for number in range(8):
+        shared.becomes(f"anywhere#{number}", "success")
+        assert nodes_seen(shared, f"anywhere#{number}") == [free[1].name]
+    assert busy.status()["state"] == "draining"
+    assert busy.status()["runs"]["active"] == 1, "what runs goes on"
+    free[1].call("node.drain")
+    held = trigger(one, "anywhere", "held")
+    until(lambda: "draining" in one.why(held))
+    assert shared.row(held)["state"] == "pending"
+    for node in shared.nodes:
+        node.call("node.resume")
+    shared.becomes(held, "success")
+    shared.go("staying").touch()
+    shared.becomes(run, "success")
+
+
+def test_an_unknown_run_is_resolved_by_a_person() -> None:
+    with cluster_of(2) as cluster:
+        cluster.job("held", "until", cluster.go("held"), on_lost="hold", overlap="allow")
+        cluster.start()
+        ways = {"success": "success", "failed": "failure", "relaunch": "success"}
+        for way in ways:
+            trigger(cluster.nodes[0], "held", way)
+        owners = {way: cluster.owner(f"held#{way}") for way in ways}
+        for node in set(owners.values()):
+            node.kill_family()
+        until(lambda: not cluster.processes() or any(node.up for node in cluster.nodes))
+        for node in set(owners.values()):
+            node.start()
+        for way in ways:
+            cluster.becomes(f"held#{way}", "unknown")
+            assert f"coordctl run resolve held#{way}" in cluster.nodes[1].why(f"held#{way}")
+        cluster.go("held").touch()
+        for way in ways:
+            assert len(cluster.starts(f"held#{way}")) == 1, "nobody starts it again of his own accord"
+            cluster.nodes[1].call("run.resolve", **{"id": f"held#{way}", "as": way})
+        for way, state in ways.items():
+            cluster.becomes(f"held#{way}", state)
+        assert [entry.attempt for entry in cluster.starts("held#relaunch")] == [0, 1]
+        assert len(cluster.starts("held#success")) == len(cluster.starts("held#failed")) == 1
+        with pytest.raises(CallError) as caught:
+            cluster.nodes[0].call("run.resolve", **{"id": "held#failed", "as": "success"})
+        assert caught.value.kind == "finished"
+
+
+def test_a_revoked_run_never_starts_not_even_on_a_node_that_was_away() -> None:
+    with cluster_of(2) as cluster:
+        cluster.job("due", "sleep", 0, schedule="every 3s", overlap="allow", misfire="all")
+        cluster.job("asked", "sleep", 0)
+        cluster.start()
+        here, away = cluster.nodes
+        away.stop()
+        upcoming = [fire["run"] for fire in here.call("job.next", job="due", count=6)][4]
+        here.call("run.revoke", id=upcoming)
+        here.call("run.revoke", id="asked#never")
+        here.stop()
+        away.start()
+        assert away.call("run.trigger", job="asked", id="never")["state"] == "revoked"
+        after = fire_time(upcoming)
+        until(lambda: [e for e in cluster.starts() if fire_time(e.run) > after], why="a fire time after the revoked one")
+        assert cluster.row(upcoming)["state"] == "revoked"
+        assert "revoked" in away.why(upcoming)
+        assert not cluster.starts(upcoming)
+        assert not cluster.starts("asked#never")
+
+
+# ---- time
+
+
+def test_fire_times_that_the_whole_cluster_missed() -> None:
+    with cluster_of(2) as cluster:
+        ways = ("once", "all", "skip")
+        for way in ways:
+            cluster.job(way, "sleep", 0, schedule="every 10s", misfire=way, overlap="allow")
+        cluster.start()
+        for node in cluster.nodes:
+            node.kill()
+        horizon = pretend_to_have_been_down(cluster, 65.0)
+        up_at = time.time()
+        for node in cluster.nodes:
+            node.launch()
+        for node in cluster.nodes:
+            node.ready()
+        missed = [10.0 * step for step in range(int(horizon // 10) + 1, int(up_at // 10) + 1)]
+        assert len(missed) >= 6
+
+        def launched(way: str) -> list[float]:
+            starts = [entry for entry in cluster.starts() if entry.wall > up_at]
+            return sorted(fire_time(entry.run) for entry in starts if entry.run.startswith(f"{way}@"))
+
+        until(lambda: all([at for at in launched(way) if at > missed[-1]] for way in ways), why="the next fire time")
+        until(lambda: set(launched("all")) >= set(missed))
+        for way in ways:
+            assert len(set(launched(way))) == len(launched(way)), "each of them once"
+        assert min(launched("once")) >= missed[-1], "of those that were missed the last one at the most"
+        assert min(launched("skip")) >= up_at - 30.0, "nothing that was over long ago"
+
+
+def pretend_to_have_been_down(cluster: Cluster, seconds: float) -> float:
+    """Put the ledger back by so long, as if nobody had been there since; returns up to when all is settled."""
+    with contextlib.closing(sqlite3.connect(cluster.ledger_path, isolation_level=None)) as db:
+        db.execute("DELETE FROM runs")
+        db.execute("DELETE FROM attempts")
+        db.execute("UPDATE jobs SET horizon = ?", (time.time() - seconds,))
+        return float(db.execute("SELECT horizon FROM jobs").fetchone()[0])
+
+
+def test_a_trigger_while_the_ledger_is_locked_survives_the_death_of_its_daemon() -> None:
+    with cluster_of(3) as cluster:
+        cluster.job("asked", "sleep", 0)
+        cluster.start()
+        node = cluster.nodes[0]
+        with locked(cluster.ledger_path):
+            until(lambda: node.status()["ledger"]["state"] == "unavailable")
+            said = node.call("run.trigger", job="asked", id="1")
+            assert (said["id"], said["durable"]) == ("asked#1", "node")
+            node.kill()
+            assert not cluster.starts()
+        assert cluster.row("asked#1") == {}, "nobody else knows of it"
+        node.start()
+        cluster.becomes("asked#1", "success")
+        assert node.call("run.trigger", job="asked", id="1")["state"] == "success"
+        assert len(cluster.starts()) == 1
+        assert not list((node.state_dir / "requests").glob("*.json"))
