@@ -472,6 +472,7 @@ class Daemon:
         now = self.time()
         self.node.set_jobs(self.world.jobs, now)
         for runner in self.host.runners:
+            runner.told = False  # what the dead daemon was told, this one must be told again
             self.node.runner_adopted(
                 runner.launch.run, runner.launch.job, runner.launch.attempt, runner.launch.token, waits=False
             )

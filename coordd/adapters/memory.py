@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import trio
 
 from coordd.core.ledger import Rules
-from coordd.core.rows import ACTIVE, REVOKED, TERMINAL, Answer, AttemptRow, JobRow, LedgerTime, OpenAnswer, Row
+from coordd.core.rows import ACTIVE, PENDING, REVOKED, TERMINAL, Answer, AttemptRow, JobRow, LedgerTime, OpenAnswer, Row
 from coordd.errors import LocalProtocolError, UnavailableError
 
 T = TypeVar("T")
@@ -72,6 +72,10 @@ class MemoryStore:
 
     def active_runs(self, job: str) -> list[Row]:
         return [self.runs[run].copy() for run in sorted(self.active.get(job, ()))]
+
+    def first_waiting(self, job: str) -> Row | None:
+        waiting = [row for row in self.open.values() if row.job == job and row.state == PENDING]
+        return min(waiting, key=lambda row: (row.not_before, row.run)).copy() if waiting else None
 
     def open_runs(self, limit: int) -> list[Row]:
         return sorted(self.open.values(), key=lambda row: (row.not_before, row.run))[:limit]

@@ -31,6 +31,9 @@ BOOT = f"import sys; sys.path.insert(0, {ROOT!r}); from coordd.runner.__main__ i
 
 SECRET = re.compile(r"(password|secret|token|key)$", re.IGNORECASE)
 
+# In front of the attempt's directory's name; that begins with the run's tag.
+CGROUP_PREFIX = "attempt-"
+
 # A runner whose facts are not there yet counts as alive this long after its directory was made.
 START_LIMIT_S = 10.0
 
@@ -49,6 +52,7 @@ class ProcessLauncher:
         self.runs_dir = f"{self.runtime_dir}/runs"
         self.python = python
         self.cgroup_parent = own_cgroup() if use_cgroups else ""
+        self._sweep_cgroups()
         self._children: dict[int, str] = {}  # pid -> directory; our own, not yet reaped
 
     def directory(self, run: str, attempt: int, token: int) -> str:
@@ -172,6 +176,8 @@ class ProcessLauncher:
     def forget(self, directory: str) -> None:
         """Remove what an attempt has left on disk. It is over, and the daemon has what it needs."""
         assert os.path.dirname(directory) == self.runs_dir, directory
+        if self.cgroup_parent:
+            _remove_cgroup(self._cgroup(directory))
         shutil.rmtree(directory, ignore_errors=True)
 
     def reap(self) -> list[str]:
@@ -189,7 +195,17 @@ class ProcessLauncher:
     # ---- the single steps
 
     def _cgroup(self, directory: str) -> str:
-        return f"{self.cgroup_parent}/coordd-{os.path.basename(directory)}" if self.cgroup_parent else ""
+        return f"{self.cgroup_parent}/{CGROUP_PREFIX}{os.path.basename(directory)}" if self.cgroup_parent else ""
+
+    def _sweep_cgroups(self) -> None:
+        """Remove what runners have left that were killed together with their watchers, and were never buried."""
+        if not self.cgroup_parent:
+            return
+        for entry in os.scandir(self.cgroup_parent):
+            if entry.name.startswith(CGROUP_PREFIX) and entry.is_dir(follow_symlinks=False):
+                # One that is new may be waiting for its program to be born in it.
+                if time.time() - entry.stat().st_ctime > START_LIMIT_S:
+                    _remove_cgroup(entry.path)
 
     def _write_spec(self, directory: str, spec: dict[str, Any]) -> None:
         shown = {key: value for key, value in spec.items() if not key.startswith("launcher_")}
@@ -245,6 +261,14 @@ class ProcessLauncher:
         except OSError:
             return False
         return abs(time.time() - made_at) < START_LIMIT_S
+
+
+def _remove_cgroup(path: str) -> None:
+    """Remove an empty cgroup; one in which something lives cannot be removed, and stays."""
+    try:
+        os.rmdir(path)
+    except OSError:
+        return
 
 
 def _submits(spec: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ A part of the sqlite_ledger adapter, and like it loaded by the runner before it 
 import sqlite3
 
 from coordd.core.rows import (
+    PENDING,
     ACTIVE,
     ATTEMPT_COLUMNS,
     JOB_COLUMNS,
@@ -115,6 +116,11 @@ class Transaction:
     def active_runs(self, job: str) -> list[Row]:
         sql = f"SELECT {RUN_LIST} FROM runs WHERE job = ? AND {_ACTIVE} ORDER BY run"
         return [Row(values) for values in self._execute(sql, (job,))]
+
+    def first_waiting(self, job: str) -> Row | None:
+        sql = f"SELECT {RUN_LIST} FROM runs WHERE job = ? AND state = '{PENDING}' ORDER BY not_before, run LIMIT 1"
+        rows = list(self._execute(sql, (job,)))
+        return Row(rows[0]) if rows else None
 
     def open_runs(self, limit: int) -> list[Row]:
         sql = f"SELECT {RUN_LIST} FROM runs WHERE NOT {_TERMINAL} ORDER BY not_before, run LIMIT ?"

@@ -173,31 +173,38 @@ class UnixBus:
             self.state = DISCONNECTED
 
     async def _read(self, sock: socket.socket) -> None:
+        try:
+            while sock.fileno() >= 0:
+                await trio.lowlevel.wait_readable(sock)
+                taken = 0
+                # What has come while the caller answered is taken too: cheaper than to wait for it.
+                while taken < BURST_MAX and sock.fileno() >= 0 and (heard := self._take(sock)):
+                    self._deliver(b"")
+                    taken += heard
+        except trio.ClosedResourceError:
+            return  # an old socket of ours, given up
+
+    def _take(self, sock: socket.socket) -> int:
+        """Deliver what is there, BURST_MAX messages at the most; returns how many."""
         buffer = self._buffer
         view = memoryview(buffer)
         counts = self._counts
         deliver = self._deliver
-        try:
-            while True:
-                await trio.lowlevel.wait_readable(sock)
-                heard = False
-                for _ in range(BURST_MAX):
-                    try:
-                        size = sock.recv_into(buffer)
-                    except BlockingIOError:
-                        break
-                    if not size:
-                        continue  # a peer asks whether we are there
-                    if size > MESSAGE_BYTES_MAX:
-                        counts["rejected"] += 1
-                        continue
-                    counts["delivered"] += 1
-                    heard = True
-                    deliver(bytes(view[:size]))
-                if heard:
-                    deliver(b"")
-        except trio.ClosedResourceError:
-            return  # an old socket of ours, given up
+        heard = 0
+        for _ in range(BURST_MAX):
+            try:
+                size = sock.recv_into(buffer)
+            except BlockingIOError:
+                break
+            if not size:
+                continue  # a peer asks whether we are there
+            if size > MESSAGE_BYTES_MAX:
+                counts["rejected"] += 1
+                continue
+            counts["delivered"] += 1
+            heard += 1
+            deliver(bytes(view[:size]))
+        return heard
 
     async def _tell(self, dead: Callable[[str], None]) -> None:
         while True:

@@ -241,8 +241,11 @@ class Attempt:
             if self.phase == WAITING:
                 self._move(GATING)
             self._ask(ASK_GATE, now)
-        elif self.phase == WAITING and now >= self.renew_at and self.ask_at - now > QUIET_S:
-            self._ask(ASK_RENEW, now)
+        elif self.phase == WAITING and now >= self.renew_at:
+            if self.ask_at - now > QUIET_S:
+                self._ask(ASK_RENEW, now)
+            else:
+                self.renew_at = float("inf")  # the gate is next, and renews as well
 
     def _waiting_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
         """The lease is renewed while the gate is far: claims are made ahead, and clocks differ."""

@@ -112,11 +112,13 @@ class Rules(Life):
                 return self._claim_due(store, job, row, claim, now)  # never launched: the same checks as at first
             return self._held(row, now)
         if row.state == STARTED and self._lapsed(row, claim, now):
-            self._lose(store, row, f"its lease lapsed; last held by {row.node}", now)
+            reason = f"its lease lapsed; last held by {row.node}"
+            ended = (row.attempt, row.token, row.nonce, row.node, reason)
+            self._lose(store, row, reason, now)
             if row.state == RETRY:
-                return Answer(LOST, attempt=row.attempt, in_s=max(0.0, row.not_before - now.wall))
+                return Answer(LOST, attempt=row.attempt, in_s=max(0.0, row.not_before - now.wall), ended=ended)
             if row.state in TERMINAL:
-                return Answer(FINISHED, state=row.state, attempt=row.attempt)
+                return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=ended)
         return self._held(row, now)
 
     def _claim_due(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
@@ -124,14 +126,14 @@ class Rules(Life):
         policy = claim.of.policy
         if row.cancel:
             self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
-            return Answer(FINISHED, state=row.state, attempt=row.attempt)
+            return self._ended(row)
         if now.wall > row.not_before + policy.start_within_s:
             late = now.wall - row.not_before
             why = f"no node could launch it within {policy.start_within_s:g} s of its time ({late:.0f} s late)"
             if row.digest != claim.of.digest:
                 why += "; the job's definition has changed since"
             self._end(store, row, MISSED, why, now)
-            return Answer(FINISHED, state=row.state)
+            return self._ended(row)
         if row.digest != claim.of.digest:
             return Answer(DIFFERS, state=row.state)
         if row.not_before - now.wall > CLAIM_AHEAD_S:
@@ -150,6 +152,11 @@ class Rules(Life):
         """What the job's overlap policy says of other runs of the job; None when nothing is in the way."""
         if policy.overlap == "allow" or row.attempt > 0 or row.state == RECEIVED:
             return None  # a run that was let in keeps its place
+        first = store.first_waiting(row.job) if policy.overlap == "queue" else None
+        if first is not None and (first.not_before, first.run) < (row.not_before, row.run):
+            if store.run(row.run) is None:
+                store.put_run(row)  # it waits where people and the sweep can see it
+            return Answer(LIMITED, by=f"queue: {first.run} is first", in_s=OVERLAP_RETRY_S)
         others = [other for other in store.active_runs(row.job) if other.run != row.run]
         if not others:
             return None
@@ -159,7 +166,7 @@ class Rules(Life):
             return Answer(LIMITED, by=f"overlap with {other.run}", in_s=min(ahead_s, OVERLAP_RETRY_S))
         if policy.overlap == "forbid":
             self._end(store, row, REJECTED, f"overlap: {other.run} is {other.state} on {other.node or 'no node'}", now)
-            return Answer(FINISHED, state=REJECTED)
+            return self._ended(row)
         if policy.overlap == "replace":
             for other in others:
                 if not other.cancel:
@@ -172,6 +179,11 @@ class Rules(Life):
         if store.run(row.run) is None:
             store.put_run(row)  # it waits where people and the sweep can see it
         return Answer(LIMITED, by=f"overlap with {other.run}", in_s=OVERLAP_RETRY_S)
+
+    def _ended(self, row: Row) -> Answer:
+        """This claim has ended the run."""
+        ended = (row.attempt, row.token, row.nonce, row.node, row.reason)
+        return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=ended)
 
     def gate(self, store: "Store", run: str, attempt: int, token: int, nonce: str, now: LedgerTime) -> Answer:
         """RECEIVED -> STARTED: the last word before exec. The same token and nonce may ask again."""

@@ -252,6 +252,7 @@ class Node:
         self.ctx.processed += 1
         self.pursuits.ended_elsewhere(event)
         self.pursuits.gone(launch.run, launch.token, now)
+        self.pursuits.run_ended(launch.job, now)
         self._sweep_soon(now)
 
     def runner_gone(self, launch: Launch, now: Now) -> None:
@@ -367,6 +368,7 @@ class Node:
         self.pursuits.heard(event, now)
         if not isinstance(event, (TaskSent, TaskReceived, TaskStarted)):
             self.pursuits.ended_elsewhere(event)
+            self.pursuits.run_ended(event.name, now)
             self._sweep_soon(now)
 
     def _namesake(self, packet: Packet, now: Now) -> None:

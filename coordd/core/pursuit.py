@@ -15,7 +15,7 @@ from __future__ import annotations
 from coordd.core.ballots import Ballots
 from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
-from coordd.core.events import Action, Task, TaskReceived, event_type
+from coordd.core.events import TASK_END, Action, Task, TaskReceived, event_type
 from coordd.core.job import Command, Job, run_uuid
 from coordd.core.ready import Launch, Now
 from coordd.core.rows import (
@@ -46,7 +46,7 @@ class Pursuit:
     """One run that this node is after."""
 
     __slots__ = (
-        "action", "at", "attempt", "backoff_s", "left_s", "nonce", "owner", "phase", "rank",
+        "action", "at", "attempt", "backoff_s", "left_s", "limited", "nonce", "owner", "phase", "rank",
         "row_at", "settled_to", "watch", "why",
     )  # fmt: skip
 
@@ -60,6 +60,7 @@ class Pursuit:
         self.nonce = ""
         self.backoff_s = BACKOFF_MIN_S
         self.row_at = float("inf")  # since when we know that the ledger has a row for it
+        self.limited = False  # the last answer was: not while others run
         self.owner = ""
         self.left_s = 0.0
         self.watch: Watch | None = None
@@ -176,6 +177,13 @@ class Pursuits:
         elif pursuit.phase == HELD_BY_OTHER:
             self._claim_if_eligible(pursuit, now)
 
+    def run_ended(self, job: str, now: Now) -> None:
+        """A run of a job is over: the one that is first in its queue need not wait for its next look."""
+        queued = [p for p in self.pursuits.values() if p.phase == DUE and p.limited and p.action.job == job]
+        if queued:
+            first = min(queued, key=lambda p: (p.action.fire_at, p.action.run))
+            self._again(first, (first.rank or 0) * self._ctx.stagger_s, first.why, now)
+
     def slot_freed(self, now: Now) -> None:
         """A run has ended here: the next one that only waited for the budget."""
         waiting = [p for p in self.pursuits.values() if p.phase == WAITING]
@@ -197,6 +205,9 @@ class Pursuits:
         if pursuit is None or pursuit.phase != CLAIMING:
             return
         word = answer.word
+        pursuit.limited = word == LIMITED
+        if answer.ended is not None:
+            self._tell_ended(pursuit.action, answer, now)
         if word in (GRANTED, HELD, LOST):  # the others may be said of a run that has no row yet
             pursuit.row_at = min(pursuit.row_at, now.mono)
         if word not in (UNAVAILABLE, RECOVERING, LIMITED):
@@ -458,6 +469,19 @@ class Pursuits:
         self.epitaphs[run] = state
         if state in (MISSED, REJECTED):
             self._ctx.note("run.not_launched", run=run, state=state)
+
+    def _tell_ended(self, action: Action, answer: Answer, now: Now) -> None:
+        """Our claim has ended an attempt (its lease had lapsed, it came too late, …): the history is to know."""
+        assert answer.ended is not None
+        attempt, token, nonce, node, reason = answer.ended
+        kind = TASK_END.get(answer.state or "lost", TASK_END["lost"])
+        self._ctx.record(
+            kind(
+                uuid=run_uuid(action.run), name=action.job, run=action.run, attempt=attempt, token=token, nonce=nonce,
+                node=node, fire_at=action.fire_at, reason=reason, retries=attempt,
+            ),
+            now,
+        )  # fmt: skip
 
     def _report_for(self, final: Task) -> None:
         """On the holder's behalf: it said how its attempt ended, and the ledger does not know yet."""

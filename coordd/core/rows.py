@@ -22,6 +22,9 @@ if TYPE_CHECKING:
         def active_runs(self, job: str) -> "list[Row]":
             """A job's rows in an ACTIVE state, by id."""
 
+        def first_waiting(self, job: str) -> "Row | None":
+            """A job's PENDING row that is first by (not_before, run)."""
+
         def open_runs(self, limit: int) -> "list[Row]":
             """Rows that are not terminal, to be read only; by (not_before, run)."""
 
@@ -79,9 +82,13 @@ UNAVAILABLE = "unavailable"  # said by the shell when the ledger did not answer
 
 
 class Answer:
-    """What the ledger said: ``word`` and the fields that word carries (seconds are relative)."""
+    """What the ledger said: ``word`` and the fields that word carries (seconds are relative).
 
-    __slots__ = ("args", "attempt", "by", "in_s", "left_s", "state", "token", "until_token", "word")
+    ``ended`` is set when this very call has ended an attempt: (attempt, token, nonce, node, reason). Whoever
+    made the call tells it, so that the history knows.
+    """
+
+    __slots__ = ("args", "attempt", "by", "ended", "in_s", "left_s", "state", "token", "until_token", "word")
 
     def __init__(
         self,
@@ -95,7 +102,9 @@ class Answer:
         state: str = "",
         args: str = "",
         until_token: "tuple[int, int]" = (0, 0),
+        ended: "tuple[int, int, str, str, str] | None" = None,
     ) -> None:
+        self.ended = ended
         self.word = word
         self.token = token
         self.left_s = left_s

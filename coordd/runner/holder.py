@@ -129,7 +129,8 @@ class Runner:
             self._ask_report(*action[1:])
         elif word == core.EXIT:
             if not self.recorded:
-                self._record("", f"the gate said {self.refused}")
+                gate = f"the gate said {self.refused}"
+                self._record("", gate if self.refused else "the ledger has given this attempt up")
             self.done = True
 
     def _ask_gate(self) -> None:
@@ -141,6 +142,8 @@ class Runner:
     def _renewed(self, _fd: int) -> None:
         answer, sent_at = self.asker.take()
         self.attempt.answered(answer, question=core.ASK_RENEW, sent_at=sent_at, now=boottime())
+        if self.attempt.phase == core.WAITING:
+            self._tell_watcher(f"wait {self.attempt.deadline}\n".encode())
 
     def _ask_report(self, state: str, exit_code: "int | None", reason: str, final: bool) -> None:
         if not self.recorded:

@@ -106,6 +106,8 @@ class Watcher:
                 self.deadline = float(words[1])
                 self.tree.session = int(words[2])
                 self.petted = True
+            elif words[0] == b"wait":
+                self.deadline = float(words[1])  # renewed, and still no leave to execute anything
             elif words[0] == b"bye":
                 self.said_bye = True
 

@@ -113,6 +113,8 @@ class Attempt:
     def over(self, limit_s: float = LIMIT_S) -> Row:
         """Wait until runner and watcher are gone; the ledger's row then."""
         until(lambda: not self.world.launcher.alive(self.directory), limit_s)
+        cgroups = [fact["cgroup"] for fact in self.world.launcher.facts(self.directory) if fact.get("cgroup")]
+        assert not any(os.path.exists(cgroup) for cgroup in cgroups), "it is removed when it is empty"
         return self.row()
 
     def row(self) -> Row:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system.runner_lab import BEATING, DAEMON, LIMIT_S, STUBBORN, World, boottime, exists, kill, until, world_in
+from system.runner_lab import BEATING, DAEMON, LIMIT_S, SHORT, STUBBORN, World, boottime, exists, kill, until, world_in
 
 
 @pytest.fixture(params=["cgroup", "no cgroup"])
@@ -110,6 +110,13 @@ def test_never_before_the_fire_time(either: World) -> None:
     assert adopted["at"] < fire_at, "the runner is there ahead of time"
     assert attempt.over().state == "success"
     assert float(Path(attempt.directory, "log").read_text()) >= fire_at
+    assert attempt.fact("started")["at"] >= fire_at
+
+
+def test_while_it_waits_the_lease_is_renewed(world: World) -> None:
+    fire_at = time.time() + 4.5  # longer than the lease
+    attempt = world.sh('echo x > "$OUT"', fire_at=fire_at, **SHORT)
+    assert attempt.over().state == "success"
     assert attempt.fact("started")["at"] >= fire_at
 
 
