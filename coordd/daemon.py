@@ -215,10 +215,13 @@ class Daemon:
     async def _farewell(self) -> None:
         """Say good-bye and flush; runners go on, unless the whole machine stops."""
         self.notifier.notify("STOPPING=1", "STATUS=stopping")
-        with trio.move_on_after(STOP_S), trio.CancelScope(shield=True):
+        with trio.move_on_after(STOP_S, shield=True):
             self.driver.feed(self.node.stop)
-            if self.runners.runners and await trio.to_thread.run_sync(machine_is_stopping):
-                log.info("daemon.machine_stops", runs=len(self.runners.runners))
+            if self.runners.runners:
+                stopping = await trio.to_thread.run_sync(machine_is_stopping)
+                if stopping:
+                    log.info("daemon.machine_stops", runs=len(self.runners.runners))
+                    self.runners.shut_down("the machine stops")
             await trio.sleep(0.05)  # what was just published leaves
 
     def _close(self) -> None:
@@ -337,12 +340,16 @@ class Daemon:
             checks.append(_check("ledger", not wrong, "; ".join(wrong) or "intact", "restore it from a backup"))
         except CoorddError as exc:
             checks.append(_check("ledger", ok=False, text=str(exc), advice="see docs/runbook.md"))
-        checks.append(_check("bus", self.bus.state == "connected", f"{self.bus.url} is {self.bus.state}", "see the log"))
+        checks.append(
+            _check("bus", self.bus.state == "connected", f"{self.bus.url} is {self.bus.state}", "see the log")
+        )
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):
             text = problems.get(name) or self._problems()[name][0]
             checks.append(_check(f"job {name}", ok=False, text=text, advice="mend it, then coordctl reload"))
-        checks.append(_check("jobs loaded", bool(self.jobs.jobs), f"{len(self.jobs.jobs)} jobs", "drop a job file", warn=True))
+        checks.append(
+            _check("jobs loaded", bool(self.jobs.jobs), f"{len(self.jobs.jobs)} jobs", "drop a job file", warn=True)
+        )
         return checks
 
 

@@ -319,7 +319,7 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
     story.until("the short jobs", 60, lambda runs: sum(run["state"] == "success" for run in runs) >= 6)
 
     say(
-        f"[bold]{job}[/bold] is scheduled for {at:%H:%M:%S} UTC on all three nodes: a Spark job over the journals of all"
+        f"[bold]{job}[/bold] is scheduled for {at:%H:%M:%S} UTC on all three nodes: a Spark job over their journals"
     )
     first = story.until(
         "the pipeline's start", RUN_LIMIT_S,

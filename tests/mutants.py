@@ -70,7 +70,7 @@ def _claim_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stop_on_received() -> Iterator[None]:
-    def heard(self: Pursuits, event: Any, now: Any) -> None:
+    def heard(self: Pursuits, event: Any, now: Any) -> None:  # noqa: ARG001
         if event.run in self.pursuits and self.pursuits[event.run].phase not in (pursuing.OWNED, pursuing.CLAIMING):
             _give_up(self, event.run)
 
@@ -151,8 +151,14 @@ MUTANTS = (
         "a lost member loses its attempts", "§4: a member being lost never makes an attempt lost", "S2",
         _a_lost_member_loses_its_attempts, ("bus_cut", "loss"),
     ),
-    Mutant("claim once", "§5.5: pursued until the ledger answers that it is over", "L", _claim_once, ("ledger_down", "lost_reply")),
-    Mutant("stop on task-received", "§5.5: received and held postpone, they never cancel", "L", _stop_on_received, ("gone",)),
+    Mutant(
+        "claim once", "§5.5: pursued until the ledger answers that it is over", "L",
+        _claim_once, ("ledger_down", "lost_reply"),
+    ),
+    Mutant(
+        "stop on task-received", "§5.5: received and held postpone, they never cancel", "L",
+        _stop_on_received, ("gone",),
+    ),
     Mutant(
         "an abstention is final", "§5.5: those that abstained and have become eligible since claim too", "L",
         _abstention_is_final, ("late_join", "gone"),
@@ -173,6 +179,9 @@ MUTANTS = (
         "no deadline check before exec", "§7: right before exec the deadline is checked again", "S2",
         lambda: mock.patch.object(Attempt, "may_exec", lambda self, now: True), ("freeze",),
     ),
-    Mutant("the gate answers once", "§6: idempotent for the same token and nonce", "G", _gate_answers_once, ("lost_reply",)),
+    Mutant(
+        "the gate answers once", "§6: idempotent for the same token and nonce", "G",
+        _gate_answers_once, ("lost_reply",),
+    ),
     Mutant("claim on an unexpired row", "§6 claim: absent, or claimed and lapsed", "C", _claim_on_unexpired, None),
 )  # fmt: skip

@@ -67,7 +67,8 @@ def replay(seed: int, console: Console) -> int:
     for line in world.trace or []:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(
-        f"seed {seed}: {len(world.hosts)} nodes, {world.events} events, faults {', '.join(sorted(world.faults)) or 'none'}"
+        f"seed {seed}: {len(world.hosts)} nodes, {world.events} events, "
+        f"faults {', '.join(sorted(world.faults)) or 'none'}"
     )
     console.print(verdict, style="bold red" if verdict.startswith("VIOLATION") else "bold green")
     return int(verdict.startswith("VIOLATION"))

@@ -61,7 +61,8 @@ EVENTS_MAX = 150_000
 
 # Without any of these no attempt has a reason to be lost.
 VIOLENT = frozenset((
-    "ledger_cut", "crash", "power", "pause_daemon", "pause_runner", "kill_runner", "ledger_down", "ledger_step", "gone", "freeze",
+    "ledger_cut", "crash", "power", "pause_daemon", "pause_runner", "kill_runner", "ledger_down", "ledger_step",
+    "gone", "freeze",
 ))  # fmt: skip
 
 
@@ -344,7 +345,8 @@ class World:
                 lease_s=LEASE, misfire=rng.choice(("once", "all")), overlap=rng.choice(("forbid", "queue", "allow")),
             ),
             Job(
-                name="spread", digest="d2", launch=launch, schedule=Schedule(kind="every", every_s=13.0, end=end), lease_s=LEASE,
+                name="spread", digest="d2", launch=launch, lease_s=LEASE,
+                schedule=Schedule(kind="every", every_s=13.0, end=end),
                 placement="spread", overlap="allow", retry=Retry(attempts=3, delay_s=2.0, relaunches=50),
             ),
             Job(

@@ -145,7 +145,7 @@ class ProcessLauncher:
             return True
         adopted = [fact for fact in self.facts(directory) if fact["fact"] == "adopted"]
         if not adopted:
-            return self._is_new(directory)
+            return _is_newer(f"{directory}/spec.json", START_LIMIT_S)
         said = adopted[-1]
         if said["boot_id"] != _boot_id():
             return False
@@ -202,10 +202,9 @@ class ProcessLauncher:
         if not self.cgroup_parent:
             return
         for entry in os.scandir(self.cgroup_parent):
-            if entry.name.startswith(CGROUP_PREFIX) and entry.is_dir(follow_symlinks=False):
-                # One that is new may be waiting for its program to be born in it.
-                if time.time() - entry.stat().st_ctime > START_LIMIT_S:
-                    _remove_cgroup(entry.path)
+            # One that is new may be waiting for its program to be born in it.
+            if entry.name.startswith(CGROUP_PREFIX) and not _is_newer(entry.path, START_LIMIT_S):
+                _remove_cgroup(entry.path)
 
     def _write_spec(self, directory: str, spec: dict[str, Any]) -> None:
         shown = {key: value for key, value in spec.items() if not key.startswith("launcher_")}
@@ -255,12 +254,14 @@ class ProcessLauncher:
             os.close(fd)
         return True
 
-    def _is_new(self, directory: str) -> bool:
-        try:
-            made_at = os.stat(f"{directory}/spec.json").st_mtime
-        except OSError:
-            return False
-        return abs(time.time() - made_at) < START_LIMIT_S
+
+def _is_newer(path: str, age_s: float) -> bool:
+    """It is there, and has been for less than so many seconds."""
+    try:
+        changed_at = os.stat(path).st_ctime
+    except OSError:
+        return False
+    return abs(time.time() - changed_at) < age_s
 
 
 def _remove_cgroup(path: str) -> None:

@@ -7,10 +7,10 @@ A part of the sqlite_ledger adapter, and like it loaded by the runner before it 
 import sqlite3
 
 from coordd.core.rows import (
-    PENDING,
     ACTIVE,
     ATTEMPT_COLUMNS,
     JOB_COLUMNS,
+    PENDING,
     RUN_COLUMNS,
     TERMINAL,
     AttemptRow,

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
 
@@ -42,6 +42,12 @@ class Client:
         self._sock: socket.socket | None = None
         self._buffer = bytearray()
         self._next_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def call(self, method: str, params: dict[str, Any] | None = None, *, timeout_s: float = ANSWER_S) -> Any:
         """Ask, and return the result.

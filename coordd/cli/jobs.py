@@ -29,13 +29,11 @@ def _known(method: str, key: str) -> list[str]:
     from coordd.cli.client import DEFAULT_SOCKET, Client
     from coordd.errors import CoorddError
 
-    client = Client(os.environ.get("COORDD_SOCKET", DEFAULT_SOCKET))
-    try:
-        return [str(row[key]) for row in client.call(method, timeout_s=1.0) if key in row]
-    except CoorddError:
-        return []  # the shell has nothing to complete with: an error here would spoil the line being typed
-    finally:
-        client.close()
+    with Client(os.environ.get("COORDD_SOCKET", DEFAULT_SOCKET)) as client:
+        try:
+            return [str(row[key]) for row in client.call(method, timeout_s=1.0) if key in row]
+        except CoorddError:
+            return []  # the shell has nothing to complete with: an error here would spoil the line being typed
 
 
 def seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:

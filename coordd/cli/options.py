@@ -50,7 +50,7 @@ class Asked:
     @property
     def client(self) -> Client:
         if self._client is None:
-            self._client = Client(self.socket)
+            self._client = click.get_current_context().find_root().with_resource(Client(self.socket))
         return self._client
 
     def call(self, method: str, **params: Any) -> Any:

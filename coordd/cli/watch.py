@@ -119,9 +119,10 @@ def once(client: Client) -> None:
     """One plain print, for a pipe or a file. Raises UnavailableError when no daemon is there."""
     client.call("ping")
     screen = Screen(client)
-    screen.look()
-    screen.hear(QUIET_S)
-    tables.show(screen.draw(None))
+    with screen.listener:
+        screen.look()
+        screen.hear(QUIET_S)
+        tables.show(screen.draw(None))
 
 
 def watch_terminal(path: str, interval_s: float) -> None:

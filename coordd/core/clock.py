@@ -32,7 +32,7 @@ class LamportClock:
         if remote - self.value > CLOCK_JUMP_MAX or remote < 0:
             self.jumps_refused += 1
             return False
-        self.value = (remote if remote > self.value else self.value) + 1
+        self.value = (max(self.value, remote)) + 1
         return True
 
     def reserve(self) -> int | None:

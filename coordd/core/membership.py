@@ -100,7 +100,7 @@ class Membership:
             if was == LOST and member.state == ALIVE:
                 self.changes.append(("join", member))
         member.heard_at = now
-        member.clock = clock if clock > member.clock else member.clock
+        member.clock = max(member.clock, clock)
         return member
 
     def update(self, member: Member, said: WorkerState) -> None:

@@ -20,9 +20,25 @@ from coordd.core.clock import LamportClock
 from coordd.core.context import Context, Rng, Settings
 from coordd.core.election import Election
 from coordd.core.events import (
-    TASK_END, Action, Candidacy, ControlCancel, ControlRevoke, Event, Packet, Task, TaskReceived, TaskRetried,
-    TaskSent, TaskStarted, WorkerElect, WorkerElectAck, WorkerHeartbeat, WorkerHello, WorkerHelloReply,
-    WorkerOffline, WorkerOnline, WorkerState,
+    TASK_END,
+    Action,
+    Candidacy,
+    ControlCancel,
+    ControlRevoke,
+    Packet,
+    Task,
+    TaskReceived,
+    TaskRetried,
+    TaskSent,
+    TaskStarted,
+    WorkerElect,
+    WorkerElectAck,
+    WorkerHeartbeat,
+    WorkerHello,
+    WorkerHelloReply,
+    WorkerOffline,
+    WorkerOnline,
+    WorkerState,
 )  # fmt: skip
 from coordd.core.job import Job, jobs_digest, run_uuid
 from coordd.core.planner import Planner
@@ -193,7 +209,7 @@ class Node:
         elif what == "register":
             assert isinstance(answer, Answer)
             self._registered(detail, answer, now)  # type: ignore[arg-type]  # what _register put there
-        elif request in self.pursuits._asked:  # noqa: SLF001  # the two share one space of ids
+        elif request in self.pursuits._asked:  # the two share one space of ids
             assert isinstance(answer, Answer)
             self.pursuits.claim_answered(request, answer, sent_at, now)
 
@@ -262,9 +278,7 @@ class Node:
     def launch_failed(self, launch: Launch, reason: str, now: Now) -> None:
         """No runner could be started: the attempt certainly never ran, and the next may be elsewhere."""
         self.ctx.note("launch.failed", run=launch.run, attempt=launch.attempt, reason=reason)
-        self.ctx.ask(
-            "report", launch.run, launch.attempt, launch.token, launch.nonce, "retry", None, reason, "", False
-        )
+        self.ctx.ask("report", launch.run, launch.attempt, launch.token, launch.nonce, "retry", None, reason, "", False)
         self.pursuits.gone(launch.run, launch.token, now)
 
     # ---- time

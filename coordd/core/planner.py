@@ -88,9 +88,7 @@ class Planner:
                 self._ctx.ask("register", of)
         for fire_at in fires:
             self._begin(
-                Action(
-                    job.name, scheduled_run(job.name, fire_at), fire_at=fire_at, scheduled=True, digest=job.digest
-                ),
+                Action(job.name, scheduled_run(job.name, fire_at), fire_at=fire_at, scheduled=True, digest=job.digest),
                 now,
                 settled_to,
             )

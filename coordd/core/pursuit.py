@@ -19,8 +19,28 @@ from coordd.core.events import TASK_END, Action, Task, TaskReceived, event_type
 from coordd.core.job import Command, Job, run_uuid
 from coordd.core.ready import Launch, Now
 from coordd.core.rows import (
-    DIFFERS, EARLY, FINISHED, GRANTED, HELD, LIMITED, LOST, MISSED, PENDING, RECEIVED, RECOVERING, REJECTED,
-    REVOKED, RETRY, RHO, STARTED, UNAVAILABLE, Answer, Claim, OpenAnswer, OpenRun, Registration,
+    DIFFERS,
+    EARLY,
+    FINISHED,
+    GRANTED,
+    HELD,
+    LIMITED,
+    LOST,
+    MISSED,
+    PENDING,
+    RECEIVED,
+    RECOVERING,
+    REJECTED,
+    RETRY,
+    REVOKED,
+    RHO,
+    STARTED,
+    UNAVAILABLE,
+    Answer,
+    Claim,
+    OpenAnswer,
+    OpenRun,
+    Registration,
 )  # fmt: skip
 
 ELECTING = "electing"
@@ -328,9 +348,7 @@ class Pursuits:
             action.run, action.job, job.digest, job.policy(), action.fire_at,
             scheduled=action.scheduled, args=action.args,
         )  # fmt: skip
-        claim = Claim(
-            of, pursuit.attempt, pursuit.nonce, ctx.full_hostname, job.lease_s, watched, pursuit.settled_to
-        )
+        claim = Claim(of, pursuit.attempt, pursuit.nonce, ctx.full_hostname, job.lease_s, watched, pursuit.settled_to)
         self._asked[ctx.ask("claim", claim)] = action.run
 
     def _granted(self, pursuit: Pursuit, answer: Answer, sent_at: float, now: Now) -> None:

@@ -211,6 +211,8 @@ class Runner:
             return
         if word == "cancel":
             self.attempt.cancel(reason or "cancelled", now=boottime())
+        elif word == "shutdown":
+            self.attempt.shut_down(reason or "shut down", now=boottime())
 
     def _terminate(self) -> None:
         self.terminated = True

@@ -42,7 +42,11 @@ class Output:
         import re
 
         text = "\n".join(self.log.lines())
-        return any(re.search(pattern, text) for pattern in self._patterns)
+        try:
+            return any(re.search(pattern, text) for pattern in self._patterns)
+        except re.error as exc:
+            os.write(2, f"never_on: {exc}\n".encode())  # into runner.log: a bad pattern must not lose the run
+            return False
 
     def _read(self, fd: int) -> None:
         try:

@@ -13,7 +13,7 @@ import trio
 
 from coordd.core.ready import LedgerRequest
 from coordd.core.rows import UNAVAILABLE, Answer, OpenAnswer
-from coordd.errors import UnavailableError
+from coordd.errors import ConfigError, UnavailableError
 from coordd.ports import Ledger
 
 log = structlog.get_logger("ledger")
@@ -42,6 +42,7 @@ class LedgerService:
         self._reading = trio.CapacityLimiter(1)
         self.state = "connected"
         self.error = ""
+        self._writes_fail = False  # a locked SQLite file still answers readers
 
     def submit(self, requests: Sequence[LedgerRequest]) -> None:
         """Queue questions; their answers come in the same order."""
@@ -97,9 +98,10 @@ class LedgerService:
                     self._ledger = self._open()
                 answer: Answer | OpenAnswer = self._ledger.call(request.op, *request.args)
                 if self.state != "connected":
-                    self.state, self.error = "connected", ""
-            except UnavailableError as exc:
+                    self._answers_again(request.op)
+            except (UnavailableError, ConfigError) as exc:  # ConfigError: its file has become something else
                 self._failed(str(exc))
+                self._writes_fail = self._writes_fail or request.op != "open"
                 answer = Answer(UNAVAILABLE)
             results.append((request.id, answer, sent_at))
             if answer.word == UNAVAILABLE:
@@ -109,6 +111,18 @@ class LedgerService:
         if self._reader is None:
             self._reader = self._open()
         return call(self._reader)
+
+    def _answers_again(self, op: str) -> None:
+        """In the thread: it is back, once it does again what it could not do."""
+        if op == "open" and self._writes_fail:
+            assert self._ledger is not None
+            try:
+                self._ledger.call("prune", 0.0, 0)  # writes nothing, and takes the lock for it
+            except UnavailableError as exc:
+                self._failed(str(exc))
+                return
+        self._writes_fail = False
+        self.state, self.error = "connected", ""
 
     def _failed(self, reason: str) -> None:
         if self.state == "connected":

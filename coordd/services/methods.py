@@ -14,7 +14,7 @@ import trio
 from coordd import __version__
 from coordd.core.arguments import merge_params
 from coordd.core.events import Action, event_type
-from coordd.core.job import Job, job_of, triggered_run
+from coordd.core.job import Job, iso, job_of, triggered_run
 from coordd.core.pursuit import Pursuits
 from coordd.core.rows import OK, STATES, UNAVAILABLE, Answer, Registration, Row
 from coordd.errors import RefusedError, UnavailableError
@@ -227,7 +227,7 @@ class Methods:
         job = self._job(params)
         count = min(max(1, take(params, "count", int, 5)), 1000)
         fires = views.next_fires(job, self._driver.now().wall, count)
-        return [{"job": job.name, "fire_time": views.instant(at), "run": f"{job.name}@{views.iso(at)}"} for at in fires]
+        return [{"job": job.name, "fire_time": views.instant(at), "run": f"{job.name}@{iso(at)}"} for at in fires]
 
     async def job_suspend(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         return await self._suspend(params, caller, True)
@@ -274,7 +274,9 @@ class Methods:
         ident = take(params, "id", str, "") or secrets.token_hex(6)
         if not ID.fullmatch(ident):
             raise RpcError(
-                INVALID_PARAMS, f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -", kind="invalid_params"
+                INVALID_PARAMS,
+                f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -",
+                kind="invalid_params",
             )
         values = merge_params(job.params, given)
         if take(params, "dry_run", bool, False):
@@ -336,11 +338,8 @@ class Methods:
             self._may_operate(caller, job_of(run))
         row = await self._row(run)
         attempt = take(params, "attempt", int, row.attempt)
-        path = log_path(self._log_dir, run, attempt)
-        if not os.path.exists(path) and attempt > 0 and "attempt" not in params:
-            earlier = [n for n in range(attempt) if os.path.exists(log_path(self._log_dir, run, n))]
-            path = log_path(self._log_dir, run, earlier[-1]) if earlier else path
-        if not os.path.exists(path):
+        path = find_log(self._log_dir, run, attempt, earlier="attempt" not in params)
+        if not path:
             where = row.node or "no node yet"
             raise RefusedError(f"no log of {run}/{attempt} on this node: it was on {where}", kind="no_log")
         if take(params, "follow", bool, False):
@@ -438,7 +437,7 @@ class Methods:
         named = Action(str(action.get("job", "")), ident) if action else None
         election = self._driver.feed(node.open_election, ident, topic, named)
         with trio.move_on_after(2 * node.ctx.settings.election_timeout_s):
-            while election.succession is None:
+            while election.succession is None:  # noqa: ASYNC110  # an event in every election would cost all of them
                 await trio.sleep(0.005)
         return views.election_view(election)
 
@@ -475,6 +474,15 @@ def log_path(log_dir: str, run: str, attempt: int) -> str:
     """Where the output of an attempt is kept."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", run)
     return os.path.join(log_dir, job_of(run), f"{safe}.{attempt}.log")
+
+
+def find_log(log_dir: str, run: str, attempt: int, *, earlier: bool) -> str:
+    """The log of an attempt on this node, or (``earlier``) of the last one before it; "" when there is none."""
+    for number in range(attempt, -1, -1) if earlier else (attempt,):
+        path = log_path(log_dir, run, number)
+        if os.path.exists(path):
+            return path
+    return ""
 
 
 def read_tail(path: str, limit: int) -> str:

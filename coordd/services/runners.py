@@ -77,6 +77,12 @@ class Runners:
             if runner.launch.run == run and not runner.ended:
                 self._launcher.command(runner.directory, "cancel", reason)
 
+    def shut_down(self, reason: str) -> None:
+        """The machine goes down: the runners end their jobs and say so, that others need not wait."""
+        for runner in self.runners.values():
+            if not runner.ended:
+                self._launcher.command(runner.directory, "shutdown", reason)
+
     # ---- life
 
     def adopt(self) -> int:

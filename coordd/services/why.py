@@ -19,18 +19,24 @@ def why_run(
 ) -> str:
     """What became of a run, and why."""
     if ledger_error:
-        return f"Nobody can launch {run} now: the ledger does not answer ({ledger_error}). Nothing new starts without it."
+        return (
+            f"Nobody can launch {run} now: the ledger does not answer ({ledger_error}). Nothing new starts without it."
+        )
     if row is None:
         if pursuit is not None:
             return f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
-        return f"The ledger knows no run {run!r}: it was never due, never triggered, or it is older than the history kept."
+        return (
+            f"The ledger knows no run {run!r}: it was never due, never triggered, or it is older than the history kept."
+        )
     before = _before(attempts, row)
     said = {
         "pending": lambda: _pending(row, pursuit, election),
-        "retry": lambda: _retry(row, pursuit, election),
+        "retry": lambda: _retry(row, pursuit),
         "received": lambda: f"was granted to {row.node} at {_at(row.received_at)} and waits at the gate for its time",
         "started": lambda: f"is running on {row.node} since {_at(row.started_at)} (attempt {row.attempt})",
-        "success": lambda: f"succeeded on {row.node} at {_at(row.ended_at)} after {row.ended_at - row.started_at:.1f} s",
+        "success": lambda: (
+            f"succeeded on {row.node} at {_at(row.ended_at)} after {row.ended_at - row.started_at:.1f} s"
+        ),
         "failure": lambda: f"failed on {row.node or 'no node'} at {_at(row.ended_at)}: {row.reason}",
         "revoked": lambda: f"was revoked at {_at(row.ended_at)}: {row.reason}",
         "rejected": lambda: f"was not launched: {row.reason}",
@@ -94,7 +100,7 @@ def _pending(row: Row, pursuit: Pursuit | None, election: Election | None) -> st
     return f"{text}. {standing}".rstrip(". ") if standing else text
 
 
-def _retry(row: Row, pursuit: Pursuit | None, election: Election | None) -> str:
+def _retry(row: Row, pursuit: Pursuit | None) -> str:
     text = f"is due again as attempt {row.attempt} at {_at(row.not_before)}, because: {row.reason}"
     if pursuit is not None and pursuit.why:
         text += f"; {pursuit.why}"
@@ -116,7 +122,9 @@ def _before(attempts: list[AttemptRow], row: Row) -> str:
     earlier = [a for a in attempts if a.attempt < row.attempt]
     if not earlier:
         return ""
-    told = "; ".join(f"attempt {a.attempt} on {a.node} was {a.state} ({a.reason or 'no reason recorded'})" for a in earlier)
+    told = "; ".join(
+        f"attempt {a.attempt} on {a.node} was {a.state} ({a.reason or 'no reason recorded'})" for a in earlier
+    )
     return f" Before that: {told}."
 
 

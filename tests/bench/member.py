@@ -110,8 +110,6 @@ class Member:
         """Wait until everybody is there."""
         while self.node.ctx.state != "ready" or len(self.node.ctx.membership.view()) < self.count:
             await trio.sleep(0.01)
-        if os.environ.get("B8")=="sorted": self.bus._peers=dict(sorted(self.bus._peers.items()))
-        if os.environ.get("B8")=="reversed": self.bus._peers=dict(sorted(self.bus._peers.items(),reverse=True))
         return {"name": self.node.ctx.full_hostname}
 
     async def do_counts(self) -> dict[str, int]:

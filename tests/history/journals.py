@@ -34,7 +34,7 @@ class Cluster:
     """Nodes that gossip perfectly: one Lamport clock for all. ``journals``: what each has written."""
 
     def __init__(self, nodes: int = 3, seed: int = 1) -> None:
-        self.rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        self.rng = random.Random(seed)
         self.nodes = [f"edge-{number + 1}" for number in range(nodes)]
         self.pids = {node: 1000 + number for number, node in enumerate(self.nodes)}
         self.journals: dict[str, list[Record]] = {node: [] for node in self.nodes}
@@ -149,7 +149,7 @@ TEXTS = ("name", "args", "kwargs", "nonce", "node", "application_id", "result", 
 
 def disorder(seed: int, count: int, uuids: int) -> list[Record]:
     """Events in no sensible order: late ones, equal clocks, equal times, any field on any type, all distinct."""
-    rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+    rng = random.Random(seed)
     by_key: dict[Any, Record] = {}
     while len(by_key) < count:
         record: Record = {

@@ -47,7 +47,7 @@ def test_neither_order_nor_duplicates_matter(lines: Frame) -> None:
     records = disorder(seed=11, count=600, uuids=40)
     data = encoded(records)
     once = spark_runs(lines, data)
-    rng = random.Random(3)  # noqa: S311 - repeatable, not secret
+    rng = random.Random(3)
     again = data + rng.sample(data, 200)
     rng.shuffle(again)
     assert spark_runs(lines, again) == once
@@ -56,7 +56,7 @@ def test_neither_order_nor_duplicates_matter(lines: Frame) -> None:
 def test_events_come_once_and_in_the_total_order(lines: Frame) -> None:
     records = busy_day(seed=2, runs=12).records()
     data = encoded(records) * 2
-    random.Random(5).shuffle(data)  # noqa: S311 - repeatable, not secret
+    random.Random(5).shuffle(data)
     rows = transforms.events(transforms.checked(lines(data))).collect()
     keys = [(row.clock, row.timestamp, row.full_hostname) for row in rows]
     assert keys == sorted(order_key(record) for record in records)
@@ -112,7 +112,7 @@ def test_intact_is_what_the_line_format_says(lines: Frame) -> None:
     line = encode_line(
         {"type": "task-sent", "hostname": "edge-1", "clock": 1, "timestamp": 2.0, "uuid": "u", "args": "Grüße ☂"}
     )
-    rng = random.Random(8)  # noqa: S311 - repeatable, not secret
+    rng = random.Random(8)
     data = [line]
     for _ in range(300):
         at = rng.randrange(len(line) - 1)

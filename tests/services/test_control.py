@@ -1,4 +1,4 @@
-"""The control socket as its clients meet it: every line is answered, every caller known, and nothing ends the server."""
+"""The control socket as its clients meet it: every line is answered, every caller known, nothing ends the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import trio
@@ -178,7 +178,7 @@ class Conversation:
         self.sock.connect(path)
         self._file = self.sock.makefile("rb")
 
-    def __enter__(self) -> Conversation:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

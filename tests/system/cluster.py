@@ -393,7 +393,8 @@ class Cluster:
         else:
             until(lambda: not self.processes(), why="all runs are over, so no process is left")
         assert not self.processes()
-        shutil.rmtree(self.path)
+        if "COORDD_TESTS_KEEP" not in os.environ:  # set it to look into logs, journals and ledger afterwards
+            shutil.rmtree(self.path)
 
     def abandon(self) -> None:
         """A test has failed: end everything, ask nothing. What is on the disk stays, for whoever looks into it."""

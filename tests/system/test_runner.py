@@ -75,6 +75,7 @@ def test_a_directory_that_is_not_there(world: World) -> None:
         ({"never_on_codes": (8,)}, False),
         ({"never_on_patterns": ("bad +input",)}, True),
         ({"never_on_patterns": ("good input",)}, False),
+        ({"never_on_patterns": ("bad (pattern",)}, False),
     ],
 )
 def test_some_failures_are_not_tried_again(world: World, changes: dict[str, Any], final: bool) -> None:

@@ -1,0 +1,88 @@
+"""`make test`: every test, in an order that fails early; nothing is skipped.
+
+make test ARGS="system -k takeover"    one phase, with pytest's own options after it
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+
+# (phase, what it shows, pytest's arguments). Those that start Spark, daemons or a systemd have the machine alone.
+PHASES = (
+    ("check", "format, lint, types", None),
+    ("core", "the core, ports and adapters, the simulator", ["-n", "auto", "--dist", "worksteal",
+        "tests/core", "tests/contract", "tests/services", "tests/simulation", *sorted(
+            str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py")
+        )]),
+    ("history", "the pipeline on Spark", ["tests/history"]),
+    ("system", "real daemons, runners, Spark, systemd", ["tests/system"]),
+)  # fmt: skip
+
+NEEDED = (
+    ("java", "Java 17: apt-get install openjdk-17-jre-headless"),
+    ("unshare", "util-linux: apt-get install util-linux"),
+    ("systemd-analyze", "systemd: apt-get install systemd"),
+)
+
+
+def main() -> int:
+    chosen = sys.argv[1:2]
+    if chosen and chosen[0] not in [name for name, _, _ in PHASES]:
+        print(f"no phase {chosen[0]!r}; there are {', '.join(name for name, _, _ in PHASES)}", file=sys.stderr)
+        return 2
+    missing = [advice for program, advice in NEEDED if shutil.which(program) is None]
+    if os.getuid() != 0:
+        missing.append("root: the tests make namespaces, small file systems and other users' processes")
+    if missing:
+        print("make test needs " + "; ".join(missing), file=sys.stderr)
+        return 1
+    console = Console()
+    table = Table("phase", "what", "result", "seconds", title="make test")
+    failed = False
+    for name, what, arguments in PHASES:
+        if chosen and name != chosen[0]:
+            continue
+        console.rule(f"{name}: {what}")
+        started = time.monotonic()
+        code = check() if arguments is None else pytest([*arguments, *sys.argv[2:]])
+        failed = failed or code != 0
+        table.add_row(
+            name, what, "[red]failed[/red]" if code else "[green]passed[/green]", f"{time.monotonic() - started:.0f}"
+        )
+    console.print(table)
+    return int(failed)
+
+
+def check() -> int:
+    """What `make check` does."""
+    code = 0
+    for command in (["ruff", "format", "--check", "-q"], ["ruff", "check", "-q"], ["mypy"]):
+        places = [] if command[0] == "mypy" else ["coordd", "tests", "deploy"]
+        code = subprocess.call([BIN / command[0], *command[1:], *places], cwd=ROOT) or code
+    return code
+
+
+def pytest(arguments: list[str]) -> int:
+    """One pytest of its own, with its temporary files on a short path: sockets live in them."""
+    base = tempfile.mkdtemp(prefix="cdt-", dir="/tmp")
+    try:
+        command = [sys.executable, "-m", "pytest", "-q", f"--basetemp={base}/t", *arguments]
+        return subprocess.call(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
