@@ -43,6 +43,7 @@ class LaunchBuilder:
         return {
             "run": launch.run, "job": launch.job, "attempt": launch.attempt, "token": launch.token,
             "nonce": launch.nonce, "node": self._ctx.full_hostname, "fire_at": launch.fire_at,
+            "due_at": launch.due_at,
             "args": launch.args, "waits": job.waits, "deadline": launch.deadline, "lease_s": launch.lease_s,
             "renew_interval_s": cluster.renew_interval, "ledger_timeout_s": cluster.ledger_timeout,
             "kill_grace_s": cluster.kill_grace, "on_lost": job.on_lost, "timeout_s": job.timeout_s,

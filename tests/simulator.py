@@ -402,7 +402,7 @@ class World:
                 self.at(rng.uniform(3, CHAOS_S), self._ledger_fault, "ledger_down", rng.uniform(0.5, 15))
         if "ledger_step" in self.faults:
             for _ in range(rng.choice((1, 2))):
-                self.at(rng.uniform(3, CHAOS_S), self._ledger_fault, "ledger_step", rng.choice((-5.0, 5.0, 12.0, 20.0)))
+                self.at(rng.uniform(3, CHAOS_S), self._ledger_fault, "ledger_step", rng.choice((5.0 if self.forgets else -5.0, 5.0, 12.0, 20.0)))
         if self.forgets:
             self.at(rng.uniform(8, CHAOS_S), self._ledger_fault, "ledger_forgets", rng.uniform(0.0, 1.5))
 
@@ -653,7 +653,7 @@ class Runner:
                 deadline=launch.deadline, lease_s=launch.lease_s, renew_interval_s=RENEW,
                 ledger_timeout_s=LEDGER_TIMEOUT, kill_grace_s=KILL_GRACE, on_lost=job.on_lost,
             ),
-            wait_s=launch.fire_at - world.wall(host), now=now,
+            wait_s=launch.due_at - now, now=now,
         )  # fmt: skip
         self.child: Child | None = None
         self.alive = True

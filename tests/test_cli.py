@@ -2,137 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
 import re
-import select
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from fake_daemon import EVENT, RUN, STATUS, FakeDaemon, Stream, open_directory, refusal
 
-from coordd.cli import client as client_module, coordctl, coordd as coordd_module, phrases
+from coordd.cli import client as client_module, coordctl, phrases
 from coordd.cli.client import Client
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
 from coordd.services import rpc
 
-ROOT = Path(__file__).parents[1]
-DEADLINE_S = 60.0
-
-CTL = [sys.executable, "-c", "from coordd.cli.coordctl import main; main()"]
-DAEMON = [sys.executable, "-m", "coordd"]
-
-STATUS = {
-    "node": "edge-1", "cluster": "default", "state": "ready", "version": "9", "pid": 7, "incarnation": "1-a",
-    "clock": 12, "bus": {"url": "unix:///b", "state": "connected"},
-    "ledger": {"url": "sqlite:///l", "state": "connected", "error": None},
-    "members": {"alive": 2, "suspect": 1, "lost": 0}, "runs": {"active": 0, "processed": 3, "jobs": []},
-    "jobs": {"enabled": 2, "disabled": ["bad"]}, "breakers_open": [], "uptime_s": 61.0,
-}  # fmt: skip
-RUN = {
-    "id": "j#1", "job": "j", "fire_time": "2026-10-03T02:00:00Z", "state": "success", "attempt": 0,
-    "node": "edge-1.7", "token": 5, "application_id": None, "exit_code": 0, "received_at": "2026-10-03T02:00:00Z",
-    "started_at": "2026-10-03T02:00:01Z", "ended_at": "2026-10-03T02:00:03Z", "runtime_s": 2.0, "reason": None,
-    "args": {"k": "[bold]v\x1b[31m"}, "by": "root",
-}  # fmt: skip
-
-
-def environment(**more: str) -> dict[str, str]:
-    """What subprocesses get: nothing of the machine's own coordd."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("COORDD_", "NO_COLOR"))}
-    return {**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **more}
-
-
-class Daemon:
-    """What a daemon would answer, as a table: method to result, to an exception, or to a function of the params."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.answers: dict[str, Any] = {"status": STATUS, "ping": {"pong": True, "version": "9"}}
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(path)
-        self._listener.listen(16)
-        self._threads = [threading.Thread(target=self._serve)]
-        self._threads[0].start()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(DEADLINE_S)
-            assert not thread.is_alive()
-        self._listener.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._talk, args=(sock,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _talk(self, sock: socket.socket) -> None:
-        sock.settimeout(DEADLINE_S)
-        with sock, sock.makefile("rb") as lines, contextlib.suppress(OSError):
-            for line in lines:
-                call = rpc.parse(line)
-                self.asked.append((call.method, call.params))
-                answer = self.answers.get(call.method, rpc.RpcError(-32601, "no method", kind="unknown_method"))
-                if callable(answer):
-                    answer = answer(call.params)
-                if isinstance(answer, bytes):
-                    sock.sendall(answer)
-                elif isinstance(answer, Stream):
-                    sock.sendall(rpc.result_line(call.id, {"subscription": 1}))
-                    for item in answer.items:
-                        sock.sendall(rpc.notification_line(call.method, {"subscription": 1, **item}))
-                elif isinstance(answer, rpc.RpcError):
-                    sock.sendall(rpc.error_line(call.id, answer))
-                elif answer is None:
-                    return
-                else:
-                    sock.sendall(rpc.result_line(call.id, answer))
-
-
-class Stream:
-    def __init__(self, *items: dict[str, Any]) -> None:
-        self.items = items
-
-
-def refusal(kind: str, message: str = "no", hint: str = "", code: int = rpc.REFUSED) -> rpc.RpcError:
-    return rpc.RpcError(code, message, kind=kind, hint=hint)
-
 
 @pytest.fixture
 def directory() -> Iterator[str]:
-    """Short enough for a socket, and open to other users, which pytest's own are not."""
-    with tempfile.TemporaryDirectory(prefix="coordd-", dir="/tmp") as path:
-        os.chmod(path, 0o755)  # noqa: S103
+    with open_directory() as path:
         yield path
 
 
 @pytest.fixture
-def daemon(directory: str) -> Iterator[Daemon]:
-    made = Daemon(f"{directory}/s")
+def daemon(directory: str) -> Iterator[FakeDaemon]:
+    made = FakeDaemon(f"{directory}/s")
     yield made
     made.close()
 
 
 @pytest.fixture
-def ctl(daemon: Daemon) -> Callable[..., Result]:
+def ctl(daemon: FakeDaemon) -> Callable[..., Result]:
     def run(*args: str, **kwargs: Any) -> Result:
         return CliRunner().invoke(coordctl.program, ["--socket", daemon.path, *args], prog_name="coordctl", **kwargs)
 
@@ -192,13 +92,13 @@ def test_the_constants_of_both_ends_agree() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"hello\n", b"[]\n", b'{"id":1,"error":5}\n', b"\xff\n"])
-def test_what_is_no_coordd_is_told_so(daemon: Daemon, answer: bytes) -> None:
+def test_what_is_no_coordd_is_told_so(daemon: FakeDaemon, answer: bytes) -> None:
     daemon.answers["ping"] = answer
     with pytest.raises(RemoteProtocolError), Client(daemon.path) as client:
         client.call("ping")
 
 
-def test_a_daemon_that_closes_or_hangs_is_unavailable(daemon: Daemon) -> None:
+def test_a_daemon_that_closes_or_hangs_is_unavailable(daemon: FakeDaemon) -> None:
     daemon.answers["ping"] = None
     client = Client(daemon.path)
     with pytest.raises(UnavailableError, match="closed the connection"):
@@ -211,14 +111,14 @@ def test_a_daemon_that_closes_or_hangs_is_unavailable(daemon: Daemon) -> None:
     client.close()
 
 
-def test_a_question_that_is_too_large_is_not_sent(daemon: Daemon) -> None:
+def test_a_question_that_is_too_large_is_not_sent(daemon: FakeDaemon) -> None:
     with pytest.raises(RefusedError, match="at most") as info:
         Client(daemon.path).call("echo", {"x": "x" * rpc.LINE_BYTES_MAX})
     assert info.value.kind == "too_large"
     assert daemon.asked == []
 
 
-def test_a_refusal_without_an_id_is_ours(daemon: Daemon) -> None:
+def test_a_refusal_without_an_id_is_ours(daemon: FakeDaemon) -> None:
     daemon.answers["ping"] = rpc.error_line(None, refusal("try_later", "256 clients are connected already"))
     with pytest.raises(RefusedError, match="256 clients"), Client(daemon.path) as client:
         client.call("ping")
@@ -227,7 +127,7 @@ def test_a_refusal_without_an_id_is_ours(daemon: Daemon) -> None:
 # ---- exit codes
 
 
-def test_status_follows_lsb(ctl: Callable[..., Result], daemon: Daemon, directory: str) -> None:
+def test_status_follows_lsb(ctl: Callable[..., Result], daemon: FakeDaemon, directory: str) -> None:
     done = ctl("status")
     assert done.exit_code == 0
     assert done.stdout.startswith("● edge-1 is ready\n")
@@ -262,7 +162,7 @@ def test_no_daemon_at_the_socket_says_what_to_do(ctl: Callable[..., Result], dir
     ],
 )  # fmt: skip
 def test_each_kind_of_refusal_has_its_exit_code(
-    ctl: Callable[..., Result], daemon: Daemon, error: rpc.RpcError, code: int
+    ctl: Callable[..., Result], daemon: FakeDaemon, error: rpc.RpcError, code: int
 ) -> None:
     error.hint = "do that\x1b[2J"
     daemon.answers["run.cancel"] = error
@@ -282,7 +182,7 @@ def test_each_kind_of_refusal_has_its_exit_code(
     ],
 )  # fmt: skip
 def test_a_command_line_that_makes_no_sense_exits_2(
-    ctl: Callable[..., Result], daemon: Daemon, args: list[str]
+    ctl: Callable[..., Result], daemon: FakeDaemon, args: list[str]
 ) -> None:
     done = ctl(*args)
     assert (done.exit_code, done.stdout) == (2, "")
@@ -307,7 +207,7 @@ def test_what_is_not_built_yet_says_so(ctl: Callable[..., Result], args: list[st
 # ---- options and output
 
 
-def test_the_shared_options_stand_anywhere(daemon: Daemon, directory: str) -> None:
+def test_the_shared_options_stand_anywhere(daemon: FakeDaemon, directory: str) -> None:
     def run(*args: str, **env: str) -> Result:
         return CliRunner().invoke(coordctl.program, args, env=env)
 
@@ -322,7 +222,7 @@ def test_the_shared_options_stand_anywhere(daemon: Daemon, directory: str) -> No
     assert run("-o", "json", "node", "list", "--socket", daemon.path).stdout == "[]\n"
 
 
-def test_output_is_a_table_a_document_or_lines(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_output_is_a_table_a_document_or_lines(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     daemon.answers["run.list"] = [RUN, {**RUN, "id": "j#2", "state": "failure", "reason": "exit code 1"}]
     table = ctl("run", "list")
     assert re.search(r"^RUN +STATE ", table.stdout, re.MULTILINE)
@@ -337,7 +237,7 @@ def test_output_is_a_table_a_document_or_lines(ctl: Callable[..., Result], daemo
     assert json.loads(ctl("run", "list", "-o", "json").stdout) == []
 
 
-def test_a_table_for_a_program_is_as_wide_as_it_must_be(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_a_table_for_a_program_is_as_wide_as_it_must_be(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     daemon.answers["run.list"] = [{**RUN, "id": "a-long-name" * 9 + "#1", "reason": "because " * 60}]
     lines = ctl("run", "list", env={"COLUMNS": "40"}).stdout.splitlines()
     assert len(lines) == 2
@@ -345,7 +245,7 @@ def test_a_table_for_a_program_is_as_wide_as_it_must_be(ctl: Callable[..., Resul
     assert lines[1].count("because") == 60
 
 
-def test_a_run_is_shown_with_its_attempts(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_a_run_is_shown_with_its_attempts(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     attempts = [{"attempt": 0, "state": "lost", "node": "edge-2.9", "token": 4, "reason": "its lease lapsed"}]
     daemon.answers["run.show"] = {**RUN, "attempts": attempts}
     done = ctl("run", "show", "j#1")
@@ -355,7 +255,7 @@ def test_a_run_is_shown_with_its_attempts(ctl: Callable[..., Result], daemon: Da
     assert "\x1b" not in done.stdout
 
 
-def test_every_method_of_the_contract_is_asked_for(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_every_method_of_the_contract_is_asked_for(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     ok = {"id": "j#1", "job": "j", "node": "n", "state": "draining", "active": 0, "why": "because", "version": "1"}
     expected: dict[tuple[str, ...], tuple[str, dict[str, Any]]] = {
         ("node", "drain"): ("node.drain", {}),
@@ -390,7 +290,7 @@ def test_every_method_of_the_contract_is_asked_for(ctl: Callable[..., Result], d
     assert daemon.asked[-1] == ("run.list", {"job": "j", "state": "lost", "limit": 5})
 
 
-def test_doctor_fails_when_a_check_does(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_doctor_fails_when_a_check_does(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     daemon.answers["doctor"] = [{"check": "disk", "state": "warn", "text": "low", "advice": "make room"}]
     assert ctl("doctor").exit_code == 0
     daemon.answers["doctor"].append({"check": "ledger", "state": "fail", "text": "gone", "advice": "restore it"})
@@ -421,7 +321,7 @@ def states(*words: str) -> Callable[[dict[str, Any]], Any]:
         (("unknown", "success"), 0), (("!unavailable", "!try_later", "success"), 0), (("!unknown_run",), 1),
     ],
 )  # fmt: skip
-def test_waiting_for_a_run(ctl: Callable[..., Result], daemon: Daemon, words: tuple[str, ...], code: int) -> None:
+def test_waiting_for_a_run(ctl: Callable[..., Result], daemon: FakeDaemon, words: tuple[str, ...], code: int) -> None:
     daemon.answers["run.trigger"] = {"id": "j#1", "durable": "ledger"}
     daemon.answers["run.show"] = states(*words)
     done = ctl("run", "trigger", "j", "--wait")
@@ -432,7 +332,7 @@ def test_waiting_for_a_run(ctl: Callable[..., Result], daemon: Daemon, words: tu
         assert "run resolve" in done.stderr
 
 
-def test_waiting_has_an_end(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_waiting_has_an_end(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     daemon.answers["run.trigger"] = {"id": "j#1", "durable": "node"}
     daemon.answers["run.show"] = states("!unknown_run", "started")
     done = ctl("run", "trigger", "j", "--wait", "--timeout", "0.3")
@@ -440,7 +340,7 @@ def test_waiting_has_an_end(ctl: Callable[..., Result], daemon: Daemon) -> None:
     assert "has not ended after 0.3 s" in done.stderr
 
 
-def test_waiting_ends_with_the_run_as_data(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_waiting_ends_with_the_run_as_data(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     daemon.answers["run.trigger"] = {"id": "j#1", "durable": "ledger"}
     daemon.answers["run.show"] = states("started", "failure")
     done = ctl("run", "trigger", "j", "--wait", "-o", "json")
@@ -448,13 +348,13 @@ def test_waiting_ends_with_the_run_as_data(ctl: Callable[..., Result], daemon: D
     assert json.loads(done.stdout)["state"] == "failure"
 
 
-def test_a_dry_run_shows_a_command_line_for_the_shell(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_a_dry_run_shows_a_command_line_for_the_shell(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     daemon.answers["run.trigger"] = {"id": "j#1", "dry_run": True, "argv": ["/bin/echo", "a b", "$c"]}
     assert ctl("run", "trigger", "j", "--dry-run").stdout == "/bin/echo 'a b' '$c'\n"
     assert daemon.asked[-1][1]["dry_run"] is True
 
 
-def test_draining_waits_for_the_last_run(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_draining_waits_for_the_last_run(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     active = [2, 1, 1, 0]
     daemon.answers["node.drain"] = {"node": "edge-1", "state": "draining", "active": 2}
     daemon.answers["status"] = lambda _: {**STATUS, "state": "draining", "runs": {"active": active.pop(0)}}
@@ -470,10 +370,7 @@ def test_draining_waits_for_the_last_run(ctl: Callable[..., Result], daemon: Dae
 # ---- streams
 
 
-EVENT = {"type": "task-started", "hostname": "edge-1", "pid": 7, "clock": 3, "timestamp": 1.5, "run": "j#1", "token": 9}
-
-
-def test_events_are_a_line_each(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_events_are_a_line_each(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     daemon.answers["events.subscribe"] = Stream({"event": EVENT}, {"alive": True}, {"event": EVENT})
     done = ctl("events")
     assert re.fullmatch(r"00:00:01\.500 edge-1\.7 +task-started +run=j#1 clock=3\n", done.stdout)
@@ -486,7 +383,7 @@ def test_events_are_a_line_each(ctl: Callable[..., Result], daemon: Daemon) -> N
     assert daemon.asked[-1][1]["types"] == ["task-started"]
 
 
-def test_logs_are_printed_as_they_are(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_logs_are_printed_as_they_are(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     daemon.answers["run.logs"] = {"id": "j#1", "attempt": 0, "path": "/p", "text": "one\ntwo"}
     assert ctl("run", "logs", "j#1").stdout == "one\ntwo"
     daemon.answers["run.logs"] = Stream({"text": "one\n"}, {"alive": True}, {"text": "two\n"}, {"end": True})
@@ -494,7 +391,7 @@ def test_logs_are_printed_as_they_are(ctl: Callable[..., Result], daemon: Daemon
     assert daemon.asked[-1] == ("run.logs", {"id": "j#1", "follow": True})
 
 
-def test_call_prints_streams_and_results(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_call_prints_streams_and_results(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     assert json.loads(ctl("call", "ping").stdout) == {"pong": True, "version": "9"}
     assert json.loads(ctl("call", "ping", "-", input='{"a": 1}').stdout)["pong"]
     assert daemon.asked[-1] == ("ping", {"a": 1})
@@ -502,7 +399,7 @@ def test_call_prints_streams_and_results(ctl: Callable[..., Result], daemon: Dae
     assert json.loads(ctl("call", "events.subscribe").stdout)["event"] == EVENT
 
 
-def test_watch_prints_once_where_there_is_no_terminal(ctl: Callable[..., Result], daemon: Daemon) -> None:
+def test_watch_prints_once_where_there_is_no_terminal(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     daemon.answers["node.list"] = [{"hostname": "edge-1", "state": "alive", "self": True, "active": 0}]
     daemon.answers["run.list"] = [{**RUN, "state": "started", "ended_at": None, "runtime_s": None}]
     daemon.answers["events.subscribe"] = Stream({"event": EVENT}, {"event": {**EVENT, "type": "worker-heartbeat"}})
@@ -511,236 +408,3 @@ def test_watch_prints_once_where_there_is_no_terminal(ctl: Callable[..., Result]
     for words in ("edge-1", "active runs", "j#1", "task-started"):
         assert words in done.stdout
     assert "worker-heartbeat" not in done.stdout
-
-
-# ---- as programs
-
-
-def on_terminal(argv: list[str], env: dict[str, str], keys: bytes = b"", until: bytes = b"") -> tuple[int, bytes]:
-    """Run a program on a terminal of its own; press ``keys`` once ``until`` has been printed."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(ROOT)
-        os.execve(argv[0], argv, env)
-    said = b""
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        assert time.monotonic() < deadline, said
-        if not select.select([terminal], [], [], 1.0)[0]:
-            continue
-        try:
-            data = os.read(terminal, 65536)
-        except OSError:
-            data = b""  # the other end is closed
-        if not data:
-            break
-        said += data
-        if keys and until in said:
-            os.write(terminal, keys)
-            keys = b""
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(status), said
-
-
-def test_colour_is_for_terminals_and_can_be_refused(daemon: Daemon) -> None:
-    daemon.answers["run.list"] = [RUN]
-    for command in (["status"], ["run", "list"]):
-        argv = [*CTL, *command, "--socket", daemon.path]
-        assert b"\x1b[" in on_terminal(argv, environment())[1]
-        assert b"\x1b[" not in on_terminal(argv, environment(NO_COLOR="1"))[1]
-        piped = subprocess.run(
-            argv, env=environment(FORCE_COLOR="1"), capture_output=True, timeout=DEADLINE_S, check=True
-        )
-        assert b"\x1b[" not in piped.stdout
-
-
-@pytest.mark.parametrize(("keys", "codes"), [(b"q", {0}), (b"\x03", {0, 130})])
-def test_watch_ends_with_q_and_with_ctrl_c(daemon: Daemon, keys: bytes, codes: set[int]) -> None:
-    daemon.answers["node.list"] = [{"hostname": "edge-1", "state": "alive", "self": True, "active": 0}]
-    daemon.answers["run.list"] = [RUN]
-    daemon.answers["events.subscribe"] = Stream({"event": EVENT})
-    argv = [*CTL, "watch", "-n", "0.1", "--socket", daemon.path]
-    code, said = on_terminal(argv, environment(), keys=keys, until=b"task-started")
-    assert code in codes
-    assert b"Traceback" not in said
-    assert said.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?1049l" in said  # the screen is given back
-
-
-def test_ctrl_c_leaves_no_traceback(daemon: Daemon) -> None:
-    daemon.answers["events.subscribe"] = Stream({"event": EVENT})
-    with subprocess.Popen(
-        [*CTL, "events", "-f", "--socket", daemon.path], cwd=ROOT, env=environment(), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert "task-started" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-
-
-def test_a_reader_that_goes_away_leaves_no_traceback(daemon: Daemon) -> None:
-    daemon.answers["run.list"] = [{**RUN, "id": f"j#{number}"} for number in range(5000)]
-    for output in ("table", "json", "jsonl"):
-        with subprocess.Popen(
-            [*CTL, "run", "list", "-o", output, "--socket", daemon.path], cwd=ROOT, env=environment(),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        ) as process:  # fmt: skip
-            assert process.stdout is not None
-            assert process.stderr is not None
-            process.stdout.readline()
-            process.stdout.close()
-            errors = process.stderr.read()
-            process.wait(DEADLINE_S)
-        assert errors == b""
-        assert process.returncode in (-signal.SIGPIPE, 1)
-
-
-def modules(code: str) -> set[str]:
-    """What is loaded after some code was run in a new interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules, file=sys.stderr)"], cwd=ROOT,
-        env=environment(), capture_output=True, text=True, timeout=DEADLINE_S, check=True,
-    )  # fmt: skip
-    return set(done.stderr.split())
-
-
-def test_what_need_not_be_loaded_is_not(daemon: Daemon) -> None:
-    daemon.answers["run.list"] = [RUN]
-    run = "from coordd.cli.coordctl import program; program.main({args!r}, standalone_mode=False)"
-    for args in (["status"], ["run", "list", "-o", "json"], ["why", "--help"]):
-        loaded = modules(run.format(args=[*args, "--socket", daemon.path]))
-        assert loaded.isdisjoint({"rich", "trio", "structlog", "msgspec", "coordd.daemon", "asyncio"})
-    assert "rich.table" in modules(run.format(args=["run", "list", "--socket", daemon.path]))
-    loaded = modules(
-        "import coordd.cli.coordd; from coordd.adapters import logs; logs.configure(); import coordd.daemon"
-    )
-    assert "trio" in loaded
-    assert "rich" not in loaded
-    assert "rich" not in modules("import coordd.cli.coordd")
-
-
-def test_completion_knows_commands_and_jobs(daemon: Daemon) -> None:
-    daemon.answers["job.list"] = [{"name": "nightly"}, {"name": "hourly"}]
-
-    def complete(words: str, **env: str) -> str:
-        more = {"_COORDCTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()))}
-        done = subprocess.run(
-            CTL,
-            cwd=ROOT,
-            env=environment(**more, **env),
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert done.stderr == ""
-        return done.stdout
-
-    assert "plain,trigger" in complete("coordctl run ")
-    assert complete("coordctl job show ", COORDD_SOCKET=daemon.path).split() == ["plain,nightly", "plain,hourly"]
-    assert complete("coordctl job show ", COORDD_SOCKET="/nothing").strip() == ""
-    assert "_COORDCTL_COMPLETE=bash_source" in CliRunner().invoke(coordctl.program, ["--help"]).stdout
-
-
-# ---- coordd
-
-
-def coordd(*args: str) -> Result:
-    return CliRunner().invoke(coordd_module.program, args, prog_name="coordd")
-
-
-def configuration(directory: str, **sections: str) -> str:
-    """A configuration of one node in a directory, and its path."""
-    os.makedirs(f"{directory}/jobs.d", exist_ok=True)
-    text = f"""
-[node]
-name = "edge-1"
-state_dir = "{directory}/state"
-runtime_dir = "{directory}/run"
-jobs_dir = "{directory}/jobs.d"
-{sections.get("node", "")}
-[cluster]
-bus = "unix://{directory}/run/bus"
-ledger = "sqlite:///{directory}/state/ledger.db"
-heartbeat_interval = 0.5
-{sections.get("cluster", "")}
-[control]
-socket = "{directory}/run/control.sock"
-{sections.get("control", "")}
-"""
-    path = f"{directory}/coordd.toml"
-    Path(path).write_text(text)
-    return path
-
-
-def write_job(directory: str, name: str, text: str) -> None:
-    Path(f"{directory}/jobs.d/{name}.toml").write_text(text)
-
-
-def test_check_config_says_ok_or_names_each_problem(directory: str) -> None:
-    path = configuration(directory)
-    write_job(directory, "good", '[command]\nargv = ["/bin/true"]\n')
-    done = coordd("check-config", path)
-    assert (done.exit_code, done.stdout) == (0, "ok: 1 jobs\n")
-    write_job(directory, "bad", 'shedule = "every 1m"\n[command]\nargv = ["/bin/true"]\n')
-    done = coordd("check-config", path)
-    assert done.exit_code == 65
-    assert done.stdout.startswith(f"{directory}/jobs.d/bad.toml:1: shedule: ")
-    assert len(done.stdout.splitlines()) == 1
-    bad = configuration(directory, cluster="lease = 1.0\nleese = 2.0")
-    done = coordd("check-config", bad)
-    assert done.exit_code == 78
-    assert 'did you mean "lease"?' in done.stdout
-    assert coordd("check-config", f"{directory}/nothing.toml").exit_code == 78
-
-
-def test_check_config_takes_warnings_lightly(directory: str) -> None:
-    path = configuration(directory)
-    write_job(directory, "odd", 'jitter = "5s"\n[command]\nargv = ["/bin/true"]\n')
-    done = coordd("check-config", path)
-    assert done.exit_code == 0
-    assert "warning" in done.stdout
-    assert done.stdout.endswith("ok: 1 jobs\n")
-
-
-def test_exec_does_not_pretend(directory: str) -> None:
-    done = coordd("exec", "--job", "j", "--tick", "* * * * *", "-E", "3", "--", "touch", f"{directory}/done")
-    assert done.exit_code == 1
-    assert "not available in this version" in done.stderr
-    assert not os.path.exists(f"{directory}/done")
-
-
-def test_versions() -> None:
-    assert re.match(r"coordd \d+\.\d+\.\d+ \(Python ", coordd("version").stdout)
-    done = subprocess.run(
-        [*DAEMON, "--version"], cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
-    )
-    assert re.fullmatch(r"coordd \d+\.\d+\.\d+\n", done.stdout)
-
-
-def run_daemon(path: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DAEMON, "run", "--config", path], cwd=ROOT, env=environment(**env), capture_output=True, text=True,
-        timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
-
-
-def test_a_daemon_with_a_bad_configuration_exits_78(directory: str) -> None:
-    done = run_daemon(configuration(directory, cluster="leese = 2.0"))
-    assert done.returncode == 78
-    assert "leese" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_daemon_that_cannot_have_its_socket_exits_69(directory: str) -> None:
-    path = configuration(directory)
-    os.makedirs(f"{directory}/run")
-    Path(f"{directory}/run/control.sock").write_text("precious")
-    done = run_daemon(path)
-    assert done.returncode == 69
-    assert "control.sock cannot be bound" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert Path(f"{directory}/run/control.sock").read_text() == "precious"

@@ -378,7 +378,7 @@ class Pursuits:
         ctx.out.launches.append(
             Launch(
                 action.run, action.job, pursuit.attempt, answer.token, nonce, action.fire_at, answer.args,
-                deadline, job.lease_s,
+                deadline, job.lease_s, sent_at + answer.in_s,
             )
         )  # fmt: skip
 

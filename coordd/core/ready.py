@@ -36,6 +36,7 @@ class Launch(NamedTuple):
     args: str
     deadline: float  # CLOCK_BOOTTIME: from when the claim was SENT
     lease_s: float
+    due_at: float = 0.0  # CLOCK_BOOTTIME: its fire time by the ledger's clock; the gate has the last word
 
 
 class Reply(NamedTuple):

@@ -131,7 +131,11 @@ class Life:
         return self._granted(row, now)
 
     def _granted(self, row: Row, now: LedgerTime) -> Answer:
-        return Answer(GRANTED, token=row.token, left_s=self._left(row, now), args=row.args, attempt=row.attempt)
+        # How far the fire time is by the ledger's clock: the claimant's own may be minutes off.
+        in_s = max(0.0, row.not_before - now.wall)
+        return Answer(
+            GRANTED, token=row.token, left_s=self._left(row, now), in_s=in_s, args=row.args, attempt=row.attempt
+        )
 
     def _held(self, row: Row, now: LedgerTime) -> Answer:
         left_s = self._left(row, now)

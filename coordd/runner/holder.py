@@ -81,7 +81,7 @@ class Runner:
                 timeout_s=spec.get("timeout_s", 0.0),
                 final_exit_codes=tuple(spec.get("never_on_codes", ())),
             ),
-            wait_s=spec["fire_at"] - time.time(),
+            wait_s=spec["due_at"] - boottime() if "due_at" in spec else spec["fire_at"] - time.time(),
             now=boottime(),
         )
         self.asker.connect()  # ahead of the fire time, if there is one to wait for

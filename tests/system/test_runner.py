@@ -79,8 +79,9 @@ def test_a_directory_that_is_not_there(world: World) -> None:
     ],
 )
 def test_some_failures_are_not_tried_again(world: World, changes: dict[str, Any], final: bool) -> None:
-    row = world.sh("echo 'Error: bad  input' >&2; exit 7", attempts=3, **changes).over()
-    assert row.state == ("failure" if final else "retry")
+    attempt = world.sh("echo 'Error: bad  input' >&2; exit 7", attempts=3, **changes)
+    assert attempt.over().state == ("failure" if final else "retry")
+    assert (attempt.attempt().state, attempt.attempt().exit_code) == ("failure", 7)
 
 
 def test_the_program_finds_what_the_spec_says_and_nothing_else(world: World) -> None:

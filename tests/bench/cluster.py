@@ -1,0 +1,251 @@
+"""Real daemons for the benchmarks: a cluster in a temporary directory, its control sockets and its runners' facts."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LIMIT_S = 30.0
+
+CONFIG = """
+[node]
+name = "n{index}"
+state_dir = "{root}/state{index}"
+runtime_dir = "{root}/run{index}"
+jobs_dir = "{root}/jobs"
+budget = {{ client = 8, cluster = 8 }}
+[cluster]
+bus = "unix://{root}/bus"
+ledger = "sqlite:///{root}/ledger.db"
+lease = 8.0
+renew_interval = 1.0
+ledger_timeout = 1.0
+kill_grace = 3.0
+[control]
+socket = "{root}/n{index}.sock"
+"""
+
+
+def boottime() -> float:
+    """Seconds on CLOCK_BOOTTIME."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def until(look: Callable[[], T | None], what: str, *, limit_s: float = LIMIT_S, every_s: float = 0.02) -> T:
+    """Wait until there is something, and return it."""
+    limit = time.monotonic() + limit_s
+    while True:
+        found = look()
+        if found is not None:
+            return found
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{what}: not within {limit_s:g} s")
+        time.sleep(every_s)
+
+
+class Node:
+    """One daemon."""
+
+    def __init__(self, root: str, index: int) -> None:
+        self.name = f"n{index}"
+        self.config = f"{root}/{self.name}.toml"
+        self.socket = f"{root}/{self.name}.sock"
+        self.runtime_dir = f"{root}/run{index}"
+        self.log = f"{root}/{self.name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(CONFIG.format(root=root, index=index))
+
+    def start(self, **env: str) -> float:
+        """Start it; returns the instant (CLOCK_BOOTTIME) right before."""
+        with open(self.log, "ab") as log:
+            at = boottime()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "coordd", "run", "--config", self.config],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": TOP, **env},
+            )  # fmt: skip
+        return at
+
+    @property
+    def pid(self) -> int:
+        """Of the daemon."""
+        assert self.process is not None
+        return self.process.pid
+
+    def call(self, method: str, **params: Any) -> Any:
+        """One question to the control socket."""
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(LIMIT_S)
+            sock.connect(self.socket)
+            sock.sendall(json.dumps({"id": 1, "method": method, "params": params}).encode() + b"\n")
+            with sock.makefile("rb") as stream:
+                answer = json.loads(stream.readline())
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return answer["result"]
+
+    def ready(self, members: int) -> bool | None:
+        """True once it is ready and knows so many."""
+        assert self.process is not None
+        if self.process.poll() is not None:
+            with open(self.log, encoding="utf-8") as file:
+                raise RuntimeError(f"{self.name} has ended: {file.read()[-500:]}")
+        try:
+            status = self.call("status")
+        except OSError:
+            return None
+        return True if status["state"] == "ready" and status["members"]["alive"] >= members else None
+
+    def facts(self, run: str) -> dict[str, dict[str, Any]]:
+        """What the newest runner of a run here has said, by its word, with its directory; {} when there is none."""
+        newest: dict[str, dict[str, Any]] = {}
+        for directory in glob.glob(f"{self.runtime_dir}/runs/*"):
+            facts = read_facts(directory)
+            if facts.get("adopted", {}).get("run") == run and facts["adopted"]["token"] > newest.get("adopted", {}).get(
+                "token", -1
+            ):
+                newest = facts
+        return newest
+
+    def stop(self) -> None:
+        """TERM, and KILL if that does not help."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def read_facts(directory: str) -> dict[str, dict[str, Any]]:
+    """The facts of one runner by their word; the file may vanish or end in the middle of a line."""
+    facts = {}
+    with contextlib.suppress(OSError), open(f"{directory}/facts", encoding="utf-8") as file:
+        for line in file:
+            with contextlib.suppress(ValueError):
+                fact = json.loads(line)
+                facts[fact["fact"]] = fact
+    return facts
+
+
+class Cluster:
+    """So many daemons on one machine."""
+
+    def __init__(self, root: str, count: int, jobs: dict[str, str]) -> None:
+        self.root = root
+        os.makedirs(f"{root}/jobs")
+        for name, text in jobs.items():
+            with open(f"{root}/jobs/{name}.toml", "w", encoding="utf-8") as file:
+                file.write(text)
+        self.nodes = [Node(root, index) for index in range(count)]
+
+    def start(self) -> None:
+        """Start all, and wait until each knows the others."""
+        for node in self.nodes:
+            node.start()
+        for node in self.nodes:
+            until(lambda node=node: node.ready(len(self.nodes)), f"{node.name} is ready")  # type: ignore[misc]
+
+    def started(self, run: str, but: Node | None = None, limit_s: float = LIMIT_S) -> tuple[Node, dict[str, Any]]:
+        """Wait until a run's program was executed; where, and its facts."""
+
+        def look() -> tuple[Node, dict[str, Any]] | None:
+            for node in self.nodes:
+                if node is not but:
+                    facts = node.facts(run)
+                    if "started" in facts:
+                        return node, facts
+            return None
+
+        return until(look, f"{run} has started", limit_s=limit_s)
+
+    def over(self, run: str, by: Node) -> str:
+        """Wait until a run is over; its state."""
+
+        def look() -> str | None:
+            state = by.call("run.show", id=run)["state"]
+            return state if state in ("success", "failure", "revoked", "rejected", "missed") else None
+
+        return until(look, f"{run} is over")
+
+    def end_runs(self) -> None:
+        """Kill whatever runners have been left; the daemons are gone by now."""
+        for directory in glob.glob(f"{self.root}/run*/runs/*"):
+            kill_attempt(read_facts(directory))
+
+
+def kill_attempt(facts: dict[str, dict[str, Any]]) -> None:
+    """Runner, watcher and program at once: stopped first, so that none sees another one die."""
+    pids = [facts["adopted"]["pid"], facts["adopted"]["watcher"]] if "adopted" in facts else []
+    if "started" in facts:
+        pids.append(facts["started"]["program"])
+    ticks = {}
+    for word, pid, born in (
+        ("adopted", "pid", "start_ticks"), ("adopted", "watcher", "watcher_start_ticks"),
+        ("started", "program", "program_start_ticks"),
+    ):  # fmt: skip
+        if word in facts:
+            ticks[facts[word][pid]] = facts[word][born]
+    pids = [pid for pid in pids if start_ticks(pid) == ticks[pid]]  # else the number is another process's by now
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def start_ticks(pid: int) -> int:
+    """When a process was started; 0 when it is not there."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return 0
+
+
+def memory_mb(pid: int) -> tuple[float, float]:
+    """Resident and proportional set size of a process, in MB (10^6)."""
+    found = {}
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+        for line in file:
+            word, _, rest = line.partition(":")
+            if word in ("Rss", "Pss"):
+                found[word] = int(rest.split()[0]) * 1024 / 1e6
+    return found["Rss"], found["Pss"]
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds that all threads of a process have been on a core, to the nanosecond."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as file:
+            total += int(file.read().split()[0])
+    return total / 1e9
+
+
+@contextlib.contextmanager
+def cluster(count: int, jobs: dict[str, str]) -> Iterator[Cluster]:
+    """A cluster that runs, and is gone afterwards with all that it ran."""
+    with tempfile.TemporaryDirectory(prefix="coordd-bench-") as root:
+        made = Cluster(root, count, jobs)
+        try:
+            made.start()
+            yield made
+        finally:
+            for node in made.nodes:
+                node.stop()
+            made.end_runs()

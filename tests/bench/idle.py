@@ -1,0 +1,55 @@
+"""What a node costs that has nothing to do, in a cluster of three, and how soon a new one is ready."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import statistics
+import time
+
+from cluster import LIMIT_S, Cluster, Node, boottime, cluster, cpu_s, memory_mb
+from figures import Figure, summary
+
+SECTION = "idle node in a cluster of three"
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """Start-up, memory, and CPU over a minute (ten seconds when quick)."""
+    with cluster(3, {}) as nodes:
+        starts = [_ready_after(nodes, nodes.nodes[-1], number) for number in range(3 if quick else 9)]
+        watch_s = 10.0 if quick else 60.0
+        time.sleep(3.0)  # what starting has left to do is not idleness
+        before = [cpu_s(node.pid) for node in nodes.nodes]
+        began = time.monotonic()
+        time.sleep(watch_s)
+        passed_s = time.monotonic() - began
+        used = [(cpu_s(node.pid) - was) / passed_s * 100 for node, was in zip(nodes.nodes, before, strict=True)]
+        memory = [memory_mb(node.pid) for node in nodes.nodes]
+    return [
+        Figure(
+            SECTION, "RSS", max(rss for rss, _ in memory), "MB", 45, "<=",
+            f"the largest of three; PSS {max(pss for _, pss in memory):.1f} MB",
+        ),
+        Figure(SECTION, "CPU", max(used), "% of a core", 0.2, "<=", f"the busiest of three, over {watch_s:g} s"),
+        Figure(
+            SECTION, "READY=1 after exec, two peers up: p50", statistics.median(starts), "s", 1.0, "<=",
+            f"{len(starts)} starts, slowest {max(starts):.2f} s", {"seconds": summary(starts)},
+        ),
+    ]  # fmt: skip
+
+
+def _ready_after(nodes: Cluster, node: Node, number: int) -> float:
+    """Stop a node, start it again, and wait for its READY=1 as systemd does."""
+    node.stop()
+    path = os.path.join(nodes.root, f"notify-{number}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(path)
+        began = node.start(NOTIFY_SOCKET=path)
+        limit = began + LIMIT_S
+        while boottime() < limit:
+            if select.select([sock], [], [], limit - boottime())[0]:
+                lines = sock.recv(65536).decode().split("\n")
+                if "READY=1" in lines:
+                    return boottime() - began
+    raise TimeoutError(f"{node.name} was not ready within {LIMIT_S:g} s")

@@ -1,0 +1,74 @@
+"""A scheduled run: how long after its fire time it is executed; on an idle machine and beside four CPU hogs."""
+
+from __future__ import annotations
+
+import glob
+import math
+import statistics
+import subprocess
+import sys
+import time
+
+from cluster import Cluster, cluster, read_facts
+from figures import Figure, percentile, summary
+
+SECTION = "scheduled run, exec after its fire time"
+
+# Both fire at the same instants; the next claims are made a second before, when nothing else happens.
+EVERY_S = 2
+JOBS = {
+    name: f'schedule = "every {EVERY_S}s"\nmisfire = "skip"\n[command]\nargv = ["/bin/sleep", "0.9"]\n'
+    for name in ("tick", "tock")
+}
+HOGS = 4
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """At least 30 fires each."""
+    instants = 6 if quick else 18
+    with cluster(3, JOBS) as nodes:
+        figures = _figures("idle", _late(nodes, instants), 2.0, 5.0)
+        hogs = [subprocess.Popen([sys.executable, "-I", "-S", "-c", "while True: pass"]) for _ in range(HOGS)]
+        try:
+            figures += _figures(f"{HOGS} CPU hogs", _late(nodes, instants), 5.0, 20.0)
+        finally:
+            for hog in hogs:
+                hog.kill()
+                hog.wait()
+    return figures
+
+
+def _late(nodes: Cluster, instants: int) -> list[float]:
+    """Seconds after the fire time, of every run of so many instants to come."""
+    first = math.ceil(time.time() / EVERY_S + 1) * EVERY_S
+    last = first + (instants - 1) * EVERY_S
+    late: dict[str, float] = {}
+    at = float(first)
+    while at <= last:
+        time.sleep(max(0.0, at + 0.5 - time.time()))  # while they run, and no fire time is near
+        for directory in glob.glob(f"{nodes.root}/run*/runs/*"):
+            facts = read_facts(directory)
+            if "adopted" in facts and "started" in facts:
+                run = str(facts["adopted"]["run"])
+                fire_at = _fire_at(nodes, run)
+                if first <= fire_at <= last:
+                    late[run] = float(facts["started"]["at"]) - fire_at
+        at += EVERY_S
+    expected = instants * len(JOBS)
+    if len(late) < expected * 0.9:
+        raise RuntimeError(f"{len(late)} runs were seen of {expected}")
+    return list(late.values())
+
+
+def _fire_at(nodes: Cluster, run: str) -> float:
+    return float(nodes.nodes[0].call("run.show", id=run)["fire_time"])
+
+
+def _figures(where: str, late: list[float], p50_ms: float, p95_ms: float) -> list[Figure]:
+    samples = {"milliseconds": summary(late, 1e3)}
+    told = f"{len(late)} fires, latest {max(late) * 1e3:.1f} ms"
+    return [
+        Figure(SECTION, f"{where}: p50", statistics.median(late) * 1e3, "ms", p50_ms, "<=", told, samples),
+        Figure(SECTION, f"{where}: p95", percentile(late, 0.95) * 1e3, "ms", p95_ms, "<="),
+        Figure(SECTION, f"{where}: earliest", min(late) * 1e3, "ms", 0, ">=", "never before its fire time"),
+    ]

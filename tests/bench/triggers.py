@@ -1,0 +1,85 @@
+"""From a trigger to the program's execution, against the bare start of a Python that imports sqlite3; what a runner takes."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+
+from cluster import Cluster, cluster, memory_mb
+from figures import Figure, summary
+
+SECTION = "trigger to exec"
+
+JOBS = {
+    "probe": '[command]\nargv = ["/bin/sleep", "0.25"]\n',
+    "long": '[command]\nargv = ["/bin/sleep", "60"]\n',
+}
+
+# Between two measurements everybody comes to rest.
+PAUSE_S = 0.1
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """Latency on one node and in a cluster of three, and the runner's memory."""
+    rounds = 10 if quick else 40
+    figures = []
+    for count in (1, 3):
+        with cluster(count, JOBS) as nodes:
+            figures.append(_latency(nodes, rounds))
+            if count == 1:
+                figures += _memory(nodes)
+    return figures
+
+
+def _latency(nodes: Cluster, rounds: int) -> Figure:
+    bare, triggered = [], []
+    _trigger(nodes, "warm")
+    _bare_start()
+    for number in range(rounds):
+        bare.append(_bare_start())
+        triggered.append(_trigger(nodes, str(number)))
+    base = statistics.median(bare)
+    reached = statistics.median(triggered)
+    count = len(nodes.nodes)
+    return Figure(
+        SECTION, f"N = {count}: p50 ÷ bare start of python -I -S -E", reached / base, "×", 1.5, "<=",
+        f"p50 {reached * 1e3:.1f} ms, bare {base * 1e3:.1f} ms; {rounds} of each in turn",
+        {"milliseconds": {"bare": summary(bare, 1e3), "triggered": summary(triggered, 1e3)}},
+    )  # fmt: skip
+
+
+def _bare_start() -> float:
+    """From before the start to its exit."""
+    time.sleep(PAUSE_S)
+    began = time.perf_counter()
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", "-E", "-c", "import sqlite3"], {})
+    os.waitpid(pid, 0)
+    return time.perf_counter() - began
+
+
+def _trigger(nodes: Cluster, ident: str) -> float:
+    """From before the client connects to the instant that the runner's ``started`` fact tells."""
+    node = nodes.nodes[0]
+    time.sleep(PAUSE_S)
+    began = time.time()
+    run = node.call("run.trigger", job="probe", id=ident)["id"]
+    time.sleep(PAUSE_S)  # nobody looks while it starts
+    _, facts = nodes.started(run)
+    nodes.over(run, node)
+    return float(facts["started"]["at"]) - began
+
+
+def _memory(nodes: Cluster) -> list[Figure]:
+    run = nodes.nodes[0].call("run.trigger", job="long", id="memory")["id"]
+    _, facts = nodes.started(run)
+    time.sleep(2.5)  # so that it has renewed its lease
+    figures = []
+    for who, pid in (("runner", facts["adopted"]["pid"]), ("its watcher", facts["adopted"]["watcher"])):
+        rss, pss = memory_mb(pid)
+        figures.append(Figure(SECTION, f"RSS of the {who}", rss, "MB", 16, "<=", f"PSS {pss:.1f} MB"))
+    nodes.nodes[0].call("run.cancel", id=run)
+    nodes.over(run, nodes.nodes[0])
+    return figures
+
