@@ -96,13 +96,13 @@ class Failed(click.ClickException):
         super().__init__(message)
         self.exit_code = exit_code
         self.hint = hint
+        context = click.get_current_context(silent=True)
+        self.program = context.find_root().info_name if context else None
 
     def show(self, file: Any = None) -> None:
         from coordd.cli.phrases import safe
 
-        context = click.get_current_context(silent=True)
-        name = context.find_root().info_name if context else "coordctl"
-        say(f"{name}: {safe(self.message)}" + (f"\n  hint: {safe(self.hint)}" if self.hint else ""))
+        say(f"{self.program or 'coordd'}: {safe(self.message)}" + (f"\n  hint: {safe(self.hint)}" if self.hint else ""))
 
 
 def failed(exc: CoorddError) -> Failed:

@@ -28,12 +28,12 @@ class Program:
                 os.mkdir(cgroup, 0o755)
                 self.pid = kernel.fork_into(cgroup)
                 self.in_cgroup = self.pid >= 0
-                if not self.in_cgroup:
-                    os.rmdir(cgroup)
             except OSError:
                 self.pid = -1  # no cgroup for us: descent, session and nonce must do
         if self.pid < 0:
             self.pid = os.fork()
+            if self.pid > 0 and cgroup:
+                self.in_cgroup = _move_into(cgroup, self.pid)
         if self.pid == 0:
             os.close(self._release)
             _be_the_program(argv, env, cwd, held, status, output, parent)
@@ -66,6 +66,20 @@ class Program:
             return os.read(self.status_fd, 4096).decode(errors="replace")
         except BlockingIOError:
             return None
+
+
+def _move_into(cgroup: str, pid: int) -> bool:
+    """Where clone3 is forbidden (a unit with RestrictNamespaces) the child, which still waits, is moved instead."""
+    try:
+        with open(f"{cgroup}/cgroup.procs", "wb", buffering=0) as file:
+            file.write(str(pid).encode())
+        return True
+    except OSError:
+        try:
+            os.rmdir(cgroup)
+        except OSError:
+            return False  # it was never made
+        return False
 
 
 def _be_the_program(

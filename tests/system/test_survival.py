@@ -1,0 +1,312 @@
+"""Daemons, runners and whole nodes die; each run is still launched as often as its job allows, and never twice at a time."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from system.cluster import CallError, Cluster, Node, cluster_of, exists, until
+
+from coordd.adapters import journal
+from coordd.core.journal_line import decode_line
+from coordd.core.state import merge
+
+IDS = 300
+STORM_LIMIT_S = 240.0  # 300 runs on two cores that others use too
+
+TERMINAL = {"success", "failure", "revoked", "rejected", "missed", "lost"}
+
+
+# ---- storms
+
+
+class Client(threading.Thread):
+    """Triggers every run on one node, until that node has accepted each; the node may go away meanwhile."""
+
+    def __init__(self, node: Node, runs: Iterable[tuple[str, str, dict[str, str]]], stop: threading.Event) -> None:
+        super().__init__()
+        self.node = node
+        self.waiting = list(runs)
+        random.Random(node.name).shuffle(self.waiting)
+        self.stop = stop
+        self.durable: Counter[str] = Counter()
+        self.refused = 0  # asked again: the daemon went away before it answered, or was not there
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while self.waiting and not self.stop.is_set():
+                job, ident, args = self.waiting[-1]
+                try:
+                    said = self.node.call("run.trigger", job=job, id=ident, args=args)
+                except OSError:
+                    self.refused += 1
+                    self.stop.wait(0.05)
+                    continue
+                self.durable[said["durable"]] += 1
+                self.waiting.pop()
+        except (CallError, ValueError) as exc:
+            self.failure = exc
+
+
+def wait_for_the_end(cluster: Cluster, count: int, open_states: frozenset[str] = frozenset()) -> list[dict[str, object]]:
+    """Wait until so many runs are there and over; their rows."""
+
+    def look() -> list[dict[str, object]]:
+        rows = cluster.rows()
+        over = [row for row in rows if row["state"] in TERMINAL | open_states]
+        return rows if len(rows) == len(over) == count else []
+
+    return until(look, STORM_LIMIT_S, why=f"{count} runs are over")
+
+
+def check_journals(cluster: Cluster) -> int:
+    """Every line of every journal is good, and together they say what the ledger says; returns how many lines."""
+    events = []
+    for node in cluster.nodes:
+        directory = node.state_dir / "journal"
+        lines = [line for path in sorted(directory.glob("*.jsonl")) for line in path.read_bytes().splitlines(keepends=True)]
+        assert all(line.endswith(b"\n") and decode_line(line) is not None for line in lines), node.name
+        assert [decode_line(line) for line in lines] == list(journal.read(str(directory)))
+        events += [event for event in map(decode_line, lines) if event is not None]
+    told = {state.fields["run"]: state.state for state in merge(events).values()}
+    for row in cluster.rows():
+        if row["state"] in TERMINAL:
+            assert told.get(row["run"]) == row["state"], (row, cluster.attempts(row["run"]))
+    return len(events)
+
+
+def test_daemons_are_killed_while_300_runs_are_triggered_everywhere() -> None:
+    with cluster_of(3, lease=12.0) as cluster:
+        cluster.job("storm", "sleep", "{seconds}", overlap="allow", params={"seconds": "0.2"})
+        cluster.start()
+        runs = [("storm", str(number), {}) for number in range(IDS)]
+        stop = threading.Event()
+        clients = [Client(node, runs, stop) for node in cluster.nodes]
+        for client in clients:
+            client.start()
+        kills = 0
+        try:
+            while any(client.is_alive() for client in clients) or kills < 6:
+                node = cluster.nodes[kills % 3]
+                seen = len(cluster.starts())
+                until(lambda: len(cluster.starts()) >= min(IDS, seen + 10))
+                node.kill()
+                kills += 1
+                node.start()
+                assert kills < 100, "it never ends"
+        finally:
+            stop.set()
+            for client in clients:
+                client.join()
+        assert [client.failure for client in clients] == [None] * 3
+        assert [client.waiting for client in clients] == [[]] * 3
+        rows = wait_for_the_end(cluster, IDS)
+        assert {row["state"] for row in rows} == {"success"}
+        launches = Counter(entry.run for entry in cluster.starts())
+        assert launches == {f"storm#{number}": 1 for number in range(IDS)}, "each once"
+        assert {row["attempt"] for row in rows} == {0}
+        cluster.meet()
+        print(f"{kills} kills, {sum(client.refused for client in clients)} refused calls,"
+              f" durable {sum((client.durable for client in clients), Counter())},"
+              f" {check_journals(cluster)} journal lines")  # fmt: skip
+        assert check_journals(cluster) > 3 * IDS
+
+
+def test_a_nodes_whole_family_is_killed_again_and_again() -> None:
+    with cluster_of(3, lease=8.0) as cluster:
+        cluster.job("held", "sleep", "{seconds}", overlap="allow", on_lost="hold", params={"seconds": "1"})
+        cluster.job("again", "sleep", "{seconds}", overlap="allow", params={"seconds": "1"}, retry={"relaunches": 50})
+        cluster.start()
+        chance = random.Random(1)
+        runs = [
+            (("held", "again")[number % 2], str(number), {"seconds": f"{chance.uniform(0.2, 3.0):.2f}"})
+            for number in range(IDS)
+        ]
+        stop = threading.Event()
+        clients = [Client(node, runs, stop) for node in cluster.nodes[1:]]
+        for client in clients:
+            client.start()
+        victim = cluster.nodes[0]
+        power_cuts = killed = 0
+        try:
+            while lost_attempts(cluster, victim) < 45:
+                until(lambda: len(running(cluster, victim)) >= 8 or is_over(cluster, IDS), STORM_LIMIT_S)
+                if is_over(cluster, IDS):
+                    break
+                killed += victim.kill_family()
+                power_cuts += 1
+                victim.start()
+        finally:
+            for client in clients:
+                client.join(STORM_LIMIT_S)
+            stop.set()
+        assert [client.failure for client in clients] == [None] * 2
+        rows = wait_for_the_end(cluster, IDS, frozenset(("unknown",)))
+        assert not [entry for entry in cluster.entries() if entry.word == "overlap"], "never two alive at a time"
+        launches = Counter((entry.run, entry.attempt) for entry in cluster.starts())
+        assert set(launches.values()) == {1}, "an attempt is launched once"
+        held = {row["run"]: row for row in rows if row["job"] == "held"}
+        again = {row["run"]: row for row in rows if row["job"] == "again"}
+        assert (len(held), len(again)) == (IDS // 2, IDS // 2)
+        assert {row["state"] for row in again.values()} == {"success"}
+        assert {row["state"] for row in held.values()} <= {"success", "unknown"}
+        for run in held:
+            assert len(cluster.starts(run)) == 1, "a held job is launched once"
+        takeovers = [row for row in again.values() if row["attempt"] > 0]
+        waits = sorted(takeover_times(cluster, [str(row["run"]) for row in takeovers]))
+        unknown = sum(row["state"] == "unknown" for row in held.values())
+        print(f"{power_cuts} power cuts, {killed} processes killed, {len(takeovers)} runs taken over"
+              f" ({sum(row['attempt'] for row in takeovers)} attempts), {unknown} unknown,"
+              f" start to start {waits[0]:.1f} / {waits[len(waits) // 2]:.1f} / {waits[-1]:.1f} s,"
+              f" {check_journals(cluster)} journal lines")  # fmt: skip
+        assert len(takeovers) >= 30
+        assert unknown > 0
+
+
+def running(cluster: Cluster, node: Node) -> set[int]:
+    """The programs of a node that have started, have not said that they end, and are there."""
+    entries = [entry for entry in cluster.entries() if entry.node == node.name]
+    ended = {(entry.run, entry.attempt) for entry in entries if entry.word == "end"}
+    return {e.pid for e in entries if e.word == "start" and (e.run, e.attempt) not in ended and exists(e.pid)}
+
+
+def lost_attempts(cluster: Cluster, node: Node) -> int:
+    """How many attempts of ``again`` began on a node, did not end, and are not running any more."""
+    entries = [entry for entry in cluster.entries() if entry.node == node.name and entry.run.startswith("again#")]
+    ended = {(entry.run, entry.attempt) for entry in entries if entry.word == "end"}
+    begun = {(entry.run, entry.attempt) for entry in entries if entry.word == "start"}
+    return len({run for run, _ in begun - ended}) - len(running(cluster, node))
+
+
+def is_over(cluster: Cluster, count: int) -> bool:
+    rows = cluster.rows()
+    return len(rows) == count and all(row["state"] in TERMINAL | {"unknown"} for row in rows)
+
+
+def takeover_times(cluster: Cluster, runs: list[str]) -> list[float]:
+    """Seconds from the start of an attempt that was lost to the start of the next."""
+    waits = []
+    starts = {(entry.run, entry.attempt): entry.at for entry in cluster.starts()}
+    for run, attempt in starts:
+        if run in runs and attempt > 0 and (run, attempt - 1) in starts:
+            waits.append(starts[run, attempt] - starts[run, attempt - 1])
+    return waits
+
+
+# ---- a daemon comes back
+
+
+@pytest.mark.parametrize(("ending", "code", "state", "said"), [
+    ("exit", 0, "success", 0), ("exit", 7, "failure", 7), ("signal", 15, "failure", -15),
+])  # fmt: skip
+@pytest.mark.parametrize("when", ["while the daemon is away", "after it is back"])
+def test_a_daemon_finds_its_run_again_and_tells_its_true_end(
+    ending: str, code: int, state: str, said: int, when: str
+) -> None:
+    with cluster_of(1) as cluster:
+        cluster.job("long", "until", cluster.go("long"), ending=ending, code=code)
+        cluster.start()
+        node = cluster.nodes[0]
+        run = node.call("run.trigger", job="long")["id"]
+        pid = cluster.started(run).pid
+        node.kill()
+        if when == "while the daemon is away":
+            cluster.go("long").touch()
+            until(lambda: not exists(pid))
+            node.start()
+        else:
+            node.start()
+            assert node.status()["runs"]["active"] == 1
+            assert exists(pid)
+            cluster.go("long").touch()
+        row = cluster.becomes(run, state)
+        assert (row["attempt"], row["exit_code"]) == (0, said)
+        assert len(cluster.starts()) == 1
+        until(lambda: node.status()["runs"]["active"] == 0)
+        until(lambda: not list((node.runtime_dir / "runs").iterdir()), why="nothing is left of it on the disk")
+        assert check_journals(cluster) > 3
+
+
+# ---- runners
+
+
+def busy_run(cluster: Cluster) -> tuple[Node, str, int]:
+    """A program that is busy in Python, and deaf: its node, its run, its pid."""
+    cluster.job("busy", "busy", retry={"relaunches": 0})
+    cluster.start()
+    run = str(cluster.nodes[0].call("run.trigger", job="busy")["id"])
+    pid = cluster.started(run).pid
+    return cluster.owner(run), run, pid
+
+
+def test_the_runner_alone_is_killed() -> None:
+    with cluster_of(2) as cluster:
+        node, run, pid = busy_run(cluster)
+        _kill(node.runner(run)["pid"])
+        row = cluster.becomes(run, "lost")
+        assert "the runner died" in row["reason"]
+        until(lambda: not exists(pid))
+        assert len(cluster.starts()) == 1
+        until(lambda: node.family() == {_pid(node)}, why="the daemon is all that is left")
+
+
+def test_the_runner_and_its_watcher_are_killed() -> None:
+    with cluster_of(2) as cluster:
+        node, run, pid = busy_run(cluster)
+        said = node.runner(run)
+        _stop(said["watcher"], said["pid"])
+        _kill(said["watcher"], said["pid"])
+        cluster.becomes(run, "lost")
+        until(lambda: not exists(pid))
+        until(lambda: node.family() == {_pid(node)}, why="the daemon is all that is left")
+
+
+def test_runner_and_daemon_are_killed() -> None:
+    with cluster_of(2) as cluster:
+        node, run, pid = busy_run(cluster)
+        runner = node.runner(run)["pid"]
+        node.signal(signal.SIGSTOP)
+        _kill(runner)
+        node.kill()
+        cluster.becomes(run, "lost")
+        until(lambda: not exists(pid))
+        until(lambda: not node.family(), why="nothing is left of it")
+
+
+def test_a_runner_that_is_stopped_leaves_nothing_alive_when_its_lease_lapses() -> None:
+    with cluster_of(2) as cluster:
+        cluster.job("busy", "busy")
+        cluster.start()
+        run = str(cluster.nodes[0].call("run.trigger", job="busy")["id"])
+        first = cluster.started(run)
+        _stop(cluster.owner(run).runner(run)["pid"])
+        second = cluster.started(run, 1)
+        assert second.token > first.token
+        assert not exists(first.pid)
+        assert not [entry for entry in cluster.entries() if entry.word == "overlap"]
+        print(f"taken over {second.at - first.at:.1f} s after its start")
+        cluster.nodes[0].call("run.cancel", id=run)
+        cluster.becomes(run, "revoked")
+
+
+def _pid(node: Node) -> int:
+    assert node.process is not None
+    return node.process.pid
+
+
+def _kill(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _stop(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    until(lambda: {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids} == {"T"})
