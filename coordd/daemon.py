@@ -105,8 +105,8 @@ class Daemon:
         self.bus = UnixBus(
             config.cluster.bus, self.node.ctx.full_hostname, check_interval_s=config.cluster.heartbeat_interval
         )
-        timeout_s = config.cluster.ledger_timeout
-        self.ledger = LedgerService(lambda: SqliteLedger(config.cluster.ledger, timeout_s=timeout_s), timeout_s)
+        self._ledger_seen = False
+        self.ledger = LedgerService(self._open_ledger, config.cluster.ledger_timeout)
         self._launcher = ProcessLauncher(runtime_dir)
         self.builder = LaunchBuilder(config, self.node.ctx, self._launcher.directory)
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
@@ -289,6 +289,15 @@ class Daemon:
 
     # ---- disk
 
+    def _open_ledger(self) -> SqliteLedger:
+        """A new connection. Only the first one may make the file: one that was lost must not begin anew unseen."""
+        cluster = self.config.cluster
+        if self._ledger_seen and not os.path.exists(cluster.ledger_path):
+            raise UnavailableError(f"ledger {cluster.ledger_path}: it is gone; put it back, or restore a backup")
+        ledger = SqliteLedger(cluster.ledger, timeout_s=cluster.ledger_timeout)
+        self._ledger_seen = True
+        return ledger
+
     def _make_directories(self) -> None:
         node = self.config.node
         for path, mode in ((node.state_dir, 0o700), (node.runtime_dir, 0o755)):
@@ -314,7 +323,7 @@ class Daemon:
         try:
             self._journal.prune(history.journal_keep_s, now)
             self.builder.prune_logs(now - history.logs_keep_s)
-            ledger = SqliteLedger(self.config.cluster.ledger, timeout_s=self.config.cluster.ledger_timeout)
+            ledger = self._open_ledger()
             try:
                 ledger.prune(now - history.keep_s)
             finally:
@@ -332,7 +341,7 @@ class Daemon:
         free_mb = stat.f_bavail * stat.f_frsize // 2**20
         checks.append(_check("disk", free_mb > 200, f"{free_mb} MiB free", "make room: journal and ledger need it"))
         try:
-            ledger = SqliteLedger(self.config.cluster.ledger, timeout_s=self.config.cluster.ledger_timeout)
+            ledger = self._open_ledger()
             try:
                 wrong = ledger.integrity()
             finally:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordd.adapters.disk import write_atomic
-from coordd.adapters.spark import Facts, Program, SparkDefaults, build, find_submit, redacted
+from coordd.adapters.spark import Facts, Program, SparkDefaults, build, redacted
 from coordd.config import Config
 from coordd.core.arguments import built_in, fill_launch
 from coordd.core.context import Context
@@ -82,20 +82,25 @@ class LaunchBuilder:
     def problems(self) -> dict[str, str]:
         """Why this node cannot start some of its jobs: spark-submit or Java missing, a program that is not there."""
         found: dict[str, str] = {}
-        spark = ""
-        if any(isinstance(job.launch, SparkSubmit) for job in self._ctx.jobs.values()):
-            try:
-                find_submit(self.config.spark.submit, {**os.environ, **self.config.spark.env})
-            except CoorddError as exc:
-                spark = str(exc)
+        of_spark: dict[object, str] = {}  # most jobs are alike: each kind is looked at once
         for name, job in self._ctx.jobs.items():
             if isinstance(job.launch, SparkSubmit):
-                if spark:
-                    found[name] = spark
+                kind = (tuple(sorted(job.launch.env.items())), job.launch.properties_file)
+                if kind not in of_spark:
+                    of_spark[kind] = self._spark_problem(job)
+                if of_spark[kind]:
+                    found[name] = of_spark[kind]
             elif "{" not in job.launch.argv[0] and os.path.isabs(job.launch.argv[0]):
                 if not os.access(job.launch.argv[0], os.X_OK):
                     found[name] = f"{job.launch.argv[0]} is not there or not executable"
         return found
+
+    def _spark_problem(self, job: Job) -> str:
+        try:
+            build(job, job.launch, self._defaults(), Facts(job.name, 0, 0, "", "", 0.0))
+        except CoorddError as exc:
+            return str(exc)
+        return ""
 
     def prune_logs(self, before: float) -> None:
         """Remove logs that were last written before that instant (Unix seconds)."""

@@ -35,7 +35,7 @@ READY_LIMIT_S = 60.0
 RUN_LIMIT_S = 240.0
 
 # How long the pipeline's first transform takes its time, so that there is something to kill. Said to the viewer.
-PAUSE_S = 12
+PAUSE_S = 3
 
 console = Console(highlight=False)
 STARTED = time.monotonic()
@@ -155,7 +155,11 @@ on_lost = "relaunch"
 [spark]
 application = "{ROOT}/coordd/history/job.py"
 args = ["--journals", {journals}, "--output", "{output}", "--pause-s", "{PAUSE_S}"]
-conf = {{ "spark.ui.enabled" = "false", "spark.driver.memory" = "512m", "spark.sql.shuffle.partitions" = "2" }}
+[spark.conf]
+"spark.ui.enabled" = "false"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"
+"spark.driver.memory" = "512m"
+"spark.sql.shuffle.partitions" = "2"
 """
     )
     return "history", at
@@ -318,9 +322,7 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
     nodes[1].ask("run.trigger", job="orders", id="demo-1", args={"day": "day 1"})
     story.until("the short jobs", 60, lambda runs: sum(run["state"] == "success" for run in runs) >= 6)
 
-    say(
-        f"[bold]{job}[/bold] is scheduled for {at:%H:%M:%S} UTC on all three nodes: a Spark job over their journals"
-    )
+    say(f"[bold]{job}[/bold] is scheduled for {at:%H:%M:%S} UTC on all three nodes: a Spark job over their journals")
     first = story.until(
         "the pipeline's start", RUN_LIMIT_S,
         lambda runs: (run := find(runs, job)) and run["state"] == "started" and run["application_id"] and run,
@@ -364,9 +366,10 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
 
 def show_runs(node: Node) -> None:
     """The run table, each attempt on a line."""
-    table = Table(
-        "run", "attempt", "state", "node", "started", "seconds", "application", title="what happened", expand=False
-    )
+    table = Table(title="what happened")
+    table.add_column("run", no_wrap=True)
+    for name in ("try", "state", "node", "started", "seconds"):
+        table.add_column(name)
     for run in sorted(node.ask("run.list", limit=100), key=lambda r: r["received_at"]):
         for attempt in node.ask("run.show", id=run["id"])["attempts"]:
             seconds = ""
@@ -377,7 +380,6 @@ def show_runs(node: Node) -> None:
             table.add_row(
                 run["id"], str(attempt["attempt"]), f"[{colour}]{attempt['state']}[/{colour}]",
                 (attempt["node"] or "").split(".")[0], (attempt["started_at"] or "")[11:19], seconds,
-                attempt["application_id"] or "",
             )  # fmt: skip
     console.print(table)
 

@@ -211,6 +211,15 @@ def test_drain_and_resume(node: Node) -> None:
     assert "edge-9" in node.ctl("node", "drain", "edge-9", code=1).stderr
 
 
+def test_clients_that_leave_in_the_middle_do_not_end_the_daemon(node: Node) -> None:
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(node.socket)
+            sock.sendall(b'{"id":1,"method":"events.subscribe","params":{"backlog":2000}}\n' * 5)
+    assert node.json("status")["pid"] == node.process.pid
+    assert node.process.poll() is None
+
+
 def test_the_rest_of_the_commands(node: Node) -> None:
     assert node.json("ledger", "status")["state"] == "connected"
     node.ctl("ping")
@@ -263,7 +272,7 @@ def test_roles(node: Node) -> None:
                 assert ask(viewed, "", "run", "trigger", "ours")[0] == 77
             assert ask(viewed, groups, "run", "trigger", "ours", "--id", "o", "--wait")[0] == 0
             assert ask(viewed, groups, "run", "trigger", "theirs")[0] == 77
-            assert "(hidden)" in ask(viewed, "", "run", "show", "ours#o", "-o", "json")[1]
+            assert "(hidden)" in ask(viewed, "", "run", "show", "ours#o", "--output", "json")[1]
             if groups:
                 assert ask(viewed, "", "run", "logs", "ours#o")[0] == 77
             assert ask(viewed, groups, "run", "logs", "ours#o") == (0, "hello world\n")

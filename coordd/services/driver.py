@@ -149,12 +149,17 @@ class Driver:
 
     def probe_journal(self) -> None:
         """After a failure: does the disk take anything again?"""
-        if self.node.ctx.impaired:
+        ctx = self.node.ctx
+        if ctx.impaired:
+            record = {
+                "type": "journal-restored", **self._head(), "seq": self._seq, "clock": ctx.clock.forward(),
+                "timestamp": time.time(), "reason": ctx.impaired,
+            }  # fmt: skip
             try:
-                self._journal.append([], sync=True)
+                self._journal.append([record], sync=True)
             except UnavailableError:
                 return
-            self.node.ctx.impaired = ""
+            ctx.impaired = ""
             log.info("journal.restored")
 
     # ---- time

@@ -119,9 +119,10 @@ def _latency(members: list[Process], rounds: int) -> list[Figure]:
     samples = {name: summary(values, 1e6) for name, values in (("bare", bare), ("opener", opener), ("last", last))}
 
     def ratio(what: str, values: list[float], target: float) -> Figure:
-        told = f"p50 {statistics.median(values) * 1e6:.0f} µs, bare exchange {base * 1e6:.0f} µs; {rounds} of each in turn"
+        p50 = statistics.median(values)
+        told = f"p50 {p50 * 1e6:.0f} µs, bare exchange {base * 1e6:.0f} µs; {rounds} of each in turn"
         return Figure(
-            SECTION, f"{size}: {what} ÷ bare exchange", statistics.median(values) / base, "×", target, "<=", told,
+            SECTION, f"{size}: {what} ÷ bare exchange", p50 / base, "x", target, "<=", told,
             {"microseconds": samples},
         )  # fmt: skip
 
@@ -155,7 +156,7 @@ def _bursts(members: list[Process], rate: float, repeats: int) -> list[Figure]:
             Figure(
                 SECTION, f"N = {len(members)}: burst of {BURST:,}, {what}", statistics.median(last), "decided/s",
                 rate if together else None, ">=",
-                f"p50 of {repeats}, until the last node has decided all; opener alone {statistics.median(opener):,.0f}; "
+                f"p50 of {repeats}, until the last node has decided all; opener {statistics.median(opener):,.0f}; "
                 f"{dropped} messages dropped, {unheard} elections never heard of",
                 {"last": summary(last), "opener": summary(opener)},
             )
