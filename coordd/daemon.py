@@ -105,6 +105,7 @@ class Daemon:
         self.bus = UnixBus(
             config.cluster.bus, self.node.ctx.full_hostname, check_interval_s=config.cluster.heartbeat_interval
         )
+        self._cluster = config.cluster
         self._ledger_seen = False
         self.ledger = LedgerService(self._open_ledger, config.cluster.ledger_timeout)
         self._launcher = ProcessLauncher(runtime_dir)
@@ -260,6 +261,8 @@ class Daemon:
         ]
         jobs = load_jobs(config.node.jobs_dir, config)
         spoilt = [name for name in jobs.problems if name in self.jobs.jobs and name not in jobs.jobs]
+        if self.jobs.jobs and not jobs.jobs and "" in jobs.problems:  # the directory itself: not mounted, renamed
+            raise ConfigError(f"{jobs.problems[''][0]}; nothing was changed")
         if spoilt:
             problem = next(p for p in jobs.problems[spoilt[0]] if p.severity == "error")
             raise ConfigError(f"{problem}; nothing was changed")
@@ -291,7 +294,7 @@ class Daemon:
 
     def _open_ledger(self) -> SqliteLedger:
         """A new connection. Only the first one may make the file: one that was lost must not begin anew unseen."""
-        cluster = self.config.cluster
+        cluster = self._cluster  # as it was at the start: a reload does not move the ledger
         if self._ledger_seen and not os.path.exists(cluster.ledger_path):
             raise UnavailableError(f"ledger {cluster.ledger_path}: it is gone; put it back, or restore a backup")
         ledger = SqliteLedger(cluster.ledger, timeout_s=cluster.ledger_timeout)

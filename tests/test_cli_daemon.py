@@ -240,8 +240,7 @@ def test_reload_is_all_or_nothing(node: Node) -> None:
     assert node.json("job", "show", "more")["enabled"]  # as it was
 
 
-def test_roles(node: Node) -> None:
-    del node
+def test_roles() -> None:
     if os.getuid() == 0:
         uid, gid, argv = 65533, 65534, DAEMON
         group = next(g for g in grp.getgrall() if g.gr_gid not in (0, gid))
@@ -250,9 +249,9 @@ def test_roles(node: Node) -> None:
         uid, gid, groups, group = os.getuid(), os.getgid(), "", grp.getgrgid(os.getgid())
         argv = [sys.executable, "-c", AS_ANOTHER]
 
-    def ask(asked: Node, given: str, *args: str) -> tuple[int, str]:
+    def ask(asked: str, given: str, *args: str) -> tuple[int, str]:
         done = subprocess.run(
-            [sys.executable, "-c", AS_STRANGER, str(uid), str(gid), given, *args, "--socket", asked.socket],
+            [sys.executable, "-c", AS_STRANGER, str(uid), str(gid), given, *args, "--socket", asked],
             cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip
         assert "Traceback" not in done.stderr
@@ -260,26 +259,29 @@ def test_roles(node: Node) -> None:
 
     with open_directory() as directory:
         os.makedirs(f"{directory}/jobs.d")
+        os.mkdir(f"{directory}/closed", mode=0)
+        code, said = ask(f"{directory}/closed/control.sock", "", "status")
+        assert (code, "may not be opened" in said) == (77, True)
         write_job(directory, "theirs", HELLO)
         write_job(directory, "ours", f'owner = "{group.gr_name}"\n' + HELLO)
-        with running(directory, argv) as viewed:
-            assert ask(viewed, "", "status")[0] == 0
-            code, said = ask(viewed, "", "run", "trigger", "theirs")
+        with running(directory, argv) as node:
+            assert ask(node.socket, "", "status")[0] == 0
+            code, said = ask(node.socket, "", "run", "trigger", "theirs")
             assert (code, "operator group" in said) == (77, True)
-            assert ask(viewed, "", "node", "drain")[0] == 77
-            assert ask(viewed, "", "reload")[0] == 77
+            assert ask(node.socket, "", "node", "drain")[0] == 77
+            assert ask(node.socket, "", "reload")[0] == 77
             if groups:
-                assert ask(viewed, "", "run", "trigger", "ours")[0] == 77
-            assert ask(viewed, groups, "run", "trigger", "ours", "--id", "o", "--wait")[0] == 0
-            assert ask(viewed, groups, "run", "trigger", "theirs")[0] == 77
-            assert "(hidden)" in ask(viewed, "", "run", "show", "ours#o", "--output", "json")[1]
+                assert ask(node.socket, "", "run", "trigger", "ours")[0] == 77
+            assert ask(node.socket, groups, "run", "trigger", "ours", "--id", "o", "--wait")[0] == 0
+            assert ask(node.socket, groups, "run", "trigger", "theirs")[0] == 77
+            assert "(hidden)" in ask(node.socket, "", "run", "show", "ours#o", "--output", "json")[1]
             if groups:
-                assert ask(viewed, "", "run", "logs", "ours#o")[0] == 77
-            assert ask(viewed, groups, "run", "logs", "ours#o") == (0, "hello world\n")
-        with running(directory, argv, control=f'operator_group = "{group.gr_name}"') as operated:
-            assert ask(operated, groups, "run", "trigger", "theirs", "--wait")[0] == 0
-            assert ask(operated, groups, "node", "drain")[0] == 0
-            assert ask(operated, groups, "reload")[0] == 77
+                assert ask(node.socket, "", "run", "logs", "ours#o")[0] == 77
+            assert ask(node.socket, groups, "run", "logs", "ours#o") == (0, "hello world\n")
+        with running(directory, argv, control=f'operator_group = "{group.gr_name}"') as node:
+            assert ask(node.socket, groups, "run", "trigger", "theirs", "--wait")[0] == 0
+            assert ask(node.socket, groups, "node", "drain")[0] == 0
+            assert ask(node.socket, groups, "reload")[0] == 77
 
 
 def test_a_daemon_that_stops_is_not_running_and_starts_again() -> None:

@@ -51,7 +51,7 @@ class Context:
     """Shared by the parts of one node; nothing outside the core sees it."""
 
     __slots__ = (
-        "_next_request", "_serial", "clock", "full_hostname", "hostname", "impaired", "incarnation",
+        "_armed", "_next_request", "_serial", "clock", "full_hostname", "hostname", "impaired", "incarnation",
         "jobs", "jobs_digest", "launch_problems", "loadavg", "membership", "out", "pid", "processed",
         "rng", "round_trip_s", "settings", "state", "timers", "tokens",
     )  # fmt: skip
@@ -78,15 +78,28 @@ class Context:
         self.state = "starting"
         self.out = Ready()
         self.timers: list[tuple[float, int, str, str]] = []
+        self._armed: dict[tuple[str, str], float] = {}  # (kind, key) -> when that one is woken next
         self._serial = 0
         self._next_request = 0
 
     # ---- time
 
     def arm(self, at: float, kind: str, key: str = "") -> None:
-        """Wake at ``at`` (mono). Timers are never taken back: whoever is woken looks whether it still is due."""
+        """Wake at ``at`` (mono) or sooner. Whoever is woken looks whether it is due, and arms again if it is not."""
+        if self._armed.get((kind, key), float("inf")) <= at:
+            return  # one waking at a time: what is armed again and again must not fill the heap
+        self._armed[kind, key] = at
         self._serial += 1
         heapq.heappush(self.timers, (at, self._serial, kind, key))
+
+    def due(self, now: float) -> tuple[str, str] | None:
+        """The next (kind, key) to be woken, taken off the list; None when nothing is due."""
+        while self.timers and self.timers[0][0] <= now:
+            at, _, kind, key = heapq.heappop(self.timers)
+            if self._armed.get((kind, key)) == at:  # else it was armed for an earlier time since, and woken then
+                del self._armed[kind, key]
+                return kind, key
+        return None
 
     @property
     def stagger_s(self) -> float:

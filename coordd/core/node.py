@@ -12,35 +12,16 @@ class runs under trio in the daemon and under virtual time in the simulator.
 
 from __future__ import annotations
 
-from heapq import heappop
 from typing import TypeVar
 
+from coordd.core import events
 from coordd.core.ballots import Ballots
 from coordd.core.clock import LamportClock
 from coordd.core.context import Context, Rng, Settings
 from coordd.core.election import Election
-from coordd.core.events import (
-    TASK_END,
-    Action,
-    Candidacy,
-    ControlCancel,
-    ControlRevoke,
-    Packet,
-    Task,
-    TaskReceived,
-    TaskRetried,
-    TaskSent,
-    TaskStarted,
-    WorkerElect,
-    WorkerElectAck,
-    WorkerHeartbeat,
-    WorkerHello,
-    WorkerHelloReply,
-    WorkerOffline,
-    WorkerOnline,
-    WorkerState,
-)  # fmt: skip
+from coordd.core.events import TASK_END, Action, Candidacy, Packet, Task, WorkerState
 from coordd.core.job import Job, jobs_digest, run_uuid
+from coordd.core.membership import boot_count
 from coordd.core.planner import Planner
 from coordd.core.pursuit import Pursuits
 from coordd.core.ready import Elected, Launch, Now, Ready, Reply
@@ -76,6 +57,12 @@ REGISTER_AGAIN_S = 1.0
 # A hint that a row has changed brings the next sweep forward, but not nearer than this to the last one.
 SWEEP_APART_S = 0.2
 
+# A hello's reply names the highest token of every job; a message holds so many of them, the rest follow in more.
+REPLY_TOKENS_MAX = 400
+
+# The topics of elections that end in a launch.
+LAUNCHES = frozenset(("spark", "command"))
+
 
 class Node:
     """One node of the cluster."""
@@ -90,7 +77,7 @@ class Node:
         self.ballots = Ballots(self.ctx, self._candidacy, self._decided)
         self.pursuits = Pursuits(self.ctx, self.ballots)
         self.planner = Planner(self.ctx, self._begin_scheduled)
-        self.topics = {"spark", "command"}
+        self.topics = set(LAUNCHES)
         self.requests: dict[str, Registration] = {}  # accepted, not in the ledger yet
         self.ledger_up = True
         self.duplicates_dropped = 0
@@ -99,17 +86,17 @@ class Node:
         self._mingle_missing: set[str] | None = None
         self._sweep_sent_at = -SWEEP_APART_S
         self._sweep_out = False
-        self._members_at = float("inf")
+        self._sweep_again = False  # something has changed since the one that is out was asked
         self._handlers = {
-            WorkerElect: self._on_elect,
-            WorkerElectAck: self._on_ack,
-            WorkerHello: self._on_hello,
-            WorkerHelloReply: self._on_hello_reply,
-            WorkerOnline: self._on_worker,
-            WorkerHeartbeat: self._on_worker,
-            WorkerOffline: self._on_offline,
-            ControlCancel: self._on_cancel,
-            ControlRevoke: self._on_revoke,
+            events.WorkerElect: self._on_elect,
+            events.WorkerElectAck: self._on_ack,
+            events.WorkerHello: self._on_hello,
+            events.WorkerHelloReply: self._on_hello_reply,
+            events.WorkerOnline: self._on_worker,
+            events.WorkerHeartbeat: self._on_worker,
+            events.WorkerOffline: self._on_offline,
+            events.ControlCancel: self._on_cancel,
+            events.ControlRevoke: self._on_revoke,
         }
 
     # ---- life
@@ -123,7 +110,7 @@ class Node:
         self._become(MINGLING)
         self._mingle_missing = None if peers is None else set(peers)
         self._mingle_until = now.mono + settings.mingle_timeout_s
-        self.ctx.publish(self._says(WorkerHello), now)
+        self.ctx.publish(self._says(events.WorkerHello), now)
         self.ctx.arm(self._mingle_until, "mingle")
         if self._mingle_missing is not None and not self._mingle_missing:
             self._enter(now)
@@ -132,14 +119,14 @@ class Node:
         """Stop opening and answering elections, and say good-bye. Runners go on."""
         if self.ctx.state != STOPPING:
             self._become(STOPPING)
-            self.ctx.record(self._says(WorkerOffline), now, sync=True)
+            self.ctx.record(self._says(events.WorkerOffline), now, sync=True)
 
     def drain(self, draining: bool, now: Now) -> None:
         """Take no new runs (those that run go on), or take them again."""
         target = DRAINING if draining else READY
         if self.ctx.state in (READY, DRAINING) and self.ctx.state != target:
             self._become(target)
-            self.ctx.publish(self._says(WorkerHeartbeat), now)
+            self.ctx.publish(self._says(events.WorkerHeartbeat), now)
             if not draining:
                 self.pursuits.slot_freed(now)
 
@@ -150,18 +137,18 @@ class Node:
         for name in before:
             if name not in jobs or jobs[name].digest != before[name].digest:
                 self.planner.forget(name)
-        if self.ctx.state in (READY, DRAINING):
-            self._sweep(now)
+                self.pursuits.redefined(name)
+        self.look_again(now)
 
     # ---- inputs: the bus
 
     def receive(self, packet: Packet, now: Now) -> None:
         """A peer's packet; it may be late, repeated or out of order."""
         ctx = self.ctx
+        if packet.cluster != ctx.settings.cluster:
+            return
         if packet.hostname == ctx.hostname:
             self._namesake(packet, now)
-            return
-        if packet.cluster != ctx.settings.cluster:
             return
         clock = ctx.clock
         member = ctx.membership.hear(packet.hostname, packet.pid, packet.incarnation, 0, now.mono)
@@ -171,7 +158,9 @@ class Node:
         sender = member.name
         for event in packet.events:
             if not clock.adjust(event.clock):
-                ctx.note("clock.jump_refused", peer=sender, clock=event.clock)
+                count = clock.jumps_refused
+                if count & (count - 1) == 0:  # 1, 2, 4, 8, …: a flood is no log
+                    ctx.note("clock.jump_refused", peer=sender, clock=event.clock, count=count)
                 continue
             member.clock = event.clock
             handler = handlers.get(type(event))
@@ -195,7 +184,7 @@ class Node:
         """The bus was lost, or is back."""
         self.ballots.bus_up = up
         if up and self.ctx.state in (READY, DRAINING):
-            self.ctx.publish(self._says(WorkerHello), now)
+            self.ctx.publish(self._says(events.WorkerHello), now)
 
     # ---- inputs: the ledger
 
@@ -220,6 +209,10 @@ class Node:
         if len(self.requests) >= REQUESTS_MAX:
             self.ctx.out.replies.append(Reply(reply_id, {}, "try_later", f"{REQUESTS_MAX} triggers wait already"))
             return
+        known = self.requests.get(of.run)
+        if known is not None and (known.digest, known.args) != (of.digest, of.args):
+            self.ctx.out.replies.append(Reply(reply_id, {}, "conflict", differs(of.run)))
+            return
         self.requests[of.run] = of
         self._register(of, reply_id, now)
 
@@ -235,10 +228,11 @@ class Node:
     def hurry_cancel(self, run: str, reason: str, now: Now) -> None:
         """The ledger has a cancellation: tell the runner, here or elsewhere, before its next renewal would."""
         self.ctx.out.cancels.append((run, reason))
-        self.ctx.record(ControlCancel(run=run, reason=reason), now)
+        self.ctx.record(events.ControlCancel(run=run, reason=reason), now)
 
     def look_again(self, now: Now) -> None:
-        """Something in the ledger has changed: sweep soon."""
+        """Something in the ledger has changed: sweep now."""
+        self._sweep_again = self._sweep_out
         self._sweep(now)
 
     # ---- inputs: runners of this node
@@ -250,14 +244,14 @@ class Node:
 
     def runner_started(self, launch: Launch, now: Now) -> None:
         """The program was executed."""
-        self.ctx.record(self._task(TaskStarted, launch), now)
+        self.ctx.record(self._task(events.TaskStarted, launch), now)
 
     def runner_ended(
         self, launch: Launch, state: str, exit_code: int | None, reason: str, application_id: str,
         runtime_s: float | None, now: Now,
     ) -> None:  # fmt: skip
         """An attempt has ended here; its runner reports to the ledger itself, this tells everyone else."""
-        event = self._task(TASK_END.get(state, TaskRetried), launch)
+        event = self._task(TASK_END.get(state, events.TaskRetried), launch)
         event.exit_code = exit_code
         event.reason = reason
         event.application_id = application_id
@@ -276,19 +270,23 @@ class Node:
         self.pursuits.gone(launch.run, launch.token, now)
 
     def launch_failed(self, launch: Launch, reason: str, now: Now) -> None:
-        """No runner could be started: the attempt certainly never ran, and the next may be elsewhere."""
+        """No runner could be started: the attempt certainly never ran, and the next may be elsewhere.
+
+        This node leaves the job alone until it is next found that it can be launched here: it would win again.
+        """
+        self.ctx.launch_problems = {**self.ctx.launch_problems, launch.job: reason}
         self.ctx.note("launch.failed", run=launch.run, attempt=launch.attempt, reason=reason)
         self.ctx.ask("report", launch.run, launch.attempt, launch.token, launch.nonce, "retry", None, reason, "", False)
         self.pursuits.gone(launch.run, launch.token, now)
+        self._sweep_soon(now)
 
     # ---- time
 
     def handle_timer(self, now: Now) -> None:
         """Do everything that is due."""
         ctx = self.ctx
-        timers = ctx.timers
-        while timers and timers[0][0] <= now.mono:
-            _, _, kind, key = heappop(timers)
+        while due := ctx.due(now.mono):
+            kind, key = due
             if kind == "pursuit":
                 self.pursuits.timer(key, now)
             elif kind == "election":
@@ -297,10 +295,10 @@ class Node:
                 self._sweep(now)
                 ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
             elif kind == "sweep_soon":
-                self._sweep(now)
+                self.look_again(now)
             elif kind == "heartbeat":
                 if ctx.state != STOPPING:
-                    ctx.publish(self._says(WorkerHeartbeat), now)
+                    ctx.publish(self._says(events.WorkerHeartbeat), now)
                     ctx.arm(now.mono + ctx.settings.heartbeat_interval_s, "heartbeat")
             elif kind == "members":
                 self._members_swept(now)
@@ -327,14 +325,17 @@ class Node:
 
     # ---- the bus, event by event
 
-    def _on_elect(self, event: WorkerElect, packet: Packet, sender: str, now: Now) -> None:
+    def _on_elect(self, event: events.WorkerElect, packet: Packet, sender: str, now: Now) -> None:
         if self.ctx.state == STOPPING:
             return
-        if event.action is not None and event.topic in ("spark", "command"):
-            self.pursuits.join(event.action, now)
-        self.ballots.elect_heard(event, sender, now)
+        action = event.action if event.topic in LAUNCHES else None
+        if action is not None:
+            self.pursuits.join(action, now)
+        election = self.ballots.elect_heard(event, sender, now)
+        if action is not None:
+            self.pursuits.joined(action, election, now)
 
-    def _on_ack(self, event: WorkerElectAck, packet: Packet, sender: str, now: Now) -> None:
+    def _on_ack(self, event: events.WorkerElectAck, packet: Packet, sender: str, now: Now) -> None:
         self.ballots.ack_heard(event, sender, now)
 
     def _on_worker(self, event: WorkerState, packet: Packet, sender: str, now: Now) -> None:
@@ -343,20 +344,22 @@ class Node:
             self.ctx.note("jobs.differ", peer=sender, theirs=event.jobs_digest, ours=self.ctx.jobs_digest)
         self.ctx.membership.update(member, event)
 
-    def _on_hello(self, event: WorkerHello, packet: Packet, sender: str, now: Now) -> None:
+    def _on_hello(self, event: events.WorkerHello, packet: Packet, sender: str, now: Now) -> None:
         self._on_worker(event, packet, sender, now)
         self._answer_hello(sender, now)
 
     def _answer_hello(self, sender: str, now: Now) -> None:
-        reply = self._says(WorkerHelloReply)
-        reply.to = sender
-        reply.members = self.ctx.membership.view()
-        reply.tokens = dict(self.ctx.tokens)
-        reply.clock = self.ctx.clock.forward()
-        reply.timestamp = now.wall
-        self.ctx.out.letters.append((sender, reply))
+        tokens = list(self.ctx.tokens.items())
+        for at in range(0, max(1, len(tokens)), REPLY_TOKENS_MAX):
+            reply = self._says(events.WorkerHelloReply)
+            reply.to = sender
+            reply.members = self.ctx.membership.view()[:REPLY_TOKENS_MAX]
+            reply.tokens = dict(tokens[at : at + REPLY_TOKENS_MAX])
+            reply.clock = self.ctx.clock.forward()
+            reply.timestamp = now.wall
+            self.ctx.out.letters.append((sender, reply))
 
-    def _on_hello_reply(self, event: WorkerHelloReply, packet: Packet, sender: str, now: Now) -> None:
+    def _on_hello_reply(self, event: events.WorkerHelloReply, packet: Packet, sender: str, now: Now) -> None:
         self._on_worker(event, packet, sender, now)
         for job, token in event.tokens.items():
             self.ctx.saw_token(job, token)
@@ -368,19 +371,19 @@ class Node:
         if not self._mingle_missing:
             self._enter(now)
 
-    def _on_offline(self, event: WorkerOffline, packet: Packet, sender: str, now: Now) -> None:
+    def _on_offline(self, event: events.WorkerOffline, packet: Packet, sender: str, now: Now) -> None:
         self.ctx.membership.offline(self.ctx.membership.members[packet.hostname])
 
-    def _on_cancel(self, event: ControlCancel, packet: Packet, sender: str, now: Now) -> None:
+    def _on_cancel(self, event: events.ControlCancel, packet: Packet, sender: str, now: Now) -> None:
         if event.run in self.pursuits.running:
             self.ctx.out.cancels.append((event.run, event.reason))
 
-    def _on_revoke(self, event: ControlRevoke, packet: Packet, sender: str, now: Now) -> None:
+    def _on_revoke(self, event: events.ControlRevoke, packet: Packet, sender: str, now: Now) -> None:
         self._sweep_soon(now)
 
     def _on_task(self, event: Task, now: Now) -> None:
         self.pursuits.heard(event, now)
-        if not isinstance(event, (TaskSent, TaskReceived, TaskStarted)):
+        if not isinstance(event, (events.TaskSent, events.TaskReceived, events.TaskStarted)):
             self.pursuits.ended_elsewhere(event)
             self.pursuits.run_ended(event.name, now)
             self._sweep_soon(now)
@@ -389,14 +392,16 @@ class Node:
         """Somebody speaks under our own hostname: our echo, a predecessor's last words, or a second live node."""
         if packet.incarnation == self.ctx.incarnation:
             return
+        # Two that start at once: one of them yields. A predecessor's late hello must not be the one that stays.
+        outranks = _rank(packet.incarnation) > _rank(self.ctx.incarnation)
         for event in packet.events:
-            if isinstance(event, WorkerHello) and self.ctx.state != STOPPING:
+            self.ctx.clock.adjust(event.clock)
+            if isinstance(event, events.WorkerHello) and self.ctx.state != STOPPING:
                 self._answer_hello(packet.sender, now)  # so that the newcomer knows
-                if self.ctx.state == MINGLING and packet.incarnation > self.ctx.incarnation:
+                if outranks:
                     self._refuse(packet)
-            elif isinstance(event, WorkerHelloReply) and event.to == self.ctx.full_hostname:
-                older = event.state in (READY, DRAINING)
-                if older or packet.incarnation > self.ctx.incarnation:
+            elif isinstance(event, events.WorkerHelloReply) and event.to == self.ctx.full_hostname:
+                if outranks or event.state in (READY, DRAINING):
                     self._refuse(packet)
 
     def _refuse(self, packet: Packet) -> None:
@@ -405,6 +410,7 @@ class Node:
                 f"another live node is named {packet.hostname!r} (pid {packet.pid}): "
                 "each node needs its own [node] name, or stop the other one"
             )
+            self._become(STOPPING)
 
     # ---- single steps
 
@@ -412,7 +418,7 @@ class Node:
         """Mingled: take part."""
         self._become(READY)
         ctx = self.ctx
-        ctx.record(self._says(WorkerOnline), now)
+        ctx.record(self._says(events.WorkerOnline), now)
         ctx.arm(now.mono + ctx.settings.heartbeat_interval_s, "heartbeat")
         self._sweep(now)
         ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
@@ -442,7 +448,7 @@ class Node:
         ctx = self.ctx
         if topic not in self.topics:
             return Candidacy(0, clock, ctx.full_hostname, f"unknown topic {topic!r}")
-        if topic not in ("spark", "command"):
+        if topic not in LAUNCHES:
             return Candidacy(0, clock, ctx.full_hostname, "" if ctx.state == READY else ctx.state)
         if action is None:
             return Candidacy(0, clock, ctx.full_hostname, "no action")
@@ -451,7 +457,7 @@ class Node:
         return Candidacy(load, clock, ctx.full_hostname, self.pursuits.abstains(job, action))
 
     def _decided(self, election: Election, now: Now) -> None:
-        if election.topic in ("spark", "command"):
+        if election.topic in LAUNCHES:
             self.pursuits.decided(election, now)
         elif election.rank(self.ctx.full_hostname) == 0:
             self.ctx.out.elected.append(Elected(election.id, election.topic, election.action))
@@ -475,16 +481,15 @@ class Node:
         self.requests.pop(of.run, None)
         out.requests_done.append(of.run)
         if answer.word == CONFLICT:
-            message = f"{of.run} exists already, with another definition or other arguments"
             if reply_id:
-                out.replies.append(Reply(reply_id, {}, "conflict", message))
+                out.replies.append(Reply(reply_id, {}, "conflict", differs(of.run)))
             else:
-                self.ctx.note("request.dropped", run=of.run, reason=message)
+                self.ctx.note("request.dropped", run=of.run, reason=differs(of.run))
             return
         assert answer.word in (OK, EXISTS), answer
         if answer.word == OK:
             self.ctx.record(
-                TaskSent(uuid=run_uuid(of.run), name=of.job, kwargs=of.args, run=of.run, fire_at=of.fire_at), now
+                events.TaskSent(uuid=run_uuid(of.run), name=of.job, kwargs=of.args, run=of.run, fire_at=of.fire_at), now
             )
         if reply_id:
             out.replies.append(Reply(reply_id, {"id": of.run, "durable": "ledger", "state": answer.state}))
@@ -511,6 +516,9 @@ class Node:
         if isinstance(answer, OpenAnswer):
             self.pursuits.swept(answer, sent_at, now)
             self.planner.horizons(answer, now)
+            if self._sweep_again:
+                self._sweep_again = False
+                self._sweep_soon(now)
         else:
             self.pursuits.unswept()
 
@@ -526,3 +534,13 @@ class Node:
             self.ctx.note(f"node.{HAPPENED[what]}", peer=member.name)
             if what != "join":
                 self.ballots.lost(member.name, now)
+
+
+def differs(run: str) -> str:
+    """The same id may not ask for two things."""
+    return f"{run} exists already, with another definition or other arguments"
+
+
+def _rank(incarnation: str) -> tuple[int, str]:
+    """Of two incarnations of one name, the higher was started later or drew more."""
+    return (boot_count(incarnation), incarnation)

@@ -28,32 +28,38 @@ RECHECK_S = 30.0
 class Planner:
     """The next fire time of every job with a schedule."""
 
-    __slots__ = ("_begin", "_ctx", "cursors", "next_at")
+    __slots__ = ("_begin", "_ctx", "_offset", "_settled", "cursors", "next_at")
 
     def __init__(self, ctx: Context, begin: Callable[[Action, Now, float], object]) -> None:
         self._ctx = ctx
         self._begin = begin
         self.cursors: dict[str, float] = {}  # job -> the fire time up to which this node has opened runs
         self.next_at: dict[str, float] = {}  # job -> the next fire time (Unix seconds)
+        self._settled: dict[str, float] = {}  # job -> where the ledger said last that it stands
+        self._offset = float("-inf")  # of the wall clock from the one that never steps
 
     def horizons(self, answer: OpenAnswer, now: Now) -> None:
         """The ledger has said where each job stands: begin with those that are new here."""
         for name, (horizon, last_fire_at, _, _) in answer.jobs.items():
             job = self._ctx.jobs.get(name)
-            if job is not None and job.schedule is not None and name not in self.cursors:
-                self.cursors[name] = max(horizon, last_fire_at)
+            if job is None or job.schedule is None:
+                continue
+            self._settled[name] = max(horizon, last_fire_at)
+            if name not in self.cursors:
+                self.cursors[name] = self._settled[name]
                 self.plan(name, now)
 
     def forget(self, name: str) -> None:
         """The job was changed or removed: its schedule is read anew with the next sweep."""
-        self.cursors.pop(name, None)
-        self.next_at.pop(name, None)
+        for told in (self.cursors, self.next_at, self._settled):
+            told.pop(name, None)
 
     def plan(self, name: str, now: Now) -> None:
         """Open what is due of one job, and set the timer for what comes next."""
         job = self._ctx.jobs.get(name)
         if job is None or job.schedule is None or name not in self.cursors:
             return
+        self._look_for_a_step(now)
         until = now.wall + LEAD_S
         fires = fires_between(job.schedule, self.cursors[name], until, CATCH_UP_MAX)
         if fires:
@@ -66,6 +72,18 @@ class Planner:
         self.next_at[name] = upcoming
         wait_s = max(0.0, upcoming - LEAD_S - now.wall)
         self._ctx.arm(now.mono + min(wait_s, RECHECK_S), "plan", name)
+
+    def _look_for_a_step(self, now: Now) -> None:
+        """Once the wall clock has been set back, what it had run ahead of is still to come: begin at the ledger's word.
+
+        What is opened twice for it does no harm, the ledger knows it.
+        """
+        offset = now.wall - now.mono
+        if offset < self._offset - LEAD_S:
+            self._ctx.note("wall_clock.set_back", seconds=round(self._offset - offset, 1))
+            for name in self.cursors:
+                self.cursors[name] = min(self.cursors[name], self._settled[name])
+        self._offset = offset
 
     def _open(self, job: Job, fires: list[float], now: Now) -> None:
         """Apply the misfire policy to the fire times that have come up since the last look."""

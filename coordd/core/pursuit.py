@@ -12,36 +12,14 @@ the run with it.
 
 from __future__ import annotations
 
+from coordd.core import rows
 from coordd.core.ballots import Ballots
 from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
 from coordd.core.events import TASK_END, Action, Task, TaskReceived, event_type
 from coordd.core.job import Command, Job, run_uuid
 from coordd.core.ready import Launch, Now
-from coordd.core.rows import (
-    DIFFERS,
-    EARLY,
-    FINISHED,
-    GRANTED,
-    HELD,
-    LIMITED,
-    LOST,
-    MISSED,
-    PENDING,
-    RECEIVED,
-    RECOVERING,
-    REJECTED,
-    RETRY,
-    REVOKED,
-    RHO,
-    STARTED,
-    UNAVAILABLE,
-    Answer,
-    Claim,
-    OpenAnswer,
-    OpenRun,
-    Registration,
-)  # fmt: skip
+from coordd.core.rows import RHO, Answer, Claim, OpenAnswer, OpenRun, Registration
 
 ELECTING = "electing"
 DUE = "due"
@@ -58,6 +36,10 @@ BACKOFF_MAX_S = 10.0
 # A claim that was answered "held" although the watch seemed ripe is not repeated sooner than this.
 HELD_AGAIN_S = 0.25
 
+# A run that nobody can take (its job was changed since, no node has the tags) is asked for all the same once it is
+# so much later than start_within: the ledger then writes that it was missed, and why.
+LATE_S = 60.0
+
 # What a node remembers of runs that are over, only to explain them (`why`).
 EPITAPHS_MAX = 2000
 
@@ -66,8 +48,8 @@ class Pursuit:
     """One run that this node is after."""
 
     __slots__ = (
-        "action", "at", "attempt", "backoff_s", "left_s", "limited", "nonce", "owner", "phase", "rank",
-        "row_at", "settled_to", "watch", "why",
+        "action", "at", "attempt", "backoff_s", "floor", "late_at", "limited", "nonce", "owner", "phase",
+        "rank", "row_at", "settled_to", "unfit", "watch", "why",
     )  # fmt: skip
 
     def __init__(self, action: Action, settled_to: float) -> None:
@@ -78,11 +60,13 @@ class Pursuit:
         self.at = 0.0
         self.rank: int | None = None
         self.nonce = ""
+        self.floor = 0  # the job's highest token when the nonce was drawn: what that nonce is granted is above it
+        self.late_at = float("inf")  # from then on even a node that cannot take it asks
+        self.unfit = ""  # why this node may not launch what it has asked for
         self.backoff_s = BACKOFF_MIN_S
         self.row_at = float("inf")  # since when we know that the ledger has a row for it
         self.limited = False  # the last answer was: not while others run
         self.owner = ""
-        self.left_s = 0.0
         self.watch: Watch | None = None
         self.why = ""
 
@@ -124,10 +108,10 @@ class Pursuits:
         """Go after a run: open its election (or join it)."""
         pursuit = self.pursuits.get(action.run)
         if pursuit is None:
-            pursuit = self.pursuits[action.run] = Pursuit(action, settled_to)
-            if in_ledger:
-                pursuit.row_at = now.mono
+            pursuit = self._new(action, settled_to, now)
             self._elect(pursuit, now)
+        if in_ledger:
+            pursuit.row_at = min(pursuit.row_at, now.mono)
         return pursuit
 
     def join(self, action: Action, now: Now) -> None:
@@ -135,10 +119,19 @@ class Pursuits:
         pursuit = self.pursuits.get(action.run)
         if pursuit is None:
             if action.job in self._ctx.jobs and action.run not in self.epitaphs:
-                self.pursuits[action.run] = Pursuit(action, 0.0)
+                self._new(action, 0.0, now)
         elif action.attempt > pursuit.attempt and pursuit.phase not in (OWNED, CLAIMING):
             pursuit.attempt = action.attempt
             pursuit.phase = ELECTING
+
+    def joined(self, action: Action, election: Election | None, now: Now) -> None:
+        """That election was joined. One that is over, or one too many, will not call ``decided`` any more."""
+        pursuit = self.pursuits.get(action.run)
+        if election is not None and election.succession is not None:
+            self.decided(election, now)
+        elif election is None and pursuit is not None and pursuit.phase == ELECTING:
+            pursuit.why = "too many elections are open"
+            self._wait(pursuit, now, self._ctx.settings.election_timeout_s)
 
     def decided(self, election: Election, now: Now) -> None:
         """The succession is known: take a place in it."""
@@ -188,21 +181,22 @@ class Pursuits:
     def timer(self, run: str, now: Now) -> None:
         """A pursuit's turn, if it still is."""
         pursuit = self.pursuits.get(run)
-        if pursuit is None or now.mono < pursuit.at:
+        if pursuit is None:
             return
-        if pursuit.phase in (DUE, WAITING):
+        if now.mono < pursuit.at:
+            self._ctx.arm(pursuit.at, "pursuit", run)  # it was put off since
+        elif pursuit.phase in (DUE, WAITING, HELD_BY_OTHER):
             self._claim_if_eligible(pursuit, now)
         elif pursuit.phase == SLEEPING:
             self._elect(pursuit, now)
-        elif pursuit.phase == HELD_BY_OTHER:
-            self._claim_if_eligible(pursuit, now)
 
     def run_ended(self, job: str, now: Now) -> None:
         """A run of a job is over: the one that is first in its queue need not wait for its next look."""
         queued = [p for p in self.pursuits.values() if p.phase == DUE and p.limited and p.action.job == job]
         if queued:
             first = min(queued, key=lambda p: (p.action.fire_at, p.action.run))
-            self._again(first, (first.rank or 0) * self._ctx.stagger_s, first.why, now)
+            first.backoff_s = BACKOFF_MIN_S  # the end may be told before the ledger has it: then soon again
+            self._again(first, (1 + (first.rank or 0)) * self._ctx.stagger_s, first.why, now)
 
     def slot_freed(self, now: Now) -> None:
         """A run has ended here: the next one that only waited for the budget."""
@@ -216,6 +210,13 @@ class Pursuits:
                 self._claim_if_eligible(pursuit, now)
                 return
 
+    def redefined(self, job: str) -> None:
+        """A job was changed or removed: its schedule opens anew what the ledger has no row of."""
+        for run, pursuit in list(self.pursuits.items()):
+            unrecorded = pursuit.action.scheduled and pursuit.row_at == float("inf")
+            if pursuit.action.job == job and unrecorded and pursuit.phase not in (CLAIMING, OWNED):
+                del self.pursuits[run]
+
     # ---- the ledger
 
     def claim_answered(self, request: int, answer: Answer, sent_at: float, now: Now) -> None:
@@ -225,37 +226,37 @@ class Pursuits:
         if pursuit is None or pursuit.phase != CLAIMING:
             return
         word = answer.word
-        pursuit.limited = word == LIMITED
+        pursuit.limited = word == rows.LIMITED
         if answer.ended is not None:
             self._tell_ended(pursuit.action, answer, now)
-        if word in (GRANTED, HELD, LOST):  # the others may be said of a run that has no row yet
+        if word in (rows.GRANTED, rows.HELD, rows.LOST):  # the others may be said of a run that has no row yet
             pursuit.row_at = min(pursuit.row_at, now.mono)
-        if word not in (UNAVAILABLE, RECOVERING, LIMITED):
+        if word not in (rows.UNAVAILABLE, rows.RECOVERING, rows.LIMITED):
             pursuit.backoff_s = BACKOFF_MIN_S
-        if word == GRANTED:
+        if word == rows.GRANTED:
             self._granted(pursuit, answer, sent_at, now)
-        elif word == HELD:
+        elif word == rows.HELD:
             self._observe(pursuit, *answer.until_token, pursuit_lease(pursuit, self._ctx), now)
             self._held(pursuit, answer.by, max(answer.left_s, HELD_AGAIN_S), now)
-        elif word == LOST:
+        elif word == rows.LOST:
             self._next_attempt(pursuit, answer.attempt, answer.in_s, now)
-        elif word == EARLY:
+        elif word == rows.EARLY:
             self._again(pursuit, answer.in_s, "not due yet", now)
-        elif word == LIMITED:
+        elif word == rows.LIMITED:
             self._again(pursuit, max(answer.in_s, pursuit.backoff_s), f"limited: {answer.by}", now)
             pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
-        elif word == DIFFERS:
+        elif word == rows.DIFFERS:
             pursuit.why = "the job's definition here differs from the one it was registered with"
             self._wait(pursuit, now, BACKOFF_MAX_S)
-        elif word == RECOVERING:
+        elif word == rows.RECOVERING:
             self._again(pursuit, answer.left_s, "the ledger is recovering", now)
-        elif word == UNAVAILABLE:
+        elif word == rows.UNAVAILABLE:
             pursuit.watch = None  # a watch counts only through answers
             self._again(pursuit, pursuit.backoff_s, "the ledger does not answer", now)
             pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
         else:
-            assert word in (FINISHED, REVOKED), word
-            self._over(pursuit, answer.state or REVOKED, now)
+            assert word in (rows.FINISHED, rows.REVOKED), word
+            self._over(pursuit, answer.state or rows.REVOKED, now)
 
     def swept(self, answer: OpenAnswer, sent_at: float, now: Now) -> None:
         """Every open row, as the ledger has it: nothing hangs because nobody watched."""
@@ -285,6 +286,7 @@ class Pursuits:
         pursuit = self.pursuits.get(event.run)
         if pursuit is None:
             return
+        pursuit.row_at = min(pursuit.row_at, now.mono)  # whoever speaks of it has it from the ledger
         if isinstance(event, TaskReceived) and event.attempt >= pursuit.attempt:
             if pursuit.phase in (ELECTING, DUE, WAITING, SLEEPING):
                 pursuit.attempt = event.attempt
@@ -292,6 +294,9 @@ class Pursuits:
 
     def ended_elsewhere(self, event: Task) -> None:
         """The end of an attempt was heard; should its holder be unable to, we report it."""
+        known = self.finals.get(event.run)
+        if known is not None and known.token > event.token:
+            return  # late news of an earlier attempt
         if len(self.finals) >= EPITAPHS_MAX:
             del self.finals[next(iter(self.finals))]
         self.finals[event.run] = event
@@ -314,7 +319,14 @@ class Pursuits:
 
     # ---- single steps
 
+    def _new(self, action: Action, settled_to: float, now: Now) -> Pursuit:
+        pursuit = self.pursuits[action.run] = Pursuit(action, settled_to)
+        self._be_patient(pursuit, action.fire_at - now.wall if action.scheduled else 0.0, now)
+        return pursuit
+
     def _elect(self, pursuit: Pursuit, now: Now) -> None:
+        if self._ctx.state == "stopping":
+            return  # the others go on
         action = pursuit.action
         if action.attempt != pursuit.attempt:
             action = pursuit.action = Action(
@@ -330,17 +342,21 @@ class Pursuits:
 
     def _claim_if_eligible(self, pursuit: Pursuit, now: Now) -> None:
         ctx = self._ctx
-        job = ctx.jobs.get(pursuit.action.job)
-        reason = self.abstains(job, pursuit.action)
-        if reason or job is None:
-            pursuit.why = f"this node cannot take it: {reason}"
+        action = pursuit.action
+        job = ctx.jobs.get(action.job)
+        if job is None:
+            del self.pursuits[action.run]  # should the job come back, the sweep or its schedule brings the run back
+            return
+        pursuit.unfit = self.abstains(job, action)
+        if pursuit.unfit and (ctx.state != "ready" or now.mono < pursuit.late_at):
+            pursuit.why = f"this node cannot take it: {pursuit.unfit}"
             self._wait(pursuit, now, ctx.settings.election_timeout_s)
             return
-        action = pursuit.action
         watch = pursuit.watch
         watched = (watch.token, watch.beat, max(0.0, now.mono - watch.since)) if watch else None
         if not pursuit.nonce:
             pursuit.nonce = ctx.nonce()
+            pursuit.floor = ctx.tokens.get(action.job, 0)
         pursuit.phase = CLAIMING
         pursuit.why = "asking the ledger"
         self.claiming += 1
@@ -355,9 +371,15 @@ class Pursuits:
         ctx, action = self._ctx, pursuit.action
         nonce, pursuit.nonce = pursuit.nonce, ""
         pursuit.watch = None
-        if answer.token <= ctx.tokens.get(action.job, 0):
-            ctx.note("token.went_back", run=action.run, token=answer.token, seen=ctx.tokens[action.job])
+        if answer.token <= pursuit.floor:
+            ctx.note("token.went_back", run=action.run, token=answer.token, seen=pursuit.floor)
             self._again(pursuit, BACKOFF_MAX_S, "the ledger handed out a token below one already seen", now)
+            return
+        if pursuit.unfit:
+            pursuit.late_at = now.mono + LATE_S
+            why = f"given back: {pursuit.unfit}"
+            ctx.ask("report", action.run, answer.attempt, answer.token, nonce, rows.RETRY, None, why, "", False)
+            self._held(pursuit, ctx.full_hostname, 0.0, now)
             return
         ctx.saw_token(action.job, answer.token)
         job = ctx.jobs.get(action.job)
@@ -386,17 +408,12 @@ class Pursuits:
         """Somebody has it: come back when its lease has been watched to its end."""
         pursuit.phase = HELD_BY_OTHER
         pursuit.owner = by
-        pursuit.left_s = left_s
         pursuit.nonce = ""
         pursuit.why = f"held by {by}"
-        self._arm_held(pursuit, now)
-
-    def _arm_held(self, pursuit: Pursuit, now: Now) -> None:
-        watch = pursuit.watch
-        if watch is None:
+        if pursuit.watch is None:
             pursuit.at = float("inf")  # the next sweep begins a watch
             return
-        ripe_at = max(watch.ripe_at(), now.mono + max(0.0, pursuit.left_s))
+        ripe_at = max(pursuit.watch.ripe_at(), now.mono + max(0.0, left_s))
         pursuit.at = ripe_at + (pursuit.rank or 0) * self._ctx.stagger_s
         self._ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
 
@@ -419,25 +436,27 @@ class Pursuits:
         if pursuit is not None and pursuit.nonce and pursuit.nonce == row.nonce:
             return  # our own claim was granted and the answer is still to come (or was lost: we ask again)
         ctx.saw_token(row.job, row.token)
+        runner = self.running.get(row.run)
+        ours = runner is not None and runner[1] == row.token and row.state not in (rows.PENDING, rows.RETRY)
         final = self.finals.get(row.run)
-        if final is not None and (final.token, final.nonce) == (row.token, row.nonce) and row.state != RETRY:
+        if final is not None and (final.token, final.nonce) == (row.token, row.nonce) and row.state != rows.RETRY:
             self._report_for(final)
         if pursuit is None:
-            if row.job not in ctx.jobs or row.run in self.running:
+            if row.job not in ctx.jobs or ours:
                 return
-            pursuit = self.pursuits[row.run] = Pursuit(
-                Action(row.job, row.run, row.attempt, row.fire_at, bool(row.scheduled), row.digest, row.args), 0.0
-            )
+            scheduled = bool(row.scheduled)
+            action = Action(row.job, row.run, row.attempt, row.fire_at, scheduled, row.digest, row.args)
+            pursuit = self._new(action, 0.0, now)
             pursuit.phase = SLEEPING
             pursuit.at = float("inf")
         pursuit.row_at = min(pursuit.row_at, now.mono)
-        if row.state in (PENDING, RETRY):
-            if pursuit.phase in (HELD_BY_OTHER, SLEEPING, OWNED) and pursuit.attempt <= row.attempt:
-                if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at < float("inf"):
-                    return  # its turn is known
+        if row.state in (rows.PENDING, rows.RETRY):
+            if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at < float("inf"):
+                return  # its turn is known
+            if pursuit.phase in (HELD_BY_OTHER, SLEEPING, OWNED):
                 self._next_attempt(pursuit, row.attempt, row.due_in_s, now)
-        elif row.state in (RECEIVED, STARTED):
-            if pursuit.phase == CLAIMING or row.run in self.running:
+        elif row.state in (rows.RECEIVED, rows.STARTED):
+            if pursuit.phase == CLAIMING or ours:
                 return
             if row.attempt > pursuit.attempt:
                 pursuit.watch = None
@@ -456,6 +475,7 @@ class Pursuits:
         pursuit.watch = None
         pursuit.nonce = ""
         pursuit.owner = ""
+        self._be_patient(pursuit, in_s, now)
         wait_s = in_s - LEAD_S
         if wait_s > 0:
             pursuit.phase = SLEEPING
@@ -485,7 +505,7 @@ class Pursuits:
         if len(self.epitaphs) >= EPITAPHS_MAX:
             del self.epitaphs[next(iter(self.epitaphs))]
         self.epitaphs[run] = state
-        if state in (MISSED, REJECTED):
+        if state in (rows.MISSED, rows.REJECTED):
             self._ctx.note("run.not_launched", run=run, state=state)
 
     def _tell_ended(self, action: Action, answer: Answer, now: Now) -> None:
@@ -504,12 +524,20 @@ class Pursuits:
     def _report_for(self, final: Task) -> None:
         """On the holder's behalf: it said how its attempt ended, and the ledger does not know yet."""
         state = {"task-succeeded": "success", "task-failed": "failure", "task-revoked": "revoked"}.get(
-            event_type(final), LOST
+            event_type(final), rows.LOST
         )
+        job = self._ctx.jobs.get(final.name)
+        never_again = job is not None and final.exit_code in job.retry.never_on_codes
         self._ctx.ask(
             "report", final.run, final.attempt, final.token, final.nonce, state, final.exit_code,
-            final.reason, final.application_id, False,
+            final.reason, final.application_id, never_again,
         )  # fmt: skip
+
+    def _be_patient(self, pursuit: Pursuit, in_s: float, now: Now) -> None:
+        """It is due in so many seconds; so long a node that cannot take it leaves it to the others."""
+        job = self._ctx.jobs.get(pursuit.action.job)
+        if job is not None:
+            pursuit.late_at = now.mono + max(0.0, in_s) + job.start_within_s + LATE_S
 
     def _budget_left(self, job: Job) -> bool:
         settings = self._ctx.settings

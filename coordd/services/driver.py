@@ -133,6 +133,12 @@ class Driver:
         await done.wait()
         return box[0]
 
+    def wait_for_news(self) -> trio.Event:
+        """Set with the next event that is said or heard; subscribers share it."""
+        if self.news.is_set():
+            self.news = trio.Event()
+        return self.news
+
     def journal_control(self, method: str, subject: str, uid: int, name: str) -> None:
         """A change that a person made, for the record."""
         ctx = self.node.ctx

@@ -28,6 +28,9 @@ from coordd.services.rpc import INVALID_PARAMS, RpcError, take
 # Ids that people give to their runs.
 ID = re.compile(r"[A-Za-z0-9._:+-]{1,128}")
 
+# Names that a job file can have.
+JOB = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
 # Rows that one answer may carry.
 LIST_MAX = 10_000
 
@@ -305,7 +308,7 @@ class Methods:
     async def run_revoke(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         run = take(params, "id", str)
         self._may_operate(caller, job_of(run))
-        if job_of(run) == run:
+        if job_of(run) == run or not JOB.fullmatch(job_of(run)):
             raise RefusedError(
                 f"{run!r} names no run", kind="unknown_run", hint="runs are JOB@FIRE_TIME or JOB#ID: coordctl job next"
             )
@@ -444,30 +447,33 @@ class Methods:
     async def events_subscribe(self, params: dict[str, Any], caller: Caller) -> AsyncIterator[dict[str, Any]]:
         wanted = tuple(take(params, "types", list, []))
         backlog = min(max(0, take(params, "backlog", int, 0)), 2000)
-        return self._events(wanted, backlog, caller.role <= VIEWER)
+        return self._events(wanted, backlog, redacted=caller.role <= VIEWER, follow=take(params, "follow", bool, True))
 
-    async def _events(self, wanted: Iterable[Any], backlog: int, redacted: bool) -> AsyncIterator[dict[str, Any]]:
+    async def _events(
+        self, wanted: Iterable[Any], backlog: int, *, redacted: bool, follow: bool
+    ) -> AsyncIterator[dict[str, Any]]:
         """What this node says and hears, as it happens. Who reads too slowly loses the oldest, and is told."""
         driver = self._driver
         types = {str(word) for word in wanted}
         seen = max(0, driver.recent_total - min(backlog, len(driver.recent)))
         while True:
-            fresh = driver.recent_total - seen
-            lost = max(0, fresh - len(driver.recent))
-            if lost:
-                yield {"lost": lost}
-            for packet, event in list(driver.recent)[len(driver.recent) - (fresh - lost) :] if fresh else []:
+            news = driver.wait_for_news()  # taken before counting: what comes while we send wakes us again
+            fresh, seen = driver.recent_total - seen, driver.recent_total
+            recent = list(driver.recent)[-fresh:] if fresh else []
+            if fresh > len(recent):
+                yield {"lost": fresh - len(recent)}
+            for packet, event in recent:
                 if not types or event_type(event) in types:
                     record = flat(packet, event)
                     if redacted:
                         record = {k: v for k, v in record.items() if k not in ("args", "kwargs", "nonce")}
                     yield {"event": record}
-            seen += fresh
-            driver.news = trio.Event() if driver.news.is_set() else driver.news
-            with trio.move_on_after(ALIVE_S):
-                await driver.news.wait()
-                continue
-            yield {"alive": True}
+            if not follow:
+                return
+            with trio.move_on_after(ALIVE_S) as scope:
+                await news.wait()
+            if scope.cancelled_caught:
+                yield {"alive": True}
 
 
 def log_path(log_dir: str, run: str, attempt: int) -> str:

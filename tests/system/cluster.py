@@ -164,19 +164,20 @@ def _signal(pid: int, number: int) -> None:
 class Node:
     """One daemon, and everything that it starts."""
 
-    def __init__(self, cluster: Cluster, name: str, *, settings: str = "", env: dict[str, str] | None = None) -> None:
+    def __init__(self, cluster: Cluster, name: str, *, place: str = "") -> None:
+        """``place``: what its files are called, if not after the node."""
         self.cluster = cluster
         self.name = name
-        base = cluster.path
-        self.state_dir = base / name
-        self.runtime_dir = base / f"{name}.run"
-        self.jobs_dir = cluster.jobs_dir
-        self.config_path = base / f"{name}.toml"
-        self.socket = base / f"{name}.sock"
-        self.log_path = base / f"{name}.log"
-        self.settings = settings
-        self.env = env or {}
+        base = cluster.path / (place or name)
+        self.state_dir = base
+        self.runtime_dir = Path(f"{base}.run")
+        self.config_path = Path(f"{base}.toml")
+        self.socket = Path(f"{base}.sock")
+        self.log_path = Path(f"{base}.log")
+        self.settings = ""  # more sections of its configuration
+        self.env: dict[str, str] = {}
         self.tags: list[str] = []
+        self.budget = cluster.budget
         self.process: subprocess.Popen[bytes] | None = None
 
     def write_config(self, **changes: Any) -> None:
@@ -187,8 +188,8 @@ class Node:
         }  # fmt: skip
         lines = [
             "[node]", f'name = "{self.name}"', f'state_dir = "{self.state_dir}"',
-            f'runtime_dir = "{self.runtime_dir}"', f'jobs_dir = "{self.jobs_dir}"', f"tags = {json.dumps(self.tags)}",
-            f"budget = {{ client = {self.cluster.budget}, cluster = {self.cluster.budget} }}",
+            f'runtime_dir = "{self.runtime_dir}"', f'jobs_dir = "{self.cluster.jobs_dir}"', f"tags = {json.dumps(self.tags)}",
+            f"budget = {{ client = {self.budget}, cluster = {self.budget} }}",
             "[cluster]", *[f"{key} = {json.dumps(value)}" for key, value in cluster.items()],
             "[control]", f'socket = "{self.socket}"', self.settings,
         ]  # fmt: skip

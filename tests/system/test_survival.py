@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from system.cluster import CallError, Cluster, Node, cluster_of, exists, until
+from system.cluster import CallError, Cluster, Node, boottime, cluster_of, exists, until
 
 from coordd.adapters import journal
 from coordd.core.journal_line import decode_line
@@ -30,7 +30,7 @@ class Client(threading.Thread):
     """Triggers every run on one node, until that node has accepted each; the node may go away meanwhile."""
 
     def __init__(self, node: Node, runs: Iterable[tuple[str, str, dict[str, str]]], stop: threading.Event) -> None:
-        super().__init__()
+        super().__init__(name=f"client of {node.name}")
         self.node = node
         self.waiting = list(runs)
         random.Random(node.name).shuffle(self.waiting)
@@ -68,18 +68,22 @@ def wait_for_the_end(cluster: Cluster, count: int, open_states: frozenset[str] =
 
 def check_journals(cluster: Cluster) -> int:
     """Every line of every journal is good, and together they say what the ledger says; returns how many lines."""
-    events = []
+    until(lambda: not untold(cluster), why="the nodes have told their journals how the runs ended")
+    count = 0
     for node in cluster.nodes:
         directory = node.state_dir / "journal"
         lines = [line for path in sorted(directory.glob("*.jsonl")) for line in path.read_bytes().splitlines(keepends=True)]
         assert all(line.endswith(b"\n") and decode_line(line) is not None for line in lines), node.name
-        assert [decode_line(line) for line in lines] == list(journal.read(str(directory)))
-        events += [event for event in map(decode_line, lines) if event is not None]
+        count += len(lines)
+    return count
+
+
+def untold(cluster: Cluster) -> list[tuple[str, str, str]]:
+    """(run, the ledger's word, the journals' word) of every run that is over and on which they differ."""
+    events = [event for node in cluster.nodes for event in journal.read(str(node.state_dir / "journal"))]
     told = {state.fields["run"]: state.state for state in merge(events).values()}
-    for row in cluster.rows():
-        if row["state"] in TERMINAL:
-            assert told.get(row["run"]) == row["state"], (row, cluster.attempts(row["run"]))
-    return len(events)
+    rows = [row for row in cluster.rows() if row["state"] in TERMINAL]
+    return [(row["run"], row["state"], told.get(row["run"], "")) for row in rows if told.get(row["run"]) != row["state"]]
 
 
 def test_daemons_are_killed_while_300_runs_are_triggered_everywhere() -> None:
@@ -116,37 +120,40 @@ def test_daemons_are_killed_while_300_runs_are_triggered_everywhere() -> None:
         print(f"{kills} kills, {sum(client.refused for client in clients)} refused calls,"
               f" durable {sum((client.durable for client in clients), Counter())},"
               f" {check_journals(cluster)} journal lines")  # fmt: skip
-        assert check_journals(cluster) > 3 * IDS
 
 
 def test_a_nodes_whole_family_is_killed_again_and_again() -> None:
     with cluster_of(3, lease=8.0) as cluster:
-        cluster.job("held", "sleep", "{seconds}", overlap="allow", on_lost="hold", params={"seconds": "1"})
-        cluster.job("again", "sleep", "{seconds}", overlap="allow", params={"seconds": "1"}, retry={"relaunches": 50})
+        victim, *steady = cluster.nodes
+        for node in steady:
+            node.budget = 10  # so that the victim has most of the runs, whenever it is there
+        many = {"overlap": "allow", "params": {"seconds": "1"}}
+        cluster.job("held", "sleep", "{seconds}", on_lost="hold", **many)
+        cluster.job("again", "sleep", "{seconds}", retry={"relaunches": 50}, **many)
         cluster.start()
         chance = random.Random(1)
         runs = [
-            (("held", "again")[number % 2], str(number), {"seconds": f"{chance.uniform(0.2, 3.0):.2f}"})
+            (("held", "again")[number % 2], str(number), {"seconds": f"{chance.uniform(2.0, 8.0):.2f}"})
             for number in range(IDS)
         ]
         stop = threading.Event()
-        clients = [Client(node, runs, stop) for node in cluster.nodes[1:]]
+        clients = [Client(node, runs, stop) for node in steady]
         for client in clients:
             client.start()
-        victim = cluster.nodes[0]
-        power_cuts = killed = 0
+        cuts: list[float] = []
+        killed = 0
         try:
-            while lost_attempts(cluster, victim) < 45:
-                until(lambda: len(running(cluster, victim)) >= 8 or is_over(cluster, IDS), STORM_LIMIT_S)
-                if is_over(cluster, IDS):
-                    break
+            while lost_attempts(cluster, victim) < 40 and not is_over(cluster):
+                until(lambda: len(running(cluster, victim)) >= 16 or is_over(cluster), STORM_LIMIT_S)
                 killed += victim.kill_family()
-                power_cuts += 1
+                cuts.append(boottime())
                 victim.start()
+                assert all(node.up for node in steady), "the others live on"
+            until(lambda: not any(client.is_alive() for client in clients))
         finally:
-            for client in clients:
-                client.join(STORM_LIMIT_S)
             stop.set()
+            for client in clients:
+                client.join()
         assert [client.failure for client in clients] == [None] * 2
         rows = wait_for_the_end(cluster, IDS, frozenset(("unknown",)))
         assert not [entry for entry in cluster.entries() if entry.word == "overlap"], "never two alive at a time"
@@ -157,14 +164,15 @@ def test_a_nodes_whole_family_is_killed_again_and_again() -> None:
         assert (len(held), len(again)) == (IDS // 2, IDS // 2)
         assert {row["state"] for row in again.values()} == {"success"}
         assert {row["state"] for row in held.values()} <= {"success", "unknown"}
-        for run in held:
-            assert len(cluster.starts(run)) == 1, "a held job is launched once"
+        for run, row in held.items():
+            assert len(cluster.starts(run)) <= 1, "a held job is launched once at the most"
+            assert row["state"] == "unknown" or len(cluster.starts(run)) == 1
         takeovers = [row for row in again.values() if row["attempt"] > 0]
-        waits = sorted(takeover_times(cluster, [str(row["run"]) for row in takeovers]))
+        waits = sorted(takeover_times(cluster, cuts))
         unknown = sum(row["state"] == "unknown" for row in held.values())
-        print(f"{power_cuts} power cuts, {killed} processes killed, {len(takeovers)} runs taken over"
+        print(f"{len(cuts)} power cuts, {killed} processes killed, {len(takeovers)} runs taken over"
               f" ({sum(row['attempt'] for row in takeovers)} attempts), {unknown} unknown,"
-              f" start to start {waits[0]:.1f} / {waits[len(waits) // 2]:.1f} / {waits[-1]:.1f} s,"
+              f" cut to next start {waits[0]:.1f} / {waits[len(waits) // 2]:.1f} / {waits[-1]:.1f} s,"
               f" {check_journals(cluster)} journal lines")  # fmt: skip
         assert len(takeovers) >= 30
         assert unknown > 0
@@ -185,19 +193,19 @@ def lost_attempts(cluster: Cluster, node: Node) -> int:
     return len({run for run, _ in begun - ended}) - len(running(cluster, node))
 
 
-def is_over(cluster: Cluster, count: int) -> bool:
+def is_over(cluster: Cluster) -> bool:
     rows = cluster.rows()
-    return len(rows) == count and all(row["state"] in TERMINAL | {"unknown"} for row in rows)
+    return len(rows) == IDS and all(row["state"] in TERMINAL | {"unknown"} for row in rows)
 
 
-def takeover_times(cluster: Cluster, runs: list[str]) -> list[float]:
-    """Seconds from the start of an attempt that was lost to the start of the next."""
-    waits = []
+def takeover_times(cluster: Cluster, cuts: list[float]) -> list[float]:
+    """Seconds from the cut that ended an attempt to the start of the next one."""
     starts = {(entry.run, entry.attempt): entry.at for entry in cluster.starts()}
-    for run, attempt in starts:
-        if run in runs and attempt > 0 and (run, attempt - 1) in starts:
-            waits.append(starts[run, attempt] - starts[run, attempt - 1])
-    return waits
+    return [
+        at - next(cut for cut in cuts if cut > starts[run, attempt - 1])
+        for (run, attempt), at in starts.items()
+        if attempt > 0 and (run, attempt - 1) in starts
+    ]
 
 
 # ---- a daemon comes back

@@ -1,0 +1,296 @@
+"""The documents as a test: tables are those of the code, links lead somewhere, and every command and key is real."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+
+from coordd.cli.coordctl import program as coordctl
+from coordd.cli.coordd import program as coordd
+from coordd.config import SECTIONS, read_config
+from coordd.core import jobkeys
+from coordd.core.rows import STATES
+from coordd.jobfile import load_job
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+TEST = re.compile(r"tests/[\w/]+\.py(?:::(\w+))?")
+BLOCK = re.compile(r"<!-- table: [a-z-]+ -->")
+
+# Settings and keys that users were promised. One that is not built yet must say so, never be unknown.
+PROMISED = {
+    "node": "name tags state_dir runtime_dir jobs_dir budget",
+    "cluster": "name bus ledger bus_password_file ledger_password_file tls_ca tls_cert tls_key keyring unsigned mingle "
+    "heartbeat_interval election_timeout mingle_timeout lease renew_interval ledger_timeout kill_grace",
+    "spark": "submit master env env_file properties_file",
+    "control": "socket operator_group viewer_group",
+    "history": "keep logs_keep journal_keep journal_sink log_sink",
+}
+PROMISED_TOP = (
+    "description owner schedule timezone start end jitter blackout misfire start_within expect_within overlap on_lost "
+    "placement tags priority pool concurrency rate timeout lease params after spark command run_as retry breaker check "
+    "trigger sink"
+)
+PROMISED_IN = {
+    "spark": "application args master deploy_mode conf py_files files jars name keytab principal proxy_user env "
+    "properties_file",
+    "command": "argv",
+    "retry": "attempts relaunches delay backoff never_on",
+}
+
+
+@cache
+def tables() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ---- tables
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_tables_are_those_of_the_code(page: Path) -> None:
+    text = page.read_text()
+
+    assert tables().renew(text) == text, "run: python docs/tables.py"
+    assert len(tables().BLOCK.findall(text)) == len(BLOCK.findall(text)), "a table without its end"
+
+
+def test_every_table_is_in_a_document() -> None:
+    shown = {name for page in PAGES for _, name, _ in tables().BLOCK.findall(page.read_text())}
+
+    assert shown == set(tables().TABLES)
+
+
+def test_what_is_not_described_is_an_error() -> None:
+    with pytest.raises(KeyError, match="new_column"):
+        tables().told(["run", "new_column"], {"run": "the key"})
+    with pytest.raises(KeyError, match="gone"):
+        tables().told(["run"], {"run": "the key", "gone": "a column that was"})
+
+
+# ---- links and references
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: dict[str, int] = {}
+    for line in re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", line.strip().lower()).replace(" ", "-")
+        found[anchor] = found.get(anchor, 0) + 1
+    return {anchor if n == 0 else f"{anchor}-{n}" for anchor, count in found.items() for n in range(count)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        to = (page.parent / name).resolve() if name else page
+        assert to.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(to.read_text()), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_test_that_is_named_exists(page: Path) -> None:
+    for match in TEST.finditer(page.read_text()):
+        path = ROOT / match.group().partition("::")[0]
+        assert path.is_file(), match.group()
+        if match.group(1):
+            assert f"def {match.group(1)}(" in path.read_text(), match.group()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_file_of_ours_that_is_named_exists(page: Path) -> None:
+    for text in CODE.findall(FENCE.sub("", page.read_text())):
+        for path in re.findall(r"(?<![\w/])(?:core|services|adapters|runner)/\w+(?:\.py)?(?!\S*[/*])", text):
+            found = ROOT / "coordd" / path
+            assert found.exists() or found.with_suffix(".py").exists(), path
+        for path in re.findall(r"(?<![\w/])(?:deploy|systemd|tests|docs|coordd)/[\w./-]+\w", text):
+            assert (ROOT / path).exists(), path
+
+
+# ---- commands
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Every line of shell in a page: what stands after a prompt, and code that begins with one of our programs."""
+    text = page.read_text()
+    for language, body in FENCE.findall(text):
+        if language == "console":
+            yield from re.findall(r"^[$#] (.*)$", body.replace("\\\n", " "), re.MULTILINE)
+    yield from [code for code in CODE.findall(FENCE.sub("", text)) if re.match(r"(coordctl|coordd|make) \S", code)]
+
+
+def calls(line: str) -> Iterator[list[str]]:
+    """The words of each call of ours in a line of shell."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if word and set(word) <= set(";&|"):
+            if words and words[0] in ("coordctl", "coordd", "make"):
+                yield words
+            words = []
+        else:
+            words.append(word)
+
+
+def check_call(words: list[str]) -> None:
+    """Assert that a command line is one that our programs understand, options included."""
+    command: click.Command = coordctl if words[0] == "coordctl" else coordd
+    at = 1
+    while isinstance(command, click.Group) and at < len(words):
+        if words[at].startswith("-"):
+            at += 1 if words[at] in ("-h", "--help", "--version") else 2
+            continue
+        assert words[at] in command.commands, f"no command {' '.join(words[: at + 1])}"
+        command = command.commands[words[at]]
+        at += 1
+    options = {name for parameter in command.params for name in [*parameter.opts, *parameter.secondary_opts]}
+    for word in words[at:]:
+        if word == "--":
+            return
+        if word.startswith("-") and word != "-":
+            assert word.partition("=")[0] in options | {"--help"}, f"no option {word} of {' '.join(words[:at])}"
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_command_exists(page: Path) -> None:
+    for line in commands(page):
+        for words in calls(line):
+            if words[0] == "make":
+                named = [word for word in words[1:] if "=" not in word]
+                assert set(named) <= make_targets(), line
+            else:
+                check_call(words)
+
+
+@pytest.mark.parametrize(
+    "line", ["coordctl run lst", "coordctl run show --al X", "coordd chek-config", "coordctl node drain --wiat"]
+)
+def test_a_command_that_is_not_there_is_noticed(line: str) -> None:
+    with pytest.raises(AssertionError, match=r"no (command|option)"):
+        check_call(line.split())
+
+
+def test_the_documents_name_enough_commands_to_mean_something() -> None:
+    named = [words for page in PAGES for line in commands(page) for words in calls(line)]
+
+    assert len(named) > 40
+    assert {words[0] for words in named} == {"coordctl", "coordd", "make"}
+
+
+# ---- what the words of the code are
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_runbook_has_every_state_in_which_a_run_may_be_found(state: str) -> None:
+    normal = {"received", "started", "success", "revoked", "retry"}
+    headings = " ".join(re.findall(r"^### (.*)$", (DOCS / "runbook.md").read_text(), re.MULTILINE))
+
+    assert state in normal or state in headings
+
+
+def test_log_events_that_are_named_are_logged() -> None:
+    source = "".join([path.read_text() for path in (ROOT / "coordd").rglob("*.py")])
+    areas = "ledger|wall_clock|node|runner|journal|state|clock|token|watchdog|job|launch|lease|config|message"
+    for page in PAGES:
+        for event in re.findall(rf"`((?:{areas})\.[a-z]+_?[a-z_]*)`", page.read_text()):
+            if event in tables()._METHODS or event.rpartition(".")[2] in ("db", "json", "service", "list", "py", "log"):
+                continue
+            prefix, _, last = event.partition(".")
+            known = f'"{event}"' in source or (prefix == "node" and last in ("joined", "left", "lost"))
+            assert known, f"{page.name}: nothing logs {event}"
+
+
+# ---- settings and keys
+
+
+def uncommented(text: str) -> str:
+    """The example with the settings that are commented out, too."""
+    return re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+
+
+def test_the_example_holds_every_setting_with_its_default(tmp_path: Path) -> None:
+    file = tmp_path / "coordd.toml"
+    file.write_text(uncommented((ROOT / "deploy" / "coordd.example.toml").read_text()))
+    config, problems = read_config(str(file), {})
+
+    assert problems == []
+    assert config is not None
+    for section, table in tomllib.loads(file.read_text()).items():
+        assert set(table) == set(SECTIONS[section].__struct_fields__), section
+        for key in set(table) - {"name"}:
+            assert getattr(getattr(config, section), key) == getattr(SECTIONS[section](), key), f"[{section}] {key}"
+
+
+@pytest.mark.parametrize("section", PROMISED)
+def test_every_setting_that_was_promised_is_known(section: str) -> None:
+    assert set(PROMISED[section].split()) <= set(SECTIONS[section].__struct_fields__)
+
+
+def refusals(tmp_path: Path, table: str) -> list[str]:
+    config, _ = read_config(None, {})
+    assert config is not None
+    file = tmp_path / "one.toml"
+    file.write_text(table)
+    return [str(problem) for problem in load_job(str(file), config)[1]]
+
+
+@pytest.mark.parametrize("key", PROMISED_TOP.split())
+def test_every_job_key_that_was_promised_is_known_or_says_that_it_is_not_there_yet(tmp_path: Path, key: str) -> None:
+    said = refusals(tmp_path, f'{key} = "x"\n')
+
+    assert not [text for text in said if "unknown key" in text]
+    if key not in jobkeys.TOP:
+        assert [text for text in said if "not available in this version" in text]
+
+
+@pytest.mark.parametrize(("section", "key"), [(s, k) for s, keys in PROMISED_IN.items() for k in keys.split()])
+def test_every_key_of_a_section_that_was_promised_is_known(tmp_path: Path, section: str, key: str) -> None:
+    assert not [text for text in refusals(tmp_path, f'[{section}]\n{key} = "x"\n') if "unknown key" in text]
+
+
+def test_a_key_that_nobody_promised_is_unknown(tmp_path: Path) -> None:
+    assert [text for text in refusals(tmp_path, 'shedule = "x"\n') if "unknown key" in text]
+
+
+def job_tables() -> Iterator[Any]:
+    for page in PAGES:
+        for number, (language, body) in enumerate(FENCE.findall(page.read_text())):
+            if language == "toml":
+                yield pytest.param(body, id=f"{page.name}-{number}")
+    for path in sorted((ROOT / "deploy" / "jobs.d").glob("*.toml")):
+        yield pytest.param(path.read_text(), id=path.name)
+
+
+@pytest.mark.parametrize("body", list(job_tables()))
+def test_every_job_that_is_shown_is_a_job(tmp_path: Path, body: str) -> None:
+    assert [text for text in refusals(tmp_path, body) if "warning" not in text] == []
