@@ -138,6 +138,7 @@ class Daemon:
 
     async def run(self) -> int:
         """Run until a signal says stop; returns the exit code."""
+        self._warn()
         if os.getuid() == 0:
             log.warning("daemon.runs_as_root", advice="a user of its own needs less trust: see systemd/coordd.service")
         listener = self.control.bind()
@@ -165,6 +166,18 @@ class Daemon:
         finally:
             self._close()
         return exit_code
+
+    def _warn(self) -> None:
+        """What a setting gives up, and settings that this version does not act on."""
+        if not self.config.cluster.mingle:
+            log.warning(
+                "mingle.off",
+                lost="clock and tokens of the others are not asked for at the start, and a second node of this "
+                "name is not noticed",
+            )
+        for section, key in _NOT_YET:
+            if getattr(getattr(self.config, section), key) != getattr(getattr(Config(), section), key):
+                log.warning("setting.not_available", setting=f"[{section}] {key}", text="not available in this version")
 
     def _begin(self) -> None:
         """Find what an earlier daemon left, then mingle."""
@@ -370,6 +383,13 @@ _NEEDS_RESTART = (
     ("node", "name"), ("node", "state_dir"), ("node", "runtime_dir"), ("cluster", "name"), ("cluster", "bus"),
     ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
     ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
+)  # fmt: skip
+
+# Accepted, and without effect until the adapters that need them are there.
+_NOT_YET = (
+    ("cluster", "bus_password_file"), ("cluster", "ledger_password_file"), ("cluster", "tls_ca"),
+    ("cluster", "tls_cert"), ("cluster", "tls_key"), ("cluster", "keyring"), ("cluster", "unsigned"),
+    ("history", "journal_sink"), ("history", "log_sink"),
 )  # fmt: skip
 
 

@@ -59,9 +59,8 @@ class LaunchBuilder:
         return redacted(self._program(job, launch, args, write=False).argv)
 
     def _program(self, job: Job, launch: Launch, args: dict[str, str], *, write: bool = True) -> Program:
-        zone = job.schedule.timezone if job.schedule else "UTC"
         values = {**job.params, **args} | built_in(
-            run=launch.run, job=job.name, fire_at=launch.fire_at, timezone=zone, attempt=launch.attempt,
+            run=launch.run, job=job.name, fire_at=launch.fire_at, timezone=job.timezone, attempt=launch.attempt,
             token=launch.token, node=self.config.node.name,
         )  # fmt: skip
         directory = self._directory(launch.run, launch.attempt, launch.token)

@@ -85,8 +85,9 @@ class Membership:
         """Note a message of a member; None when it comes from an incarnation that is no longer current."""
         member = self.members.get(hostname)
         if member is None or member.incarnation != incarnation:
-            if member is not None and boot_count(incarnation) < boot_count(member.incarnation):
-                return None
+            older = member is not None and boot_count(incarnation) < boot_count(member.incarnation)
+            if older and member is not None and member.state in (ALIVE, SUSPECT):
+                return None  # last words; of one that is gone they may be a node whose disk was set back
             if member is None and len(self.members) >= MEMBERS_MAX:
                 return None
             if member is not None and member.state in (ALIVE, SUSPECT):
@@ -102,6 +103,11 @@ class Membership:
         member.heard_at = now
         member.clock = max(member.clock, clock)
         return member
+
+    def has_namesake(self, hostname: str, incarnation: str) -> bool:
+        """Another incarnation of that hostname is alive, as far as we know."""
+        member = self.members.get(hostname)
+        return member is not None and member.incarnation != incarnation and member.state in (ALIVE, SUSPECT)
 
     def update(self, member: Member, said: WorkerState) -> None:
         """Take over what a member says of itself."""

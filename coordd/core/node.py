@@ -151,6 +151,12 @@ class Node:
             self._namesake(packet, now)
             return
         clock = ctx.clock
+        only_greets = all(isinstance(event, events.WorkerHello) for event in packet.events)
+        if only_greets and ctx.membership.has_namesake(packet.hostname, packet.incarnation):
+            # Restarted, or a second node of that name, which will be refused: only its next words tell. Until
+            # then it gets its answer, and the one that we know stays.
+            self._answer_hello(packet.sender, now)
+            return
         member = ctx.membership.hear(packet.hostname, packet.pid, packet.incarnation, 0, now.mono)
         if member is None:
             return

@@ -80,7 +80,7 @@ def why_job(
         parts.append(f"This node takes no runs: it is {ctx.state}.")
     if last is not None:
         parts.append(f"Last: {last_word}")
-    else:
+    elif not ledger_error:
         parts.append(f"{name} has never run.")
     if next_at is not None:
         parts.append(f"Next: {iso(next_at)}.")
