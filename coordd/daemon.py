@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import random
@@ -215,7 +216,8 @@ class Daemon:
                     inner.cancel()
                     return
                 if number == signal.SIGHUP:
-                    self.reload()
+                    with contextlib.suppress(CoorddError):  # refused, logged and in STATUS: the old one stays
+                        self.reload()
                 else:
                     log.info("daemon.state", **self.methods.status_now())
 

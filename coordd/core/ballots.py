@@ -20,7 +20,7 @@ EARLY_MAX = 1024
 class Ballots:
     """Every election of one node, by id."""
 
-    __slots__ = ("_armed", "_candidacy", "_ctx", "_decided", "_early", "bus_up", "elections", "open_ids")
+    __slots__ = ("_candidacy", "_ctx", "_decided", "_early", "bus_up", "elections", "open_ids")
 
     def __init__(
         self,
@@ -34,7 +34,6 @@ class Ballots:
         self.elections: dict[str, Election] = {}
         self.open_ids: dict[str, None] = {}  # insertion order: also the order of their deadlines
         self.bus_up = True
-        self._armed = False  # one timer is out, for the deadline of the oldest election or an earlier one
         self._early: dict[str, dict[str, Candidacy]] = {}
 
     def open(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
@@ -92,11 +91,10 @@ class Ballots:
     def timer(self, now: Now) -> None:
         """Decide what has waited for ``election_timeout`` with what it has."""
         timeout = self._ctx.settings.election_timeout_s
-        self._armed = False
         for ident in list(self.open_ids):
             election = self.elections[ident]
             if now.mono < election.opened_at + timeout:
-                self._arm(election.opened_at + timeout)
+                self._ctx.arm(election.opened_at + timeout, "election")
                 return
             self._close(election, now)
 
@@ -111,17 +109,12 @@ class Ballots:
         self, ident: str, topic: str, action: Action | None, opener: str, view: tuple[str, ...], now: Now
     ) -> Election:
         election = self.elections[ident] = Election(ident, topic, action, opener, view, now.mono)
-        self._arm(now.mono + self._ctx.settings.election_timeout_s)
+        self._ctx.arm(now.mono + self._ctx.settings.election_timeout_s, "election")
         self.open_ids[ident] = None
         if self._early:
             for sender, candidacy in self._early.pop(ident, {}).items():
                 election.state(sender, candidacy)
         return election
-
-    def _arm(self, at: float) -> None:
-        if not self._armed:  # else a node that elects a hundred times a second is woken as often for nothing
-            self._armed = True
-            self._ctx.arm(at, "election")
 
     def _leave_out_the_lost(self, election: Election) -> None:
         """Of the opener's view, whom we already know to be lost we need not wait for."""

@@ -108,9 +108,12 @@ class LedgerService:
                 return  # the rest would only wait as long again
 
     def _read(self, call: Callable[[Ledger], T]) -> T:
-        if self._reader is None:
-            self._reader = self._open()
-        return call(self._reader)
+        try:
+            if self._reader is None:
+                self._reader = self._open()
+            return call(self._reader)
+        except ConfigError as exc:  # its file has become something else
+            raise UnavailableError(str(exc)) from exc
 
     def _answers_again(self, op: str) -> None:
         """In the thread: it is back, once it does again what it could not do."""

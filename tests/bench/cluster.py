@@ -89,7 +89,10 @@ class Node:
             sock.connect(self.socket)
             sock.sendall(json.dumps({"id": 1, "method": method, "params": params}).encode() + b"\n")
             with sock.makefile("rb") as stream:
-                answer = json.loads(stream.readline())
+                line = stream.readline()
+        if not line:
+            raise ConnectionResetError(f"{self.name} has closed the connection")
+        answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(f"{method}: {answer['error']}")
         return answer["result"]
@@ -99,7 +102,7 @@ class Node:
         assert self.process is not None
         if self.process.poll() is not None:
             with open(self.log, encoding="utf-8") as file:
-                raise RuntimeError(f"{self.name} has ended: {file.read()[-500:]}")
+                raise RuntimeError(f"{self.name} has ended: {file.read()[-300:].strip().splitlines()[-1:]}")
         try:
             status = self.call("status")
         except OSError:
