@@ -13,7 +13,7 @@ from collections import deque
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
 # What a slow peer may owe us. A hung node is lost after three heartbeats; until then the newest messages count.
-WAITING_LENGTH_MAX = 256
+WAITING_LENGTH_MAX = 4096
 WAITING_BYTES_MAX = 4 * 1024 * 1024
 
 # A datagram in a peer's queue is charged to *our* send buffer (unix(7): the receive buffer has no effect), and

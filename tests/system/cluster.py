@@ -1,4 +1,4 @@
-"""A real cluster for tests: daemons, runners and programs as processes, judged by what the programs themselves wrote."""
+"""A real cluster for tests: daemons and what they start as processes, judged by what the programs wrote."""
 
 from __future__ import annotations
 
@@ -12,53 +12,14 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-T = TypeVar("T")
+from system.processes import LIMIT_S, PROGRAM, kill_at_once, processes, until
 
 ROOT = Path(__file__).parents[2]
-
-LIMIT_S = 60.0  # a loaded machine is no failure; a test that works never waits this long
-LOOK_S = 0.02
-
-# What jobs run. It says what it does on one line each, on the disk, and holds a lock on its run's name while it
-# lives: the kernel, not a clock, tells whether an earlier attempt is alive when the next one starts.
-PROGRAM = """
-import fcntl, os, signal, sys, time
-log, verb, what, ending, code = sys.argv[1:]
-env = os.environ
-def say(word):
-    words = (env["COORDD_RUN"], env["COORDD_ATTEMPT"], env["COORDD_TOKEN"], env["COORDD_NODE"], word,
-             repr(time.clock_gettime(time.CLOCK_BOOTTIME)), repr(time.time()), str(os.getpid()))
-    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.write(fd, " ".join(words).encode() + b"\\n")
-    os.fsync(fd)
-    os.close(fd)
-lock = os.open(log + ".d/" + env["COORDD_RUN"], os.O_RDWR | os.O_CREAT, 0o644)
-try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-except BlockingIOError:
-    say("overlap")
-if verb == "deaf":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-say("start")
-if verb == "sleep":
-    time.sleep(float(what))
-while verb in ("until", "deaf") and not os.path.exists(what):
-    time.sleep(0.02)
-while verb == "busy":
-    pass
-if verb == "first" and env["COORDD_ATTEMPT"] not in what.split(","):
-    code = "0"
-say("end")
-if ending == "signal":
-    os.kill(os.getpid(), int(code))
-sys.exit(int(code))
-"""
 
 
 class Entry(NamedTuple):
@@ -82,83 +43,10 @@ class CallError(Exception):
         self.kind = error.get("data", {}).get("kind", "")
 
 
-def boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def until(what: Callable[[], T], limit_s: float = LIMIT_S, why: str = "") -> T:
-    """Wait for something to be true, and return it."""
-    limit = time.monotonic() + limit_s
-    while not (value := what()):
-        assert time.monotonic() < limit, f"not true within {limit_s:g} s: {why or what}"
-        time.sleep(LOOK_S)
-    return value
-
-
 def fire_time(run: str) -> float:
     """The nominal time that a scheduled run's id names, in Unix seconds; 0.0 for a triggered one."""
     text = run.partition("@")[2]
     return datetime.fromisoformat(text).timestamp() if text else 0.0
-
-
-def exists(pid: int) -> bool:
-    """The process is there, and not only as a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def processes(marks: Iterable[str]) -> set[int]:
-    """Everything alive that names one of the marks (command line, environment, where its output goes), or
-    descends from such a process."""
-    wanted = [mark.encode() for mark in marks]
-    found: set[int] = set()
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            if stat[0] in "ZX":
-                continue
-            children.setdefault(int(stat[1]), []).append(int(name))
-            said = b"\0".join([
-                Path(f"/proc/{name}/cmdline").read_bytes(), Path(f"/proc/{name}/environ").read_bytes(),
-                *[os.fsencode(os.readlink(f"/proc/{name}/fd/{fd}")) for fd in (1, 2) if _has(name, fd)],
-            ])  # fmt: skip
-        except (OSError, ValueError):
-            continue  # it is gone
-        if any(mark in said for mark in wanted):
-            found.add(int(name))
-    waiting = list(found)
-    while waiting:
-        fresh = [pid for pid in children.get(waiting.pop(), ()) if pid not in found]
-        found.update(fresh)
-        waiting += fresh
-    return found
-
-
-def _has(pid: str, fd: int) -> bool:
-    return os.path.lexists(f"/proc/{pid}/fd/{fd}")
-
-
-def kill_at_once(find: Callable[[], set[int]]) -> int:
-    """End processes as a power cut would: all are stopped before the first dies, so that none sees another die."""
-    stopped: set[int] = set()
-    while fresh := sorted(find() - stopped):
-        for pid in fresh:
-            _signal(pid, signal.SIGSTOP)
-        stopped.update(fresh)
-    for pid in stopped:
-        _signal(pid, signal.SIGKILL)
-    until(lambda: not [pid for pid in stopped if exists(pid)], why=f"{stopped} die")
-    return len(stopped)
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 class Node:
@@ -176,7 +64,6 @@ class Node:
         self.log_path = Path(f"{base}.log")
         self.settings = ""  # more sections of its configuration
         self.env: dict[str, str] = {}
-        self.tags: list[str] = []
         self.budget = cluster.budget
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -188,7 +75,7 @@ class Node:
         }  # fmt: skip
         lines = [
             "[node]", f'name = "{self.name}"', f'state_dir = "{self.state_dir}"',
-            f'runtime_dir = "{self.runtime_dir}"', f'jobs_dir = "{self.cluster.jobs_dir}"', f"tags = {json.dumps(self.tags)}",
+            f'runtime_dir = "{self.runtime_dir}"', f'jobs_dir = "{self.cluster.jobs_dir}"',
             f"budget = {{ client = {self.budget}, cluster = {self.budget} }}",
             "[cluster]", *[f"{key} = {json.dumps(value)}" for key, value in cluster.items()],
             "[control]", f'socket = "{self.socket}"', self.settings,
@@ -204,7 +91,7 @@ class Node:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "coordd", "run", "--config", str(self.config_path)],
                 cwd=ROOT,
-                env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(self.cluster.path), **self.env},
+                env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.cluster.path), **self.env},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         return self.process
@@ -286,6 +173,11 @@ class Node:
     def status(self) -> dict[str, Any]:
         return dict(self.call("status"))
 
+    def ledger_is(self, state: str) -> dict[str, Any]:
+        """Wait until this node says so of its ledger; all that it says of it."""
+        until(lambda: self.status()["ledger"]["state"] == state, why=f"the ledger of {self.name} is {state}")
+        return dict(self.status()["ledger"])
+
     def why(self, subject: str) -> str:
         return str(self.call("why", id=subject)["why"])
 
@@ -344,7 +236,18 @@ class Cluster:
 
     def job(self, name: str, verb: str, what: object = "", *, ending: str = "exit", code: int = 0, **keys: Any) -> str:
         """Write a job file whose program is PROGRAM; ``keys`` are the file's, tables as dicts."""
-        argv = [sys.executable, "-I", "-S", "-E", str(self.program), str(self.log_path), verb, str(what), ending, str(code)]
+        argv = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-E",
+            str(self.program),
+            str(self.log_path),
+            verb,
+            str(what),
+            ending,
+            str(code),
+        ]
         tables = {"command": {"argv": argv}} | {key: value for key, value in keys.items() if isinstance(value, dict)}
         lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if not isinstance(value, dict)]
         for table, items in tables.items():
@@ -394,6 +297,8 @@ class Cluster:
         else:
             until(lambda: not self.processes(), why="all runs are over, so no process is left")
         assert not self.processes()
+        for node in self.nodes:
+            assert "Traceback" not in node.log(), node.log()[-6000:]
         if "COORDD_TESTS_KEEP" not in os.environ:  # set it to look into logs, journals and ledger afterwards
             shutil.rmtree(self.path)
 
@@ -422,6 +327,10 @@ class Cluster:
 
     def starts(self, run: str = "") -> list[Entry]:
         return [entry for entry in self.entries(run) if entry.word == "start"]
+
+    def launched(self, count: int) -> None:
+        """Wait until so many programs have started."""
+        until(lambda: len(self.starts()) >= count, why=f"{count} launches")
 
     def rows(self) -> list[dict[str, Any]]:
         """The ledger's rows, read behind everybody's back."""

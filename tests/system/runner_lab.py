@@ -96,8 +96,8 @@ class Attempt:
             if name.isdigit():
                 try:
                     environ = Path(f"/proc/{name}/environ").read_bytes()
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
+                except (FileNotFoundError, ProcessLookupError, PermissionError):
+                    continue  # gone, or (pid 1 of some machines) closed even to root, and none of ours
                 if self.mark.encode() in environ and exists(int(name)):
                     found.append(int(name))
         return found

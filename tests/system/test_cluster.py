@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from system.cluster import Cluster, cluster_of, fire_time, until
+from system.cluster import Cluster, cluster_of, fire_time
+from system.processes import until
 
 
 def nominal_times(cluster: Cluster, job: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""What a job file and people ask for, kept by a real cluster: overlap, retry, cancel, revoke, resolve, drain, misfire."""
+"""What job files and people ask for, kept by a real cluster: overlap, retry, cancel, resolve, drain, misfire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from system.cluster import CallError, Cluster, Node, cluster_of, exists, fire_time, locked, until
+from system.cluster import CallError, Cluster, Node, cluster_of, fire_time, locked
+from system.processes import exists, until
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +157,7 @@ def test_drain(shared: Cluster) -> None:
     shared.job("anywhere", "sleep", 0, overlap="allow")
     shared.job("staying", "until", shared.go("staying"))
     reload(shared)
-    one, two, three = shared.nodes
+    one = shared.nodes[0]
     run = trigger(one, "staying")
     busy = shared.owner(run)
     free = shared.others(busy)
@@ -223,7 +224,9 @@ def test_a_revoked_run_never_starts_not_even_on_a_node_that_was_away() -> None:
         away.start()
         assert away.call("run.trigger", job="asked", id="never")["state"] == "revoked"
         after = fire_time(upcoming)
-        until(lambda: [e for e in cluster.starts() if fire_time(e.run) > after], why="a fire time after the revoked one")
+        until(
+            lambda: [e for e in cluster.starts() if fire_time(e.run) > after], why="a fire time after the revoked one"
+        )
         assert cluster.row(upcoming)["state"] == "revoked"
         assert "revoked" in away.why(upcoming)
         assert not cluster.starts(upcoming)

@@ -1,4 +1,4 @@
-"""Daemons, runners and whole nodes die; each run is still launched as often as its job allows, and never twice at a time."""
+"""Daemons, runners and whole nodes die; each run is launched as often as its job allows, and never twice at a time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from system.cluster import CallError, Cluster, Node, boottime, cluster_of, exists, until
+from system.cluster import CallError, Cluster, Node, cluster_of
+from system.processes import boottime, exists, until
 
 from coordd.adapters import journal
 from coordd.core.journal_line import decode_line
@@ -19,6 +20,8 @@ from coordd.core.state import merge
 
 IDS = 300
 STORM_LIMIT_S = 240.0  # 300 runs on two cores that others use too
+
+Ask = tuple[str, str, dict[str, str]]  # job, id, args
 
 TERMINAL = {"success", "failure", "revoked", "rejected", "missed", "lost"}
 
@@ -29,7 +32,7 @@ TERMINAL = {"success", "failure", "revoked", "rejected", "missed", "lost"}
 class Client(threading.Thread):
     """Triggers every run on one node, until that node has accepted each; the node may go away meanwhile."""
 
-    def __init__(self, node: Node, runs: Iterable[tuple[str, str, dict[str, str]]], stop: threading.Event) -> None:
+    def __init__(self, node: Node, runs: list[Ask], stop: threading.Event) -> None:
         super().__init__(name=f"client of {node.name}")
         self.node = node
         self.waiting = list(runs)
@@ -55,10 +58,10 @@ class Client(threading.Thread):
             self.failure = exc
 
 
-def wait_for_the_end(cluster: Cluster, count: int, open_states: frozenset[str] = frozenset()) -> list[dict[str, object]]:
+def wait_for_the_end(cluster: Cluster, count: int, open_states: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
     """Wait until so many runs are there and over; their rows."""
 
-    def look() -> list[dict[str, object]]:
+    def look() -> list[dict[str, Any]]:
         rows = cluster.rows()
         over = [row for row in rows if row["state"] in TERMINAL | open_states]
         return rows if len(rows) == len(over) == count else []
@@ -72,7 +75,9 @@ def check_journals(cluster: Cluster) -> int:
     count = 0
     for node in cluster.nodes:
         directory = node.state_dir / "journal"
-        lines = [line for path in sorted(directory.glob("*.jsonl")) for line in path.read_bytes().splitlines(keepends=True)]
+        lines = [
+            line for path in sorted(directory.glob("*.jsonl")) for line in path.read_bytes().splitlines(keepends=True)
+        ]
         assert all(line.endswith(b"\n") and decode_line(line) is not None for line in lines), node.name
         count += len(lines)
     return count
@@ -83,14 +88,16 @@ def untold(cluster: Cluster) -> list[tuple[str, str, str]]:
     events = [event for node in cluster.nodes for event in journal.read(str(node.state_dir / "journal"))]
     told = {state.fields["run"]: state.state for state in merge(events).values()}
     rows = [row for row in cluster.rows() if row["state"] in TERMINAL]
-    return [(row["run"], row["state"], told.get(row["run"], "")) for row in rows if told.get(row["run"]) != row["state"]]
+    return [
+        (row["run"], row["state"], told.get(row["run"], "")) for row in rows if told.get(row["run"]) != row["state"]
+    ]
 
 
 def test_daemons_are_killed_while_300_runs_are_triggered_everywhere() -> None:
     with cluster_of(3, lease=12.0) as cluster:
         cluster.job("storm", "sleep", "{seconds}", overlap="allow", params={"seconds": "0.2"})
         cluster.start()
-        runs = [("storm", str(number), {}) for number in range(IDS)]
+        runs: list[Ask] = [("storm", str(number), {}) for number in range(IDS)]
         stop = threading.Event()
         clients = [Client(node, runs, stop) for node in cluster.nodes]
         for client in clients:
@@ -99,8 +106,7 @@ def test_daemons_are_killed_while_300_runs_are_triggered_everywhere() -> None:
         try:
             while any(client.is_alive() for client in clients) or kills < 6:
                 node = cluster.nodes[kills % 3]
-                seen = len(cluster.starts())
-                until(lambda: len(cluster.starts()) >= min(IDS, seen + 10))
+                cluster.launched(min(IDS, len(cluster.starts()) + 10))
                 node.kill()
                 kills += 1
                 node.start()
@@ -127,12 +133,12 @@ def test_a_nodes_whole_family_is_killed_again_and_again() -> None:
         victim, *steady = cluster.nodes
         for node in steady:
             node.budget = 10  # so that the victim has most of the runs, whenever it is there
-        many = {"overlap": "allow", "params": {"seconds": "1"}}
+        many: dict[str, Any] = {"overlap": "allow", "params": {"seconds": "1"}}
         cluster.job("held", "sleep", "{seconds}", on_lost="hold", **many)
         cluster.job("again", "sleep", "{seconds}", retry={"relaunches": 50}, **many)
         cluster.start()
         chance = random.Random(1)
-        runs = [
+        runs: list[Ask] = [
             (("held", "again")[number % 2], str(number), {"seconds": f"{chance.uniform(2.0, 8.0):.2f}"})
             for number in range(IDS)
         ]
