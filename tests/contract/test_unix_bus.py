@@ -315,16 +315,18 @@ class TestUnixBus:
                 a.send("b.2", b"x" * size)
 
     def test_the_newest_messages_wait_for_a_hung_node(self, lab: UnixLab) -> None:
+        count = 2 * unix_peer.WAITING_LENGTH_MAX
+
         async def main() -> None:
             a, b = lab.bus("a.1"), lab.bus("hung.2")
             async with receiving(a):
-                for n in range(1000):
+                for n in range(count):
                     a.publish(b"%d" % n)
                 async with receiving(b) as (heard_b,):
-                    await until(lambda: b"999" in heard_b.messages)
-            newest = [b"%d" % n for n in range(1000 - unix_peer.WAITING_LENGTH_MAX, 1000)]
+                    await until(lambda: b"%d" % (count - 1) in heard_b.messages)
+            newest = [b"%d" % n for n in range(count - unix_peer.WAITING_LENGTH_MAX, count)]
             assert heard_b.messages[-unix_peer.WAITING_LENGTH_MAX :] == newest
-            assert a.statistics()["dropped"] == 1000 - len(heard_b.messages)
+            assert a.statistics()["dropped"] == count - len(heard_b.messages)
 
         run(main)
 
