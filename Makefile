@@ -30,8 +30,8 @@ bench: $(READY) ## the benchmarks, as a table and as JSON
 	@$(PY) tests/bench/run.py $(ARGS)
 
 check: $(READY) ## format, lint and types
-	@$(VENV)/bin/ruff format --check coordd tests deploy
-	@$(VENV)/bin/ruff check coordd tests deploy
+	@$(VENV)/bin/ruff format --check coordd tests deploy docs
+	@$(VENV)/bin/ruff check coordd tests deploy docs
 	@$(VENV)/bin/mypy
 
 sim: $(READY) ## the simulator: SEEDS=2000, or SEED=7 for the transcript of one world

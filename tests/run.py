@@ -69,7 +69,7 @@ def check() -> int:
     """What `make check` does."""
     code = 0
     for command in (["ruff", "format", "--check", "-q"], ["ruff", "check", "-q"], ["mypy"]):
-        places = [] if command[0] == "mypy" else ["coordd", "tests", "deploy"]
+        places = [] if command[0] == "mypy" else ["coordd", "tests", "deploy", "docs"]
         code = subprocess.call([BIN / command[0], *command[1:], *places], cwd=ROOT) or code
     return code
 

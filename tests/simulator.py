@@ -401,9 +401,10 @@ class World:
         if "ledger_down" in self.faults:
             for _ in range(rng.choice((1, 2))):
                 self.at(rng.uniform(3, CHAOS_S), self._ledger_fault, "ledger_down", rng.uniform(0.5, 15))
+        back = 5.0 if self.forgets else -5.0  # S3 leans on a clock that does not go back then
         if "ledger_step" in self.faults:
             for _ in range(rng.choice((1, 2))):
-                self.at(rng.uniform(3, CHAOS_S), self._ledger_fault, "ledger_step", rng.choice((5.0 if self.forgets else -5.0, 5.0, 12.0, 20.0)))
+                self.at(rng.uniform(3, CHAOS_S), self._ledger_fault, "ledger_step", rng.choice((back, 5.0, 12.0, 20.0)))
         if self.forgets:
             self.at(rng.uniform(8, CHAOS_S), self._ledger_fault, "ledger_forgets", rng.uniform(0.0, 1.5))
 

@@ -111,15 +111,17 @@ class Runners:
         """Listen for pokes, and look by itself now and then."""
         sock = self._bind()
         try:
+            look_at = 0.0
             while True:
-                with trio.move_on_after(LOOK_S):
+                with trio.move_on_at(look_at):
                     await trio.lowlevel.wait_readable(sock)
                     for directory in self._pokes(sock):
                         runner = self.runners.get(directory)
                         if runner is not None:
                             self._take_in(runner)
-                    continue
-                self._look()
+                if trio.current_time() >= look_at:  # also while pokes come all the time
+                    self._look()
+                    look_at = trio.current_time() + LOOK_S
         finally:
             sock.close()
 

@@ -51,7 +51,7 @@ def receiving(*buses: Bus) -> AbstractAsyncContextManager[list[Heard]]:
 async def until(true: Callable[[], object]) -> None:
     """Wait for something to become true; fails the test after a while."""
     with trio.fail_after(DEADLINE_S):
-        while not true():  # noqa: ASYNC110  # what is waited for sets no event
+        while not true():  # what is waited for sets no event
             await trio.sleep(0.001)
 
 

@@ -135,7 +135,7 @@ def test_a_reload_is_all_or_nothing() -> None:
         path = cluster.jobs_dir / "two.toml"
         good = path.read_text()
         config = node.config_path.read_text()
-        cluster.job("one", "sleep", 0, description="second")
+        cluster.job("one", "sleep", 0.01, description="second")
         for harm, said in (
             ("broken", "is not TOML"),
             ("dangling", "cannot be read"),
