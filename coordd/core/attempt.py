@@ -49,7 +49,8 @@ QUESTIONS: "dict[str, str]" = {
 KILL_PART = 0.3
 WATCHER_PART = 0.2
 
-# An unanswered gate or report is asked again this soon.
+# What was not answered is asked again, at the soonest so long after it was asked: one that ran into the ledger's
+# timeout at once, since every second counts then.
 ASK_AGAIN_S = 0.2
 
 # No renewal begins this shortly before the fire time: its answer would hold the gate up.
@@ -103,8 +104,8 @@ class Attempt:
     """One attempt, as its runner sees it."""
 
     __slots__ = (
-        "actions", "ask_at", "asked_at", "deadline", "ended_by", "exit_code", "final", "kill_at", "outcome",
-        "phase", "reason", "renew_at", "renewing", "reported_since", "started_at", "terms",
+        "actions", "ask_at", "asked_at", "deadline", "ended_by", "exit_code", "final", "hurried", "kill_at",
+        "outcome", "phase", "reason", "renew_at", "renewing", "reported_since", "started_at", "terms",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, *, wait_s: float, now: float) -> None:
@@ -116,6 +117,7 @@ class Attempt:
         self.renew_at = now + terms.renew_interval_s  # while it waits for the gate
         self.asked_at = 0.0
         self.renewing = False  # a question is out, and has not been answered
+        self.hurried = False  # there was news while a renewal was out
         self.kill_at = float("inf")
         self.started_at = 0.0
         self.exit_code: int | None = None
@@ -209,6 +211,7 @@ class Attempt:
         """There is news for the ledger: renew now rather than later."""
         if self.phase == RUNNING:
             self.ask_at = now
+            self.hurried = self.renewing
 
     def cancel(self, reason: str, *, now: float) -> None:
         """A person, the ledger or a newer run wants it ended."""
@@ -249,9 +252,10 @@ class Attempt:
 
     def _waiting_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
         """The lease is renewed while the gate is far: claims are made ahead, and clocks differ."""
-        self.renew_at = now + (self.terms.renew_interval_s if answer else ASK_AGAIN_S)
         if answer is None:
+            self.renew_at = max(now, sent_at + ASK_AGAIN_S)
             return
+        self.renew_at = now + self.terms.renew_interval_s
         if answer.word == LOST:
             self._done()
         elif answer.word == CANCEL:
@@ -261,7 +265,7 @@ class Attempt:
 
     def _gate_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
         if answer is None:
-            self.ask_at = now + ASK_AGAIN_S
+            self.ask_at = max(now, sent_at + ASK_AGAIN_S)
         elif answer.word == EARLY:
             self._move(WAITING)  # our wall clock runs ahead of the ledger's
             self.ask_at = now + answer.in_s
@@ -311,7 +315,9 @@ class Attempt:
             self._ask(ASK_RENEW, now)
 
     def _renew_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
-        self.ask_at = max(now, sent_at + self.terms.renew_interval_s) if answer else now + ASK_AGAIN_S
+        self.ask_at = max(now, sent_at + (self.terms.renew_interval_s if answer else ASK_AGAIN_S))
+        if self.hurried:
+            self.ask_at, self.hurried = now, False
         if answer is None:
             return
         if answer.word == LOST:

@@ -168,6 +168,8 @@ class Pursuits:
             return ctx.impaired
         if job.name in ctx.launch_problems:
             return ctx.launch_problems[job.name]
+        if action.run in self.running:
+            return "an attempt of it still lives here"  # it ends, or is ended; a machine that was frozen needs a moment
         if not self._budget_left(job):
             return "no budget"
         return ""
@@ -192,11 +194,12 @@ class Pursuits:
 
     def run_ended(self, job: str, now: Now) -> None:
         """A run of a job is over: the one that is first in its queue need not wait for its next look."""
-        queued = [p for p in self.pursuits.values() if p.phase == DUE and p.limited and p.action.job == job]
+        queued = [p for p in self.pursuits.values() if p.limited and p.phase in (DUE, CLAIMING) and p.action.job == job]
         if queued:
             first = min(queued, key=lambda p: (p.action.fire_at, p.action.run))
             first.backoff_s = BACKOFF_MIN_S  # the end may be told before the ledger has it: then soon again
-            self._again(first, (1 + (first.rank or 0)) * self._ctx.stagger_s, first.why, now)
+            if first.phase == DUE:
+                self._again(first, (1 + (first.rank or 0)) * self._ctx.stagger_s, first.why, now)
 
     def slot_freed(self, now: Now) -> None:
         """A run has ended here: the next one that only waited for the budget."""

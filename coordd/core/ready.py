@@ -55,13 +55,6 @@ class Notice(NamedTuple):
     fields: dict[str, Any]
 
 
-class Request(NamedTuple):
-    """A trigger that was accepted. While the ledger is away it is kept on this node's disk."""
-
-    of: Registration
-    reply_id: int
-
-
 class Elected(NamedTuple):
     """This node is first in an election whose topic a handler was registered for."""
 

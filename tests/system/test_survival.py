@@ -216,6 +216,8 @@ def takeover_times(cluster: Cluster, cuts: list[float]) -> list[float]:
 
 # ---- a daemon comes back
 
+ENDS = {"success": "succeeded", "failure": "failed"}
+
 
 @pytest.mark.parametrize(("ending", "code", "state", "said"), [
     ("exit", 0, "success", 0), ("exit", 7, "failure", 7), ("signal", 15, "failure", -15),
@@ -246,6 +248,8 @@ def test_a_daemon_finds_its_run_again_and_tells_its_true_end(
         until(lambda: node.status()["runs"]["active"] == 0)
         until(lambda: not list((node.runtime_dir / "runs").iterdir()), why="nothing is left of it on the disk")
         assert check_journals(cluster) > 3
+        told = [event for event in journal.read(str(node.state_dir / "journal")) if event.get("run") == run]
+        assert [event.get("exit_code") for event in told if event["type"] == f"task-{ENDS[state]}"] == [said]
 
 
 # ---- runners

@@ -1,0 +1,653 @@
+"""One node, input by input: what it says, asks and starts, and what it leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+from small_cluster import MONO, SETTINGS, Cluster, Lone, asked_for, job, open_answer, open_run
+
+from coordd.core import node as nodes, wire
+from coordd.core.clock import CLOCK_JUMP_MAX
+from coordd.core.context import Settings
+from coordd.core.events import (
+    MESSAGE_BYTES_MAX,
+    PROTOCOL_MAJOR,
+    Action,
+    Candidacy,
+    ControlCancel,
+    ControlRevoke,
+    Event,
+    Packet,
+    Task,
+    TaskReceived,
+    TaskSucceeded,
+    WorkerElect,
+    WorkerElectAck,
+    WorkerHeartbeat,
+    WorkerHello,
+    WorkerHelloReply,
+    WorkerOffline,
+    WorkerOnline,
+    event_type,
+)
+from coordd.core.ready import Launch
+from coordd.core.rows import CONFLICT, EXISTS, GRANTED, OK, STARTED, UNAVAILABLE, Answer
+
+LAUNCH = Launch("sales#1", "sales", 0, 7, "nonce", 0.0, "{}", MONO + 58.0, 60.0)
+STANDS = Candidacy(0, 5, "b.1")
+
+
+def types(events: list[Event]) -> list[str]:
+    return [event_type(event) for event in events]
+
+
+def elect(run: str = "sales#1", sender: str = "b.1", view: tuple[str, ...] = ("a.1", "b.1")) -> WorkerElect:
+    action = Action("sales", run, digest="d1")
+    return WorkerElect(id=f"{run}/0", topic="command", candidacy=Candidacy(0, 5, sender), view=view, action=action)
+
+
+# ---- mingle
+
+
+def test_a_node_that_is_alone_is_ready_at_once() -> None:
+    lone = Lone(job())
+
+    lone.do(lone.node.start, ())
+
+    assert lone.node.ctx.state == "ready"
+    assert types(lone.said) == ["worker-hello", "worker-online"]
+    assert [request.op for request in lone.asked] == ["open"]  # the sweep that begins everything
+
+
+def test_it_mingles_until_everybody_that_the_transport_knows_has_answered() -> None:
+    lone = Lone(job())
+    lone.do(lone.node.start, ("b.1", "c.1"))
+    lone.hear("b.1", WorkerHelloReply(to="a.1", state="ready"))
+    assert lone.node.ctx.state == "mingling"
+
+    lone.hear("c.1", WorkerHelloReply(to="a.1", state="ready"))
+
+    assert lone.node.ctx.state == "ready"
+
+
+def test_who_dies_while_we_mingle_is_not_waited_for() -> None:
+    lone = Lone(job())
+    lone.do(lone.node.start, ("b.1",))
+
+    lone.do(lone.node.peer_dead, "b.1")
+
+    assert lone.node.ctx.state == "ready"
+
+
+@pytest.mark.parametrize("peers", [("b.1",), None], ids=["a silent peer", "a transport that cannot tell"])
+def test_mingling_ends_with_its_timeout(peers: tuple[str, ...] | None) -> None:
+    lone = Lone(job())
+    lone.do(lone.node.start, peers)
+
+    lone.wait(SETTINGS.mingle_timeout_s - 0.01)
+    assert lone.node.ctx.state == "mingling"
+    lone.wait(0.02)
+
+    assert lone.node.ctx.state == "ready"
+
+
+def test_without_mingling_it_is_ready_at_once() -> None:
+    lone = Lone(job(), settings=Settings(mingle=False))
+
+    lone.do(lone.node.start, ("b.1",))
+
+    assert types(lone.said) == ["worker-online"]
+
+
+def test_a_hello_reply_brings_the_clock_and_the_tokens() -> None:
+    lone = Lone(job())
+    lone.do(lone.node.start, ("b.1",))
+
+    lone.hear("b.1", WorkerHelloReply(to="a.1", state="ready", tokens={"sales": 41}), clock=900)
+
+    assert lone.node.ctx.clock.value > 900
+    assert lone.node.ctx.tokens == {"sales": 41}
+
+
+def test_a_hello_is_answered_in_as_many_letters_as_the_tokens_take() -> None:
+    lone = Lone(job()).ready()
+    names = [f"{'job' * 20}-{number:04}" for number in range(2 * nodes.REPLY_TOKENS_MAX + 1)]  # as long as may be
+    for name in names:
+        lone.node.ctx.saw_token(name, 2**52)
+
+    lone.hear("b.1", WorkerHello())
+
+    replies = [event for to, event in lone.letters if to == "b.1" and isinstance(event, WorkerHelloReply)]
+    assert [len(reply.tokens) for reply in replies] == [nodes.REPLY_TOKENS_MAX, nodes.REPLY_TOKENS_MAX, 1]
+    assert sorted(name for reply in replies for name in reply.tokens) == sorted(names)
+    for reply in replies:
+        packet = Packet(PROTOCOL_MAJOR, "default", "a", 1, "1-a", 0, 0, [reply])
+        assert len(wire.encode(packet)) < MESSAGE_BYTES_MAX
+
+
+def test_when_the_bus_is_back_the_node_says_hello_again() -> None:
+    lone = Lone(job()).ready()
+
+    lone.do(lone.node.bus_changed, False)
+    assert lone.said == []
+    lone.do(lone.node.bus_changed, True)
+
+    assert types(lone.said) == ["worker-hello"]
+
+
+# ---- another node of our name
+
+
+def test_a_newcomer_yields_to_the_live_node_of_its_name() -> None:
+    lone = Lone(job())
+    lone.do(lone.node.start, ("a.9",))
+
+    lone.hear("a.9", WorkerHelloReply(to="a.1", state="ready"), incarnation="1-0")
+
+    assert "another live node is named 'a' (pid 9)" in lone.fatal
+    lone.wait(10.0)
+    assert lone.node.ctx.state == "stopping"  # it takes no further part
+    assert "worker-online" not in types(lone.said)
+
+
+def test_the_live_node_answers_the_newcomer_and_goes_on() -> None:
+    lone = Lone(job()).ready()
+
+    lone.hear("a.9", WorkerHello(), incarnation="2-z")
+
+    assert [(to, event_type(event)) for to, event in lone.letters] == [("a.9", "worker-hello-reply")]
+    assert (lone.node.ctx.state, lone.fatal) == ("ready", "")
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [("1-aa", "1-bb"), ("2-aa", "1-bb"), ("9-aa", "10-bb"), ("3-aa", "3-ab")])
+def test_of_two_that_start_at_once_exactly_one_yields(mine: str, theirs: str) -> None:
+    yields = []
+    for own, other in ((mine, theirs), (theirs, mine)):
+        lone = Lone(job())
+        lone.node.ctx.incarnation = own
+        lone.do(lone.node.start, ("a.9",))
+        lone.hear("a.9", WorkerHello(state="mingling"), incarnation=other)
+        yields.append(bool(lone.fatal))
+
+    assert sorted(yields) == [False, True]
+
+
+def test_the_late_hello_of_a_predecessor_stops_nobody() -> None:
+    lone = Lone(job())
+    lone.node.ctx.incarnation = "10-aa"  # the tenth boot; as text it would be below the ninth
+    lone.do(lone.node.start, ("b.1",))
+
+    lone.hear("a.7", WorkerHello(state="mingling"), incarnation="9-ff")
+    lone.hear("a.7", WorkerOffline(), incarnation="9-ff")
+
+    assert (lone.node.ctx.state, lone.fatal) == ("mingling", "")
+
+
+def test_our_own_echo_and_another_cluster_are_nobody() -> None:
+    lone = Lone(job())
+    lone.do(lone.node.start, ("b.1",))
+
+    lone.hear("a.1", WorkerHello(), incarnation="1-a")
+    lone.hear("a.9", WorkerHello(), incarnation="9-z", cluster="elsewhere")
+    lone.hear("b.1", WorkerHello(), cluster="elsewhere")
+
+    assert (lone.fatal, lone.letters, lone.node.ctx.membership.members) == ("", [], {})
+
+
+# ---- the logical clock
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        elect(), WorkerElectAck(id="sales#1/0", candidacy=STANDS), WorkerHeartbeat(), WorkerOnline(), WorkerOffline(),
+        WorkerHello(), WorkerHelloReply(to="a.1"), TaskReceived(uuid="u", run="sales#1", name="sales"),
+        TaskSucceeded(uuid="u", run="sales#1", name="sales"), ControlCancel(run="sales#1"),
+        ControlRevoke(run="sales#1"),
+    ],
+    ids=event_type,
+)  # fmt: skip
+def test_every_message_moves_the_clock(event: Event) -> None:
+    lone = Lone(job()).ready()
+    event.clock = 500
+
+    lone.hear("b.1", event)
+
+    assert lone.node.ctx.clock.value > 500
+
+
+def test_what_is_said_is_stamped_in_order_and_above_what_was_heard() -> None:
+    lone = Lone(job()).ready()
+
+    lone.hear("b.1", elect(), clock=500)
+    lone.wait(SETTINGS.heartbeat_interval_s)
+
+    clocks = [event.clock for event in lone.said]
+    assert clocks == sorted(set(clocks))
+    assert clocks[0] > 500
+
+
+def test_an_absurd_clock_is_refused_and_what_came_with_it_is_not_done() -> None:
+    lone = Lone(job()).ready()
+    before = lone.node.ctx.clock.value
+
+    for number in range(1, 10):
+        lone.hear("b.1", elect(f"sales#{number}"), clock=before + CLOCK_JUMP_MAX + 1000)
+
+    assert lone.node.ctx.clock.value == before
+    assert lone.heard_said("worker-elect-ack") == []
+    refused = [notice.fields["count"] for notice in lone.notices if notice.event == "clock.jump_refused"]
+    assert refused == [1, 2, 4, 8]  # a flood is no log
+
+
+def test_a_mark_is_handed_out_before_any_stamp_that_it_covers() -> None:
+    lone = Lone(job())
+
+    lone.node.start((), lone.now)
+    first = lone.node.ready()
+
+    assert first.clock_mark is not None
+    assert first.clock_mark > max(event.clock for event in first.messages)
+
+
+# ---- elections (the rest is in test_ballots.py)
+
+
+def test_a_node_that_has_not_mingled_abstains() -> None:
+    lone = Lone(job())
+    lone.do(lone.node.start, ("b.1",))
+    lone.forget()
+
+    lone.hear("b.1", elect())
+
+    (ack,) = lone.heard_said("worker-elect-ack")
+    assert isinstance(ack, WorkerElectAck)
+    assert ack.candidacy.abstains == "not mingled"
+
+
+@pytest.mark.parametrize(("clock", "elected"), [(100, ["drill-1"]), (1, [])], ids=["first", "second"])
+def test_the_handler_of_a_topic_acts_where_the_node_is_first(clock: int, elected: list[str]) -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.node.topics.add("drill")
+
+    lone.do(lone.node.open_election, "drill-1", "drill", None)
+    lone.hear("b.1", WorkerElectAck(id="drill-1", candidacy=Candidacy(0, clock, "b.1")))
+
+    assert lone.elected == elected
+
+
+def test_the_elected_is_told_so_once() -> None:
+    lone = Lone(job()).ready()
+    lone.node.topics.add("drill")
+
+    lone.do(lone.node.open_election, "drill-1", "drill", None)
+    lone.do(lone.node.open_election, "drill-1", "drill", None)
+
+    assert lone.elected == ["drill-1"]
+
+
+# ---- triggers
+
+
+def test_a_trigger_is_answered_when_the_ledger_has_it_and_before_the_election() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.do(lone.node.trigger, asked_for(), 3)
+    assert (lone.replies, lone.said) == ([], [])
+
+    lone.answer("register", Answer(OK, state="pending"))
+
+    assert [(reply.id, reply.kind, reply.result["durable"]) for reply in lone.replies] == [(3, "", "ledger")]
+    assert types(lone.said) == ["task-sent", "worker-elect"]
+
+
+def test_with_the_ledger_away_a_trigger_is_kept_here_and_offered_again() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.trigger, asked_for(), 3)
+
+    lone.answer("register", Answer(UNAVAILABLE))
+    assert [of.run for of in lone.kept] == ["sales#1"]
+    assert [(reply.kind, reply.result["durable"]) for reply in lone.replies] == [("", "node")]
+    lone.wait(nodes.REGISTER_AGAIN_S)
+    lone.answer("register", Answer(UNAVAILABLE))
+    lone.wait(nodes.REGISTER_AGAIN_S)
+    lone.answer("register", Answer(OK, state="pending"))
+
+    assert len(lone.replies) == 1  # the caller was answered once
+    assert lone.node.requests == {}
+    assert [request.args[0].attempt for request in lone.questions("claim")] == [0]
+
+
+def test_a_trigger_says_how_old_it_is() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.trigger, asked_for(), 3)
+    assert lone.questions("register")[0].args[0].age_s == 0.0
+
+    lone.answer("register", Answer(UNAVAILABLE))
+    lone.wait(nodes.REGISTER_AGAIN_S)
+
+    assert lone.questions("register")[0].args[0].age_s == pytest.approx(nodes.REGISTER_AGAIN_S)
+
+
+def test_the_same_id_with_other_arguments_is_an_error_also_while_the_ledger_is_away() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.trigger, asked_for(args='{"day":"1"}'), 1)
+    lone.answer("register", Answer(UNAVAILABLE))
+
+    lone.do(lone.node.trigger, asked_for(args='{"day":"2"}'), 2)
+    lone.do(lone.node.trigger, asked_for(args='{"day":"1"}'), 3)
+    lone.answer("register", Answer(UNAVAILABLE))
+
+    assert [(reply.id, reply.kind) for reply in lone.replies] == [(1, ""), (2, "conflict"), (3, "")]
+    assert lone.node.requests["sales#1"].args == '{"day":"1"}'
+
+
+def test_the_ledgers_conflict_is_the_callers_error() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.trigger, asked_for(), 3)
+
+    ready = lone.answer("register", Answer(CONFLICT, state="success"))
+
+    assert [reply.kind for reply in lone.replies] == ["conflict"]
+    assert ready.requests_done == ["sales#1"]
+    assert lone.questions("claim") == []
+
+
+def test_a_trigger_that_exists_is_the_same_run() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.trigger, asked_for(), 3)
+
+    lone.answer("register", Answer(EXISTS, state="success"))
+
+    assert [(reply.kind, reply.result["state"]) for reply in lone.replies] == [("", "success")]
+    assert (lone.said, lone.node.pursuits.pursuits) == ([], {})
+
+
+def test_two_nodes_asked_for_the_same_id_at_once_make_one_run() -> None:
+    cluster = Cluster("a", "b", jobs=[job()])
+    for name in ("a", "b"):
+        shell = cluster.shells[name]
+        shell.do(shell.node.trigger, asked_for(), 1)
+
+    cluster.wait(10.0)
+
+    assert len(cluster.launches("sales#1")) == 1
+    assert [len(shell.replies) for shell in cluster.shells.values()] == [1, 1]
+
+
+def test_only_so_many_triggers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "REQUESTS_MAX", 1)
+    lone = Lone(job()).ready()
+
+    lone.do(lone.node.trigger, asked_for("sales#1"), 1)
+    lone.do(lone.node.trigger, asked_for("sales#2"), 2)
+
+    assert [(reply.id, reply.kind) for reply in lone.replies] == [(2, "try_later")]
+    assert list(lone.node.requests) == ["sales#1"]
+
+
+def test_a_request_that_an_earlier_daemon_kept_is_offered_and_nobody_is_answered() -> None:
+    lone = Lone(job()).ready()
+
+    lone.do(lone.node.recover_request, asked_for())
+    lone.answer("register", Answer(CONFLICT, state="success"))
+
+    assert lone.replies == []
+    assert [notice.event for notice in lone.notices] == ["request.dropped"]
+
+
+# ---- the sweep
+
+
+def test_a_node_sweeps_every_renew_interval() -> None:
+    lone = Lone(job()).ready()
+
+    for count in (1, 2, 3):
+        lone.wait(SETTINGS.renew_interval_s)
+        lone.answer("open", open_answer())
+        assert len(lone.asked) == count
+
+
+def test_one_sweep_is_out_at_a_time_and_what_changed_meanwhile_brings_another() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.look_again)
+
+    lone.do(lone.node.look_again)
+    assert len(lone.questions("open")) == 1
+    lone.answer("open", open_answer())
+    assert lone.questions("open") == []
+    lone.wait(nodes.SWEEP_APART_S)
+
+    assert len(lone.questions("open")) == 1
+
+
+def test_many_hints_make_one_sweep() -> None:
+    lone = Lone(job()).ready()
+
+    for number in range(50):
+        lone.hear("b.1", TaskSucceeded(uuid="u", run=f"sales#{number}", name="sales"))
+        lone.hear("b.1", ControlRevoke(run=f"sales#{number}"))
+    lone.wait(nodes.SWEEP_APART_S)
+
+    assert [request.op for request in lone.asked] == ["open"]
+    assert len(lone.node.ctx.timers) < 10
+
+
+def test_an_outage_of_the_ledger_is_noted_once_and_so_is_its_end() -> None:
+    lone = Lone(job()).ready()
+    for answer in (Answer(UNAVAILABLE), Answer(UNAVAILABLE), open_answer(), open_answer()):
+        lone.wait(SETTINGS.renew_interval_s)
+        lone.answer("open", answer)
+
+    assert [notice.event for notice in lone.notices] == ["ledger.lost", "ledger.restored"]
+
+
+# ---- members
+
+
+def test_a_heartbeat_leaves_every_interval_also_while_draining() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.drain, True)
+    lone.forget()
+
+    lone.wait(3 * SETTINGS.heartbeat_interval_s)
+
+    assert [event.state for event in lone.said if isinstance(event, WorkerHeartbeat)] == ["draining"] * 3
+
+
+def test_a_silent_member_is_lost_and_heard_again_it_is_back() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+
+    lone.wait(3.1 * SETTINGS.heartbeat_interval_s)
+    lone.hear("b.1", TaskSucceeded(uuid="u"))
+
+    assert [notice.event for notice in lone.notices] == ["node.lost", "node.joined"]
+
+
+def test_a_member_with_other_jobs_is_noted_once_per_change() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+
+    for digest in ("other", "other", "third"):
+        lone.hear("b.1", WorkerHeartbeat(jobs_digest=digest))
+
+    assert [notice.fields["theirs"] for notice in lone.notices] == ["other", "third"]
+
+
+def test_a_restart_with_the_same_pid_is_a_new_member() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+
+    lone.hear("b.1", WorkerOnline(), incarnation="2-b")
+
+    assert [notice.event for notice in lone.notices] == ["node.lost", "node.joined"]
+    assert lone.node.ctx.membership.view() == ("a.1", "b.1")
+
+
+# ---- commands
+
+
+def test_a_cancellation_reaches_the_runner_where_it_is() -> None:
+    lone = Lone(job()).ready()
+    lone.node.runner_adopted("sales#1", "sales", 0, 7, waits=False)
+
+    lone.hear("b.1", ControlCancel(run="sales#1", reason="by ann"), ControlCancel(run="sales#2", reason="by ann"))
+
+    assert lone.cancels == [("sales#1", "by ann")]
+
+
+def test_a_cancellation_that_is_hurried_goes_everywhere() -> None:
+    lone = Lone(job()).ready()
+
+    lone.do(lone.node.hurry_cancel, "sales#1", "by ann")
+
+    assert lone.cancels == [("sales#1", "by ann")]
+    assert types(lone.said) == types(lone.journal) == ["control-cancel"]
+
+
+def test_a_draining_node_abstains_and_a_resumed_one_stands() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.do(lone.node.drain, True)
+    lone.do(lone.node.drain, True)
+    lone.hear("b.1", elect("sales#1"))
+    lone.do(lone.node.drain, False)
+    lone.hear("b.1", elect("sales#2"))
+
+    abstains = [event.candidacy.abstains for event in lone.said if isinstance(event, WorkerElectAck)]
+    assert abstains == ["draining", ""]
+    assert [event.state for event in lone.said if isinstance(event, WorkerHeartbeat)] == ["draining", "ready"]
+
+
+def test_a_stopping_node_says_good_bye_and_takes_no_part_any_more() -> None:
+    lone = Lone(job(every_s=60.0), peers=("b.1",)).ready()
+
+    ready = lone.do(lone.node.stop)
+    assert types(lone.said) == ["worker-offline"]
+    assert ready.journal_sync
+    lone.forget()
+    lone.hear("b.1", elect())
+    lone.do(lone.node.look_again)
+    lone.wait(120.0)
+
+    assert (lone.said, lone.asked) == ([], [])
+
+
+def test_a_node_that_stops_while_a_claim_is_out_elects_nobody() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.sweep(open_run("sales#1", due_in_s=2.0))
+    lone.do(lone.node.stop)
+    lone.forget()
+
+    lone.wait(30.0)
+
+    assert lone.said == []
+
+
+# ---- runners
+
+
+def test_a_granted_attempt_is_journalled_before_it_is_launched() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.trigger, asked_for(), 1)
+    lone.answer("register", Answer(OK, state="pending"))
+
+    ready = lone.answer("claim", Answer(GRANTED, token=7, left_s=60.0, args="{}"))
+
+    assert types(ready.journal) == ["task-received"]
+    assert ready.journal_sync
+    assert [launch.token for launch in ready.launches] == [7]
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [("success", "task-succeeded"), ("failure", "task-failed"), ("revoked", "task-revoked"), ("lost", "task-retried")],
+)
+def test_the_end_of_an_attempt_is_told_and_looked_after(state: str, said: str) -> None:
+    lone = Lone(job()).ready()
+    lone.node.runner_adopted("sales#1", "sales", 0, 7, waits=False)
+
+    ready = lone.do(lone.node.runner_ended, LAUNCH, state, 3, "why", "app-1", 1.5)
+
+    (event,) = ready.journal
+    assert isinstance(event, Task)
+    assert event_type(event) == said
+    assert (event.run, event.token, event.exit_code, event.application_id, event.runtime) == (
+        "sales#1", 7, 3, "app-1", 1.5,
+    )  # fmt: skip
+    assert ready.journal_sync
+    assert lone.node.pursuits.running == {}
+    lone.wait(nodes.SWEEP_APART_S)
+    assert len(lone.questions("open")) == 1
+
+
+def test_a_start_is_told() -> None:
+    lone = Lone(job()).ready()
+
+    lone.do(lone.node.runner_started, LAUNCH)
+
+    assert types(lone.said) == types(lone.journal) == ["task-started"]
+
+
+def test_a_runner_that_dies_without_a_word_is_not_spoken_for() -> None:
+    lone = Lone(job()).ready()
+    lone.node.runner_adopted("sales#1", "sales", 0, 7, waits=False)
+
+    lone.do(lone.node.runner_gone, LAUNCH)
+
+    assert (lone.said, lone.node.pursuits.running) == ([], {})
+
+
+def test_a_failed_launch_is_given_back_and_this_node_leaves_the_job_to_others() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.node.runner_adopted("sales#1", "sales", 0, 7, waits=False)
+
+    lone.do(lone.node.launch_failed, LAUNCH, "no space left")
+    assert [request.args for request in lone.questions("report")] == [
+        ("sales#1", 0, 7, "nonce", "retry", None, "no space left", "", False)
+    ]
+    lone.hear("b.1", elect("sales#2"))
+    lone.node.ctx.launch_problems = {}  # it was looked at again: there is space
+    lone.hear("b.1", elect("sales#3"))
+
+    abstains = [event.candidacy.abstains for event in lone.said if isinstance(event, WorkerElectAck)]
+    assert abstains == ["no space left", ""]
+
+
+# ---- a node that runs for months
+
+
+def test_a_job_that_is_changed_again_and_again_leaves_no_timers_behind() -> None:
+    lone = Lone(job(every_s=3600.0)).ready()
+
+    for number in range(50):
+        lone.do(lone.node.set_jobs, {"sales": job(every_s=3600.0, digest=f"d{number}")})
+        lone.sweep()
+        lone.wait(1.0)
+
+    assert len(lone.node.ctx.timers) < 20
+
+
+def test_a_busy_day_leaves_nothing_behind() -> None:
+    cluster = Cluster("a", "b", "c", jobs=[job("quick", every_s=10.0, overlap="allow")])
+
+    for _ in range(30):
+        cluster.wait(10.0)
+        for name, shell in cluster.shells.items():
+            for run in list(shell.renew_at):
+                cluster.end(name, run)
+    cluster.wait(10.0)
+
+    for shell in cluster.shells.values():
+        node = shell.node
+        open_now = {run for run in node.pursuits.pursuits if cluster.state(run) != "success"}
+        assert set(node.pursuits.pursuits) == open_now
+        assert len(node.pursuits.pursuits) <= 1
+        assert (node._asked, node.pursuits._asked, node.pursuits.claiming) == ({}, {}, 0)
+        assert len(node.ctx.timers) < 30
+        assert len(node.ballots.open_ids) <= 1
+    assert len(cluster.ledger.runs(state="success")) >= 29
+
+
+def test_a_row_that_is_started_elsewhere_is_watched_though_an_old_runner_of_it_lives_here() -> None:
+    lone = Lone(job()).ready()
+    lone.node.runner_adopted("sales#1", "sales", 0, 7, waits=False)
+
+    lone.sweep(open_run("sales#1", STARTED, attempt=1, token=9, node="b.1"))
+
+    assert lone.node.pursuits.pursuits["sales#1"].phase == "held"

@@ -1,0 +1,720 @@
+"""A run that this node is after: when it claims, what makes it wait, and what alone makes it stop."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from small_cluster import EPOCH, SETTINGS, Cluster, Lone, asked_for, job, open_answer, open_run
+
+from coordd.core import pursuit as pursuing
+from coordd.core.context import STAGGER_MIN_S
+from coordd.core.events import (
+    Action,
+    Candidacy,
+    Task,
+    TaskFailed,
+    TaskReceived,
+    TaskRetried,
+    TaskSucceeded,
+    WorkerElect,
+)
+from coordd.core.job import Job, Retry
+from coordd.core.pursuit import Pursuit
+from coordd.core.rows import (
+    DIFFERS,
+    EARLY,
+    FINISHED,
+    GRANTED,
+    HELD,
+    LIMITED,
+    LOST,
+    MISSED,
+    OK,
+    PENDING,
+    RECEIVED,
+    RECOVERING,
+    RETRY,
+    REVOKED,
+    RHO,
+    STARTED,
+    SUCCESS,
+    UNAVAILABLE,
+    UNKNOWN,
+    Answer,
+    Claim,
+    OpenRun,
+)
+
+RUN = "sales#1"
+RENEW_S = SETTINGS.renew_interval_s
+LEASE_S = 60.0
+
+
+def pursued(lone: Lone, run: str = RUN) -> Pursuit:
+    return lone.node.pursuits.pursuits[run]
+
+
+def claims(lone: Lone, run: str = RUN) -> list[Claim]:
+    """Every claim so far."""
+    return [request.args[0] for request in lone.asked if request.op == "claim" and request.args[0].of.run == run]
+
+
+def out(lone: Lone, run: str = RUN) -> bool:
+    """A claim waits for its answer."""
+    return any(request.args[0].of.run == run for request in lone.questions("claim"))
+
+
+def claiming(*jobs: Job) -> Lone:
+    """A node that is alone and has just asked for a triggered run."""
+    lone = Lone(*(jobs or (job(),))).ready()
+    lone.do(lone.node.trigger, asked_for(RUN, lone.node.ctx.jobs["sales"]), 1)
+    lone.answer("register", Answer(OK, state=PENDING))
+    return lone
+
+
+def granted(token: int = 7, left_s: float = LEASE_S, **fields: object) -> Answer:
+    return Answer(GRANTED, token=token, left_s=left_s, args="{}", **fields)  # type: ignore[arg-type]
+
+
+def started(
+    beat: int = 1, *, left_s: float = LEASE_S, attempt: int = 0, token: int = 7, state: str = STARTED
+) -> OpenRun:
+    """The row as the sweep shows it while b holds it."""
+    return open_run(RUN, state, attempt=attempt, token=token, nonce="theirs", node="b.1", beat=beat, left_s=left_s)
+
+
+def sweeps(lone: Lone, seconds: float, *rows: OpenRun) -> None:
+    """So long every sweep shows these rows."""
+    end = lone.now.mono + seconds
+    while lone.now.mono + RENEW_S <= end + 1e-6:
+        lone.wait(RENEW_S)
+        lone.sweep(*rows)
+
+
+def hears_an_elect(lone: Lone, run: str = RUN, attempt: int = 0, sender: str = "b.1", clock: int = 0) -> None:
+    action = Action("sales", run, attempt, digest="d1")
+    view = ("a.1", sender)
+    said = WorkerElect(
+        id=f"{run}/{attempt}", topic="command", candidacy=Candidacy(0, clock, sender), view=view, action=action
+    )
+    lone.hear(sender, said)
+
+
+def of_b(kind: type[Task], *, attempt: int = 0, token: int = 7, run: str = RUN, **fields: object) -> Task:
+    return kind(uuid="u", name="sales", run=run, attempt=attempt, token=token, nonce="theirs", node="b.1", **fields)  # type: ignore[arg-type]
+
+
+# ---- its turn
+
+
+def test_the_first_of_the_succession_claims_at_once() -> None:
+    assert len(claims(claiming())) == 1
+
+
+def test_the_second_claims_one_stagger_later() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    hears_an_elect(lone, clock=0)
+    assert pursued(lone).rank == 1
+    assert claims(lone) == []
+
+    lone.wait(lone.node.ctx.stagger_s)
+
+    assert len(claims(lone)) == 1
+
+
+def test_a_stagger_is_two_round_trips_of_the_ledger_as_measured() -> None:
+    lone = Lone(job()).ready()
+    assert lone.node.ctx.stagger_s == STAGGER_MIN_S
+
+    for _ in range(100):
+        lone.wait(RENEW_S)
+        sent_at = lone.now.mono
+        lone.pass_time(0.2)
+        lone.answer("open", open_answer(), sent_at=sent_at)
+
+    assert lone.node.ctx.stagger_s == pytest.approx(0.4, rel=0.05)
+
+
+def test_who_abstained_claims_too_once_the_others_have_had_their_turn() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.node.ctx.impaired = "the disk is full"
+    hears_an_elect(lone)
+    lone.node.ctx.impaired = ""
+
+    lone.wait(SETTINGS.election_timeout_s)
+    assert claims(lone) == []
+    lone.wait(2 * lone.node.ctx.stagger_s)
+
+    assert len(claims(lone)) == 1
+
+
+def test_who_cannot_take_it_looks_again_and_again() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.node.ctx.impaired = "the disk is full"
+    hears_an_elect(lone)
+
+    lone.wait(60.0)
+    assert claims(lone) == []
+    assert pursued(lone).why == "this node cannot take it: the disk is full"
+    lone.node.ctx.impaired = ""
+    lone.wait(SETTINGS.election_timeout_s)
+
+    assert len(claims(lone)) == 1
+
+
+# ---- what the ledger says
+
+
+@pytest.mark.parametrize("answer", [Answer(FINISHED, state=SUCCESS), Answer(FINISHED, state=MISSED), Answer(REVOKED)])
+def test_only_the_ledger_ends_a_pursuit(answer: Answer) -> None:
+    lone = claiming()
+
+    lone.answer("claim", answer)
+
+    assert RUN not in lone.node.pursuits.pursuits
+    assert [notice.event for notice in lone.notices] == (["run.not_launched"] if answer.state == MISSED else [])
+
+
+def test_an_unanswered_claim_is_repeated_with_the_same_nonce_and_growing_pauses() -> None:
+    lone = claiming()
+    asked_at = []
+    for _ in range(7):
+        asked_at.append(lone.now.mono)
+        lone.answer("claim", Answer(UNAVAILABLE))
+        while not out(lone):
+            lone.wait(0.25)
+
+    pauses = [later - earlier for earlier, later in pairwise(asked_at)]
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
+    assert len({claim.nonce for claim in claims(lone)}) == 1  # the grant may be there already, under this nonce
+
+
+@pytest.mark.parametrize(
+    ("answer", "after_s"),
+    [
+        (Answer(EARLY, in_s=4.0), 4.0),
+        (Answer(RECOVERING, left_s=30.0), 30.0),
+        (Answer(LIMITED, by="suspended", in_s=5.0), 5.0),
+        (Answer(LIMITED, by="overlap with sales#0", in_s=0.1), pursuing.BACKOFF_MIN_S),
+        (Answer(DIFFERS), pursuing.BACKOFF_MAX_S),
+    ],
+)
+def test_a_claim_that_is_put_off_is_made_again(answer: Answer, after_s: float) -> None:
+    lone = claiming()
+    lone.answer("claim", answer)
+
+    lone.wait(after_s - 0.01)
+    assert not out(lone)
+    lone.wait(0.02)
+
+    assert out(lone)
+
+
+def test_lost_means_the_next_attempt_when_it_is_due() -> None:
+    lone = claiming()
+
+    lone.answer("claim", Answer(LOST, attempt=1, in_s=30.0))
+    lone.wait(28.9)
+    assert not out(lone)
+    lone.wait(0.2)  # elected a second ahead
+
+    assert out(lone)
+    assert [claim.attempt for claim in claims(lone)] == [0, 1]
+    assert claims(lone)[0].nonce != claims(lone)[1].nonce
+
+
+# ---- granted
+
+
+def test_the_lease_is_counted_from_when_the_claim_left() -> None:
+    lone = claiming()
+    sent_at = lone.now.mono
+    lone.pass_time(1.5)
+
+    lone.answer("claim", granted(left_s=60.0), sent_at=sent_at)
+
+    (launch,) = lone.launches
+    assert launch.deadline == pytest.approx(sent_at + 60.0 * (1 - 2 * RHO))
+
+
+def test_a_grant_that_comes_too_late_to_start_is_left_to_lapse() -> None:
+    lone = claiming()
+    sent_at = lone.now.mono
+    lone.pass_time(LEASE_S * (1 - 2 * RHO) - SETTINGS.kill_grace_s)
+
+    lone.answer("claim", granted(), sent_at=sent_at)
+
+    assert (lone.launches, lone.node.pursuits.running) == ([], {})
+    assert pursued(lone).phase == "held"
+
+
+def test_a_token_that_others_drew_meanwhile_does_not_spoil_our_grant() -> None:
+    lone = claiming()
+    lone.hear("b.1", of_b(TaskReceived, run="sales#2", token=9))  # granted after ours, heard of before
+
+    lone.answer("claim", granted(token=8))
+
+    assert [launch.token for launch in lone.launches] == [8]
+    assert lone.node.ctx.tokens["sales"] == 9
+
+
+def test_a_token_below_one_that_was_seen_before_we_asked_is_not_used() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(TaskReceived, run="sales#2", token=9))
+    hears_an_elect(lone)
+    lone.wait(1.0)
+
+    lone.answer("claim", granted(token=8))
+
+    assert lone.launches == []
+    assert [notice.event for notice in lone.notices] == ["token.went_back"]
+
+
+def test_a_repeated_grant_keeps_the_floor_of_its_first_question() -> None:
+    lone = claiming()
+    lone.answer("claim", Answer(UNAVAILABLE))  # granted, and the reply was lost
+    lone.hear("b.1", of_b(TaskReceived, run="sales#2", token=9))
+    lone.wait(pursuing.BACKOFF_MIN_S)
+
+    lone.answer("claim", granted(token=8))
+
+    assert [launch.token for launch in lone.launches] == [8]
+
+
+# ---- held: watch, and come back
+
+
+def test_held_is_claimed_again_when_a_whole_lease_was_watched() -> None:
+    lone = claiming()
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+
+    sweeps(lone, LEASE_S, started(left_s=0.0))
+    assert not out(lone)
+    sweeps(lone, RENEW_S, started(left_s=-5.0))
+
+    token, beat, seconds = claims(lone)[-1].watched  # type: ignore[misc]
+    assert (token, beat) == (7, 1)
+    assert seconds >= LEASE_S * (1 + 2 * RHO)
+
+
+def test_a_holder_that_renews_is_left_alone() -> None:
+    lone = claiming()
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+
+    for beat in range(2, 60):
+        sweeps(lone, RENEW_S, started(beat))
+
+    assert len(claims(lone)) == 1
+
+
+def test_an_outage_begins_the_watch_anew() -> None:
+    lone = claiming()
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+    sweeps(lone, 50.0, started())
+    lone.wait(RENEW_S)
+    lone.answer("open", Answer(UNAVAILABLE))
+
+    sweeps(lone, LEASE_S, started(left_s=0.0))
+    assert len(claims(lone)) == 1
+    sweeps(lone, 2 * RENEW_S, started(left_s=0.0))
+
+    assert len(claims(lone)) == 2
+
+
+def test_answers_too_far_apart_begin_the_watch_anew() -> None:
+    lone = claiming()
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+    lone.wait(RENEW_S)
+    lone.sweep(started())
+    since = pursued(lone).watch.since  # type: ignore[union-attr]
+    lone.pass_time(RENEW_S + SETTINGS.ledger_timeout_s + 1.0)  # this node stood still
+
+    lone.sweep(started())
+
+    assert pursued(lone).watch.since > since  # type: ignore[union-attr]
+
+
+def test_those_who_wait_for_a_lapse_come_one_after_the_other() -> None:
+    first, second = claiming(), Lone(job(), peers=("b.1",)).ready()
+    hears_an_elect(second, clock=0)
+    second.wait(1.0)
+    for lone in (first, second):
+        lone.answer("claim", Answer(HELD, by="c.1", left_s=10.0, until_token=(7, 1)))
+
+    waits = [pursued(lone).at - lone.now.mono for lone in (first, second)]
+
+    assert waits[1] - waits[0] == pytest.approx(second.node.ctx.stagger_s)
+
+
+# ---- what peers say
+
+
+def test_received_postpones_and_never_ends() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    hears_an_elect(lone)
+
+    lone.hear("b.1", of_b(TaskReceived))
+    lone.wait(4.0)
+    assert claims(lone) == []
+    sweeps(lone, 80.0, started(left_s=0.0))  # and then b is never heard of again
+
+    assert len(claims(lone)) == 1
+
+
+def test_a_run_that_was_over_before_we_saw_its_row_is_forgotten() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    hears_an_elect(lone)
+    lone.hear("b.1", of_b(TaskReceived))
+    lone.hear("b.1", of_b(TaskSucceeded))
+
+    sweeps(lone, 2 * RENEW_S)
+
+    assert lone.node.pursuits.pursuits == {}
+
+
+def test_a_late_elect_of_an_election_that_is_decided_is_taken_as_it_is() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    hears_an_elect(lone, attempt=1)
+    lone.node.pursuits.pursuits.clear()
+    lone.forget()
+
+    hears_an_elect(lone, attempt=1)
+    lone.wait(1.0)
+
+    assert len(claims(lone)) == 1
+
+
+def test_an_end_that_its_holder_cannot_report_is_reported_here() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(TaskSucceeded, exit_code=0, application_id="app-1"))
+
+    sweeps(lone, RENEW_S, started())
+
+    assert [request.args for request in lone.questions("report")] == [
+        (RUN, 0, 7, "theirs", "success", 0, "", "app-1", False)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "state"), [(TaskFailed, "failure"), (TaskRetried, "lost")])
+def test_each_end_is_reported_as_what_it_was(kind: type[Task], state: str) -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(kind, exit_code=3))
+
+    sweeps(lone, RENEW_S, started())
+
+    assert [request.args[4] for request in lone.questions("report")] == [state]
+
+
+def test_a_failure_that_must_not_be_tried_again_is_reported_as_such() -> None:
+    lone = Lone(job(retry=Retry(attempts=3, never_on_codes=(65,))), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(TaskFailed, exit_code=65))
+
+    sweeps(lone, RENEW_S, started())
+
+    assert [request.args[-1] for request in lone.questions("report")] == [True]
+
+
+@pytest.mark.parametrize("row", [started(token=9), started(attempt=1, state=RETRY)], ids=["another grant", "told"])
+def test_an_end_of_another_grant_or_one_that_is_known_is_not_reported(row: OpenRun) -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(TaskSucceeded))
+
+    sweeps(lone, RENEW_S, row)
+
+    assert lone.questions("report") == []
+
+
+def test_late_news_of_an_earlier_attempt_do_not_hide_the_end_of_a_later_one() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(TaskSucceeded, attempt=1, token=9))
+    lone.hear("c.1", of_b(TaskRetried, attempt=0, token=7))
+
+    sweeps(lone, RENEW_S, started(attempt=1, token=9))
+
+    assert [request.args[1:5] for request in lone.questions("report")] == [(1, 9, "theirs", "success")]
+
+
+# ---- the sweep
+
+
+@pytest.mark.parametrize("state", [PENDING, RETRY])
+def test_a_row_that_nobody_pursues_is_pursued(state: str) -> None:
+    lone = Lone(job()).ready()
+
+    lone.sweep(open_run(RUN, state, attempt=2))
+
+    assert [claim.attempt for claim in claims(lone)] == [2]
+
+
+def test_a_row_that_is_due_later_is_pursued_then() -> None:
+    lone = Lone(job()).ready()
+    lone.sweep(open_run(RUN, RETRY, attempt=1, due_in_s=20.0))
+
+    lone.wait(18.9)
+    assert claims(lone) == []
+    lone.wait(0.2)
+
+    assert len(claims(lone)) == 1
+
+
+def test_a_row_of_a_job_that_is_not_known_here_is_left_to_others() -> None:
+    lone = Lone(job()).ready()
+
+    lone.sweep(open_run("other#1"))
+
+    assert lone.node.pursuits.pursuits == {}
+
+
+def test_an_unknown_run_is_left_to_its_holder_or_a_person() -> None:
+    lone = Lone(job()).ready()
+
+    sweeps(lone, 200.0, started(state=UNKNOWN))
+    assert claims(lone) == []
+    assert "run resolve" in pursued(lone).why
+    sweeps(lone, RENEW_S, open_run(RUN, RETRY, attempt=1))  # somebody said: relaunch
+
+    assert [claim.attempt for claim in claims(lone)] == [1]
+
+
+def test_the_ledger_is_believed_also_where_it_has_gone_back() -> None:
+    lone = claiming()
+    lone.answer("claim", Answer(LOST, attempt=2, in_s=0.0))
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+
+    sweeps(lone, RENEW_S, open_run(RUN, RETRY, attempt=1))
+
+    assert claims(lone)[-1].attempt == 1
+
+
+def test_the_next_attempt_does_not_begin_here_while_the_last_one_still_lives_here() -> None:
+    lone = Lone(job()).ready()
+    lone.node.runner_adopted(RUN, "sales", 0, 7, waits=False)  # thawed a moment ago, say: it is about to be ended
+    lone.sweep(open_run(RUN, RETRY, attempt=1, token=7))
+
+    lone.wait(4.0)
+    assert claims(lone) == []
+    lone.do(lone.node.pursuits.gone, RUN, 7)
+
+    assert [claim.attempt for claim in claims(lone)] == [1]
+
+
+def test_while_our_own_runner_holds_it_we_do_not_watch_ourselves() -> None:
+    lone = claiming()
+    lone.answer("claim", granted(token=7))
+
+    sweeps(lone, 3 * LEASE_S, open_run(RUN, STARTED, token=7, node="a.1", beat=1))
+
+    assert len(claims(lone)) == 1
+    assert pursued(lone).phase == "owned"
+
+
+def test_a_grant_whose_answer_is_still_to_come_is_not_mistaken_for_anothers() -> None:
+    lone = claiming()
+    nonce = claims(lone)[0].nonce
+
+    lone.sweep(open_run(RUN, RECEIVED, token=7, nonce=nonce, node="a.1"))
+    lone.answer("claim", granted(token=7))
+
+    assert [launch.token for launch in lone.launches] == [7]
+
+
+def test_a_failed_attempt_of_ours_is_followed_by_the_next() -> None:
+    lone = claiming(job(retry=Retry(attempts=2)))
+    lone.answer("claim", granted())
+    (launch,) = lone.launches
+    lone.do(lone.node.runner_ended, launch, "failure", 1, "exit code 1", "", 1.0)
+
+    sweeps(lone, RENEW_S, open_run(RUN, RETRY, attempt=1, token=7, due_in_s=0.0))
+
+    assert [claim.attempt for claim in claims(lone)] == [0, 1]
+
+
+# ---- budget
+
+
+def test_no_more_runs_than_the_budget_and_the_next_as_soon_as_one_ends() -> None:
+    lone = Lone(job(overlap="allow"), job("urgent", priority=9)).ready()
+    rows = [open_run(f"sales#{number}") for number in range(4)]
+    lone.sweep(*rows, open_run("urgent#1"))
+    assert len(lone.questions("claim")) == SETTINGS.budget_client
+
+    lone.answer("claim", granted(7))
+    lone.answer("claim", granted(8))
+    lone.wait(2.0)
+    assert lone.questions("claim") == []
+    lone.do(lone.node.runner_ended, lone.launches[0], "success", 0, "", "", 1.0)
+
+    assert [request.args[0].of.run for request in lone.questions("claim")] == ["urgent#1"]  # before older ones
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer(UNAVAILABLE), Answer(HELD), Answer(FINISHED, state=SUCCESS), Answer(DIFFERS)]
+)
+def test_a_claim_that_comes_to_nothing_costs_no_budget(answer: Answer) -> None:
+    lone = claiming()
+
+    lone.answer("claim", answer)
+
+    assert (lone.node.pursuits.claiming, lone.node.pursuits.running) == (0, {})
+
+
+# ---- a queue of runs of one job
+
+
+def test_the_first_in_the_queue_asks_again_as_soon_as_a_run_has_ended() -> None:
+    lone = Lone(job(overlap="queue"), peers=("b.1",)).ready()
+    lone.sweep(*[open_run(f"sales#{number}", wall=EPOCH + number) for number in (2, 3)])
+    for _ in range(6):  # both have come to look only now and then
+        while lone.questions("claim"):
+            lone.answer("claim", Answer(LIMITED, by="overlap with sales#1", in_s=1.0))
+        lone.wait(10.0)
+    while lone.questions("claim"):
+        lone.answer("claim", Answer(LIMITED, by="overlap with sales#1", in_s=1.0))
+
+    lone.hear("b.1", of_b(TaskSucceeded, run="sales#1"))
+    lone.wait(0.1)
+
+    assert [request.args[0].of.run for request in lone.questions("claim")] == ["sales#2"]
+
+
+def test_an_end_that_is_heard_while_the_claim_is_out_is_not_lost() -> None:
+    lone = claiming(job(overlap="queue"))
+    for _ in range(6):
+        lone.answer("claim", Answer(LIMITED, by="overlap with sales#0", in_s=1.0))
+        lone.wait(10.0)
+    assert out(lone)
+
+    lone.hear("b.1", of_b(TaskSucceeded, run="sales#0"))
+    lone.answer("claim", Answer(LIMITED, by="overlap with sales#0", in_s=1.0))  # said before it ended
+    lone.wait(1.0)
+
+    assert out(lone)
+
+
+# ---- jobs that change while runs are open
+
+
+def test_a_job_that_is_gone_takes_its_pursuits_with_it_and_the_sweep_brings_them_back() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.node.ctx.impaired = "the disk is full"
+    lone.sweep(open_run(RUN))
+
+    lone.do(lone.node.set_jobs, {})
+    lone.wait(5.0)
+    assert lone.node.pursuits.pursuits == {}
+    lone.node.ctx.impaired = ""
+    while lone.questions("open"):
+        lone.answer("open", Answer(UNAVAILABLE))
+    lone.do(lone.node.set_jobs, {"sales": job()})
+    lone.sweep(open_run(RUN))
+    lone.wait(2.0)
+
+    assert len(claims(lone)) == 1
+
+
+def test_a_scheduled_run_without_a_row_is_opened_anew_under_the_new_definition() -> None:
+    lone = Lone(job(every_s=60.0), peers=("b.1",)).ready()
+    lone.node.ctx.impaired = "the disk is full"
+    lone.wait(60.0)
+    (run,) = lone.node.pursuits.pursuits
+    lone.sweep()
+
+    lone.do(lone.node.set_jobs, {"sales": job(every_s=60.0, digest="d2")})
+    lone.sweep()
+
+    assert pursued(lone, run).action.digest == "d2"
+
+
+def test_a_run_that_nobody_can_take_is_asked_for_in_the_end_so_that_the_ledger_says_why() -> None:
+    changed = job(digest="d2", start_within_s=100.0)
+    lone = Lone(changed, peers=("b.1",)).ready()
+    row = open_run(RUN, of=job(digest="d1"))
+
+    sweeps(lone, 100.0, row)
+    assert claims(lone) == []
+    sweeps(lone, pursuing.LATE_S + 2 * RENEW_S, row)
+
+    assert len(claims(lone)) == 1
+    assert claims(lone)[0].of.digest == "d2"  # which the ledger answers with differs, or by writing missed
+    lone.answer("claim", Answer(FINISHED, state=MISSED))
+    assert lone.node.pursuits.pursuits == {}
+
+
+def test_what_is_granted_though_this_node_may_not_launch_it_is_given_back_at_once() -> None:
+    lone = Lone(job(tags=("gpu",), start_within_s=100.0), peers=("b.1",)).ready()
+    sweeps(lone, 100.0 + pursuing.LATE_S + 2 * RENEW_S, open_run(RUN))
+
+    lone.answer("claim", granted())
+
+    assert lone.launches == []
+    (report,) = [request.args for request in lone.questions("report")]
+    assert report[2:5] == (7, claims(lone)[0].nonce, "retry")
+    assert report[6] == "given back: tags do not match"
+
+
+def test_a_draining_node_does_not_ask_however_late_it_is() -> None:
+    lone = Lone(job(start_within_s=10.0), peers=("b.1",)).ready()
+    lone.do(lone.node.drain, True)
+
+    sweeps(lone, 200.0, open_run(RUN))
+
+    assert claims(lone) == []
+
+
+# ---- together
+
+
+def test_when_the_holder_dies_exactly_one_of_the_others_takes_over() -> None:
+    cluster = Cluster("a", "b", "c", jobs=[job()])
+    cluster.trigger("a", asked_for())
+    assert cluster.launches(RUN) == [("a", 0)]
+    cluster.wait(20.0)
+
+    cluster.kill("a")
+    cluster.wait(LEASE_S)
+    assert cluster.launches(RUN) == [("a", 0)]  # not before its lease has been watched to the end
+    cluster.wait(2 * RENEW_S + LEASE_S * 0.1)
+
+    assert len(cluster.launches(RUN)) == 2
+    assert cluster.launches(RUN)[1][1] == 1
+
+
+def test_a_late_joiner_takes_over_what_it_never_saw_begin() -> None:
+    cluster = Cluster("a", jobs=[job()])
+    cluster.trigger("a", asked_for())
+    cluster.wait(10.0)
+    cluster.boot("b", 1)
+    cluster.start("b")
+    cluster.kill("a")
+
+    cluster.wait(LEASE_S + 3 * RENEW_S)
+
+    assert cluster.launches(RUN) == [("a", 0), ("b", 1)]
+
+
+def test_without_a_bus_the_ledger_alone_makes_it_one_launch() -> None:
+    cluster = Cluster("a", "b", jobs=[job(every_s=60.0)])
+    for shell in cluster.shells.values():
+        shell.bus = False
+
+    cluster.wait(70.0)
+
+    assert len(cluster.launches("sales@2025-01-29T08:01:00Z")) == 1
+
+
+def test_epitaphs_and_ends_are_remembered_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pursuing, "EPITAPHS_MAX", 10)
+    lone = Lone(job(), peers=("b.1",)).ready()
+
+    for number in range(50):
+        run = f"sales#{number}"
+        lone.hear("b.1", of_b(TaskSucceeded, run=run))
+        hears_an_elect(lone, run)
+        lone.wait(1.0)
+        while lone.questions("claim"):
+            lone.answer("claim", Answer(FINISHED, state=SUCCESS))
+
+    assert len(lone.node.pursuits.finals) <= 10
+    assert len(lone.node.pursuits.epitaphs) == 10
+    assert lone.node.pursuits.pursuits == {}
