@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import marshal
 import os
@@ -178,6 +179,8 @@ class ProcessLauncher:
         assert os.path.dirname(directory) == self.runs_dir, directory
         if self.cgroup_parent:
             _remove_cgroup(self._cgroup(directory))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{directory}/spec.json")  # first: should we die now, the next daemon finds no attempt here
         shutil.rmtree(directory, ignore_errors=True)
 
     def reap(self) -> list[str]:

@@ -22,9 +22,6 @@ SIGTERM: int = _signal.SIGTERM
 SIGKILL: int = _signal.SIGKILL
 SIGCHLD: int = _signal.SIGCHLD
 
-# What Python ignores, and what the runner catches or ignores: a program gets the defaults back.
-SIGNALS = (_signal.SIGPIPE, _signal.SIGXFSZ, SIGTERM, _signal.SIGINT, _signal.SIGHUP, SIGCHLD)
-
 
 def boottime() -> float:
     """Seconds on CLOCK_BOOTTIME, the clock that leases are counted on."""
@@ -47,8 +44,10 @@ def take_signals(ended: "Callable[[], None]") -> int:
 def reset_signals() -> None:
     """Give a program what it expects to find."""
     _signal.set_wakeup_fd(-1)
-    for number in SIGNALS:
-        _signal.signal(number, _signal.SIG_DFL)
+    # All of them: a daemon that a shell put into the background ignores INT and QUIT, and so would every program.
+    for number in range(1, 32):
+        if number not in (SIGKILL, _signal.SIGSTOP):
+            _signal.signal(number, _signal.SIG_DFL)
 
 
 def become_subreaper() -> None:

@@ -32,6 +32,9 @@ PACKET_BYTES = MESSAGE_BYTES_MAX - 4096
 # An event in a burst is about this large; above so many the sizes are really measured.
 PACKET_EVENTS = 100
 
+# A full disk still takes what fits into a file's last page: a probe that is larger tells whether there is room again.
+PROBE_BYTES = 8192
+
 
 class Keeper(NamedTuple):
     """What of a node must outlive its process: the clock's mark, and triggers that the ledger has not yet.
@@ -159,7 +162,7 @@ class Driver:
         if ctx.impaired:
             record = {
                 "type": "journal-restored", **self._head(), "seq": self._seq, "clock": ctx.clock.forward(),
-                "timestamp": time.time(), "reason": ctx.impaired,
+                "timestamp": time.time(), "reason": ctx.impaired, "room": "." * PROBE_BYTES,
             }  # fmt: skip
             try:
                 self._journal.append([record], sync=True)

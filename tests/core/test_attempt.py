@@ -434,6 +434,16 @@ def test_the_first_reason_counts() -> None:
     assert runner.report == ("revoked", -15, "by ann", False)
 
 
+def test_the_first_reason_counts_also_when_the_lease_runs_out_over_it() -> None:
+    runner = running()
+    runner.do("cancel", "by ann")
+
+    assert KILL in runner.sleep(2 * LEASE_S)
+    runner.do("ended", -9)
+
+    assert runner.report == ("revoked", -9, "by ann", False)
+
+
 # ---- the end of the program
 
 

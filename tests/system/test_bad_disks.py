@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from system.cluster import CallError, Cluster, Node, cluster_of, locked
+from system.cluster import CallError, Node, cluster_of, locked
 from system.processes import boottime, exists, until
 
 EXIT_UNAVAILABLE = 69
