@@ -53,6 +53,9 @@ WATCHER_PART = 0.2
 # timeout at once, since every second counts then.
 ASK_AGAIN_S = 0.2
 
+# A runner that has to wait renews once this soon: the gate's call then finds connection, files and pages ready.
+WARM_UP_S = 0.05
+
 # No renewal begins this shortly before the fire time: its answer would hold the gate up.
 QUIET_S = 0.5
 
@@ -114,7 +117,7 @@ class Attempt:
         self.phase = WAITING
         self.deadline = terms.deadline
         self.ask_at = now + max(0.0, wait_s)  # gate, renew or report is next asked then
-        self.renew_at = now + terms.renew_interval_s  # while it waits for the gate
+        self.renew_at = now + WARM_UP_S  # while it waits for the gate; soon, for the first call is the slow one
         self.asked_at = 0.0
         self.renewing = False  # a question is out, and has not been answered
         self.hurried = False  # there was news while a renewal was out

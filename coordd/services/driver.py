@@ -35,6 +35,9 @@ PACKET_EVENTS = 100
 # A full disk still takes what fits into a file's last page: a probe that is larger tells whether there is room again.
 PROBE_BYTES = 8192
 
+# Why an attempt was given back whose intent is not on the disk.
+NOT_WRITTEN = "the journal cannot be written"
+
 
 class Keeper(NamedTuple):
     """What of a node must outlive its process: the clock's mark, and triggers that the ledger has not yet.
@@ -169,6 +172,7 @@ class Driver:
             except UnavailableError:
                 return
             ctx.impaired = ""
+            ctx.launch_problems = {job: why for job, why in ctx.launch_problems.items() if why != NOT_WRITTEN}
             log.info("journal.restored")
 
     # ---- time
@@ -217,7 +221,7 @@ class Driver:
         launches = ready.launches
         if ready.journal and not self._write_journal(ready):
             for launch in launches:  # no intent on the disk, no launch: another node may have a better disk
-                self.node.launch_failed(launch, "the journal cannot be written", self.now())
+                self.node.launch_failed(launch, NOT_WRITTEN, self.now())
             launches = []
         unkept = self._keep_requests(ready)
         if ready.ledger:

@@ -67,8 +67,6 @@ class Runners:
             directory = self._launcher.start(self._build(launch))
         except CoorddError as exc:
             log.error("runner.not_started", run=launch.run, attempt=launch.attempt, reason=str(exc))
-            if isinstance(exc, UnavailableError):  # so that this node abstains, until the next look finds it mended
-                self.driver.node.ctx.launch_problems[launch.job] = str(exc)
             self.driver.node.launch_failed(launch, str(exc), self.driver.now())
             return
         self.runners[directory] = Runner(directory, launch, waits=bool(job and job.waits))

@@ -136,7 +136,8 @@ def test_it_waits_for_its_time_and_keeps_the_lease_meanwhile() -> None:
             if word == ASK_RENEW:
                 runner.answer(left())
 
-    assert [word for word, _ in asked] == [ASK_RENEW, ASK_RENEW, ASK_GATE]
+    assert [word for word, _ in asked] == [ASK_RENEW, ASK_RENEW, ASK_RENEW, ASK_GATE]
+    assert asked[0][1] == pytest.approx(0.25, abs=0.01)  # at the first look: the gate's call is to find all warm
     assert asked[-1][1] == pytest.approx(12.0, abs=0.1)
 
 

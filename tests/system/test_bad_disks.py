@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,19 +25,21 @@ def trigger(node: Node, job: str, ident: str = "1") -> str:
 
 
 @contextmanager
-def disk(path: Path, size: str) -> Iterator[None]:
+def small_disk() -> Iterator[Path]:
     """A file system so small that it can be filled. It needs root, as the machine has that runs these tests."""
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], check=True)
+    path = Path(tempfile.mkdtemp(prefix="cd-disk-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)], check=True)
     try:
-        yield
+        yield path
     finally:
         subprocess.run(["umount", "--lazy", str(path)], check=True)  # a failed test may hold files open
+        path.rmdir()
 
 
 def test_a_node_whose_disk_is_full_abstains_until_there_is_room() -> None:
-    with cluster_of(2) as cluster, disk(cluster.nodes[0].state_dir, "1m"):
+    with small_disk() as disk, cluster_of(2) as cluster:
         full, other = cluster.nodes
+        full.state_dir = disk
         cluster.job("hello", "sleep", 0, overlap="allow", params={"pad": ""})
         cluster.start()
         trigger(full, "hello", "before")
@@ -78,13 +81,14 @@ def test_a_node_whose_disk_is_full_abstains_until_there_is_room() -> None:
 
 
 def test_a_state_directory_that_cannot_be_written_is_said_at_the_start() -> None:
-    with cluster_of(2) as cluster, disk(cluster.nodes[0].state_dir, "1m"):
+    with small_disk() as disk, cluster_of(2) as cluster:
         broken, other = cluster.nodes
-        subprocess.run(["mount", "-o", "remount,ro", str(broken.state_dir)], check=True)
+        broken.state_dir = disk
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         cluster.job("hello", "sleep", 0)
         broken.launch()
         assert broken.wait() == EXIT_UNAVAILABLE
-        assert f"{broken.state_dir} cannot be written: Read-only file system" in broken.log()
+        assert f"{disk} cannot be written: Read-only file system" in broken.log()
         other.start()
         trigger(other, "hello")
         cluster.becomes("hello#1", "success")
