@@ -770,10 +770,11 @@ class Runner:
             self.obey()
 
     def _exec(self) -> None:
-        if self._late(self._exec) or self.attempt.phase != life.RUNNING:
+        if self._late(self._exec) or self.attempt.phase not in (life.RUNNING, life.ENDING):
             return
         world = self.world
-        if not self.attempt.may_exec(world.mono(self.host)):
+        # Between the action and exec nothing else happens in the real runner; here a pause may have come between.
+        if self.attempt.phase == life.ENDING or not self.attempt.may_exec(world.mono(self.host)):
             self.attempt.refused_late(now=world.mono(self.host))
             self.obey()
             return

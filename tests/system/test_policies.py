@@ -242,6 +242,7 @@ def test_fire_times_that_the_whole_cluster_missed() -> None:
         for way in ways:
             cluster.job(way, "sleep", 0, schedule="every 10s", misfire=way, overlap="allow")
         cluster.start()
+        until(lambda: cluster.nodes[0].call("ledger.status")["jobs"] == len(ways), why="the ledger knows the jobs")
         for node in cluster.nodes:
             node.kill()
         horizon = pretend_to_have_been_down(cluster, 65.0)
