@@ -133,7 +133,7 @@ class UnixBus:
     async def _flush(self, peer: Peer) -> None:
         """Send what was kept, in order, as the peer makes room."""
         try:
-            while peer.waiting:
+            while peer.waiting and peer.sock.fileno() >= 0:  # closed when it was forgotten meanwhile
                 await trio.lowlevel.wait_writable(peer.sock)
                 outcome = peer.send_waiting()
                 if outcome is Outcome.GONE:

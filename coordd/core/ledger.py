@@ -284,6 +284,8 @@ class Rules(Life):
             row.relaunches += 1
             self._relaunch(store, row, policy, reason, now)
             return Answer(OK)
+        if state == REVOKED and row.cancel:
+            reason = row.reason or reason  # by whom, or by what
         self._end(store, row, state, reason, now)
         return Answer(OK)
 

@@ -83,7 +83,8 @@ def order_key(event: dict[str, Any]) -> tuple[int, float, str]:
 def run_key(event: dict[str, Any]) -> tuple[Any, ...]:
     """What the events of one run are ordered by; total for events that differ in any of it."""
     kind = event["type"]
-    return (event.get("attempt") or 0, *order_key(event), life_rank(kind), kind, event.get("incarnation") or "")
+    grant = (event.get("attempt") or 0, event.get("token") or 0)  # an attempt that lapsed unlaunched is granted anew
+    return (*grant, *order_key(event), life_rank(kind), kind, event.get("incarnation") or "")
 
 
 class RunState:

@@ -110,7 +110,7 @@ def runs(all_events: DataFrame) -> DataFrame:
     """
     kind = F.col("type")
     life = Window.partitionBy("uuid").orderBy(
-        F.coalesce("attempt", F.lit(0)), "clock", "timestamp", "full_hostname",
+        F.coalesce("attempt", F.lit(0)), F.coalesce("token", F.lit(0)), "clock", "timestamp", "full_hostname",
         _life_rank(kind), kind, F.coalesce("incarnation", F.lit("")), F.crc32(F.col("line").cast("binary")),
     )  # fmt: skip
     so_far = life.rowsBetween(Window.unboundedPreceding, Window.currentRow)
