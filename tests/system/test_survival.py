@@ -121,7 +121,8 @@ def test_daemons_are_killed_while_300_runs_are_triggered_everywhere() -> None:
         assert {row["state"] for row in rows} == {"success"}
         launches = Counter(entry.run for entry in cluster.starts())
         assert launches == {f"storm#{number}": 1 for number in range(IDS)}, "each once"
-        assert {row["attempt"] for row in rows} == {0}
+        # A daemon that dies while it starts a runner leaves an attempt that certainly never ran: the next one does.
+        assert sum(row["attempt"] for row in rows) <= kills
         cluster.meet()
         print(f"{kills} kills, {sum(client.refused for client in clients)} refused calls,"
               f" durable {sum((client.durable for client in clients), Counter())},"
