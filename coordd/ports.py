@@ -40,9 +40,14 @@ class Bus(Protocol):
 
     url: str
     state: str  # starting | connected | disconnected
+    error: str  # why it is not connected, for people; "" otherwise
 
-    def publish(self, data: bytes) -> None:
-        """Send to every other node; what a slow peer cannot take is dropped and counted."""
+    def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
+        """Send to every other node; what a slow peer cannot take is dropped and counted.
+
+        What must arrive has ``confirmed``: called once, later or at once, True when the transport took
+        responsibility for the message, False when it may be lost (then it is the caller's again).
+        """
 
     def send(self, name: str, data: bytes) -> None:
         """Send to the inbox of one full_hostname."""
@@ -50,9 +55,15 @@ class Bus(Protocol):
     def peers(self) -> Sequence[str]:
         """The full_hostnames that the transport itself knows of (for mingle), less our own."""
 
-    async def receive(self, deliver: Callable[[bytes], None], dead: Callable[[str], None]) -> None:
+    async def receive(
+        self,
+        deliver: Callable[[bytes], None],
+        dead: Callable[[str], None],
+        changed: Callable[[bool], None] = lambda _up: None,
+    ) -> None:
         """Run for ever: call ``deliver`` for each message, then once with b"" when a burst is over;
-        ``dead`` with a full_hostname at which nobody listens any more."""
+        ``dead`` with a full_hostname at which nobody listens any more; ``changed`` with True when a connection
+        is there and with False when it was lost (a bus without connections never calls it)."""
 
     def statistics(self) -> dict[str, int]:
         """Counters: published, delivered, bytes, dropped."""

@@ -284,18 +284,21 @@ class MemoryBus:
     def __init__(self, exchange: MemoryExchange, name: str) -> None:
         self.url = f"memory://{name}"
         self.state = "connected"
+        self.error = ""
         self.name = name
         self._exchange = exchange
         self._inbox: deque[tuple[str, bytes]] = deque()  # ("", data), or (name of the dead, b"")
         self._arrived = trio.Event()
         self._counts = {"published": 0, "delivered": 0, "bytes": 0, "dropped": 0}
 
-    def publish(self, data: bytes) -> None:
+    def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
         """Send to every other node."""
         self._counts["published"] += 1
         for name, peer in list(self._exchange.buses.items()):
             if name != self.name:
                 self._hand(peer, data)
+        if confirmed is not None:
+            confirmed(self.state == "connected")
 
     def send(self, name: str, data: bytes) -> None:
         """Send to one full_hostname; where nobody of that name is left, ``dead`` says so."""
@@ -310,7 +313,12 @@ class MemoryBus:
         """Who else is on the exchange."""
         return sorted(name for name in self._exchange.buses if name != self.name)
 
-    async def receive(self, deliver: Callable[[bytes], None], dead: Callable[[str], None]) -> None:
+    async def receive(
+        self,
+        deliver: Callable[[bytes], None],
+        dead: Callable[[str], None],
+        changed: Callable[[bool], None] = lambda _up: None,
+    ) -> None:
         """Deliver for ever; b"" ends a burst."""
         while True:
             await self._arrived.wait()

@@ -53,6 +53,7 @@ class UnixBus:
             raise ConfigError(f"[cluster] bus: {url!r} is not unix:///DIRECTORY")
         self.url = url
         self.state = STARTING
+        self.error = ""
         self.full_hostname = full_hostname
         check_name(full_hostname)
         self._directory = Directory(url.removeprefix("unix://"))
@@ -75,7 +76,7 @@ class UnixBus:
 
     # ---- sending
 
-    def publish(self, data: bytes) -> None:
+    def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
         """Send to every other node; what a slow peer cannot take is kept for a while, then dropped and counted.
 
         Raises LocalProtocolError when the message is empty or over 64 KiB.
@@ -86,6 +87,8 @@ class UnixBus:
         gone = [peer for peer in self._peers.values() if self._give(peer, data)]
         for peer in gone:
             self._bury(peer, data)
+        if confirmed is not None:
+            confirmed(True)  # in the kernel's buffers, or kept here for a slow peer
 
     def send(self, name: str, data: bytes) -> None:
         """Send to one full_hostname; when nobody listens there, ``dead`` is told. Raises as ``publish`` does."""
@@ -148,7 +151,12 @@ class UnixBus:
 
     # ---- receiving
 
-    async def receive(self, deliver: Callable[[bytes], None], dead: Callable[[str], None]) -> None:
+    async def receive(
+        self,
+        deliver: Callable[[bytes], None],
+        dead: Callable[[str], None],
+        changed: Callable[[bool], None] = lambda _up: None,
+    ) -> None:
         """Run for ever: ``deliver`` each message, then b"" once when a burst is over, also after ``dead``.
 
         Neither is ever called from inside ``publish`` or ``send``.
