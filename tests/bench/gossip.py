@@ -1,0 +1,141 @@
+"""Elections on RabbitMQ, claims in Redis; Celery's own workers on the same broker in the same run, in turn with us."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+import tempfile
+import time
+
+from figures import Figure, summary
+from peers import Coordd, Peer
+from servers import Rabbit, rabbit, redis
+
+SECTION = "election, RabbitMQ and Redis, against Celery"
+
+# (nodes, times faster than Celery from trigger to action, times its elections per second, size of a burst).
+CLUSTERS = ((3, 1.2, 15.0, 200), (5, 1.2, 15.0, 100), (8, 1.5, 25.0, 100), (12, 3.0, None, 30))
+
+# Between two elections of one side both come to rest.
+PAUSE_S = 0.005
+
+# Celery's workers fall over now and then (one worker is too few, N = 2 as well); a round without them is void.
+BLOCK = 10
+
+# In Erlang: the broker's own counters over all protocols. What is consumed without acknowledgements counts once.
+COUNTS = """
+Sum = fun(Key) -> lists:sum([maps:get(Key, Value, 0) || Value <- maps:values(rabbit_global_counters:overview())]) end,
+lists:flatten(io_lib:format("~b ~b", [Sum(messages_received_total), Sum(messages_delivered_total)])).
+"""
+
+BURSTS = 3
+BURST_LIMIT_S = 60.0
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """All cluster sizes."""
+    figures: list[Figure] = []
+    with rabbit() as broker, redis() as ledger:
+        for count, faster, rate, burst in CLUSTERS[: 2 if quick else None]:
+            with tempfile.TemporaryDirectory(prefix="cdb-", dir="/tmp") as root, contextlib.ExitStack() as stack:
+                ours = Coordd(root, count, broker.url, ledger.url)
+                stack.callback(ours.close)
+                peer = Peer(root, count, broker.url)
+                stack.callback(peer.close)
+                ours.wait_ready()
+                peer.wait_ready()
+                figures += latency(ours, peer, faster, rounds=4 if quick else 20)
+                figures += messages(ours, broker, rounds=50)
+                figures += bursts(ours, peer, rate, burst)
+    return figures
+
+
+def latency(ours: Coordd, peer: Peer, faster: float, rounds: int) -> list[Figure]:
+    """From the trigger to the action: theirs acts when it has won, ours when the ledger has granted."""
+    sides = (ours, peer)
+    took: dict[str, list[float]] = {side.name: [] for side in sides}
+    lost: dict[str, int] = {side.name: 0 for side in sides}
+    for number in range(rounds):
+        for side in sides if number % 2 else sides[::-1]:
+            for _ in range(BLOCK):
+                time.sleep(PAUSE_S)
+                ms = side.one()
+                if ms is None:
+                    lost[side.name] += 1
+                else:
+                    took[side.name].append(ms)
+    if not took[peer.name] or not took[ours.name]:
+        raise RuntimeError(f"N = {ours.count}: nobody acted ({lost})")
+    p50 = {name: statistics.median(times) for name, times in took.items()}
+    detail = (
+        f"p50 {p50[ours.name]:.2f} ms against {p50[peer.name]:.2f} ms; without an action {lost[ours.name]} and "
+        f"{lost[peer.name]} of {rounds * BLOCK}; workers that died {ours.dead()} and {peer.dead()}"
+    )
+    return [
+        Figure(
+            SECTION, f"N = {ours.count}: trigger to granted, Celery's ÷ ours", p50[peer.name] / p50[ours.name], "x",
+            faster, ">=", detail, {name: summary(times) for name, times in took.items()},
+        )
+    ]  # fmt: skip
+
+
+def messages(ours: Coordd, broker: Rabbit, rounds: int) -> list[Figure]:
+    """What one election costs, counted at the broker; heartbeats and the news of the runs' ends are waited out."""
+    prefix = "drill-"
+    before = broker_counts(broker)
+    began = time.monotonic()
+    for number in range(rounds):
+        ours.watcher.clear()
+        ident = f"{prefix}{number}"
+        ours.tell(ours.processes[0], "drill", ident=ident)
+        ours.watcher.until(lambda facts, i=ident: sum(f.get("id") == i for f in facts) >= ours.count, 3.0)  # type: ignore[misc]
+    took_s = time.monotonic() - began
+    time.sleep(0.2)
+    between = broker_counts(broker)
+    time.sleep(took_s + 0.2)  # the same stretch of time with nothing but heartbeats of both sides
+    after = broker_counts(broker)
+    published, delivered = (
+        ((middle - first) - (last - middle)) / rounds
+        for first, middle, last in zip(before, between, after, strict=True)
+    )
+    size = ours.count
+    return [
+        Figure(SECTION, f"N = {size}: messages published per election", round(published, 1), "", size * 1.1),
+        Figure(SECTION, f"N = {size}: deliveries per election", round(delivered, 1), "", size**2 * 1.1),
+    ]
+
+
+def broker_counts(broker: Rabbit) -> tuple[int, int]:
+    """(received from publishers, delivered to consumers) since the broker's start."""
+    said = broker.ctl("eval", COUNTS)
+    received, delivered = said.strip().strip('"').split()
+    return int(received), int(delivered)
+
+
+def bursts(ours: Coordd, peer: Peer, rate: float | None, size: int) -> list[Figure]:
+    """Elections a second when many are due at once."""
+    reached: dict[str, list[float]] = {ours.name: [], peer.name: []}
+    missing = {ours.name: 0, peer.name: 0}
+    for _ in range(BURSTS):
+        for side in (ours, peer):
+            per_s, count = side.many(size, BURST_LIMIT_S)
+            missing[side.name] += size - count
+            if count == size:
+                reached[side.name].append(per_s)
+            side.rest()
+    if not reached[peer.name] or not reached[ours.name]:
+        raise RuntimeError(f"N = {ours.count}: bursts were not finished ({missing})")
+    p50 = {name: statistics.median(values) for name, values in reached.items()}
+    return [
+        Figure(
+            SECTION, f"N = {ours.count}: burst of {size}, granted a second, ours ÷ Celery's",
+            p50[ours.name] / p50[peer.name], "x", rate, ">=",
+            f"{p50[ours.name]:,.0f} against {p50[peer.name]:,.0f} a second; {missing[ours.name]} and "
+            f"{missing[peer.name]} were never acted on",
+        )
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit("python tests/bench/run.py --only gossip")
