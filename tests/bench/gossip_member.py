@@ -58,7 +58,7 @@ class Member:
             clock_mark=0, rng=random.SystemRandom(),
         )  # fmt: skip
         self.node.topics.add("drill")
-        self.job = Job(name=JOB, command=Command(("true",)), overlap="allow", placement="first", digest="bench")
+        self.job = Job(name=JOB, launch=Command(("true",)), overlap="allow", placement="first", digest="bench")
         self.bus = AmqpBus([spec["bus"]], self.node.ctx.full_hostname, cluster=spec["cluster"])
         self.ledger = LedgerService(
             lambda: RedisLedger(spec["ledger"], timeout_s=2.0, cluster=spec["cluster"], fresh=True), 2.0

@@ -138,7 +138,13 @@ class Side:
 
     def wait_ready(self) -> None:
         """Until each has said so."""
-        if not self.watcher.until(lambda facts: sum(f["k"] == "ready" for f in facts) >= self.count, START_S):
+
+        def enough(facts: list[Fact]) -> bool:
+            if self.dead():
+                raise RuntimeError(f"{self.name}: {self.dead()} of {self.count} have ended while they started")
+            return sum(fact["k"] == "ready" for fact in facts) >= self.count
+
+        if not self.watcher.until(enough, START_S):
             raise TimeoutError(f"{self.name}: not all of {self.count} are ready within {START_S:g} s")
 
     def close(self) -> None:
@@ -168,6 +174,15 @@ class Coordd(Side):
         for process in self.processes:
             self.tell(process, "join")
         self._turn = 0
+
+    def wait_ready(self) -> None:
+        """And until runs are granted: a new ledger is watched for some seconds first."""
+        super().wait_ready()
+        limit = time.monotonic() + START_S
+        while self.one() is None:
+            if time.monotonic() > limit:
+                raise TimeoutError("coordd: nothing is granted")
+        self.rest()
 
     def tell(self, process: subprocess.Popen[bytes], do: str, **fields: Any) -> None:
         """A command."""
