@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from coordd.core import values
+from coordd import safety
+from coordd.core import addresses, values
 from coordd.core.arguments import nearest
 from coordd.core.rows import RHO
 from coordd.core.schedule import parse_duration
@@ -32,9 +33,7 @@ PID_BYTES = len(".4194304")
 RUNTIME_SOCKET_BYTES = len("/coordd.sock")  # the longest name in the runtime directory itself
 
 BUS_SCHEMES = ("unix", "amqp", "amqps", "redis", "rediss")
-BUS_AVAILABLE = ("unix",)
-LEDGER_SCHEMES = ("sqlite", "redis", "rediss", "redis+sentinel")
-LEDGER_AVAILABLE = ("sqlite",)
+LEDGER_SCHEMES = ("sqlite", "redis", "rediss", "redis+sentinel", "rediss+sentinel")
 SINK_SCHEMES = ("file", "hdfs", "s3a")
 
 BUDGET_MAX = 10_000
@@ -66,7 +65,10 @@ class NodeConfig(msgspec.Struct, frozen=True):
 
 
 class ClusterConfig(msgspec.Struct, frozen=True):
-    """What the nodes share; durations in seconds."""
+    """What the nodes share; durations in seconds.
+
+    ``bus`` is one address, or several with commas between; ``bus_urls`` has them one by one.
+    """
 
     name: str = "default"
     bus: str = "unix:///run/coordd/bus"
@@ -78,6 +80,7 @@ class ClusterConfig(msgspec.Struct, frozen=True):
     tls_key: str = ""
     keyring: str = "/etc/coordd/keys.toml"
     unsigned: bool = False
+    allow_insecure: bool = False
     mingle: bool = True
     heartbeat_interval: float = 2.0
     election_timeout: float = 1.0
@@ -86,6 +89,36 @@ class ClusterConfig(msgspec.Struct, frozen=True):
     renew_interval: float = 5.0
     ledger_timeout: float = 2.0
     kill_grace: float = 10.0
+
+    @property
+    def bus_urls(self) -> tuple[str, ...]:
+        """The addresses of the bus, to be tried in turn; all of one scheme."""
+        return addresses.split(self.bus)
+
+    @property
+    def bus_scheme(self) -> str:
+        """unix, amqp, amqps, redis or rediss."""
+        return self.bus.partition("://")[0]
+
+    @property
+    def ledger_scheme(self) -> str:
+        """sqlite, redis, rediss, redis+sentinel or rediss+sentinel."""
+        return self.ledger.partition("://")[0]
+
+    @property
+    def is_embedded(self) -> bool:
+        """The bus is of this machine alone: who may open its directory may speak, and nothing is signed."""
+        return self.bus_scheme == "unix"
+
+    @property
+    def is_signed(self) -> bool:
+        """Messages travel in envelopes."""
+        return not self.is_embedded and not self.unsigned
+
+    @property
+    def verifies_tls(self) -> bool:
+        """No address asks for a server's certificate to be believed unseen."""
+        return not any(addresses.unverified(url) for url in (*self.bus_urls, self.ledger))
 
     @property
     def bus_path(self) -> str:
@@ -154,6 +187,7 @@ class Config(msgspec.Struct, frozen=True):
         for section in shown.values():
             if isinstance(section, dict):
                 section.update({key: values.redact_url(said) for key, said in section.items() if isinstance(said, str)})
+        shown["cluster"]["bus"] = ",".join([values.redact_url(url) for url in self.cluster.bus_urls])
         env = shown["spark"]["env"]
         shown["spark"]["env"] = {key: "***" if _SECRET.search(key) else values.redact_url(env[key]) for key in env}
         return shown
@@ -185,31 +219,23 @@ def _duration_text(value: object) -> str:
 
 
 def _bus(value: object) -> str:
-    """One address, also as a list of one."""
-    addresses = values.texts(value) if isinstance(value, list) else (values.text(value),)
-    if len(addresses) != 1:
-        raise ValueError("a list of several addresses is not available in this version; give one")
-    return _address(addresses[0], BUS_SCHEMES, BUS_AVAILABLE, "unix://", "unix:///run/coordd/bus")
+    """One address or several, as one text."""
+    said = values.texts(value) if isinstance(value, list) else addresses.split(values.text(value))
+    if not said:
+        raise ValueError("expected an address or a list of them, found none")
+    for url in said:
+        addresses.check(url, BUS_SCHEMES)
+    schemes = sorted({url.partition("://")[0] for url in said})
+    if len(schemes) > 1:
+        raise ValueError(f"expected addresses of one kind, to be tried in turn; found {' and '.join(schemes)}")
+    if schemes == ["unix"] and len(said) > 1:
+        raise ValueError("a unix bus has one address: its directory is on this machine")
+    return ",".join(said)
 
 
 def _ledger(value: object) -> str:
-    return _address(
-        values.text(value),
-        LEDGER_SCHEMES,
-        LEDGER_AVAILABLE,
-        "sqlite:///",
-        "sqlite:////var/lib/coordd/ledger.db (four slashes)",
-    )
-
-
-def _address(url: str, schemes: tuple[str, ...], available: tuple[str, ...], prefix: str, example: str) -> str:
-    scheme = url.partition("://")[0]
-    if scheme not in schemes or "://" not in url:
-        raise ValueError(f"expected a URL that starts with one of {', '.join(schemes)} and ://, found {found(url)}")
-    if scheme not in available:
-        raise ValueError(f"{scheme}:// is not available in this version; available: {', '.join(available)}://")
-    if not url.startswith(prefix + "/") or url == prefix + "/":
-        raise ValueError(f"expected an absolute path as in {example}, found {found(url)}")
+    url = values.text(value)
+    addresses.check(url, LEDGER_SCHEMES)
     return url
 
 
@@ -318,7 +344,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     if not problems:
         settings["node"].setdefault("name", default_node_name())
         config = Config(**{section: SECTIONS[section](**settings[section]) for section in SECTIONS}, path=source)  # type: ignore[arg-type]  # each section under its own name
-        for setting, message in _conflicts(config):
+        for setting, message in (*_conflicts(config), *safety.missing(config.cluster, environ)):
             report(setting, message)
     return (None, problems) if problems else (config, [])
 
@@ -382,6 +408,15 @@ def default_node_name() -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64] or "localhost"
 
 
+def keyring_path(environ: Mapping[str, str]) -> str:
+    """Where the configuration has its keyring, also when there is none yet, and so no valid configuration."""
+    path = environ.get("COORDD_CONFIG") or (CONFIG_PATH if _is_there(CONFIG_PATH) else "")
+    table = read_toml(path, "config")[1].get("cluster") if path else None
+    said = table.get("keyring") if isinstance(table, dict) else None
+    found_there = said if isinstance(said, str) and said.startswith("/") else ""
+    return environ.get("COORDD_CLUSTER_KEYRING") or found_there or ClusterConfig().keyring
+
+
 # ---- relations
 
 
@@ -426,6 +461,8 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
     runtime_bytes = len(config.node.runtime_dir.encode()) + RUNTIME_SOCKET_BYTES
     if runtime_bytes > SOCKET_BYTES_MAX:
         yield "node.runtime_dir", f"{rule}; those in node.runtime_dir would have {runtime_bytes}"
+    if not cluster.is_embedded:
+        return
     bus_bytes = len(f"{cluster.bus_path}/{config.node.name}".encode()) + PID_BYTES
     if bus_bytes > SOCKET_BYTES_MAX:
         yield "cluster.bus", f"{rule}; the directory of cluster.bus, node.name and a pid make {bus_bytes}"

@@ -10,24 +10,26 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
-from coordd import __version__
+from coordd import __version__, safety
 from coordd.adapters import journal as journal_files
+from coordd.adapters.backlog import SqliteBacklog
 from coordd.adapters.disk import StateFile
 from coordd.adapters.process import ProcessLauncher
 from coordd.adapters.requests import RequestFiles
-from coordd.adapters.sqlite_ledger import SqliteLedger
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
-from coordd.adapters.unix_bus import UnixBus
 from coordd.config import Config, load
+from coordd.connecting import Connections
 from coordd.core.context import Settings
 from coordd.core.job import Job
 from coordd.core.node import Node
+from coordd.core.windows import Windows
 from coordd.errors import ConfigError, CoorddError, UnavailableError
 from coordd.jobfile import JobSet, load_jobs
 from coordd.launching import LaunchBuilder
@@ -36,9 +38,13 @@ from coordd.services.driver import Driver, Keeper
 from coordd.services.health import Health
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.methods import UNAVAILABLE_METHODS, Methods
+from coordd.services.outbox import Outbox
 from coordd.services.runners import Runners
 
 log = structlog.get_logger("daemon")
+
+# Rows that one cleaning forgets at the most; the rest is for the next one.
+PRUNE_MAX = 1000
 
 # After TERM everything must be over within this.
 STOP_S = 8.0
@@ -107,25 +113,32 @@ class Daemon:
             hostname=config.node.name, pid=os.getpid(), incarnation=incarnation, settings=settings_of(config),
             clock_mark=state.clock_mark, rng=rng,
         )  # fmt: skip
-        self.bus = UnixBus(
-            config.cluster.bus, self.node.ctx.full_hostname, check_interval_s=config.cluster.heartbeat_interval
-        )
-        self._cluster = config.cluster
-        self._ledger_seen = False
-        self.ledger = LedgerService(self._open_ledger, config.cluster.ledger_timeout)
+        self._ledgers = state.ledgers
+        self.connections = Connections(config.cluster, self.node.ctx.full_hostname, state.ledgers)
+        self.connections.jobs = self._jobs_now
+        self.bus = self.connections.bus
+        self.ledger = LedgerService(self.connections.open_ledger, config.cluster.ledger_timeout)
         self._launcher = ProcessLauncher(runtime_dir)
-        self.builder = LaunchBuilder(config, self.node.ctx, self._launcher.directory)
+        self.builder = LaunchBuilder(config, self.node.ctx, self._launcher.directory, self.connections)
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
         self.driver = Driver(
             self.node, bus=self.bus, ledger=self.ledger, journal=self._journal,
             keeper=Keeper(self._save_mark, self._requests.keep, self._requests.forget),
             launch=self.runners.launch, cancel=self.runners.cancel,
+            windows=Windows(boottime(), time.time()) if self.connections.loses_connection else None,
         )  # fmt: skip
+        if self.connections.loses_connection:
+            backlog = SqliteBacklog(os.path.join(state_dir, "backlog.db"))
+            try:
+                backlog.look()
+            except UnavailableError as exc:
+                log.error("backlog.not_readable", reason=str(exc))
+            self.driver.outbox = Outbox(self.bus.publish, backlog, renew=self.driver.renewed)
         self.runners.driver = self.driver
         self.node.topics.add("drill")  # an election about nothing, to see who would win
         self.driver.handlers["drill"] = lambda elected: log.info("election.won", id=elected.id, topic=elected.topic)
         self.methods = Methods(
-            self.driver, self.ledger, ledger_url=config.cluster.ledger, started_at=self._started_at,
+            self.driver, self.ledger, ledger_url=self.connections.ledger_url, started_at=self._started_at,
             log_dir=self.builder.log_dir, job_problems=self._problems, reload=self.reload, argv=self.builder.argv,
             doctor=self._doctor,
         )  # fmt: skip
@@ -135,7 +148,7 @@ class Daemon:
         )  # fmt: skip
         self.health = Health(
             self.driver, self.ledger, self.notifier, control_path=config.control.socket,
-            check_launch=self.builder.problems, clean=self._clean,
+            check_launch=self.builder.problems, clean=self._clean, look=self._save_ledger_mark,
         )  # fmt: skip
         self._stopping = False
 
@@ -151,7 +164,9 @@ class Daemon:
         try:
             # The outer nursery outlives the inner one: what is said while stopping still gets out.
             async with trio.open_nursery() as outer:
-                outer.start_soon(self.bus.receive, self.driver.deliver, self._peer_dead)
+                outer.start_soon(self.bus.receive, self.driver.deliver, self._peer_dead, self.driver.bus_changed)
+                if self.driver.outbox is not None:
+                    outer.start_soon(self.driver.outbox.run)
                 outer.start_soon(self.ledger.run, self.driver.ledger_answers)
                 async with trio.open_nursery() as inner:
                     inner.start_soon(self.driver.run)
@@ -180,6 +195,8 @@ class Daemon:
                 lost="clock and tokens of the others are not asked for at the start, and a second node of this "
                 "name is not noticed",
             )
+        for problem in safety.warnings(self.config):
+            log.warning("config.weak", text=str(problem))
         for section, key in _NOT_YET:
             if getattr(getattr(self.config, section), key) != getattr(getattr(Config(), section), key):
                 log.warning("setting.not_available", setting=f"[{section}] {key}", text="not available in this version")
@@ -201,7 +218,10 @@ class Daemon:
         gc.collect()
         gc.freeze()  # what the start has made stays: no collection need look at it again
         gc.set_threshold(GC_THRESHOLD)
-        driver.feed(node.start, tuple(self.bus.peers()))
+        if self.connections.loses_connection:
+            driver.feed(node.bus_changed, False)  # until it says that it is connected
+        peers = self.bus.peers()
+        driver.feed(node.start, None if peers is None else tuple(peers))
 
     def _state_changed(self, state: str) -> None:
         if state == "ready":
@@ -248,8 +268,11 @@ class Daemon:
             await trio.sleep(0.05)  # what was just published leaves
 
     def _close(self) -> None:
+        if self.driver.outbox is not None:
+            self.driver.outbox.close()
         self.bus.close()
         self.ledger.close()
+        self._save_ledger_mark()
         self._journal.close()
         for path in (self.config.control.socket, os.path.join(self.config.node.runtime_dir, "facts.sock")):
             if os.path.exists(path):
@@ -288,6 +311,7 @@ class Daemon:
         if spoilt:
             problem = next(p for p in jobs.problems[spoilt[0]] if p.severity == "error")
             raise ConfigError(f"{problem}; nothing was changed")
+        self.connections.use(config.cluster)
         before = self.jobs.jobs
         self.config, self.jobs = config, jobs
         self._log_problems(jobs)
@@ -304,6 +328,9 @@ class Daemon:
             "needs_restart": fixed,
         }
 
+    def _jobs_now(self) -> Iterable[Job]:
+        return self.jobs.jobs.values()
+
     def _problems(self) -> dict[str, list[str]]:
         return {name: [str(problem) for problem in problems] for name, problems in self.jobs.problems.items()}
 
@@ -313,15 +340,6 @@ class Daemon:
                 (log.error if problem.severity == "error" else log.warning)("job.problem", problem=str(problem))
 
     # ---- disk
-
-    def _open_ledger(self) -> SqliteLedger:
-        """A new connection. Only the first one may make the file: one that was lost must not begin anew unseen."""
-        cluster = self._cluster  # as it was at the start: a reload does not move the ledger
-        if self._ledger_seen and not os.path.exists(cluster.ledger_path):
-            raise UnavailableError(f"ledger {cluster.ledger_path}: it is gone; put it back, or restore a backup")
-        ledger = SqliteLedger(cluster.ledger, timeout_s=cluster.ledger_timeout)
-        self._ledger_seen = True
-        return ledger
 
     def _make_directories(self) -> None:
         node = self.config.node
@@ -339,7 +357,20 @@ class Daemon:
                 ) from exc
 
     def _save_mark(self, mark: int) -> None:
-        self._state_file.save(self._boots, mark)
+        self._saved_mark = mark
+        url, seen = self.connections.ledger_url, self.connections.ledger_mark
+        if seen:
+            self._ledgers = {**self._ledgers, url: seen}
+        self._state_file.save(self._boots, mark, self._ledgers)
+
+    def _save_ledger_mark(self) -> None:
+        """Which life of the ledger this node has seen, once it is another one than it remembers."""
+        seen = self.connections.ledger_mark
+        if seen and self._ledgers.get(self.connections.ledger_url) != seen:
+            try:
+                self._save_mark(self._saved_mark)
+            except UnavailableError as exc:
+                log.error("state.not_saved", reason=str(exc))
 
     def _clean(self) -> None:
         """Old journal segments, logs and rows; in a thread."""
@@ -348,9 +379,9 @@ class Daemon:
         try:
             self._journal.prune(history.journal_keep_s, now)
             self.builder.prune_logs(now - history.logs_keep_s)
-            ledger = self._open_ledger()
+            ledger = self.connections.open_ledger()
             try:
-                ledger.prune(now - history.keep_s)
+                ledger.call("prune", now - history.keep_s, PRUNE_MAX)
             finally:
                 ledger.close()
         except (CoorddError, OSError) as exc:
@@ -366,16 +397,25 @@ class Daemon:
         free_mb = stat.f_bavail * stat.f_frsize // 2**20
         checks.append(_check("disk", free_mb > 200, f"{free_mb} MiB free", "make room: journal and ledger need it"))
         try:
-            ledger = self._open_ledger()
+            ledger = self.connections.open_ledger()
             try:
-                wrong = ledger.integrity()
+                wrong: list[str] = getattr(ledger, "integrity", list)()
+                weaker: list[str] = ledger.status().get("weaker", [])
             finally:
                 ledger.close()
             checks.append(_check("ledger", not wrong, "; ".join(wrong) or "intact", "restore it from a backup"))
+            checks += [
+                _check("ledger server", ok=False, text=text, advice="see docs/runbook.md", warn=True) for text in weaker
+            ]
         except CoorddError as exc:
             checks.append(_check("ledger", ok=False, text=str(exc), advice="see docs/runbook.md"))
         checks.append(
-            _check("bus", self.bus.state == "connected", f"{self.bus.url} is {self.bus.state}", "see the log")
+            _check(
+                "bus",
+                self.bus.state == "connected",
+                self.bus.error or f"{self.bus.url} is {self.bus.state}",
+                "runs launch all the same, by way of the ledger; see docs/runbook.md",
+            )
         )
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):
@@ -392,12 +432,11 @@ _NEEDS_RESTART = (
     ("node", "name"), ("node", "state_dir"), ("node", "runtime_dir"), ("cluster", "name"), ("cluster", "bus"),
     ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
     ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
+    ("cluster", "unsigned"),
 )  # fmt: skip
 
 # Accepted, and without effect until the adapters that need them are there.
 _NOT_YET = (
-    ("cluster", "bus_password_file"), ("cluster", "ledger_password_file"), ("cluster", "tls_ca"),
-    ("cluster", "tls_cert"), ("cluster", "tls_key"), ("cluster", "keyring"), ("cluster", "unsigned"),
     ("history", "journal_sink"), ("history", "log_sink"),
 )  # fmt: skip
 

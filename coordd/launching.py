@@ -10,12 +10,13 @@ from typing import Any
 from coordd.adapters.disk import write_atomic
 from coordd.adapters.spark import Facts, Program, SparkDefaults, build, redacted
 from coordd.config import Config
+from coordd.connecting import Connections
 from coordd.core.arguments import built_in, fill_launch
 from coordd.core.context import Context
 from coordd.core.job import Job, SparkSubmit
 from coordd.core.ready import Launch
 from coordd.errors import CoorddError, UnavailableError
-from coordd.services.methods import log_path
+from coordd.services.logfiles import log_path
 
 # An attempt's output may be this large; the older half is dropped then.
 LOG_BYTES_MAX = 64 * 2**20
@@ -24,8 +25,11 @@ LOG_BYTES_MAX = 64 * 2**20
 class LaunchBuilder:
     """Makes runner specs of this node."""
 
-    def __init__(self, config: Config, ctx: Context, directory: Callable[[str, int, int], str]) -> None:
+    def __init__(
+        self, config: Config, ctx: Context, directory: Callable[[str, int, int], str], connections: Connections
+    ) -> None:
         self.config = config
+        self._connections = connections
         self._ctx = ctx
         self._directory = directory
         self.log_dir = os.path.join(config.node.state_dir, "logs")
@@ -48,7 +52,9 @@ class LaunchBuilder:
             "renew_interval_s": cluster.renew_interval, "ledger_timeout_s": cluster.ledger_timeout,
             "kill_grace_s": cluster.kill_grace, "on_lost": job.on_lost, "timeout_s": job.timeout_s,
             "never_on_codes": job.retry.never_on_codes, "never_on_patterns": job.retry.never_on_patterns,
-            "ledger": cluster.ledger, "argv": program.argv, "env": program.env, "cwd": program.cwd,
+            "ledger": self._connections.ledger_url, "ledger_options": self._connections.ledger_options(),
+            "digest": job.digest, "policy": job.policy().pack(), "scheduled": launch.run.startswith(f"{job.name}@"),
+            "argv": program.argv, "env": program.env, "cwd": program.cwd,
             "directory": self._directory(launch.run, launch.attempt, launch.token),
             "log_path": log_path(self.log_dir, launch.run, launch.attempt), "log_bytes_max": LOG_BYTES_MAX,
         }  # fmt: skip

@@ -39,8 +39,14 @@ class Bus(Protocol):
     """Gossip: datagrams to all other nodes, or to one. It may lose, duplicate and reorder; it never blocks."""
 
     url: str
-    state: str  # starting | connected | disconnected
-    error: str  # why it is not connected, for people; "" otherwise
+
+    @property
+    def state(self) -> str:
+        """starting | connected | disconnected."""
+
+    @property
+    def error(self) -> str:
+        """Why it is not connected, for people; "" otherwise."""
 
     def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
         """Send to every other node; what a slow peer cannot take is dropped and counted.
@@ -52,8 +58,8 @@ class Bus(Protocol):
     def send(self, name: str, data: bytes) -> None:
         """Send to the inbox of one full_hostname."""
 
-    def peers(self) -> Sequence[str]:
-        """The full_hostnames that the transport itself knows of (for mingle), less our own."""
+    def peers(self) -> Sequence[str] | None:
+        """The full_hostnames that the transport itself knows of (for mingle), less our own; None: it cannot tell."""
 
     async def receive(
         self,
@@ -67,6 +73,34 @@ class Bus(Protocol):
 
     def statistics(self) -> dict[str, int]:
         """Counters: published, delivered, bytes, dropped."""
+
+    def close(self) -> None: ...
+
+
+class Message(NamedTuple):
+    """What must arrive and could not leave yet. ``at`` and ``until`` (Unix seconds): said then, of use until then."""
+
+    number: int  # grows with each message of a node, also over a restart
+    at: float
+    until: float
+    data: bytes
+
+
+class Backlog(Protocol):
+    """Messages on the disk, in the order of their numbers. Blocking; each raises UnavailableError."""
+
+    count: int
+    bytes: int
+    oldest_at: float  # Unix seconds; 0.0 when there is none
+
+    def append(self, messages: Sequence[Message], now: float) -> int:
+        """Keep them, in one transaction; returns how many of the oldest were given up for want of room."""
+
+    def first(self, limit: int) -> list[Message]:
+        """The first ones, at most so many."""
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """They have arrived, or are of no use any more."""
 
     def close(self) -> None: ...
 

@@ -19,9 +19,10 @@ class FakeClock:
         self.wall = EPOCH
         self.lease = 1000.0
         self.boot = "boot-1"
+        self.recovering_s = 0.0
 
     def __call__(self) -> LedgerTime:
-        return LedgerTime(self.wall, self.lease, self.boot)
+        return LedgerTime(self.wall, self.lease, self.boot, self.recovering_s)
 
     def step(self, seconds: float) -> None:
         """Time passes, on both clocks."""

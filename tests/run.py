@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import components
 from rich.console import Console
 from rich.table import Table
 
@@ -27,14 +28,10 @@ PHASES = (
             str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py")
         )]),
     ("history", "the pipeline on Spark", ["tests/history"]),
-    ("system", "real daemons, runners, Spark, systemd", ["tests/system"]),
+    ("system", "real daemons, runners, Spark, systemd", ["tests/system", "-m", "not production"]),
+    ("production", "daemons on RabbitMQ and Redis, and what harms them", ["-n", "2", "--dist", "worksteal",
+        "tests/system", "-m", "production"]),
 )  # fmt: skip
-
-NEEDED = (
-    ("java", "Java 17: apt-get install openjdk-17-jre-headless"),
-    ("unshare", "util-linux: apt-get install util-linux"),
-    ("systemd-analyze", "systemd: apt-get install systemd"),
-)
 
 
 def main() -> int:
@@ -42,11 +39,16 @@ def main() -> int:
     if chosen and chosen[0] not in [name for name, _, _ in PHASES]:
         print(f"no phase {chosen[0]!r}; there are {', '.join(name for name, _, _ in PHASES)}", file=sys.stderr)
         return 2
-    missing = [advice for program, advice in NEEDED if shutil.which(program) is None]
+    try:
+        components.ensure()
+    except components.MissingError as exc:
+        print(f"make test needs {exc}", file=sys.stderr)
+        return 1
     if os.getuid() != 0:
-        missing.append("root: the tests make namespaces, small file systems and other users' processes")
-    if missing:
-        print("make test needs " + "; ".join(missing), file=sys.stderr)
+        print(
+            "make test needs root: the tests make namespaces, small file systems and other users' processes",
+            file=sys.stderr,
+        )
         return 1
     console = Console()
     table = Table("phase", "what", "result", "seconds", title="make test")

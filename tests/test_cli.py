@@ -193,7 +193,7 @@ def test_a_command_line_that_makes_no_sense_exits_2(
 @pytest.mark.parametrize(
     "args",
     [
-        ["breaker", "list"], ["breaker", "reset", "x", "--force"], ["check", "list"], ["deadletter", "list"],
+        ["check", "list"], ["deadletter", "list"],
         ["deadletter", "show", "1"], ["deadletter", "replay", "1"], ["deadletter", "discard", "1"],
         ["ledger", "export"], ["ledger", "import", "file"], ["ledger", "accept-epoch"],
     ],

@@ -225,7 +225,11 @@ def test_the_rest_of_the_commands(node: Node) -> None:
     node.ctl("ping")
     assert node.json("call", "status")["node"] == "edge-1"
     node.ctl("call", "nix", code=2)
-    node.ctl("call", "breaker.list", code=1)
+    assert {breaker["name"]: breaker["state"] for breaker in node.json("breaker", "list")} == {
+        "bus": "closed", "ledger": "closed",
+    }  # fmt: skip
+    assert node.json("breaker", "reset", "ledger")["state"] == "closed"
+    assert "there are bus, ledger" in node.ctl("breaker", "reset", "disk", code=1).stderr
     checks = {check["check"]: check["state"] for check in node.json("doctor", code=1)}
     assert checks["ledger"] == "ok"
     assert checks["job bad"] == "fail"

@@ -1,14 +1,18 @@
 """Configuration: defaults, file, environment, and a sentence for everything that is wrong."""
 
+import json
 import os
 import socket
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
-from coordd import config as module
+from coordd import config as module, keyring, safety
+from coordd.cli.coordd import program
 from coordd.config import Config, default_node_name, load
+from coordd.core.envelope import Key, Keyring
 from coordd.errors import ConfigError
 
 EXAMPLE = Path(__file__).parent.parent / "deploy" / "coordd.example.toml"
@@ -140,11 +144,30 @@ BAD_FILES = [
     ('[cluster]\nbus = "kafka://h"\n', "cluster.bus", "unix, amqp, amqps, redis, rediss"),
     ('[cluster]\nbus = "unix"\n', "cluster.bus", "expected a URL"),
     ('[cluster]\nbus = "unix://run"\n', "cluster.bus", "absolute path as in unix:///run/coordd/bus"),
-    ('[cluster]\nbus = "amqp://u:p@h"\n', "cluster.bus", "not available in this version; available: unix://"),
-    ('[cluster]\nbus = ["unix:///a", "unix:///b"]\n', "cluster.bus", "not available in this version"),
-    ("[cluster]\nbus = []\n", "cluster.bus", "give one"),
+    ('[cluster]\nbus = ["unix:///a", "unix:///b"]\n', "cluster.bus", "a unix bus has one address"),
+    ('[cluster]\nbus = ["amqps://a", "rediss://b"]\n', "cluster.bus", "of one kind, to be tried in turn; found amqps"),
+    ("[cluster]\nbus = []\n", "cluster.bus", "expected an address or a list of them"),
+    ('[cluster]\nbus = ""\n', "cluster.bus", "expected an address or a list of them"),
+    ("[cluster]\nbus = [1]\n", "cluster.bus", "expected a list of texts"),
+    ('[cluster]\nbus = "amqps://"\n', "cluster.bus", "expected a host as in amqps://user@broker:5671/vhost"),
+    ('[cluster]\nbus = "amqps://:5671/v"\n', "cluster.bus", "expected a host"),
+    ('[cluster]\nbus = "amqps://h:0"\n', "cluster.bus", "a port from 1 to 65535"),
+    ('[cluster]\nbus = "amqps://h:65536"\n', "cluster.bus", "a port from 1 to 65535"),
+    ('[cluster]\nbus = "amqps://h:amqp"\n', "cluster.bus", "a port from 1 to 65535"),
+    ('[cluster]\nbus = "amqps://[::1"\n', "cluster.bus", "a port from 1 to 65535"),
+    ('[cluster]\nbus = "amqps://h,i"\n', "cluster.bus", "a port from 1 to 65535"),
+    ('[cluster]\nbus = "amqps://h /v"\n', "cluster.bus", "without spaces"),
+    ('[cluster]\nbus = "amqps://u:a#b@h/v"\n', "cluster.bus", "expected a host"),
+    ('[cluster]\nbus = "amqps://h/v#b"\n', "cluster.bus", "written %23"),
+    ('[cluster]\nbus = "amqps://h/a/b"\n', "cluster.bus", "a slash in its name is written %2F"),
+    ('[cluster]\nbus = "rediss://h/one"\n', "cluster.bus", "expected the number of a database"),
+    ('[cluster]\nbus = "redis+sentinel://h/m"\n', "cluster.bus", "unix, amqp, amqps, redis, rediss"),
+    ('[cluster]\nledger = "amqps://h"\n', "cluster.ledger", "sqlite, redis, rediss, redis+sentinel"),
+    ('[cluster]\nledger = "redis+sentinel://h:1,i:2"\n', "cluster.ledger", "expected the name of the master"),
+    ('[cluster]\nledger = "redis+sentinel://h:1,:2/m"\n', "cluster.ledger", "expected a host"),
+    ('[cluster]\nledger = "redis+sentinel://h/m/x"\n', "cluster.ledger", "expected the number of a database"),
+    ('[cluster]\nledger = "rediss://h,i/0"\n', "cluster.ledger", "a port from 1 to 65535"),
     ('[cluster]\nledger = "postgres://h"\n', "cluster.ledger", "sqlite, redis, rediss, redis+sentinel"),
-    ('[cluster]\nledger = "redis://h"\n', "cluster.ledger", "not available in this version; available: sqlite://"),
     ('[cluster]\nledger = "sqlite:///var/l.db"\n', "cluster.ledger", "four slashes"),
     ('[cluster]\ntls_ca = "ca.pem"\n', "cluster.tls_ca", "expected an absolute path"),
     ('[spark]\nenv = ["A=1"]\n', "spark.env", "expected a table of texts, found a list"),
@@ -225,7 +248,9 @@ BAD_VARIABLES = [
     ("COORDD_NODE_BUDGET", "{ client = ", "expected a table"),
     ("COORDD_NODE_TAGS", "a b", "1 to 64 of the characters"),
     ("COORDD_NODE_NAME", "caf\udce9", "control character"),
-    ("COORDD_CLUSTER_BUS", "amqp://user:hunter2@broker", "not available in this version"),
+    ("COORDD_CLUSTER_BUS", "amqps://user:hunter2@broker:port", "a port from 1 to 65535"),
+    ("COORDD_CLUSTER_BUS", "amqps://user:hunter2@a/b/c", "one vhost"),
+    ("COORDD_CLUSTER_LEDGER", "redis://user:hunter2@broker", "is not encrypted"),
     ("COORDD_CLUSTER_BUS", "amqps+x://user:hunter2@broker", "expected a URL"),
 ]
 
@@ -249,6 +274,185 @@ def test_the_timing_rule_is_met_exactly() -> None:
     # 5 + 2 x 2 + 10 + 0.02 x lease = lease, at 19 / 0.98.
     assert load(None, {"COORDD_CLUSTER_LEASE": "19.3878"})
     assert "more than cluster.lease" in refused(None, {"COORDD_CLUSTER_LEASE": "19.3876"})
+
+
+# ---- across machines
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> str:
+    """A good keyring."""
+    path = tmp_path / "keys.toml"
+    path.write_text(keyring.render(Keyring((Key("k1", "sign", b"s" * 32),))))
+    path.chmod(0o600)
+    return str(path)
+
+
+def settings(path: Path, **cluster: object) -> str:
+    lines = [
+        f"{key} = {str(said).lower() if isinstance(said, bool) else json.dumps(said)}" for key, said in cluster.items()
+    ]
+    return write(path / "c.toml", "\n".join(["[cluster]", *lines]))
+
+
+@pytest.mark.parametrize(
+    ("bus", "urls", "scheme"),
+    [
+        ("amqps://coordd@mq1:5671/coordd", ("amqps://coordd@mq1:5671/coordd",), "amqps"),
+        (["amqps://mq1/v", "amqps://mq2/v"], ("amqps://mq1/v", "amqps://mq2/v"), "amqps"),
+        ("amqps://mq1/v, amqps://mq2/v,", ("amqps://mq1/v", "amqps://mq2/v"), "amqps"),
+        ("amqps://u:a,b@mq1/v,amqps://mq2/v", ("amqps://u:a,b@mq1/v", "amqps://mq2/v"), "amqps"),
+        ("amqp://localhost/%2F", ("amqp://localhost/%2F",), "amqp"),
+        ("amqp://127.0.0.1:5672", ("amqp://127.0.0.1:5672",), "amqp"),
+        ("amqp://[::1]:5672/", ("amqp://[::1]:5672/",), "amqp"),
+        ("redis://127.1.2.3/3", ("redis://127.1.2.3/3",), "redis"),
+        ("rediss://r.example:6380/0", ("rediss://r.example:6380/0",), "rediss"),
+    ],
+)
+def test_a_bus_across_machines(tmp_path: Path, ring: str, bus: object, urls: tuple[str, ...], scheme: str) -> None:
+    cluster = load(settings(tmp_path, bus=bus, keyring=ring), {}).cluster
+    assert (cluster.bus_urls, cluster.bus_scheme) == (urls, scheme)
+    assert (cluster.is_embedded, cluster.is_signed, cluster.verifies_tls) == (False, True, True)
+    if isinstance(bus, str):
+        assert load(None, {"COORDD_CLUSTER_BUS": bus, "COORDD_CLUSTER_KEYRING": ring}).cluster.bus_urls == urls
+
+
+def test_the_embedded_bus_needs_no_keyring() -> None:
+    cluster = load(None, {"COORDD_CLUSTER_KEYRING": "/nowhere/keys.toml"}).cluster
+    assert (cluster.is_embedded, cluster.is_signed) == (True, False)
+    assert cluster.bus_urls == ("unix:///run/coordd/bus",)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "scheme"),
+    [
+        ("redis://localhost:6379/0", "redis"),
+        ("rediss://user@r.example/1", "rediss"),
+        ("redis+sentinel://localhost:26379,127.0.0.1:26380,[::1]:26381/coordd/0", "redis+sentinel"),
+        ("redis+sentinel://localhost/coordd", "redis+sentinel"),
+        ("rediss+sentinel://s1,s2:26380/coordd/3", "rediss+sentinel"),
+    ],
+)
+def test_a_ledger_across_machines(ledger: str, scheme: str) -> None:
+    cluster = load(None, {"COORDD_CLUSTER_LEDGER": ledger}).cluster
+    assert (cluster.ledger, cluster.ledger_scheme) == (ledger, scheme)
+
+
+INSECURE = [
+    ({"bus": "amqp://mq1/"}, "cluster.bus", "amqp:// to mq1 is not encrypted"),
+    ({"bus": "redis://10.0.0.1/"}, "cluster.bus", "use rediss://"),
+    ({"bus": "redis://localhost.example.com/"}, "cluster.bus", "not encrypted"),
+    ({"bus": ["amqp://localhost/", "amqp://mq2/"]}, "cluster.bus", "amqp:// to mq2 is not encrypted"),
+    ({"bus": "amqps://mq1/?no_verify_ssl=1"}, "cluster.bus", "no_verify_ssl in the URL believes any"),
+    ({"bus": "amqps://mq1/?No_Verify_SSL=true"}, "cluster.bus", "believes any"),
+    ({"bus": "amqps://localhost/?no_verify_ssl"}, "cluster.bus", "believes any"),
+    ({"bus": "rediss://r/?ssl_cert_reqs=none"}, "cluster.bus", "believes any"),
+    ({"ledger": "rediss://r/0?ssl_check_hostname=false"}, "cluster.ledger", "believes any"),
+    ({"ledger": "redis://r/0"}, "cluster.ledger", "redis:// to r is not encrypted"),
+    ({"ledger": "redis+sentinel://localhost:1,s2:2,s3/m"}, "cluster.ledger", "use rediss+sentinel://"),
+]
+
+
+@pytest.mark.parametrize(("cluster", "key", "said"), INSECURE)
+def test_what_is_not_safe_is_refused_unless_allowed_by_name(
+    tmp_path: Path, ring: str, cluster: dict[str, object], key: str, said: str
+) -> None:
+    message = refused(settings(tmp_path, keyring=ring, **cluster))
+    assert f"{key}: " in message
+    assert said in message
+    assert "allow_insecure = true" in message
+    allowed = load(settings(tmp_path, keyring=ring, allow_insecure=True, **cluster), {})
+    assert [problem.key for problem in safety.warnings(allowed)] == [key]
+    assert said in str(safety.warnings(allowed)[0])
+    assert allowed.cluster.verifies_tls == ("believes" not in said)
+
+
+@pytest.mark.parametrize("url", ["amqps://mq1/?no_verify_ssl=0", "rediss://r/?ssl_cert_reqs=required&x=1"])
+def test_what_leaves_the_verification_on_is_safe(tmp_path: Path, ring: str, url: str) -> None:
+    assert load(settings(tmp_path, keyring=ring, bus=url), {}).cluster.verifies_tls
+
+
+def test_a_missing_keyring_says_how_to_make_one(tmp_path: Path) -> None:
+    path = settings(tmp_path, bus="amqps://mq1/", keyring=f"{tmp_path}/none.toml")
+    message = refused(path)
+    assert f"{path}:3: cluster.keyring: {tmp_path}/none.toml: there is no such keyring" in message
+    assert f"coordd keys new --output {tmp_path}/none.toml" in message
+    assert "unsigned = true" in message
+
+
+def test_a_keyring_that_others_may_read_is_refused(tmp_path: Path, ring: str) -> None:
+    os.chmod(ring, 0o644)
+    assert "expected mode 0600" in refused(settings(tmp_path, bus="amqps://mq1/", keyring=ring))
+
+
+def test_unsigned_draws_a_warning_and_needs_no_keyring(tmp_path: Path) -> None:
+    loaded = load(settings(tmp_path, bus="amqps://mq1/", unsigned=True), {})
+    assert not loaded.cluster.is_signed
+    [warning] = safety.warnings(loaded)
+    assert (warning.key, warning.severity) == ("cluster.unsigned", "warning")
+    assert "can speak as any node" in warning.message
+    assert safety.warnings(load(settings(tmp_path, unsigned=True), {})) == [], "a unix bus is never signed"
+
+
+@pytest.mark.parametrize("key", ["tls_ca", "tls_cert", "bus_password_file", "ledger_password_file"])
+def test_files_must_be_there(tmp_path: Path, key: str) -> None:
+    missing = f"{tmp_path}/none"
+    assert f"cluster.{key}: {missing}: it cannot be read: No such file or directory" in refused(
+        settings(tmp_path, **{key: missing})
+    )
+    assert "expected a regular file" in refused(settings(tmp_path, **{key: "/dev/null"}))
+    there = write(tmp_path / "there", "x")
+    assert getattr(load(settings(tmp_path, **{key: there}), {}).cluster, key) == there
+
+
+def test_a_key_without_its_certificate_is_refused(tmp_path: Path) -> None:
+    there = write(tmp_path / "there", "x")
+    assert "cluster.tls_key: a key says nothing without its certificate" in refused(settings(tmp_path, tls_key=there))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "key"),
+    [
+        ({"bus": "amqps://u:hunter2@mq1/"}, "cluster.bus"),
+        ({"bus": ["amqps://mq1/", "amqps://u:hunter2@mq2/"]}, "cluster.bus"),
+        ({"ledger": "rediss://:hunter2@r/"}, "cluster.ledger"),
+        ({"ledger": "rediss://r/?password=hunter2"}, "cluster.ledger"),
+    ],
+)
+def test_a_password_in_a_url_works_and_draws_a_warning(
+    tmp_path: Path, ring: str, cluster: dict[str, object], key: str
+) -> None:
+    loaded = load(settings(tmp_path, keyring=ring, **cluster), {})
+    [warning] = safety.warnings(loaded)
+    assert (warning.key, warning.severity) == (key, "warning")
+    assert f"{key.removeprefix('cluster.')}_password_file" in warning.message
+    assert "hunter2" not in str(warning) + str(loaded.redacted())
+
+
+def test_a_password_file_that_everybody_reads_draws_a_warning(tmp_path: Path) -> None:
+    there = write(tmp_path / "password", "x")
+    os.chmod(there, 0o640)
+    loaded = load(settings(tmp_path, bus_password_file=there), {})
+    assert safety.warnings(loaded) == []
+    os.chmod(there, 0o644)
+    assert "chmod 600" in str(safety.warnings(loaded)[0])
+
+
+def test_check_config_prints_warnings_and_passes(tmp_path: Path, ring: str) -> None:
+    path = settings(tmp_path, bus="amqps://u:hunter2@mq1/", keyring=ring)
+    done = CliRunner().invoke(program, ["check-config", path], env={"COORDD_NODE_JOBS_DIR": str(tmp_path)})
+    assert "cluster.bus: warning: the password stands in the URL" in done.stdout
+    assert "hunter2" not in done.output
+    assert done.exit_code == 65, "the directory holds a file that is no job"
+    jobs = tmp_path / "jobs.d"
+    jobs.mkdir()
+    done = CliRunner().invoke(program, ["check-config", path], env={"COORDD_NODE_JOBS_DIR": str(jobs)})
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "ok: 0 jobs")
+
+
+def test_every_address_is_shown_without_its_password(tmp_path: Path, ring: str) -> None:
+    shown = load(settings(tmp_path, bus=["amqps://u:a@mq1/v", "amqps://u:b@mq2/v"], keyring=ring), {}).redacted()
+    assert shown["cluster"]["bus"] == "amqps://u:***@mq1/v,amqps://u:***@mq2/v"
 
 
 def test_passwords_are_not_shown() -> None:

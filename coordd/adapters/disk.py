@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from coordd.core.clock import CLOCK_BLOCK
@@ -49,12 +49,14 @@ def write_atomic(path: str, data: bytes, *, mode: int = 0o600) -> None:
 class NodeState(NamedTuple):
     """What a node remembers. ``boots`` counts starts, ``clock_mark`` is the Lamport clock's high-water mark.
 
-    ``warning`` is a sentence for the log when the numbers had to be made up, else "".
+    ``ledgers`` names which life of each ledger (by its URL) it saw last: whoever never saw one may begin with an empty
+    one. ``warning`` is a sentence for the log when the numbers had to be made up, else "".
     """
 
     boots: int
     clock_mark: int
     warning: str = ""
+    ledgers: dict[str, str] = {}
 
 
 class StateFile:
@@ -93,19 +95,22 @@ class StateFile:
             fields = json.loads(data)
             boots, clock_mark = fields["boots"], fields["clock_mark"]
             if type(boots) is int and type(clock_mark) is int and boots >= 0 and clock_mark >= 0:
-                return NodeState(boots, clock_mark)
+                ledgers = fields.get("ledgers", {})
+                known = ledgers if isinstance(ledgers, dict) else {}
+                return NodeState(boots, clock_mark, ledgers={str(url): str(mark) for url, mark in known.items()})
         except (ValueError, TypeError, KeyError, RecursionError):
             pass  # spoilt, like a wrong type: both are answered below
         kept = self._set_aside()
         return self._made_up(wall_s, highest_clock(), f"{self.path} was not readable, kept as {kept}; {_GOES_ON}")
 
-    def save(self, boots: int, clock_mark: int) -> None:
+    def save(self, boots: int, clock_mark: int, ledgers: Mapping[str, str] | None = None) -> None:
         """Write the state; it is on the disk when this returns.
 
         Raises:
             UnavailableError: the disk does not take it. The old state is still there.
         """
-        data = json.dumps({"boots": boots, "clock_mark": clock_mark}).encode() + b"\n"
+        fields = {"boots": boots, "clock_mark": clock_mark, **({"ledgers": dict(ledgers)} if ledgers else {})}
+        data = json.dumps(fields).encode() + b"\n"
         try:
             write_atomic(self.path, data)
         except OSError as exc:

@@ -212,6 +212,7 @@ class ProcessLauncher:
     def _write_spec(self, directory: str, spec: dict[str, Any]) -> None:
         shown = {key: value for key, value in spec.items() if not key.startswith("launcher_")}
         shown["env"] = {key: "***" if SECRET.search(key) else value for key, value in spec["env"].items()}
+        shown["ledger_options"] = {k: v for k, v in spec.get("ledger_options", {}).items() if k != "password"}
         fd = os.open(f"{directory}/spec.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
             json.dump(shown, file, indent=1)

@@ -25,12 +25,12 @@ from coordd.adapters.sqlite_rows import (
     migrate,
 )
 from coordd.core.ledger import Rules
-from coordd.core.rows import Answer, AttemptRow, LedgerTime, OpenAnswer, Row
+from coordd.core.rows import JOB_COLUMNS, Answer, AttemptRow, JobRow, LedgerTime, OpenAnswer, Row
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any, TypeVar
 
     T = TypeVar("T")
@@ -174,6 +174,38 @@ class SqliteLedger:
         """Forget at most ``limit`` runs that ended before an instant; returns how many."""
         count: int = self._transact(self._rules.prune, (before_wall, limit), writes=True)
         return count
+
+    def export(self) -> "Iterator[dict[str, Any]]":
+        """All rows, as JSON can hold them: jobs, then each run with its attempts."""
+        from coordd.core.dump import exported
+
+        jobs = f"SELECT {', '.join(JOB_COLUMNS)} FROM jobs ORDER BY job"
+        yield from (exported(JobRow(*values)) for values in self._read(jobs))
+        for values in self._read(f"SELECT {RUN_LIST} FROM runs ORDER BY created_at, run"):
+            row = Row(values)
+            yield exported(row)
+            yield from map(exported, self.attempts(row.run))
+
+    def import_(self, rows: "Iterable[dict[str, Any]]", *, replace: bool = False) -> int:
+        """Take the rows of an export, all or none; returns how many.
+
+        Raises RefusedError when a row is none of ours, or when there are rows already and ``replace`` is not set.
+        """
+        from coordd.core.dump import checked
+
+        jobs, runs, attempts = checked(rows)
+
+        def put(store: Transaction, _: LedgerTime) -> int:
+            store.make_empty(replace=replace)
+            for job in jobs:
+                store.put_job(job)
+            for run in runs:
+                store.put_run(run)
+            for attempt in attempts:
+                store.put_attempt(attempt)
+            return len(jobs) + len(runs) + len(attempts)
+
+        return self._transact(put, (), writes=True)
 
     def integrity(self) -> list[str]:
         """What SQLite finds wrong with the file; nothing when it is sound."""

@@ -17,6 +17,7 @@ from coordd.core.rows import (
     JobRow,
     Row,
 )
+from coordd.errors import RefusedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,6 +138,18 @@ class Transaction:
     def drop_run(self, run: str) -> None:
         self._write("DELETE FROM runs WHERE run = ?", (run,))
         self._write("DELETE FROM attempts WHERE run = ?", (run,))
+
+    def make_empty(self, *, replace: bool) -> None:
+        """Forget all rows; without ``replace`` raise RefusedError when there are any."""
+        runs, jobs = (self._execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("runs", "jobs"))
+        if (runs or jobs) and not replace:
+            raise RefusedError(
+                f"the ledger holds {runs} runs of {jobs} jobs",
+                kind="not_empty",
+                hint="export them, then import with --replace",
+            )
+        for table in ("runs", "attempts", "jobs"):
+            self._write(f"DELETE FROM {table}", ())
 
     def last_fire_at(self, job: str) -> float:
         sql = (

@@ -201,6 +201,33 @@ def ledger_status(context: click.Context) -> None:
         context.exit(EXIT_UNAVAILABLE)
 
 
+# ---- breakers
+
+
+@program.group("breaker")
+def breaker() -> None:
+    """Connections that have failed again and again are left alone for a while: bus, ledger."""
+
+
+@breaker.command("list")
+def breaker_list() -> None:
+    """Each connection's breaker, and why it opened."""
+
+    def draw(found: Any) -> None:
+        from coordd.cli import tables
+
+        tables.draw(tables.BREAKERS, found, "There are no breakers.")
+
+    asked().show(asked().call("breaker.list"), draw)
+
+
+@breaker.command("reset")
+@click.argument("name")
+def breaker_reset(name: str) -> None:
+    """Close a breaker: what it guards works again, and need not wait for the next probe."""
+    asked().show(asked().call("breaker.reset", name=name), lambda said: click.echo(f"{said['name']}: {said['state']}"))
+
+
 # ---- named, and not built yet
 
 
@@ -221,7 +248,6 @@ def _not_available(parent: click.Group, names: tuple[str, ...], title: str) -> N
 
 
 for _name, _verbs, _title in (
-    ("breaker", ("list", "reset"), "Circuit breakers."),
     ("check", ("list",), "Health checks."),
     ("deadletter", ("list", "show", "replay", "discard"), "What could not be done, kept for inspection."),
 ):

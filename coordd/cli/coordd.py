@@ -10,6 +10,7 @@ import click
 
 from coordd import __version__
 from coordd.cli import options
+from coordd.cli.keys import keys
 from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_FAILED, Failed, failed, say
 
 if TYPE_CHECKING:
@@ -79,16 +80,17 @@ def check_config(context: click.Context, file: str | None) -> None:
     from coordd.cli.phrases import some
     from coordd.config import read_config
     from coordd.jobfile import check, load_jobs
+    from coordd.safety import warnings
 
-    problems = check(file, os.environ)
+    config, _ = read_config(file, os.environ)
+    problems = [*(warnings(config) if config else []), *check(file, os.environ)]
     for problem in problems:
         click.echo(str(problem))
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         say(f"coordd: {some(len(errors), 'error')}")
         context.exit(EXIT_BAD_CONFIG if any(error.kind == "config" for error in errors) else EXIT_BAD_JOB)
-    config, _ = read_config(file, os.environ)
-    assert config is not None
+    assert config is not None, "its problems are errors"
     click.echo(f"ok: {len(load_jobs(config.node.jobs_dir, config).jobs)} jobs")
 
 
@@ -105,6 +107,9 @@ def check_config(context: click.Context, file: str | None) -> None:
 def exec_(**_said: object) -> None:
     """Run COMMAND once in the cluster. Not available in this version: nothing is run."""
     raise Failed("coordd exec: not available in this version; COMMAND was not run", EXIT_FAILED)
+
+
+program.add_command(keys)
 
 
 @program.command("version")

@@ -27,6 +27,7 @@ STYLES = {
     "suspect": "yellow", "warn": "yellow", "starting": "yellow", "mingling": "yellow", "draining": "yellow",
     "suspended": "yellow", "missed": "yellow", "rejected": "yellow", "revoked": "magenta",
     "failure": "bold red", "fail": "bold red", "lost": "bold red", "unknown": "bold red reverse",
+    "open": "bold red", "half-open": "yellow", "recovering": "yellow",
     "disabled": "red", "disconnected": "red", "unavailable": "bold red", "left": "dim", "stopping": "dim",
 }  # fmt: skip
 
@@ -199,6 +200,16 @@ ELECTIONS = (
     Column("TOOK", lambda row, _now: duration((row.get("duration_ms") or 0) / 1000) if row.get("decided") else "",
            right=True),
     Column("STATEMENTS", _statements),
+)  # fmt: skip
+
+BREAKERS = (
+    Column("BREAKER", text("name"), whole=True),
+    Column("STATE", state(), whole=True),
+    Column("FAILURES", text("failures"), right=True),
+    Column("OPENED", text("opened"), right=True),
+    Column("NEXT TRY IN", lambda row, _now: duration(row.get("retry_in_s")) if row.get("state") == "open" else "",
+           right=True),
+    Column("LAST FAILURE", text("reason")),
 )  # fmt: skip
 
 CHECKS = (

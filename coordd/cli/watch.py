@@ -33,7 +33,7 @@ ENDED_SHOWN = 5
 QUIET_S = 0.3
 
 # Heartbeats would drive everything else off the screen.
-DULL = frozenset(("worker-heartbeat", "worker-hello-reply"))
+DULL = frozenset(("worker-heartbeat", "worker-beat", "worker-hello-reply"))
 
 
 class Screen:

@@ -12,7 +12,22 @@ left, less the clock-rate error of both sides. Counted from the answer it would 
 Like rows.py this file is loaded before a job starts, so it imports no library.
 """
 
-from coordd.core.rows import CANCEL, EARLY, FAILURE, LOST, OK, RETRY, REVOKED, RHO, STALE, SUCCESS, Answer
+from coordd.core.rows import (
+    CANCEL,
+    EARLY,
+    FAILURE,
+    LOST,
+    OK,
+    RECEIVED,
+    RECOVERING,
+    RETRY,
+    REVOKED,
+    RHO,
+    STALE,
+    STARTED,
+    SUCCESS,
+    Answer,
+)
 
 WAITING = "waiting"
 GATING = "gating"
@@ -34,6 +49,7 @@ MOVES: "dict[str, frozenset[str]]" = {
 ASK_GATE = "ask_gate"
 ASK_RENEW = "ask_renew"
 ASK_REPORT = "ask_report"  # state, exit_code, reason, final
+ASK_RESTORE = "ask_restore"  # state: the ledger went back and has forgotten the grant
 EXEC = "exec"
 TERM = "term"
 KILL = "kill"
@@ -108,7 +124,8 @@ class Attempt:
 
     __slots__ = (
         "actions", "ask_at", "asked_at", "deadline", "ended_by", "exit_code", "final", "hurried", "kill_at",
-        "outcome", "phase", "reason", "renew_at", "renewing", "reported_since", "started_at", "terms",
+        "outcome", "phase", "reason", "recovering_until", "renew_at", "renewing", "reported_since", "restoring",
+        "started_at", "terms",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, *, wait_s: float, now: float) -> None:
@@ -129,6 +146,8 @@ class Attempt:
         self.reason = ""
         self.final = False
         self.reported_since = 0.0
+        self.restoring = False  # the next question puts the grant back
+        self.recovering_until = 0.0  # until then the ledger may forget once more what it is told
         self.actions: list[tuple[object, ...]] = []
 
     # ---- inputs
@@ -174,9 +193,16 @@ class Attempt:
         ``question`` is what was asked. An answer to another question than this phase asks is late (a renewal
         that was under way when the program ended) and is ignored: it must not pass for the report's.
         """
+        if question == ASK_RESTORE:
+            if self.restoring:
+                self._restored(answer, sent_at, now)
+            return
         if question and question != QUESTIONS.get(self.phase):
             return
         self.renewing = False
+        if answer is not None and answer.word == RECOVERING:
+            self._forgotten(answer, now)
+            return
         if self.phase == WAITING:
             self._waiting_answered(answer, sent_at, now)
         elif self.phase == GATING:
@@ -185,7 +211,10 @@ class Attempt:
             self._renew_answered(answer, sent_at, now)
         elif self.phase == REPORTING:
             if answer is not None and answer.word in (OK, STALE):
-                self._done()
+                if answer.word == OK and now < self.recovering_until:
+                    self.ask_at = now + self.terms.renew_interval_s
+                else:
+                    self._done()
             else:
                 self.ask_at = now + max(ASK_AGAIN_S, min(self.terms.renew_interval_s, 5.0))
 
@@ -234,6 +263,30 @@ class Attempt:
         """What is to be done now, in this order."""
         actions, self.actions = self.actions, []
         return actions
+
+    # ---- a ledger that went back
+
+    def _forgotten(self, answer: Answer, now: float) -> None:
+        """It does not know this grant, and waits for those who do: tell it, then ask again."""
+        self.restoring = True
+        self.recovering_until = now + max(answer.left_s, answer.in_s)
+        if self.phase == GATING:
+            self._move(WAITING)
+        if self.phase == WAITING:
+            self.renew_at = now
+            self.ask_at = max(self.ask_at, now + ASK_AGAIN_S)
+        else:
+            self.ask_at = now
+
+    def _restored(self, answer: "Answer | None", sent_at: float, now: float) -> None:
+        """The grant is back, or the ledger knows better: the question itself tells which."""
+        self.renewing = False
+        again_at = now if answer is not None else max(now, sent_at + ASK_AGAIN_S)
+        self.restoring = answer is None
+        if self.phase == WAITING:
+            self.renew_at = again_at
+        elif self.phase != DONE:
+            self.ask_at = again_at
 
     # ---- before exec
 
@@ -367,7 +420,9 @@ class Attempt:
     def _ask(self, question: str, now: float) -> None:
         self.renewing = True
         self.asked_at = now
-        if question == ASK_REPORT:
+        if self.restoring:
+            self.actions.append((ASK_RESTORE, RECEIVED if self.phase in (WAITING, GATING) else STARTED))
+        elif question == ASK_REPORT:
             self.actions.append((ASK_REPORT, self.outcome, self.exit_code, self.reason, self.final))
         else:
             self.actions.append((question,))

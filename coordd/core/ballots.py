@@ -98,6 +98,13 @@ class Ballots:
                 return
             self._close(election, now)
 
+    def bus_changed(self, up: bool, now: Now) -> None:
+        """Without a bus no further statement comes: what is open gets the ranks that need no messages."""
+        self.bus_up = up
+        if not up:
+            for ident in list(self.open_ids):
+                self._rank_by_hash(self.elections[ident], now)
+
     def waiting_for(self) -> set[str]:
         """Every member whose statement some open election still lacks."""
         names: set[str] = set()
@@ -140,23 +147,32 @@ class Ballots:
             del self.elections[oldest]
 
     def _without_messages(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
-        """Ranks that everybody can compute: of those whose heartbeat shows the same jobs and fitting tags."""
-        ctx = self._ctx
+        election = Election(ident, topic, action, self._ctx.full_hostname, (), now.mono)
+        self._rank_by_hash(election, now)
+        return election
+
+    def _rank_by_hash(self, election: Election, now: Now) -> None:
+        """Ranks that everybody can compute: of those whose heartbeat shows the same jobs and fitting tags.
+
+        Where some have stated already, those who abstained are left out.
+        """
+        ctx, action, stated = self._ctx, election.action, election.statements
         job = ctx.jobs.get(action.job) if action else None
         tags = set(job.tags) if job else set()
         names = [
             m.name
             for m in ctx.membership.members.values()
             if m.state in (ALIVE, SUSPECT) and m.jobs_digest == ctx.jobs_digest and tags <= set(m.tags)
+            if m.name not in stated or not stated[m.name].abstains
         ]
-        mine = self._candidacy(topic, action, ctx.clock.value)
+        mine = stated.get(ctx.full_hostname) or self._candidacy(election.topic, action, ctx.clock.value)
         if not mine.abstains:
             names.append(ctx.full_hostname)
-        election = Election(ident, topic, action, ctx.full_hostname, (), now.mono)
-        election.statements[ctx.full_hostname] = mine
-        election.succession = rendezvous(ident, tuple(names))
+        stated[ctx.full_hostname] = mine
+        election.missing.clear()
+        election.succession = rendezvous(election.id, tuple(names))
         election.decided_at = now.mono
-        self.elections[ident] = election
+        self.elections[election.id] = election
+        self.open_ids.pop(election.id, None)
         self._forget()
         self._decided(election, now)
-        return election

@@ -39,6 +39,15 @@ class Action(msgspec.Struct, frozen=True, omit_defaults=True):
     args: str = "{}"
 
 
+class Known(msgspec.Struct, frozen=True, array_like=True):
+    """What one node tells of another: who it is, and what a succession without messages needs of it."""
+
+    name: str  # full_hostname
+    incarnation: str
+    jobs_digest: str = ""
+    tags: tuple[str, ...] = ()
+
+
 class Event(msgspec.Struct, tag_field="type", omit_defaults=True, kw_only=True):
     """The root: every event has the sender's logical clock and its time."""
 
@@ -97,7 +106,9 @@ class WorkerOffline(WorkerState, tag="worker-offline"):
 
 
 class WorkerHello(WorkerState, tag="worker-hello"):
-    """A node starts and asks what it has missed."""
+    """A node starts and asks what it has missed. With ``to`` it asks that one node; else a few answer for all."""
+
+    to: str = ""
 
 
 class WorkerHelloReply(WorkerState, tag="worker-hello-reply"):
@@ -109,6 +120,25 @@ class WorkerHelloReply(WorkerState, tag="worker-hello-reply"):
     suspended: tuple[str, ...] = ()
     tokens: dict[str, int] = {}
     protocol: int = PROTOCOL_MAJOR
+    known: tuple[Known, ...] = ()
+
+
+class WorkerBeat(Event, tag="worker-beat"):
+    """A letter to the few who watch this node; with ``ask`` the reader answers with one of its own."""
+
+    ask: bool = False
+
+
+class WorkerSuspect(Event, tag="worker-suspect"):
+    """Nothing is heard of these: whoever lives says so, and whoever hears them."""
+
+    suspects: tuple[Known, ...] = ()
+
+
+class WorkerVouch(Event, tag="worker-vouch"):
+    """These live: the sender has heard them itself."""
+
+    known: tuple[Known, ...] = ()
 
 
 class Task(Event, kw_only=True):
@@ -187,6 +217,9 @@ AnyEvent = (
     | WorkerOffline
     | WorkerHello
     | WorkerHelloReply
+    | WorkerBeat
+    | WorkerSuspect
+    | WorkerVouch
     | TaskSent
     | TaskReceived
     | TaskStarted

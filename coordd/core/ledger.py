@@ -9,6 +9,10 @@ An attempt goes    (absent) -> RECEIVED -> STARTED -> SUCCESS | FAILURE | REVOKE
 A STARTED attempt is never granted again. It ends, and the *next* attempt is granted: that is S1, at most one
 launch per (run, attempt), and it assumes no clock at all.
 
+A ledger that went back (a failover that lost writes, an old backup) is in quarantine for a while
+(``LedgerTime.recovering_s``): it grants and launches nothing, tells whoever holds a grant that it does not know to
+put it back (RECOVERING), and takes that back by ``restore``.
+
 Rows, requests and answers are in rows.py, the single steps in run.py. All three are loaded by the runner before it
 starts a job, so they import nothing else.
 """
@@ -28,6 +32,7 @@ from coordd.core.rows import (
     OK,
     PENDING,
     RECEIVED,
+    RECOVERING,
     REJECTED,
     RETRY,
     REVOKED,
@@ -70,6 +75,9 @@ REPORTED: "dict[str, frozenset[str]]" = {
     RETRY: frozenset((LOST, REVOKED)),
 }
 
+# What a witness may say of an attempt. That it certainly never started (retry) needs no witness: it is claimed anew.
+RESTORED = frozenset((RECEIVED, STARTED, SUCCESS, FAILURE, REVOKED, LOST))
+
 
 class Rules(Life):
     """The operations. ``store`` is one transaction; ``now`` is the ledger's time, never a client's."""
@@ -91,8 +99,12 @@ class Rules(Life):
     def claim(self, store: "Store", claim: Claim, now: LedgerTime) -> Answer:
         """Grant one attempt to one node, or say why not. The order of the checks is the contract."""
         of = claim.of
-        job = self._job(store, of.job, now)
         row = store.run(of.run)
+        if now.recovering_s > 0:
+            if row is not None and row.attempt == claim.attempt and self._is_repeat(row, claim):
+                return self._granted(row, now)
+            return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+        job = self._job(store, of.job, now)
         if row is None:
             if claim.attempt != 0 or (of.scheduled and of.fire_at <= job.horizon):
                 return Answer(FINISHED, state="settled")
@@ -106,7 +118,7 @@ class Rules(Life):
         if row.state in (PENDING, RETRY):
             return self._claim_due(store, job, row, claim, now)
         if row.state == RECEIVED:
-            if row.nonce == claim.nonce and row.node == claim.node:
+            if self._is_repeat(row, claim):
                 return self._granted(row, now)  # the reply was lost: the same grant, what is left of it
             if self._lapsed(row, claim, now):
                 return self._claim_due(store, job, row, claim, now)  # never launched: the same checks as at first
@@ -189,7 +201,7 @@ class Rules(Life):
         """RECEIVED -> STARTED: the last word before exec. The same token and nonce may ask again."""
         row = self._mine(store, run, attempt, token, nonce)
         if row is None:
-            return Answer(STALE)
+            return self._unknown(store, run, attempt, token, STALE, now)
         if row.cancel:
             if row.state == RECEIVED:
                 self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
@@ -202,6 +214,9 @@ class Rules(Life):
             return Answer(EARLY, in_s=row.not_before - now.wall)
         if self._past(row, now):
             return Answer(STALE)
+        if now.recovering_s > 0:
+            # Whoever was granted this after what the ledger remembers has until then to say so.
+            return Answer(EARLY, in_s=now.recovering_s)
         if self._job(store, row.job, now).suspended:
             return Answer(EARLY, in_s=SUSPENDED_RETRY_S)
         self._move(row, STARTED)
@@ -226,7 +241,9 @@ class Rules(Life):
     ) -> Answer:
         """Extend the lease: ok(left_s), cancel (with left_s: a cancelled run still ends in order), or lost."""
         row = self._mine(store, run, attempt, token, nonce)
-        if row is None or row.state not in HOLDING:
+        if row is None:
+            return self._unknown(store, run, attempt, token, LOST, now)
+        if row.state not in HOLDING:
             return Answer(LOST)
         if row.state == UNKNOWN:
             self._move(row, STARTED)  # the holder is back, and nobody was granted anything meanwhile
@@ -264,8 +281,9 @@ class Rules(Life):
         row = self._mine(store, run, attempt, token, nonce)
         if row is None or row.state not in HOLDING:
             past = store.attempt(run, attempt)
-            said = past is not None and (past.token, past.nonce) == (token, nonce) and past.state in REPORTED[state]
-            return Answer(OK if said else STALE)
+            if past is not None and (past.token, past.nonce) == (token, nonce) and past.state in REPORTED[state]:
+                return Answer(OK)
+            return self._unknown(store, run, attempt, token, STALE, now)
         if row.state == RECEIVED and state in (SUCCESS, FAILURE):
             self._move(row, STARTED)  # it ran, so it was past the gate: a ledger that went back has forgotten that
         if application_id:
@@ -292,11 +310,59 @@ class Rules(Life):
     def commit(self, store: "Store", run: str, attempt: int, token: int, nonce: str, now: LedgerTime) -> Answer:
         """Publish under the token: ok once per run, for the attempt that holds it; else stale."""
         row = self._mine(store, run, attempt, token, nonce)
-        if row is None or row.state != STARTED or row.commit_token not in (0, token):
+        if row is None:
+            return self._unknown(store, run, attempt, token, STALE, now)
+        if row.state != STARTED or row.commit_token not in (0, token):
             return Answer(STALE)
         row.commit_token = token
         store.put_run(row)
         return Answer(OK, left_s=self._left(row, now))
+
+    # ---- after the ledger went back
+
+    def restore(
+        self,
+        store: "Store",
+        of: Registration,
+        attempt: int,
+        token: int,
+        nonce: str,
+        node: str,
+        lease_s: float,
+        state: str,
+        exit_code: "int | None",
+        reason: str,
+        application_id: str,
+        now: LedgerTime,
+    ) -> Answer:
+        """A witness puts back what the ledger forgot: ok, or stale (no quarantine, or the ledger knows better).
+
+        ``state`` is received or started (it gets a whole lease), or how the attempt ended (success, failure,
+        revoked, lost), which then counts as if it were reported now. Nothing newer and nothing that is over is
+        moved back; a repeat is ok. The job's horizon stays: the row itself stands for its fire time, and older
+        ones that nobody launched may still be due.
+        """
+        assert state in RESTORED, f"{of.run}: restored as {state}"
+        if now.recovering_s <= 0:
+            return Answer(STALE)
+        job = self._job(store, of.job, now)
+        if token > job.fence:
+            job.fence = token
+            store.put_job(job)
+        row = store.run(of.run)
+        if row is None or self._is_older(row, attempt, token):
+            row = self._put_back(store, row, of, attempt, token, nonce, node, lease_s, state, application_id, now)
+        elif (row.attempt, row.token, row.nonce) != (attempt, token, nonce):
+            past = store.attempt(of.run, attempt)
+            known = past is not None and (past.token, past.nonce) == (token, nonce)
+            return Answer(OK if known else STALE, state=row.state)
+        elif row.state == RECEIVED and state != RECEIVED:
+            row = self._launched_after_all(store, row, lease_s, now)
+        if state in REPORTED and row.state in HOLDING:
+            self.report(store, of.run, attempt, token, nonce, state, exit_code, reason, application_id, False, now)
+            row = store.run(of.run)
+            assert row is not None
+        return Answer(OK, left_s=self._left(row, now) if row.state in HOLDING else 0.0, state=row.state)
 
     # ---- for people
 
@@ -356,7 +422,8 @@ class Rules(Life):
         for name in jobs:
             job = self._job(store, name, now)
             known[name] = (job.horizon, store.last_fire_at(name), bool(job.suspended), job.fence)
-        return OpenAnswer([OpenRun(row, now) for row in store.open_runs(OPEN_RUNS_MAX)], known, now.wall)
+        runs = [OpenRun(row, now) for row in store.open_runs(OPEN_RUNS_MAX)]
+        return OpenAnswer(runs, known, now.wall, now.recovering_s)
 
     def prune(self, store: "Store", before: float, limit: int, now: LedgerTime) -> int:
         """Forget runs that ended before an instant (Unix seconds), oldest first; returns how many.

@@ -2,11 +2,17 @@
 
 Liveness is measured on the receiver's own monotonic clock, never on the sender's timestamp; every message
 counts as a heartbeat. A member being lost never makes an attempt lost: only the ledger does.
+
+In a large cluster heartbeats to all are rare (``fanout_interval_s``): their silence says nothing any more, and
+core.watch judges instead of ``sweep``.
 """
 
 from __future__ import annotations
 
-from coordd.core.events import WorkerState
+from collections.abc import Iterable
+
+from coordd.core.events import Known, WorkerState
+from coordd.core.ring import Ring
 
 ALIVE = "alive"
 SUSPECT = "suspect"
@@ -20,6 +26,19 @@ LOST_AFTER = 3.0
 # Members that are gone are shown this long, and no more than so many of them are kept.
 FORGET_AFTER_S = 3600.0
 MEMBERS_MAX = 4096
+
+# Names come from the network: a longer one is nobody's, and would not fit into a message beside others.
+NAME_LENGTH_MAX = 255
+
+# No operating system numbers its processes higher.
+PID_DIGITS_MAX = 10
+
+# Heartbeats to all cost N² deliveries a round: above this many a second the rounds become rarer. A broker delivers
+# ten times as many on one core; the watchers' letters (1.5 a node and second) come on top.
+FANOUT_DELIVERIES_S = 2500.0
+
+# A peer's promise to speak that rarely is believed; a larger one is not.
+PROMISE_MAX_S = MEMBERS_MAX**2 / FANOUT_DELIVERIES_S
 
 # (state, what happened) -> state. What happened: heard (any message), offline, silent (suspect after),
 # dead (lost after, or proof of death). The one place where a member's state changes: ``Membership._move``.
@@ -43,7 +62,7 @@ class Member:
 
     __slots__ = (
         "active", "clock", "freq", "heard_at", "hostname", "incarnation", "jobs_digest",
-        "loadavg", "name", "pid", "says", "state", "sw_ver", "tags",
+        "loadavg", "name", "pid", "says", "spoken_at", "state", "sw_ver", "tags",
     )  # fmt: skip
 
     def __init__(self, hostname: str, pid: int, incarnation: str, now: float) -> None:
@@ -52,7 +71,8 @@ class Member:
         self.name = f"{hostname}.{pid}"
         self.incarnation = incarnation
         self.state = ALIVE
-        self.heard_at = now
+        self.heard_at = now  # anything, letters included
+        self.spoken_at = now  # what all could hear
         self.clock = 0
         self.freq = 0.0
         self.active = 0
@@ -72,19 +92,48 @@ def boot_count(incarnation: str) -> int:
 class Membership:
     """The other members, by hostname: at most one incarnation of each is current."""
 
-    __slots__ = ("_view", "changes", "heartbeat_interval_s", "members", "self_name")
+    __slots__ = (
+        "_view", "changes", "heard_at", "heartbeat_interval_s", "isolated", "judged_from", "members", "ring",
+        "self_name",
+    )  # fmt: skip
 
     def __init__(self, self_name: str, heartbeat_interval_s: float) -> None:
         self.self_name = self_name
         self.heartbeat_interval_s = heartbeat_interval_s
         self.members: dict[str, Member] = {}
         self.changes: list[tuple[str, Member]] = []  # (join | leave | lost, member), taken by the node
+        self.ring = Ring()  # this node, and who is alive or suspect
+        self.ring.add(self_name)
+        self.heard_at = float("-inf")  # anything, of anybody
+        self.isolated = False  # nobody is heard at all: the others stay what they are, and count as lost meanwhile
+        self.judged_from = float("-inf")  # silence before this says nothing: heartbeats were rarer then
         self._view: tuple[str, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """How many are alive or suspect, this node counted; what the rates of a cluster follow."""
+        return len(self.ring)
+
+    @property
+    def fanout_interval_s(self) -> float:
+        """How often each node speaks to all."""
+        return max(self.heartbeat_interval_s, self.size**2 / FANOUT_DELIVERIES_S)
+
+    @property
+    def watched(self) -> bool:
+        """The cluster is so large that members are judged by those who watch them, not by everybody."""
+        return self.fanout_interval_s > self.heartbeat_interval_s
+
+    def promised_s(self, member: Member) -> float:
+        """How often a member speaks to all: it may see more members than we do."""
+        return max(self.fanout_interval_s, min(member.freq, PROMISE_MAX_S))
 
     def hear(self, hostname: str, pid: int, incarnation: str, clock: int, now: float) -> Member | None:
         """Note a message of a member; None when it comes from an incarnation that is no longer current."""
         member = self.members.get(hostname)
         if member is None or member.incarnation != incarnation:
+            if max(len(hostname), len(incarnation)) > NAME_LENGTH_MAX:
+                return None
             older = member is not None and boot_count(incarnation) < boot_count(member.incarnation)
             if older and member is not None and member.state in (ALIVE, SUSPECT):
                 return None  # last words; of one that is gone they may be a node whose disk was set back
@@ -92,17 +141,47 @@ class Membership:
                 return None
             if member is not None and member.state in (ALIVE, SUSPECT):
                 self._move(member, "dead")  # its successor speaks: it is gone
-            member = self.members[hostname] = Member(hostname, pid, incarnation, now)
-            self._view = None
-            self.changes.append(("join", member))
+            member = self._meet(hostname, pid, incarnation, now)
         elif member.state != ALIVE:
             was = member.state
             self._move(member, "heard")
             if was == LOST and member.state == ALIVE:
                 self.changes.append(("join", member))
-        member.heard_at = now
+        member.heard_at = self.heard_at = now
         member.clock = max(member.clock, clock)
+        if self.isolated:
+            self.isolate(False)
         return member
+
+    def told(self, others: Iterable[Known], now: float, *, vouched: bool) -> None:
+        """What a peer says of others. Who is new is met; who is lost is back only when the peer has heard it itself."""
+        own = self.self_name.rpartition(".")[0]
+        for one in others:
+            hostname, _, pid = one.name.rpartition(".")
+            if hostname in ("", own) or not pid.isdecimal() or len(pid) > PID_DIGITS_MAX:
+                continue
+            if max(len(hostname), len(one.incarnation)) > NAME_LENGTH_MAX:
+                continue
+            member = self.members.get(hostname)
+            if member is not None and member.incarnation == one.incarnation:
+                if not vouched:
+                    continue
+                if member.state == LOST:
+                    self.changes.append(("join", member))
+                self._move(member, "heard")
+                member.heard_at = member.spoken_at = now
+            elif member is None and len(self.members) < MEMBERS_MAX:
+                member = self._meet(hostname, int(pid), one.incarnation, now)
+                member.jobs_digest, member.tags = one.jobs_digest, one.tags
+
+    def roster(self) -> list[Known]:
+        """Who is alive, for a node that has just come."""
+        return [known_as(member) for member in self.members.values() if member.state == ALIVE]
+
+    def named(self, name: str) -> Member | None:
+        """The member of this full_hostname, if it is the current one of its hostname."""
+        member = self.members.get(name.rpartition(".")[0])
+        return member if member is not None and member.name == name else None
 
     def has_namesake(self, hostname: str, incarnation: str) -> bool:
         """Another incarnation of that hostname is alive, as far as we know."""
@@ -118,6 +197,7 @@ class Membership:
         member.tags = said.tags
         member.says = said.state
         member.sw_ver = said.sw_ver
+        member.spoken_at = member.heard_at
 
     def offline(self, member: Member) -> None:
         """The member has said good-bye."""
@@ -125,38 +205,52 @@ class Membership:
 
     def proof_of_death(self, name: str) -> bool:
         """A hint that nobody listens at this full_hostname any more; True when it changed anything."""
-        for member in self.members.values():
-            if member.name == name and member.state in (ALIVE, SUSPECT):
-                self._move(member, "dead")
-                return True
-        return False
+        member = self.named(name)
+        if member is None or member.state not in (ALIVE, SUSPECT):
+            return False
+        self._move(member, "dead")
+        return True
+
+    def silent(self, member: Member) -> None:
+        """Whoever should have heard of it has not."""
+        self._move(member, "silent")
+
+    def isolate(self, isolated: bool) -> None:
+        """Nobody is heard at all, or somebody is again: until then this node is alone in its view."""
+        self.isolated = isolated
+        self._view = None
 
     def sweep(self, now: float) -> None:
-        """Judge silence."""
-        for hostname, member in list(self.members.items()):
-            silent_s = now - member.heard_at
-            if member.state == ALIVE and silent_s > SUSPECT_AFTER * self.heartbeat_interval_s:
+        """Judge everybody's silence: in a small cluster, where everybody speaks to all all the time."""
+        for member in list(self.members.values()):
+            if member.state not in (ALIVE, SUSPECT):
+                continue
+            silent_s = now - max(member.heard_at, self.judged_from)
+            promised_s = self.promised_s(member)
+            if member.state == ALIVE and silent_s > SUSPECT_AFTER * promised_s:
                 self._move(member, "silent")
-            if member.state == SUSPECT and silent_s > LOST_AFTER * self.heartbeat_interval_s:
+            if member.state == SUSPECT and silent_s > LOST_AFTER * promised_s:
                 self._move(member, "dead")
-            elif member.state in (LOST, LEFT) and silent_s > FORGET_AFTER_S:
+
+    def forget(self, now: float) -> None:
+        """Drop members that have been gone for long."""
+        for hostname, member in list(self.members.items()):
+            if member.state in (LOST, LEFT) and now - member.heard_at > FORGET_AFTER_S:
                 del self.members[hostname]
 
     def next_at(self) -> float:
-        """When silence must be judged next."""
+        """When ``sweep`` finds the next silence too long."""
         at = float("inf")
-        interval = self.heartbeat_interval_s
         for member in self.members.values():
-            if member.state == ALIVE:
-                at = min(at, member.heard_at + SUSPECT_AFTER * interval)
-            elif member.state == SUSPECT:
-                at = min(at, member.heard_at + LOST_AFTER * interval)
+            patience = {ALIVE: SUSPECT_AFTER, SUSPECT: LOST_AFTER}.get(member.state)
+            if patience is not None:
+                at = min(at, max(member.heard_at, self.judged_from) + patience * self.promised_s(member))
         return at
 
     def view(self) -> tuple[str, ...]:
         """The full_hostnames of this node and of every member that is alive or suspect, sorted."""
         if self._view is None:
-            names = [m.name for m in self.members.values() if m.state in (ALIVE, SUSPECT)]
+            names = [m.name for m in self.members.values() if m.state in (ALIVE, SUSPECT) and not self.isolated]
             names.append(self.self_name)
             self._view = tuple(sorted(names))
         return self._view
@@ -166,13 +260,20 @@ class Membership:
         counts = {ALIVE: 1, SUSPECT: 0, LOST: 0}
         for member in self.members.values():
             if member.state in counts:
-                counts[member.state] += 1
+                counts[LOST if self.isolated else member.state] += 1
         return counts
 
     def take_changes(self) -> list[tuple[str, Member]]:
         """(join | leave | lost, member) since the last call."""
         changes, self.changes = self.changes, []
         return changes
+
+    def _meet(self, hostname: str, pid: int, incarnation: str, now: float) -> Member:
+        member = self.members[hostname] = Member(hostname, pid, incarnation, now)
+        self.ring.add(member.name)
+        self._view = None
+        self.changes.append(("join", member))
+        return member
 
     def _move(self, member: Member, happened: str) -> None:
         state = MOVES.get((member.state, happened))
@@ -181,4 +282,12 @@ class Membership:
         member.state = state
         self._view = None
         if state in (LOST, LEFT):
+            self.ring.discard(member.name)
             self.changes.append(("lost" if state == LOST else "leave", member))
+        else:
+            self.ring.add(member.name)
+
+
+def known_as(member: Member) -> Known:
+    """A member, as one node tells another of it."""
+    return Known(member.name, member.incarnation, member.jobs_digest, member.tags)

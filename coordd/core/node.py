@@ -24,8 +24,12 @@ from coordd.core.job import Job, jobs_digest, run_uuid
 from coordd.core.membership import boot_count
 from coordd.core.planner import Planner
 from coordd.core.pursuit import Pursuits
-from coordd.core.ready import Elected, Launch, Now, Ready, Reply
-from coordd.core.rows import CONFLICT, EXISTS, OK, UNAVAILABLE, Answer, OpenAnswer, Registration
+from coordd.core.ready import Elected, Launch, Now, Ready
+from coordd.core.rows import UNAVAILABLE, Answer, OpenAnswer, Registration
+from coordd.core.speech import Speech
+from coordd.core.triggers import Triggers
+from coordd.core.watch import Watch
+from coordd.core.witness import Witness
 
 W = TypeVar("W", bound=WorkerState)
 T = TypeVar("T", bound=Task)
@@ -48,17 +52,8 @@ MOVES: dict[str, frozenset[str]] = {
 # How a change of membership is logged.
 HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}
 
-# Triggers that the ledger has not yet; each is also on this node's disk.
-REQUESTS_MAX = 10_000
-
-# How often a trigger that only this node knows is offered to the ledger.
-REGISTER_AGAIN_S = 1.0
-
 # A hint that a row has changed brings the next sweep forward, but not nearer than this to the last one.
 SWEEP_APART_S = 0.2
-
-# A hello's reply names the highest token of every job; a message holds so many of them, the rest follow in more.
-REPLY_TOKENS_MAX = 400
 
 # The topics of elections that end in a launch.
 LAUNCHES = frozenset(("spark", "command"))
@@ -76,14 +71,19 @@ class Node:
         )  # fmt: skip
         self.ballots = Ballots(self.ctx, self._candidacy, self._decided)
         self.pursuits = Pursuits(self.ctx, self.ballots)
+        self.witness = Witness(self.ctx)
         self.planner = Planner(self.ctx, self._begin_scheduled)
+        self.speech = Speech(self.ctx, self._says)
+        self.watch = Watch(self.ctx, self.speech)
         self.topics = set(LAUNCHES)
-        self.requests: dict[str, Registration] = {}  # accepted, not in the ledger yet
+        self.triggers = Triggers(self.ctx, self._begin_triggered)
+        self.requests = self.triggers.requests  # accepted, not in the ledger yet
         self.ledger_up = True
         self.duplicates_dropped = 0
-        self._asked: dict[int, tuple[str, object]] = {}  # ledger request -> (what for, its detail)
+        self._sweep_request = 0
         self._mingle_until = 0.0
         self._mingle_missing: set[str] | None = None
+        self._bus_seen = False  # it was connected since the start
         self._sweep_sent_at = -SWEEP_APART_S
         self._sweep_out = False
         self._sweep_again = False  # something has changed since the one that is out was asked
@@ -95,6 +95,9 @@ class Node:
             events.WorkerOnline: self._on_worker,
             events.WorkerHeartbeat: self._on_worker,
             events.WorkerOffline: self._on_offline,
+            events.WorkerBeat: self.watch.beat_heard,
+            events.WorkerSuspect: self.watch.suspects_heard,
+            events.WorkerVouch: self.watch.vouch_heard,
             events.ControlCancel: self._on_cancel,
             events.ControlRevoke: self._on_revoke,
         }
@@ -110,7 +113,8 @@ class Node:
         self._become(MINGLING)
         self._mingle_missing = None if peers is None else set(peers)
         self._mingle_until = now.mono + settings.mingle_timeout_s
-        self.ctx.publish(self._says(events.WorkerHello), now)
+        if self.ballots.bus_up:  # else once it is; should it not come in time, the ledger is enough
+            self.ctx.publish(self._says(events.WorkerHello), now)
         self.ctx.arm(self._mingle_until, "mingle")
         if self._mingle_missing is not None and not self._mingle_missing:
             self._enter(now)
@@ -133,7 +137,9 @@ class Node:
     def set_jobs(self, jobs: dict[str, Job], now: Now) -> None:
         """Take over the job files as they are now."""
         before, self.ctx.jobs = self.ctx.jobs, dict(jobs)
-        self.ctx.jobs_digest = jobs_digest(jobs)
+        digest, self.ctx.jobs_digest = self.ctx.jobs_digest, jobs_digest(jobs)
+        if digest != self.ctx.jobs_digest and self.ctx.state in (READY, DRAINING):
+            self.speech.news(now)
         for name in before:
             if name not in jobs or jobs[name].digest != before[name].digest:
                 self.planner.forget(name)
@@ -155,7 +161,9 @@ class Node:
         if only_greets and ctx.membership.has_namesake(packet.hostname, packet.incarnation):
             # Restarted, or a second node of that name, which will be refused: only its next words tell. Until
             # then it gets its answer, and the one that we know stays.
-            self._answer_hello(packet.sender, now)
+            for event in packet.events:
+                if isinstance(event, events.WorkerHello) and self.speech.answers(event, packet.sender):
+                    self._answer_hello(event, packet.sender, now)
             return
         member = ctx.membership.hear(packet.hostname, packet.pid, packet.incarnation, 0, now.mono)
         if member is None:
@@ -177,9 +185,18 @@ class Node:
         if ctx.membership.changes:
             self._members_changed(now)
 
+    def receive_late(self, packet: Packet, now: Now) -> None:
+        """Facts about runs that had to wait before they could be sent: no sign of life, and no election either."""
+        if packet.cluster != self.ctx.settings.cluster:
+            return
+        for event in packet.events:
+            if isinstance(event, Task) and self.ctx.clock.adjust(event.clock):
+                self._on_task(event, now)
+
     def peer_dead(self, name: str, now: Now) -> None:
         """A hint from the transport: nobody listens at this full_hostname any more."""
-        self.ctx.membership.proof_of_death(name)
+        if self.ctx.membership.proof_of_death(name):
+            self.watch.dead(name)
         if self._mingle_missing is not None and name in self._mingle_missing:
             self._mingle_missing.discard(name)
             if not self._mingle_missing and self.ctx.state == MINGLING:
@@ -187,10 +204,26 @@ class Node:
         self._members_changed(now)
 
     def bus_changed(self, up: bool, now: Now) -> None:
-        """The bus was lost, or is back."""
-        self.ballots.bus_up = up
-        if up and self.ctx.state in (READY, DRAINING):
-            self.ctx.publish(self._says(events.WorkerHello), now)
+        """The bus was lost, or is there (again): then this node asks what it has missed, as at its start.
+
+        A node without a bus is deaf: the silence of the others says nothing of them, neither now nor right after.
+        """
+        ctx = self.ctx
+        if up == self.ballots.bus_up:
+            return
+        if up or ctx.state != STARTING:
+            ctx.note("bus.connected" if up else "bus.lost")
+        ctx.membership.judged_from = now.mono if up else float("inf")
+        if not up:
+            ctx.membership.isolate(True)
+        self.ballots.bus_changed(up, now)
+        if not up or ctx.state in (STARTING, STOPPING):
+            return
+        if ctx.state == MINGLING and not self._bus_seen:  # once: a bus that comes and goes must not hold the start up
+            self._mingle_until = now.mono + ctx.settings.mingle_timeout_s
+        self._bus_seen = True
+        self.speech.greet(now)
+        self._sweep_soon(now)  # revocations and ends that nobody could tell us
 
     # ---- inputs: the ledger
 
@@ -198,34 +231,27 @@ class Node:
         """The answer to a request; ``UNAVAILABLE`` when there was none in time. ``sent_at`` in mono."""
         if answer.word != UNAVAILABLE:
             self.ctx.round_trip_s += 0.1 * ((now.mono - sent_at) - self.ctx.round_trip_s)
-        what, detail = self._asked.pop(request, ("claim", None))
-        if what == "open":
+        if request == self._sweep_request:
+            self._sweep_request = 0
             self._swept(answer, sent_at, now)
-        elif what == "register":
-            assert isinstance(answer, Answer)
-            self._registered(detail, answer, now)  # type: ignore[arg-type]  # what _register put there
-        elif request in self.pursuits._asked:  # the two share one space of ids
-            assert isinstance(answer, Answer)
+            return
+        assert isinstance(answer, Answer)
+        if request in self.triggers.asked:  # all share one space of ids
+            self.triggers.answered(request, answer, now)
+        elif request in self.witness.asked:
+            self.witness.answered(request, answer)
+        elif request in self.pursuits._asked:
             self.pursuits.claim_answered(request, answer, sent_at, now)
 
     # ---- inputs: people
 
     def trigger(self, of: Registration, reply_id: int, now: Now) -> None:
         """Ask for a run. It is answered once the ledger has it, or, the ledger being away, this node's disk."""
-        if len(self.requests) >= REQUESTS_MAX:
-            self.ctx.out.replies.append(Reply(reply_id, {}, "try_later", f"{REQUESTS_MAX} triggers wait already"))
-            return
-        known = self.requests.get(of.run)
-        if known is not None and (known.digest, known.args) != (of.digest, of.args):
-            self.ctx.out.replies.append(Reply(reply_id, {}, "conflict", differs(of.run)))
-            return
-        self.requests[of.run] = of
-        self._register(of, reply_id, now)
+        self.triggers.trigger(of, reply_id, now)
 
     def recover_request(self, of: Registration, now: Now) -> None:
         """A trigger that this node accepted before a restart and the ledger may not have."""
-        self.requests[of.run] = of
-        self._register(of, 0, now)
+        self.triggers.trigger(of, 0, now)
 
     def open_election(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
         """Open an election by hand."""
@@ -304,18 +330,19 @@ class Node:
                 self.look_again(now)
             elif kind == "heartbeat":
                 if ctx.state != STOPPING:
-                    ctx.publish(self._says(events.WorkerHeartbeat), now)
-                    ctx.arm(now.mono + ctx.settings.heartbeat_interval_s, "heartbeat")
+                    self.speech.heartbeat(now)
             elif kind == "members":
                 self._members_swept(now)
             elif kind == "plan":
                 if ctx.state in (READY, DRAINING):
                     self.planner.plan(key, now)
             elif kind == "register":
-                if key in self.requests:
-                    self._register(self.requests[key], 0, now)
+                self.triggers.timer(key, now)
             elif kind == "mingle" and ctx.state == MINGLING:
-                self._enter(now)
+                if now.mono < self._mingle_until:  # the bus came late
+                    ctx.arm(self._mingle_until, "mingle")
+                else:
+                    self._enter(now)
 
     def timer_at(self) -> float:
         """When ``handle_timer`` must be called next (mono); infinity when nothing is due."""
@@ -325,6 +352,9 @@ class Node:
     def ready(self) -> Ready:
         """What the shell must do now. Taken once; the next one begins empty."""
         out, self.ctx.out = self.ctx.out, Ready()
+        for event in out.journal:
+            if isinstance(event, Task):
+                self.witness.saw(event)
         if out.messages or out.journal or out.letters:
             out.clock_mark = self.ctx.clock.reserve()
         return out
@@ -349,18 +379,19 @@ class Node:
         if event.jobs_digest != member.jobs_digest and event.jobs_digest != self.ctx.jobs_digest:
             self.ctx.note("jobs.differ", peer=sender, theirs=event.jobs_digest, ours=self.ctx.jobs_digest)
         self.ctx.membership.update(member, event)
+        self.speech.state_heard(member, now)
 
     def _on_hello(self, event: events.WorkerHello, packet: Packet, sender: str, now: Now) -> None:
         self._on_worker(event, packet, sender, now)
-        self._answer_hello(sender, now)
+        if self.speech.answers(event, sender):
+            self._answer_hello(event, sender, now)
 
-    def _answer_hello(self, sender: str, now: Now) -> None:
-        tokens = list(self.ctx.tokens.items())
-        for at in range(0, max(1, len(tokens)), REPLY_TOKENS_MAX):
+    def _answer_hello(self, hello: events.WorkerHello, sender: str, now: Now) -> None:
+        for fields in self.speech.replies(hello.freq):
             reply = self._says(events.WorkerHelloReply)
             reply.to = sender
-            reply.members = self.ctx.membership.view()[:REPLY_TOKENS_MAX]
-            reply.tokens = dict(tokens[at : at + REPLY_TOKENS_MAX])
+            for field, value in fields.items():
+                setattr(reply, field, value)
             reply.clock = self.ctx.clock.forward()
             reply.timestamp = now.wall
             self.ctx.out.letters.append((sender, reply))
@@ -369,6 +400,7 @@ class Node:
         self._on_worker(event, packet, sender, now)
         for job, token in event.tokens.items():
             self.ctx.saw_token(job, token)
+        self.ctx.membership.told(event.known, now.mono, vouched=False)
         if self.ctx.state != MINGLING:
             return
         if self._mingle_missing is None:
@@ -388,6 +420,7 @@ class Node:
         self._sweep_soon(now)
 
     def _on_task(self, event: Task, now: Now) -> None:
+        self.witness.saw(event)
         self.pursuits.heard(event, now)
         if not isinstance(event, (events.TaskSent, events.TaskReceived, events.TaskStarted)):
             self.pursuits.ended_elsewhere(event)
@@ -403,7 +436,7 @@ class Node:
         for event in packet.events:
             self.ctx.clock.adjust(event.clock)
             if isinstance(event, events.WorkerHello) and self.ctx.state != STOPPING:
-                self._answer_hello(packet.sender, now)  # so that the newcomer knows
+                self._answer_hello(event, packet.sender, now)  # so that the newcomer knows
                 if outranks:
                     self._refuse(packet)
             elif isinstance(event, events.WorkerHelloReply) and event.to == self.ctx.full_hostname:
@@ -425,7 +458,7 @@ class Node:
         self._become(READY)
         ctx = self.ctx
         ctx.record(self._says(events.WorkerOnline), now)
-        ctx.arm(now.mono + ctx.settings.heartbeat_interval_s, "heartbeat")
+        self.speech.entered(now)
         self._sweep(now)
         ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
         self._members_swept(now)
@@ -438,7 +471,7 @@ class Node:
     def _says(self, kind: type[W]) -> W:
         ctx = self.ctx
         return kind(
-            freq=ctx.settings.heartbeat_interval_s, active=len(self.pursuits.running), processed=ctx.processed,
+            freq=ctx.membership.fanout_interval_s, active=len(self.pursuits.running), processed=ctx.processed,
             loadavg=ctx.loadavg, sw_ver=ctx.settings.version, sw_sys=ctx.settings.system, state=ctx.state,
             tags=ctx.settings.tags, jobs_digest=ctx.jobs_digest,
         )  # fmt: skip
@@ -471,44 +504,15 @@ class Node:
     def _begin_scheduled(self, action: Action, now: Now, settled_to: float) -> None:
         self.pursuits.begin(action, now, settled_to=settled_to)
 
-    def _register(self, of: Registration, reply_id: int, now: Now) -> None:
-        of.age_s = max(0.0, now.wall - of.fire_at)
-        self._asked[self.ctx.ask("register", of)] = ("register", (of, reply_id))
-
-    def _registered(self, detail: tuple[Registration, int], answer: Answer, now: Now) -> None:
-        of, reply_id = detail
-        out = self.ctx.out
-        if answer.word == UNAVAILABLE:
-            if reply_id:
-                out.requests_kept.append(of)
-                out.replies.append(Reply(reply_id, {"id": of.run, "durable": "node"}))
-            self.ctx.arm(now.mono + REGISTER_AGAIN_S, "register", of.run)
-            return
-        self.requests.pop(of.run, None)
-        out.requests_done.append(of.run)
-        if answer.word == CONFLICT:
-            if reply_id:
-                out.replies.append(Reply(reply_id, {}, "conflict", differs(of.run)))
-            else:
-                self.ctx.note("request.dropped", run=of.run, reason=differs(of.run))
-            return
-        assert answer.word in (OK, EXISTS), answer
-        if answer.word == OK:
-            self.ctx.record(
-                events.TaskSent(uuid=run_uuid(of.run), name=of.job, kwargs=of.args, run=of.run, fire_at=of.fire_at), now
-            )
-        if reply_id:
-            out.replies.append(Reply(reply_id, {"id": of.run, "durable": "ledger", "state": answer.state}))
-        if answer.state in ("pending", "retry") and of.job in self.ctx.jobs:
-            action = Action(of.job, of.run, fire_at=of.fire_at, digest=of.digest, args=of.args)
-            self.pursuits.begin(action, now, in_ledger=True)
+    def _begin_triggered(self, action: Action, now: Now) -> None:
+        self.pursuits.begin(action, now, in_ledger=True)
 
     def _sweep(self, now: Now) -> None:
         if self._sweep_out or self.ctx.state not in (READY, DRAINING):
             return
         self._sweep_out = True
         self._sweep_sent_at = now.mono
-        self._asked[self.ctx.ask("open", tuple(self.ctx.jobs))] = ("open", None)
+        self._sweep_request = self.ctx.ask("open", tuple(self.ctx.jobs))
 
     def _sweep_soon(self, now: Now) -> None:
         self.ctx.arm(max(now.mono, self._sweep_sent_at + SWEEP_APART_S), "sweep_soon")
@@ -520,6 +524,7 @@ class Node:
             self.ledger_up = up
             self.ctx.note("ledger.restored" if up else "ledger.lost")
         if isinstance(answer, OpenAnswer):
+            self.witness.ledger_says(answer.recovering_s)
             self.pursuits.swept(answer, sent_at, now)
             self.planner.horizons(answer, now)
             if self._sweep_again:
@@ -529,22 +534,14 @@ class Node:
             self.pursuits.unswept()
 
     def _members_swept(self, now: Now) -> None:
-        membership = self.ctx.membership
-        membership.sweep(now.mono)
+        self.watch.turn(now)
         self._members_changed(now)
-        at = min(membership.next_at(), now.mono + self.ctx.settings.heartbeat_interval_s)
-        self.ctx.arm(max(at, now.mono + 0.01), "members")
 
     def _members_changed(self, now: Now) -> None:
         for what, member in self.ctx.membership.take_changes():
             self.ctx.note(f"node.{HAPPENED[what]}", peer=member.name)
             if what != "join":
                 self.ballots.lost(member.name, now)
-
-
-def differs(run: str) -> str:
-    """The same id may not ask for two things."""
-    return f"{run} exists already, with another definition or other arguments"
 
 
 def _rank(incarnation: str) -> tuple[int, str]:

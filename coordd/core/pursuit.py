@@ -252,7 +252,7 @@ class Pursuits:
             pursuit.why = "the job's definition here differs from the one it was registered with"
             self._wait(pursuit, now, BACKOFF_MAX_S)
         elif word == rows.RECOVERING:
-            self._again(pursuit, answer.left_s, "the ledger is recovering", now)
+            self._again(pursuit, max(answer.left_s, BACKOFF_MIN_S), "the ledger is recovering", now)
         elif word == rows.UNAVAILABLE:
             pursuit.watch = None  # a watch counts only through answers
             self._again(pursuit, pursuit.backoff_s, "the ledger does not answer", now)

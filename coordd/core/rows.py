@@ -126,14 +126,18 @@ class LedgerTime:
     ``wall`` (Unix seconds) decides only due and missed. ``lease`` (seconds) is what leases are counted on:
     CLOCK_BOOTTIME for SQLite, TIME for Redis. ``boot`` names the boot that ``lease`` belongs to ("" where the
     lease clock survives reboots): a lease of another boot has lapsed.
+
+    ``recovering_s`` is what is left of a quarantine: the ledger may have lost its last writes, and those who saw
+    them are putting them back. Nothing is launched meanwhile. 0.0: no quarantine.
     """
 
-    __slots__ = ("boot", "lease", "wall")
+    __slots__ = ("boot", "lease", "recovering_s", "wall")
 
-    def __init__(self, wall: float, lease: float, boot: str = "") -> None:
+    def __init__(self, wall: float, lease: float, boot: str = "", recovering_s: float = 0.0) -> None:
         self.wall = wall
         self.lease = lease
         self.boot = boot
+        self.recovering_s = recovering_s
 
 
 class Policy:
@@ -384,12 +388,22 @@ class OpenRun:
 
 
 class OpenAnswer:
-    """Every open row, and per job (horizon, newest scheduled fire time, suspended, highest token)."""
+    """Every open row, and per job (horizon, newest scheduled fire time, suspended, highest token).
 
-    __slots__ = ("jobs", "runs", "wall", "word")
+    ``recovering_s`` above 0.0: the ledger went back, and waits so long for what it forgot to be restored.
+    """
 
-    def __init__(self, runs: "list[OpenRun]", jobs: "dict[str, tuple[float, float, bool, int]]", wall: float) -> None:
+    __slots__ = ("jobs", "recovering_s", "runs", "wall", "word")
+
+    def __init__(
+        self,
+        runs: "list[OpenRun]",
+        jobs: "dict[str, tuple[float, float, bool, int]]",
+        wall: float,
+        recovering_s: float = 0.0,
+    ) -> None:
         self.word = OK
         self.runs = runs
         self.jobs = jobs
         self.wall = wall
+        self.recovering_s = recovering_s

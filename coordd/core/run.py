@@ -18,12 +18,14 @@ from coordd.core.rows import (
     MISSED,
     PENDING,
     RECEIVED,
+    RECOVERING,
     REJECTED,
     RETRY,
     REVOKED,
     RHO,
     STARTED,
     SUCCESS,
+    TERMINAL,
     UNKNOWN,
     Answer,
     AttemptRow,
@@ -79,6 +81,22 @@ class Life:
         if row is None or row.attempt != attempt or row.token != token or row.nonce != nonce:
             return None
         return row
+
+    def _is_repeat(self, row: Row, claim: Claim) -> bool:
+        """The claimant has this very grant already: its reply was lost."""
+        return row.state == RECEIVED and row.nonce == claim.nonce and row.node == claim.node
+
+    def _is_older(self, row: Row, attempt: int, token: int) -> bool:
+        """The row is of a time before this grant was made, and not over."""
+        return row.state not in TERMINAL and (row.attempt, row.token) < (attempt, token)
+
+    def _unknown(self, store: "Store", run: str, attempt: int, token: int, word: str, now: LedgerTime) -> Answer:
+        """The answer to a grant that is not the current one: ``word``, or RECOVERING where it was forgotten."""
+        if now.recovering_s > 0:
+            row = store.run(run)
+            if row is None or self._is_older(row, attempt, token):
+                return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+        return Answer(word)
 
     def _left(self, row: Row, now: LedgerTime) -> float:
         """Seconds that are left of the lease; the clock of another boot says nothing about it."""
@@ -154,6 +172,63 @@ class Life:
         store.put_run(row)
         if held:
             self._record(store, row)
+
+    def _put_back(
+        self,
+        store: "Store",
+        old: "Row | None",
+        of: Registration,
+        attempt: int,
+        token: int,
+        nonce: str,
+        node: str,
+        lease_s: float,
+        state: str,
+        application_id: str,
+        now: LedgerTime,
+    ) -> Row:
+        """Write a grant that was forgotten; the table of moves does not bind what makes up for lost ones."""
+        row = old or self._new_row(of, now)
+        if row.state in HOLDING and row.attempt < attempt:
+            closed = self._attempt_row(row)  # its end is what was forgotten
+            closed.state = LOST
+            store.put_attempt(closed)
+        policy = of.policy
+        # How the earlier attempts ended is forgotten too: in no case is there more than the job allows.
+        tries = max(0, attempt - row.failures - row.relaunches)
+        failures = min(tries, max(0, policy.attempts - 1 - row.failures))
+        row.failures += failures
+        row.relaunches += tries - failures
+        row.state = RECEIVED if state == RECEIVED else STARTED
+        row.attempt = attempt
+        row.token = token
+        row.nonce = nonce
+        row.node = node
+        row.lease = lease_s
+        row.until = now.lease + lease_s
+        row.boot = now.boot
+        row.beat = 0
+        row.policy = policy.pack()
+        row.received_at = now.wall
+        row.started_at = 0.0 if state == RECEIVED else now.wall
+        row.ended_at = 0.0
+        row.exit_code = None
+        row.application_id = application_id
+        row.reason = row.reason if row.cancel else ""
+        store.put_run(row)
+        self._record(store, row)
+        return row
+
+    def _launched_after_all(self, store: "Store", row: Row, lease_s: float, now: LedgerTime) -> Row:
+        """The grant is known, but not that it passed the gate: it gets a whole lease again."""
+        self._move(row, STARTED)
+        row.started_at = now.wall
+        row.until = now.lease + lease_s
+        row.boot = now.boot
+        row.beat += 1
+        store.put_run(row)
+        self._record(store, row)
+        return row
 
     def _lose(self, store: "Store", row: Row, reason: str, now: LedgerTime) -> None:
         """A launched attempt whose end nobody knows: LOST and tried again, or UNKNOWN and held for a person."""

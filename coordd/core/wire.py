@@ -7,6 +7,10 @@ import msgspec
 from coordd.core.events import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, AnyEvent, Event, Packet
 from coordd.errors import RemoteProtocolError
 
+# A newer peer may send a packet full of events that we do not know, but each of them has some size of its own; more
+# than this are a bomb: to look at each costs microseconds, and a message holds 65,000 of one byte.
+UNREADABLE_MAX = 2000
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Packet)
 _event_decoder = msgspec.msgpack.Decoder(AnyEvent)
@@ -76,6 +80,10 @@ def _decode_loosely(data: bytes) -> tuple[Packet, int]:
             events.append(_event_decoder.decode(raw))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError):
             dropped += 1
+            if dropped > UNREADABLE_MAX:
+                raise RemoteProtocolError(
+                    f"not a packet: more than {UNREADABLE_MAX} events that cannot be read"
+                ) from None
     return (
         Packet(
             loose.v, loose.cluster, loose.hostname, loose.pid, loose.incarnation, loose.seq, loose.utcoffset, events

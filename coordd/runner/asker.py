@@ -29,6 +29,10 @@ def load_ledger(url: str) -> "Callable[..., Ledger]":
         from coordd.adapters.sqlite_ledger import SqliteLedger
 
         return SqliteLedger
+    if url.startswith(("redis:", "rediss:", "redis+sentinel:", "rediss+sentinel:")):
+        from coordd.adapters.redis_ledger import RedisLedger
+
+        return RedisLedger
     raise ConfigError(f"no ledger of this kind in this version: {url.partition(':')[0]}")
 
 
@@ -40,8 +44,11 @@ def complain(exc: Exception) -> None:
 class Asker:
     """Asks in place, or one question at a time from a thread; ``fd`` becomes readable when that answer is there."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, options: "dict[str, Any] | None" = None) -> None:
+        """``options`` are further arguments of the ledger's class: of Redis, the cluster's name, where the password
+        stands, TLS files."""
         self.url = url
+        self.options = options or {}
         self.timeout_s = timeout_s
         self.busy = False
         self.fd, self._wake = os.pipe()
@@ -57,7 +64,7 @@ class Asker:
         """Have a connection, if that is possible now."""
         if self._ledger is None:
             try:
-                self._ledger = load_ledger(self.url)(self.url, timeout_s=self.timeout_s)
+                self._ledger = load_ledger(self.url)(self.url, timeout_s=self.timeout_s, **self.options)
             except CoorddError as exc:
                 complain(exc)
         return self._ledger

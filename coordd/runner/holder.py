@@ -63,6 +63,7 @@ class Runner:
         self.facts: Facts | None = None
         self.output: Output | None = None  # from its execution on
         self.exec_failure = ""
+        self.asked = core.ASK_RENEW  # what the asker's thread was asked last
         self.refused = ""  # what the gate said when it let nothing through
         self.recorded = False
         self.done = False
@@ -80,7 +81,7 @@ class Runner:
         self.tree.session = self.program.pid
         os.set_blocking(pet_fd, False)
         self.loop.on(life_fd, self._watcher_died)
-        self.asker = Asker(spec["ledger"], spec["ledger_timeout_s"])
+        self.asker = Asker(spec["ledger"], spec["ledger_timeout_s"], spec.get("ledger_options"))
         self.loop.on(self.asker.fd, self._renewed)
         self.attempt = Attempt(
             Terms(
@@ -132,7 +133,10 @@ class Runner:
         elif word == core.EXEC:
             self._execute()
         elif word == core.ASK_RENEW:
-            self.asker.ask("renew", (*self.key, self.spec["lease_s"], self._application_id()))
+            if self.asker.ask("renew", (*self.key, self.spec["lease_s"], self._application_id())):
+                self.asked = core.ASK_RENEW
+        elif word == core.ASK_RESTORE:
+            self._ask_restore(action[1])
         elif word == core.TERM:
             self.tree.signal(SIGTERM)
         elif word == core.KILL:
@@ -153,9 +157,28 @@ class Runner:
 
     def _renewed(self, _fd: int) -> None:
         answer, sent_at = self.asker.take()
-        self.attempt.answered(answer, question=core.ASK_RENEW, sent_at=sent_at, now=boottime())
+        self.attempt.answered(answer, question=self.asked, sent_at=sent_at, now=boottime())
         if self.attempt.phase == core.WAITING:
             self._tell_watcher(f"wait {self.attempt.deadline}\n".encode())
+
+    def _ask_restore(self, state: str) -> None:
+        """The ledger has forgotten our grant: we are its witness."""
+        from coordd.core.rows import Policy, Registration
+
+        spec, (run, attempt, token, nonce) = self.spec, self.key
+        of = Registration(
+            run, spec["job"], spec["digest"], Policy.unpack(spec["policy"]), spec["fire_at"],
+            scheduled=spec["scheduled"], args=spec["args"],
+        )  # fmt: skip
+        args = (of, attempt, token, nonce, spec["node"], spec["lease_s"], state, None, "", self._application_id())
+        self._say("restoring", state=state)
+        if self.attempt.phase != core.REPORTING:
+            if self.asker.ask("restore", args):
+                self.asked = core.ASK_RESTORE
+            return
+        sent_at = boottime()
+        answer = self.asker.call("restore", args)  # nothing is left that would have to be killed meanwhile
+        self.attempt.answered(answer, question=core.ASK_RESTORE, sent_at=sent_at, now=boottime())
 
     def _ask_report(self, state: str, exit_code: "int | None", reason: str, final: bool) -> None:
         if not self.recorded:

@@ -224,7 +224,7 @@ class Watcher:
         )  # fmt: skip
         limit = boottime() + REPORT_LIMIT_S
         answer: Answer | None = None
-        asker = Asker(spec["ledger"], spec["ledger_timeout_s"])
+        asker = Asker(spec["ledger"], spec["ledger_timeout_s"], spec.get("ledger_options"))
         while answer is None and boottime() < limit:
             answer = asker.call("report", args)
             if answer is None:

@@ -13,13 +13,25 @@ import structlog
 import trio
 
 from coordd.core import wire
-from coordd.core.events import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, Event, Packet, flatten
+from coordd.core.breaker import Breaker
+from coordd.core.events import (
+    MESSAGE_BYTES_MAX,
+    PROTOCOL_MAJOR,
+    ControlCancel,
+    ControlRevoke,
+    Event,
+    Packet,
+    Task,
+    flatten,
+)
 from coordd.core.node import Node
 from coordd.core.ready import Elected, Launch, Now, Ready, Reply
 from coordd.core.rows import Answer, OpenAnswer, Registration
+from coordd.core.windows import Windows
 from coordd.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 from coordd.ports import Bus, Journal
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.outbox import KEEP_COMMANDS_S, KEEP_FACTS_S, Outbox
 
 log = structlog.get_logger("core")
 
@@ -34,6 +46,14 @@ PACKET_EVENTS = 100
 
 # A full disk still takes what fits into a file's last page: a probe that is larger tells whether there is room again.
 PROBE_BYTES = 8192
+
+# What must arrive, and for how long it is worth keeping while the bus is away. All else is of the moment: an election
+# must not wait behind a backlog, and a heartbeat that comes late is a lie.
+KEEP_S: dict[type[Event], float] = {Task: KEEP_FACTS_S, ControlRevoke: KEEP_COMMANDS_S, ControlCancel: KEEP_COMMANDS_S}
+MUST_ARRIVE = tuple(KEEP_S)
+
+# refused: events that were heard before, or are too old to act on. late: facts that had to wait at their sender.
+COUNTS = ("malformed", "unknown_types", "elections_decided", "journal_failures", "refused", "late")
 
 # Why an attempt was given back whose intent is not on the disk.
 NOT_WRITTEN = "the journal cannot be written"
@@ -63,7 +83,9 @@ class Driver:
         keeper: Keeper,
         launch: Callable[[Launch], None],
         cancel: Callable[[str, str], None],
+        windows: Windows | None = None,
     ) -> None:
+        """``windows`` tell what was heard before; a bus that neither repeats nor keeps messages needs none."""
         self.node = node
         self.bus = bus
         self._ledger = ledger
@@ -71,6 +93,9 @@ class Driver:
         self._keeper = keeper
         self._launch = launch
         self._cancel = cancel
+        self._windows = windows
+        self.bus_breaker = Breaker("bus")
+        self.outbox: Outbox | None = None  # set by the composition root where the bus has a connection to lose
         self._seq = 0
         self._utcoffset = -time.timezone // 3600
         self._scope = trio.CancelScope()
@@ -85,7 +110,7 @@ class Driver:
         self.fatal = trio.Event()
         self.fatal_reason = ""
         self.turns = 0  # proof of progress, for the watchdog
-        self.counts = {"malformed": 0, "unknown_types": 0, "elections_decided": 0, "journal_failures": 0}
+        self.counts = dict.fromkeys(COUNTS, 0)
         self.on_state: Callable[[str], None] = lambda _: None
 
     # ---- inputs
@@ -113,10 +138,47 @@ class Driver:
                 log.warning("message.refused", reason=str(exc), size=len(data), count=self.counts["malformed"])
             return
         self.counts["unknown_types"] += dropped
+        now = self.now()
+        fresh = True
+        if self._windows is not None:
+            admission = self._windows.admit(packet, now.mono, now.wall)
+            if admission.refused:
+                self.counts["refused"] += sum(admission.refused.values())
+                if admission.notice:
+                    log.warning("message.not_taken", reason=admission.notice)
+                if not admission.events:
+                    return
+                packet.events = admission.events
+            fresh = admission.fresh
         for event in packet.events:
             self.recent.append((packet, event))
         self.recent_total += len(packet.events)
-        self.node.receive(packet, self.now())
+        if fresh:
+            self.node.receive(packet, now)
+        else:
+            self.counts["late"] += len(packet.events)
+            self.node.receive_late(packet, now)
+
+    def bus_changed(self, up: bool) -> None:
+        """The bus was lost, or is there again."""
+        if up:
+            self.bus_breaker.reset(boottime())
+        self.feed(self.node.bus_changed, up)  # the hello goes before what had to wait
+        if self.outbox is not None:
+            self.outbox.changed(up)
+
+    def look_at_bus(self) -> None:
+        """The bus connects again by itself. Its breaker keeps nobody from that, it shows how long it was in vain."""
+        if self.bus.state == "disconnected":
+            now = boottime()
+            permit = self.bus_breaker.allow(now)
+            if permit:
+                was_open = self.bus_breaker.opened
+                self.bus_breaker.failed(permit, self.bus.error or "not connected", now, 1.0)
+                if was_open == 0 and self.bus_breaker.opened:
+                    log.warning("breaker.opened", name="bus", reason=self.bus_breaker.reason)
+        elif self.bus_breaker.failures or self.bus_breaker.is_open:
+            self.bus_breaker.reset(boottime())
 
     def ledger_answers(self, answers: Sequence[tuple[int, Answer | OpenAnswer, float]]) -> None:
         """What the ledger service brings."""
@@ -217,7 +279,7 @@ class Driver:
             return
         if ready.clock_mark is not None:
             self._save_mark(ready.clock_mark)
-        packets = self._packets(ready.messages) if ready.messages else []
+        packets = self._packets_to_send(ready.messages) if ready.messages else []
         launches = ready.launches
         if ready.journal and not self._write_journal(ready):
             for launch in launches:  # no intent on the disk, no launch: another node may have a better disk
@@ -230,8 +292,8 @@ class Driver:
             self._launch(launch)
         for run, reason in ready.cancels:
             self._cancel(run, reason)
-        for packet in packets:
-            self._publish(packet)
+        for packet, keep_s in packets:
+            self._publish(packet, keep_s)
         for name, event in ready.letters:
             self.bus.send(name, wire.encode(self._packet([event])))
         for elected in ready.elected:
@@ -295,6 +357,20 @@ class Driver:
         self._seq += len(events)
         return packet
 
+    def _packets_to_send(self, events: list[Event]) -> list[tuple[Packet, float]]:
+        """Packets, each with how long it must be kept if it cannot leave (0.0: not at all)."""
+        if self.outbox is None or not any(isinstance(event, MUST_ARRIVE) for event in events):
+            return [(packet, 0.0) for packet in self._packets(events)]
+        kinds: dict[float, list[Event]] = {}
+        for event in events:
+            kinds.setdefault(next((s for kind, s in KEEP_S.items() if isinstance(event, kind)), 0.0), []).append(event)
+        return [(packet, keep_s) for keep_s in sorted(kinds) for packet in self._packets(kinds[keep_s])]
+
+    def renewed(self, data: bytes) -> bytes:
+        """A packet that an earlier life of this node has left behind, as this one says it."""
+        packet, _ = wire.decode(data)
+        return wire.encode(self._packet(packet.events))
+
     def _packets(self, events: list[Event]) -> list[Packet]:
         """What one tick produces in as few messages as the size allows."""
         if len(events) <= PACKET_EVENTS:
@@ -317,13 +393,16 @@ class Driver:
             self.recent_total += len(packet.events)
         return packets
 
-    def _publish(self, packet: Packet) -> None:
+    def _publish(self, packet: Packet, keep_s: float) -> None:
         data = wire.encode(packet)
         if len(data) <= MESSAGE_BYTES_MAX:
-            self.bus.publish(data)
-        elif len(packet.events) > 1:  # unusually large events: one by one
-            for event in packet.events:
-                self._publish(msgspec.structs.replace(packet, events=[event]))
+            if keep_s and self.outbox is not None:
+                self.outbox.put(data, keep_s)
+            else:
+                self.bus.publish(data)
+        elif len(packet.events) > 1:  # unusually large events: one by one, each under its own number
+            for number, event in enumerate(packet.events, packet.seq):
+                self._publish(msgspec.structs.replace(packet, events=[event], seq=number), keep_s)
         else:
             raise LocalProtocolError(f"an event of {len(data)} bytes was about to be published")
 

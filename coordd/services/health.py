@@ -8,9 +8,10 @@ from collections.abc import Callable
 import structlog
 import trio
 
+from coordd.core.rows import RECOVERING
 from coordd.ports import Notifier
 from coordd.services.driver import Driver
-from coordd.services.ledger import LedgerService, boottime
+from coordd.services.ledger import CONNECTED, LedgerService, boottime
 from coordd.services.methods import active_jobs
 
 log = structlog.get_logger("health")
@@ -40,13 +41,16 @@ class Health:
         control_path: str,
         check_launch: Callable[[], dict[str, str]],
         clean: Callable[[], None],
+        look: Callable[[], None] = lambda: None,
     ) -> None:
+        """``look`` is called with each look, in the event loop."""
         self._driver = driver
         self._ledger = ledger
         self._notifier = notifier
         self._control_path = control_path
         self._check_launch = check_launch
         self._clean = clean
+        self._look = look
         self._said = ""
         self.stuck = ""
 
@@ -64,6 +68,8 @@ class Health:
                 next_clean = now + CLEAN_S
             self._driver.node.ctx.loadavg = tuple(round(x, 2) for x in os.getloadavg())  # type: ignore[assignment]
             self._driver.probe_journal()
+            self._driver.look_at_bus()
+            self._look()
             self.say()
             if self._notifier.watchdog_s is not None:
                 self.stuck = await self._proof()
@@ -91,11 +97,21 @@ class Health:
             f"{counts['alive']} node{'s' if counts['alive'] != 1 else ''} alive",
             f"{runs} run{'s' if runs != 1 else ''} active" + (f" ({jobs})" if jobs else ""),
         ]
-        if self._ledger.state != "connected":
+        if self._ledger.state == RECOVERING:
+            # Rounded up to what a person would say: the line is not to change with every look.
+            left_s = -(-self._ledger.recovering_s // 10) * 10
+            parts.append(f"ledger recovering: nothing new starts for {left_s:.0f} s")
+        elif self._ledger.state != CONNECTED:
             parts.append("ledger unavailable: nothing new starts")
+        if self._driver.bus.state == "disconnected":
+            parts.append("bus disconnected")
+        waiting = self._driver.outbox.waiting if self._driver.outbox is not None else 0
+        if waiting:
+            parts.append(f"{waiting} message{'s wait' if waiting != 1 else ' waits'} for the bus")
         if node.ctx.impaired:
             parts.append(node.ctx.impaired)
-        parts.append("breakers closed")
+        names = [breaker.name for breaker in (self._driver.bus_breaker, self._ledger.breaker) if breaker.is_open]
+        parts.append(f"breakers open: {', '.join(names)}" if names else "breakers closed")
         return " · ".join(parts)
 
     async def _proof(self) -> str:
@@ -104,7 +120,7 @@ class Health:
         if overdue_s > OVERDUE_S:
             return f"the core's timer is {overdue_s:.0f} s overdue"
         if self._driver.bus.state not in ("connected", "starting"):
-            log.warning("bus.down", state=self._driver.bus.state)  # no reason to restart: runs launch without it
+            log.debug("bus.down", state=self._driver.bus.state)  # no reason to restart: runs launch without it
         with trio.move_on_after(PING_S) as scope:
             try:
                 await self._ping()

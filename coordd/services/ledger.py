@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,10 +12,11 @@ from typing import TypeVar
 import structlog
 import trio
 
+from coordd.core.breaker import HALF_OPEN, Breaker
 from coordd.core.ready import LedgerRequest
-from coordd.core.rows import UNAVAILABLE, Answer, OpenAnswer
+from coordd.core.rows import RECOVERING, UNAVAILABLE, Answer, OpenAnswer
 from coordd.errors import ConfigError, UnavailableError
-from coordd.ports import Ledger
+from coordd.ports import Ledger, LedgerCall
 
 log = structlog.get_logger("ledger")
 T = TypeVar("T")
@@ -25,11 +27,19 @@ BATCH_MAX = 64
 # Questions that may wait; further ones are answered "unavailable" at once.
 QUEUE_MAX = 50_000
 
-Answered = Callable[[list[tuple[int, Answer | OpenAnswer, float]]], None]
+CONNECTED = "connected"
+UNREACHABLE = "unavailable"
+
+Result = tuple[int, Answer | OpenAnswer, float]
+Answered = Callable[[list[Result]], None]
 
 
 class LedgerService:
-    """Between the core, which must not wait, and a ledger that blocks."""
+    """Between the core, which must not wait, and a ledger that blocks.
+
+    Its breaker keeps a ledger that is away from being waited for again and again: while it is open, questions are
+    answered UNAVAILABLE at once, and one of them is the probe when it is time for that.
+    """
 
     def __init__(self, open_ledger: Callable[[], Ledger], timeout_s: float) -> None:
         self._open = open_ledger
@@ -40,9 +50,28 @@ class LedgerService:
         self._wake = trio.Event()
         self._thread = trio.CapacityLimiter(1)
         self._reading = trio.CapacityLimiter(1)
-        self.state = "connected"
-        self.error = ""
+        self._unread_at = 0.0  # when people were last told that nothing could be read
+        self._up = True
+        self._recovering_until = 0.0
         self._writes_fail = False  # a locked SQLite file still answers readers
+        self.breaker = Breaker("ledger")
+        self.error = ""
+
+    # ---- what people see
+
+    @property
+    def state(self) -> str:
+        """connected, recovering (it went back, and grants nothing for a while) or unavailable."""
+        if not self._up:
+            return UNREACHABLE
+        return RECOVERING if self.recovering_s else CONNECTED
+
+    @property
+    def recovering_s(self) -> float:
+        """Seconds for which the ledger will grant nothing, because it went back or was replaced; else 0.0."""
+        return max(0.0, self._recovering_until - boottime())
+
+    # ---- questions
 
     def submit(self, requests: Sequence[LedgerRequest]) -> None:
         """Queue questions; their answers come in the same order."""
@@ -63,49 +92,120 @@ class LedgerService:
     async def query(self, call: Callable[[Ledger], T]) -> T:
         """Read for people, on a connection of its own.
 
-        Raises UnavailableError when the ledger does not answer within twice its timeout.
+        Raises UnavailableError when the ledger does not answer within twice its timeout, and at once while the
+        breaker is open and another reader has waited in vain since.
         """
-        with trio.move_on_after(2 * self._timeout_s):
-            return await trio.to_thread.run_sync(
-                partial(self._read, call), limiter=self._reading, abandon_on_cancel=True
-            )
+        if self.breaker.is_open and self._unread_at >= self.breaker.changed_at > 0.0:
+            raise UnavailableError(self.error or self.breaker.reason)
+        try:
+            with trio.move_on_after(2 * self._timeout_s):
+                return await trio.to_thread.run_sync(
+                    partial(self._read, call), limiter=self._reading, abandon_on_cancel=True
+                )
+        except UnavailableError:
+            self._unread_at = boottime()
+            raise
+        self._unread_at = boottime()
         self._reader = None  # its thread may still be stuck in it
         self._reading = trio.CapacityLimiter(1)
         raise UnavailableError(f"the ledger did not answer within {2 * self._timeout_s:g} s")
 
-    async def _ask(self, batch: list[LedgerRequest]) -> list[tuple[int, Answer | OpenAnswer, float]]:
-        results: list[tuple[int, Answer | OpenAnswer, float]] = []
+    def reset(self) -> None:
+        """A person says that it is back: the next question is asked."""
+        self.breaker.reset(boottime())
+
+    # ---- one batch
+
+    async def _ask(self, batch: list[LedgerRequest]) -> list[Result]:
         started = boottime()
+        permit = self.breaker.allow(started)
+        if not permit:
+            await trio.lowlevel.checkpoint()
+            return [(request.id, Answer(UNAVAILABLE), started) for request in batch]
+        probing = self.breaker.state == HALF_OPEN
+        results = await self._ask_under(permit, batch[:1] if probing else batch)
+        if len(results) < len(batch):  # what stood behind a probe: one answer tells for all
+            results += await self._ask(batch[len(results) :])
+        return results
+
+    async def _ask_under(self, permit: int, batch: list[LedgerRequest]) -> list[Result]:
+        results: list[Result] = []
+        started = boottime()
+        failure = "no answer in time"
         with trio.move_on_after(self._timeout_s * 2 + 0.02 * len(batch)) as scope:
-            await trio.to_thread.run_sync(
+            failure = await trio.to_thread.run_sync(
                 partial(self._perform, batch, results), limiter=self._thread, abandon_on_cancel=True
             )
         if scope.cancelled_caught:
             self._ledger = None  # that thread is stuck: a new one gets a connection of its own
             self._thread = trio.CapacityLimiter(1)
             results = results[:]
-            self._failed("no answer in time")
+        self._judge(permit, failure)
+        for _, answer, sent_at in results:
+            self._look_for_recovery(answer, sent_at)
         done = {request for request, _, _ in results}
         results += [(r.id, Answer(UNAVAILABLE), started) for r in batch if r.id not in done]
         return results
 
-    def _perform(self, batch: list[LedgerRequest], results: list[tuple[int, Answer | OpenAnswer, float]]) -> None:
-        """In the thread."""
-        for request in batch:
-            sent_at = boottime()
-            try:
-                if self._ledger is None:
-                    self._ledger = self._open()
-                answer: Answer | OpenAnswer = self._ledger.call(request.op, *request.args)
-                if self.state != "connected":
-                    self._answers_again(request.op)
-            except (UnavailableError, ConfigError) as exc:  # ConfigError: its file has become something else
-                self._failed(str(exc))
-                self._writes_fail = self._writes_fail or request.op != "open"
-                answer = Answer(UNAVAILABLE)
-            results.append((request.id, answer, sent_at))
-            if answer.word == UNAVAILABLE:
-                return  # the rest would only wait as long again
+    def _perform(self, batch: list[LedgerRequest], results: list[Result]) -> str:
+        """In the thread. Returns why no more was answered, or ""."""
+        op = batch[0].op
+        try:
+            if self._ledger is None:
+                self._ledger = self._open()
+            ledger = self._ledger
+            calls = getattr(ledger, "calls", None)
+            if calls is not None and len(batch) > 1:
+                op = next((request.op for request in batch if request.op != "open"), "open")
+                sent_at = boottime()
+                answers = calls([LedgerCall(request.op, request.args) for request in batch])
+                results += [(r.id, answer, sent_at) for r, answer in zip(batch, answers, strict=True)]
+            else:
+                for request in batch:
+                    op, sent_at = request.op, boottime()
+                    results.append((request.id, ledger.call(op, *request.args), sent_at))
+                    if not self._up:
+                        self._check_writes(ledger, op)
+            if not self._up:
+                self._check_writes(ledger, op)
+        except (UnavailableError, ConfigError) as exc:  # ConfigError: its file has become something else
+            self._writes_fail = self._writes_fail or op != "open"
+            return str(exc) or "it did not answer"  # the rest of the batch would only wait as long again
+        return ""
+
+    def _check_writes(self, ledger: Ledger, op: str) -> None:
+        """In the thread: it is back once it does again what it could not do."""
+        if op == "open" and self._writes_fail:
+            ledger.call("prune", 0.0, 0)  # writes nothing, and takes the lock for it
+        self._writes_fail = False
+
+    def _judge(self, permit: int, failure: str) -> None:
+        """What came of it, for the breaker and for people."""
+        breaker, now = self.breaker, boottime()
+        was_open = breaker.is_open
+        if failure:
+            if self._up:
+                log.warning("ledger.unavailable", reason=failure)
+            self._up, self.error = False, failure
+            breaker.failed(permit, failure, now, random.random())  # noqa: S311  # only keeps nodes out of step
+        else:
+            if not self._up:
+                log.info("ledger.answered")
+            self._up, self.error = True, ""
+            breaker.succeeded(permit, now)
+        if breaker.is_open != was_open:
+            word = "breaker.opened" if breaker.is_open else "breaker.closed"
+            log.info(word, name=breaker.name, reason=breaker.reason, failures=breaker.failures)
+
+    def _look_for_recovery(self, answer: Answer | OpenAnswer, sent_at: float) -> None:
+        """A sweep's answer says for how long the ledger will grant nothing; so does a refused claim."""
+        if isinstance(answer, OpenAnswer):
+            left_s = answer.recovering_s
+        elif answer.word == RECOVERING:
+            left_s = max(answer.left_s, answer.in_s)
+        else:
+            return
+        self._recovering_until = sent_at + left_s if left_s > 0 else 0.0
 
     def _read(self, call: Callable[[Ledger], T]) -> T:
         try:
@@ -114,23 +214,6 @@ class LedgerService:
             return call(self._reader)
         except ConfigError as exc:  # its file has become something else
             raise UnavailableError(str(exc)) from exc
-
-    def _answers_again(self, op: str) -> None:
-        """In the thread: it is back, once it does again what it could not do."""
-        if op == "open" and self._writes_fail:
-            assert self._ledger is not None
-            try:
-                self._ledger.call("prune", 0.0, 0)  # writes nothing, and takes the lock for it
-            except UnavailableError as exc:
-                self._failed(str(exc))
-                return
-        self._writes_fail = False
-        self.state, self.error = "connected", ""
-
-    def _failed(self, reason: str) -> None:
-        if self.state == "connected":
-            log.warning("ledger.unavailable", reason=reason)
-        self.state, self.error = "unavailable", reason
 
     def _refuse(self, answered: Answered) -> None:
         refused = [self._queue.pop() for _ in range(len(self._queue) - QUEUE_MAX)]

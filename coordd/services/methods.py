@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -13,6 +12,7 @@ import trio
 
 from coordd import __version__
 from coordd.core.arguments import merge_params
+from coordd.core.breaker import Breaker
 from coordd.core.events import Action, event_type
 from coordd.core.job import Job, iso, job_of, triggered_run
 from coordd.core.pursuit import Pursuits
@@ -23,6 +23,7 @@ from coordd.services import views, why
 from coordd.services.control import ADMIN, OPERATOR, VIEWER, Caller, Method
 from coordd.services.driver import Driver, flat
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.logfiles import find_log, read_from, read_tail
 from coordd.services.rpc import INVALID_PARAMS, RpcError, take
 
 # Ids that people give to their runs.
@@ -42,7 +43,7 @@ FOLLOW_S = 0.25
 
 # Named in the contract, and not built yet: they say so.
 UNAVAILABLE_METHODS = frozenset((
-    "breaker.list", "breaker.reset", "check.list", "deadletter.list", "deadletter.show", "deadletter.replay",
+    "check.list", "deadletter.list", "deadletter.show", "deadletter.replay",
     "deadletter.discard", "ledger.export", "ledger.import", "ledger.accept-epoch", "ledger.accept_epoch", "publish",
     "keys.new", "keys.rotate", "exec",
 ))  # fmt: skip
@@ -98,6 +99,8 @@ class Methods:
             "why": Method(self.why),
             "election.list": Method(self.election_list),
             "election.open": Method(self.election_open, OPERATOR),
+            "breaker.list": Method(self.breaker_list),
+            "breaker.reset": Method(self.breaker_reset, OPERATOR),
             "ledger.status": Method(self.ledger_status),
             "events.subscribe": Method(self.events_subscribe),
             "doctor": Method(self.doctor),
@@ -126,8 +129,19 @@ class Methods:
             "pid": ctx.pid,
             "incarnation": ctx.incarnation,
             "clock": ctx.clock.value,
-            "bus": {"url": driver.bus.url, "state": driver.bus.state, **driver.bus.statistics()},
-            "ledger": {"url": self._ledger_url, "state": self._ledger.state, "error": self._ledger.error or None},
+            "bus": {
+                "url": driver.bus.url,
+                "state": driver.bus.state,
+                "error": driver.bus.error or None,
+                **driver.bus.statistics(),
+            },
+            "ledger": {
+                "url": self._ledger_url,
+                "state": self._ledger.state,
+                "error": self._ledger.error or None,
+                "recovering_s": round(self._ledger.recovering_s, 1),
+            },
+            "backlog": driver.outbox.statistics() if driver.outbox is not None else None,
             "members": ctx.membership.count(),
             "runs": {
                 "active": len(node.pursuits.running),
@@ -136,7 +150,7 @@ class Methods:
                 "jobs": sorted({job_of(run) for run in node.pursuits.running}),
             },
             "jobs": {"enabled": len(ctx.jobs), "disabled": sorted(set(problems) - set(ctx.jobs))},
-            "breakers_open": [],
+            "breakers_open": [breaker.name for breaker in self._breakers() if breaker.is_open],
             "impaired": ctx.impaired or None,
             "counts": dict(driver.counts),
             "uptime_s": round(boottime() - self._started_at, 3),
@@ -170,6 +184,24 @@ class Methods:
 
     async def doctor(self, params: dict[str, Any], caller: Caller) -> list[dict[str, str]]:
         return await trio.to_thread.run_sync(self._doctor)
+
+    def _breakers(self) -> tuple[Breaker, ...]:
+        return (self._driver.bus_breaker, self._ledger.breaker)
+
+    async def breaker_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        return [views.breaker_view(breaker, boottime()) for breaker in self._breakers()]
+
+    async def breaker_reset(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        name = take(params, "name", str)
+        for breaker in self._breakers():
+            if breaker.name == name:
+                breaker.reset(boottime())
+                self._audit(caller, "breaker.reset", name)
+                if name == "ledger":
+                    self._driver.feed(self._driver.node.look_again)
+                return views.breaker_view(breaker, boottime())
+        known = ", ".join(breaker.name for breaker in self._breakers())
+        raise RefusedError(f"no breaker {name!r}", kind="unknown_breaker", hint=f"there are {known}")
 
     # ---- jobs
 
@@ -396,7 +428,7 @@ class Methods:
             attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         except UnavailableError as exc:
             return why.why_run(run, None, [], pursuit, election, str(exc))
-        return why.why_run(run, row, attempts, pursuit, election, "")
+        return why.why_run(run, row, attempts, pursuit, election, "", self._ledger.recovering_s)
 
     async def _why_job(self, name: str) -> str:
         node = self._driver.node
@@ -412,7 +444,7 @@ class Methods:
         problems = self._job_problems().get(name, [])
         return why.why_job(
             name, job, problems[0] if problems else "", suspended, fires[0] if fires else None,
-            rows[0] if rows else None, last_word, node.ctx, error,
+            rows[0] if rows else None, last_word, node.ctx, error, self._ledger.recovering_s,
         )  # fmt: skip
 
     async def ledger_status(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -474,42 +506,6 @@ class Methods:
                 await news.wait()
             if scope.cancelled_caught:
                 yield {"alive": True}
-
-
-def log_path(log_dir: str, run: str, attempt: int) -> str:
-    """Where the output of an attempt is kept."""
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", run)
-    return os.path.join(log_dir, job_of(run), f"{safe}.{attempt}.log")
-
-
-def find_log(log_dir: str, run: str, attempt: int, *, earlier: bool) -> str:
-    """The log of an attempt on this node, or (``earlier``) of the last one before it; "" when there is none."""
-    for number in range(attempt, -1, -1) if earlier else (attempt,):
-        path = log_path(log_dir, run, number)
-        if os.path.exists(path):
-            return path
-    return ""
-
-
-def read_tail(path: str, limit: int) -> str:
-    """The last bytes of a log, what was turned over included."""
-    data = b""
-    for name in (path + ".old", path):
-        if os.path.exists(name):
-            with open(name, "rb") as file:
-                data += file.read()
-    return data[-limit:].decode(errors="replace")
-
-
-def read_from(path: str, offset: int) -> tuple[str, int]:
-    """What has been written since; a log that was turned over begins anew."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < offset:
-            offset = 0
-        file.seek(offset)
-        data = file.read(64 * 1024)
-    return data.decode(errors="replace"), offset + len(data)
 
 
 def active_jobs(pursuits: Pursuits) -> str:

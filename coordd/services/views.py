@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from coordd.core.breaker import Breaker
 from coordd.core.context import Context
 from coordd.core.election import Election
 from coordd.core.job import Command, Job, iso
@@ -97,6 +98,19 @@ def election_view(election: Election) -> dict[str, Any]:
         "statements": statements,
         "missing": sorted(election.missing),
         "duration_ms": round((election.decided_at - election.opened_at) * 1000, 3) if decided else None,
+    }
+
+
+def breaker_view(breaker: Breaker, now: float) -> dict[str, Any]:
+    """One breaker."""
+    return {
+        "name": breaker.name,
+        "state": breaker.state,
+        "failures": breaker.failures,
+        "opened": breaker.opened,
+        "since_s": round(now - breaker.changed_at, 1) if breaker.changed_at else None,
+        "retry_in_s": round(breaker.retry_in_s(now), 1),
+        "reason": breaker.reason or None,
     }
 
 

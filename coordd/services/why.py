@@ -16,12 +16,15 @@ def why_run(
     pursuit: Pursuit | None,
     election: Election | None,
     ledger_error: str,
+    recovering_s: float = 0.0,
 ) -> str:
     """What became of a run, and why."""
     if ledger_error:
         return (
             f"Nobody can launch {run} now: the ledger does not answer ({ledger_error}). Nothing new starts without it."
         )
+    if row is None and recovering_s:
+        return f"{run} is not in the ledger now. {recovering(recovering_s)}"
     if row is None:
         if pursuit is not None:
             return f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
@@ -29,6 +32,8 @@ def why_run(
             f"The ledger knows no run {run!r}: it was never due, never triggered, or it is older than the history kept."
         )
     before = _before(attempts, row)
+    if recovering_s and row.state in ("pending", "retry", "received"):
+        before = f" {recovering(recovering_s)}{before}"
     said = {
         "pending": lambda: _pending(row, pursuit, election),
         "retry": lambda: _retry(row, pursuit),
@@ -60,6 +65,7 @@ def why_job(
     last_word: str,
     ctx: Context,
     ledger_error: str,
+    recovering_s: float = 0.0,
 ) -> str:
     """What stands between a job and its next run."""
     if job is None:
@@ -69,6 +75,8 @@ def why_job(
     parts = []
     if ledger_error:
         parts.append(f"Nothing new starts: the ledger does not answer ({ledger_error}).")
+    if recovering_s:
+        parts.append(recovering(recovering_s))
     if suspended:
         parts.append(f"{name} is suspended; `coordctl job resume {name}` lets it run again.")
     blocked = ctx.impaired or ctx.launch_problems.get(name, "")
@@ -89,6 +97,14 @@ def why_job(
     else:
         parts.append("Its schedule has no further time.")
     return " ".join(parts)
+
+
+def recovering(left_s: float) -> str:
+    """The ledger is in quarantine."""
+    return (
+        f"The ledger went back or was replaced: nothing new launches for {left_s:.0f} s, while the nodes put back what "
+        "it forgot."
+    )
 
 
 def _pending(row: Row, pursuit: Pursuit | None, election: Election | None) -> str:

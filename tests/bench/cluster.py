@@ -28,8 +28,8 @@ runtime_dir = "{root}/run{index}"
 jobs_dir = "{root}/jobs"
 budget = {{ client = 8, cluster = 8 }}
 [cluster]
-bus = "unix://{root}/bus"
-ledger = "sqlite:///{root}/ledger.db"
+bus = "{bus}"
+ledger = "{ledger}"
 {timings}
 [control]
 socket = "{root}/n{index}.sock"
@@ -56,7 +56,7 @@ def until(look: Callable[[], T | None], what: str, *, limit_s: float = LIMIT_S, 
 class Node:
     """One daemon."""
 
-    def __init__(self, root: str, index: int, timings: str) -> None:
+    def __init__(self, root: str, index: int, timings: str, bus: str, ledger: str) -> None:
         self.name = f"n{index}"
         self.config = f"{root}/{self.name}.toml"
         self.socket = f"{root}/{self.name}.sock"
@@ -64,7 +64,7 @@ class Node:
         self.log = f"{root}/{self.name}.log"
         self.process: subprocess.Popen[bytes] | None = None
         with open(self.config, "w", encoding="utf-8") as file:
-            file.write(CONFIG.format(root=root, index=index, timings=timings))
+            file.write(CONFIG.format(root=root, index=index, timings=timings, bus=bus, ledger=ledger))
 
     def start(self, **env: str) -> float:
         """Start it; returns the instant (CLOCK_BOOTTIME) right before."""
@@ -146,13 +146,13 @@ def read_facts(directory: str) -> dict[str, dict[str, Any]]:
 class Cluster:
     """So many daemons on one machine."""
 
-    def __init__(self, root: str, count: int, jobs: dict[str, str], timings: str) -> None:
+    def __init__(self, root: str, count: int, jobs: dict[str, str], timings: str, bus: str, ledger: str) -> None:
         self.root = root
         os.makedirs(f"{root}/jobs")
         for name, text in jobs.items():
             with open(f"{root}/jobs/{name}.toml", "w", encoding="utf-8") as file:
                 file.write(text)
-        self.nodes = [Node(root, index, timings) for index in range(count)]
+        self.nodes = [Node(root, index, timings, bus, ledger) for index in range(count)]
 
     def start(self) -> None:
         """Start all, and wait until each knows the others."""
@@ -238,10 +238,13 @@ def cpu_s(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def cluster(count: int, jobs: dict[str, str], timings: str = "") -> Iterator[Cluster]:
+def cluster(
+    count: int, jobs: dict[str, str], timings: str = "", *, bus: str = "", ledger: str = ""
+) -> Iterator[Cluster]:
     """A cluster that runs, and is gone afterwards with all that it ran; ``timings`` are lines of [cluster]."""
     with tempfile.TemporaryDirectory(prefix="coordd-bench-") as root:
-        made = Cluster(root, count, jobs, timings)
+        bus, ledger = bus or f"unix://{root}/bus", ledger or f"sqlite:///{root}/ledger.db"
+        made = Cluster(root, count, jobs, timings, bus, ledger)
         try:
             made.start()
             yield made

@@ -21,7 +21,7 @@ sys.path[:0] = [TOP, os.path.dirname(HERE)]
 from figures import Figure, show, write  # noqa: E402  # found through the path above
 
 # Module of each section, in the order they are run.
-SECTIONS = ("elections", "triggers", "schedules", "takeover", "idle", "simulation")
+SECTIONS = ("elections", "gossip", "gossip_faults", "growth", "triggers", "schedules", "takeover", "idle", "simulation")
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ class Heard:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.dead: list[str] = []
+        self.ups: list[bool] = []  # what ``changed`` was told
         self.bursts = 0
         self.unfinished = 0  # messages since the last end of a burst
 
@@ -34,12 +35,13 @@ class Heard:
 
 @asynccontextmanager
 async def _receiving(*buses: Bus) -> AsyncIterator[list[Heard]]:
-    """Each bus receives; yields what each has heard."""
+    """Each bus receives; yields, when all are connected, what each has heard."""
     heard = [Heard() for _ in buses]
     async with trio.open_nursery() as nursery:
         for bus, ears in zip(buses, heard, strict=True):
-            nursery.start_soon(bus.receive, ears.deliver, ears.dead.append)
+            nursery.start_soon(bus.receive, ears.deliver, ears.dead.append, ears.ups.append)
         await trio.testing.wait_all_tasks_blocked()
+        await until(lambda: all(bus.state == "connected" for bus in buses))
         yield heard
         nursery.cancel_scope.cancel()
 

@@ -7,24 +7,31 @@ from pathlib import Path
 
 import pytest
 from ledger_calls import FakeClock, Nodes
+from stepped_redis import OneClock, SteppedLedger
 
 from coordd.adapters.memory import MemoryLedger
 from coordd.adapters.sqlite_ledger import SqliteLedger
 from coordd.ports import Ledger
 
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+KINDS = ("memory", "sqlite", "redis")
 
 
 @pytest.fixture
-def make_ledger(tmp_path: Path, clock: FakeClock) -> Iterator[Callable[[str], Ledger]]:
+def clock(request: pytest.FixtureRequest) -> FakeClock:
+    kind = getattr(getattr(request.node, "callspec", None), "params", {}).get("nodes", "")
+    return OneClock() if kind == "redis" else FakeClock()
+
+
+@pytest.fixture
+def make_ledger(tmp_path: Path, clock: FakeClock, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Ledger]]:
     made: list[Ledger] = []
 
     def make(kind: str) -> Ledger:
         if kind == "memory":
             made.append(MemoryLedger(clock))
+        elif kind == "redis":
+            assert isinstance(clock, OneClock)
+            made.append(SteppedLedger(request.getfixturevalue("redis_url"), clock))
         else:
             made.append(SqliteLedger(f"sqlite:///{tmp_path}/ledger.db", clock=clock))
         return made[-1]
@@ -34,7 +41,7 @@ def make_ledger(tmp_path: Path, clock: FakeClock) -> Iterator[Callable[[str], Le
         ledger.close()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=KINDS)
 def nodes(request: pytest.FixtureRequest, make_ledger: Callable[[str], Ledger], clock: FakeClock) -> Nodes:
     return Nodes(make_ledger(request.param), clock)
 

@@ -315,3 +315,15 @@ def test_one_attempt_commits(nodes: Nodes) -> None:
     assert nodes.commit(first).word == "stale"
     second = nodes.started(nodes.of(), 1, nonce="b")
     assert nodes.commit(second).word == "stale"
+
+
+def test_a_queue_goes_on_once_its_first_run_is_through(nodes: Nodes) -> None:
+    running = nodes.started(nodes.of("sales#0"))
+    first, second = (nodes.of(run, overlap="queue") for run in ("sales#1", "sales#2"))
+    assert nodes.claim(first).word == "limited"
+    nodes.clock.step(1.0)
+    assert nodes.claim(second).by == "queue: sales#1 is first"
+    nodes.report(running)
+    assert nodes.claim(second).by == "queue: sales#1 is first"
+    nodes.report(nodes.started(first))
+    assert nodes.claim(second).word == "granted"

@@ -168,6 +168,7 @@ def test_what_was_read_is_nobodys_but_the_readers(nodes: Nodes) -> None:
     assert nodes.ledger.attempts(RUN)[0].state == "received"
 
 
+@pytest.mark.parametrize("nodes", ["memory", "sqlite"], indirect=True)  # Redis's rules are not these
 def test_an_operation_that_breaks_leaves_nothing_behind(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     grant = nodes.started(nodes.of())
     before, jobs = row_of(nodes), swept(nodes, "sales").jobs

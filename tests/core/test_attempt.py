@@ -30,7 +30,7 @@ from coordd.core.attempt import (
     lease_deadline,
     watcher_kill_at,
 )
-from coordd.core.rows import CANCEL, EARLY, LOST, OK, REVOKED, RHO, STALE, Answer
+from coordd.core.rows import CANCEL, EARLY, LOST, OK, RECOVERING, REVOKED, RHO, STALE, Answer
 
 START = 1000.0
 LEASE_S, RENEW_S, TIMEOUT_S, GRACE_S = 60.0, 5.0, 2.0, 10.0
@@ -617,3 +617,110 @@ def test_the_phases_go_one_way() -> None:
 
     for phase, nexts in life.MOVES.items():
         assert all(after[following] >= after[phase] for following in nexts)
+
+
+# ---- a ledger that went back
+
+
+def recovering(left_s: float = 30.0) -> Answer:
+    return Answer(RECOVERING, left_s=left_s, in_s=left_s)
+
+
+def started() -> Attempt:
+    attempt = Attempt(
+        Terms(
+            deadline=160.0, lease_s=60.0, renew_interval_s=5.0, ledger_timeout_s=2.0, kill_grace_s=10.0,
+            on_lost="relaunch",
+        ),
+        wait_s=0.0,
+        now=100.0,
+    )  # fmt: skip
+    attempt.timer(100.0)
+    attempt.answered(Answer(OK, left_s=60.0), sent_at=100.0, now=100.0)
+    attempt.take_actions()
+    return attempt
+
+
+def words(attempt: Attempt) -> list[object]:
+    return [action[0] for action in attempt.take_actions()]
+
+
+def test_a_grant_that_the_ledger_forgot_is_put_back_and_renewed() -> None:
+    attempt = started()
+    attempt.timer(105.0)
+    assert words(attempt) == ["ask_renew"]
+
+    attempt.answered(recovering(), question="ask_renew", sent_at=105.0, now=105.0)
+    attempt.timer(105.0)
+    assert attempt.take_actions() == [("ask_restore", "started")]
+    attempt.answered(Answer(OK), question="ask_restore", sent_at=105.0, now=105.0)
+    attempt.timer(105.0)
+
+    assert words(attempt) == ["ask_renew"]
+    assert attempt.phase == "running"
+    assert attempt.deadline == pytest.approx(100.0 + 60.0 * 0.98, abs=2)  # only a renewal moves it
+
+
+def test_a_restoration_that_is_not_answered_is_asked_again_and_the_lease_still_ends() -> None:
+    attempt = started()
+    attempt.timer(105.0)
+    attempt.answered(recovering(), question="ask_renew", sent_at=105.0, now=105.0)
+    attempt.timer(105.0)
+    attempt.answered(None, question="ask_restore", sent_at=105.0, now=107.0)
+    attempt.take_actions()
+
+    attempt.timer(107.0)
+    assert attempt.take_actions() == [("ask_restore", "started")]
+    attempt.timer(attempt.deadline - 9.9)
+
+    assert "term" in words(attempt)
+
+
+def test_an_end_that_the_ledger_cannot_place_is_restored_and_then_reported_again_while_it_recovers() -> None:
+    attempt = started()
+    attempt.ended(0, now=110.0)
+    assert words(attempt) == ["ask_report"]
+
+    attempt.answered(recovering(30.0), question="ask_report", sent_at=110.0, now=110.0)
+    attempt.timer(110.0)
+    assert attempt.take_actions() == [("ask_restore", "started")]
+    attempt.answered(Answer(OK), question="ask_restore", sent_at=110.0, now=110.0)
+    attempt.timer(110.0)
+    assert words(attempt) == ["ask_report"]
+    attempt.answered(Answer(OK), question="ask_report", sent_at=110.0, now=110.0)
+    assert attempt.phase == "reporting"  # what it took may be forgotten once more
+
+    attempt.timer(attempt.timer_at())
+    assert words(attempt) == ["ask_report"]
+    attempt.answered(Answer(OK), question="ask_report", sent_at=141.0, now=141.0)
+
+    assert words(attempt) == ["exit"]
+
+
+def test_the_gate_of_a_forgotten_grant_stays_shut_until_it_is_put_back() -> None:
+    attempt = Attempt(
+        Terms(
+            deadline=160.0, lease_s=60.0, renew_interval_s=5.0, ledger_timeout_s=2.0, kill_grace_s=10.0,
+            on_lost="relaunch",
+        ),
+        wait_s=0.0,
+        now=100.0,
+    )  # fmt: skip
+    attempt.timer(100.0)
+    assert words(attempt) == ["ask_gate"]
+
+    attempt.answered(recovering(), question="ask_gate", sent_at=100.0, now=100.0)
+    asked: list[object] = []
+    now = 100.0
+    for _ in range(6):
+        attempt.timer(now)
+        for action in attempt.take_actions():
+            asked.append(action)
+            if action[0] == "ask_restore":
+                attempt.answered(Answer(OK), question="ask_restore", sent_at=now, now=now)
+            elif action[0] == "ask_gate":
+                attempt.answered(Answer(OK, left_s=60.0), question="ask_gate", sent_at=now, now=now)
+        now = min(attempt.timer_at(), now + 1.0)
+
+    assert ("ask_restore", "received") in asked
+    assert asked.index(("ask_restore", "received")) < asked.index(("ask_gate",)) < asked.index(("exec",))

@@ -20,6 +20,7 @@ from coordd.core.events import (
     event_type,
 )
 from coordd.core.job import SparkSubmit
+from coordd.core.rows import OK, Answer
 
 TIMEOUT_S = SETTINGS.election_timeout_s
 
@@ -346,3 +347,28 @@ def test_elections_beyond_the_bound_go_unanswered_and_their_runs_are_pursued(mon
 
     asked = {request.args[0].of.run for request in lone.asked if request.op == "claim"}
     assert asked == {"sales#1", "sales#2"}
+
+
+def test_an_election_that_is_open_when_the_bus_is_lost_waits_for_nobody() -> None:
+    lone = Lone(job(), peers=("b.1", "c.1", "d.1")).ready()
+    lone.hear("b.1", elect(view=("a.1", "b.1", "c.1", "d.1")))
+    lone.hear("c.1", WorkerElectAck(id="sales#1/0", candidacy=Candidacy(0, 6, "c.1", "no budget")))
+    assert succession(lone) is None
+
+    lone.do(lone.node.bus_changed, False)
+
+    assert succession(lone) == rendezvous("sales#1/0", ("a.1", "b.1", "d.1"))  # c has said that it would not
+    assert lone.node.ballots.open_ids == {}
+    assert lone.node.pursuits.pursuits["sales#1"].phase in ("due", "claiming")
+
+
+def test_once_the_bus_is_back_statements_are_exchanged_again() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.do(lone.node.bus_changed, False)
+    lone.do(lone.node.bus_changed, True)
+    lone.hear("b.1", WorkerHeartbeat(state="ready", jobs_digest=lone.node.ctx.jobs_digest))
+
+    lone.do(lone.node.trigger, asked_for(), 1)
+    lone.answer("register", Answer(OK, state="pending"))
+
+    assert [event.view for event in lone.said if isinstance(event, WorkerElect)] == [("a.1", "b.1")]

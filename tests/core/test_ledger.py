@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ledger_calls import EPOCH, LEASE_S, FakeClock, Nodes
+from ledger_calls import EPOCH, LEASE_S, FakeClock, Grant, Nodes
 
 from coordd.adapters.memory import MemoryLedger
 from coordd.core.ledger import OVERLAP_RETRY_S, REPORTED, Rules
-from coordd.core.rows import ACTIVE, BACKOFF_MAX_S, CLAIM_AHEAD_S, STATES, TERMINAL, OpenAnswer, Policy
+from coordd.core.rows import ACTIVE, BACKOFF_MAX_S, CLAIM_AHEAD_S, STATES, TERMINAL, Answer, OpenAnswer, Policy
 from coordd.core.run import HOLDING, MOVES, nominal_time
 
 RUN = "sales#1"
@@ -335,3 +335,133 @@ def test_a_policy_is_the_same_after_it_was_stored() -> None:
     policy = Policy("hold", "queue", 3, 0, 1.5, "linear", 86400.25)
     again = Policy.unpack(policy.pack())
     assert [getattr(again, name) for name in Policy.__slots__] == [getattr(policy, name) for name in Policy.__slots__]
+
+
+# ---- a ledger that went back
+
+
+def restore(nodes: Nodes, grant: Grant, state: str = "started", **changes: Any) -> Answer:
+    of = nodes.of(grant.run, overlap="allow", **changes)
+    return nodes.ask("restore", of, *grant.key[1:], "edge-1.10", LEASE_S, state, 3, "said a witness", "app_7")
+
+
+@pytest.fixture
+def forgotten(nodes: Nodes) -> Grant:
+    """A run that was started, and then the ledger went back to before it was known."""
+    assert isinstance(nodes.ledger, MemoryLedger)
+    before = nodes.ledger.snapshot()
+    grant = nodes.started(nodes.of(overlap="allow"))
+    nodes.ledger.restore(before)
+    nodes.clock.recovering_s = 60.0
+    return grant
+
+
+def test_nothing_is_granted_or_launched_while_the_ledger_recovers(nodes: Nodes) -> None:
+    claimed = nodes.granted(nodes.of("sales#0", overlap="allow"))
+    started = nodes.started(nodes.of("sales#9", overlap="allow"))
+    nodes.clock.recovering_s = 60.0
+    answer = nodes.claim(nodes.of(overlap="allow"))
+    assert (answer.word, answer.left_s, answer.in_s) == ("recovering", 60.0, 60.0)
+    assert nodes.claim(nodes.of("sales#0", overlap="allow")).word == "granted"  # the same grant, asked again
+    assert nodes.claim(nodes.of("sales#0", overlap="allow"), nonce="b").word == "recovering"
+    assert (nodes.gate(claimed).word, nodes.gate(claimed).in_s) == ("early", 60.0)
+    assert nodes.gate(started).word == "ok"  # it had been
+    assert nodes.renew(claimed).word == nodes.renew(started).word == "ok"
+    sweep = nodes.ledger.call("open", ())
+    assert isinstance(sweep, OpenAnswer)
+    assert sweep.recovering_s == 60.0
+    nodes.clock.recovering_s = 0.0
+    assert nodes.gate(claimed).word == "ok"
+
+
+def test_whoever_holds_a_forgotten_grant_is_asked_for_it(nodes: Nodes, forgotten: Grant) -> None:
+    for ask in (nodes.gate, nodes.renew, nodes.report, nodes.commit):
+        assert ask(forgotten).word == "recovering", ask
+    assert restore(nodes, forgotten).word == "ok"
+    assert (nodes.gate(forgotten).word, nodes.renew(forgotten).word, nodes.report(forgotten).word) == ("ok",) * 3
+    assert nodes.state(RUN) == "success"
+
+
+def test_nothing_is_asked_for_or_restored_without_a_quarantine(nodes: Nodes, forgotten: Grant) -> None:
+    nodes.clock.recovering_s = 0.0
+    assert (nodes.renew(forgotten).word, nodes.report(forgotten).word) == ("lost", "stale")
+    assert restore(nodes, forgotten).word == "stale"
+    assert nodes.state(RUN) == ""
+
+
+def test_a_restored_run_has_a_whole_lease_and_its_token_is_a_lower_bound(nodes: Nodes, forgotten: Grant) -> None:
+    nodes.clock.wall -= 5000.0  # the server that took over has another clock
+    answer = restore(nodes, forgotten)
+    assert (answer.word, answer.left_s, answer.state) == ("ok", LEASE_S, "started")
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.token, row.nonce, row.node, row.application_id) == (forgotten.token, "n1", "edge-1.10", "app_7")
+    nodes.clock.recovering_s = 0.0
+    assert nodes.claim(nodes.of(overlap="allow"), nonce="b").word == "held"
+    assert nodes.granted(nodes.of("sales#2", overlap="allow")).token > forgotten.token
+
+
+def test_a_restored_claim_passes_the_gate_only_after_the_quarantine(nodes: Nodes, forgotten: Grant) -> None:
+    assert restore(nodes, forgotten, "received").state == "received"
+    assert nodes.gate(forgotten).word == "early"
+    assert restore(nodes, forgotten, "started").state == "started"  # another witness heard more
+    assert restore(nodes, forgotten, "received").state == "started"
+
+
+@pytest.mark.parametrize(
+    ("state", "policy", "becomes"),
+    [
+        ("success", {}, "success"),
+        ("failure", {}, "failure"),
+        ("failure", {"attempts": 2}, "retry"),
+        ("revoked", {}, "revoked"),
+        ("lost", {}, "retry"),
+        ("lost", {"on_lost": "hold"}, "unknown"),
+    ],
+)
+def test_an_end_is_restored_as_if_it_were_reported(
+    nodes: Nodes, forgotten: Grant, state: str, policy: dict[str, Any], becomes: str
+) -> None:
+    for _ in range(2):
+        assert restore(nodes, forgotten, state, **policy).word == "ok"
+        assert nodes.state(RUN) == becomes
+    assert restore(nodes, forgotten, "started", **policy).word == "ok"
+    assert nodes.state(RUN) == becomes
+    if becomes not in ("retry", "unknown"):
+        assert nodes.report(forgotten, state, 3).word == "ok"
+
+
+def test_a_restored_run_is_tried_no_more_often_than_its_job_allows(nodes: Nodes, forgotten: Grant) -> None:
+    forgotten.attempt = 3
+    restore(nodes, forgotten, attempts=2, relaunches=2)
+    assert nodes.report(forgotten, "failure", 1).word == "ok"
+    assert nodes.state(RUN) == "failure"
+
+
+def test_nothing_newer_and_nothing_that_is_over_is_moved_back(nodes: Nodes, forgotten: Grant) -> None:
+    restore(nodes, forgotten)
+    older = Grant(RUN, Answer("granted", token=forgotten.token - 1), "other")
+    twin = Grant(RUN, Answer("granted", token=forgotten.token), "other")
+    for wrong in (older, twin):
+        assert restore(nodes, wrong).word == "stale"
+    newer = Grant(RUN, Answer("granted", token=forgotten.token + 5, attempt=1), "newer")
+    assert restore(nodes, newer).word == "ok"
+    assert [attempt.state for attempt in nodes.ledger.attempts(RUN)] == ["lost", "started"]
+    assert (restore(nodes, forgotten).word, nodes.renew(forgotten).word) == ("ok", "lost")  # known, and over
+    nodes.report(newer)
+    newest = Grant(RUN, Answer("granted", token=forgotten.token + 9, attempt=2), "newest")
+    assert (restore(nodes, newest).word, nodes.state(RUN)) == ("stale", "success")
+    assert job_of(nodes)[3] == forgotten.token + 9
+
+
+def test_a_restored_fire_time_is_not_planned_again_and_older_ones_stay_open(nodes: Nodes) -> None:
+    job_of(nodes)
+    nodes.clock.step(100.0)
+    nodes.clock.recovering_s = 60.0
+    grant = Grant("sales@20", Answer("granted", token=int(EPOCH * 1e6)), "n1")
+    of = nodes.of("sales@20", fire_at=EPOCH + 20.0)
+    assert nodes.ask("restore", of, *grant.key[1:], "edge-1.10", LEASE_S, "success", 0, "", "").word == "ok"
+    nodes.clock.recovering_s = 0.0
+    assert job_of(nodes)[:2] == (EPOCH, EPOCH + 20.0)
+    assert nodes.claim(of).state == "success"
+    assert nodes.claim(nodes.of("sales@10", fire_at=EPOCH + 10.0)).word == "granted"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordd.core import membership
-from coordd.core.events import WorkerHeartbeat
+from coordd.core.events import Known, WorkerHeartbeat
 from coordd.core.membership import (
     ALIVE,
     FORGET_AFTER_S,
@@ -143,9 +143,9 @@ def test_death_is_proved_for_the_very_process_only(members: Membership) -> None:
 
 def test_members_that_are_gone_are_forgotten_in_the_end(members: Membership) -> None:
     in_state(members, LOST)
-    members.sweep(FORGET_AFTER_S)
+    members.forget(FORGET_AFTER_S)
     assert "edge" in members.members
-    members.sweep(FORGET_AFTER_S + 0.01)
+    members.forget(FORGET_AFTER_S + 0.01)
     assert members.members == {}
 
 
@@ -164,6 +164,57 @@ def test_a_heartbeat_is_taken_over(members: Membership) -> None:
     members.update(member, said)
     assert (member.freq, member.active, member.loadavg, member.says) == (2.0, 3, (1.0, 2.0, 3.0), "ready")
     assert (member.tags, member.jobs_digest, member.sw_ver) == (("gpu",), "d", "1.2")
+
+
+def test_who_speaks_to_all_more_rarely_is_given_more_time(members: Membership) -> None:
+    member = hear(members)
+    members.update(member, WorkerHeartbeat(freq=100.0))
+    members.sweep(149.0)
+    assert member.state == ALIVE
+    members.sweep(151.0)
+    assert member.state == SUSPECT
+    members.update(member, WorkerHeartbeat(freq=1e300))
+    assert members.promised_s(member) == membership.PROMISE_MAX_S
+
+
+def test_heartbeats_to_all_become_rarer_as_members_come(members: Membership) -> None:
+    for number in range(69):
+        members.told([Known(f"edge-{number}.1", FIRST)], 0.0, vouched=False)
+    assert (members.size, members.fanout_interval_s, members.watched) == (70, INTERVAL_S, False)
+    for number in range(69, 999):
+        members.told([Known(f"edge-{number}.1", FIRST)], 0.0, vouched=False)
+    assert (members.size, members.fanout_interval_s, members.watched) == (1000, 400.0, True)
+
+
+@pytest.mark.parametrize("vouched", [True, False])
+def test_only_who_is_vouched_for_comes_back_by_hearsay(members: Membership, vouched: bool) -> None:
+    member = in_state(members, LOST)
+    members.told([Known("edge.7", FIRST)], 50.0, vouched=vouched)
+    assert member.state == (ALIVE if vouched else LOST)
+    assert changes(members) == ([("join", FIRST)] if vouched else [])
+    members.told([Known("edge.8", SECOND)], 50.0, vouched=vouched)  # its own words are awaited
+    assert members.members["edge"] is member
+
+
+def test_hearsay_of_a_good_bye_wakes_nobody(members: Membership) -> None:
+    member = in_state(members, LEFT)
+    members.told([Known("edge.7", FIRST)], 1.0, vouched=True)
+    assert (member.state, members.view()) == (LEFT, ("me.1",))
+
+
+@pytest.mark.parametrize("name", ["me.1", "me.2", "edge", ".1", "", "edge.", "edge.x", "edge.-1", "edge." + "9" * 5000])
+def test_hearsay_that_names_nobody_is_nothing(members: Membership, name: str) -> None:
+    members.told([Known(name, FIRST), Known("e" * 300 + ".1", FIRST)], 0.0, vouched=True)
+    assert (members.members, members.view()) == ({}, ("me.1",))
+
+
+def test_who_hears_nobody_sees_itself_alone_until_somebody_speaks(members: Membership) -> None:
+    hear(members)
+    members.told([Known("other.1", FIRST)], 0.0, vouched=False)
+    members.isolate(True)
+    assert (members.view(), members.count()) == (("me.1",), {ALIVE: 1, SUSPECT: 0, LOST: 2})
+    hear(members, now=1.0)
+    assert (members.view(), members.count()[ALIVE]) == (("edge.7", "me.1", "other.1"), 3)
 
 
 @pytest.mark.parametrize(("incarnation", "count"), [("12-ab", 12), ("ab", -1), ("", -1), ("-3", -1)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from small_cluster import MONO, SETTINGS, Cluster, Lone, asked_for, job, open_answer, open_run
 
-from coordd.core import node as nodes, wire
+from coordd.core import node as nodes, speech, triggers, wire
 from coordd.core.clock import CLOCK_JUMP_MAX
 from coordd.core.context import Settings
 from coordd.core.events import (
@@ -110,14 +110,14 @@ def test_a_hello_reply_brings_the_clock_and_the_tokens() -> None:
 
 def test_a_hello_is_answered_in_as_many_letters_as_the_tokens_take() -> None:
     lone = Lone(job()).ready()
-    names = [f"{'job' * 20}-{number:04}" for number in range(2 * nodes.REPLY_TOKENS_MAX + 1)]  # as long as may be
+    names = [f"{'job' * 20}-{number:04}" for number in range(2 * speech.REPLY_TOKENS_MAX + 1)]  # as long as may be
     for name in names:
         lone.node.ctx.saw_token(name, 2**52)
 
     lone.hear("b.1", WorkerHello())
 
     replies = [event for to, event in lone.letters if to == "b.1" and isinstance(event, WorkerHelloReply)]
-    assert [len(reply.tokens) for reply in replies] == [nodes.REPLY_TOKENS_MAX, nodes.REPLY_TOKENS_MAX, 1]
+    assert [len(reply.tokens) for reply in replies] == [speech.REPLY_TOKENS_MAX, speech.REPLY_TOKENS_MAX, 1]
     assert sorted(name for reply in replies for name in reply.tokens) == sorted(names)
     for reply in replies:
         packet = Packet(PROTOCOL_MAJOR, "default", "a", 1, "1-a", 0, 0, [reply])
@@ -132,6 +132,95 @@ def test_when_the_bus_is_back_the_node_says_hello_again() -> None:
     lone.do(lone.node.bus_changed, True)
 
     assert types(lone.said) == ["worker-hello"]
+
+
+def test_when_the_bus_is_back_what_nobody_could_tell_is_looked_up_in_the_ledger() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.bus_changed, False)
+
+    lone.do(lone.node.bus_changed, True)
+    lone.wait(nodes.SWEEP_APART_S + 0.01)
+
+    assert len(lone.questions("open")) == 1
+
+
+def test_a_bus_that_says_twice_that_it_is_there_is_greeted_once() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.bus_changed, False)
+    lone.do(lone.node.bus_changed, False)
+
+    lone.do(lone.node.bus_changed, True)
+    lone.do(lone.node.bus_changed, True)
+
+    assert types(lone.said) == ["worker-hello"]
+    assert [notice.event for notice in lone.notices if notice.event.startswith("bus.")] == ["bus.lost", "bus.connected"]
+
+
+def test_a_node_greets_when_the_bus_comes_and_mingles_from_then_on() -> None:
+    lone = Lone(job())
+    lone.do(lone.node.bus_changed, False)
+    lone.do(lone.node.start, None)
+    assert lone.said == []
+
+    lone.wait(SETTINGS.mingle_timeout_s / 2)
+    lone.do(lone.node.bus_changed, True)
+    lone.wait(SETTINGS.mingle_timeout_s - 0.01)
+    assert (types(lone.said), lone.node.ctx.state) == (["worker-hello"], "mingling")
+    lone.wait(0.02)
+
+    assert lone.node.ctx.state == "ready"
+
+
+def test_a_bus_that_comes_and_goes_does_not_hold_the_start_up() -> None:
+    lone = Lone(job())
+    lone.do(lone.node.bus_changed, False)
+    lone.do(lone.node.start, None)
+
+    for _ in range(10):
+        lone.wait(SETTINGS.mingle_timeout_s / 4)
+        lone.do(lone.node.bus_changed, True)
+        lone.do(lone.node.bus_changed, False)
+
+    assert lone.node.ctx.state == "ready"
+
+
+def test_without_a_bus_a_node_starts_all_the_same() -> None:
+    lone = Lone(job())
+    lone.do(lone.node.bus_changed, False)
+    lone.do(lone.node.start, None)
+
+    lone.wait(SETTINGS.mingle_timeout_s + 0.01)
+
+    assert lone.node.ctx.state == "ready"
+    lone.do(lone.node.bus_changed, True)
+    assert "worker-hello" in types(lone.said)
+
+
+def test_whoever_is_deaf_finds_nobody_dead() -> None:
+    lone = Lone(job(), peers=("b.1", "c.1")).ready()
+    lone.do(lone.node.bus_changed, False)
+
+    lone.wait(60.0)
+    lone.do(lone.node.bus_changed, True)
+    lone.wait(SETTINGS.heartbeat_interval_s)
+    lone.hear("b.1", WorkerHeartbeat(state="ready"))
+
+    assert {m.hostname: m.state for m in lone.node.ctx.membership.members.values()} == {"b": "alive", "c": "alive"}
+    assert lone.node.ctx.membership.count()["lost"] == 0
+    assert not [notice for notice in lone.notices if notice.event == "node.lost"]
+
+
+def test_who_stays_silent_when_the_bus_is_back_is_lost_after_its_time() -> None:
+    lone = Lone(job(), peers=("b.1", "c.1")).ready()
+    lone.do(lone.node.bus_changed, False)
+    lone.wait(60.0)
+    lone.do(lone.node.bus_changed, True)
+
+    for _ in range(5):
+        lone.hear("b.1", WorkerHeartbeat(state="ready"))
+        lone.wait(SETTINGS.heartbeat_interval_s)
+
+    assert {m.hostname: m.state for m in lone.node.ctx.membership.members.values()} == {"b": "alive", "c": "lost"}
 
 
 # ---- another node of our name
@@ -306,9 +395,9 @@ def test_with_the_ledger_away_a_trigger_is_kept_here_and_offered_again() -> None
     lone.answer("register", Answer(UNAVAILABLE))
     assert [of.run for of in lone.kept] == ["sales#1"]
     assert [(reply.kind, reply.result["durable"]) for reply in lone.replies] == [("", "node")]
-    lone.wait(nodes.REGISTER_AGAIN_S)
+    lone.wait(triggers.REGISTER_AGAIN_S)
     lone.answer("register", Answer(UNAVAILABLE))
-    lone.wait(nodes.REGISTER_AGAIN_S)
+    lone.wait(triggers.REGISTER_AGAIN_S)
     lone.answer("register", Answer(OK, state="pending"))
 
     assert len(lone.replies) == 1  # the caller was answered once
@@ -322,9 +411,9 @@ def test_a_trigger_says_how_old_it_is() -> None:
     assert lone.questions("register")[0].args[0].age_s == 0.0
 
     lone.answer("register", Answer(UNAVAILABLE))
-    lone.wait(nodes.REGISTER_AGAIN_S)
+    lone.wait(triggers.REGISTER_AGAIN_S)
 
-    assert lone.questions("register")[0].args[0].age_s == pytest.approx(nodes.REGISTER_AGAIN_S)
+    assert lone.questions("register")[0].args[0].age_s == pytest.approx(triggers.REGISTER_AGAIN_S)
 
 
 def test_the_same_id_with_other_arguments_is_an_error_also_while_the_ledger_is_away() -> None:
@@ -374,7 +463,7 @@ def test_two_nodes_asked_for_the_same_id_at_once_make_one_run() -> None:
 
 
 def test_only_so_many_triggers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "REQUESTS_MAX", 1)
+    monkeypatch.setattr(triggers, "REQUESTS_MAX", 1)
     lone = Lone(job()).ready()
 
     lone.do(lone.node.trigger, asked_for("sales#1"), 1)
@@ -638,7 +727,7 @@ def test_a_busy_day_leaves_nothing_behind() -> None:
         open_now = {run for run in node.pursuits.pursuits if cluster.state(run) != "success"}
         assert set(node.pursuits.pursuits) == open_now
         assert len(node.pursuits.pursuits) <= 1
-        assert (node._asked, node.pursuits._asked, node.pursuits.claiming) == ({}, {}, 0)
+        assert (node.triggers.asked, node.pursuits._asked, node.pursuits.claiming) == ({}, {}, 0)
         assert len(node.ctx.timers) < 30
         assert len(node.ballots.open_ids) <= 1
     assert len(cluster.ledger.runs(state="success")) >= 29

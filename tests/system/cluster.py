@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -17,9 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from system.processes import LIMIT_S, PROGRAM, kill_at_once, processes, until
-
-ROOT = Path(__file__).parents[2]
+from system.backends import BACKENDS, Backend, Embedded, Production
+from system.processes import LIMIT_S, PROGRAM, ROOT, kill_at_once, processes, until
 
 
 class Entry(NamedTuple):
@@ -63,16 +61,14 @@ class Node:
         self.socket = Path(f"{base}.sock")
         self.log_path = Path(f"{base}.log")
         self.settings = ""  # more sections of its configuration
+        self.changes: dict[str, Any] = {}  # keys of [cluster] in which it differs from the others
         self.env: dict[str, str] = {}
         self.budget = cluster.budget
         self.process: subprocess.Popen[bytes] | None = None
 
     def write_config(self, **changes: Any) -> None:
         """The configuration file; ``changes`` are keys of [cluster]."""
-        cluster = {
-            "bus": f"unix://{self.cluster.path}/bus", "ledger": f"sqlite:///{self.cluster.ledger_path}",
-            **self.cluster.timing, **changes,
-        }  # fmt: skip
+        cluster = {**self.cluster.backend.settings(), **self.cluster.timing, **self.changes, **changes}
         lines = [
             "[node]", f'name = "{self.name}"', f'state_dir = "{self.state_dir}"',
             f'runtime_dir = "{self.runtime_dir}"', f'jobs_dir = "{self.cluster.jobs_dir}"',
@@ -216,11 +212,14 @@ class Cluster:
         kill_grace: float = 3.0,
         heartbeat: float = 1.0,
         budget: int = 30,
+        backend: str = "embedded",
+        **options: Any,
     ) -> None:
+        """``backend``: embedded | production; ``options`` are the backend's."""
         self.path = Path(tempfile.mkdtemp(prefix="cd-", dir="/tmp"))  # short: a unix socket's path has 107 bytes
         self.jobs_dir = self.path / "jobs"
         self.jobs_dir.mkdir()
-        self.ledger_path = self.path / "ledger.db"
+        self.backend: Backend = BACKENDS[backend](self.path, **options)
         self.program = self.path / "program"
         self.program.write_text(PROGRAM)
         self.log_path = self.path / "runs.log"
@@ -292,13 +291,14 @@ class Cluster:
         for node in self.nodes:
             if node.process is not None:
                 node.process.wait(LIMIT_S)
-        if not self.ledger_path.exists() or any(row["state"] in ("received", "started") for row in self.rows()):
+        if self.has_runs_going_on():
             kill_at_once(self.processes)
         else:
             until(lambda: not self.processes(), why="all runs are over, so no process is left")
         assert not self.processes()
         for node in self.nodes:
             assert "Traceback" not in node.log(), node.log()[-6000:]
+        self.backend.close()
         if "COORDD_TESTS_KEEP" not in os.environ:  # set it to look into logs, journals and ledger afterwards
             shutil.rmtree(self.path)
 
@@ -308,6 +308,14 @@ class Cluster:
         for node in self.nodes:
             if node.process is not None:
                 node.wait()
+        self.backend.close()
+
+    def has_runs_going_on(self) -> bool:
+        """The ledger says so, or cannot be asked."""
+        try:
+            return any(row["state"] in ("received", "started") for row in self.rows())
+        except OSError:
+            return True
 
     def processes(self) -> set[int]:
         return processes([f"{self.path}/"])
@@ -332,20 +340,27 @@ class Cluster:
         """Wait until so many programs have started."""
         until(lambda: len(self.starts()) >= count, why=f"{count} launches")
 
+    @property
+    def ledger_path(self) -> Path:
+        """The embedded ledger's file."""
+        assert isinstance(self.backend, Embedded)
+        return self.backend.ledger_path
+
+    @property
+    def production(self) -> Production:
+        """The servers of a production cluster."""
+        assert isinstance(self.backend, Production)
+        return self.backend
+
     def rows(self) -> list[dict[str, Any]]:
         """The ledger's rows, read behind everybody's back."""
-        with contextlib.closing(sqlite3.connect(f"file:{self.ledger_path}?mode=ro", uri=True, timeout=LIMIT_S)) as db:
-            db.row_factory = sqlite3.Row
-            return [dict(row) for row in db.execute("SELECT * FROM runs")]
+        return self.backend.rows()
 
     def attempts(self, run: str) -> list[dict[str, Any]]:
-        with contextlib.closing(sqlite3.connect(f"file:{self.ledger_path}?mode=ro", uri=True, timeout=LIMIT_S)) as db:
-            db.row_factory = sqlite3.Row
-            return [dict(row) for row in db.execute("SELECT * FROM attempts WHERE run = ? ORDER BY attempt", (run,))]
+        return self.backend.attempts(run)
 
     def row(self, run: str) -> dict[str, Any]:
-        found = [row for row in self.rows() if row["run"] == run]
-        return found[0] if found else {}
+        return self.backend.row(run)
 
     def started(self, run: str, attempt: int = 0) -> Entry:
         """Wait until the program of an attempt runs."""
@@ -372,18 +387,6 @@ class Cluster:
 
     def others(self, *but: Node) -> list[Node]:
         return [node for node in self.nodes if node not in but]
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Somebody holds the ledger's write lock."""
-    db = sqlite3.connect(path, isolation_level=None, timeout=LIMIT_S)
-    try:
-        db.execute("BEGIN IMMEDIATE")
-        yield
-        db.execute("ROLLBACK")
-    finally:
-        db.close()
 
 
 @contextlib.contextmanager

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+ROOT = Path(__file__).parents[2]
+
 LIMIT_S = 60.0  # a loaded machine is no failure; a test that works never waits this long
 LOOK_S = 0.02
 

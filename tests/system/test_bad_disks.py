@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from system.cluster import CallError, Node, cluster_of, locked
+from system.backends import locked
+from system.cluster import CallError, Node, cluster_of
 from system.processes import boottime, exists, until
 
 EXIT_UNAVAILABLE = 69

@@ -8,14 +8,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from system.cluster import CallError, Cluster, Node, cluster_of, fire_time, locked
+from system.cluster import CallError, Cluster, Node, cluster_of, fire_time
 from system.processes import exists, until
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Cluster]:
-    """Three nodes that no test of this file harms; each test has jobs of its own."""
-    with cluster_of(3) as cluster:
+@pytest.fixture(scope="module", params=[("embedded", 3), ("production", 3), ("production", 5)], ids=str)
+def shared(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Nodes that no test of this file harms; each test has jobs of its own."""
+    backend, size = request.param
+    with cluster_of(size, backend=backend) as cluster:
         yield cluster.start()
 
 
@@ -38,7 +39,7 @@ def nodes_seen(cluster: Cluster, run: str) -> list[str]:
 
 
 def test_overlap(shared: Cluster) -> None:
-    one, two, three = shared.nodes
+    one, two, *_, three = shared.nodes
     for policy in ("forbid", "queue", "allow", "replace"):
         shared.job(policy, "until", shared.go(policy), overlap=policy)
     reload(shared)
@@ -136,7 +137,7 @@ def test_suspend_and_resume(shared: Cluster) -> None:
     shared.job("paused", "sleep", 0)
     shared.job("late", "sleep", 0, start_within="2s")
     reload(shared)
-    one, two, three = shared.nodes
+    one, two, *_, three = shared.nodes
     for job in ("paused", "late"):
         one.call("job.suspend", job=job)
         trigger(two, job)
@@ -160,17 +161,17 @@ def test_drain(shared: Cluster) -> None:
     one = shared.nodes[0]
     run = trigger(one, "staying")
     busy = shared.owner(run)
-    free = shared.others(busy)
-    busy.call("node.drain")
-    free[0].call("node.drain")
+    *drained, free = shared.others(busy)
+    for node in (busy, *drained):
+        node.call("node.drain")
     for number in range(8):
         trigger(busy, "anywhere", str(number))
     for number in range(8):
         shared.becomes(f"anywhere#{number}", "success")
-        assert nodes_seen(shared, f"anywhere#{number}") == [free[1].name]
+        assert nodes_seen(shared, f"anywhere#{number}") == [free.name]
     assert busy.status()["state"] == "draining"
     assert busy.status()["runs"]["active"] == 1, "what runs goes on"
-    free[1].call("node.drain")
+    free.call("node.drain")
     held = trigger(one, "anywhere", "held")
     until(lambda: "draining" in one.why(held))
     assert shared.row(held)["state"] == "pending"
@@ -181,8 +182,9 @@ def test_drain(shared: Cluster) -> None:
     shared.becomes(run, "success")
 
 
-def test_an_unknown_run_is_resolved_by_a_person() -> None:
-    with cluster_of(2) as cluster:
+@pytest.mark.parametrize("backend", ["embedded", "production"])
+def test_an_unknown_run_is_resolved_by_a_person(backend: str) -> None:
+    with cluster_of(2, backend=backend) as cluster:
         cluster.job("held", "until", cluster.go("held"), on_lost="hold", overlap="allow")
         cluster.start()
         ways = {"success": "success", "failed": "failure", "relaunch": "success"}
@@ -210,8 +212,9 @@ def test_an_unknown_run_is_resolved_by_a_person() -> None:
         assert caught.value.kind == "finished"
 
 
-def test_a_revoked_run_never_starts_not_even_on_a_node_that_was_away() -> None:
-    with cluster_of(2) as cluster:
+@pytest.mark.parametrize("backend", ["embedded", "production"])
+def test_a_revoked_run_never_starts_not_even_on_a_node_that_was_away(backend: str) -> None:
+    with cluster_of(2, backend=backend) as cluster:
         cluster.job("due", "sleep", 0, schedule="every 3s", overlap="allow", misfire="all")
         cluster.job("asked", "sleep", 0)
         cluster.start()
@@ -275,12 +278,13 @@ def pretend_to_have_been_down(cluster: Cluster, seconds: float) -> float:
         return float(db.execute("SELECT horizon FROM jobs").fetchone()[0])
 
 
-def test_a_trigger_while_the_ledger_is_locked_survives_the_death_of_its_daemon() -> None:
-    with cluster_of(3) as cluster:
+@pytest.mark.parametrize("backend", ["embedded", "production"])
+def test_a_trigger_while_the_ledger_is_silent_survives_the_death_of_its_daemon(backend: str) -> None:
+    with cluster_of(3, backend=backend) as cluster:
         cluster.job("asked", "sleep", 0)
         cluster.start()
         node = cluster.nodes[0]
-        with locked(cluster.ledger_path):
+        with cluster.backend.silent():
             said = node.call("run.trigger", job="asked", id="1")
             assert (said["id"], said["durable"]) == ("asked#1", "node")
             assert node.status()["ledger"]["state"] == "unavailable"

@@ -19,6 +19,7 @@ from coordd.core.journal_line import decode_line
 from coordd.core.state import merge
 
 IDS = 300
+everywhere = pytest.mark.parametrize("backend", ["embedded", "production"])
 STORM_LIMIT_S = 240.0  # 300 runs on two cores that others use too
 
 Ask = tuple[str, str, dict[str, str]]  # job, id, args
@@ -93,8 +94,9 @@ def untold(cluster: Cluster) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_daemons_are_killed_while_300_runs_are_triggered_everywhere() -> None:
-    with cluster_of(3, lease=12.0) as cluster:
+@everywhere
+def test_daemons_are_killed_while_300_runs_are_triggered_everywhere(backend: str) -> None:
+    with cluster_of(3, lease=12.0, backend=backend) as cluster:
         cluster.job("storm", "sleep", "{seconds}", overlap="allow", params={"seconds": "0.2"})
         cluster.start()
         runs: list[Ask] = [("storm", str(number), {}) for number in range(IDS)]
@@ -129,8 +131,9 @@ def test_daemons_are_killed_while_300_runs_are_triggered_everywhere() -> None:
               f" {check_journals(cluster)} journal lines")  # fmt: skip
 
 
-def test_a_nodes_whole_family_is_killed_again_and_again() -> None:
-    with cluster_of(3, lease=8.0) as cluster:
+@everywhere
+def test_a_nodes_whole_family_is_killed_again_and_again(backend: str) -> None:
+    with cluster_of(3, lease=8.0, backend=backend) as cluster:
         victim, *steady = cluster.nodes
         for node in steady:
             node.budget = 10  # so that the victim has most of the runs, whenever it is there
@@ -220,14 +223,15 @@ def takeover_times(cluster: Cluster, cuts: list[float]) -> list[float]:
 ENDS = {"success": "succeeded", "failure": "failed"}
 
 
-@pytest.mark.parametrize(("ending", "code", "state", "said"), [
-    ("exit", 0, "success", 0), ("exit", 7, "failure", 7), ("signal", 15, "failure", -15),
+@pytest.mark.parametrize(("backend", "ending", "code", "state", "said"), [
+    ("embedded", "exit", 0, "success", 0), ("embedded", "exit", 7, "failure", 7),
+    ("embedded", "signal", 15, "failure", -15), ("production", "exit", 7, "failure", 7),
 ])  # fmt: skip
 @pytest.mark.parametrize("when", ["while the daemon is away", "after it is back"])
 def test_a_daemon_finds_its_run_again_and_tells_its_true_end(
-    ending: str, code: int, state: str, said: int, when: str
+    backend: str, ending: str, code: int, state: str, said: int, when: str
 ) -> None:
-    with cluster_of(1) as cluster:
+    with cluster_of(1, backend=backend) as cluster:
         cluster.job("long", "until", cluster.go("long"), ending=ending, code=code)
         cluster.start()
         node = cluster.nodes[0]
@@ -265,8 +269,9 @@ def busy_run(cluster: Cluster) -> tuple[Node, str, int]:
     return cluster.owner(run), run, pid
 
 
-def test_the_runner_alone_is_killed() -> None:
-    with cluster_of(2) as cluster:
+@everywhere
+def test_the_runner_alone_is_killed(backend: str) -> None:
+    with cluster_of(2, backend=backend) as cluster:
         node, run, pid = busy_run(cluster)
         _kill(node.runner(run)["pid"])
         row = cluster.becomes(run, "lost")
@@ -276,8 +281,9 @@ def test_the_runner_alone_is_killed() -> None:
         until(lambda: node.family() == {_pid(node)}, why="the daemon is all that is left")
 
 
-def test_the_runner_and_its_watcher_are_killed() -> None:
-    with cluster_of(2) as cluster:
+@everywhere
+def test_the_runner_and_its_watcher_are_killed(backend: str) -> None:
+    with cluster_of(2, backend=backend) as cluster:
         node, run, pid = busy_run(cluster)
         said = node.runner(run)
         _stop(said["watcher"], said["pid"])
@@ -287,8 +293,9 @@ def test_the_runner_and_its_watcher_are_killed() -> None:
         until(lambda: node.family() == {_pid(node)}, why="the daemon is all that is left")
 
 
-def test_runner_and_daemon_are_killed() -> None:
-    with cluster_of(2) as cluster:
+@everywhere
+def test_runner_and_daemon_are_killed(backend: str) -> None:
+    with cluster_of(2, backend=backend) as cluster:
         node, run, pid = busy_run(cluster)
         runner = node.runner(run)["pid"]
         node.signal(signal.SIGSTOP)
@@ -299,8 +306,9 @@ def test_runner_and_daemon_are_killed() -> None:
         until(lambda: not node.family(), why="nothing is left of it")
 
 
-def test_a_runner_that_is_stopped_leaves_nothing_alive_when_its_lease_lapses() -> None:
-    with cluster_of(2) as cluster:
+@everywhere
+def test_a_runner_that_is_stopped_leaves_nothing_alive_when_its_lease_lapses(backend: str) -> None:
+    with cluster_of(2, backend=backend) as cluster:
         cluster.job("busy", "busy")
         cluster.start()
         run = str(cluster.nodes[0].call("run.trigger", job="busy")["id"])

@@ -1,0 +1,142 @@
+"""The outgoing backlog on the disk: one SQLite file of messages that could not leave yet."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from coordd.errors import UnavailableError
+from coordd.ports import Message
+
+T = TypeVar("T")
+
+# Some 300 bytes each; a node that runs a job a second for a whole day without a broker stays below it. When there
+# are more, the oldest say least: what came after them tells the state too.
+COUNT_MAX = 100_000
+
+# What a small disk can spare.
+BYTES_MAX = 64 * 2**20
+
+# Somebody else may look into the file with sqlite3; longer than this nobody holds it.
+BUSY_S = 1.0
+
+_SCHEMA = "CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, at REAL, until REAL, data BLOB)"
+_MEASURE = "SELECT count(*), coalesce(sum(length(data)), 0) FROM messages"
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class SqliteBacklog:
+    """ports.Backlog over one file. Its caller sees to it that one thread at a time is in here."""
+
+    def __init__(self, path: str) -> None:
+        """Nothing is opened yet: a disk that fails now may work when it is needed."""
+        self.path = path
+        self.count = 0
+        self.bytes = 0
+        self.oldest_at = 0.0
+        self._db: sqlite3.Connection | None = None
+
+    def append(self, messages: Sequence[Message], now: float) -> int:
+        """Keep them; one that is there already stays. What is past its time makes room first."""
+
+        def act(db: sqlite3.Connection) -> tuple[int, int, int]:
+            added = db.executemany("INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?)", messages).rowcount
+            count, size = self.count + added, self.bytes + sum([len(message.data) for message in messages])
+            if added == len(messages) and count <= COUNT_MAX and size <= BYTES_MAX:
+                return 0, count, size
+            db.execute("DELETE FROM messages WHERE until < ?", (now,))
+            count, size = db.execute(_MEASURE).fetchone()
+            given_up = 0
+            oldest = db.execute("SELECT number, length(data) FROM messages ORDER BY number").fetchall()
+            for number, length in oldest:
+                if count <= COUNT_MAX and size <= BYTES_MAX:
+                    break
+                db.execute("DELETE FROM messages WHERE number = ?", (number,))
+                count, size, given_up = count - 1, size - length, given_up + 1
+            return given_up, count, size
+
+        return self._transact(act)
+
+    def first(self, limit: int) -> list[Message]:
+        """The first ones by number."""
+        sql = "SELECT number, at, until, data FROM messages ORDER BY number LIMIT ?"
+        return self._transact(lambda db: ([Message(*row) for row in db.execute(sql, (limit,))], self.count, self.bytes))
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Forget them."""
+
+        def act(db: sqlite3.Connection) -> tuple[None, int, int]:
+            count, size = self.count, self.bytes
+            for number in numbers:
+                found = db.execute("SELECT length(data) FROM messages WHERE number = ?", (number,)).fetchone()
+                if found is not None:
+                    db.execute("DELETE FROM messages WHERE number = ?", (number,))
+                    count, size = count - 1, size - found[0]
+            return None, count, size
+
+        self._transact(act)
+
+    def look(self) -> None:
+        """Find what an earlier life left, if there is a file at all."""
+        if os.path.exists(self.path):
+            self.first(1)
+
+    def close(self) -> None:
+        """Close the file; the next call opens it again."""
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def _transact(self, act: Callable[[sqlite3.Connection], tuple[T, int, int]]) -> T:
+        """``act`` returns its result, and how many messages and bytes there are after it.
+
+        They are counted along, for to count a hundred thousand anew takes longer than the whole rest.
+        """
+        try:
+            db = self._db or self._open()
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                result, count, size = act(db)
+                oldest = db.execute("SELECT at FROM messages ORDER BY number LIMIT 1").fetchone()
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+        except (sqlite3.Error, OSError) as exc:
+            raise UnavailableError(f"backlog {self.path}: {exc}{self._failed(exc)}") from exc
+        self.count, self.bytes, self.oldest_at = count, size, oldest[0] if oldest else 0.0
+        return result
+
+    def _open(self) -> sqlite3.Connection:
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # SQLite would ask the umask
+        os.close(handle)
+        db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")  # what waits here survives a power cut
+            db.execute("PRAGMA journal_size_limit = 4194304")
+            db.execute(_SCHEMA)
+            self.count, self.bytes = db.execute(_MEASURE).fetchone()
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
+        return db
+
+    def _failed(self, exc: Exception) -> str:
+        """The next call opens the file anew. A damaged one is set aside, for nothing would ever leave it."""
+        try:
+            self.close()
+            if getattr(exc, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+                return ""
+            for suffix in ("-wal", "-shm"):
+                if os.path.exists(self.path + suffix):
+                    os.unlink(self.path + suffix)
+            os.replace(self.path, f"{self.path}.bad")
+        except (sqlite3.Error, OSError) as also:
+            return f"; and then: {also}"
+        self.count, self.bytes, self.oldest_at = 0, 0, 0.0
+        return f"; set aside as {self.path}.bad"

@@ -1,0 +1,264 @@
+"""The ledger of a cluster: core.ledger's rules as Lua scripts on one Redis, or on the master that sentinels name.
+
+Each operation is one script: one atomic step under Redis's own time. A script that finds another replication id than
+the one stored beside the rows knows that the ledger may have lost its last writes, and opens a quarantine.
+
+A runner loads this file before it starts a job, so it imports the interpreter's own parts alone; what people ask for
+is in redis_people.py.
+"""
+
+import _thread
+
+from coordd.adapters.redis_scripts import ARGUMENTS, Scripts, answer_of, attempts_of, packed, row_of
+from coordd.adapters.redis_server import Server, connect_failed
+from coordd.adapters.resp import Problem, Tls, without_password
+from coordd.core.rows import RUN_COLUMNS, Answer, AttemptRow, OpenAnswer, Row
+from coordd.errors import LocalProtocolError, UnavailableError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Any
+
+# A server that forgets its scripts between two calls is given them so often.
+LOADS_MAX = 3
+
+# Rows that people are shown are fetched so many at a time.
+ROWS_A_TIME = 200
+
+# The longest lease where nobody says otherwise, and what a replica may lag behind its master.
+QUARANTINE_S = 60.0 + 10.0
+SHORT_QUARANTINE_S = 2 * 5.0 + 2.0
+
+# Who neither knows an earlier ledger nor has reason to believe that there was none (runners, tools).
+NEUTRAL = "-"
+# Who has spoken to this cluster's ledger before, in another life.
+ACQUAINTED = "?"
+
+
+class Known:
+    """What a node knows of its ledger: the mark of the life that it saw last; "" when it never saw one.
+
+    Connections of one node share it. Whoever never saw a ledger makes the quarantine of an empty one short.
+    """
+
+    __slots__ = ("mark",)
+
+    def __init__(self, mark: str = "") -> None:
+        self.mark = mark
+
+
+class RedisLedger:
+    """ports.Ledger over one Redis. One connection; threads take turns. Every call ends within ``timeout_s``."""
+
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float = 2.0,
+        *,
+        cluster: str = "default",
+        quarantine_s: float = QUARANTINE_S,
+        short_quarantine_s: float = SHORT_QUARANTINE_S,
+        fresh: "bool | None" = None,
+        known: Known | None = None,
+        password: "str | Callable[[], str]" = "",
+        password_file: str = "",
+        tls_ca: str = "",
+        tls_cert: str = "",
+        tls_key: str = "",
+        tls_verify: bool = True,
+        scripts: Scripts | None = None,
+    ) -> None:
+        """Nothing is connected yet: the first call does.
+
+        ``quarantine_s`` is the longest lease that the caller knows of plus what a replica may lag behind.
+        ``fresh`` says that this caller has never seen the cluster's ledger (None: it cannot tell); ``known`` keeps
+        that for several connections of one node. ``password`` is one, or a function called at each connection;
+        ``password_file`` is read then.
+
+        Raises ConfigError when the URL is none of a Redis ledger.
+        """
+        self.url = without_password(url)
+        self.timeout_s = timeout_s
+        self.cluster = cluster
+        # One hash tag for the whole cluster: every script reads several rows, and a Redis Cluster runs a script only
+        # where all its keys live.
+        self.prefix = f"{{coordd:{cluster}}}:"
+        self.known = known or Known({True: "", False: ACQUAINTED, None: NEUTRAL}[fresh])
+        self._server = Server(
+            url,
+            timeout_s,
+            password=password_file or ((lambda: password) if isinstance(password, str) and password else password),
+            tls=Tls(tls_ca, tls_cert, tls_key, verify=tls_verify),
+        )
+        self._terms = (str(float(quarantine_s)), str(float(short_quarantine_s)))
+        self._scripts = scripts or Scripts()
+        self._turn = _thread.allocate_lock()
+        self._closed = False
+
+    # ---- ports.Ledger
+
+    def call(self, op: str, *args: "Any") -> Answer | OpenAnswer:
+        """One operation of core.ledger.Rules, or ``accept_epoch``; in one script.
+
+        Raises:
+            UnavailableError: no answer in time; whether the operation took place is unknown.
+            ConfigError: the ledger is of another major version.
+        """
+        return self.calls([(op, args)])[0]
+
+    def calls(self, batch: "Sequence[tuple[str, Sequence[Any]]]") -> list[Answer | OpenAnswer]:
+        """Several operations, one after the other, in one round trip. Raises as ``call`` does, for all of them."""
+        questions = [(op, packed(op, args)) for op, args in batch]
+        return [answer_of(reply) for reply in self._turned(lambda deadline: self._ask(questions, deadline))]
+
+    def run(self, run: str) -> Row | None:
+        """One run, or None."""
+        (values,) = self.read([("HMGET", self.key(f"run:{run}"), *RUN_COLUMNS)])
+        return row_of(values)
+
+    def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
+        """Runs for people, newest first, of one job and in one state where these are given."""
+        (names,) = self.read([("ZREVRANGE", self.key(f"list:{state}:{job}"), 0, limit - 1)]) if limit > 0 else ([],)
+        return [row for row in self.rows(names) if job in ("", row.job) and state in ("", row.state)]
+
+    def attempts(self, run: str) -> list[AttemptRow]:
+        """The attempts of one run, first to last."""
+        (flat,) = self.read([("HGETALL", self.key(f"attempts:{run}"))])
+        return attempts_of(flat)
+
+    def status(self) -> "dict[str, Any]":
+        """What there is to say of the ledger and its server, and what is weaker there than advised."""
+        from coordd.adapters.redis_people import status
+
+        return status(self)
+
+    def close(self) -> None:
+        """Close the connection; a call after it raises UnavailableError."""
+        self._closed = True
+        # A call that is under way ends by itself, and closes then.
+        if self._turn.acquire(timeout=self.timeout_s):
+            self._server.drop()
+            self._turn.release()
+
+    # ---- for the daemon's housekeeping, and for people
+
+    def prune(self, before_wall: float, limit: int = 1000) -> int:
+        """Forget at most ``limit`` runs that ended before an instant; returns how many."""
+        answer = self.call("prune", before_wall, limit)
+        assert isinstance(answer, Answer)
+        return answer.token
+
+    def integrity(self) -> list[str]:
+        """What is weaker than advised."""
+        return list(self.status()["weaker"])
+
+    def accept_epoch(self) -> float:
+        """A person knows that nothing was lost: end the quarantine. Returns the seconds that were left of it."""
+        answer = self.call("accept_epoch")
+        assert isinstance(answer, Answer)
+        return answer.left_s
+
+    def export(self) -> "Iterator[dict[str, Any]]":
+        """All rows, as JSON can hold them: jobs, then each run with its attempts."""
+        from coordd.adapters.redis_people import export
+
+        return export(self)
+
+    def import_(self, rows: "Iterable[dict[str, Any]]", *, replace: bool = False) -> int:
+        """Take the rows of an export, all or none; returns how many.
+
+        Raises RefusedError when a row is none of ours, or when there are rows already and ``replace`` is not set.
+        """
+        from coordd.adapters.redis_people import import_rows
+
+        return import_rows(self, rows, replace=replace)
+
+    # ---- one exchange
+
+    def key(self, name: str) -> str:
+        """A key of this cluster's."""
+        return self.prefix + name
+
+    def rows(self, names: "Sequence[bytes]") -> "Iterator[Row]":
+        """Runs by name; those that were forgotten meanwhile are left out."""
+        for begin in range(0, len(names), ROWS_A_TIME):
+            some = names[begin : begin + ROWS_A_TIME]
+            commands = [("HMGET", self.prefix.encode() + b"run:" + name, *RUN_COLUMNS) for name in some]
+            for values in self.read(commands) if commands else ():
+                row = row_of(values)
+                if row is not None:
+                    yield row
+
+    def read(self, commands: "Sequence[Sequence[str | bytes | int]]", *, refused: bool = False) -> "list[Any]":
+        """Plain commands in one round trip. With ``refused`` an error reply is a Problem among the replies."""
+
+        def exchange(deadline: float) -> "list[Any]":
+            return (self._server.ask if refused else self._server.exchange)(commands, deadline)
+
+        try:
+            return self._turned(exchange)
+        except UnicodeEncodeError as exc:
+            raise LocalProtocolError(f"ledger: a name that no key can hold: {exc}") from exc
+
+    def script(self, op: str, arguments: "Sequence[bytes]") -> "list[str | bytes | int]":
+        """The command that runs an operation's script."""
+        return ["EVALSHA", self._scripts.name(op), 1, self.prefix, *self._terms, self.known.mark, *arguments]
+
+    def bring(self, op: str) -> "list[str | bytes | int]":
+        """The command that brings an operation's script."""
+        return ["SCRIPT", "LOAD", self._scripts.texts[op]]
+
+    def _ask(self, questions: "list[tuple[str, list[bytes]]]", deadline: float) -> "list[Any]":
+        replies: list[Any] = [None] * len(questions)
+        todo = list(range(len(questions)))
+        missing: set[str] = set()
+        if len(questions) > 1:
+            # A later question must not overtake an earlier one whose script is not there yet.
+            missing = {op for op, _ in questions} - self._server.loaded
+        for _ in range(LOADS_MAX):
+            brought = sorted(missing)
+            commands = [self.bring(op) for op in brought] + [self.script(*questions[number]) for number in todo]
+            said = self._server.exchange(commands, deadline)[len(brought) :]
+            self._server.loaded |= missing
+            for number, reply in zip(todo, said, strict=True):
+                replies[number] = reply
+            todo = [number for number in todo if isinstance(replies[number], Problem)]
+            missing = {questions[number][0] for number in todo}
+            if not todo:
+                break
+        if todo:
+            raise connect_failed(self.url, "the server forgets its scripts as soon as it has them")
+        if self.known.mark != NEUTRAL and replies:
+            self.known.mark = replies[-1][0].decode()
+        for (op, _), reply in zip(questions, replies, strict=True):
+            if op == "gate" and b"replicas" in reply:
+                self._wait_for_a_replica(deadline)
+        return replies
+
+    def _wait_for_a_replica(self, deadline: float) -> None:
+        """A job that no lease holds is started only when a failover cannot forget that it was."""
+        import time
+
+        left_ms = int((deadline - time.monotonic()) * 800)
+        if left_ms > 0:  # 0 would be for ever
+            (reached,) = self._server.exchange([("WAIT", 1, left_ms)], deadline)
+            if reached >= 1:
+                return
+        raise connect_failed(self.url, "no replica has confirmed the start of a job that must not run twice")
+
+    def _turned(self, action: "Callable[[float], list[Any]]") -> "list[Any]":
+        deadline = self._server.deadline()
+        if not self._turn.acquire(timeout=self.timeout_s):
+            raise connect_failed(self.url, f"no turn within {self.timeout_s:g} s")
+        try:
+            if self._closed:
+                raise connect_failed(self.url, "it was closed")
+            return action(deadline)
+        finally:
+            if self._closed:
+                self._server.drop()
+            self._turn.release()
+
+
+__all__ = ["ARGUMENTS", "Known", "RedisLedger", "UnavailableError"]

@@ -1,0 +1,141 @@
+"""What people ask of the Redis ledger: how it is, its rows as a file, and rows of a file taken in."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from coordd.adapters.redis_scripts import attempts_of, value_of
+from coordd.adapters.resp import Problem
+from coordd.core.dump import checked, exported
+from coordd.core.rows import JOB_COLUMNS, STATES, JobRow
+from coordd.errors import RefusedError, UnavailableError
+
+if TYPE_CHECKING:
+    from coordd.adapters.redis_ledger import RedisLedger
+
+# Rows in one command of an import.
+PUT_MAX = 100
+
+_META = ("schema", "epoch", "open_at", "mark", "short")
+
+
+def status(ledger: RedisLedger) -> dict[str, Any]:
+    """How the ledger and its server are; ``weaker`` lists what is less safe than advised, a sentence each."""
+    began = time.monotonic()
+    commands: list[tuple[str, ...]] = [
+        ("PING",), ("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"), ("INFO", "persistence"),
+        ("CONFIG", "GET", "save"), ("CONFIG", "GET", "appendfsync"), ("TIME",),
+        ("HMGET", ledger.key("meta"), *_META), ("SCARD", ledger.key("jobs")),
+    ]  # fmt: skip
+    first = len(commands)
+    commands += [("ZCARD", ledger.key(f"list:{state}:")) for state in STATES]
+    (_,) = ledger.read(commands[:1])  # a server that refuses everything says why here
+    ping_s = time.monotonic() - began
+    replies = ledger.read(commands, refused=True)
+    known = [None if isinstance(reply, Problem) else reply for reply in replies]
+    facts = {**_info(known[1]), **_info(known[2]), **_info(known[3]), **_info(known[4])}
+    now = int(known[7][0]) + int(known[7][1]) / 1e6 if known[7] else 0.0
+    schema, epoch, open_at, mark, short = (value.decode() if value else "" for value in known[8] or [b""] * 5)
+    replid = facts.get("master_replid", "")
+    counts = {state: int(count or 0) for state, count in zip(STATES, known[first:], strict=True)}
+    save = known[5][1].decode() if known[5] else None
+    return {
+        "url": ledger.url,
+        "cluster": ledger.cluster,
+        "schema": int(schema) if schema else None,
+        "ping_ms": round(ping_s * 1e3, 3),
+        "version": facts.get("redis_version", ""),
+        "role": {"slave": "replica"}.get(facts.get("role", ""), facts.get("role", "")),
+        "replicas": int(facts.get("connected_slaves", 0)),
+        "maxmemory_policy": facts.get("maxmemory_policy", ""),
+        "used_memory_bytes": int(facts.get("used_memory", 0)),
+        "maxmemory_bytes": int(facts.get("maxmemory", 0)),
+        "persistence": {"aof": facts.get("aof_enabled") == "1", "rdb": save},
+        "epoch": epoch,
+        "epoch_changed": bool(epoch) and bool(replid) and epoch != replid,
+        "since": int(mark) / 1e6 if mark else None,
+        "recovering_s": max(0.0, float(open_at) - now) if open_at else 0.0,
+        "quarantine": "" if not open_at or float(open_at) <= now else "short" if short == "1" else "full",
+        "jobs": int(known[9] or 0),
+        "runs": {state: count for state, count in counts.items() if count},
+        "weaker": _weaker(facts, save, (known[6] or [b"", b""])[1].decode()),
+    }
+
+
+def _info(reply: bytes | None) -> dict[str, str]:
+    lines = (reply or b"").decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+
+
+def _weaker(facts: dict[str, str], save: str | None, fsync: str) -> list[str]:
+    weaker = []
+    policy = facts.get("maxmemory_policy", "")
+    if policy and policy != "noeviction":
+        weaker.append(
+            f"maxmemory-policy is {policy}: a full Redis forgets runs, which are then launched again; set noeviction"
+        )
+    if facts.get("aof_enabled") != "1":
+        if not save:
+            weaker.append("nothing is written to disk: a restart forgets every run; set appendonly yes")
+        else:
+            weaker.append("only snapshots are written to disk: a restart forgets the last minutes; set appendonly yes")
+    elif fsync == "no":
+        weaker.append("appendfsync is no: a power cut forgets what was answered; set everysec or always")
+    if facts.get("role") == "slave":
+        weaker.append("this server is a replica: the ledger needs the master")
+    elif facts.get("connected_slaves", "0") == "0":
+        weaker.append("no replica is connected: nobody takes over when this server dies")
+    if not facts.get("master_replid"):
+        weaker.append("the server does not tell its replication id: a ledger that went back is not noticed")
+    return weaker
+
+
+def export(ledger: RedisLedger) -> Iterator[dict[str, Any]]:
+    """All rows: jobs, then each run with its attempts. Rows that are written meanwhile may be in it or not."""
+    jobs, runs = ledger.read([("SMEMBERS", ledger.key("jobs")), ("ZRANGE", ledger.key("list::"), 0, -1)])
+    for name in sorted(jobs):
+        (values,) = ledger.read([("HMGET", ledger.prefix.encode() + b"job:" + name, *JOB_COLUMNS)])
+        if values[0] is not None:
+            fields = [value_of(column, value) for column, value in zip(JOB_COLUMNS, values, strict=True)]
+            yield exported(JobRow(*fields))
+    for row in ledger.rows(runs):
+        yield exported(row)
+        (flat,) = ledger.read([("HGETALL", ledger.key(f"attempts:{row.run}"))])
+        yield from map(exported, attempts_of(flat))
+
+
+def import_rows(ledger: RedisLedger, rows: Iterable[dict[str, Any]], *, replace: bool) -> int:
+    """All rows or none: they are checked first, then written in one transaction. A quarantine follows."""
+    jobs, runs, attempts = checked(rows)
+    every = [*map(exported, jobs), *map(exported, runs), *map(exported, attempts)]
+    for fields in every:
+        if "exit_code" in fields:
+            fields["exit_code"] = "" if fields["exit_code"] is None else str(fields["exit_code"])
+    old_jobs, old_runs = ledger.read([("SMEMBERS", ledger.key("jobs")), ("ZRANGE", ledger.key("list::"), 0, -1)])
+    if (old_runs or old_jobs) and not replace:
+        raise RefusedError(
+            f"the ledger holds {len(old_runs)} runs of {len(old_jobs)} jobs",
+            kind="not_empty",
+            hint="export them, then import with --replace",
+        )
+    texts = [json.dumps(fields).encode() for fields in every]
+    prefix = ledger.prefix.encode()
+    drops = [b"run:" + run for run in old_runs] + [b"attempts:" + run for run in old_runs]
+    drops += [kind + job for kind in (b"job:", b"active:", b"waiting:", b"fired:") for job in old_jobs]
+    drops += [b"jobs", b"open", b"ended"]
+    drops += [f"list:{state}:".encode() + job for state in ("", *STATES) for job in (b"", *old_jobs)]
+    writes = [ledger.script("put", texts[i : i + PUT_MAX]) for i in range(0, len(texts), PUT_MAX)]
+    done = ledger.read([
+        ledger.bring("put"),
+        ("MULTI",),
+        *[("DEL", *[prefix + name for name in drops[i : i + 1000]]) for i in range(0, len(drops), 1000)],
+        *writes,
+        ("EXEC",),
+    ])[-1]  # fmt: skip
+    failed = [reply.text for reply in done or () if isinstance(reply, Problem)]
+    if done is None or failed:
+        raise UnavailableError(f"ledger {ledger.url}: the import was not finished, import again: {failed[:1]}")
+    return len(every)

@@ -1,0 +1,141 @@
+"""coordd keys: make the cluster's keyring, rotate it, and show it without its secrets."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from coordd.cli.options import EXIT_FAILED, Failed, failed, say
+from coordd.errors import CoorddError
+
+if TYPE_CHECKING:
+    from coordd.core.envelope import Key, Keyring
+
+# The daemon's user in the packaged unit. What root makes must be readable by it.
+DAEMON_USER = "coordd"
+
+
+@click.group("keys")
+def keys() -> None:
+    """The keyring that signs what the nodes say to each other."""
+
+
+@keys.command("new")
+@click.option("--output", metavar="FILE", help="Where to [default: the configuration's keyring].")
+def new(output: str | None) -> None:
+    """Make a keyring with one fresh key. A file that is there is never overwritten."""
+    from coordd.adapters.disk import sync_directory
+    from coordd.core.envelope import SIGN, Keyring
+    from coordd.keyring import render
+
+    path = output or _path()
+    fresh = _fresh()._replace(state=SIGN)
+    data = render(Keyring((fresh,))).encode()
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileExistsError as exc:
+        hint = "to change the keys of a cluster that runs: coordd keys rotate"
+        raise Failed(f"{path} is there already, and is not overwritten", EXIT_FAILED, hint) from exc
+    except (OSError, ValueError) as exc:
+        raise Failed(f"{path} cannot be written: {getattr(exc, 'strerror', None) or exc}") from exc
+    try:
+        with open(fd, "wb") as file:
+            _give_to_the_daemon(fd)
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        sync_directory(os.path.dirname(path) or ".")
+    except OSError as exc:
+        os.unlink(path)  # half a keyring would be in the way of the next try
+        raise Failed(f"{path} cannot be written: {exc.strerror or exc}") from exc
+    _show(path, Keyring((fresh,)), {fresh.id: "new, signs"})
+    say(f"next: copy {path} to every node (mode 0600, owned by the daemon's user)")
+
+
+@keys.command("rotate")
+@click.argument("file", required=False)
+def rotate(file: str | None) -> None:
+    """Move the keyring one step on: a new key is accepted; it signs; the old one is retired.
+
+    After each step the file goes to every node, which reloads it: so no message is ever refused. The file itself
+    tells which step is next.
+    """
+    from coordd import keyring
+    from coordd.adapters.disk import write_atomic
+
+    path = os.path.realpath(file or _path())  # a link stays a link
+    try:
+        before = keyring.load(path, os.environ)
+    except CoorddError as exc:
+        raise failed(exc) from exc
+    fresh = _fresh()
+    while any(key.id == fresh.id for key in before.keys):
+        fresh = _fresh()
+    step = keyring.rotate(before, fresh)
+    try:
+        owner = os.stat(path)
+        if os.geteuid() not in (0, owner.st_uid):
+            raise Failed(f"{path} belongs to another user, who could not read it any more: run this as its owner")
+        write_atomic(path, keyring.render(step.keyring).encode())
+        if os.geteuid() == 0:
+            os.chown(path, owner.st_uid, owner.st_gid)
+    except OSError as exc:
+        raise Failed(f"{path} cannot be written: {exc.strerror or exc}") from exc
+    _show(path, step.keyring, step.did)
+    say(f"step {step.number} of 3; next: {step.next}")
+
+
+@keys.command("list")
+@click.argument("file", required=False)
+def list_(file: str | None) -> None:
+    """The keys with their states; never their secrets."""
+    from coordd import keyring
+
+    path = file or _path()
+    try:
+        ring = keyring.load(path, os.environ)
+    except CoorddError as exc:
+        raise failed(exc) from exc
+    _show(path, ring, {})
+
+
+def _path() -> str:
+    from coordd.config import keyring_path
+
+    return keyring_path(os.environ)
+
+
+def _fresh() -> Key:
+    from coordd.core.envelope import ACCEPT, SECRET_BYTES_MIN, Key
+
+    made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Key(secrets.token_hex(4), ACCEPT, secrets.token_bytes(SECRET_BYTES_MIN), made)
+
+
+def _give_to_the_daemon(fd: int) -> None:
+    if os.geteuid() != 0:
+        return
+    try:
+        user = pwd.getpwnam(DAEMON_USER)
+    except KeyError:
+        return
+    os.fchown(fd, user.pw_uid, user.pw_gid)
+
+
+def _show(path: str, ring: Keyring, did: dict[str, str]) -> None:
+    from coordd.cli import tables
+
+    columns = [
+        tables.Column("KEY", tables.text("id"), whole=True),
+        tables.Column("STATE", tables.state()),
+        tables.Column("MADE", tables.text("made")),
+    ]
+    if did:
+        columns.append(tables.Column("CHANGE", tables.text("did")))
+    rows = [{"id": key.id, "state": key.state, "made": key.made, "did": did.get(key.id, "")} for key in ring.keys]
+    tables.draw(columns, rows, f"{path} holds no key")

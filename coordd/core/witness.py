@@ -1,0 +1,129 @@
+"""A witness: what this node has seen of attempts, to put back what a ledger that went back has forgotten.
+
+A failover, a backup that was restored, a flush: the ledger may have lost its last writes, and knows it. It grants
+nothing for a while (``recovering_s``), and who saw an attempt says so: its node, and everybody who heard of it. A row
+so restored is held as if nothing had happened, and the attempt is not launched again.
+
+What this does not promise: an attempt that no node that lives has seen is forgotten for good.
+"""
+
+from __future__ import annotations
+
+from coordd.core.context import Context
+from coordd.core.events import Task, TaskFailed, TaskReceived, TaskRetried, TaskRevoked, TaskStarted, TaskSucceeded
+from coordd.core.job import Job, scheduled_run
+from coordd.core.rows import FAILURE, LOST, OK, RECEIVED, REVOKED, STALE, STARTED, SUCCESS, Answer, Registration
+
+# Attempts that are remembered; those that were said something of longest ago are forgotten first.
+SEEN_MAX = 2000
+
+# Restorations that are under way at a time: the ledger has runners to answer, too.
+AT_A_TIME = 64
+
+# What each event says that its attempt is. Rejected runs were never granted, and need no witness.
+STATES: dict[type[Task], str] = {
+    TaskReceived: RECEIVED, TaskStarted: STARTED, TaskSucceeded: SUCCESS, TaskFailed: FAILURE, TaskRevoked: REVOKED,
+    TaskRetried: LOST,
+}  # fmt: skip
+_ORDER = {RECEIVED: 0, STARTED: 1}  # all others are ends: 2
+
+
+class Seen:
+    """One attempt, as far as it is known."""
+
+    __slots__ = ("application_id", "args", "event", "restored", "state")
+
+    def __init__(self, event: Task, state: str, args: str) -> None:
+        self.event = event  # the newest
+        self.state = state
+        self.args = args
+        self.application_id = event.application_id
+        self.restored = ""  # the state that the ledger has taken over, in this quarantine
+
+
+class Witness:
+    """The memory of one node."""
+
+    __slots__ = ("_ctx", "_todo", "asked", "recovering", "restored", "seen")
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.seen: dict[tuple[str, int, int], Seen] = {}  # (run, attempt, token), in the order of their last news
+        self.asked: dict[int, tuple[tuple[str, int, int], str]] = {}  # ledger request -> (which, restored as what)
+        self.recovering = False
+        self.restored = 0  # rows that the ledger took over from this node, since its start
+        self._todo: list[tuple[str, int, int]] = []
+
+    def saw(self, event: Task) -> None:
+        """News of an attempt, of this node or of another; in any order."""
+        state = STATES.get(type(event), "")
+        if not state or not event.token or not event.nonce:
+            return
+        key = (event.run, event.attempt, event.token)
+        known = self.seen.pop(key, None)
+        if known is None:
+            known = Seen(event, state, event.kwargs)
+            if len(self.seen) >= SEEN_MAX:
+                del self.seen[next(iter(self.seen))]
+        elif _ORDER.get(state, 2) > _ORDER.get(known.state, 2):
+            known.event, known.state = event, state
+        known.args = known.args or event.kwargs
+        known.application_id = known.application_id or event.application_id
+        self.seen[key] = known
+        if self.recovering and known.restored != known.state:
+            self._todo.append(key)
+
+    def ledger_says(self, recovering_s: float) -> None:
+        """The ledger has answered: it is in quarantine for so long, or (0.0) not."""
+        if recovering_s > 0 and not self.recovering:
+            self.recovering = True
+            # What may still run comes first: should time run out, that must not be launched a second time.
+            self._todo = sorted(self.seen, key=lambda key: (_ORDER.get(self.seen[key].state, 2) == 2, -key[2]))
+            self._ctx.note("ledger.recovering", left_s=round(recovering_s, 1), witnessed=len(self._todo))
+        elif recovering_s <= 0 and self.recovering:
+            self.recovering = False
+            self._todo = []
+            for seen in self.seen.values():
+                seen.restored = ""
+            self._ctx.note("ledger.recovered", restored=self.restored)
+        if self.recovering:
+            if not self._todo and not self.asked:  # who was not heard, or not answered
+                self._todo = [key for key, seen in self.seen.items() if seen.restored != seen.state]
+            self._go_on()
+
+    def answered(self, request: int, answer: Answer) -> None:
+        """The ledger has taken it over, knows better, or did not answer."""
+        key, state = self.asked.pop(request)
+        seen = self.seen.get(key)
+        if answer.word in (OK, STALE):
+            self.restored += answer.word == OK
+            if seen is not None:
+                seen.restored = state
+        if self.recovering and self._todo:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        ctx = self._ctx
+        while self._todo and len(self.asked) < AT_A_TIME:
+            key = self._todo.pop(0)
+            seen = self.seen.get(key)
+            if seen is None or seen.restored == seen.state or any(key == other for other, _ in self.asked.values()):
+                continue
+            event = seen.event
+            job = ctx.jobs.get(event.name)
+            if job is None:
+                continue  # without its definition the row could not be told from another
+            request = ctx.ask(
+                "restore", registration(seen, job), event.attempt, event.token, event.nonce, event.node, job.lease_s,
+                seen.state, event.exit_code, event.reason, seen.application_id,
+            )  # fmt: skip
+            self.asked[request] = (key, seen.state)
+
+
+def registration(seen: Seen, job: Job) -> Registration:
+    """The run of an attempt, made of its events and the job's definition here."""
+    event = seen.event
+    scheduled = event.run == scheduled_run(job.name, event.fire_at)
+    return Registration(
+        event.run, job.name, job.digest, job.policy(), event.fire_at, scheduled=scheduled, args=seen.args or "{}"
+    )

@@ -1,0 +1,73 @@
+"""What of a configuration would expose the cluster: unsafe addresses, unreadable files, a keyring that is no secret."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from coordd import keyring
+from coordd.core import addresses, values
+from coordd.errors import ConfigError
+from coordd.tomlfile import Problem
+
+if TYPE_CHECKING:
+    from coordd.config import ClusterConfig, Config
+
+
+def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(setting, sentence) for what would keep a connection from being safe, or from being made at all."""
+    for setting, urls in (("bus", cluster.bus_urls), ("ledger", (cluster.ledger,))):
+        for why in [] if cluster.allow_insecure else [why for url in urls for why in addresses.insecure(url)]:
+            yield f"cluster.{setting}", f"{why}; [cluster] allow_insecure = true would accept that"
+    for key in ("tls_ca", "tls_cert", "tls_key", "bus_password_file", "ledger_password_file"):
+        path = getattr(cluster, key)
+        why = _unreadable(path) if path else ""
+        if why:
+            yield f"cluster.{key}", f"{values.printable(path)}: {why}"
+    if cluster.tls_key and not cluster.tls_cert:
+        yield "cluster.tls_key", "a key says nothing without its certificate: set cluster.tls_cert too"
+    if cluster.is_signed:
+        try:
+            keyring.load(cluster.keyring, environ)
+        except ConfigError as exc:
+            yield "cluster.keyring", str(exc)
+
+
+def _unreadable(path: str) -> str:
+    """Why a file cannot be used, or ""."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (OSError, ValueError) as exc:
+        return f"it cannot be read: {getattr(exc, 'strerror', None) or exc}"
+    return "" if regular else "expected a regular file"
+
+
+def warnings(config: Config) -> list[Problem]:
+    """What works and gives something up; said by check-config, and by the daemon at each start."""
+    cluster = config.cluster
+    told: list[tuple[str, str]] = []
+    for setting, urls in (("bus", cluster.bus_urls), ("ledger", (cluster.ledger,))):
+        if any(addresses.has_password(url) for url in urls):
+            better = f"{setting}_password_file, or a systemd credential {setting}_password"
+            told.append((setting, f"the password stands in the URL, where everybody reads it who reads this: {better}"))
+        told += [(setting, f"{why} (allow_insecure = true)") for url in urls for why in addresses.insecure(url)]
+        path = getattr(cluster, f"{setting}_password_file")
+        if path and _others_may_read(path):
+            shown = values.printable(path)
+            told.append((f"{setting}_password_file", f"{shown}: others than its owner may read it: chmod 600 {shown}"))
+    if cluster.unsigned and not cluster.is_embedded:
+        told.append(
+            ("unsigned", "whoever reaches the bus can speak as any node; for development only: `coordd keys new`")
+        )
+    shown = values.printable(config.path) or "defaults"
+    return [Problem(shown, f"cluster.{key}", None, message, severity="warning", kind="config") for key, message in told]
+
+
+def _others_may_read(path: str) -> bool:
+    try:
+        return bool(os.stat(path).st_mode & 0o004)  # the group may be the daemon's
+    except OSError:
+        return False  # said elsewhere

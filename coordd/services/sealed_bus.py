@@ -1,0 +1,82 @@
+"""A bus of envelopes around any bus: what leaves is sealed, and what no key of the cluster sealed is dropped unread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from coordd.core.envelope import REFUSALS, EnvelopeError, Envelopes, Keyring
+from coordd.ports import Bus
+
+log = structlog.get_logger("bus")
+
+
+class SealedBus:
+    """ports.Bus. The bus inside must take messages of core.envelope.SEALED_BYTES_MAX."""
+
+    def __init__(self, bus: Bus, keyring: Keyring, cluster: str, *, inbox: str) -> None:
+        """``inbox`` is our own full_hostname."""
+        self.bus = bus
+        self.url = bus.url
+        self._cluster = cluster
+        self._inbox = inbox
+        self.refused = dict.fromkeys(REFUSALS, 0)
+        self._deliver: Callable[[bytes], None] = lambda _data: None
+        self.use(keyring)
+
+    def use(self, keyring: Keyring) -> None:
+        """Take over a keyring, from the next message on."""
+        self._envelopes = Envelopes(keyring, self._cluster, self._inbox)
+
+    @property
+    def state(self) -> str:
+        return self.bus.state
+
+    @property
+    def error(self) -> str:
+        return self.bus.error
+
+    def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
+        """Seal for everybody. Raises LocalProtocolError when the message is empty or over 64 KiB."""
+        self.bus.publish(self._envelopes.seal(data), confirmed)
+
+    def send(self, name: str, data: bytes) -> None:
+        """Seal for one full_hostname. Raises as ``publish`` does."""
+        self.bus.send(name, self._envelopes.seal(data, name))
+
+    def peers(self) -> Sequence[str] | None:
+        """As the bus inside says."""
+        return self.bus.peers()
+
+    async def receive(
+        self,
+        deliver: Callable[[bytes], None],
+        dead: Callable[[str], None],
+        changed: Callable[[bool], None] = lambda _up: None,
+    ) -> None:
+        """As the bus inside does; what cannot be opened is counted in ``refused`` and dropped."""
+        self._deliver = deliver
+        await self.bus.receive(self._open, dead, changed)
+
+    def _open(self, data: bytes) -> None:
+        if data:
+            try:
+                data = self._envelopes.open(data)
+            except EnvelopeError as exc:
+                self._refuse(exc, len(data))
+                return
+        self._deliver(data)
+
+    def _refuse(self, exc: EnvelopeError, size: int) -> None:
+        count = self.refused[exc.kind] = self.refused[exc.kind] + 1
+        if count & (count - 1) == 0:  # 1, 2, 4, 8, …: a flood is no log
+            log.warning("envelope.refused", kind=exc.kind, reason=str(exc), size=size, count=count)
+
+    def statistics(self) -> dict[str, int]:
+        """Counters of the bus inside, and how many messages were refused, by reason."""
+        return {**self.bus.statistics(), **{f"refused_{kind}": count for kind, count in self.refused.items() if count}}
+
+    def close(self) -> None:
+        """Close the bus inside."""
+        self.bus.close()

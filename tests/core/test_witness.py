@@ -1,0 +1,180 @@
+"""A ledger that went back is told what it forgot, by whoever saw it; and late news launches nothing."""
+
+from __future__ import annotations
+
+import pytest
+from small_cluster import EPOCH, MONO, Lone, job, open_answer, open_run
+
+from coordd.core import witness as module
+from coordd.core.events import (
+    PROTOCOL_MAJOR,
+    ControlRevoke,
+    Event,
+    Packet,
+    Task,
+    TaskFailed,
+    TaskReceived,
+    TaskRejected,
+    TaskRetried,
+    TaskStarted,
+    TaskSucceeded,
+)
+from coordd.core.ready import Launch
+from coordd.core.rows import OK, STALE, UNAVAILABLE, Answer
+
+LAUNCH = Launch("sales#1", "sales", 0, 7, "n7", EPOCH, "{}", MONO + 58.0, 60.0)
+
+
+def news(kind: type[Task], run: str = "sales#1", *, token: int = 7, attempt: int = 0, **fields: object) -> Task:
+    return kind(
+        uuid="u", name="sales", run=run, token=token, nonce=f"n{token}", attempt=attempt, node="b.1",
+        **{"fire_at": EPOCH, **fields},
+    )  # fmt: skip
+
+
+def quarantine(lone: Lone, left_s: float = 40.0) -> None:
+    """The next sweep finds the ledger in quarantine, or (0.0) not."""
+    if not lone.questions("open"):
+        lone.do(lone.node.look_again)
+    answer = open_answer(jobs=lone.node.ctx.jobs)
+    answer.recovering_s = left_s
+    lone.answer("open", answer)
+
+
+def restored(lone: Lone) -> list[tuple[str, int, int, str]]:
+    return [(r.args[0].run, r.args[1], r.args[2], r.args[6]) for r in lone.asked if r.op == "restore"]
+
+
+def test_what_was_heard_and_what_runs_here_is_put_back_what_may_run_first() -> None:
+    lone = Lone(job()).ready()
+    lone.hear("b.1", news(TaskReceived, "sales#2", token=5, kwargs='{"day": "1"}'))
+    lone.hear("b.1", news(TaskSucceeded, "sales#2", token=5, exit_code=0, application_id="app-1"))
+    lone.do(lone.node.runner_started, LAUNCH)
+
+    quarantine(lone)
+
+    assert restored(lone) == [("sales#1", 0, 7, "started"), ("sales#2", 0, 5, "success")]
+    of, attempt, token, nonce, node, lease_s, state, code, reason, application = lone.questions("restore")[1].args
+    assert (of.job, of.digest, of.scheduled, of.args, of.fire_at) == ("sales", "d1", False, '{"day": "1"}', EPOCH)
+    assert (attempt, token, nonce, node, lease_s) == (0, 5, "n5", "b.1", 60.0)
+    assert (state, code, reason, application) == ("success", 0, "", "app-1")
+
+
+def test_a_scheduled_run_is_put_back_as_one() -> None:
+    lone = Lone(job(every_s=3600.0)).ready()
+    lone.hear("b.1", news(TaskStarted, "sales@2025-01-29T08:00:00Z"))
+
+    quarantine(lone)
+
+    assert lone.questions("restore")[0].args[0].scheduled is True
+
+
+def test_nothing_is_put_back_into_a_ledger_that_forgot_nothing() -> None:
+    lone = Lone(job()).ready()
+    lone.hear("b.1", news(TaskStarted))
+
+    quarantine(lone, 0.0)
+
+    assert restored(lone) == []
+
+
+@pytest.mark.parametrize("word", [OK, STALE])
+def test_what_the_ledger_has_taken_is_not_told_again_until_there_is_news(word: str) -> None:
+    lone = Lone(job()).ready()
+    lone.hear("b.1", news(TaskStarted))
+    quarantine(lone)
+    lone.answer("restore", Answer(word))
+
+    quarantine(lone, 35.0)
+    assert len(restored(lone)) == 1
+    lone.hear("b.1", news(TaskFailed, exit_code=3))
+    quarantine(lone, 30.0)
+
+    assert restored(lone)[1:] == [("sales#1", 0, 7, "failure")]
+
+
+def test_what_was_not_answered_is_told_again_and_the_next_quarantine_begins_anew() -> None:
+    lone = Lone(job()).ready()
+    lone.hear("b.1", news(TaskStarted))
+    quarantine(lone)
+    lone.answer("restore", Answer(UNAVAILABLE))
+    quarantine(lone, 35.0)
+    lone.answer("restore", Answer(OK))
+    assert len(restored(lone)) == 2
+
+    quarantine(lone, 0.0)
+    quarantine(lone, 40.0)
+
+    assert len(restored(lone)) == 3
+
+
+def test_late_news_of_an_attempt_does_not_take_its_end_back() -> None:
+    lone = Lone(job()).ready()
+    lone.hear("b.1", news(TaskFailed, exit_code=3))
+    lone.hear("b.1", news(TaskReceived), news(TaskStarted))
+
+    quarantine(lone)
+
+    assert restored(lone) == [("sales#1", 0, 7, "failure")]
+
+
+def test_who_was_never_granted_anything_and_jobs_that_are_not_here_are_left_out() -> None:
+    lone = Lone(job()).ready()
+    lone.hear("b.1", news(TaskRejected), news(TaskStarted, "other#1"))
+    unknown = news(TaskStarted, "gone#1")
+    unknown.name = "gone"
+    lone.hear("b.1", unknown)
+
+    quarantine(lone)
+
+    assert restored(lone) == [("other#1", 0, 7, "started")]
+
+
+def test_only_so_many_are_remembered_and_asked_for_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEEN_MAX", 10)
+    monkeypatch.setattr(module, "AT_A_TIME", 3)
+    lone = Lone(job()).ready()
+    for number in range(1, 21):
+        lone.hear("b.1", news(TaskStarted, f"sales#{number}", token=number))
+
+    quarantine(lone)
+    assert len(lone.questions("restore")) == 3
+    while lone.questions("restore"):
+        lone.answer("restore", Answer(OK))
+
+    assert sorted(token for _, _, token, _ in restored(lone)) == list(range(11, 21))
+    assert lone.node.witness.asked == {}
+
+
+# ---- what had to wait at its sender
+
+
+@pytest.mark.parametrize("how", ["receive", "receive_late"])
+def test_a_backlog_that_is_replayed_launches_and_claims_nothing(how: str) -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    told: list[Event] = [
+        news(kind, f"sales#{number}", token=number, attempt=number % 3)
+        for number, kind in enumerate((TaskReceived, TaskStarted, TaskRetried, TaskFailed, TaskSucceeded), 1)
+    ]
+    told.append(ControlRevoke(run="sales#9"))
+    for event in told:
+        event.clock = 5
+    packet = Packet(PROTOCOL_MAJOR, "default", "b", 1, "1-b", 0, 0, told)  # type: ignore[arg-type]
+
+    lone.do(getattr(lone.node, how), packet)
+    lone.wait(1.0)
+    lone.sweep(open_run("sales#8", "started", token=99, nonce="n99", node="b.1"))
+    lone.wait(10.0)
+
+    assert lone.launches == []
+    assert [request for request in lone.asked if request.op in ("claim", "report")] == []
+
+
+def test_late_facts_are_no_sign_of_life() -> None:
+    lone = Lone(job()).ready()
+    packet = Packet(PROTOCOL_MAJOR, "default", "b", 1, "1-b", 0, 0, [news(TaskSucceeded)])  # type: ignore[list-item]
+
+    lone.do(lone.node.receive_late, packet)
+
+    assert lone.node.ctx.membership.members == {}
+    assert ("sales#1", 0, 7) in lone.node.witness.seen

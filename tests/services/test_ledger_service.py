@@ -1,0 +1,241 @@
+"""The ledger service: every question is answered, a ledger that is away is left alone, and people hear which."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from coordd.core.breaker import CLOSED, HALF_OPEN, OPEN
+from coordd.core.ready import LedgerRequest
+from coordd.core.rows import OK, RECOVERING, UNAVAILABLE, Answer, OpenAnswer
+from coordd.errors import UnavailableError
+from coordd.services import ledger as module
+from coordd.services.ledger import LedgerService
+
+DEADLINE_S = 20.0
+
+
+class FakeLedger:
+    """A ledger that answers, or fails, as the test says; it notes what it was asked."""
+
+    url = "fake://"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.failure = ""
+        self.fails_on: tuple[str, ...] = ()
+        self.answers: dict[str, Any] = {}
+        self.hold: threading.Event | None = None
+
+    def call(self, op: str, *args: Any) -> Any:
+        self.asked.append(op)
+        if self.hold is not None:
+            self.hold.wait(DEADLINE_S)
+        if self.failure and (not self.fails_on or op in self.fails_on):
+            raise UnavailableError(self.failure)
+        return self.answers.get(op, Answer(OK))
+
+    def run(self, run: str) -> None:
+        self.asked.append("read")
+        if self.failure and not self.fails_on:
+            raise UnavailableError(self.failure)
+
+    def close(self) -> None:
+        pass
+
+
+class BatchLedger(FakeLedger):
+    """One that takes a batch in one round trip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[str]] = []
+
+    def calls(self, batch: list[Any]) -> list[Any]:
+        self.batches.append([op for op, _ in batch])
+        return [self.call(op, *args) for op, args in batch]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(module, "boottime", lambda: now[0])
+    return now
+
+
+def requests(*ops: str) -> list[LedgerRequest]:
+    return [LedgerRequest(number, op, ()) for number, op in enumerate(ops, 1)]
+
+
+def ask(service: LedgerService, *ops: str) -> list[str]:
+    """The words of the answers, in the order of the questions."""
+
+    async def main() -> list[str]:
+        with trio.fail_after(DEADLINE_S):
+            results = await service._ask(requests(*ops))
+        assert [ident for ident, _, _ in results] == list(range(1, len(ops) + 1))
+        return [answer.word for _, answer, _ in results]
+
+    return trio.run(main)
+
+
+def query(service: LedgerService, call: Callable[[Any], Any]) -> Any:
+    return trio.run(service.query, call)
+
+
+def trip(service: LedgerService, ledger: FakeLedger) -> None:
+    ledger.failure = "no answer"
+    for _ in range(service.breaker.failures_max):
+        ask(service, "claim")
+    assert service.breaker.state == OPEN
+
+
+@pytest.mark.usefixtures("clock")
+def test_while_it_is_open_nobody_is_asked_and_everybody_answered() -> None:
+    ledger = FakeLedger()
+    service = LedgerService(lambda: ledger, 0.1)
+    trip(service, ledger)
+    ledger.asked.clear()
+
+    assert ask(service, "open", "claim", "claim") == [UNAVAILABLE] * 3
+
+    assert ledger.asked == []
+    assert (service.state, service.error) == ("unavailable", "no answer")
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_failure_costs_one_question_a_batch() -> None:
+    ledger = FakeLedger()
+    ledger.failure = "no answer"
+    service = LedgerService(lambda: ledger, 0.1)
+
+    assert ask(service, "claim", "claim", "claim") == [UNAVAILABLE] * 3
+
+    assert ledger.asked == ["claim"]
+    assert service.breaker.failures == 1
+
+
+def test_at_half_open_one_question_is_the_probe(clock: list[float]) -> None:
+    ledger = FakeLedger()
+    service = LedgerService(lambda: ledger, 0.1)
+    trip(service, ledger)
+    ledger.asked.clear()
+    clock[0] = service.breaker.retry_at
+
+    assert ask(service, "claim", "claim", "claim") == [UNAVAILABLE] * 3
+    assert ledger.asked == ["claim"]
+    assert service.breaker.state == OPEN
+
+    ledger.failure = ""
+    clock[0] = service.breaker.retry_at
+    assert ask(service, "claim", "open", "claim") == [OK] * 3
+    assert (service.breaker.state, service.state, service.error) == (CLOSED, "connected", "")
+
+
+def test_the_probe_goes_alone_also_where_a_batch_is_one_round_trip(clock: list[float]) -> None:
+    ledger = BatchLedger()
+    service = LedgerService(lambda: ledger, 0.1)
+    trip(service, ledger)
+    clock[0] = service.breaker.retry_at
+
+    assert ask(service, "claim", "claim", "claim") == [UNAVAILABLE] * 3
+
+    assert ledger.batches == []
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_person_need_not_wait_for_the_cool_down() -> None:
+    ledger = FakeLedger()
+    service = LedgerService(lambda: ledger, 0.1)
+    trip(service, ledger)
+    ledger.failure = ""
+
+    service.reset()
+
+    assert ask(service, "claim") == [OK]
+    assert service.state == "connected"
+
+
+def test_a_ledger_that_is_locked_is_not_back_because_it_can_be_read(clock: list[float]) -> None:
+    ledger = FakeLedger()
+    ledger.fails_on = ("claim", "prune")
+    service = LedgerService(lambda: ledger, 0.1)
+    trip(service, ledger)
+
+    clock[0] = service.breaker.retry_at
+    ask(service, "open")
+
+    assert (service.state, service.breaker.state) == ("unavailable", OPEN)
+    assert query(service, lambda one: one.run("sales#1")) is None  # people may still look
+
+
+def test_a_stuck_thread_is_left_behind_and_counts_as_a_failure() -> None:
+    ledger, fresh = FakeLedger(), FakeLedger()
+    ledger.hold = threading.Event()
+    opened = iter([ledger, fresh])
+    service = LedgerService(lambda: next(opened), 0.01)
+
+    assert ask(service, "claim") == [UNAVAILABLE]
+    assert (service.state, service.error, service.breaker.failures) == ("unavailable", "no answer in time", 1)
+    assert ask(service, "claim") == [OK]
+
+    ledger.hold.set()
+    assert fresh.asked[0] == "claim"
+
+
+@pytest.mark.usefixtures("clock")
+def test_people_wait_in_vain_once_and_not_each() -> None:
+    ledger = FakeLedger()
+    service = LedgerService(lambda: ledger, 0.1)
+    trip(service, ledger)
+    ledger.asked.clear()
+
+    for _ in range(5):
+        with pytest.raises(UnavailableError, match="no answer"):
+            query(service, lambda one: one.run("sales#1"))
+
+    assert ledger.asked == ["read"]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_batch_is_one_round_trip_where_the_ledger_can() -> None:
+    ledger = BatchLedger()
+    service = LedgerService(lambda: ledger, 0.1)
+
+    assert ask(service, "open", "claim", "register") == [OK] * 3
+
+    assert ledger.batches == [["open", "claim", "register"]]
+    ledger.failure = "no answer"
+    assert ask(service, "open", "claim") == [UNAVAILABLE] * 2
+
+
+def test_a_ledger_that_went_back_is_shown_until_it_says_that_it_is_over(clock: list[float]) -> None:
+    ledger = FakeLedger()
+    ledger.answers["claim"] = Answer(RECOVERING, left_s=40.0)
+    service = LedgerService(lambda: ledger, 0.1)
+
+    ask(service, "claim")
+    clock[0] += 10.0
+    assert (service.state, service.recovering_s) == ("recovering", 30.0)
+
+    ledger.answers["open"] = OpenAnswer([], {}, 0.0)
+    ask(service, "open")
+    assert (service.state, service.recovering_s) == ("connected", 0.0)
+
+
+def test_the_state_of_a_recovering_ledger_that_goes_away_is_that_it_is_away(clock: list[float]) -> None:
+    ledger = FakeLedger()
+    ledger.answers["claim"] = Answer(RECOVERING, left_s=40.0)
+    service = LedgerService(lambda: ledger, 0.1)
+    ask(service, "claim")
+
+    trip(service, ledger)
+
+    assert service.state == "unavailable"
+    clock[0] = service.breaker.retry_at
+    assert service.breaker.allow(clock[0])
+    assert service.breaker.state == HALF_OPEN

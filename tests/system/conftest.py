@@ -1,0 +1,17 @@
+"""Which of these tests stand on RabbitMQ and Redis: they wait more than they work, and run two at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+PRODUCTION_FILES = ("test_peer_failures.py", "test_lost_ledgers.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "production: on RabbitMQ and Redis")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in PRODUCTION_FILES or "production" in item.name:
+            item.add_marker("production")
