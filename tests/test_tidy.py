@@ -38,7 +38,7 @@ MAY_IMPORT = {
         "ports",
         "core",
         "errors",
-    },  # fmt: skip
+    },
     "cli": {
         "__init__",
         "daemon",
@@ -51,7 +51,7 @@ MAY_IMPORT = {
         "tomlfile",
         "core",
         "errors",
-    },  # fmt: skip
+    },
     "__main__": {"cli"},
     "history": {"core", "errors"},
 }
