@@ -27,6 +27,7 @@ from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import Config, load
 from coordd.connecting import Connections
 from coordd.core.context import Settings
+from coordd.core.events import task_of
 from coordd.core.job import Job
 from coordd.core.node import Node
 from coordd.core.windows import Windows
@@ -209,6 +210,10 @@ class Daemon:
         now = driver.now()
         node.set_jobs(self.jobs.jobs, now)
         node.ctx.launch_problems = self.builder.problems()
+        for record in journal_files.newest(self._journal.directory):
+            event = task_of(record)
+            if event is not None:
+                node.witness.saw(event)  # should the ledger have gone back while this node was away
         self.runners.adopt()
         waiting, bad = self._requests.load()
         for of in waiting:

@@ -28,8 +28,9 @@ SEGMENT_BYTES_MAX = 16 * 1024 * 1024
 # ... and at this age, so that the pipeline is never further behind.
 SEGMENT_AGE_S = 3600.0
 
-# How many of the newest segments are read for the highest clock: clocks only grow, and one may be nearly empty.
-HIGHEST_SEGMENTS = 3
+# How many of the newest segments are read at a start, for the highest clock (clocks only grow, and one segment may
+# be nearly empty) and for what was seen of attempts.
+NEWEST_SEGMENTS = 3
 
 
 class Journal:
@@ -255,19 +256,24 @@ def read(directory: str) -> Iterator[dict[str, Any]]:
 
 def highest_clock(directory: str) -> int:
     """The highest Lamport clock in the newest segments; 0 when there is no journal. For StateFile.load."""
-    highest = 0
+    clocks = (record.get("clock") for record in newest(directory))
+    return max((clock for clock in clocks if isinstance(clock, int)), default=0)
+
+
+def newest(directory: str) -> Iterator[dict[str, Any]]:
+    """The good lines of the newest segments, oldest first; none when there is no journal.
+
+    Raises UnavailableError when they cannot be read.
+    """
     if not os.path.isdir(directory):
-        return 0
+        return
     try:
-        names = [_path(directory, number) for number in _numbers(directory)[-HIGHEST_SEGMENTS:]]
+        names = [_path(directory, number) for number in _numbers(directory)[-NEWEST_SEGMENTS:]]
         for path in [*names, os.path.join(directory, CURRENT)]:
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-                for record in filter(None, map(decode_line, file)):
-                    clock = record.get("clock")
-                    highest = max(highest, clock if isinstance(clock, int) else 0)
+                yield from filter(None, map(decode_line, file))
     except OSError as exc:
         raise UnavailableError(f"cannot read the journal {directory}: {exc.strerror or exc}") from exc
-    return highest
 
 
 def _measure(file: Any) -> tuple[int, int, int]:

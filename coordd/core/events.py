@@ -283,3 +283,14 @@ def flatten(event: Event, *, hostname: str, pid: int, incarnation: str, seq: int
         if value not in (None, "", ()) and name not in record:
             record[name] = msgspec.to_builtins(value)
     return record
+
+
+def task_of(record: dict[str, Any]) -> Task | None:
+    """The event about a run that a journal's line holds; None for any other line, and for one that cannot be read."""
+    if not str(record.get("type", "")).startswith("task-"):
+        return None
+    try:
+        event = msgspec.convert(record, AnyEvent)
+    except msgspec.ValidationError:  # of a newer version
+        return None
+    return event if isinstance(event, Task) else None

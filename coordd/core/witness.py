@@ -44,13 +44,14 @@ class Seen:
 class Witness:
     """The memory of one node."""
 
-    __slots__ = ("_ctx", "_todo", "asked", "recovering", "restored", "seen")
+    __slots__ = ("_ctx", "_left_s", "_todo", "asked", "recovering", "restored", "seen")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.seen: dict[tuple[str, int, int], Seen] = {}  # (run, attempt, token), in the order of their last news
         self.asked: dict[int, tuple[tuple[str, int, int], str]] = {}  # ledger request -> (which, restored as what)
         self.recovering = False
+        self._left_s = 0.0  # of the quarantine, when it was last heard of
         self.restored = 0  # rows that the ledger took over from this node, since its start
         self._todo: list[tuple[str, int, int]] = []
 
@@ -75,16 +76,18 @@ class Witness:
 
     def ledger_says(self, recovering_s: float) -> None:
         """The ledger has answered: it is in quarantine for so long, or (0.0) not."""
-        if recovering_s > 0 and not self.recovering:
+        again = recovering_s > self._left_s + 1.0  # it goes up only when the ledger has gone back once more
+        self._left_s = recovering_s
+        if recovering_s > 0 and (again or not self.recovering):
             self.recovering = True
+            for seen in self.seen.values():
+                seen.restored = ""
             # What may still run comes first: should time run out, that must not be launched a second time.
             self._todo = sorted(self.seen, key=lambda key: (_ORDER.get(self.seen[key].state, 2) == 2, -key[2]))
             self._ctx.note("ledger.recovering", left_s=round(recovering_s, 1), witnessed=len(self._todo))
         elif recovering_s <= 0 and self.recovering:
             self.recovering = False
             self._todo = []
-            for seen in self.seen.values():
-                seen.restored = ""
             self._ctx.note("ledger.recovered", restored=self.restored)
         if self.recovering:
             if not self._todo and not self.asked:  # who was not heard, or not answered

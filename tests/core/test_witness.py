@@ -18,6 +18,8 @@ from coordd.core.events import (
     TaskRetried,
     TaskStarted,
     TaskSucceeded,
+    flatten,
+    task_of,
 )
 from coordd.core.ready import Launch
 from coordd.core.rows import OK, STALE, UNAVAILABLE, Answer
@@ -178,3 +180,25 @@ def test_late_facts_are_no_sign_of_life() -> None:
 
     assert lone.node.ctx.membership.members == {}
     assert ("sales#1", 0, 7) in lone.node.witness.seen
+
+
+def test_a_ledger_that_goes_back_once_more_is_told_everything_again() -> None:
+    lone = Lone(job()).ready()
+    lone.hear("b.1", news(TaskStarted))
+    quarantine(lone, 40.0)
+    lone.answer("restore", Answer(OK))
+
+    quarantine(lone, 35.0)
+    assert len(restored(lone)) == 1, "it has taken that over"
+
+    quarantine(lone, 70.0)
+    assert len(restored(lone)) == 2
+
+
+def test_what_a_journal_holds_is_seen_again() -> None:
+    said = news(TaskStarted, attempt=2, token=9)
+    record = flatten(said, hostname="b", pid=1, incarnation="1-b", seq=4, utcoffset=0)
+
+    assert task_of(record) == said
+    assert task_of({**record, "type": "worker-heartbeat"}) is None
+    assert task_of({**record, "token": "of another version"}) is None
