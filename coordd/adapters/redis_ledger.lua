@@ -109,20 +109,28 @@ local ACTIVE = { received = true, started = true, unknown = true, retry = true }
 local function read_row(key, columns)
   local values = redis.call('HMGET', key, unpack(columns))
   if not values[1] then return nil end
-  local row = {}
+  local row, kept = {}, {}
   for i, column in ipairs(columns) do
-    if NUMBERS[column] then row[column] = tonumber(values[i] or '0') else row[column] = values[i] or '' end
+    local value = values[i]
+    if NUMBERS[column] then value = tonumber(value or '0') else value = value or '' end
+    row[column], kept[column] = value, value
   end
+  row.kept = kept
   return row
 end
 
-local function write_row(key, columns, row, field_prefix)
-  local flat = {}
-  for i, column in ipairs(columns) do
-    flat[2 * i - 1] = field_prefix .. column
-    flat[2 * i] = text(row[column])
+-- Only what differs from ``kept``, what was read: a renewal touches four of a run's columns.
+local function write_row(key, columns, row, field_prefix, kept)
+  local flat, n = {}, 0
+  for _, column in ipairs(columns) do
+    local value = row[column]
+    if not kept or value ~= kept[column] then
+      flat[n + 1], flat[n + 2] = field_prefix .. column, text(value)
+      n = n + 2
+    end
+    if kept then kept[column] = value end
   end
-  redis.call('HSET', key, unpack(flat))
+  if n > 0 then redis.call('HSET', key, unpack(flat)) end
 end
 
 local function get_run(run)
@@ -138,7 +146,9 @@ end
 
 local function put_run(row)
   local run, job, state, was = row.run, row.job, row.state, row.was
-  write_row(prefix .. 'run:' .. run, RUN_COLUMNS, row, '')
+  local due_was = row.kept and row.kept.not_before
+  row.kept = row.kept or {}
+  write_row(prefix .. 'run:' .. run, RUN_COLUMNS, row, '', row.kept)
   if was ~= state then
     local created_at = exact(row.created_at)
     local all, of_job = list_keys(job, state)
@@ -167,8 +177,10 @@ local function put_run(row)
       redis.call('ZREM', prefix .. 'open', run)
     end
   end
-  if not TERMINAL[state] then redis.call('ZADD', prefix .. 'open', exact(row.not_before), run) end
-  if row.scheduled == 1 then
+  if not TERMINAL[state] and row.not_before ~= due_was then
+    redis.call('ZADD', prefix .. 'open', exact(row.not_before), run)
+  end
+  if row.scheduled == 1 and was ~= state then
     if state == 'revoked' and row.token == 0 then  -- revoked before anybody claimed it: it may lie far ahead
       redis.call('ZREM', prefix .. 'fired:' .. job, run)
     else
@@ -196,8 +208,9 @@ end
 local function get_job(job) return read_row(prefix .. 'job:' .. job, JOB_COLUMNS) end
 
 local function put_job(row)
-  write_row(prefix .. 'job:' .. row.job, JOB_COLUMNS, row, '')
-  redis.call('SADD', prefix .. 'jobs', row.job)
+  local new = not row.kept
+  write_row(prefix .. 'job:' .. row.job, JOB_COLUMNS, row, '', row.kept)
+  if new then redis.call('SADD', prefix .. 'jobs', row.job) end
 end
 
 -- All attempts of a run are one hash: a field is "<attempt>:<column>".
