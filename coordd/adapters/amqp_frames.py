@@ -47,6 +47,7 @@ class Tapped(Protocol):
     """What the tap tells. It may not raise."""
 
     def delivered(self, data: bytes) -> None: ...
+    def echoed(self) -> None: ...
     def rejected(self) -> None: ...
     def returned(self, routing_key: str) -> None: ...
     def confirmed(self, tag: int, multiple: bool, taken: bool) -> None: ...
@@ -155,7 +156,11 @@ class Tap(asyncio.StreamReaderProtocol):
         return False
 
     def _on_deliver(self, payload: bytes) -> bool:
-        self._finish = None if payload.endswith(self._own_end) else self._told.delivered
+        if payload.endswith(self._own_end):
+            self._finish = None
+            self._told.echoed()
+        else:
+            self._finish = self._told.delivered
         return True
 
     def _on_return(self, payload: bytes) -> bool:

@@ -114,6 +114,9 @@ class AmqpSession:
         self._plain_channel = 0
         self._watch: asyncio.TimerHandle | None = None
         self._watched_at = 0.0
+        self._unechoed_at = (
+            0.0  # when the first of those messages to all was sent whose own copy has not come; 0.0: none
+        )
         self._to_all: Publishing
         self._to_all_confirmed: Publishing
         self._to_one: OrderedDict[str, Publishing] = OrderedDict()
@@ -198,7 +201,9 @@ class AmqpSession:
         for name, data, confirmed in batch:
             if name:
                 parts += self._inbox(name).frames(data)
-            elif confirmed is None:
+                continue
+            self._unechoed_at = self._unechoed_at or self._loop.time()
+            if confirmed is None:
                 parts += self._to_all.frames(data)
             elif len(self._unconfirmed) >= UNCONFIRMED_MAX:
                 self._settle_lost(confirmed)
@@ -228,6 +233,10 @@ class AmqpSession:
         if data:
             self._ears.heard(data)
 
+    def echoed(self) -> None:
+        """Our own copy of a message to all: our queue is still bound."""
+        self._unechoed_at = 0.0
+
     def rejected(self) -> None:
         """One that was too large."""
         self._ears.rejected()
@@ -253,6 +262,7 @@ class AmqpSession:
 
     def blocked(self, reason: str) -> None:
         """The broker takes no messages while it is short of memory or disk."""
+        self._unechoed_at = 0.0  # what is sent meanwhile is not read
         if not self._usable:
             return
         said = ""
@@ -298,6 +308,12 @@ class AmqpSession:
         if on_time and now - self._tap.heard_at > 2 * self._heartbeat_s:
             self._end(
                 f"{self._where.shown} has said nothing for {2 * self._heartbeat_s} s: the network, or a hung broker"
+            )
+        elif on_time and self._unechoed_at and now - self._unechoed_at > 2 * self._heartbeat_s:
+            # Deaf: a candidate that hears nobody would win elections that it knows nothing of.
+            self._end(
+                f"{self._where.shown}: what this node says does not come back to it, so it hears nobody: the binding "
+                f"of queue {self._names.queue} is gone; it is made anew"
             )
         else:
             self._watch = self._loop.call_later(self._heartbeat_s / 2, self._look)

@@ -461,6 +461,28 @@ def test_a_broker_that_hangs_is_given_up(own_server: servers.Rabbit, cluster: st
     run(main)
 
 
+def test_a_node_that_has_become_deaf_notices(rabbit_url: str, cluster: str) -> None:
+    """An operator has deleted the exchange and made it again: every connection is fine, and no queue is bound."""
+
+    async def exchange_anew(channel: Any) -> None:
+        await channel.exchange_delete(f"coordd.{cluster}")
+        await channel.declare_exchange(f"coordd.{cluster}", "fanout", durable=True)
+
+    async def main() -> None:
+        a, b = (AmqpBus([rabbit_url], name, cluster=cluster, heartbeat_s=1) for name in ("a.1", "b.2"))
+        async with receiving(a, b) as (heard_a, heard_b):
+            await talk(a, heard_b, b"before")
+            await trio.to_thread.run_sync(raw, rabbit_url, exchange_anew)
+            a.publish(b"into the void")
+            await until(lambda: heard_a.ups == [True, False, True])
+            assert heard_b.ups == [True], "it has said nothing yet that could come back"
+            await talk(b, heard_a, b"deaf, not dumb")
+            await until(lambda: heard_b.ups == [True, False, True])
+            await talk(a, heard_b, b"after")
+
+    run(main)
+
+
 def test_a_broker_of_a_cluster_that_dies(cluster: str) -> None:
     """Our queue lives where we are connected: it dies with that broker, and is made anew at another one."""
     with servers.rabbit_cluster() as brokers:
