@@ -134,7 +134,7 @@ def _the_ledgers_time_alone() -> Iterator[None]:
     """Neither the ledger asks for a watch, nor does a node keep one."""
     with (
         mock.patch.object(Rules, "_lapsed", lambda self, row, claim, now: self._past(row, now)),
-        mock.patch.object(pursuing.Watch, "ripe_at", lambda self: self.since),
+        mock.patch.object(pursuing.LeaseWatch, "ripe_at", lambda self: self.since),
     ):
         yield
 

@@ -119,12 +119,13 @@ local function read_row(key, columns)
   return row
 end
 
--- Only what differs from ``kept``, what was read: a renewal touches four of a run's columns.
+-- Only what differs from ``kept``, what was read: a renewal touches four of a run's columns. Of a new row ({}) that
+-- is what is not empty, which is how an absent column reads.
 local function write_row(key, columns, row, field_prefix, kept)
   local flat, n = {}, 0
   for _, column in ipairs(columns) do
     local value = row[column]
-    if not kept or value ~= kept[column] then
+    if not kept or value ~= (kept[column] or NUMBERS[column] and 0 or '') then
       flat[n + 1], flat[n + 2] = field_prefix .. column, text(value)
       n = n + 2
     end

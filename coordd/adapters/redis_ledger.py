@@ -9,7 +9,7 @@ is in redis_people.py.
 
 import _thread
 
-from coordd.adapters.redis_scripts import ARGUMENTS, Scripts, answer_of, attempts_of, packed, row_of
+from coordd.adapters.redis_scripts import ARGUMENTS, SEVERAL, Scripts, answer_of, attempts_of, packed, row_of
 from coordd.adapters.redis_server import Server, connect_failed
 from coordd.adapters.resp import Problem, Tls, without_password
 from coordd.core.rows import RUN_COLUMNS, Answer, AttemptRow, OpenAnswer, Row
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # A server that forgets its scripts between two calls is given them so often.
 LOADS_MAX = 3
+
+# Questions that one script answers; nobody else is served meanwhile.
+TOGETHER_MAX = 32
 
 # Rows that people are shown are fetched so many at a time.
 ROWS_A_TIME = 200
@@ -109,8 +112,14 @@ class RedisLedger:
 
     def calls(self, batch: "Sequence[tuple[str, Sequence[Any]]]") -> list[Answer | OpenAnswer]:
         """Several operations, one after the other, in one round trip. Raises as ``call`` does, for all of them."""
-        questions = [(op, packed(op, args)) for op, args in batch]
-        return [answer_of(reply) for reply in self._turned(lambda deadline: self._ask(questions, deadline))]
+        questions = together([(op, packed(op, args)) for op, args in batch])
+        replies = self._turned(lambda deadline: self._ask(questions, deadline))
+        flat = [
+            one
+            for (op, _), reply in zip(questions, replies, strict=True)
+            for one in (reply if op in SEVERAL.values() else (reply,))
+        ]
+        return [answer_of(reply) for reply in flat]
 
     def run(self, run: str) -> Row | None:
         """One run, or None."""
@@ -230,7 +239,8 @@ class RedisLedger:
         if todo:
             raise connect_failed(self.url, "the server forgets its scripts as soon as it has them")
         if self.known.mark != NEUTRAL and replies:
-            self.known.mark = replies[-1][0].decode()
+            last = replies[-1][-1] if questions[-1][0] in SEVERAL.values() else replies[-1]
+            self.known.mark = last[0].decode()
         for (op, _), reply in zip(questions, replies, strict=True):
             if op == "gate" and b"replicas" in reply:
                 self._wait_for_a_replica(deadline)
@@ -259,6 +269,20 @@ class RedisLedger:
             if self._closed:
                 self._server.drop()
             self._turn.release()
+
+
+def together(questions: "Sequence[tuple[str, list[bytes]]]") -> "list[tuple[str, list[bytes]]]":
+    """The same questions in the same order; neighbours that a single script can answer are one."""
+    groups: list[tuple[str, list[list[bytes]]]] = []
+    for op, arguments in questions:
+        if groups and groups[-1][0] == op and op in SEVERAL and len(groups[-1][1]) < TOGETHER_MAX:
+            groups[-1][1].append(arguments)
+        else:
+            groups.append((op, [arguments]))
+    return [
+        (op if len(parts) == 1 else SEVERAL[op], [argument for part in parts for argument in part])
+        for op, parts in groups
+    ]
 
 
 __all__ = ["ARGUMENTS", "Known", "RedisLedger", "UnavailableError"]

@@ -28,6 +28,18 @@ if TYPE_CHECKING:
 # The sweep sees this many open rows, those that are due first (as in core.ledger, which the runner does not load).
 OPEN_RUNS_MAX = 10_000
 
+# What a burst is made of: many of these, one behind the other, cost one script. Each is still a step of its own: it
+# sees what those before it wrote, and asking again after a script that broke off is safe.
+SEVERAL = {"claim": "claims", "register": "registers"}
+_IN_TURN = """
+local function one()
+%s
+end
+local answers = {}
+while at < #ARGV do answers[#answers + 1] = one() end
+return answers
+"""
+
 _REPORTED = ("success", "failure", "revoked", "lost", "retry")
 _RESTORED = ("received", "started", "success", "failure", "revoked", "lost")
 _OUTCOMES = ("success", "failed", "relaunch")
@@ -51,6 +63,8 @@ class Scripts:
         for body in _read("redis_ledger_rules.lua").split("\n--- ")[1:]:
             op, _, text = body.partition("\n")
             self.texts[op] = f"{common}\n{text}".encode()
+            if op in SEVERAL:
+                self.texts[SEVERAL[op]] = (common + _IN_TURN % text).encode()
         self._names: dict[str, str] = {}
 
     def name(self, op: str) -> str:

@@ -18,6 +18,7 @@ from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
 from coordd.core.events import TASK_END, Action, Task, TaskReceived, event_type
 from coordd.core.job import Command, Job, run_uuid
+from coordd.core.lease_watch import LeaseWatch
 from coordd.core.ready import Launch, Now
 from coordd.core.rows import RHO, Answer, Claim, OpenAnswer, OpenRun, Registration
 
@@ -35,6 +36,11 @@ BACKOFF_MAX_S = 10.0
 
 # A claim that was answered "held" although the watch seemed ripe is not repeated sooner than this.
 HELD_AGAIN_S = 0.25
+
+# Elections decided less than this apart are one burst. Each claim of it takes the ledger so long; if the next in rank
+# did not wait for that as well, every node would claim everything.
+BURST_APART_S = 0.05
+CLAIM_COST_S = 0.002
 
 # A run that nobody can take (its job was changed since, no node has the tags) is asked for all the same once it is
 # so much later than start_within: the ledger then writes that it was missed, and why.
@@ -67,30 +73,16 @@ class Pursuit:
         self.row_at = float("inf")  # since when we know that the ledger has a row for it
         self.limited = False  # the last answer was: not while others run
         self.owner = ""
-        self.watch: Watch | None = None
+        self.watch: LeaseWatch | None = None
         self.why = ""
-
-
-class Watch:
-    """How long this node itself has seen the same (token, beat), through answers never too far apart."""
-
-    __slots__ = ("beat", "last_at", "lease_s", "since", "token")
-
-    def __init__(self, token: int, beat: int, lease_s: float, now: float) -> None:
-        self.token = token
-        self.beat = beat
-        self.lease_s = lease_s
-        self.since = self.last_at = now
-
-    def ripe_at(self) -> float:
-        """When a whole lease will have been watched, and a little more than that."""
-        return self.since + self.lease_s * (1 + 2 * RHO) + 0.001
 
 
 class Pursuits:
     """Every run that this node is after, and every one that it runs itself."""
 
-    __slots__ = ("_asked", "_ballots", "_ctx", "claiming", "epitaphs", "finals", "pursuits", "running")
+    __slots__ = (
+        "_asked", "_ballots", "_burst", "_ctx", "claiming", "epitaphs", "finals", "pursuits", "running",
+    )  # fmt: skip
 
     def __init__(self, ctx: Context, ballots: Ballots) -> None:
         self._ctx = ctx
@@ -98,6 +90,7 @@ class Pursuits:
         self.pursuits: dict[str, Pursuit] = {}
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
         self.claiming = 0
+        self._burst = (0, 0.0)  # how many were decided before the last one in the same burst, and when that was
         self._asked: dict[int, str] = {}  # ledger request -> run
         self.finals: dict[str, Task] = {}  # run -> the end of an attempt that was heard, until the ledger has it
         self.epitaphs: dict[str, str] = {}
@@ -147,10 +140,13 @@ class Pursuits:
             self._wait(pursuit, now, ctx.settings.election_timeout_s + len(election.statements) * ctx.stagger_s)
             return
         pursuit.phase = DUE
+        before, at = self._burst
+        self._burst = (before + 1 if now.mono - at < BURST_APART_S else 0, now.mono)
         pursuit.at = now.mono + pursuit.rank * ctx.stagger_s
         if pursuit.rank == 0:
             self._claim_if_eligible(pursuit, now)
-        else:
+        else:  # whoever is first has as many others to claim before
+            pursuit.at += min(self._burst[0] * CLAIM_COST_S, ctx.settings.election_timeout_s)
             ctx.arm(pursuit.at, "pursuit", action.run)
 
     def abstains(self, job: Job | None, action: Action) -> str:
@@ -431,7 +427,7 @@ class Pursuits:
         if watch and (watch.token, watch.beat) == (token, beat) and now.mono - watch.last_at <= apart_s:
             watch.last_at = now.mono
         else:
-            pursuit.watch = Watch(token, beat, lease_s, now.mono)
+            pursuit.watch = LeaseWatch(token, beat, lease_s, now.mono)
 
     def _row_seen(self, row: OpenRun, now: Now) -> None:
         ctx = self._ctx

@@ -1,7 +1,7 @@
 """One node of the RabbitMQ benchmark, as a process: the real driver, core, bus and Redis ledger, but no runners.
 
 It is told what to do by JSON lines on stdin. What happens leaves as one datagram each, as the peer's worker does it:
-{"k": kind, "w": node, "t": CLOCK_MONOTONIC in ns, …}. A run that was granted is over at once.
+{"k": kind, "w": node, "t": CLOCK_MONOTONIC in ns, …}. A run that was granted ends when it is told to finish.
 
 usage: gossip_member.py '{"index": 0, "count": 3, "bus": URL, "ledger": URL, "cluster": NAME, "socket": PATH}'
 """
@@ -91,7 +91,6 @@ class Member:
                     await trio.sleep(0.01)
             self.node.set_jobs({JOB: self.job}, self.driver.now())
             self.driver.feed(self.node.start, None)
-            nursery.start_soon(self._finish)
             await self._commands()
             nursery.cancel_scope.cancel()
         self.bus.close()
@@ -114,6 +113,11 @@ class Member:
                 await trio.sleep(0.01)
         self.say("ready", pid=os.getpid())
 
+    async def do_elect(self, run: str) -> None:
+        """As the peer's election is asked for, and as the schedule does it: elected, then claimed."""
+        self.node.pursuits.begin(Action(JOB, run, fire_at=time.time(), digest="bench"), self.driver.now())
+        self.driver.pump()
+
     async def do_trigger(self, run: str) -> None:
         """As `coordctl run trigger` does it: recorded in the ledger, then elected, then claimed."""
         of = Registration(run, JOB, "bench", self.job.policy(), time.time(), scheduled=False)
@@ -131,6 +135,17 @@ class Member:
         """An election about nothing."""
         self.driver.feed(self.node.open_election, ident, "drill", None)
 
+    async def do_finish(self) -> None:
+        """Granted runs end, so that the next sweep finds nothing open."""
+        over, self._over = self._over, []
+        for launch in over:
+            key = (launch.run, launch.attempt, launch.token, launch.nonce)
+            self.node.ctx.ask("gate", *key)
+            self.node.ctx.ask("report", *key, "success", 0, "", "", False)
+            self.node.runner_ended(launch, "success", 0, "", "", 0.0, self.driver.now())
+        self.driver.pump()
+        self.say("finished", runs=len(over))
+
     async def do_counts(self) -> None:
         """What the bus has counted, and how far the logical clock is."""
         self.say("counts", **self.bus.statistics())
@@ -140,18 +155,6 @@ class Member:
     def _launch(self, launch: Launch) -> None:
         self.say("acted", id=launch.run)
         self._over.append(launch)
-
-    async def _finish(self) -> None:
-        """Granted runs end by and by, so that the next sweep finds nothing open."""
-        while True:
-            await trio.sleep(0.5)
-            over, self._over = self._over, []
-            for launch in over:
-                key = (launch.run, launch.attempt, launch.token, launch.nonce)
-                self.node.ctx.ask("gate", *key)
-                self.node.ctx.ask("report", *key, "success", 0, "", "", False)
-                self.node.runner_ended(launch, "success", 0, "", "", 0.0, self.driver.now())
-            self.driver.pump()
 
     def _decided(self, election: Election, now: Now) -> None:
         self._decided_by_node(election, now)

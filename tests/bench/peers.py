@@ -78,7 +78,7 @@ class Side:
         self.watcher = Watcher(root)
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def trigger(self) -> tuple[str, int]:
+    def trigger(self, how: str = "elect") -> tuple[str, int]:
         """One election: its id, and the instant right before (CLOCK_MONOTONIC, ns)."""
         raise NotImplementedError
 
@@ -86,10 +86,10 @@ class Side:
         """Many at once: which ids are theirs, and the instant right before."""
         raise NotImplementedError
 
-    def one(self) -> float | None:
+    def one(self, how: str = "elect") -> float | None:
         """The milliseconds from trigger to action of one election; None when nobody acted in time."""
         self.watcher.clear()
-        ident, began = self.trigger()
+        ident, began = self.trigger(how)
 
         def over(facts: list[Fact]) -> bool:
             mine = [fact["k"] for fact in facts if fact.get("id") in (ident, f"{ident}/0")]
@@ -117,7 +117,7 @@ class Side:
             return 0.0, 0
         return len(times) / ((max(times.values()) - began) / 1e9), len(times)
 
-    def rest(self, quiet_s: float = 0.5) -> None:
+    def rest(self, quiet_s: float = 0.7) -> None:
         """Until nothing has been said for a while: what a burst has left behind is over."""
         limit = time.monotonic() + LIMIT_S
         while self.watcher.read(quiet_s) and time.monotonic() < limit:
@@ -184,6 +184,12 @@ class Coordd(Side):
                 raise TimeoutError("coordd: nothing is granted")
         self.rest()
 
+    def rest(self, quiet_s: float = 0.7) -> None:
+        """And the runs that were granted have ended."""
+        for process in self.processes:
+            self.tell(process, "finish")
+        super().rest(quiet_s)
+
     def tell(self, process: subprocess.Popen[bytes], do: str, **fields: Any) -> None:
         """A command."""
         assert process.stdin is not None
@@ -195,10 +201,11 @@ class Coordd(Side):
         self._turn += 1
         return self.processes[self._turn % self.count]
 
-    def trigger(self) -> tuple[str, int]:
+    def trigger(self, how: str = "elect") -> tuple[str, int]:
+        """``elect``: an election about a run. ``trigger``: `run trigger`, which records the run first."""
         ident = f"bench#{uuid.uuid4().hex}"
         began = time.monotonic_ns()
-        self.tell(self._next(), "trigger", run=ident)
+        self.tell(self._next(), how, run=ident)
         return ident, began
 
     def burst(self, count: int) -> tuple[Callable[[str], bool], int]:
@@ -237,7 +244,7 @@ class Peer(Side):
             if time.monotonic() > limit:
                 raise TimeoutError("Celery: its workers do not see each other")
 
-    def trigger(self) -> tuple[str, int]:
+    def trigger(self, how: str = "elect") -> tuple[str, int]:
         ident = uuid.uuid4().hex
         began = time.monotonic_ns()
         self.app.control.election(ident, "bench", {"id": ident})

@@ -17,7 +17,7 @@ from ledger_calls import LEASE_S, FakeClock, Grant, Nodes
 from coordd.adapters.redis_ledger import Known, RedisLedger
 from coordd.adapters.redis_server import MEANING
 from coordd.adapters.sqlite_ledger import SqliteLedger
-from coordd.core.rows import Answer, Claim, OpenAnswer
+from coordd.core.rows import Answer, Claim, OpenAnswer, Policy, Registration
 from coordd.errors import ConfigError, RefusedError, UnavailableError
 
 RUN = "sales#1"
@@ -414,3 +414,27 @@ def test_eight_nodes_claim_and_one_is_granted(redis_url: str, connect: Callable[
     for thread in threads:
         thread.join(30)
     assert sorted(answers) == ["granted"] + ["held"] * 7
+
+
+def test_a_burst_in_one_script_says_what_one_by_one_says(redis_url: str, connect: Callable[..., Nodes]) -> None:
+    """Claims and registrations of a batch share a script, and each sees what those before it wrote."""
+    ledger = redis_of(connect(redis_url, cluster=f"burst-{uuid.uuid4().hex}"))
+    now = time.time()
+
+    def of(run: str, digest: str = "d") -> Registration:
+        return Registration(run, "sales", digest, Policy(overlap="forbid"), now, scheduled=False)
+
+    batch = [
+        ("register", (of("sales#1"),)), ("register", (of("sales#1"),)), ("register", (of("sales#1", "other"),)),
+        ("claim", (Claim(of("sales#1"), 0, "a", "n1", 60.0),)), ("claim", (Claim(of("sales#1"), 0, "b", "n2", 60.0),)),
+        ("claim", (Claim(of("sales#1"), 0, "a", "n1", 60.0),)), ("claim", (Claim(of("sales#2"), 0, "c", "n1", 60.0),)),
+        ("gate", ("sales#1", 0, 1, "nobody's")),
+    ]  # fmt: skip
+
+    answers = ledger.calls(batch)
+
+    assert [answer.word for answer in answers] == [
+        "ok", "exists", "conflict", "granted", "held", "granted", "finished", "stale",
+    ]  # fmt: skip
+    assert answers[3].token == answers[5].token > 0
+    assert [answer.word for answer in ledger.calls([*batch[:2] * 40])] == ["exists"] * 80

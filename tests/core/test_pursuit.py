@@ -124,6 +124,17 @@ def test_the_second_claims_one_stagger_later() -> None:
     assert len(claims(lone)) == 1
 
 
+def test_the_second_waits_for_the_whole_burst_that_the_first_has_to_claim() -> None:
+    lone = Lone(job(overlap="allow"), peers=("b.1",)).ready()
+    for number in range(20):
+        hears_an_elect(lone, f"sales#{number}", clock=0)
+    begun = lone.now.mono
+
+    turns = [pursuit.at - begun - lone.node.ctx.stagger_s for pursuit in lone.node.pursuits.pursuits.values()]
+
+    assert turns == pytest.approx([number * pursuing.CLAIM_COST_S for number in range(20)], abs=1e-9)
+
+
 def test_a_stagger_is_two_round_trips_of_the_ledger_as_measured() -> None:
     lone = Lone(job()).ready()
     assert lone.node.ctx.stagger_s == STAGGER_MIN_S
