@@ -101,6 +101,10 @@ class Side:
 
     def many(self, count: int, limit_s: float) -> tuple[float, int]:
         """A burst: actions a second until the last one, and how many there were."""
+        return self._burst(count, limit_s)[:2]
+
+    def _burst(self, count: int, limit_s: float) -> tuple[float, int, int]:
+        """Actions a second, how many, and the instant right before (ns)."""
         self.watcher.clear()
         mine, began = self.burst(count)
 
@@ -114,8 +118,8 @@ class Side:
         self.watcher.until(lambda facts: len(facts) >= count and len(acted(facts)) >= count, limit_s)
         times = acted(self.watcher.facts)
         if not times:
-            return 0.0, 0
-        return len(times) / ((max(times.values()) - began) / 1e9), len(times)
+            return 0.0, 0, began
+        return len(times) / ((max(times.values()) - began) / 1e9), len(times), began
 
     def rest(self, quiet_s: float = 0.7) -> None:
         """Until nothing has been said for a while: what a burst has left behind is over."""
@@ -183,6 +187,17 @@ class Coordd(Side):
             if time.monotonic() > limit:
                 raise TimeoutError("coordd: nothing is granted")
         self.rest()
+
+    def decided(self, count: int, limit_s: float) -> tuple[float, float, int]:
+        """A burst: elections a second until the last node has decided the last one; grants a second, and how many."""
+        granted, acted, began = self._burst(count, limit_s)
+
+        def all_decided(facts: list[Fact]) -> bool:
+            return len(facts) >= count and sum(fact["k"] == "decided" for fact in facts) >= count * self.count
+
+        self.watcher.until(all_decided, 3.0)
+        last = max((fact["t"] for fact in self.watcher.facts if fact["k"] == "decided"), default=began)
+        return count / max((last - began) / 1e9, 1e-9), granted, acted
 
     def rest(self, quiet_s: float = 0.7) -> None:
         """And the runs that were granted have ended."""
