@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import anyio
 import trio
 import trio.testing
 
@@ -58,4 +59,4 @@ async def until(true: Callable[[], object]) -> None:
 
 
 def run(main: Callable[[], Any]) -> None:
-    trio.run(main)
+    anyio.run(main, backend="trio")
