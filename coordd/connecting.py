@@ -15,6 +15,7 @@ from coordd.adapters.resp import without_password
 from coordd.adapters.sqlite_ledger import SqliteLedger
 from coordd.adapters.unix_bus import UnixBus
 from coordd.config import ClusterConfig
+from coordd.core.addresses import ENCRYPTED
 from coordd.core.job import Job
 from coordd.errors import UnavailableError
 from coordd.ports import Bus, Ledger
@@ -56,14 +57,15 @@ class Connections:
 
         Raises ConfigError, and then nothing was changed.
         """
-        tls = self._tls(cluster) if self.cluster.bus_scheme in ("amqps", "rediss") else None
-        keys = keyring.load(cluster.keyring, os.environ) if isinstance(self.bus, SealedBus) else None
         start = self._at_start  # a reload moves neither bus nor ledger
-        self.cluster = msgspec.structs.replace(
+        cluster = msgspec.structs.replace(
             cluster, name=start.name, bus=start.bus, ledger=start.ledger, ledger_timeout=start.ledger_timeout,
             unsigned=start.unsigned,
         )  # fmt: skip
-        if tls is not None:
+        tls = self._tls(cluster)
+        keys = keyring.load(cluster.keyring, os.environ) if isinstance(self.bus, SealedBus) else None
+        self.cluster = cluster
+        if self._bus is not None and cluster.bus_scheme in ENCRYPTED:
             self._bus.tls = tls
         if keys is not None and isinstance(self.bus, SealedBus):
             self.bus.use(keys)
@@ -72,10 +74,10 @@ class Connections:
 
     def _make_bus(self) -> Bus:
         cluster = self.cluster
+        tls = self._tls(cluster)
         if cluster.is_embedded:
             return UnixBus(cluster.bus, self._full_hostname, check_interval_s=cluster.heartbeat_interval)
         urls, common = list(cluster.bus_urls), {"cluster": cluster.name, "password": self._bus_password}
-        tls = self._tls(cluster) if cluster.bus_scheme in ("amqps", "rediss") else None
         if cluster.bus_scheme in ("amqp", "amqps"):
             from coordd.adapters.amqp_bus import AmqpBus
 
@@ -94,6 +96,10 @@ class Connections:
         return secrets.password(self.cluster.bus_password_file, BUS_PASSWORD)
 
     def _tls(self, cluster: ClusterConfig) -> Any:
+        """What a TLS connection of the bus needs, or None. The ledger reads the same files by itself, at each
+        connection; they are looked at here so that bad ones stop a start or a reload."""
+        if cluster.bus_scheme not in ENCRYPTED and cluster.ledger_scheme not in ENCRYPTED:
+            return None
         return secrets.tls_context(cluster.tls_ca, cluster.tls_cert, cluster.tls_key, verify=cluster.verifies_tls)
 
     # ---- the ledger

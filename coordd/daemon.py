@@ -404,8 +404,8 @@ class Daemon:
         try:
             ledger = self.connections.open_ledger()
             try:
-                wrong: list[str] = getattr(ledger, "integrity", list)()
                 weaker: list[str] = ledger.status().get("weaker", [])
+                wrong = [line for line in getattr(ledger, "integrity", list)() if line not in weaker]
             finally:
                 ledger.close()
             checks.append(_check("ledger", not wrong, "; ".join(wrong) or "intact", "restore it from a backup"))

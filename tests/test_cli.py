@@ -195,7 +195,6 @@ def test_a_command_line_that_makes_no_sense_exits_2(
     [
         ["check", "list"], ["deadletter", "list"],
         ["deadletter", "show", "1"], ["deadletter", "replay", "1"], ["deadletter", "discard", "1"],
-        ["ledger", "export"], ["ledger", "import", "file"], ["ledger", "accept-epoch"],
     ],
 )  # fmt: skip
 def test_what_is_not_built_yet_says_so(ctl: Callable[..., Result], args: list[str]) -> None:

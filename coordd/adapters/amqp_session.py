@@ -22,6 +22,7 @@ from yarl import URL
 
 from coordd.adapters.amqp_frames import Publishing, Tap, Tapped, own_end
 from coordd.adapters.brokered_bus import Ears, Outgoing
+from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.core.envelope import SEALED_BYTES_MAX
 from coordd.errors import CoorddError, UnavailableError
 
@@ -367,10 +368,9 @@ def sentence(where: Where, names: Names, closed: tuple[int, str] | None, exc: Ex
     """
     shown = where.shown
     code, text = closed or (0, "")
-    if isinstance(exc, ssl.SSLCertVerificationError):
-        return f"{shown}: its certificate is not accepted ({exc.verify_message}): set [cluster] tls_ca"
-    if isinstance(exc, ssl.SSLError):
-        return f"{shown} does not speak TLS as expected ({exc.reason or exc}): is this its TLS port?"
+    tls = tls_error(exc)
+    if tls is not None:
+        return tls_sentence(shown, tls, "bus")
     if (code == 403 and "login" in text.lower()) or isinstance(exc, ProbableAuthenticationError):
         return f"{shown} refused the user {where.user!r}: check the user in [cluster] bus, and bus_password_file"
     if code == 403:

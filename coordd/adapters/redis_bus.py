@@ -29,6 +29,7 @@ from redis.exceptions import (
 )
 
 from coordd.adapters.brokered_bus import BrokeredBus, Ears, Outgoing, Session
+from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.core.addresses import UNVERIFIED
 from coordd.core.envelope import SEALED_BYTES_MAX
 from coordd.core.values import redact_url
@@ -318,11 +319,9 @@ def _client_name(full_hostname: str) -> str:
 def sentence(where: Where, exc: BaseException) -> str:
     """What went wrong, and what to do, for people."""
     shown, text = where.shown, str(exc)
-    cause = exc.__cause__ or exc.__context__ or exc
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"{shown}: its certificate is not accepted ({cause.verify_message}): set [cluster] tls_ca"
-    if isinstance(cause, ssl.SSLError):
-        return f"{shown} does not speak TLS as expected ({cause.reason or cause}): is this its TLS port?"
+    tls = tls_error(exc)
+    if tls is not None:
+        return tls_sentence(shown, tls, "bus")
     if isinstance(exc, (AuthenticationError, AuthenticationWrongNumberOfArgsError)) or "NOAUTH" in text:
         return f"{shown} refused the password ({text}): check [cluster] bus and bus_password_file"
     if isinstance(exc, NoPermissionError) or "NOPERM" in text:

@@ -199,14 +199,19 @@ class RedisLedger:
                 if row is not None:
                     yield row
 
-    def read(self, commands: "Sequence[Sequence[str | bytes | int]]", *, refused: bool = False) -> "list[Any]":
-        """Plain commands in one round trip. With ``refused`` an error reply is a Problem among the replies."""
+    def read(
+        self, commands: "Sequence[Sequence[str | bytes | int]]", *, refused: bool = False, limit_s: float = 0.0
+    ) -> "list[Any]":
+        """Plain commands in one round trip. With ``refused`` an error reply is a Problem among the replies.
+
+        ``limit_s``: how long they may take, where that is more than usual.
+        """
 
         def exchange(deadline: float) -> "list[Any]":
             return (self._server.ask if refused else self._server.exchange)(commands, deadline)
 
         try:
-            return self._turned(exchange)
+            return self._turned(exchange, limit_s)
         except UnicodeEncodeError as exc:
             raise LocalProtocolError(f"ledger: a name that no key can hold: {exc}") from exc
 
@@ -257,8 +262,8 @@ class RedisLedger:
                 return
         raise connect_failed(self.url, "no replica has confirmed the start of a job that must not run twice")
 
-    def _turned(self, action: "Callable[[float], list[Any]]") -> "list[Any]":
-        deadline = self._server.deadline()
+    def _turned(self, action: "Callable[[float], list[Any]]", limit_s: float = 0.0) -> "list[Any]":
+        deadline = self._server.deadline(limit_s)
         if not self._turn.acquire(timeout=self.timeout_s):
             raise connect_failed(self.url, f"no turn within {self.timeout_s:g} s")
         try:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # Rows in one command of an import.
 PUT_MAX = 100
 
+# One transaction takes all of an import: 20,000 runs are some seconds, in which Redis serves nobody else.
+IMPORT_S = 60.0
+
 _META = ("schema", "epoch", "open_at", "mark", "short")
 
 
@@ -128,13 +131,14 @@ def import_rows(ledger: RedisLedger, rows: Iterable[dict[str, Any]], *, replace:
     drops += [b"jobs", b"open", b"ended"]
     drops += [f"list:{state}:".encode() + job for state in ("", *STATES) for job in (b"", *old_jobs)]
     writes = [ledger.script("put", texts[i : i + PUT_MAX]) for i in range(0, len(texts), PUT_MAX)]
-    done = ledger.read([
+    commands = [
         ledger.bring("put"),
         ("MULTI",),
         *[("DEL", *[prefix + name for name in drops[i : i + 1000]]) for i in range(0, len(drops), 1000)],
         *writes,
         ("EXEC",),
-    ])[-1]  # fmt: skip
+    ]  # fmt: skip
+    done = ledger.read(commands, limit_s=IMPORT_S)[-1]
     failed = [reply.text for reply in done or () if isinstance(reply, Problem)]
     if done is None or failed:
         raise UnavailableError(f"ledger {ledger.url}: the import was not finished, import again: {failed[:1]}")

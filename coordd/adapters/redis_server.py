@@ -54,9 +54,9 @@ class Server:
         self._connection: Connection | None = None
         self._moved: tuple[str, int] | None = None
 
-    def deadline(self) -> float:
-        """By when a call that begins now must be answered."""
-        return time.monotonic() + self.timeout_s
+    def deadline(self, limit_s: float = 0.0) -> float:
+        """By when a call that begins now must be answered: ``timeout_s``, or a longer limit of its own."""
+        return time.monotonic() + max(self.timeout_s, limit_s)
 
     def exchange(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
         """Replies to commands, NOSCRIPT among them.

@@ -114,7 +114,7 @@ class Tls:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if self.cert:
-                context.load_cert_chain(self.cert, self.key or None)
+                context.load_cert_chain(self.cert, self.key or None, password="")  # never asked for on a terminal
         except (OSError, ValueError) as exc:
             raise UnavailableError(f"the TLS files cannot be used: {exc}") from exc
         plain = socket.create_connection((host, port), timeout=_left(deadline))
@@ -122,6 +122,11 @@ class Tls:
             plain.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
             plain.settimeout(_left(deadline))
             return context.wrap_socket(plain, server_hostname=host)
+        except ssl.SSLError as exc:
+            from coordd.adapters.tls_errors import tls_sentence
+
+            plain.close()
+            raise UnavailableError(tls_sentence(f"Redis at {host}:{port}", exc, "ledger")) from exc
         except BaseException:
             plain.close()
             raise

@@ -12,7 +12,7 @@ from coordd.cli.phrases import duration, plain, safe, some
 
 _COLOURS = {
     "ready": "32", "connected": "32", "starting": "33", "mingling": "33", "draining": "33", "stopping": "2",
-    "disconnected": "31", "unavailable": "1;31",
+    "disconnected": "31", "unavailable": "1;31", "recovering": "33",
     "task-started": "36", "task-succeeded": "32", "task-failed": "1;31", "task-retried": "33", "task-rejected": "33",
     "task-revoked": "35", "worker-offline": "33", "worker-online": "32",
 }  # fmt: skip
@@ -47,15 +47,16 @@ def status_text(status: dict[str, Any]) -> str:
     members, runs, jobs = status["members"], status["runs"], status.get("jobs", {})
     away = [some(members[word], f"{word} node") for word in ("suspect", "lost") if members.get(word)]
     lines = [
-        ("cluster", " · ".join([plain(status["cluster"]), f"{some(members['alive'], 'node')} alive", *away])),
+        ("cluster", " · ".join([plain(status["cluster"]), f"{some(members['alive'], 'node')} alive", *away,
+                                *(["isolated: this node hears nobody"] if status.get("isolated") else [])])),
         ("runs", f"{runs['active']} active" + (f" ({plain(runs['jobs'])})" if runs.get("jobs") else "")
          + f" · {runs.get('processed', 0)} processed since start"),
         ("jobs", f"{jobs.get('enabled', 0)} enabled"
          + (f" · {len(jobs['disabled'])} disabled: {plain(jobs['disabled'])} (coordctl job list)"
             if jobs.get("disabled") else "")),
-        ("bus", f"{coloured(status['bus']['state'])} · {plain(status['bus']['url'])}"),
-        ("ledger", f"{coloured(status['ledger']['state'])} · {plain(status['ledger']['url'])}"
-         + (f" · {plain(status['ledger']['error'])}" if status["ledger"].get("error") else "")),
+        ("bus", _connection(status["bus"])),
+        ("ledger", _connection(status["ledger"])),
+        ("backlog", _backlog(status.get("backlog") or {})),
         ("breakers", f"open: {plain(status['breakers_open'])}" if status.get("breakers_open") else "closed"),
         ("impaired", plain(status.get("impaired"))),
         ("daemon", f"version {plain(status['version'])} · pid {status['pid']} · up {duration(status['uptime_s'])}"),
@@ -63,6 +64,30 @@ def status_text(status: dict[str, Any]) -> str:
     ]  # fmt: skip
     head = f"{coloured(status['state'], '●')} {plain(status['node'])} is {coloured(status['state'])}"
     return "\n".join([head, *[f"  {name:<9} {text}" for name, text in lines if text]])
+
+
+def _connection(about: dict[str, Any]) -> str:
+    """The bus or the ledger: state, address, and what is wrong."""
+    parts = [coloured(about["state"]), plain(about["url"])]
+    if about.get("recovering_s"):
+        parts.append(f"nothing new is launched for {duration(about['recovering_s'])}")
+    if about.get("error"):
+        parts.append(plain(about["error"]))
+    return " · ".join(parts)
+
+
+def _backlog(about: dict[str, Any]) -> str:
+    """What waits for the bus; nothing when nothing does."""
+    parts = []
+    if about.get("waiting"):
+        where = "" if about.get("kept") == "disk" else " in memory"
+        oldest = duration(about.get("oldest_s"))
+        parts.append(f"{some(about['waiting'], 'message')} waiting{where}, the oldest for {oldest}")
+    if about.get("given_up"):
+        parts.append(f"{about['given_up']} given up")
+    if about.get("error"):
+        parts.append(plain(about["error"]))
+    return " · ".join(parts)
 
 
 def event_text(event: dict[str, Any], *, colour: bool = True) -> str:

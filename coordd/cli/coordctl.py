@@ -14,7 +14,8 @@ from coordd import __version__
 from coordd.cli import options
 from coordd.cli.client import is_subscription, not_running
 from coordd.cli.jobs import complete_jobs, complete_runs, election, job, node
-from coordd.cli.options import EXIT_FAILED, EXIT_UNAVAILABLE, TABLE, Failed, Group, asked, say
+from coordd.cli.ledger import ledger
+from coordd.cli.options import EXIT_FAILED, TABLE, Failed, Group, asked, say
 from coordd.cli.runs import run
 from coordd.errors import UnavailableError
 
@@ -44,7 +45,7 @@ def program() -> None:
     """
 
 
-for group in (node, job, run, election):
+for group in (node, job, run, election, ledger):
     program.add_command(group)
 
 
@@ -177,30 +178,6 @@ def watch(interval: float) -> None:
         once(asked().client)
 
 
-# ---- the ledger
-
-
-@program.group("ledger")
-def ledger() -> None:
-    """The one authority over launches."""
-
-
-@ledger.command("status")
-@click.pass_context
-def ledger_status(context: click.Context) -> None:
-    """Where the ledger is, and what it holds."""
-    answer = asked().call("ledger.status")
-
-    def draw(said: Any) -> None:
-        from coordd.cli import tables
-
-        tables.draw_facts(said, "ledger")
-
-    asked().show(answer, draw)
-    if answer.get("state") not in (None, "connected"):
-        context.exit(EXIT_UNAVAILABLE)
-
-
 # ---- breakers
 
 
@@ -254,7 +231,6 @@ for _name, _verbs, _title in (
     _group = Group(_name, help=f"{_title} Not available in this version.")
     _not_available(_group, _verbs, _title)
     program.add_command(_group)
-_not_available(ledger, ("export", "import", "accept-epoch"), "For people who restore a ledger.")
 
 
 def main() -> NoReturn:

@@ -138,10 +138,15 @@ def _statements(row: Mapping[str, Any], _now: float) -> str:
     return "; ".join(f"{plain(name)} {plain(said)}" for name, said in (row.get("statements") or {}).items())
 
 
+def _says(row: Mapping[str, Any], _now: float) -> Text:
+    said = stated(str(row.get("says") or ""))
+    return said.append(", isolated: hears nobody", style="bold red") if row.get("isolated") else said
+
+
 NODES = (
     Column("NODE", text("hostname"), whole=True),
     Column("STATE", state(), whole=True),
-    Column("SAYS", state("says")),
+    Column("SAYS", _says),
     Column("LAST SEEN", _last_seen, right=True),
     Column("RUNS", text("active"), right=True),
     Column("PID", text("pid"), right=True),
@@ -267,6 +272,38 @@ def draw_run(run: Mapping[str, Any]) -> None:
     if run.get("attempts"):
         inside += [Text(), table(ATTEMPTS, run["attempts"], now=now)]
     show(panel(title, *inside))
+
+
+def draw_ledger(about: Mapping[str, Any]) -> None:
+    """The ledger: where it is, how its server is, what it holds."""
+    kept = about.get("persistence") or {}
+    disk = [word for key, word in (("aof", "append-only file"), ("rdb", "snapshots")) if kept.get(key)]
+    memory = size(about.get("used_memory_bytes"))
+    if about.get("maxmemory_bytes"):
+        memory += f" of {size(about['maxmemory_bytes'])}"
+    left_s = about.get("recovering_s")
+    pairs: tuple[tuple[str, str | Text], ...] = (
+        ("url", plain(about.get("url"))),
+        ("state", stated(str(about.get("state")))),
+        ("error", plain(about.get("error"))),
+        ("recovering", f"for {duration(left_s)}: nothing new is launched" if left_s else ""),
+        ("cluster", plain(about.get("cluster"))),
+        ("epoch", plain(about.get("epoch"))),
+        ("since", moment(about.get("since"), time.time())),
+        ("schema", plain(about.get("schema"))),
+        ("file", size(about.get("size_bytes"))),
+        ("server", plain(about.get("version"))),
+        ("role", plain(about.get("role"))),
+        ("replicas", plain(about.get("replicas"))),
+        ("eviction", plain(about.get("maxmemory_policy"))),
+        ("persistence", plain(disk) or ("none" if kept else "")),
+        ("memory", memory),
+        ("answers in", f"{about['ping_ms']} ms" if about.get("ping_ms") is not None else ""),
+        ("jobs", plain(about.get("jobs"))),
+        ("runs", plain(about.get("runs"))),
+    )
+    weaker = [Text(f"weaker than advised: {plain(sentence)}", style="yellow") for sentence in about.get("weaker") or ()]
+    show(panel(Text("ledger", style="bold"), facts(pairs), *weaker))
 
 
 def draw_facts(about: Mapping[str, Any], title: str) -> None:

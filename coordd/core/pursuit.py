@@ -248,7 +248,9 @@ class Pursuits:
             pursuit.why = "the job's definition here differs from the one it was registered with"
             self._wait(pursuit, now, BACKOFF_MAX_S)
         elif word == rows.RECOVERING:
-            self._again(pursuit, max(answer.left_s, BACKOFF_MIN_S), "the ledger is recovering", now)
+            # Not to its end in one go: a person may end it sooner.
+            in_s = min(max(answer.left_s, BACKOFF_MIN_S), BACKOFF_MAX_S)
+            self._again(pursuit, in_s, "the ledger is recovering", now)
         elif word == rows.UNAVAILABLE:
             pursuit.watch = None  # a watch counts only through answers
             self._again(pursuit, pursuit.backoff_s, "the ledger does not answer", now)

@@ -16,15 +16,17 @@ from coordd.core.breaker import Breaker
 from coordd.core.events import Action, event_type
 from coordd.core.job import Job, iso, job_of, triggered_run
 from coordd.core.pursuit import Pursuits
-from coordd.core.rows import OK, STATES, UNAVAILABLE, Answer, Registration, Row
+from coordd.core.rows import OK, STATES, Registration, Row
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
-from coordd.services import views, why
+from coordd.services import checkup, views, why
 from coordd.services.control import ADMIN, OPERATOR, VIEWER, Caller, Method
 from coordd.services.driver import Driver, flat
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.ledger_methods import LedgerMethods
 from coordd.services.logfiles import find_log, read_from, read_tail
 from coordd.services.rpc import INVALID_PARAMS, RpcError, take
+from coordd.services.why import CALM, Surroundings
 
 # Ids that people give to their runs.
 ID = re.compile(r"[A-Za-z0-9._:+-]{1,128}")
@@ -43,13 +45,12 @@ FOLLOW_S = 0.25
 
 # Named in the contract, and not built yet: they say so.
 UNAVAILABLE_METHODS = frozenset((
-    "check.list", "deadletter.list", "deadletter.show", "deadletter.replay",
-    "deadletter.discard", "ledger.export", "ledger.import", "ledger.accept-epoch", "ledger.accept_epoch", "publish",
+    "check.list", "deadletter.list", "deadletter.show", "deadletter.replay", "deadletter.discard", "publish",
     "keys.new", "keys.rotate", "exec",
 ))  # fmt: skip
 
 
-class Methods:
+class Methods(LedgerMethods):
     """Everything that can be asked on the control socket."""
 
     def __init__(
@@ -65,9 +66,7 @@ class Methods:
         argv: Callable[[Job, dict[str, str]], list[str]],
         doctor: Callable[[], list[dict[str, str]]],
     ) -> None:
-        self._driver = driver
-        self._ledger = ledger
-        self._ledger_url = ledger_url
+        super().__init__(driver, ledger, ledger_url)
         self._started_at = started_at
         self._log_dir = log_dir
         self._job_problems = job_problems
@@ -101,10 +100,10 @@ class Methods:
             "election.open": Method(self.election_open, OPERATOR),
             "breaker.list": Method(self.breaker_list),
             "breaker.reset": Method(self.breaker_reset, OPERATOR),
-            "ledger.status": Method(self.ledger_status),
             "events.subscribe": Method(self.events_subscribe),
             "doctor": Method(self.doctor),
             "reload": Method(self.reload, ADMIN),
+            **super().table(),
         }
 
     # ---- this node
@@ -143,6 +142,7 @@ class Methods:
             },
             "backlog": driver.outbox.statistics() if driver.outbox is not None else None,
             "members": ctx.membership.count(),
+            "isolated": views.is_isolated(ctx),
             "runs": {
                 "active": len(node.pursuits.running),
                 "pursued": len(node.pursuits.pursuits),
@@ -183,7 +183,8 @@ class Methods:
         return result
 
     async def doctor(self, params: dict[str, Any], caller: Caller) -> list[dict[str, str]]:
-        return await trio.to_thread.run_sync(self._doctor)
+        checks = await trio.to_thread.run_sync(self._doctor)
+        return checks + await checkup.cluster_checks(self._driver, self._ledger, self._ledger_url)
 
     def _breakers(self) -> tuple[Breaker, ...]:
         return (self._driver.bus_breaker, self._ledger.breaker)
@@ -399,17 +400,6 @@ class Methods:
             if quiet_s % ALIVE_S < FOLLOW_S:
                 yield {"alive": True}
 
-    async def _change(self, op: str, *args: Any) -> Answer:
-        """A change of the ledger that a person wants; it is told how it went."""
-        answer = await self._ledger.query(lambda ledger: ledger.call(op, *args))
-        assert isinstance(answer, Answer)
-        if answer.word == UNAVAILABLE:
-            raise UnavailableError("the ledger does not answer")
-        return answer
-
-    def _audit(self, caller: Caller, what: str, subject: str) -> None:
-        self._driver.journal_control(what, subject, caller.uid, caller.name)
-
     # ---- explanations
 
     async def why(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -418,7 +408,7 @@ class Methods:
             return {"id": subject, "why": await self._why_job(subject)}
         return {"id": subject, "why": await self._why_run(subject)}
 
-    async def _why_run(self, run: str) -> str:
+    async def _why_run(self, run: str, around: Surroundings | None = None) -> str:
         node = self._driver.node
         pursuit = node.pursuits.pursuits.get(run)
         attempt = pursuit.attempt if pursuit else 0
@@ -427,8 +417,17 @@ class Methods:
             row = await self._ledger.query(lambda ledger: ledger.run(run))
             attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         except UnavailableError as exc:
-            return why.why_run(run, None, [], pursuit, election, str(exc))
-        return why.why_run(run, row, attempts, pursuit, election, "", self._ledger.recovering_s)
+            return why.why_run(run, None, [], pursuit, election, self._around(str(exc)))
+        return why.why_run(run, row, attempts, pursuit, election, around or self._around())
+
+    def _around(self, error: str = "") -> Surroundings:
+        """``error``: what the question itself met. A ledger that only writes do not reach still answers it."""
+        bus, breaker = self._driver.bus, self._ledger.breaker
+        return Surroundings(
+            ledger_error=error or self._ledger.error, recovering_s=self._ledger.recovering_s,
+            breaker_open=breaker.is_open, retry_in_s=breaker.retry_in_s(boottime()),
+            bus_down=bus.state == "disconnected", bus_error=bus.error,
+        )  # fmt: skip
 
     async def _why_job(self, name: str) -> str:
         node = self._driver.node
@@ -438,18 +437,14 @@ class Methods:
             rows = await self._ledger.query(lambda ledger: ledger.runs(job=name, limit=1))
         except UnavailableError as exc:
             error = str(exc)
-        last_word = await self._why_run(rows[0].run) if rows else ""
+        last_word = await self._why_run(rows[0].run, CALM) if rows else ""  # what is around is said once
         suspended = (await self._suspended()).get(name, False)
         fires = views.next_fires(job, self._driver.now().wall, 1) if job else []
         problems = self._job_problems().get(name, [])
         return why.why_job(
             name, job, problems[0] if problems else "", suspended, fires[0] if fires else None,
-            rows[0] if rows else None, last_word, node.ctx, error, self._ledger.recovering_s,
+            rows[0] if rows else None, last_word, node.ctx, self._around(error),
         )  # fmt: skip
-
-    async def ledger_status(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        status = await self._ledger.query(lambda ledger: ledger.status())
-        return {"url": self._ledger_url, "state": self._ledger.state, **status}
 
     # ---- elections and events
 

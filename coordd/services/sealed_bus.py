@@ -27,6 +27,7 @@ class SealedBus:
 
     def use(self, keyring: Keyring) -> None:
         """Take over a keyring, from the next message on."""
+        self.keyring = keyring
         self._envelopes = Envelopes(keyring, self._cluster, self._inbox)
 
     @property

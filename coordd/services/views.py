@@ -9,6 +9,7 @@ from coordd.core.breaker import Breaker
 from coordd.core.context import Context
 from coordd.core.election import Election
 from coordd.core.job import Command, Job, iso
+from coordd.core.membership import ALIVE, LOST, SUSPECT
 from coordd.core.rows import AttemptRow, Row
 from coordd.core.schedule import next_fire
 
@@ -61,19 +62,28 @@ def attempt_view(row: AttemptRow) -> dict[str, Any]:
     }
 
 
+def is_isolated(ctx: Context) -> bool:
+    """There are others, and this node hears none of them. Who has always been alone misses nobody."""
+    others = ctx.membership.members.values()
+    return ctx.membership.isolated and any(member.state in (ALIVE, SUSPECT) for member in others)
+
+
 def nodes_view(ctx: Context, active: int, now: float) -> list[dict[str, Any]]:
-    """Every node that this one knows of, itself included."""
+    """Every node that this one knows of, itself included. Who hears nobody takes all others for lost."""
+    isolated = is_isolated(ctx)
     nodes = [
         {
             "hostname": ctx.hostname, "pid": ctx.pid, "incarnation": ctx.incarnation, "state": "alive",
             "clock": ctx.clock.value, "last_seen_s": 0.0, "active": active,
             "freq": ctx.settings.heartbeat_interval_s, "jobs_digest": ctx.jobs_digest, "self": True,
             "says": ctx.state, "tags": list(ctx.settings.tags), "version": ctx.settings.version,
+            "isolated": isolated,
         }
     ]  # fmt: skip
     nodes += [
         {
-            "hostname": m.hostname, "pid": m.pid, "incarnation": m.incarnation, "state": m.state, "clock": m.clock,
+            "hostname": m.hostname, "pid": m.pid, "incarnation": m.incarnation,
+            "state": LOST if isolated and m.state in (ALIVE, SUSPECT) else m.state, "clock": m.clock,
             "last_seen_s": round(now - m.heard_at, 2), "active": m.active, "freq": m.freq,
             "jobs_digest": m.jobs_digest, "self": False, "says": m.says, "tags": list(m.tags), "version": m.sw_ver,
         }

@@ -2,11 +2,50 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from coordd.core.context import Context
 from coordd.core.election import Election
 from coordd.core.job import Job, iso
 from coordd.core.pursuit import Pursuit
 from coordd.core.rows import AttemptRow, Policy, Row
+
+# A run in one of these states is still to be launched, so what keeps nodes from launching is of interest.
+_TO_COME = ("pending", "retry", "received")
+
+
+class Surroundings(NamedTuple):
+    """What may keep a node from launching anything. ``*_error``: why it does not answer, or ""."""
+
+    ledger_error: str = ""
+    recovering_s: float = 0.0  # for so long the ledger grants nothing
+    breaker_open: bool = False  # the ledger's: it is not even asked
+    retry_in_s: float = 0.0
+    bus_down: bool = False
+    bus_error: str = ""
+
+    def sentences(self) -> list[str]:
+        """One for each trouble, the worst first."""
+        said = []
+        if self.ledger_error:
+            said.append(f"Nothing new starts: the ledger does not answer ({self.ledger_error}).")
+        if self.breaker_open:
+            said.append(
+                "The ledger's breaker is open, for it has failed again and again: "
+                + (f"it is tried again in {self.retry_in_s:.1f} s." if self.retry_in_s else "it is being tried again.")
+            )
+        if self.recovering_s:
+            said.append(recovering(self.recovering_s))
+        if self.bus_down:
+            reason = f" ({self.bus_error})" if self.bus_error else ""
+            said.append(
+                f"The bus is down{reason}: nobody is asked who goes first, a hash of the run's id says it. That keeps "
+                "no run from starting."
+            )
+        return said
+
+
+CALM = Surroundings()
 
 
 def why_run(
@@ -15,25 +54,24 @@ def why_run(
     attempts: list[AttemptRow],
     pursuit: Pursuit | None,
     election: Election | None,
-    ledger_error: str,
-    recovering_s: float = 0.0,
+    around: Surroundings = CALM,
 ) -> str:
     """What became of a run, and why."""
-    if ledger_error:
-        return (
-            f"Nobody can launch {run} now: the ledger does not answer ({ledger_error}). Nothing new starts without it."
-        )
-    if row is None and recovering_s:
-        return f"{run} is not in the ledger now. {recovering(recovering_s)}"
+    troubles = "".join(f" {sentence}" for sentence in around.sentences())
+    if row is None and around.ledger_error:
+        return f"Nobody can launch {run} now.{troubles}"
+    if row is None and around.recovering_s:
+        return f"{run} is not in the ledger now.{troubles}"
     if row is None:
         if pursuit is not None:
-            return f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
+            text = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
+            return text + troubles
         return (
             f"The ledger knows no run {run!r}: it was never due, never triggered, or it is older than the history kept."
         )
     before = _before(attempts, row)
-    if recovering_s and row.state in ("pending", "retry", "received"):
-        before = f" {recovering(recovering_s)}{before}"
+    if row.state in _TO_COME:
+        before = troubles + before
     said = {
         "pending": lambda: _pending(row, pursuit, election),
         "retry": lambda: _retry(row, pursuit),
@@ -64,19 +102,14 @@ def why_job(
     last: Row | None,
     last_word: str,
     ctx: Context,
-    ledger_error: str,
-    recovering_s: float = 0.0,
+    around: Surroundings = CALM,
 ) -> str:
     """What stands between a job and its next run."""
     if job is None:
         if problem:
             return f"{name} does not run on this node: its file is wrong. {problem}"
         return f"This node has no job {name!r}: there is no such file in its jobs directory."
-    parts = []
-    if ledger_error:
-        parts.append(f"Nothing new starts: the ledger does not answer ({ledger_error}).")
-    if recovering_s:
-        parts.append(recovering(recovering_s))
+    parts = around.sentences()
     if suspended:
         parts.append(f"{name} is suspended; `coordctl job resume {name}` lets it run again.")
     blocked = ctx.impaired or ctx.launch_problems.get(name, "")
@@ -88,7 +121,7 @@ def why_job(
         parts.append(f"This node takes no runs: it is {ctx.state}.")
     if last is not None:
         parts.append(f"Last: {last_word}")
-    elif not ledger_error:
+    elif not around.ledger_error:
         parts.append(f"{name} has never run.")
     if next_at is not None:
         parts.append(f"Next: {iso(next_at)}.")

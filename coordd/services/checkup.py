@@ -1,0 +1,173 @@
+"""`doctor`, the part that only a running node can tell: its keys and connections, its peers, and what has failed."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from coordd.core import addresses
+from coordd.core.breaker import Breaker
+from coordd.core.context import Context
+from coordd.core.envelope import ACCEPT, REFUSALS, Keyring
+from coordd.core.membership import ALIVE, SUSPECT
+from coordd.core.rows import OpenAnswer
+from coordd.core.windows import CLOCK_SKEW_MAX_S
+from coordd.errors import UnavailableError
+from coordd.ports import Bus, Ledger
+from coordd.services.driver import Driver
+from coordd.services.ledger import LedgerService, boottime
+from coordd.services.sealed_bus import SealedBus
+from coordd.services.views import is_isolated
+
+Check = dict[str, str]
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+# A clock that is further off than this is not kept by anybody; what it spoils is judged by CLOCK_SKEW_MAX_S.
+SKEW_WARN_S = 2.0
+
+# Keys have no end of their own: after this long one should be changed.
+KEY_OLD_DAYS = 365
+
+# More names than this in one sentence help nobody.
+NAMES_MAX = 5
+
+
+async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str) -> list[Check]:
+    """What is to be said of a node among others."""
+    checks: list[Check] = []
+    if not driver.bus.url.startswith("unix:"):
+        checks += [*signing_checks(driver.bus, time.time()), *tls_checks(driver.bus.url, ledger_url)]
+    if not ledger_url.startswith("sqlite:"):  # a file is judged by our own clock
+        checks.append(await _skew_check(ledger))
+    checks += node_checks(driver.node.ctx)
+    checks += breaker_checks((driver.bus_breaker, ledger.breaker), boottime())
+    if driver.outbox is not None:
+        checks.append(backlog_check(driver.outbox.statistics()))
+    return checks
+
+
+def check(name: str, state: str, text: str, advice: str = "") -> Check:
+    """One line of `doctor`."""
+    return {"check": name, "state": state, "text": text, "advice": advice}
+
+
+def signing_checks(bus: Bus, now: float) -> list[Check]:
+    """The keys that messages travel under, and what was refused for want of one."""
+    if not isinstance(bus, SealedBus):
+        text = "unsigned = true: whoever reaches the bus can speak as any node"
+        return [check("keyring", WARN, text, "coordd keys new, on every node; then unsigned = false and a restart")]
+    checks = [_key_check(bus.keyring, now)]
+    refused = {REFUSALS[kind]: count for kind, count in bus.refused.items() if count}
+    if refused:
+        told = "; ".join(f"{count} times: {why}" for why, count in refused.items())
+        checks.append(check("envelopes refused", WARN, told, "the same keyring on every node, then coordctl reload"))
+    else:
+        checks.append(check("envelopes refused", OK, "none since the start"))
+    return checks
+
+
+def _key_check(keyring: Keyring, now: float) -> Check:
+    key = keyring.signing
+    text = f"{key.id} signs"
+    days = None
+    if key.made:
+        made = datetime.fromisoformat(key.made)
+        days = int((now - (made if made.tzinfo else made.replace(tzinfo=UTC)).timestamp()) // 86400)
+        text += f", made {key.made}, {days} days ago"
+    others = [other.id for other in keyring.keys if other.state == ACCEPT]
+    if others:
+        text += f"; accepted too: {', '.join(others)}"
+    if days is not None and days > KEY_OLD_DAYS:
+        return check("keyring", WARN, text, "coordd keys rotate")
+    return check("keyring", OK, text)
+
+
+def tls_checks(*listed: str) -> list[Check]:
+    """Is what crosses the network encrypted?"""
+    urls = [url for urls in listed for url in addresses.split(urls)]
+    wrong = [why for url in urls for why in addresses.insecure(url)]
+    if wrong:
+        return [check("TLS", WARN, why, "see docs/runbook.md") for why in wrong]
+    plain = sorted({url.partition("://")[0] for url in urls} - addresses.ENCRYPTED - addresses.LOCAL)
+    if plain:
+        return [check("TLS", OK, f"not used for {', '.join(plain)}, which does not leave this machine")]
+    return [check("TLS", OK, "used, certificates are verified")]
+
+
+async def _skew_check(ledger: LedgerService) -> Check:
+    def look(reader: Ledger) -> tuple[float, float]:
+        before = time.time()
+        answer = reader.call("open", ())
+        after = time.time()
+        assert isinstance(answer, OpenAnswer)
+        return (before + after) / 2 - answer.wall, (after - before) / 2
+
+    try:
+        skew_s, blur_s = await ledger.query(look)
+    except UnavailableError:
+        return check("clock", WARN, "not compared: the ledger does not answer", "see the ledger")
+    return skew_check(skew_s, blur_s)
+
+
+def skew_check(skew_s: float, blur_s: float) -> Check:
+    """How far this node's clock is ahead of the ledger's; the answer was so many seconds on its way."""
+    off_s = max(0.0, abs(skew_s) - blur_s)
+    text = f"{abs(skew_s):.3f} s {'ahead of' if skew_s > 0 else 'behind'} the ledger's"
+    if off_s > CLOCK_SKEW_MAX_S:
+        return check(
+            "clock", FAIL, f"{text}: nodes whose clocks are right refuse what this one says in elections",
+            "set this machine's clock, or the ledger's (chrony)",
+        )  # fmt: skip
+    if off_s > SKEW_WARN_S:
+        return check("clock", WARN, f"{text}: scheduled runs start late or early by that", "chrony, on both")
+    return check("clock", OK, text)
+
+
+def node_checks(ctx: Context) -> list[Check]:
+    """Whom this node hears, and whether they have the same jobs."""
+    membership = ctx.membership
+    if is_isolated(ctx):
+        text = "this node hears nobody, and takes all others for lost meanwhile"
+        return [check("nodes", WARN, text, "see the bus; runs start all the same, by way of the ledger")]
+    there = [member for member in membership.members.values() if member.state in (ALIVE, SUSPECT)]
+    counts = membership.count()
+    away = f", {counts['lost']} lost" if counts["lost"] else ""
+    checks = [check("nodes", WARN if away else OK, f"{counts['alive']} alive{away}", "coordctl node list" * bool(away))]
+    others = sorted(member.hostname for member in there if member.jobs_digest != ctx.jobs_digest)
+    if others:
+        names = ", ".join(others[:NAMES_MAX]) + (f" and {len(others) - NAMES_MAX} more" * (len(others) > NAMES_MAX))
+        text = f"{names}: other jobs than here"
+        checks.append(check("jobs digest", WARN, text, "the same files on every node, then coordctl reload on each"))
+    elif there:
+        checks.append(check("jobs digest", OK, "the same on all of them"))
+    return checks
+
+
+def breaker_checks(breakers: tuple[Breaker, ...], now: float) -> list[Check]:
+    """Connections that are left alone for a while."""
+    checks = [
+        check(
+            f"breaker {breaker.name}", WARN, f"{breaker.state} after {breaker.failures} failures: {breaker.reason}",
+            f"tried again in {breaker.retry_in_s(now):.1f} s; coordctl breaker reset {breaker.name} saves the wait",
+        )
+        for breaker in breakers
+        if breaker.is_open
+    ]  # fmt: skip
+    return checks or [check("breakers", OK, "closed")]
+
+
+def backlog_check(about: dict[str, Any]) -> Check:
+    """What waits for the bus."""
+    text = "nothing waits for the bus"
+    if about["waiting"]:
+        text = f"{about['waiting']} messages wait for the bus, the oldest for {about['oldest_s']:.0f} s"
+    if about["given_up"]:
+        text += f"; {about['given_up']} were given up for want of room"
+    if about["error"]:
+        text += f"; the disk does not take them: {about['error']}"
+        return check("backlog", WARN, text, "mend the disk before this node is restarted")
+    if about["waiting"] or about["given_up"]:
+        return check("backlog", WARN, text, "see the bus")
+    return check("backlog", OK, text)

@@ -1,0 +1,205 @@
+"""What people are told of a node in trouble: `why` in plain sentences, `doctor` and `node list`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from small_cluster import Lone, job
+
+from coordd.core.breaker import Breaker
+from coordd.core.envelope import ACCEPT, RETIRED, SIGN, EnvelopeError, Key, Keyring
+from coordd.core.events import WorkerHeartbeat
+from coordd.core.rows import Policy, Row
+from coordd.services import checkup
+from coordd.services.sealed_bus import SealedBus
+from coordd.services.views import nodes_view
+from coordd.services.why import Surroundings, why_job, why_run
+
+DOWN = Surroundings(ledger_error="Connection refused")
+RECOVERING = Surroundings(recovering_s=42.0)
+OPEN = Surroundings(ledger_error="Connection refused", breaker_open=True, retry_in_s=2.5)
+PROBING = Surroundings(ledger_error="Connection refused", breaker_open=True)
+DEAF = Surroundings(bus_down=True, bus_error="it blocks")
+
+TROUBLES = [
+    (DOWN, "Nothing new starts: the ledger does not answer (Connection refused)."),
+    (RECOVERING, "nothing new launches for 42 s"),
+    (OPEN, "The ledger's breaker is open, for it has failed again and again: it is tried again in 2.5 s."),
+    (PROBING, "it is being tried again."),
+    (DEAF, "The bus is down (it blocks): nobody is asked who goes first, a hash of the run's id says it."),
+    (Surroundings(bus_down=True), "The bus is down: "),
+]
+
+
+def row(state: str) -> Row:
+    made = Row.__new__(Row)
+    empty: dict[type, Any] = {str: "", int: 0, float: 0.0}
+    for column, kind in Row.__annotations__.items():
+        setattr(made, column, empty.get(kind))
+    made.run, made.job, made.state, made.policy = "j#1", "j", state, Policy().pack()
+    return made
+
+
+@pytest.mark.parametrize(("around", "sentence"), TROUBLES)
+@pytest.mark.parametrize("state", ["pending", "retry", "received"])
+def test_a_run_that_is_to_come_tells_what_is_wrong(around: Surroundings, sentence: str, state: str) -> None:
+    assert sentence in why_run("j#1", row(state), [], None, None, around)
+    assert sentence not in why_run("j#1", row(state), [], None, None)
+
+
+@pytest.mark.parametrize(("around", "sentence"), TROUBLES)
+@pytest.mark.parametrize("state", ["success", "failure", "revoked", "started", "missed"])
+def test_a_run_that_is_past_all_that_does_not(around: Surroundings, sentence: str, state: str) -> None:
+    assert sentence not in why_run("j#1", row(state), [], None, None, around)
+
+
+@pytest.mark.parametrize("around", [DOWN, OPEN, PROBING])
+def test_without_a_ledger_nobody_knows_the_run(around: Surroundings) -> None:
+    said = why_run("j#1", None, [], None, None, around)
+    assert said.startswith("Nobody can launch j#1 now. Nothing new starts: the ledger does not answer")
+
+
+def test_a_ledger_that_forgot_does_not_say_that_there_never_was_such_a_run() -> None:
+    assert why_run("j#1", None, [], None, None, RECOVERING).startswith("j#1 is not in the ledger now.")
+    assert "knows no run" in why_run("j#1", None, [], None, None, DEAF)
+
+
+@pytest.mark.parametrize(("around", "sentence"), TROUBLES)
+def test_a_job_tells_each_trouble_once(around: Surroundings, sentence: str) -> None:
+    ctx = Lone(job("j")).ready().node.ctx
+    assert why_job("j", job("j"), "", False, None, None, "", ctx, around).count(sentence) == 1
+
+
+# ---- node list
+
+
+def test_a_node_that_hears_nobody_takes_the_others_for_lost() -> None:
+    ctx = Lone(job("j"), peers=("b.1", "c.1")).ready().node.ctx
+    ctx.membership.isolate(True)
+    listed = nodes_view(ctx, 0, 0.0)
+    assert [(node["hostname"], node["state"]) for node in listed] == [("a", "alive"), ("b", "lost"), ("c", "lost")]
+    assert listed[0]["isolated"] is True
+    ctx.membership.isolate(False)
+    assert {node["state"] for node in nodes_view(ctx, 0, 0.0)} == {"alive"}
+
+
+def test_a_node_that_has_always_been_alone_is_not_isolated() -> None:
+    ctx = Lone(job("j")).ready().node.ctx
+    ctx.membership.isolate(True)
+    assert nodes_view(ctx, 0, 0.0)[0]["isolated"] is False
+    assert states(checkup.node_checks(ctx)) == {"nodes": "ok"}
+
+
+# ---- doctor
+
+
+class Bus:
+    """A bus that is only looked at."""
+
+    url, state, error = "amqp://mq", "connected", ""
+
+    def statistics(self) -> dict[str, int]:
+        return {}
+
+
+def states(checks: list[checkup.Check]) -> dict[str, str]:
+    return {check["check"]: check["state"] for check in checks}
+
+
+def sealed(made: str) -> SealedBus:
+    keys = (Key("old", RETIRED, b""), Key("k1", SIGN, b"s" * 32, made), Key("k2", ACCEPT, b"t" * 32, made))
+    return SealedBus(Bus(), Keyring(keys), "c", inbox="a.1")  # type: ignore[arg-type]  # only looked at
+
+
+def test_the_keyring_says_which_key_signs_and_how_old_it_is() -> None:
+    now = time.mktime((2026, 12, 11, 0, 0, 0, 0, 0, 0)) - time.timezone
+    keys, refused = checkup.signing_checks(sealed("2026-12-01T00:00:00Z"), now)
+    assert (keys["state"], refused["state"]) == ("ok", "ok")
+    assert "k1 signs, made 2026-12-01T00:00:00Z, 10 days ago; accepted too: k2" in keys["text"]
+    keys, _ = checkup.signing_checks(sealed("2024-12-01T00:00:00"), now)
+    assert (keys["state"], keys["advice"]) == ("warn", "coordd keys rotate")
+    assert checkup.signing_checks(sealed(""), now)[0]["state"] == "ok"
+
+
+def test_refused_envelopes_are_told_by_reason() -> None:
+    bus = sealed("")
+    for kind in ("unknown_key", "unknown_key", "bad_mac"):
+        bus._refuse(EnvelopeError(kind), 10)
+    refused = checkup.signing_checks(bus, 0.0)[1]
+    assert refused["state"] == "warn"
+    assert "2 times: no key of that id in the keyring" in refused["text"]
+    assert "1 times: its MAC is wrong" in refused["text"]
+
+
+def test_without_keys_there_is_a_warning() -> None:
+    (found,) = checkup.signing_checks(Bus(), 0.0)  # type: ignore[arg-type]  # only looked at
+    assert found["state"] == "warn"
+    assert "unsigned = true" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("urls", "state", "words"),
+    [
+        (("amqps://mq", "rediss://r"), "ok", "used, certificates are verified"),
+        (("amqp://127.0.0.1", "redis://localhost"), "ok", "amqp, redis, which does not leave this machine"),
+        (("amqps://m1, amqp://m2", "rediss://r"), "warn", "m2 is not encrypted"),
+        (("amqps://mq", "redis+sentinel://s1,s2/m/0"), "warn", "s1, s2 is not encrypted"),
+        (("amqps://mq?no_verify_ssl=1", "rediss://r"), "warn", "believes any server's certificate"),
+    ],
+)
+def test_what_is_encrypted(urls: tuple[str, ...], state: str, words: str) -> None:
+    (found,) = checkup.tls_checks(*urls)
+    assert (found["state"], words in found["text"]) == (state, True)
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "blur_s", "state"),
+    [(0.1, 0.01, "ok"), (-5.0, 0.0, "warn"), (5.0, 4.0, "ok"), (31.0, 0.5, "fail"), (-3600.0, 0.0, "fail")],
+)
+def test_a_clock_that_is_off(skew_s: float, blur_s: float, state: str) -> None:
+    found = checkup.skew_check(skew_s, blur_s)
+    assert found["state"] == state
+    assert ("ahead of" if skew_s > 0 else "behind") in found["text"]
+
+
+def test_nodes_with_other_jobs_are_named() -> None:
+    lone = Lone(job("j"), peers=("b.1",)).ready()
+    ctx = lone.node.ctx
+    assert states(checkup.node_checks(ctx)) == {"nodes": "ok", "jobs digest": "ok"}
+    lone.hear("c.1", WorkerHeartbeat(state="ready", jobs_digest="another"))
+    digest = checkup.node_checks(ctx)[1]
+    assert (digest["state"], digest["text"]) == ("warn", "c: other jobs than here")
+    ctx.membership.proof_of_death("c.1")
+    checks = checkup.node_checks(ctx)
+    assert states(checks) == {"nodes": "warn", "jobs digest": "ok"}
+    assert "1 lost" in checks[0]["text"]
+    ctx.membership.isolate(True)
+    assert "hears nobody" in checkup.node_checks(ctx)[0]["text"]
+
+
+def test_an_open_breaker_says_why_and_until_when() -> None:
+    bus, ledger = Breaker("bus"), Breaker("ledger")
+    assert states(checkup.breaker_checks((bus, ledger), 0.0)) == {"breakers": "ok"}
+    for _ in range(3):
+        ledger.failed(ledger.allow(100.0), "Connection refused", 100.0, 1.0)
+    (found,) = checkup.breaker_checks((bus, ledger), 100.1)
+    assert found["check"] == "breaker ledger"
+    assert "open after 3 failures: Connection refused" in found["text"]
+    assert "in 0.4 s" in found["advice"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "words"),
+    [
+        ({}, "ok", "nothing waits"),
+        ({"waiting": 5, "oldest_s": 61.0}, "warn", "5 messages wait for the bus, the oldest for 61 s"),
+        ({"given_up": 2}, "warn", "2 were given up"),
+        ({"waiting": 1, "error": "full"}, "warn", "the disk does not take them: full"),
+    ],
+)
+def test_what_waits_for_the_bus(changes: dict[str, Any], state: str, words: str) -> None:
+    about = {"waiting": 0, "oldest_s": 0.0, "given_up": 0, "error": None, **changes}
+    found = checkup.backlog_check(about)
+    assert (found["state"], words in found["text"]) == (state, True)

@@ -1,0 +1,102 @@
+"""From settings to connections: what a reload takes over, what it must not, and what a runner is told."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordd.config import ClusterConfig
+from coordd.connecting import Connections
+from coordd.errors import ConfigError
+from coordd.services.sealed_bus import SealedBus
+
+NAME = "n1.1"
+FILE = "/run/secrets/ledger"
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.toml"
+    write_ring(path, "a")
+    return path
+
+
+def write_ring(path: Path, ident: str) -> None:
+    made_up = base64.b64encode(bytes(range(32))).decode()
+    path.write_text(f'[[key]]\nid = "{ident}"\nstate = "sign"\nsecret = "{made_up}"\n')
+    path.chmod(0o600)
+
+
+def made(ring: Path, **changes: Any) -> Connections:
+    settings = {"bus": "amqp://u@127.0.0.1/", "ledger": "redis://127.0.0.1/0", "keyring": str(ring), **changes}
+    return Connections(ClusterConfig(**settings), NAME, {})
+
+
+def sealed(connections: Connections) -> bytes:
+    """The key id under which a node's messages leave."""
+    sent: list[bytes] = []
+    assert isinstance(connections.bus, SealedBus)
+    connections.bus.bus.publish = lambda data, confirmed=None: sent.append(data)  # type: ignore[method-assign]
+    connections.bus.publish(b"x")
+    return sent[0][4:12].rstrip(b"\0")
+
+
+@pytest.mark.parametrize("where", [{"bus": "amqps://u@127.0.0.1/"}, {"ledger": "rediss://127.0.0.1/0"}])
+def test_tls_files_that_cannot_be_used_stop_a_start(ring: Path, where: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="tls_ca"):
+        made(ring, tls_ca=str(ring), **where)
+    made(ring, tls_ca=str(ring))  # nobody needs them
+
+
+@pytest.mark.parametrize("where", [{"bus": "amqps://u@127.0.0.1/"}, {"ledger": "rediss://127.0.0.1/0"}])
+def test_a_reload_takes_over_all_or_nothing(ring: Path, where: dict[str, str]) -> None:
+    connections = made(ring, **where)
+    before = connections.cluster
+    write_ring(ring, "b")
+    with pytest.raises(ConfigError, match="tls_ca"):
+        connections.use(msgspec.structs.replace(before, tls_ca=str(ring), lease=90.0))
+    assert connections.cluster is before
+    assert sealed(connections) == b"a"
+    connections.use(msgspec.structs.replace(before, lease=90.0))
+    assert (connections.cluster.lease, sealed(connections)) == (90.0, b"b")
+    ring.chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        connections.use(before)
+    assert connections.cluster.lease == 90.0
+
+
+def test_a_reload_moves_neither_bus_nor_ledger(ring: Path) -> None:
+    connections = made(ring)
+    elsewhere = {
+        "name": "other",
+        "bus": "amqps://x/",
+        "ledger": "rediss://x/0",
+        "unsigned": True,
+        "ledger_timeout": 9.0,
+    }
+    connections.use(msgspec.structs.replace(connections.cluster, **elsewhere, tls_ca=str(ring)))
+    said = connections.cluster
+    assert (said.name, said.bus, said.ledger) == ("default", "amqp://u@127.0.0.1/", "redis://127.0.0.1/0")
+    assert (said.unsigned, said.ledger_timeout) == (False, 2.0)
+
+
+def test_a_runner_is_told_paths_and_no_secrets(ring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "redis://u:s3cret@127.0.0.1/0"
+    connections = made(ring, ledger=url, ledger_password_file=FILE)
+    assert connections.ledger_url == "redis://u@127.0.0.1/0"
+    assert connections.ledger_options().get("password_file") == FILE
+    assert "s3cret" not in str(connections.ledger_options())
+    assert made(ring, ledger=url).ledger_options().get("password") == "s3cret"
+    (tmp_path / "ledger_password").write_text("another")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    options = made(ring, ledger=url).ledger_options()
+    assert (options["password_file"], "password" in options) == (str(tmp_path / "ledger_password"), False)
