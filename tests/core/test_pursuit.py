@@ -206,7 +206,8 @@ def test_an_unanswered_claim_is_repeated_with_the_same_nonce_and_growing_pauses(
     ("answer", "after_s"),
     [
         (Answer(EARLY, in_s=4.0), 4.0),
-        (Answer(RECOVERING, left_s=30.0), 30.0),
+        (Answer(RECOVERING, left_s=4.0), 4.0),
+        (Answer(RECOVERING, left_s=30.0), pursuing.BACKOFF_MAX_S),  # a person may end it sooner
         (Answer(LIMITED, by="suspended", in_s=5.0), 5.0),
         (Answer(LIMITED, by="overlap with sales#0", in_s=0.1), pursuing.BACKOFF_MIN_S),
         (Answer(DIFFERS), pursuing.BACKOFF_MAX_S),
