@@ -184,6 +184,8 @@ class Daemon:
                 else:
                     await self._farewell()
                 outer.cancel_scope.cancel()
+            if self.driver.outbox is not None:
+                await self.driver.outbox.finish()
         finally:
             self._close()
         return exit_code

@@ -87,7 +87,7 @@ class Nodes:
         return self.ask("gate", *grant.key)
 
     def renew(self, grant: Grant, application_id: str = "") -> Answer:
-        return self.ask("renew", *grant.key, LEASE_S, application_id)
+        return self.ask("renew", *grant.key, LEASE_S, application_id, False)
 
     def report(
         self, grant: Grant, state: str = "success", exit_code: int | None = 0, *, reason: str = "", final: bool = False

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from simulator.server import Server
+from simulator.terms import LAG_S, LEASE
+
 from coordd.core import attempt as life, pursuit as pursuing
 from coordd.core.attempt import Attempt
 from coordd.core.ledger import Rules
 from coordd.core.node import Node
 from coordd.core.pursuit import Pursuits
-from coordd.core.rows import RECEIVED, STALE, STARTED, UNAVAILABLE, Answer
+from coordd.core.rows import RECEIVED, STALE, STARTED, TERMINAL, UNAVAILABLE, Answer, LedgerTime
+from coordd.core.witness import Witness
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,62 @@ def _claim_on_unexpired() -> Any:
     )
 
 
+@contextlib.contextmanager
+def _gate_opens_in_quarantine() -> Iterator[None]:
+    real = Rules.gate
+
+    def gate(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any) -> Answer:
+        return real(self, store, run, attempt, token, nonce, LedgerTime(now.wall, now.lease, now.boot))
+
+    with mock.patch.object(Rules, "gate", gate):
+        yield
+
+
+@contextlib.contextmanager
+def _runner_does_not_restore() -> Iterator[None]:
+    real = Attempt._forgotten
+
+    def forgotten(self: Attempt, answer: Answer, now: float) -> None:
+        real(self, answer, now)
+        self.restoring = False
+        self.ask_at = max(self.ask_at, now + 1.0)  # else it would ask without a pause
+        self.renew_at = now + 1.0
+
+    with mock.patch.object(Attempt, "_forgotten", forgotten):
+        yield
+
+
+@contextlib.contextmanager
+def _report_is_not_repeated() -> Iterator[None]:
+    real = Attempt._forgotten
+
+    def forgotten(self: Attempt, answer: Answer, now: float) -> None:
+        real(self, answer, now)
+        self.recovering_until = 0.0
+
+    with mock.patch.object(Attempt, "_forgotten", forgotten):
+        yield
+
+
+@contextlib.contextmanager
+def _quarantine_per_caller() -> Iterator[None]:
+    """Each caller counts from when it finds it itself."""
+    begun: dict[tuple[int, int, str], float] = {}
+
+    def recovering_s(self: Server, wall: float) -> float:
+        if not self.setbacks:
+            return 0.0
+        since = begun.setdefault((id(self), len(self.setbacks), self.caller), wall)
+        return max(0.0, since + LEASE + LAG_S - wall)
+
+    with mock.patch.object(Server, "recovering_s", recovering_s):
+        yield
+
+
+def _older(self: Rules, row: Any, attempt: int, token: int) -> bool:  # noqa: ARG001  # whatever comes replaces it
+    return row.state not in TERMINAL and (row.attempt, row.token) != (attempt, token)
+
+
 MUTANTS = (
     Mutant(
         "a lost member loses its attempts", "§4: a member being lost never makes an attempt lost", "S2",
@@ -182,6 +242,38 @@ MUTANTS = (
     Mutant(
         "the gate answers once", "§6: idempotent for the same token and nonce", "G",
         _gate_answers_once, ("lost_reply",),
+    ),
+    Mutant(
+        "no quarantine", "§6: a ledger that went back grants nothing for a lease and the replica's lag", "Q",
+        lambda: mock.patch.object(Server, "begin_quarantine", lambda self: None), None, forgets=True,
+    ),
+    Mutant(
+        "a quarantine per caller", "§6: one quarantine, counted from the first operation that finds it", "Q",
+        _quarantine_per_caller, None, forgets=True,
+    ),
+    Mutant(
+        "the gate opens in quarantine", "§6: nothing is launched while the ledger recovers", "Q",
+        _gate_opens_in_quarantine, None, forgets=True,
+    ),
+    Mutant(
+        "no witness", "§6: nodes put back what they have seen", "S1",
+        lambda: mock.patch.object(Witness, "_go_on", lambda self: None), None, forgets=True,
+    ),
+    Mutant(
+        "the runner is no witness", "§6: runners put their own grant back", "S1",
+        _runner_does_not_restore, ("crash", "broker_down"), forgets=True,
+    ),
+    Mutant(
+        "a restored grant replaces a newer one", "§6: nothing newer is moved back", "S1",
+        lambda: mock.patch.object(Rules, "_is_older", _older), None, forgets=True,
+    ),
+    Mutant(
+        "a final report is said once", "§6: runners repeat their final report while the ledger recovers", "R",
+        _report_is_not_repeated, None, forgets=True,
+    ),
+    Mutant(
+        "late news is a sign of life", "§4: liveness is what is heard now", "M",
+        lambda: mock.patch.object(Node, "receive_late", Node.receive), ("broker_down", "connection_lost"),
     ),
     Mutant("claim on an unexpired row", "§6 claim: absent, or claimed and lapsed", "C", _claim_on_unexpired, None),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ PHASES = (
 
 
 def main() -> int:
+    # A shell's background job ignores ^C, and so would every program that the tests start: some are told by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = sys.argv[1:2]
     if chosen and chosen[0] not in [name for name, _, _ in PHASES]:
         print(f"no phase {chosen[0]!r}; there are {', '.join(name for name, _, _ in PHASES)}", file=sys.stderr)

@@ -27,7 +27,10 @@ MUTANT_SEEDS_MAX = 20_000
 
 def explore(seeds: range) -> dict[str, Any]:
     """Run some worlds; returns counts and the first violations."""
-    total: dict[str, Any] = {"worlds": 0, "events": 0, "takeovers": 0, "faults": Counter(), "failed": [], "launches": 0}
+    total: dict[str, Any] = {
+        "worlds": 0, "events": 0, "takeovers": 0, "launches": 0, "faults": Counter(), "failed": [],
+        "unwitnessed": Counter(), "forgotten": Counter(), "setbacks": 0,
+    }  # fmt: skip
     for seed in seeds:
         try:
             world = simulator.run(seed)
@@ -38,6 +41,9 @@ def explore(seeds: range) -> dict[str, Any]:
         total["events"] += world.events
         total["takeovers"] += world.takeovers
         total["launches"] += len(world.children)
+        total["setbacks"] += len(world.server.setbacks)
+        total["unwitnessed"] += world.judge.unwitnessed
+        total["forgotten"] += world.judge.forgotten
         for fault in world.fault_log:
             total["faults"][fault] += 1
     return total
@@ -77,7 +83,9 @@ def replay(seed: int, console: Console) -> int:
 def many(seeds: range, console: Console) -> int:
     """All worlds of a range, on every core."""
     chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
-    sums: dict[str, Any] = {"worlds": 0, "events": 0, "takeovers": 0, "launches": 0}
+    sums: dict[str, Any] = {"worlds": 0, "events": 0, "takeovers": 0, "launches": 0, "setbacks": 0}
+    unwitnessed: Counter[str] = Counter()
+    forgotten: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     failed: list[tuple[int, str]] = []
     started = time.monotonic()
@@ -90,6 +98,8 @@ def many(seeds: range, console: Console) -> int:
             for key in sums:
                 sums[key] += part[key]
             faults.update(part["faults"])
+            unwitnessed += part["unwitnessed"]
+            forgotten += part["forgotten"]
             failed += part["failed"]
             progress.update(task, advance=part["worlds"])
     seconds = time.monotonic() - started
@@ -101,10 +111,19 @@ def many(seeds: range, console: Console) -> int:
         f"{sums['worlds']} worlds, {sums['events']} events ({sums['events'] / seconds:,.0f} a second on "
         f"{multiprocessing.cpu_count()} cores), {sums['launches']} launches, {sums['takeovers']} takeovers"
     )
+    console.print(
+        f"the ledger went back {sums['setbacks']} times; launched again, since nobody could tell it: "
+        f"{unwitnessed.total()} ({told(unwitnessed)}); forgotten without a row: {told(forgotten)}"
+    )
     for seed, verdict in sorted(failed)[:20]:
         console.print(f"make sim SEED={seed}   {verdict}", style="red", markup=False)
     console.print(f"{len(failed)} violations", style="bold red" if failed else "bold green")
     return int(bool(failed))
+
+
+def told(counts: Counter[str]) -> str:
+    """Counts as a sentence."""
+    return ", ".join(f"{what}: {count}" for what, count in counts.most_common()) or "none"
 
 
 def break_rules(console: Console) -> int:

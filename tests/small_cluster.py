@@ -375,7 +375,7 @@ class Cluster:
             shell.gate_at[launch.run] = self.mono + answer.in_s
 
     def _renew(self, shell: Shell, launch: Launch) -> None:
-        self.ledger.call("renew", launch.run, launch.attempt, launch.token, launch.nonce, launch.lease_s, "")
+        self.ledger.call("renew", launch.run, launch.attempt, launch.token, launch.nonce, launch.lease_s, "", True)
         shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
 
     def end(self, name: str, run: str, state: str = "success", exit_code: int | None = 0) -> None:

@@ -131,14 +131,17 @@ local function open_gate()
   if replicas > 0 and unpack_policy(row.policy).on_lost == 'hold' then fields.replicas = replicas end
   return answer('ok', fields)
 end
+if row.state ~= 'received' and row.state ~= 'started' then
+  return answer(row.state == 'revoked' and 'revoked' or 'stale')
+end
+-- Also where a witness put it back as started: it only knew of the grant.
+if now < row.not_before then return answer('early', { in_s = row.not_before - now }) end
+if row.state == 'received' and now >= row['until'] then return answer('stale') end
+if recovering_s() > 0 then return answer('early', { in_s = recovering_s() }) end
 if row.state == 'started' then
   redis.call('HSET', prefix .. 'run:' .. run, 'state', 'started')  -- WAIT waits for this connection's own writes
   return open_gate()
 end
-if row.state ~= 'received' then return answer(row.state == 'revoked' and 'revoked' or 'stale') end
-if now < row.not_before then return answer('early', { in_s = row.not_before - now }) end
-if now >= row['until'] then return answer('stale') end
-if recovering_s() > 0 then return answer('early', { in_s = recovering_s() }) end
 if job_row(row.job).suspended == 1 then return answer('early', { in_s = 5 }) end
 move(row, 'started')
 row.started_at = now
@@ -148,14 +151,20 @@ record(row)
 return open_gate()
 
 --- renew
-local run, attempt, token, nonce, lease_s, application_id =
-  take(), take_number(), take_number(), take(), take_number(), take()
+local run, attempt, token, nonce, lease_s, application_id, launched =
+  take(), take_number(), take_number(), take(), take_number(), take(), take() == '1'
 local row = mine(run, attempt, token, nonce)
 if not row then return not_mine(run, attempt, token, 'lost') end
 if not HOLDING[row.state] then return answer('lost') end
 if row.state == 'unknown' then
   move(row, 'started')
   row.reason = ''
+  record(row)
+elseif row.state == 'received' and launched then
+  move(row, 'started')
+  row.started_at, row['until'] = now, now + lease_s
+  row.boot, row.beat = '', row.beat + 1
+  put_run(row)
   record(row)
 end
 row.lease, row['until'], row.boot, row.beat = lease_s, now + lease_s, '', row.beat + 1
@@ -178,7 +187,7 @@ return answer('ok', { left_s = left(row) })
 --- restore
 local of = take_registration()
 local attempt, token, nonce, node, lease_s = take_number(), take_number(), take(), take(), take_number()
-local state, exit_code, reason, application_id = take(), take(), take(), take()
+local state, exit_code, reason, application_id, final = take(), take(), take(), take(), take() == '1'
 local row = get_run(of.run)
 if short and (not row or is_older(row, attempt, token)) then lengthen() end
 if recovering_s() <= 0 then return answer('stale') end
@@ -214,7 +223,7 @@ elseif row.state == 'received' and state ~= 'received' then
   record(row)
 end
 if REPORTED[state] and HOLDING[row.state] then
-  report(of.run, attempt, token, nonce, state, exit_code, reason, application_id, false)
+  report(of.run, attempt, token, nonce, state, exit_code, reason, application_id, final)
   row = get_run(of.run)
 end
 return answer('ok', { left_s = HOLDING[row.state] and left(row) or 0, state = row.state })

@@ -91,6 +91,11 @@ def _weaker(facts: dict[str, str], save: str | None, fsync: str) -> list[str]:
         weaker.append("this server is a replica: the ledger needs the master")
     elif facts.get("connected_slaves", "0") == "0":
         weaker.append("no replica is connected: nobody takes over when this server dies")
+    elif "min_slaves_good_slaves" not in facts:  # told only where it is set
+        weaker.append(
+            "min-replicas-to-write is 0: a master that is cut off from its replicas goes on granting while another is "
+            "promoted; set it to 1, and min-replicas-max-lag to 10"
+        )
     if not facts.get("master_replid"):
         weaker.append("the server does not tell its replication id: a ledger that went back is not noticed")
     return weaker

@@ -110,11 +110,14 @@ def _report(
 
 def _restore(
     of: Registration, attempt: int, token: int, nonce: str, node: str, lease_s: float, state: str,
-    exit_code: "int | None", reason: str, application_id: str,
+    exit_code: "int | None", reason: str, application_id: str, final: bool,
 ) -> "list[Any]":  # fmt: skip
     assert state in _RESTORED, f"{of.run}: restored as {state}"
     code = "" if exit_code is None else exit_code
-    return [*_registration(of), attempt, token, nonce, node, float(lease_s), state, code, reason, application_id]
+    return [
+        *_registration(of), attempt, token, nonce, node, float(lease_s), state, code, reason, application_id,
+        int(final),
+    ]  # fmt: skip
 
 
 def _revoke(run: str, by: str) -> "list[Any]":
@@ -131,8 +134,10 @@ def _resolve(run: str, outcome: str, by: str) -> "list[Any]":
     return [run, outcome, by]
 
 
-def _renew(run: str, attempt: int, token: int, nonce: str, lease_s: float, application_id: str) -> "list[Any]":
-    return [run, attempt, token, nonce, float(lease_s), application_id]
+def _renew(
+    run: str, attempt: int, token: int, nonce: str, lease_s: float, application_id: str, launched: bool
+) -> "list[Any]":
+    return [run, attempt, token, nonce, float(lease_s), application_id, int(launched)]
 
 
 def _same(*args: "Any") -> "list[Any]":

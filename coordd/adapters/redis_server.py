@@ -161,8 +161,9 @@ class Server:
             replies = connection.exchange(commands, deadline) if commands else []
             for command, reply in zip(commands, replies, strict=True):
                 if isinstance(reply, Problem):
-                    if command[0] == "AUTH" and reply.word == "ERR":
-                        raise UnavailableError(f"{connection.name}: {MEANING['WRONGPASS']} ({reply.text})")
+                    if command[0] == "AUTH":  # some errors quote the arguments
+                        word = reply.word if reply.word in MEANING else "WRONGPASS"
+                        raise UnavailableError(f"{connection.name}: {MEANING[word]} ({reply.word})")
                     raise UnavailableError(f"{connection.name}: {MEANING.get(reply.word, 'it refused')} ({reply.text})")
             if is_master and replies[-1][0] != b"master":
                 raise UnavailableError(f"{connection.name}: the sentinels call it the master, but it is not (yet)")

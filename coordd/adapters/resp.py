@@ -65,10 +65,10 @@ class Address:
 def without_password(url: str) -> str:
     """A URL for people: without its password."""
     scheme, separator, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    credentials, at, hosts = place.rpartition("@")
+    # The last @ of all: a password that was not percent-encoded may hold a slash.
+    credentials, at, place = rest.rpartition("@")
     user = credentials.partition(":")[0]
-    return f"{scheme}{separator}{user + at if user else ''}{hosts}{slash}{path}"
+    return f"{scheme}{separator}{user + at if user else ''}{place}"
 
 
 def _host_and_port(text: str, port: int, url: str) -> "tuple[str, int]":

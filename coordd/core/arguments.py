@@ -7,6 +7,7 @@ a value can never become a second argument, since every text is filled after it 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -17,9 +18,9 @@ from coordd.core.job import Command, SparkSubmit, iso
 from coordd.core.schedule import zone
 from coordd.errors import RefusedError
 
-# Arguments travel in messages of 64 KiB and lie in every row of the ledger.
+# Arguments travel in messages of 64 KiB, as JSON, and lie in every row of the ledger. A message holds more than them.
 VALUE_BYTES_MAX = 4 * 1024
-VALUES_BYTES_MAX = 64 * 1024
+VALUES_BYTES_MAX = 32 * 1024
 
 # Half of what Linux takes as one argument (MAX_ARG_STRLEN).
 FILLED_BYTES_MAX = 64 * 1024
@@ -92,12 +93,17 @@ def merge_params(declared: Mapping[str, str], given: Mapping[str, str]) -> dict[
             raise _refused(f'the job declares no param "{name:.60}"', nearest(name, declared))
         check_value(name, value)
     merged = {**declared, **given}
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in merged.items())
+    size = len(packed(merged))
     if size > VALUES_BYTES_MAX:
         raise _refused(
             f"the arguments are {size} bytes long; at most {VALUES_BYTES_MAX} are accepted", "pass a path instead"
         )
     return merged
+
+
+def packed(values: Mapping[str, str]) -> str:
+    """Arguments as a row and a message hold them: a JSON object of ASCII, names sorted."""
+    return json.dumps(values, sort_keys=True)
 
 
 def check_value(name: str, value: object) -> None:

@@ -69,6 +69,9 @@ WATCHER_PART = 0.2
 # timeout at once, since every second counts then.
 ASK_AGAIN_S = 0.2
 
+# A gate that is early is asked again after this at the latest: a person may resume a job, or end a quarantine.
+EARLY_MAX_S = 10.0
+
 # A runner that has to wait renews once this soon: the gate's call then finds connection, files and pages ready.
 WARM_UP_S = 0.05
 
@@ -324,7 +327,7 @@ class Attempt:
             self.ask_at = max(now, sent_at + ASK_AGAIN_S)
         elif answer.word == EARLY:
             self._move(WAITING)  # our wall clock runs ahead of the ledger's
-            self.ask_at = now + answer.in_s
+            self.ask_at = now + min(answer.in_s, EARLY_MAX_S)
             self.renew_at = now
         elif answer.word == OK:
             self.deadline = max(self.deadline, lease_deadline(sent_at, answer.left_s))

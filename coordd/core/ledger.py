@@ -180,14 +180,14 @@ class Rules(Life):
             self._end(store, row, REJECTED, f"overlap: {other.run} is {other.state} on {other.node or 'no node'}", now)
             return self._ended(row)
         if policy.overlap == "replace":
-            for other in others:
-                if not other.cancel:
-                    other.cancel = 1
-                    other.reason = f"replaced by {row.run}"
-                    if other.state == RETRY:
-                        self._end(store, other, REVOKED, other.reason, now)
+            for old in others:
+                if not old.cancel:
+                    old.cancel = 1
+                    old.reason = f"replaced by {row.run}"
+                    if old.state == RETRY:
+                        self._end(store, old, REVOKED, old.reason, now)
                     else:
-                        store.put_run(other)
+                        store.put_run(old)
         if store.run(row.run) is None:
             store.put_run(row)  # it waits where people and the sweep can see it
         return Answer(LIMITED, by=f"overlap with {other.run}", in_s=OVERLAP_RETRY_S)
@@ -206,17 +206,18 @@ class Rules(Life):
             if row.state == RECEIVED:
                 self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
             return Answer(REVOKED)
-        if row.state == STARTED:
-            return Answer(OK, left_s=self._left(row, now))
-        if row.state != RECEIVED:
+        if row.state not in (RECEIVED, STARTED):
             return Answer(REVOKED if row.state == REVOKED else STALE)
-        if now.wall < row.not_before:
+        if now.wall < row.not_before:  # also where a witness put it back as started: it only knew of the grant
             return Answer(EARLY, in_s=row.not_before - now.wall)
-        if self._past(row, now):
+        if row.state == RECEIVED and self._past(row, now):
             return Answer(STALE)
         if now.recovering_s > 0:
-            # Whoever was granted this after what the ledger remembers has until then to say so.
+            # Whoever was granted this after what the ledger remembers has until then to say so. Also a started one
+            # waits: a witness may have put it back so, who only knew of the grant.
             return Answer(EARLY, in_s=now.recovering_s)
+        if row.state == STARTED:
+            return Answer(OK, left_s=self._left(row, now))
         if self._job(store, row.job, now).suspended:
             return Answer(EARLY, in_s=SUSPENDED_RETRY_S)
         self._move(row, STARTED)
@@ -237,9 +238,13 @@ class Rules(Life):
         nonce: str,
         lease_s: float,
         application_id: str,
+        launched: bool,
         now: LedgerTime,
     ) -> Answer:
-        """Extend the lease: ok(left_s), cancel (with left_s: a cancelled run still ends in order), or lost."""
+        """Extend the lease: ok(left_s), cancel (with left_s: a cancelled run still ends in order), or lost.
+
+        ``launched``: it is past the gate, which a ledger that went back may have forgotten.
+        """
         row = self._mine(store, run, attempt, token, nonce)
         if row is None:
             return self._unknown(store, run, attempt, token, LOST, now)
@@ -249,6 +254,8 @@ class Rules(Life):
             self._move(row, STARTED)  # the holder is back, and nobody was granted anything meanwhile
             row.reason = ""
             self._record(store, row)
+        elif row.state == RECEIVED and launched:
+            row = self._launched_after_all(store, row, lease_s, now)
         row.lease = lease_s
         row.until = now.lease + lease_s
         row.boot = now.boot
@@ -333,6 +340,7 @@ class Rules(Life):
         exit_code: "int | None",
         reason: str,
         application_id: str,
+        final: bool,
         now: LedgerTime,
     ) -> Answer:
         """A witness puts back what the ledger forgot: ok, or stale (no quarantine, or the ledger knows better).
@@ -359,7 +367,7 @@ class Rules(Life):
         elif row.state == RECEIVED and state != RECEIVED:
             row = self._launched_after_all(store, row, lease_s, now)
         if state in REPORTED and row.state in HOLDING:
-            self.report(store, of.run, attempt, token, nonce, state, exit_code, reason, application_id, False, now)
+            self.report(store, of.run, attempt, token, nonce, state, exit_code, reason, application_id, final, now)
             row = store.run(of.run)
             assert row is not None
         return Answer(OK, left_s=self._left(row, now) if row.state in HOLDING else 0.0, state=row.state)

@@ -480,6 +480,7 @@ class Node:
         return kind(
             uuid=run_uuid(launch.run), name=launch.job, run=launch.run, attempt=launch.attempt, token=launch.token,
             nonce=launch.nonce, node=self.ctx.full_hostname, fire_at=launch.fire_at,
+            kwargs=launch.args,
         )  # fmt: skip
 
     def _candidacy(self, topic: str, action: Action | None, clock: int) -> Candidacy:
@@ -524,7 +525,7 @@ class Node:
             self.ledger_up = up
             self.ctx.note("ledger.restored" if up else "ledger.lost")
         if isinstance(answer, OpenAnswer):
-            self.witness.ledger_says(answer.recovering_s)
+            self.witness.ledger_says(answer.recovering_s, sent_at)
             self.pursuits.swept(answer, sent_at, now)
             self.planner.horizons(answer, now)
             if self._sweep_again:

@@ -269,6 +269,9 @@ class Pursuits:
             if run not in seen and pursuit.row_at < sent_at and pursuit.phase != CLAIMING:
                 if pursuit.phase == OWNED and run in self.running:
                     continue  # its runner will say how it ended
+                if answer.recovering_s > 0:
+                    pursuit.row_at = float("inf")  # forgotten, not over: its claim writes it anew
+                    continue
                 self._over(pursuit, "", now)
             elif pursuit.phase == WAITING and now.mono >= pursuit.at:
                 self._claim_if_eligible(pursuit, now)
@@ -517,7 +520,7 @@ class Pursuits:
         self._ctx.record(
             kind(
                 uuid=run_uuid(action.run), name=action.job, run=action.run, attempt=attempt, token=token, nonce=nonce,
-                node=node, fire_at=action.fire_at, reason=reason, retries=attempt,
+                node=node, fire_at=action.fire_at, kwargs=action.args, reason=reason, retries=attempt,
             ),
             now,
         )  # fmt: skip

@@ -17,6 +17,9 @@ from coordd.core.rows import FAILURE, LOST, OK, RECEIVED, REVOKED, STALE, STARTE
 # Attempts that are remembered; those that were said something of longest ago are forgotten first.
 SEEN_MAX = 2000
 
+# One quarantine is told apart from the next by its end, which clocks that differ in rate see move this much (seconds).
+AGAIN_S = 0.25
+
 # Restorations that are under way at a time: the ledger has runners to answer, too.
 AT_A_TIME = 64
 
@@ -44,14 +47,14 @@ class Seen:
 class Witness:
     """The memory of one node."""
 
-    __slots__ = ("_ctx", "_left_s", "_todo", "asked", "recovering", "restored", "seen")
+    __slots__ = ("_ctx", "_todo", "_until", "asked", "recovering", "restored", "seen")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.seen: dict[tuple[str, int, int], Seen] = {}  # (run, attempt, token), in the order of their last news
         self.asked: dict[int, tuple[tuple[str, int, int], str]] = {}  # ledger request -> (which, restored as what)
         self.recovering = False
-        self._left_s = 0.0  # of the quarantine, when it was last heard of
+        self._until = float("-inf")  # the end of the last quarantine that was heard of
         self.restored = 0  # rows that the ledger took over from this node, since its start
         self._todo: list[tuple[str, int, int]] = []
 
@@ -74,10 +77,11 @@ class Witness:
         if self.recovering and known.restored != known.state:
             self._todo.append(key)
 
-    def ledger_says(self, recovering_s: float) -> None:
-        """The ledger has answered: it is in quarantine for so long, or (0.0) not."""
-        again = recovering_s > self._left_s + 1.0  # it goes up only when the ledger has gone back once more
-        self._left_s = recovering_s
+    def ledger_says(self, recovering_s: float, sent_at: float) -> None:
+        """The ledger has answered what was asked at ``sent_at``: it is in quarantine for so long, or (0.0) not."""
+        until = sent_at + recovering_s
+        again = until > self._until + AGAIN_S  # its end moves away only when the ledger has gone back once more
+        self._until = until if again else max(self._until, until)
         if recovering_s > 0 and (again or not self.recovering):
             self.recovering = True
             for seen in self.seen.values():
@@ -116,9 +120,12 @@ class Witness:
             job = ctx.jobs.get(event.name)
             if job is None:
                 continue  # without its definition the row could not be told from another
+            # Who has only heard of the grant cannot know that nothing was started: only the runner says "received".
+            state = STARTED if seen.state == RECEIVED else seen.state
             request = ctx.ask(
                 "restore", registration(seen, job), event.attempt, event.token, event.nonce, event.node, job.lease_s,
-                seen.state, event.exit_code, event.reason, seen.application_id,
+                state, event.exit_code, event.reason, seen.application_id,
+                event.exit_code in job.retry.never_on_codes,
             )  # fmt: skip
             self.asked[request] = (key, seen.state)
 

@@ -133,7 +133,8 @@ class Runner:
         elif word == core.EXEC:
             self._execute()
         elif word == core.ASK_RENEW:
-            if self.asker.ask("renew", (*self.key, self.spec["lease_s"], self._application_id())):
+            launched = self.attempt.phase in (core.RUNNING, core.ENDING)
+            if self.asker.ask("renew", (*self.key, self.spec["lease_s"], self._application_id(), launched)):
                 self.asked = core.ASK_RENEW
         elif word == core.ASK_RESTORE:
             self._ask_restore(action[1])
@@ -170,7 +171,9 @@ class Runner:
             run, spec["job"], spec["digest"], Policy.unpack(spec["policy"]), spec["fire_at"],
             scheduled=spec["scheduled"], args=spec["args"],
         )  # fmt: skip
-        args = (of, attempt, token, nonce, spec["node"], spec["lease_s"], state, None, "", self._application_id())
+        args = (
+            of, attempt, token, nonce, spec["node"], spec["lease_s"], state, None, "", self._application_id(), False,
+        )  # fmt: skip
         self._say("restoring", state=state)
         if self.attempt.phase != core.REPORTING:
             if self.asker.ask("restore", args):

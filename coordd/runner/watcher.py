@@ -7,7 +7,7 @@ import os
 import select
 
 from coordd.core.attempt import watcher_kill_at
-from coordd.core.rows import FAILURE, LOST, RETRY, Answer
+from coordd.core.rows import FAILURE, LOST, RECOVERING, RETRY, Answer
 from coordd.runner import kernel
 from coordd.runner.asker import Asker
 from coordd.runner.facts import FACT_FILE, Facts
@@ -225,9 +225,11 @@ class Watcher:
         limit = boottime() + REPORT_LIMIT_S
         answer: Answer | None = None
         asker = Asker(spec["ledger"], spec["ledger_timeout_s"], spec.get("ledger_options"))
-        while answer is None and boottime() < limit:
+        while boottime() < limit:
             answer = asker.call("report", args)
-            if answer is None:
-                self._wait(REPORT_AGAIN_S)
-        if answer is not None:
+            if answer is not None and answer.word != RECOVERING:
+                break
+            self._wait(REPORT_AGAIN_S)
+        # A ledger that has forgotten the grant is told by the node, from its journal: until then nothing is reported.
+        if answer is not None and answer.word != RECOVERING:
             facts.append("reported", state=said["state"], answer=answer.word, watcher=True)

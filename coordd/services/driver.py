@@ -28,7 +28,7 @@ from coordd.core.node import Node
 from coordd.core.ready import Elected, Launch, Now, Ready, Reply
 from coordd.core.rows import Answer, OpenAnswer, Registration
 from coordd.core.windows import Windows
-from coordd.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
+from coordd.errors import RemoteProtocolError, UnavailableError
 from coordd.ports import Bus, Journal
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.outbox import KEEP_COMMANDS_S, KEEP_FACTS_S, Outbox
@@ -53,7 +53,7 @@ KEEP_S: dict[type[Event], float] = {Task: KEEP_FACTS_S, ControlRevoke: KEEP_COMM
 MUST_ARRIVE = tuple(KEEP_S)
 
 # refused: events that were heard before, or are too old to act on. late: facts that had to wait at their sender.
-COUNTS = ("malformed", "unknown_types", "elections_decided", "journal_failures", "refused", "late")
+COUNTS = ("malformed", "unknown_types", "elections_decided", "journal_failures", "refused", "late", "too_large")
 
 # Why an attempt was given back whose intent is not on the disk.
 NOT_WRITTEN = "the journal cannot be written"
@@ -404,7 +404,9 @@ class Driver:
             for number, event in enumerate(packet.events, packet.seq):
                 self._publish(msgspec.structs.replace(packet, events=[event], seq=number), keep_s)
         else:
-            raise LocalProtocolError(f"an event of {len(data)} bytes was about to be published")
+            # Such a row may be in the ledger already, of an older version: one run must not end every node.
+            self.counts["too_large"] += 1
+            log.error("message.too_large", about=type(packet.events[0]).__name__, size=len(data))
 
 
 def flat(packet: Packet, event: Event) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -11,7 +10,7 @@ from typing import Any
 import trio
 
 from coordd import __version__
-from coordd.core.arguments import merge_params
+from coordd.core.arguments import merge_params, packed
 from coordd.core.breaker import Breaker
 from coordd.core.events import Action, event_type
 from coordd.core.job import Job, iso, job_of, triggered_run
@@ -319,7 +318,7 @@ class Methods(LedgerMethods):
             return {"id": triggered_run(job.name, ident), "dry_run": True, "argv": self._argv(job, values)}
         of = Registration(
             triggered_run(job.name, ident), job.name, job.digest, job.policy(), self._driver.now().wall,
-            scheduled=False, args=json.dumps(values, sort_keys=True), by=caller.name,
+            scheduled=False, args=packed(values), by=caller.name,
         )  # fmt: skip
         reply = await self._driver.trigger(of)
         if reply.kind:

@@ -159,6 +159,12 @@ class Outbox:
             finally:
                 self._busy = False
 
+    async def finish(self) -> None:
+        """Wait, a moment, until no thread is at the disk any more: ``close`` then has it alone."""
+        with trio.move_on_after(DISK_S, shield=True):
+            async with self._one_thread:
+                pass
+
     def close(self) -> None:
         """Leave on the disk what has not left, for the next life of this node."""
         left = [*self._waiting.values(), *(message for message, _ in self._in_flight.values())]

@@ -386,7 +386,8 @@ class TestTap:
         rest = tapped([self.STREAM[at : at + size] for at in range(0, len(self.STREAM), size)], told)
         assert told.data == [b"one", b"to my inbox", b"x" * 450, b""]
         assert told.events == [
-            ("echoed",), ("confirmed", 3, True, True), ("confirmed", 4, False, False), ("rejected",), ("returned", "c.3"),
+            ("echoed",), ("confirmed", 3, True, True), ("confirmed", 4, False, False), ("rejected",),
+            ("returned", "c.3"),
             ("blocked", "low on memory"), ("blocked", ""), ("closed", 404, "NOT_FOUND"),
         ]  # fmt: skip
         passed = frames(commands.Channel.OpenOk()) + HEARTBEAT

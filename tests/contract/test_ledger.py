@@ -215,7 +215,7 @@ def test_a_renewal_extends_the_lease_and_keeps_the_application(nodes: Nodes) -> 
 
 def test_a_renewal_is_lost_for_who_does_not_hold_the_run(nodes: Nodes) -> None:
     grant = nodes.started(nodes.of())
-    assert nodes.ask("renew", RUN, 0, grant.token, "other", LEASE_S, "").word == "lost"
+    assert nodes.ask("renew", RUN, 0, grant.token, "other", LEASE_S, "", True).word == "lost"
     nodes.report(grant)
     assert nodes.renew(grant).word == "lost"
 

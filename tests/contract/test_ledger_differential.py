@@ -157,9 +157,12 @@ class DifferentialMachine(RuleBasedStateMachine):
         self.call(op, *self.held(data))
 
     @precondition(lambda self: self.grants)
-    @rule(data=st.data(), application=st.sampled_from(("", "application_1")), lease_s=st.sampled_from((60.0, 0.7)))
-    def renew(self, data: st.DataObject, application: str, lease_s: float) -> None:
-        self.call("renew", *self.held(data), lease_s, application)
+    @rule(
+        data=st.data(), application=st.sampled_from(("", "application_1")), lease_s=st.sampled_from((60.0, 0.7)),
+        launched=st.booleans(),
+    )  # fmt: skip
+    def renew(self, data: st.DataObject, application: str, lease_s: float, launched: bool) -> None:
+        self.call("renew", *self.held(data), lease_s, application, launched)
 
     @precondition(lambda self: self.grants)
     @rule(data=st.data(), state=ends | st.just("retry"), final=st.booleans(), code=st.sampled_from((None, 0, -9)))
@@ -169,15 +172,18 @@ class DifferentialMachine(RuleBasedStateMachine):
     @rule(
         run=runs, policy=policies, attempt=attempts, nonce=nonces,
         state=ends | st.sampled_from(("received", "started")), newer=st.sampled_from((-1, 0, 0, 1, 10**9)),
-        code=st.sampled_from((None, 3)),
+        code=st.sampled_from((None, 3)), final=st.booleans(),
     )  # fmt: skip
     def restore(
-        self, run: str, policy: dict[str, Any], attempt: int, nonce: str, state: str, newer: int, code: int | None
-    ) -> None:
+        self, run: str, policy: dict[str, Any], attempt: int, nonce: str, state: str, newer: int, code: int | None,
+        final: bool,
+    ) -> None:  # fmt: skip
         row = self.memory.run(run)
         token = (row.token if row and row.token else int(self.start * 1e6)) + newer
         of = self.of(run, policy)
-        self.call("restore", of, attempt, token, nonce, NODES[0], LEASE_S, state, code, "said a witness", "app_7")
+        self.call(
+            "restore", of, attempt, token, nonce, NODES[0], LEASE_S, state, code, "said a witness", "app_7", final
+        )
         self.grants.setdefault((run, attempt), (token, nonce))
 
     @rule(run=runs, what=st.sampled_from(("revoke", "cancel", "success", "failed", "relaunch")))

@@ -138,7 +138,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), application=st.sampled_from(("", "application_1")))
     def renew(self, data: st.DataObject, application: str) -> None:
         key = self.held(*data.draw(st.sampled_from(sorted(self.grants))))
-        self.call("renew", *key, LEASE_S, application)
+        self.call("renew", *key, LEASE_S, application, key[:2] in self.launched)
 
     @precondition(lambda self: self.grants)
     @rule(

@@ -53,7 +53,9 @@ def redis_of(nodes: Nodes) -> RedisLedger:
 
 def restore(nodes: Nodes, grant: Grant, state: str = "started") -> Answer:
     of = nodes.of(grant.run)
-    return nodes.ask("restore", of, grant.attempt, grant.token, grant.nonce, "edge-1.10", LEASE_S, state, 0, "", "")
+    return nodes.ask(
+        "restore", of, grant.attempt, grant.token, grant.nonce, "edge-1.10", LEASE_S, state, 0, "", "", False
+    )
 
 
 def until(true: Callable[[], object], what: str) -> None:

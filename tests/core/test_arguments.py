@@ -96,8 +96,11 @@ def test_merge_refuses(given_values: dict[str, str], said: str, hint: str) -> No
 def test_merge_refuses_too_much_in_all() -> None:
     declared = {f"p{n}": "" for n in range(20)}
     given_values = dict.fromkeys(declared, "x" * VALUE_BYTES_MAX)
-    with pytest.raises(RefusedError, match="at most 65536"):
+    with pytest.raises(RefusedError, match="at most 32768"):
         merge_params(declared, given_values)
+    escaped = {f"p{n}": "\u00e9" * (VALUE_BYTES_MAX // 2) for n in range(3)}  # as JSON three times as long
+    with pytest.raises(RefusedError, match="at most 32768"):
+        merge_params(dict.fromkeys(escaped, ""), escaped)
     at_the_bound = {"region": "x" * VALUE_BYTES_MAX}
     assert merge_params({"region": ""}, at_the_bound) == at_the_bound
 

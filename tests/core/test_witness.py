@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from small_cluster import EPOCH, MONO, Lone, job, open_answer, open_run
+from small_cluster import EPOCH, MONO, Lone, asked_for, job, open_answer, open_run
 
 from coordd.core import witness as module
 from coordd.core.events import (
@@ -21,6 +21,7 @@ from coordd.core.events import (
     flatten,
     task_of,
 )
+from coordd.core.job import Retry
 from coordd.core.ready import Launch
 from coordd.core.rows import OK, STALE, UNAVAILABLE, Answer
 
@@ -56,10 +57,10 @@ def test_what_was_heard_and_what_runs_here_is_put_back_what_may_run_first() -> N
     quarantine(lone)
 
     assert restored(lone) == [("sales#1", 0, 7, "started"), ("sales#2", 0, 5, "success")]
-    of, attempt, token, nonce, node, lease_s, state, code, reason, application = lone.questions("restore")[1].args
+    of, attempt, token, nonce, node, lease_s, *said = lone.questions("restore")[1].args
     assert (of.job, of.digest, of.scheduled, of.args, of.fire_at) == ("sales", "d1", False, '{"day": "1"}', EPOCH)
     assert (attempt, token, nonce, node, lease_s) == (0, 5, "n5", "b.1", 60.0)
-    assert (state, code, reason, application) == ("success", 0, "", "app-1")
+    assert said == ["success", 0, "", "app-1", False]
 
 
 def test_a_scheduled_run_is_put_back_as_one() -> None:
@@ -202,3 +203,36 @@ def test_what_a_journal_holds_is_seen_again() -> None:
     assert task_of(record) == said
     assert task_of({**record, "type": "worker-heartbeat"}) is None
     assert task_of({**record, "token": "of another version"}) is None
+
+
+def test_a_failure_that_was_final_stays_so() -> None:
+    lone = Lone(job(retry=Retry(attempts=3, never_on_codes=(7,)))).ready()
+    lone.hear("b.1", news(TaskFailed, "sales#1", token=5, exit_code=7))
+    lone.hear("b.1", news(TaskFailed, "sales#2", token=6, exit_code=1))
+
+    quarantine(lone)
+
+    assert {r.args[0].run: r.args[-1] for r in lone.questions("restore")} == {"sales#1": True, "sales#2": False}
+
+
+def test_a_run_that_the_ledger_forgot_before_it_was_granted_is_claimed_once_it_has_recovered() -> None:
+    """It was acknowledged; the claim writes its row anew."""
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.do(lone.node.trigger, asked_for(), 1)
+    lone.answer("register", Answer(OK, state="pending"))
+    lone.wait(0.001)
+
+    quarantine(lone)
+    quarantine(lone, 0.0)
+    lone.wait(20.0)
+
+    assert "sales#1" in {request.args[0].of.run for request in lone.asked if request.op == "claim"}
+
+
+def test_every_event_of_an_attempt_carries_its_arguments() -> None:
+    lone = Lone(job()).ready()
+    launch = LAUNCH._replace(args='{"day": "1"}')
+
+    lone.do(lone.node.runner_ended, launch, "failure", 1, "", "", 1.0)
+
+    assert lone.node.witness.seen["sales#1", 0, 7].args == '{"day": "1"}'

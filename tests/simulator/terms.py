@@ -1,0 +1,18 @@
+"""The durations that every world shares, in seconds: short ones, so that much happens in little time."""
+
+from __future__ import annotations
+
+from coordd.core.context import Settings
+
+LEASE, RENEW, LEDGER_TIMEOUT, KILL_GRACE = 8.0, 1.0, 1.0, 3.0
+SETTINGS = Settings(
+    lease_s=LEASE, renew_interval_s=RENEW, ledger_timeout_s=LEDGER_TIMEOUT, kill_grace_s=KILL_GRACE,
+    heartbeat_interval_s=2.0, election_timeout_s=1.0, mingle_timeout_s=1.0, budget_client=6,
+)  # fmt: skip
+WALL = 1_700_000_000.0  # Unix time at the beginning of every world
+CHAOS_S = 45.0
+SCHEDULES_END_S = 60.0  # nothing new fires after this
+HEALED_S = 90.0  # the longest a healed cluster may need: skewed clocks, leases, watches, back-offs, long programs
+SETTLED_LIMIT_S = 600.0  # a queue of long programs on the one node that is left takes its time, but not for ever
+LAG_S = 2.0  # what a replica may lag behind, at the most
+OLD_S = 25.0  # how old a snapshot is at the most
