@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from coordd.core.context import Context
 from coordd.core.election import DECIDED_MAX, ELECTION_MEMBERS_MAX, Election, rendezvous
-from coordd.core.events import Action, Candidacy, WorkerElect, WorkerElectAck
+from coordd.core.events import Action, Candidacy, WorkerBeat, WorkerElect, WorkerElectAck
 from coordd.core.membership import ALIVE, SUSPECT
 from coordd.core.ready import Now
 
@@ -17,10 +17,18 @@ OPEN_MAX = 20_000
 EARLY_MAX = 1024
 
 
+# Whose statement is still lacking after this is asked by letter, once in LACKING_APART_S at the most: should nobody be
+# there any more, the transport says so, and the election need not wait for its timeout.
+LACKING_S = 0.025
+LACKING_APART_S = 1.0
+
+
 class Ballots:
     """Every election of one node, by id."""
 
-    __slots__ = ("_candidacy", "_ctx", "_decided", "_early", "bus_up", "elections", "open_ids")
+    __slots__ = (
+        "_asked_at", "_candidacy", "_ctx", "_decided", "_early", "_looks", "bus_up", "elections", "open_ids",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -35,6 +43,8 @@ class Ballots:
         self.open_ids: dict[str, None] = {}  # insertion order: also the order of their deadlines
         self.bus_up = True
         self._early: dict[str, dict[str, Candidacy]] = {}
+        self._looks = False  # a timer for ``look`` is armed
+        self._asked_at: dict[str, float] = {}  # full_hostname -> when it was last asked
 
     def open(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
         """Open an election, or join the one that is there; without messages where there can be none."""
@@ -98,6 +108,27 @@ class Ballots:
                 return
             self._close(election, now)
 
+    def look(self, now: Now) -> None:
+        """Ask those whose statement is lacking whether they are still there."""
+        ctx = self._ctx
+        self._looks = False
+        self._asked_at = {name: at for name, at in self._asked_at.items() if now.mono - at < LACKING_APART_S}
+        lacking: set[str] = set()
+        for ident in self.open_ids:  # in the order in which they were opened
+            election = self.elections[ident]
+            if now.mono < election.opened_at + LACKING_S:
+                self._look_at(election.opened_at + LACKING_S)
+                break
+            lacking |= election.missing
+        for name in sorted(lacking - self._asked_at.keys() - {ctx.full_hostname}):
+            self._asked_at[name] = now.mono
+            ctx.out.letters.append((name, WorkerBeat(ask=True, clock=ctx.clock.forward(), timestamp=now.wall)))
+
+    def _look_at(self, at: float) -> None:
+        if not self._looks:
+            self._looks = True
+            self._ctx.arm(at, "lacking")
+
     def bus_changed(self, up: bool, now: Now) -> None:
         """Without a bus no further statement comes: what is open gets the ranks that need no messages."""
         self.bus_up = up
@@ -117,6 +148,7 @@ class Ballots:
     ) -> Election:
         election = self.elections[ident] = Election(ident, topic, action, opener, view, now.mono)
         self._ctx.arm(now.mono + self._ctx.settings.election_timeout_s, "election")
+        self._look_at(now.mono + LACKING_S)
         self.open_ids[ident] = None
         if self._early:
             for sender, candidacy in self._early.pop(ident, {}).items():

@@ -323,6 +323,8 @@ class Node:
                 self.pursuits.timer(key, now)
             elif kind == "election":
                 self.ballots.timer(now)
+            elif kind == "lacking":
+                self.ballots.look(now)
             elif kind == "sweep":
                 self._sweep(now)
                 ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")

@@ -157,6 +157,7 @@ class Side:
             process.kill()
         for process in self.processes:
             process.wait(10)
+        self.processes.clear()
         self.watcher.close()
 
 
