@@ -202,8 +202,8 @@ def _quarantine_per_caller() -> Iterator[None]:
         yield
 
 
-def _older(self: Rules, row: Any, attempt: int, token: int) -> bool:  # noqa: ARG001  # whatever comes replaces it
-    return row.state not in TERMINAL and (row.attempt, row.token) != (attempt, token)
+def _older(self: Rules, row: Any, token: int) -> bool:  # noqa: ARG001  # whatever comes replaces it
+    return row.state not in TERMINAL and row.token != token
 
 
 MUTANTS = (

@@ -85,14 +85,14 @@ end
 
 local function is_repeat(row, nonce, node) return row.state == 'received' and row.nonce == nonce and row.node == node end
 
-local function is_older(row, attempt, token)
-  return not TERMINAL[row.state] and (row.attempt < attempt or row.attempt == attempt and row.token < token)
+local function is_older(row, token)
+  return not TERMINAL[row.state] and row.token < token
 end
 
 -- The answer to a grant that is not the current one: ``word``, or recovering where it was forgotten.
 local function not_mine(run, attempt, token, word)
   local row = get_run(run)
-  if not row or is_older(row, attempt, token) then
+  if not row or is_older(row, token) then
     -- Not a grant of this ledger's life: so there was one before it.
     if short and (token < tonumber(mark) or token > now * 1000000) then lengthen() end
     if recovering_s() > 0 then return recovering() end

@@ -189,14 +189,14 @@ local of = take_registration()
 local attempt, token, nonce, node, lease_s = take_number(), take_number(), take(), take(), take_number()
 local state, exit_code, reason, application_id, final = take(), take(), take(), take(), take() == '1'
 local row = get_run(of.run)
-if short and (not row or is_older(row, attempt, token)) then lengthen() end
+if short and (not row or is_older(row, token)) then lengthen() end
 if recovering_s() <= 0 then return answer('stale') end
 local job = job_row(of.job)
 if token > job.fence then
   job.fence = token
   put_job(job)
 end
-if not row or is_older(row, attempt, token) then
+if not row or is_older(row, token) then
   row = row or new_row(of)
   if HOLDING[row.state] and row.attempt < attempt then close_attempt(row, 'lost') end
   local tries = math.max(0, attempt - row.failures - row.relaunches)

@@ -358,7 +358,7 @@ class Rules(Life):
             job.fence = token
             store.put_job(job)
         row = store.run(of.run)
-        if row is None or self._is_older(row, attempt, token):
+        if row is None or self._is_older(row, token):
             row = self._put_back(store, row, of, attempt, token, nonce, node, lease_s, state, application_id, now)
         elif (row.attempt, row.token, row.nonce) != (attempt, token, nonce):
             past = store.attempt(of.run, attempt)

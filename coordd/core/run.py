@@ -86,15 +86,19 @@ class Life:
         """The claimant has this very grant already: its reply was lost."""
         return row.state == RECEIVED and row.nonce == claim.nonce and row.node == claim.node
 
-    def _is_older(self, row: Row, attempt: int, token: int) -> bool:
-        """The row is of a time before this grant was made, and not over."""
-        return row.state not in TERMINAL and (row.attempt, row.token) < (attempt, token)
+    def _is_older(self, row: Row, token: int) -> bool:
+        """The row is of a time before this grant was made, and not over.
+
+        The token alone tells: a holder that the ledger remembers may have given the attempt back meanwhile, and so
+        raised its number, though it was granted to another since, which was forgotten.
+        """
+        return row.state not in TERMINAL and row.token < token
 
     def _unknown(self, store: "Store", run: str, attempt: int, token: int, word: str, now: LedgerTime) -> Answer:
         """The answer to a grant that is not the current one: ``word``, or RECOVERING where it was forgotten."""
         if now.recovering_s > 0:
             row = store.run(run)
-            if row is None or self._is_older(row, attempt, token):
+            if row is None or self._is_older(row, token):
                 return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
         return Answer(word)
 

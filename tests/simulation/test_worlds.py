@@ -9,7 +9,7 @@ CHUNK = 50
 WORLDS = 2000
 
 # Worlds that once showed a defect, each kept for good: see docs/reliability.md for what it was.
-PAST = (2, 6, 7, 12, 24, 30, 43, 53, 115, 735, 775, 1040, 2229)
+PAST = (2, 6, 7, 12, 24, 30, 43, 53, 115, 735, 775, 1040, 2229, 4559, 5083, 6813)
 
 # The same, of worlds that were narrowed to some faults and whose ledger goes back.
 PAST_SETBACKS = ((63, None), (84, ("crash", "broker_down")))
@@ -20,7 +20,8 @@ def test_every_property_holds(first: int) -> None:
     for seed in range(first, first + CHUNK):
         world = simulator.run(seed)
         assert len(world.hosts) >= 3, f"seed {seed}"
-        runs = {row.run for row in world.ledger.runs(limit=10_000)} | {child.run for child in world.children}
+        rows = {row.run for row in world.ledger.runs(limit=10_000)}
+        runs = rows | {child.run for child in world.children} | set(world.accepted)
         assert len(runs) >= 10, f"seed {seed}"
         assert sum(world.fault_log.values()) >= 5, f"seed {seed}"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from coordd.core.job import Job, scheduled_run
 from coordd.core.rows import GRANTED, OK, RECEIVED, RECOVERING, TERMINAL, UNKNOWN, Answer
 from coordd.core.schedule import fires_between
-from simulator.terms import SCHEDULES_END_S, WALL
+from simulator.terms import LEDGER_TIMEOUT, RENEW, SCHEDULES_END_S, WALL
 
 if TYPE_CHECKING:
     from simulator.server import Setback
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 # A machine that was frozen whole ends its late programs within this time after it thaws.
 THAW_S = 0.5
 
-# How often it is looked who can reach whom, and for how long a witness must reach the ledger so that it certainly has
-# said what it knows: it asks, is told that the ledger is recovering, restores; a call may time out in between.
+# How often it is looked who reaches whom, and for how long a witness must reach the ledger in one piece so that it has
+# certainly said what it knows: its next sweep, one answer to that lost, one to what it puts back.
 LOOK_S = 0.25
-REACH_S = 2.0
+REACH_S = RENEW + 2 * LEDGER_TIMEOUT
 
 # The judge counts a quarantine on true time, the ledger on its own clock.
 SLACK_S = 0.5

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from simulator.world import Host, World
 
 
+# Replies to one question that are lost one after the other: more would cut a runner off from the ledger, which is
+# another fault, with a name of its own.
+LOST_IN_A_ROW = 2
+
+
 @dataclass(slots=True)
 class Setback:
     """One time that the ledger went back."""
@@ -44,6 +49,7 @@ class Server:
         self.setbacks: list[Setback] = []
         self._history: deque[tuple[float, MemoryStore]] = deque()
         self.open_at = 0.0  # the end of the quarantine, by the ledger's clock
+        self._unanswered: Counter[tuple[str, str]] = Counter()  # (operation, run) -> replies lost, one after the other
         self.caller = ""  # whose operation is being done
         self._new_epoch = False
 
@@ -113,8 +119,11 @@ class Server:
         if op != "open":
             world.judge.operation(op, args, answer, before, self.ledger.run(what))
         if "lost_reply" in world.faults and not world.chaos_over and world.rng.random() < 0.1:
-            world.fault_log["lost_reply"] += 1
-            return
+            self._unanswered[op, what] += 1
+            if self._unanswered[op, what] <= LOST_IN_A_ROW:
+                world.fault_log["lost_reply"] += 1
+                return
+        self._unanswered[op, what] = 0
         world.at(world.rng.uniform(0.0005, 0.02), finish, answer)
 
     # ---- what befalls it

@@ -208,7 +208,8 @@ class World:
         self.delay = 0.02
         self.server.down_until = 0.0
         for host in self.hosts:
-            host.bus_cut = host.ledger_cut = host.down_until = host.frozen_until = 0.0
+            host.bus_cut = host.ledger_cut = host.down_until = 0.0
+            host.frozen_until = min(host.frozen_until, self.now)
             if host.daemon is not None:
                 host.daemon.resume()
             else:
