@@ -21,7 +21,7 @@ def test_every_property_holds(first: int) -> None:
         world = simulator.run(seed)
         assert len(world.hosts) >= 3, f"seed {seed}"
         rows = {row.run for row in world.ledger.runs(limit=10_000)}
-        runs = rows | {child.run for child in world.children} | set(world.accepted)
+        runs = rows | {child.run for child in world.children} | world.asked
         assert len(runs) >= 10, f"seed {seed}"
         assert sum(world.fault_log.values()) >= 5, f"seed {seed}"
 

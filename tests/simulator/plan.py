@@ -56,6 +56,7 @@ def plan_triggers(world: World) -> None:
         job = world.jobs[rng.choice(("held", "hand", "hand"))]
         run = f"{job.name}#{number}"
         for _ in range(rng.choice((1, 1, 2))):  # the same id, on whichever nodes, is the same run
+            world.asked.add(run)
             world.at(rng.uniform(2, CHAOS_S), _trigger, world, job, run)
 
 

@@ -134,8 +134,9 @@ class Server:
         world.fault_log[fault] += 1
         world.say(f"FAULT {fault} {amount:.2f}")
         if fault == "ledger_step":
-            if self.setbacks and world.now < self.setbacks[-1].opens_at:
-                self.setbacks[-1].shortened = True
+            for setback in self.setbacks:
+                if world.now < setback.opens_at:
+                    setback.shortened = True
             self.step += amount
             return
         self.down_until = max(self.down_until, world.now + amount)

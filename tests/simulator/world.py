@@ -89,6 +89,7 @@ class World:
         self.ledger = self.server.ledger
         self.judge = Judge(self)
         self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it, if the ledger had not
+        self.asked: set[str] = set()  # runs that people ask for, whether or not anybody can take them
         self.jobs = jobs(rng)
         self.hosts = [
             Host(
