@@ -65,6 +65,11 @@ local function job_row(name)
   return job
 end
 
+local function settled(name, fire_at)
+  local job = get_job(name)
+  return job and fire_at <= job.horizon and recovering_s() <= 0
+end
+
 local function new_row(of)
   -- A trigger is dated by the ledger: the clock of the node that took it may be off by hours.
   local fire_at = of.scheduled == 1 and of.fire_at or now - of.age_s
@@ -212,8 +217,11 @@ local function report(run, attempt, token, nonce, state, exit_code, reason, appl
     if past and past.token == token and past.nonce == nonce and REPORTED[state][past.state] then return answer('ok') end
     return not_mine(run, attempt, token, 'stale')
   end
-  -- It ran, so it was past the gate: a ledger that went back has forgotten that.
-  if row.state == 'received' and (state == 'success' or state == 'failure') then move(row, 'started') end
+  -- It was past the gate, or may have been: a ledger that went back has forgotten it.
+  if row.state == 'received' and (state == 'success' or state == 'failure' or state == 'lost' and recovering_s() > 0)
+  then
+    move(row, 'started')
+  end
   if application_id ~= '' then row.application_id = application_id end
   row.exit_code = exit_code
   local policy = unpack_policy(row.policy)

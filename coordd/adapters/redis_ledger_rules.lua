@@ -5,6 +5,7 @@
 local of = take_registration()
 local row = get_run(of.run)
 if not row then
+  if of.scheduled == 1 and settled(of.job, of.fire_at) then return answer('exists', { state = 'settled' }) end
   job_row(of.job)
   put_run(new_row(of))
   return answer('ok', { state = 'pending' })
@@ -231,7 +232,11 @@ return answer('ok', { left_s = HOLDING[row.state] and left(row) or 0, state = ro
 --- revoke
 local run, by = take(), take()
 local of = take_registration()
-local row = get_run(run) or new_row(of)
+local row = get_run(run)
+if not row and of.scheduled == 1 and settled(of.job, of.fire_at) then
+  return answer('finished', { state = 'settled' })
+end
+row = row or new_row(of)
 if TERMINAL[row.state] or row.state == 'started' or row.state == 'unknown' then
   return answer('finished', { state = row.state })
 end

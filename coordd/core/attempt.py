@@ -336,7 +336,9 @@ class Attempt:
                 return
             self._move(RUNNING)
             self.started_at = now
-            self.ask_at = now + self.terms.renew_interval_s
+            # What is left of the lease tells when it was renewed last: where claims were answered late, that is long ago.
+            age_s = max(0.0, self.terms.lease_s - answer.left_s)
+            self.ask_at = now + max(0.0, self.terms.renew_interval_s - age_s)
             self.actions.append((PET, self.deadline))
             self.actions.append((EXEC,))
         elif answer.word == REVOKED:

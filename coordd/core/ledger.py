@@ -66,6 +66,9 @@ OVERLAP_RETRY_S = 1.0
 # The sweep sees this many open rows, those that are due first; the rest come up as these are settled.
 OPEN_RUNS_MAX = 10_000
 
+# What is said of a fire time that is over and of which no row is left, or never was one.
+SETTLED = "settled"
+
 # What a report may say, and as what an attempt so reported may stand in the record: a repeat is known by it.
 REPORTED: "dict[str, frozenset[str]]" = {
     SUCCESS: frozenset((SUCCESS,)),
@@ -88,6 +91,8 @@ class Rules(Life):
         """Write PENDING before a trigger is answered: ok, exists, or conflict (same id, other digest)."""
         row = store.run(of.run)
         if row is None:
+            if of.scheduled and self._settled(store, of.job, of.fire_at, now):
+                return Answer(EXISTS, state=SETTLED)
             self._job(store, of.job, now)
             store.put_run(self._new_row(of, now))
             return Answer(OK, state=PENDING)
@@ -107,7 +112,7 @@ class Rules(Life):
         job = self._job(store, of.job, now)
         if row is None:
             if claim.attempt != 0 or (of.scheduled and of.fire_at <= job.horizon):
-                return Answer(FINISHED, state="settled")
+                return Answer(FINISHED, state=SETTLED)
             row = self._new_row(of, now)
         if row.state in TERMINAL:
             return Answer(FINISHED, state=row.state, attempt=row.attempt)
@@ -291,8 +296,8 @@ class Rules(Life):
             if past is not None and (past.token, past.nonce) == (token, nonce) and past.state in REPORTED[state]:
                 return Answer(OK)
             return self._unknown(store, run, attempt, token, STALE, now)
-        if row.state == RECEIVED and state in (SUCCESS, FAILURE):
-            self._move(row, STARTED)  # it ran, so it was past the gate: a ledger that went back has forgotten that
+        if row.state == RECEIVED and (state in (SUCCESS, FAILURE) or (state == LOST and now.recovering_s > 0)):
+            self._move(row, STARTED)  # it was past the gate, or may have been: a ledger that went back has forgotten it
         if application_id:
             row.application_id = application_id
         row.exit_code = exit_code
@@ -380,6 +385,8 @@ class Rules(Life):
         if row is None:
             job = run.partition("#")[0].partition("@")[0]
             fire_at = nominal_time(run)
+            if fire_at is not None and self._settled(store, job, fire_at, now):
+                return Answer(FINISHED, state=SETTLED)
             at = now.wall if fire_at is None else fire_at
             row = self._new_row(Registration(run, job, "", Policy(), at, scheduled=fire_at is not None, by=by), now)
         if row.state in TERMINAL or row.state in (STARTED, UNKNOWN):

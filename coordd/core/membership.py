@@ -40,13 +40,14 @@ FANOUT_DELIVERIES_S = 2500.0
 # A peer's promise to speak that rarely is believed; a larger one is not.
 PROMISE_MAX_S = MEMBERS_MAX**2 / FANOUT_DELIVERIES_S
 
-# (state, what happened) -> state. What happened: heard (any message), offline, silent (suspect after),
-# dead (lost after, or proof of death). The one place where a member's state changes: ``Membership._move``.
+# (state, what happened) -> state. What happened: heard (any message), speaks (says of itself that it takes part, after
+# it had left), offline, silent (suspect after), dead (lost after, or proof of death). The one place where a member's state changes: ``Membership._move``.
 MOVES: dict[tuple[str, str], str] = {
     (ALIVE, "heard"): ALIVE,
     (SUSPECT, "heard"): ALIVE,
     (LOST, "heard"): ALIVE,
     (LEFT, "heard"): LEFT,  # the last words of an incarnation that said good-bye
+    (LEFT, "speaks"): ALIVE,  # the farewell was not its own, or not its last word
     (ALIVE, "offline"): LEFT,
     (SUSPECT, "offline"): LEFT,
     (LOST, "offline"): LEFT,
@@ -61,7 +62,7 @@ class Member:
     """One incarnation of one node, as this node knows it."""
 
     __slots__ = (
-        "active", "clock", "freq", "heard_at", "hostname", "incarnation", "jobs_digest",
+        "active", "clock", "freq", "heard_at", "hostname", "incarnation", "jobs_digest", "left_clock",
         "loadavg", "name", "pid", "says", "spoken_at", "state", "sw_ver", "tags",
     )  # fmt: skip
 
@@ -74,6 +75,7 @@ class Member:
         self.heard_at = now  # anything, letters included
         self.spoken_at = now  # what all could hear
         self.clock = 0
+        self.left_clock = 0  # the stamp of its good-bye
         self.freq = 0.0
         self.active = 0
         self.loadavg: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -189,7 +191,10 @@ class Membership:
         return member is not None and member.incarnation != incarnation and member.state in (ALIVE, SUSPECT)
 
     def update(self, member: Member, said: WorkerState) -> None:
-        """Take over what a member says of itself."""
+        """Take over what a member says of itself. Who takes part after it has said good-bye is back."""
+        if member.state == LEFT and said.clock > member.left_clock and said.state != "stopping":
+            self._move(member, "speaks")
+            self.changes.append(("join", member))
         member.freq = said.freq
         member.active = said.active
         member.loadavg = said.loadavg
@@ -199,8 +204,9 @@ class Membership:
         member.sw_ver = said.sw_ver
         member.spoken_at = member.heard_at
 
-    def offline(self, member: Member) -> None:
-        """The member has said good-bye."""
+    def offline(self, member: Member, clock: int) -> None:
+        """The member has said good-bye, with this stamp."""
+        member.left_clock = clock
         self._move(member, "offline")
 
     def proof_of_death(self, name: str) -> bool:

@@ -412,7 +412,7 @@ class Node:
             self._enter(now)
 
     def _on_offline(self, event: events.WorkerOffline, packet: Packet, sender: str, now: Now) -> None:
-        self.ctx.membership.offline(self.ctx.membership.members[packet.hostname])
+        self.ctx.membership.offline(self.ctx.membership.members[packet.hostname], event.clock)
 
     def _on_cancel(self, event: events.ControlCancel, packet: Packet, sender: str, now: Now) -> None:
         if event.run in self.pursuits.running:

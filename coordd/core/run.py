@@ -64,6 +64,11 @@ class Life:
             store.put_job(job)
         return job
 
+    def _settled(self, store: "Store", name: str, fire_at: float, now: LedgerTime) -> bool:
+        """That fire time of the job is behind its horizon. In quarantine nobody can say: the horizon may be made up."""
+        job = store.job(name)
+        return job is not None and fire_at <= job.horizon and now.recovering_s <= 0
+
     def _new_row(self, of: Registration, now: LedgerTime) -> Row:
         # A trigger is dated by the ledger: the clock of the node that took it may be off by hours.
         fire_at = of.fire_at if of.scheduled else now.wall - of.age_s

@@ -20,12 +20,13 @@ REGISTER_AGAIN_S = 1.0
 class Triggers:
     """What was asked of this node and the ledger has not yet. ``begin`` goes after a run that it has."""
 
-    __slots__ = ("_begin", "_ctx", "asked", "requests")
+    __slots__ = ("_begin", "_ctx", "asked", "kept", "requests")
 
     def __init__(self, ctx: Context, begin: Callable[[Action, Now], object]) -> None:
         self._ctx = ctx
         self._begin = begin
         self.requests: dict[str, Registration] = {}
+        self.kept: set[str] = set()  # those of them that this node's disk has
         self.asked: dict[int, tuple[Registration, int]] = {}  # ledger request -> (what, the reply that waits for it)
 
     def trigger(self, of: Registration, reply_id: int, now: Now) -> None:
@@ -39,7 +40,14 @@ class Triggers:
             out.replies.append(Reply(reply_id, {}, "conflict", differs(of.run)))
             return
         self.requests[of.run] = of
+        if not reply_id:
+            self.kept.add(of.run)
         self._register(of, reply_id, now)
+
+    def not_kept(self, run: str) -> None:
+        """The disk has not taken it: it is not accepted."""
+        self.requests.pop(run, None)
+        self.kept.discard(run)
 
     def timer(self, run: str, now: Now) -> None:
         """Offer it to the ledger again."""
@@ -51,12 +59,20 @@ class Triggers:
         of, reply_id = self.asked.pop(request)
         out = self._ctx.out
         if answer.word == UNAVAILABLE:
+            if of.run not in self.requests:
+                # It was asked for twice, and the other call was answered, or refused, meanwhile.
+                if not reply_id:
+                    return
+                self.requests[of.run] = of  # asked again until the ledger says that it has it: then nothing stays here
             if reply_id:
-                out.requests_kept.append(of)
+                if of.run not in self.kept:  # once: a disk that is full now must not cost what was accepted before
+                    self.kept.add(of.run)
+                    out.requests_kept.append(of)
                 out.replies.append(Reply(reply_id, {"id": of.run, "durable": "node"}))
             self._ctx.arm(now.mono + REGISTER_AGAIN_S, "register", of.run)
             return
         self.requests.pop(of.run, None)
+        self.kept.discard(of.run)
         out.requests_done.append(of.run)
         if answer.word == CONFLICT:
             if reply_id:

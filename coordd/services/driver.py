@@ -95,6 +95,7 @@ class Driver:
         self._cancel = cancel
         self._windows = windows
         self.bus_breaker = Breaker("bus")
+        self._unsaved_mark: int | None = None  # the disk did not take it
         self.outbox: Outbox | None = None  # set by the composition root where the bus has a connection to lose
         self._seq = 0
         self._utcoffset = -time.timezone // 3600
@@ -224,6 +225,8 @@ class Driver:
     def probe_journal(self) -> None:
         """After a failure: does the disk take anything again?"""
         ctx = self.node.ctx
+        if self._unsaved_mark is not None:
+            self._save_mark(self._unsaved_mark)  # the clock asks for its next one only half a block later
         if ctx.impaired:
             record = {
                 "type": "journal-restored", **self._head(), "seq": self._seq, "clock": ctx.clock.forward(),
@@ -313,7 +316,10 @@ class Driver:
         try:
             self._keeper.save_mark(mark)
         except UnavailableError as exc:
+            self._unsaved_mark = mark
             log.error("state.not_saved", reason=str(exc))
+        else:
+            self._unsaved_mark = None
 
     def _write_journal(self, ready: Ready) -> bool:
         head = self._head()
@@ -336,7 +342,7 @@ class Driver:
             try:
                 self._keeper.keep_request(of)
             except UnavailableError as exc:
-                self.node.requests.pop(of.run, None)
+                self.node.triggers.not_kept(of.run)
                 unkept[of.run] = Reply(0, {}, "unavailable", f"neither the ledger nor this node's disk took it: {exc}")
         for run in ready.requests_done:
             self._keeper.forget_request(run)

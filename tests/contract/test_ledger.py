@@ -85,6 +85,21 @@ def test_a_scheduled_run_of_a_settled_past_is_finished(nodes: Nodes) -> None:
     assert nodes.claim(nodes.of("sales@2025-01-29T08:00:01Z", fire_at=EPOCH + 1.0)).word == "granted"
 
 
+def test_a_fire_time_that_retention_has_forgotten_is_not_begun_again(nodes: Nodes) -> None:
+    """A node that was frozen meanwhile registers it, a person revokes it (simulator, seeds 260 and 150)."""
+    swept(nodes, "sales")
+    of = nodes.of("sales@2025-01-29T08:00:01Z", fire_at=EPOCH + 1.0)
+    nodes.clock.step(1.0)
+    nodes.report(nodes.started(of))
+    nodes.clock.step(100.0)
+    assert nodes.ledger.prune(nodes.clock.wall - 10.0) == 1
+
+    assert nodes.ask("register", of).state == "settled"
+    assert nodes.ask("revoke", of.run, "ops").word == "finished"
+    assert nodes.claim(of).word == "finished"
+    assert nodes.ledger.run(of.run) is None
+
+
 def test_an_attempt_that_nobody_knows_cannot_be_claimed(nodes: Nodes) -> None:
     assert nodes.claim(nodes.of(), 1).word == "finished"
     nodes.ask("register", nodes.of())

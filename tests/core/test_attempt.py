@@ -127,6 +127,13 @@ def test_a_run_that_is_due_asks_the_gate_at_once_and_starts_when_it_opens() -> N
     assert runner.done[-2] == (PET, lease_deadline(START, LEASE_S))  # what was granted is not shortened
 
 
+def test_a_lease_of_which_little_is_left_is_renewed_at_once() -> None:
+    """The claim was answered late; a whole interval later half of what is left would be gone (simulator, seed 1950)."""
+    runner = Runner()
+    runner.answer(left(LEASE_S / 2))
+    assert ASK_RENEW in runner.wait(0.0)
+
+
 def test_it_waits_for_its_time_and_keeps_the_lease_meanwhile() -> None:
     runner = Runner(wait_s=12.0)
     asked = []

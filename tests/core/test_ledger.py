@@ -480,3 +480,14 @@ def test_a_launch_whose_gate_was_forgotten_is_known_again_with_the_next_renewal(
     row = nodes.ledger.run(grant.run)
     assert (row.state, row.attempt) == ("started", 0)
     assert nodes.ask("commit", *grant.key).word == "ok"
+
+
+@pytest.mark.parametrize(("recovering_s", "state"), [(0.0, "retry"), (10.0, "unknown")])
+def test_a_held_run_that_may_have_been_past_a_forgotten_gate_is_not_launched_again(
+    nodes: Nodes, recovering_s: float, state: str
+) -> None:
+    """Its node says that it is lost; a ledger that went back does not know whether it was started (seed 1004)."""
+    grant = nodes.granted(nodes.of(on_lost="hold"))
+    nodes.clock.recovering_s = recovering_s
+    assert nodes.report(grant, "lost", None, reason="the machine goes down").word == "ok"
+    assert nodes.state(RUN) == state

@@ -47,21 +47,23 @@ def in_state(members: Membership, state: str) -> Member:
     if state == LOST:
         members.sweep(INTERVAL_S * (LOST_AFTER + 0.1))
     if state == LEFT:
-        members.offline(member)
+        members.offline(member, clock=5)
     assert member.state == state
     members.take_changes()
     return member
 
 
 @pytest.mark.parametrize("state", [ALIVE, SUSPECT, LOST, LEFT])
-@pytest.mark.parametrize("happened", ["heard", "offline", "silent", "dead"])
+@pytest.mark.parametrize("happened", ["heard", "speaks", "offline", "silent", "dead"])
 def test_a_member_moves_as_the_table_says_and_no_other_way(members: Membership, state: str, happened: str) -> None:
     member = in_state(members, state)
     now = 100.0 if happened in ("silent", "dead") else 1.0
     if happened == "heard":
         hear(members, now=now)
+    elif happened == "speaks":
+        members.update(member, WorkerHeartbeat(clock=6, state="ready"))
     elif happened == "offline":
-        members.offline(member)
+        members.offline(member, clock=5)
     elif happened == "silent":
         member.heard_at = now - INTERVAL_S * (SUSPECT_AFTER + 0.1)
         members.sweep(now)
@@ -70,7 +72,7 @@ def test_a_member_moves_as_the_table_says_and_no_other_way(members: Membership, 
     expected = MOVES.get((state, happened), state)
     assert member.state == expected
     said = [what for what, _ in changes(members)]
-    announced = {ALIVE: ["join"] if state == LOST else [], LOST: ["lost"], LEFT: ["leave"]}
+    announced = {ALIVE: ["join"] if state in (LOST, LEFT) else [], LOST: ["lost"], LEFT: ["leave"]}
     assert said == ([] if expected == state else announced.get(expected, []))
 
 
@@ -107,6 +109,15 @@ def test_the_last_words_after_a_good_bye_wake_nobody(members: Membership) -> Non
     assert (member.state, members.view()) == (LEFT, ("me.1",))
 
 
+@pytest.mark.parametrize(("clock", "state"), [(4, "ready"), (5, "ready"), (6, "stopping")])
+def test_what_was_said_before_a_good_bye_or_while_stopping_wakes_nobody(
+    members: Membership, clock: int, state: str
+) -> None:
+    member = in_state(members, LEFT)  # with the stamp 5
+    members.update(member, WorkerHeartbeat(clock=clock, state=state))
+    assert (member.state, members.view()) == (LEFT, ("me.1",))
+
+
 def test_a_restart_replaces_the_old_incarnation_whatever_comes_late(members: Membership) -> None:
     hear(members, FIRST)
     hear(members, SECOND, pid=8)
@@ -117,7 +128,7 @@ def test_a_restart_replaces_the_old_incarnation_whatever_comes_late(members: Mem
 
 
 def test_a_restart_after_a_good_bye_is_no_loss(members: Membership) -> None:
-    members.offline(hear(members, FIRST))
+    members.offline(hear(members, FIRST), clock=5)
     hear(members, SECOND)
     assert changes(members) == [("join", FIRST), ("leave", FIRST), ("join", SECOND)]
 

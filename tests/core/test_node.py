@@ -405,6 +405,48 @@ def test_with_the_ledger_away_a_trigger_is_kept_here_and_offered_again() -> None
     assert [request.args[0].attempt for request in lone.questions("claim")] == [0]
 
 
+def test_of_two_that_ask_for_the_same_run_the_late_answer_leaves_nothing_on_the_disk() -> None:
+    """The second call reaches the ledger, the answer to the first does not come (simulator, seed 97)."""
+    lone = Lone(job()).ready()
+    lone.do(lone.node.trigger, asked_for(), 3)
+    lone.do(lone.node.trigger, asked_for(), 4)
+    first, _ = lone.questions("register")
+    del lone.open[first.id]
+    lone.answer("register", Answer(OK, state="pending"))
+
+    lone.do(lone.node.ledger_answered, first.id, Answer(UNAVAILABLE), lone.now.mono)
+    lone.wait(triggers.REGISTER_AGAIN_S)
+    ready = lone.answer("register", Answer(EXISTS, state="success"))
+
+    assert [(reply.id, reply.kind) for reply in lone.replies] == [(4, ""), (3, "")]
+    assert (ready.requests_done, lone.node.requests) == (["sales#1"], {})
+
+
+def test_what_was_accepted_is_not_dropped_when_the_disk_is_full_later() -> None:
+    """Asked for twice: the disk that took it the first time is full the second (simulator, seed 170)."""
+    lone = Lone(job()).ready()
+    lone.do(lone.node.trigger, asked_for(), 3)
+    lone.answer("register", Answer(UNAVAILABLE))
+    lone.kept.clear()
+
+    lone.do(lone.node.trigger, asked_for(), 4)
+    lone.answer("register", Answer(UNAVAILABLE))
+
+    assert lone.kept == []  # nothing for the disk to refuse
+    assert [reply.result["durable"] for reply in lone.replies] == ["node", "node"]
+
+
+def test_what_the_disk_has_not_taken_is_not_accepted_and_may_be_asked_for_again() -> None:
+    lone = Lone(job()).ready()
+    for reply in (3, 4):
+        lone.do(lone.node.trigger, asked_for(), reply)
+        lone.answer("register", Answer(UNAVAILABLE))
+        assert [of.run for of in lone.kept] == ["sales#1"]
+        lone.kept.clear()
+        lone.node.triggers.not_kept("sales#1")
+        assert lone.node.requests == {}
+
+
 def test_a_trigger_says_how_old_it_is() -> None:
     lone = Lone(job()).ready()
     lone.do(lone.node.trigger, asked_for(), 3)
