@@ -47,6 +47,9 @@ log = structlog.get_logger("daemon")
 # Rows that one cleaning forgets at the most; the rest is for the next one.
 PRUNE_MAX = 1000
 
+# So much of the journal's end is read at a start: about as many attempts as a witness remembers, in a blink.
+RECALLED_BYTES_MAX = 4 * 1024 * 1024
+
 # After TERM everything must be over within this.
 STOP_S = 8.0
 
@@ -212,10 +215,7 @@ class Daemon:
         now = driver.now()
         node.set_jobs(self.jobs.jobs, now)
         node.ctx.launch_problems = self.builder.problems()
-        for record in journal_files.newest(self._journal.directory):
-            event = task_of(record)
-            if event is not None:
-                node.witness.saw(event)  # should the ledger have gone back while this node was away
+        self.recall()
         self.runners.adopt()
         waiting, bad = self._requests.load()
         for of in waiting:
@@ -229,6 +229,18 @@ class Daemon:
             driver.feed(node.bus_changed, False)  # until it says that it is connected
         peers = self.bus.peers()
         driver.feed(node.start, None if peers is None else tuple(peers))
+
+    def recall(self) -> None:
+        """What this node has seen of attempts, should the ledger have gone back while it was away."""
+        if not self.connections.ledger_can_go_back:
+            return
+        try:
+            for record in journal_files.newest(self._journal.directory, RECALLED_BYTES_MAX):
+                event = task_of(record)
+                if event is not None:
+                    self.node.witness.saw(event)
+        except UnavailableError as exc:
+            log.error("journal.not_recalled", reason=str(exc), lost="a ledger that goes back is told less")
 
     def _state_changed(self, state: str) -> None:
         if state == "ready":
