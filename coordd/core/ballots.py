@@ -122,7 +122,7 @@ class Ballots:
             lacking |= election.missing
         for name in sorted(lacking - self._asked_at.keys() - {ctx.full_hostname}):
             self._asked_at[name] = now.mono
-            ctx.out.letters.append((name, WorkerBeat(ask=True, clock=ctx.clock.forward(), timestamp=now.wall)))
+            ctx.send(name, WorkerBeat(ask=True), now)
 
     def _look_at(self, at: float) -> None:
         if not self._looks:

@@ -394,9 +394,7 @@ class Node:
             reply.to = sender
             for field, value in fields.items():
                 setattr(reply, field, value)
-            reply.clock = self.ctx.clock.forward()
-            reply.timestamp = now.wall
-            self.ctx.out.letters.append((sender, reply))
+            self.ctx.send(sender, reply, now)
 
     def _on_hello_reply(self, event: events.WorkerHelloReply, packet: Packet, sender: str, now: Now) -> None:
         self._on_worker(event, packet, sender, now)
