@@ -136,13 +136,6 @@ class Ballots:
             for ident in list(self.open_ids):
                 self._rank_by_hash(self.elections[ident], now)
 
-    def waiting_for(self) -> set[str]:
-        """Every member whose statement some open election still lacks."""
-        names: set[str] = set()
-        for ident in self.open_ids:
-            names |= self.elections[ident].missing
-        return names
-
     def _begin(
         self, ident: str, topic: str, action: Action | None, opener: str, view: tuple[str, ...], now: Now
     ) -> Election:
