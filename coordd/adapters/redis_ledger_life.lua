@@ -90,7 +90,7 @@ local function is_older(row, token)
 end
 
 -- The answer to a grant that is not the current one: ``word``, or recovering where it was forgotten.
-local function not_mine(run, attempt, token, word)
+local function not_mine(run, token, word)
   local row = get_run(run)
   if not row or is_older(row, token) then
     -- Not a grant of this ledger's life: so there was one before it.
@@ -210,7 +210,7 @@ local function report(run, attempt, token, nonce, state, exit_code, reason, appl
   if not row or not HOLDING[row.state] then
     local past = get_attempt(run, attempt)
     if past and past.token == token and past.nonce == nonce and REPORTED[state][past.state] then return answer('ok') end
-    return not_mine(run, attempt, token, 'stale')
+    return not_mine(run, token, 'stale')
   end
   -- It ran, so it was past the gate: a ledger that went back has forgotten that.
   if row.state == 'received' and (state == 'success' or state == 'failure') then move(row, 'started') end

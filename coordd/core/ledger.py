@@ -201,7 +201,7 @@ class Rules(Life):
         """RECEIVED -> STARTED: the last word before exec. The same token and nonce may ask again."""
         row = self._mine(store, run, attempt, token, nonce)
         if row is None:
-            return self._unknown(store, run, attempt, token, STALE, now)
+            return self._unknown(store, run, token, STALE, now)
         if row.cancel:
             if row.state == RECEIVED:
                 self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
@@ -247,7 +247,7 @@ class Rules(Life):
         """
         row = self._mine(store, run, attempt, token, nonce)
         if row is None:
-            return self._unknown(store, run, attempt, token, LOST, now)
+            return self._unknown(store, run, token, LOST, now)
         if row.state not in HOLDING:
             return Answer(LOST)
         if row.state == UNKNOWN:
@@ -255,7 +255,9 @@ class Rules(Life):
             row.reason = ""
             self._record(store, row)
         elif row.state == RECEIVED and launched:
-            row = self._launched_after_all(store, row, lease_s, now)
+            self._move(row, STARTED)
+            row.started_at = now.wall
+            self._record(store, row)
         row.lease = lease_s
         row.until = now.lease + lease_s
         row.boot = now.boot
@@ -290,7 +292,7 @@ class Rules(Life):
             past = store.attempt(run, attempt)
             if past is not None and (past.token, past.nonce) == (token, nonce) and past.state in REPORTED[state]:
                 return Answer(OK)
-            return self._unknown(store, run, attempt, token, STALE, now)
+            return self._unknown(store, run, token, STALE, now)
         if row.state == RECEIVED and state in (SUCCESS, FAILURE):
             self._move(row, STARTED)  # it ran, so it was past the gate: a ledger that went back has forgotten that
         if application_id:
@@ -318,7 +320,7 @@ class Rules(Life):
         """Publish under the token: ok once per run, for the attempt that holds it; else stale."""
         row = self._mine(store, run, attempt, token, nonce)
         if row is None:
-            return self._unknown(store, run, attempt, token, STALE, now)
+            return self._unknown(store, run, token, STALE, now)
         if row.state != STARTED or row.commit_token not in (0, token):
             return Answer(STALE)
         row.commit_token = token

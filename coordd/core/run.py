@@ -94,7 +94,7 @@ class Life:
         """
         return row.state not in TERMINAL and row.token < token
 
-    def _unknown(self, store: "Store", run: str, attempt: int, token: int, word: str, now: LedgerTime) -> Answer:
+    def _unknown(self, store: "Store", run: str, token: int, word: str, now: LedgerTime) -> Answer:
         """The answer to a grant that is not the current one: ``word``, or RECOVERING where it was forgotten."""
         if now.recovering_s > 0:
             row = store.run(run)
