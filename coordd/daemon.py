@@ -34,6 +34,7 @@ from coordd.core.windows import Windows
 from coordd.errors import ConfigError, CoorddError, UnavailableError
 from coordd.jobfile import JobSet, load_jobs
 from coordd.launching import LaunchBuilder
+from coordd.ports import Verifiable
 from coordd.services.control import ControlServer
 from coordd.services.driver import Driver, Keeper
 from coordd.services.health import Health
@@ -43,9 +44,6 @@ from coordd.services.outbox import Outbox
 from coordd.services.runners import Runners
 
 log = structlog.get_logger("daemon")
-
-# Rows that one cleaning forgets at the most; the rest is for the next one.
-PRUNE_MAX = 1000
 
 # So much of the journal's end is read at a start: about as many attempts as a witness remembers, in a blink.
 RECALLED_BYTES_MAX = 4 * 1024 * 1024
@@ -400,7 +398,7 @@ class Daemon:
             self.builder.prune_logs(now - history.logs_keep_s)
             ledger = self.connections.open_ledger()
             try:
-                ledger.call("prune", now - history.keep_s, PRUNE_MAX)
+                ledger.prune(now - history.keep_s)
             finally:
                 ledger.close()
         except (CoorddError, OSError) as exc:
@@ -419,7 +417,7 @@ class Daemon:
             ledger = self.connections.open_ledger()
             try:
                 weaker: list[str] = ledger.status().get("weaker", [])
-                wrong = [line for line in getattr(ledger, "integrity", list)() if line not in weaker]
+                wrong = ledger.integrity() if isinstance(ledger, Verifiable) else []
             finally:
                 ledger.close()
             checks.append(_check("ledger", not wrong, "; ".join(wrong) or "intact", "restore it from a backup"))

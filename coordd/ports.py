@@ -6,7 +6,7 @@ No library's exception crosses a port: an adapter raises UnavailableError where 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from coordd.core.rows import Answer, AttemptRow, OpenAnswer, Row
 
@@ -32,7 +32,19 @@ class Ledger(Protocol):
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]: ...
     def attempts(self, run: str) -> list[AttemptRow]: ...
     def status(self) -> dict[str, Any]: ...
+
+    def prune(self, before_wall: float, limit: int = 1000) -> int:
+        """Forget runs that ended before an instant (Unix seconds), so many at the most; returns how many."""
+
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Verifiable(Protocol):
+    """A ledger whose file can be looked through."""
+
+    def integrity(self) -> list[str]:
+        """What is wrong with it, a sentence each."""
 
 
 class Bus(Protocol):

@@ -1,10 +1,13 @@
-"""The composition root, without its event loop: what a start takes from the disk."""
+"""The composition root, without its event loop: what a start takes from the disk, what it says of the ledger."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -60,3 +63,48 @@ def test_a_journal_that_cannot_be_read_does_not_end_the_start(directory: str) ->
         daemon.recall()
         assert list(daemon.node.witness.seen) == [("j#1", 0, 7)], "what could be read"
     assert [line["event"] for line in logged] == ["journal.not_recalled"]
+
+
+def give(daemon: Daemon, **ledger: Any) -> None:
+    """A ledger that can do this and nothing else."""
+    made: Any = SimpleNamespace(close=lambda: None, **ledger)
+    daemon.connections.open_ledger = lambda: made  # type: ignore[method-assign]
+
+
+def test_old_runs_are_forgotten(directory: str) -> None:
+    pruned: list[float] = []
+    with built(directory, SQLITE) as daemon:
+        give(daemon, prune=pruned.append)
+        daemon._clean()
+        keep_s = daemon.config.history.keep_s
+    assert pruned == [pytest.approx(time.time() - keep_s, abs=60.0)]
+
+
+def ledger_checks(daemon: Daemon, **ledger: Any) -> list[tuple[str, str, str]]:
+    """What `doctor` says of such a ledger."""
+    give(daemon, **ledger)
+    return [(c["check"], c["state"], c["text"]) for c in daemon._doctor() if c["check"].startswith("ledger")]
+
+
+def test_a_ledger_is_looked_through_where_it_can_be(directory: str) -> None:
+    with built(directory, SQLITE) as daemon:
+        assert ledger_checks(daemon, status=dict, integrity=list) == [("ledger", "ok", "intact")]
+        wrong = lambda: ["page 7 is never used", "row 3 missing"]  # noqa: E731
+        assert ledger_checks(daemon, status=dict, integrity=wrong) == [
+            ("ledger", "fail", "page 7 is never used; row 3 missing")
+        ]
+
+
+def test_a_server_is_asked_once_what_is_weaker(directory: str) -> None:
+    asked = []
+
+    def status() -> dict[str, Any]:
+        asked.append(1)
+        return {"weaker": ["no replica is connected"]}
+
+    with built(directory, REDIS) as daemon:
+        assert ledger_checks(daemon, status=status) == [
+            ("ledger", "ok", "intact"),
+            ("ledger server", "warn", "no replica is connected"),
+        ]
+    assert asked == [1]

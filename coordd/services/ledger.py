@@ -176,7 +176,7 @@ class LedgerService:
     def _check_writes(self, ledger: Ledger, op: str) -> None:
         """In the thread: it is back once it does again what it could not do."""
         if op == "open" and self._writes_fail:
-            ledger.call("prune", 0.0, 0)  # writes nothing, and takes the lock for it
+            ledger.prune(0.0, 0)  # writes nothing, and takes the lock for it
         self._writes_fail = False
 
     def _judge(self, permit: int, failure: str) -> None:
