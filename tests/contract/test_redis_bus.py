@@ -180,5 +180,5 @@ def test_a_url_that_cannot_be_used(url: str) -> None:
 
 
 def test_what_a_url_says() -> None:
-    assert address("redis://me:p%3A@h/3")[1:] == ("h", 6379, "me", "p:", 3)
-    assert address("rediss://:only@h:7000")[1:] == ("h", 7000, None, "only", 0)
+    assert address("redis://me:p%3A@h/3")[1:] == ("h", 6379, "me", "p:", "3")
+    assert address("rediss://:only@h:7000")[1:] == ("h", 7000, "", "only", "0")
