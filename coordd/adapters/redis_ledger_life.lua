@@ -19,6 +19,9 @@ local REPORTED = {
 }
 local RHO = 0.01
 local BACKOFF_MAX_S = 6 * 3600
+local SHORT_LIVED_S = 10
+local RELAUNCH_PAUSE_S = 1
+local RELAUNCH_DOUBLINGS_MAX = 6
 
 local function answer(word, fields)
   local reply = { mark, word }
@@ -178,13 +181,19 @@ local function again(row, ended_as, delay_s, reason)
   put_run(row)
 end
 
+-- Seconds before an attempt that was lost is tried again: one that hardly lived is not hurried.
+local function pause(row)
+  if row.relaunches < 2 or now - row.received_at >= SHORT_LIVED_S then return 0 end
+  return RELAUNCH_PAUSE_S * 2 ^ math.min(row.relaunches - 2, RELAUNCH_DOUBLINGS_MAX)
+end
+
 local function relaunch(row, policy, reason)
   if row.cancel == 1 then
     finish(row, 'revoked', row.reason)
   elseif row.relaunches > policy.relaunches then
     finish(row, 'lost', string.format('%s; lost %.0f times, no relaunch left', reason, row.relaunches))
   else
-    again(row, 'lost', 0, reason)
+    again(row, 'lost', pause(row), reason)
   end
 end
 
