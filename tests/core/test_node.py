@@ -18,6 +18,7 @@ from coordd.core.events import (
     Event,
     Packet,
     Task,
+    TaskFailed,
     TaskReceived,
     TaskSucceeded,
     WorkerElect,
@@ -696,6 +697,22 @@ def test_a_failed_launch_is_given_back_and_this_node_leaves_the_job_to_others() 
 
     abstains = [event.candidacy.abstains for event in lone.said if isinstance(event, WorkerElectAck)]
     assert abstains == ["no space left", ""]
+
+
+def test_a_run_whose_arguments_do_not_fit_has_failed_and_the_job_goes_on() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.node.runner_adopted("sales#1", "sales", 0, 7, waits=False)
+
+    lone.do(lone.node.launch_refused, LAUNCH, "too long when filled")
+
+    assert [request.args for request in lone.questions("report")] == [
+        ("sales#1", 0, 7, "nonce", "failure", None, "too long when filled", "", True)
+    ]
+    (event,) = [event for event in lone.journal if isinstance(event, TaskFailed)]
+    assert (event.run, event.token, event.exception) == ("sales#1", 7, "too long when filled")
+    assert lone.node.pursuits.running == {}
+    lone.hear("b.1", elect("sales#2"))
+    assert [event.candidacy.abstains for event in lone.said if isinstance(event, WorkerElectAck)] == [""]
 
 
 # ---- a node that runs for months
