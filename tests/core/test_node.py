@@ -715,6 +715,25 @@ def test_a_run_whose_arguments_do_not_fit_has_failed_and_the_job_goes_on() -> No
     assert [event.candidacy.abstains for event in lone.said if isinstance(event, WorkerElectAck)] == [""]
 
 
+@pytest.mark.parametrize(("told", "state", "tries"), [("launch_refused", "failure", 1), ("launch_failed", "retry", 3)])
+def test_who_cannot_start_a_run_says_whether_another_could(
+    told: str, state: str, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster("a", "b", "c", jobs=[job()])
+    monkeypatch.setattr(
+        cluster, "launched", lambda shell, launch: shell.do(getattr(shell.node, told), launch, "does not fit")
+    )
+    cluster.trigger("a", asked_for("sales#1"))
+    cluster.wait(10.0)
+    assert cluster.state("sales#1") == state
+    assert sum(len(shell.launches) for shell in cluster.shells.values()) == tries
+
+    monkeypatch.undo()
+    cluster.trigger("a", asked_for("sales#2"))
+    cluster.wait(1.0)
+    assert (cluster.state("sales#2") == "started") == (told == "launch_refused"), "the job itself is none the worse"
+
+
 # ---- a node that runs for months
 
 
