@@ -36,6 +36,9 @@ BUS_SCHEMES = ("unix", "amqp", "amqps", "redis", "rediss")
 LEDGER_SCHEMES = ("sqlite", "redis", "rediss", "redis+sentinel", "rediss+sentinel")
 SINK_SCHEMES = ("file", "hdfs", "s3a")
 
+# RabbitMQ's exchange of the inboxes of a cluster is called so, behind its name.
+INBOX_SUFFIX = ".inbox"
+
 BUDGET_MAX = 10_000
 
 # Shorter, and nodes do nothing but wait on each other; longer, and it is a slip of the pen.
@@ -239,6 +242,15 @@ def _ledger(value: object) -> str:
     return url
 
 
+def _cluster_name(value: object) -> str:
+    """``x.inbox`` is what RabbitMQ's exchange of the inboxes of a cluster ``x`` is called."""
+    read = values.name(value)
+    if read.endswith(INBOX_SUFFIX):
+        named = f"the inboxes of a cluster {found(read.removesuffix(INBOX_SUFFIX))} are named so at the broker"
+        raise ValueError(f"expected a name that does not end in {INBOX_SUFFIX}, found {found(read)}: {named}")
+    return read
+
+
 def _sink(value: object) -> str:
     read = values.text(value)
     if read and read.partition("://")[0] not in SINK_SCHEMES:
@@ -265,7 +277,7 @@ _BY_TYPE: dict[Any, Reader] = {
 }
 _BY_KEY: dict[str, Reader] = {
     "node.name": values.name,
-    "cluster.name": values.name,
+    "cluster.name": _cluster_name,
     "cluster.bus": _bus,
     "cluster.ledger": _ledger,
     "history.journal_sink": _sink,

@@ -52,6 +52,11 @@ class Connections:
         """The bus has a connection that can be lost; that of one machine has none."""
         return not self.cluster.is_embedded
 
+    @property
+    def ledger_can_go_back(self) -> bool:
+        """The ledger is a server, which notices that it has lost its last writes and asks its witnesses for them."""
+        return self.cluster.ledger_scheme != "sqlite"
+
     def use(self, cluster: ClusterConfig) -> None:
         """Take over a new configuration: keys at once, passwords and certificates with the next connection.
 

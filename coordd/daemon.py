@@ -34,6 +34,8 @@ from coordd.core.windows import Windows
 from coordd.errors import ConfigError, CoorddError, UnavailableError
 from coordd.jobfile import JobSet, load_jobs
 from coordd.launching import LaunchBuilder
+from coordd.ports import Verifiable
+from coordd.services.checkup import FAIL, OK, WARN, check
 from coordd.services.control import ControlServer
 from coordd.services.driver import Driver, Keeper
 from coordd.services.health import Health
@@ -44,8 +46,11 @@ from coordd.services.runners import Runners
 
 log = structlog.get_logger("daemon")
 
-# Rows that one cleaning forgets at the most; the rest is for the next one.
-PRUNE_MAX = 1000
+# So much of the journal's end is read at a start: about as many attempts as a witness remembers, in a blink.
+RECALLED_BYTES_MAX = 4 * 1024 * 1024
+
+# Below this `doctor` says that there is no room (MiB).
+DISK_FREE_MB = 200
 
 # After TERM everything must be over within this.
 STOP_S = 8.0
@@ -212,10 +217,7 @@ class Daemon:
         now = driver.now()
         node.set_jobs(self.jobs.jobs, now)
         node.ctx.launch_problems = self.builder.problems()
-        for record in journal_files.newest(self._journal.directory):
-            event = task_of(record)
-            if event is not None:
-                node.witness.saw(event)  # should the ledger have gone back while this node was away
+        self.recall()
         self.runners.adopt()
         waiting, bad = self._requests.load()
         for of in waiting:
@@ -229,6 +231,18 @@ class Daemon:
             driver.feed(node.bus_changed, False)  # until it says that it is connected
         peers = self.bus.peers()
         driver.feed(node.start, None if peers is None else tuple(peers))
+
+    def recall(self) -> None:
+        """What this node has seen of attempts, should the ledger have gone back while it was away."""
+        if not self.connections.ledger_can_go_back:
+            return
+        try:
+            for record in journal_files.newest(self._journal.directory, RECALLED_BYTES_MAX):
+                event = task_of(record)
+                if event is not None:
+                    self.node.witness.saw(event)
+        except UnavailableError as exc:
+            log.error("journal.not_recalled", reason=str(exc), lost="a ledger that goes back is told less")
 
     def _state_changed(self, state: str) -> None:
         if state == "ready":
@@ -388,7 +402,7 @@ class Daemon:
             self.builder.prune_logs(now - history.logs_keep_s)
             ledger = self.connections.open_ledger()
             try:
-                ledger.call("prune", now - history.keep_s, PRUNE_MAX)
+                ledger.prune(now - history.keep_s)
             finally:
                 ledger.close()
         except (CoorddError, OSError) as exc:
@@ -396,30 +410,31 @@ class Daemon:
 
     def _doctor(self) -> list[dict[str, str]]:
         """In a thread: everything that a person would look at first."""
-        checks = [_check("runs as", os.getuid() != 0, f"uid {os.getuid()}", "run it as a user of its own", warn=True)]
-        for name, path in (("state directory", self.config.node.state_dir), ("jobs", self.config.node.jobs_dir)):
-            ok = os.path.isdir(path)
-            checks.append(_check(name, ok, path, f"make the directory {path}", warn=name == "jobs"))
-        stat = os.statvfs(self.config.node.state_dir)
+        uid = os.getuid()
+        checks = [check("runs as", OK if uid else WARN, f"uid {uid}", "run it as a user of its own")]
+        node = self.config.node
+        for name, path, missing in (("state directory", node.state_dir, FAIL), ("jobs", node.jobs_dir, WARN)):
+            checks.append(check(name, OK if os.path.isdir(path) else missing, path, f"make the directory {path}"))
+        stat = os.statvfs(node.state_dir)
         free_mb = stat.f_bavail * stat.f_frsize // 2**20
-        checks.append(_check("disk", free_mb > 200, f"{free_mb} MiB free", "make room: journal and ledger need it"))
+        enough = OK if free_mb > DISK_FREE_MB else FAIL
+        checks.append(check("disk", enough, f"{free_mb} MiB free", "make room: journal and ledger need it"))
         try:
             ledger = self.connections.open_ledger()
             try:
                 weaker: list[str] = ledger.status().get("weaker", [])
-                wrong = [line for line in getattr(ledger, "integrity", list)() if line not in weaker]
+                wrong = ledger.integrity() if isinstance(ledger, Verifiable) else []
             finally:
                 ledger.close()
-            checks.append(_check("ledger", not wrong, "; ".join(wrong) or "intact", "restore it from a backup"))
-            checks += [
-                _check("ledger server", ok=False, text=text, advice="see docs/runbook.md", warn=True) for text in weaker
-            ]
+            sound = FAIL if wrong else OK
+            checks.append(check("ledger", sound, "; ".join(wrong) or "intact", "restore it from a backup"))
+            checks += [check("ledger server", WARN, text, "see docs/runbook.md") for text in weaker]
         except CoorddError as exc:
-            checks.append(_check("ledger", ok=False, text=str(exc), advice="see docs/runbook.md"))
+            checks.append(check("ledger", FAIL, str(exc), "see docs/runbook.md"))
         checks.append(
-            _check(
+            check(
                 "bus",
-                self.bus.state == "connected",
+                OK if self.bus.state == "connected" else FAIL,
                 self.bus.error or f"{self.bus.url} is {self.bus.state}",
                 "runs launch all the same, by way of the ledger; see docs/runbook.md",
             )
@@ -427,10 +442,9 @@ class Daemon:
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):
             text = problems.get(name) or self._problems()[name][0]
-            checks.append(_check(f"job {name}", ok=False, text=text, advice="mend it, then coordctl reload"))
-        checks.append(
-            _check("jobs loaded", bool(self.jobs.jobs), f"{len(self.jobs.jobs)} jobs", "drop a job file", warn=True)
-        )
+            checks.append(check(f"job {name}", FAIL, text, "mend it, then coordctl reload"))
+        loaded = len(self.jobs.jobs)
+        checks.append(check("jobs loaded", OK if loaded else WARN, f"{loaded} jobs", "drop a job file"))
         return checks
 
 
@@ -446,11 +460,6 @@ _NEEDS_RESTART = (
 _NOT_YET = (
     ("history", "journal_sink"), ("history", "log_sink"),
 )  # fmt: skip
-
-
-def _check(name: str, ok: bool, text: str, advice: str, *, warn: bool = False) -> dict[str, str]:
-    state = "ok" if ok else ("warn" if warn else "fail")
-    return {"check": name, "state": state, "text": text, "advice": "" if ok else advice}
 
 
 def jobs_of(config: Config) -> dict[str, Job]:

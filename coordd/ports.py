@@ -5,8 +5,8 @@ No library's exception crosses a port: an adapter raises UnavailableError where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from coordd.core.rows import Answer, AttemptRow, OpenAnswer, Row
 
@@ -32,7 +32,49 @@ class Ledger(Protocol):
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]: ...
     def attempts(self, run: str) -> list[AttemptRow]: ...
     def status(self) -> dict[str, Any]: ...
+
+    def prune(self, before_wall: float, limit: int = 1000) -> int:
+        """Forget runs that ended before an instant (Unix seconds), so many at the most; returns how many."""
+
     def close(self) -> None: ...
+
+
+# What not every ledger can do. Whoever needs it asks with isinstance.
+
+
+@runtime_checkable
+class Batching(Protocol):
+    """A ledger over a network: many operations in one round trip."""
+
+    def calls(self, batch: Sequence[LedgerCall]) -> list[Answer | OpenAnswer]:
+        """One after the other. Raises UnavailableError for all of them."""
+
+
+@runtime_checkable
+class Portable(Protocol):
+    """A ledger whose rows can be taken elsewhere."""
+
+    def export(self) -> Iterator[dict[str, Any]]:
+        """All rows, as JSON can hold them: jobs, then each run with its attempts."""
+
+    def import_(self, rows: Iterable[dict[str, Any]], *, replace: bool = False) -> int:
+        """Take the rows of an export, all or none; returns how many. Raises RefusedError."""
+
+
+@runtime_checkable
+class Quarantined(Protocol):
+    """A ledger that can go back, and then grants nothing for a while."""
+
+    def accept_epoch(self) -> float:
+        """End the quarantine; returns the seconds that were left of it."""
+
+
+@runtime_checkable
+class Verifiable(Protocol):
+    """A ledger whose file can be looked through."""
+
+    def integrity(self) -> list[str]:
+        """What is wrong with it, a sentence each."""
 
 
 class Bus(Protocol):

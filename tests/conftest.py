@@ -1,14 +1,22 @@
-"""Servers that tests share: one of each kind for a pytest process, started when the first test asks for it.
+"""What many tests share.
 
-Tests keep apart by a virtual host or by a cluster's name of their own. What stops or breaks a server starts its own.
+Servers: one of each kind for a pytest process, started when the first test asks for it. Tests keep apart by a virtual
+host or by a cluster's name of their own. What stops or breaks a server starts its own.
+
+The command line against a daemon that is a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import servers
+from click.testing import CliRunner, Result
+from fake_daemon import FakeDaemon, open_directory
+
+from coordd.cli import coordctl
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +39,24 @@ def rabbit_url(rabbit_server: servers.Rabbit) -> str:
 @pytest.fixture(scope="session")
 def redis_url(redis_server: servers.Redis) -> str:
     return redis_server.url
+
+
+@pytest.fixture
+def directory() -> Iterator[str]:
+    with open_directory() as path:
+        yield path
+
+
+@pytest.fixture
+def daemon(directory: str) -> Iterator[FakeDaemon]:
+    made = FakeDaemon(f"{directory}/s")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ctl(daemon: FakeDaemon) -> Callable[..., Result]:
+    def run(*args: str, **kwargs: Any) -> Result:
+        return CliRunner().invoke(coordctl.program, ["--socket", daemon.path, *args], prog_name="coordctl", **kwargs)
+
+    return run

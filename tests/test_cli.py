@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from fake_daemon import EVENT, RUN, STATUS, FakeDaemon, Stream, open_directory, refusal
+from fake_daemon import EVENT, RUN, STATUS, FakeDaemon, Stream, refusal
 
 from coordd.cli import client as client_module, coordctl, phrases
 from coordd.cli.client import Client
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
 from coordd.services import rpc
-
-
-@pytest.fixture
-def directory() -> Iterator[str]:
-    with open_directory() as path:
-        yield path
-
-
-@pytest.fixture
-def daemon(directory: str) -> Iterator[FakeDaemon]:
-    made = FakeDaemon(f"{directory}/s")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def ctl(daemon: FakeDaemon) -> Callable[..., Result]:
-    def run(*args: str, **kwargs: Any) -> Result:
-        return CliRunner().invoke(coordctl.program, ["--socket", daemon.path, *args], prog_name="coordctl", **kwargs)
-
-    return run
-
 
 # ---- what people read
 

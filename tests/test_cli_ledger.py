@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from fake_daemon import STATUS, FakeDaemon, Stream, open_directory, refusal
+from click.testing import Result
+from fake_daemon import STATUS, FakeDaemon, Stream, refusal
 
-from coordd.cli import coordctl, ledger as module
+from coordd.cli import ledger as module
 from coordd.core.dump import exported
 from coordd.core.rows import Policy, Row
 
@@ -37,27 +37,6 @@ def run_row(run: str, **columns: Any) -> dict[str, Any]:
 
 
 ROWS = [run_row(f"j#{number}") for number in range(5)]
-
-
-@pytest.fixture
-def directory() -> Iterator[str]:
-    with open_directory() as path:
-        yield path
-
-
-@pytest.fixture
-def daemon(directory: str) -> Iterator[FakeDaemon]:
-    made = FakeDaemon(f"{directory}/s")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def ctl(daemon: FakeDaemon) -> Callable[..., Result]:
-    def run(*args: str, **kwargs: Any) -> Result:
-        return CliRunner().invoke(coordctl.program, ["--socket", daemon.path, *args], prog_name="coordctl", **kwargs)
-
-    return run
 
 
 def written(directory: str, rows: list[dict[str, Any]]) -> str:

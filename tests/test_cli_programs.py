@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,25 +25,10 @@ from fake_daemon import (
     Stream,
     configuration,
     environment,
-    open_directory,
     write_job,
 )
 
 from coordd.cli import coordctl, coordd as coordd_module
-
-
-@pytest.fixture
-def directory() -> Iterator[str]:
-    with open_directory() as path:
-        yield path
-
-
-@pytest.fixture
-def daemon(directory: str) -> Iterator[FakeDaemon]:
-    made = FakeDaemon(f"{directory}/s")
-    yield made
-    made.close()
-
 
 # ---- as programs
 

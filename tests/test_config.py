@@ -135,6 +135,8 @@ BAD_FILES = [
     ("[node]\nbudget = { client = -1 }\n", "node.budget", "expected 0 to 10000"),
     ("[node]\nbudget = { client = 1.5 }\n", "node.budget", "expected a table"),
     ('[cluster]\nname = "prod/eu"\n', "cluster.name", "1 to 64 of the characters"),
+    ('[cluster]\nname = "prod.inbox"\n', "cluster.name", "does not end in .inbox"),
+    ('[cluster]\nname = ".inbox"\n', "cluster.name", "does not end in .inbox"),
     ('[cluster]\nlease = "60"\n', "cluster.lease", 'expected a number, found the text "60"'),
     ("[cluster]\nlease = true\n", "cluster.lease", "expected a number, found true"),
     ("[cluster]\nlease = nan\n", "cluster.lease", "expected a number, found nan"),

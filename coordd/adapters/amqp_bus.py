@@ -12,8 +12,8 @@ import ssl
 from collections.abc import Callable, Sequence
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from coordd.adapters.amqp_session import AmqpSession, Names, Where
-from coordd.adapters.brokered_bus import BrokeredBus, Session
+from coordd.adapters.amqp_session import AmqpSession, Names
+from coordd.adapters.brokered_bus import BrokeredBus, Session, Where
 from coordd.core.addresses import UNVERIFIED
 from coordd.core.values import redact_url
 from coordd.errors import ConfigError
@@ -55,28 +55,23 @@ class AmqpBus(BrokeredBus):
         Raises:
             ConfigError: a url or a name cannot be used.
         """
-        super().__init__(urls, full_hostname, rng=rng, uvloop=uvloop)
-        self.tls = tls
-        self._password = password
-        self._heartbeat_s = max(1, round(heartbeat_s))
+        super().__init__(
+            urls, full_hostname, address=address, password=password, tls=tls, heartbeat_s=heartbeat_s, rng=rng,
+            uvloop=uvloop,
+        )  # fmt: skip
         self._exchange = f"coordd.{cluster}"
         self._inboxes = f"coordd.{cluster}.inbox"
-        self._where = {url: address(url) for url in urls}
         for name in (f"{self._exchange}.{full_hostname}.{0:08x}", self._inboxes):
             if len(name.encode()) > NAME_BYTES_MAX:
                 raise ConfigError(f"[cluster] name and [node] name are too long together for RabbitMQ: {name}")
 
     async def _open(self, url: str) -> Session:
-        where = self._where[url]
         # A name of its own for each connection: the broker may not have noticed yet that the last one is gone.
         queue = f"{self._exchange}.{self.full_hostname}.{self._rng.getrandbits(32):08x}"
         names = Names(self._exchange, self._inboxes, self.full_hostname, queue)
-        tls = None
-        if url.startswith("amqps://"):
-            tls = self.tls or ssl.create_default_context()
-        password = (self._password() if self._password is not None else "") or where.password
-        session = AmqpSession(where, names, self, self._heartbeat_s)
-        await session.open(password, tls)
+        credentials = self._credentials(url)
+        session = AmqpSession(self._where[url], names, self, round(self._heartbeat_s))
+        await session.open(*credentials)
         return session
 
 

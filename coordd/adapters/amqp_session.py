@@ -21,7 +21,7 @@ from aiormq.exceptions import (
 from yarl import URL
 
 from coordd.adapters.amqp_frames import Publishing, Tap, Tapped, own_end
-from coordd.adapters.brokered_bus import Ears, Outgoing
+from coordd.adapters.brokered_bus import Ears, Outgoing, Where
 from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.core.envelope import SEALED_BYTES_MAX
 from coordd.errors import CoorddError, UnavailableError
@@ -47,17 +47,6 @@ UNCONFIRMED_MAX = 10_000
 
 # Inboxes whose frames are kept ready.
 INBOXES_MAX = 512
-
-
-class Where(NamedTuple):
-    """One broker address, as its URL says it."""
-
-    shown: str  # for people, without the password
-    host: str
-    port: int
-    user: str
-    password: str
-    vhost: str
 
 
 class Names(NamedTuple):
@@ -140,7 +129,7 @@ class AmqpSession:
         own = own_end(self._names.exchange, self._names.full_hostname)
         factory = _Transport(self, own, tls)
         url = make_url(
-            host=where.host, port=where.port, login=where.user, password=password, virtualhost=where.vhost,
+            host=where.host, port=where.port, login=where.user, password=password, virtualhost=where.space,
             ssl=tls is not None, heartbeat=self._heartbeat_s, name=f"coordd {self._names.full_hostname}",
         )  # fmt: skip
         self._connection = _Connection(url, factory)
@@ -375,15 +364,15 @@ def sentence(where: Where, names: Names, closed: tuple[int, str] | None, exc: Ex
         return f"{shown} refused the user {where.user!r}: check the user in [cluster] bus, and bus_password_file"
     if code == 403:
         return (
-            f"{shown} refuses the user {where.user!r} a right ({text}): rabbitmqctl set_permissions -p {where.vhost} "
+            f"{shown} refuses the user {where.user!r} a right ({text}): rabbitmqctl set_permissions -p {where.space} "
             rf"{where.user} '^coordd\.' '^coordd\.' '^coordd\.'"
         )
     if code == 530 and "not found" in text:
         return (
-            f"{shown} has no virtual host {where.vhost!r}: rabbitmqctl add_vhost {where.vhost}, or mend [cluster] bus"
+            f"{shown} has no virtual host {where.space!r}: rabbitmqctl add_vhost {where.space}, or mend [cluster] bus"
         )
     if code == 530:
-        return f"{shown} refuses {where.user!r} the virtual host {where.vhost!r} ({text}): rabbitmqctl set_permissions"
+        return f"{shown} refuses {where.user!r} the virtual host {where.space!r} ({text}): rabbitmqctl set_permissions"
     if code == 406 and "type" in text:
         return (
             f"{shown} has an exchange of our name but of another type ({text}): delete it, or choose another "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -16,6 +17,7 @@ from typing import NamedTuple, Protocol
 import trio
 
 from coordd.adapters.aio import Aio, Crossing, open_aio
+from coordd.core.addresses import ENCRYPTED
 from coordd.core.envelope import SEALED_BYTES_MAX
 from coordd.core.values import redact_url
 from coordd.errors import ConfigError, CoorddError, LocalProtocolError
@@ -47,6 +49,17 @@ OTHERS_RETURN_S = 5.0
 
 # For what was said last, and the farewell to the broker.
 CLOSE_S = 1.0
+
+
+class Where(NamedTuple):
+    """One broker address, as its URL says it."""
+
+    shown: str  # for people, without the password
+    host: str
+    port: int
+    user: str
+    password: str
+    space: str  # RabbitMQ's virtual host, the number of Redis' database
 
 
 class Outgoing(NamedTuple):
@@ -88,15 +101,29 @@ class BrokeredBus:
     """ports.Bus over a broker; a subclass says how a session is opened."""
 
     def __init__(
-        self, urls: Sequence[str], full_hostname: str, *, rng: random.Random | None = None, uvloop: bool = True
+        self,
+        urls: Sequence[str],
+        full_hostname: str,
+        *,
+        address: Callable[[str], Where],
+        password: Callable[[], str] | None,
+        tls: ssl.SSLContext | None,
+        heartbeat_s: float,
+        rng: random.Random | None,
+        uvloop: bool,
     ) -> None:
+        """``address`` takes a URL apart, or raises ConfigError; the others are the subclass's own."""
         if not urls:
             raise ConfigError("[cluster] bus: no address")
         self.url = ", ".join([redact_url(url) for url in urls])
         self.state = STARTING
         self.error = ""
         self.full_hostname = full_hostname
+        self.tls = tls
         self._urls = list(urls)
+        self._where = {url: address(url) for url in urls}
+        self._password = password
+        self._heartbeat_s = max(1.0, heartbeat_s)
         self._rng = rng or random.SystemRandom()
         self._uvloop = uvloop
         self._closed = False
@@ -122,6 +149,13 @@ class BrokeredBus:
         what to do.
         """
         raise NotImplementedError
+
+    def _credentials(self, url: str) -> tuple[str, ssl.SSLContext | None]:
+        """The password ("": none) and the TLS (None: none) of the next connection. Raises UnavailableError."""
+        tls = None
+        if url.partition("://")[0] in ENCRYPTED:
+            tls = self.tls or ssl.create_default_context()
+        return (self._password() if self._password is not None else "") or self._where[url].password, tls
 
     # ---- the port, in the trio thread
 

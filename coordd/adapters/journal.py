@@ -28,9 +28,8 @@ SEGMENT_BYTES_MAX = 16 * 1024 * 1024
 # ... and at this age, so that the pipeline is never further behind.
 SEGMENT_AGE_S = 3600.0
 
-# How many of the newest segments are read at a start, for the highest clock (clocks only grow, and one segment may
-# be nearly empty) and for what was seen of attempts.
-NEWEST_SEGMENTS = 3
+# So much of the end is read for the highest clock. Clocks only grow; three segments, for one may be damaged.
+CLOCK_BYTES_MAX = 3 * SEGMENT_BYTES_MAX
 
 
 class Journal:
@@ -255,25 +254,41 @@ def read(directory: str) -> Iterator[dict[str, Any]]:
 
 
 def highest_clock(directory: str) -> int:
-    """The highest Lamport clock in the newest segments; 0 when there is no journal. For StateFile.load."""
-    clocks = (record.get("clock") for record in newest(directory))
+    """The highest Lamport clock at the journal's end; 0 when there is no journal. For StateFile.load."""
+    clocks = (record.get("clock") for record in newest(directory, CLOCK_BYTES_MAX))
     return max((clock for clock in clocks if isinstance(clock, int)), default=0)
 
 
-def newest(directory: str) -> Iterator[dict[str, Any]]:
-    """The good lines of the newest segments, oldest first; none when there is no journal.
+def newest(directory: str, bytes_max: int) -> Iterator[dict[str, Any]]:
+    """The good lines among the last ``bytes_max`` bytes, oldest first; none when there is no journal.
 
     Raises UnavailableError when they cannot be read.
     """
     if not os.path.isdir(directory):
         return
     try:
-        names = [_path(directory, number) for number in _numbers(directory)[-NEWEST_SEGMENTS:]]
-        for path in [*names, os.path.join(directory, CURRENT)]:
-            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        for path, start in _tail(directory, bytes_max):
+            with open(path, "rb") as file:
+                if start:
+                    file.seek(start - 1)
+                    file.readline()  # the line in the middle of which that is: none is read by halves
                 yield from filter(None, map(decode_line, file))
     except OSError as exc:
         raise UnavailableError(f"cannot read the journal {directory}: {exc.strerror or exc}") from exc
+
+
+def _tail(directory: str, bytes_max: int) -> list[tuple[str, int]]:
+    """(path, from where on) of the segments that hold the last ``bytes_max`` bytes, oldest first."""
+    found: list[tuple[str, int]] = []
+    paths = [_path(directory, number) for number in _numbers(directory)]
+    for path in (os.path.join(directory, CURRENT), *reversed(paths)):
+        if bytes_max <= 0:
+            break
+        with contextlib.suppress(FileNotFoundError):  # no segment is open
+            size = os.stat(path).st_size
+            found.append((path, max(0, size - bytes_max)))
+            bytes_max -= size
+    return found[::-1]
 
 
 def _measure(file: Any) -> tuple[int, int, int]:

@@ -198,10 +198,6 @@ class MemoryLedger:
         count: int = self._transact(self._rules.prune, (before_wall, limit))
         return count
 
-    def integrity(self) -> list[str]:
-        """Nothing can be wrong with memory that we would notice."""
-        return []
-
     def close(self) -> None:
         """A call after it raises UnavailableError."""
         self._closed = True

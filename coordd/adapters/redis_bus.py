@@ -12,7 +12,7 @@ import random
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis.asyncio import Connection
@@ -28,7 +28,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from coordd.adapters.brokered_bus import BrokeredBus, Ears, Outgoing, Session
+from coordd.adapters.brokered_bus import BrokeredBus, Ears, Outgoing, Session, Where
 from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.core.addresses import UNVERIFIED
 from coordd.core.envelope import SEALED_BYTES_MAX
@@ -46,17 +46,6 @@ UNANSWERED_MAX = 20_000
 
 # For the answers to what was said last.
 FLUSH_S = 0.5
-
-
-class Where(NamedTuple):
-    """One Redis address, as its URL says it."""
-
-    shown: str  # for people, without the password
-    host: str
-    port: int
-    user: str | None
-    password: str | None
-    database: int
 
 
 class RedisBus(BrokeredBus):
@@ -90,24 +79,20 @@ class RedisBus(BrokeredBus):
         Raises:
             ConfigError: a url or a name cannot be used.
         """
-        super().__init__(urls, full_hostname, rng=rng, uvloop=uvloop)
-        self.tls = tls
-        self._password = password
-        self._heartbeat_s = max(1.0, heartbeat_s)
+        super().__init__(
+            urls, full_hostname, address=address, password=password, tls=tls, heartbeat_s=heartbeat_s, rng=rng,
+            uvloop=uvloop,
+        )  # fmt: skip
         self._all = f"coordd:{{{cluster}}}:all"
         self._inbox = f"coordd:{{{cluster}}}:inbox:"
-        self._where = {url: address(url) for url in urls}
         if len(full_hostname.encode()) > NAME_BYTES_MAX:
             raise ConfigError(f"[node] name is too long for the Redis bus: {full_hostname}")
 
     async def _open(self, url: str) -> Session:
-        where = self._where[url]
-        tls = None
-        if url.startswith("rediss://"):
-            tls = self.tls or ssl.create_default_context()
-        password = (self._password() if self._password is not None else "") or where.password
-        session = RedisSession(where, (self._all, self._inbox, self.full_hostname), self, self._heartbeat_s)
-        await session.open(password, tls)
+        credentials = self._credentials(url)
+        names = (self._all, self._inbox, self.full_hostname)
+        session = RedisSession(self._where[url], names, self, self._heartbeat_s)
+        await session.open(*credentials)
         return session
 
 
@@ -130,7 +115,7 @@ class RedisSession:
         self._waiting: deque[_Waiting] = deque()  # for the answers of the speaking connection, in order
         self._heard_at = [0.0, 0.0]
 
-    async def open(self, password: str | None, tls: ssl.SSLContext | None) -> None:
+    async def open(self, password: str, tls: ssl.SSLContext | None) -> None:
         """Connect and subscribe.
 
         Raises UnavailableError with a sentence for people; whatever it raises, nothing is left open.
@@ -151,11 +136,12 @@ class RedisSession:
             self._loop.create_task(self._supervised(work())) for work in (self._listen, self._read_answers, self._beat)
         ]
 
-    async def _connect(self, password: str | None, tls: ssl.SSLContext | None) -> Connection:
+    async def _connect(self, password: str, tls: ssl.SSLContext | None) -> Connection:
         where = self._where
         connection = _Connection(
-            tls, host=where.host, port=where.port, db=where.database, username=where.user, password=password,
-            protocol=2, retry=Retry(NoBackoff(), 0), client_name=_client_name(self._full_hostname),
+            tls, host=where.host, port=where.port, db=int(where.space), username=where.user or None,
+            password=password or None, protocol=2, retry=Retry(NoBackoff(), 0),
+            client_name=_client_name(self._full_hostname),
         )  # fmt: skip
         await connection.connect()  # type: ignore[no-untyped-call]  # redis-py left it out
         return connection
@@ -328,7 +314,7 @@ def sentence(where: Where, exc: BaseException) -> str:
         rights = f"ACL SETUSER {where.user or 'default'} &coordd:* +publish +subscribe +ping"
         return f"{shown} refuses a right ({text}): {rights}"
     if "DB index" in text:
-        return f"{shown} has no database {where.database}: mend [cluster] bus"
+        return f"{shown} has no database {where.space}: mend [cluster] bus"
     if isinstance(exc, BusyLoadingError):
         return f"{shown} is still loading its data: it will be tried again"
     if isinstance(exc, InvalidResponse):
@@ -355,6 +341,6 @@ def address(url: str) -> Where:
             f"[cluster] bus: {shown}: {unknown or '#'} is not known there; TLS and passwords have settings"
         )
     return Where(
-        f"Redis at {parts.hostname}:{port}", parts.hostname, port, unquote(parts.username or "") or None,
-        unquote(parts.password or "") or None, database,
+        f"Redis at {parts.hostname}:{port}", parts.hostname, port, unquote(parts.username or ""),
+        unquote(parts.password or ""), str(database),
     )  # fmt: skip

@@ -142,6 +142,12 @@ class RedisLedger:
 
         return status(self)
 
+    def prune(self, before_wall: float, limit: int = 1000) -> int:
+        """Forget at most ``limit`` runs that ended before an instant; returns how many."""
+        answer = self.call("prune", before_wall, limit)
+        assert isinstance(answer, Answer)
+        return answer.token
+
     def close(self) -> None:
         """Close the connection; a call after it raises UnavailableError."""
         self._closed = True
@@ -150,17 +156,7 @@ class RedisLedger:
             self._server.drop()
             self._turn.release()
 
-    # ---- for the daemon's housekeeping, and for people
-
-    def prune(self, before_wall: float, limit: int = 1000) -> int:
-        """Forget at most ``limit`` runs that ended before an instant; returns how many."""
-        answer = self.call("prune", before_wall, limit)
-        assert isinstance(answer, Answer)
-        return answer.token
-
-    def integrity(self) -> list[str]:
-        """What is weaker than advised."""
-        return list(self.status()["weaker"])
+    # ---- for people
 
     def accept_epoch(self) -> float:
         """A person knows that nothing was lost: end the quarantine. Returns the seconds that were left of it."""

@@ -19,6 +19,9 @@ local REPORTED = {
 }
 local RHO = 0.01
 local BACKOFF_MAX_S = 6 * 3600
+local SHORT_LIVED_S = 10
+local RELAUNCH_PAUSE_S = 1
+local RELAUNCH_DOUBLINGS_MAX = 6
 
 local function answer(word, fields)
   local reply = { mark, word }
@@ -95,7 +98,7 @@ local function is_older(row, token)
 end
 
 -- The answer to a grant that is not the current one: ``word``, or recovering where it was forgotten.
-local function not_mine(run, attempt, token, word)
+local function not_mine(run, token, word)
   local row = get_run(run)
   if not row or is_older(row, token) then
     -- Not a grant of this ledger's life: so there was one before it.
@@ -183,13 +186,19 @@ local function again(row, ended_as, delay_s, reason)
   put_run(row)
 end
 
+-- Seconds before an attempt that was lost is tried again: one that hardly lived is not hurried.
+local function pause(row)
+  if row.relaunches < 2 or now - row.received_at >= SHORT_LIVED_S then return 0 end
+  return RELAUNCH_PAUSE_S * 2 ^ math.min(row.relaunches - 2, RELAUNCH_DOUBLINGS_MAX)
+end
+
 local function relaunch(row, policy, reason)
   if row.cancel == 1 then
     finish(row, 'revoked', row.reason)
   elseif row.relaunches > policy.relaunches then
     finish(row, 'lost', string.format('%s; lost %.0f times, no relaunch left', reason, row.relaunches))
   else
-    again(row, 'lost', 0, reason)
+    again(row, 'lost', pause(row), reason)
   end
 end
 
@@ -215,7 +224,7 @@ local function report(run, attempt, token, nonce, state, exit_code, reason, appl
   if not row or not HOLDING[row.state] then
     local past = get_attempt(run, attempt)
     if past and past.token == token and past.nonce == nonce and REPORTED[state][past.state] then return answer('ok') end
-    return not_mine(run, attempt, token, 'stale')
+    return not_mine(run, token, 'stale')
   end
   -- It was past the gate, or may have been: a ledger that went back has forgotten it.
   if row.state == 'received' and (state == 'success' or state == 'failure' or state == 'lost' and recovering_s() > 0)

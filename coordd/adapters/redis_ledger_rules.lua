@@ -119,7 +119,7 @@ return held(row)
 --- gate
 local run, attempt, token, nonce = take(), take_number(), take_number(), take()
 local row = mine(run, attempt, token, nonce)
-if not row then return not_mine(run, attempt, token, 'stale') end
+if not row then return not_mine(run, token, 'stale') end
 if row.cancel == 1 then
   if row.state == 'received' then
     finish(row, 'revoked', row.reason ~= '' and row.reason or 'cancelled before it started')
@@ -155,7 +155,7 @@ return open_gate()
 local run, attempt, token, nonce, lease_s, application_id, launched =
   take(), take_number(), take_number(), take(), take_number(), take(), take() == '1'
 local row = mine(run, attempt, token, nonce)
-if not row then return not_mine(run, attempt, token, 'lost') end
+if not row then return not_mine(run, token, 'lost') end
 if not HOLDING[row.state] then return answer('lost') end
 if row.state == 'unknown' then
   move(row, 'started')
@@ -163,9 +163,7 @@ if row.state == 'unknown' then
   record(row)
 elseif row.state == 'received' and launched then
   move(row, 'started')
-  row.started_at, row['until'] = now, now + lease_s
-  row.boot, row.beat = '', row.beat + 1
-  put_run(row)
+  row.started_at = now
   record(row)
 end
 row.lease, row['until'], row.boot, row.beat = lease_s, now + lease_s, '', row.beat + 1
@@ -179,7 +177,7 @@ return report(take(), take_number(), take_number(), take(), take(), take(), take
 --- commit
 local run, attempt, token, nonce = take(), take_number(), take_number(), take()
 local row = mine(run, attempt, token, nonce)
-if not row then return not_mine(run, attempt, token, 'stale') end
+if not row then return not_mine(run, token, 'stale') end
 if row.state ~= 'started' or row.commit_token ~= 0 and row.commit_token ~= token then return answer('stale') end
 row.commit_token = token
 put_run(row)

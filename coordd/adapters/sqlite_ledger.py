@@ -160,6 +160,11 @@ class SqliteLedger:
             "runs": dict(self._read("SELECT state, count(*) FROM runs GROUP BY state")),
         }
 
+    def prune(self, before_wall: float, limit: int = 1000) -> int:
+        """Forget at most ``limit`` runs that ended before an instant; returns how many."""
+        count: int = self._transact(self._rules.prune, (before_wall, limit), writes=True)
+        return count
+
     def close(self) -> None:
         """Close the file; a call after it raises UnavailableError."""
         self._closed = True
@@ -168,12 +173,7 @@ class SqliteLedger:
             self._drop()
             self._turn.release()
 
-    # ---- for the daemon's housekeeping
-
-    def prune(self, before_wall: float, limit: int = 1000) -> int:
-        """Forget at most ``limit`` runs that ended before an instant; returns how many."""
-        count: int = self._transact(self._rules.prune, (before_wall, limit), writes=True)
-        return count
+    # ---- for people
 
     def export(self) -> "Iterator[dict[str, Any]]":
         """All rows, as JSON can hold them: jobs, then each run with its attempts."""

@@ -122,7 +122,7 @@ class Ballots:
             lacking |= election.missing
         for name in sorted(lacking - self._asked_at.keys() - {ctx.full_hostname}):
             self._asked_at[name] = now.mono
-            ctx.out.letters.append((name, WorkerBeat(ask=True, clock=ctx.clock.forward(), timestamp=now.wall)))
+            ctx.send(name, WorkerBeat(ask=True), now)
 
     def _look_at(self, at: float) -> None:
         if not self._looks:
@@ -135,13 +135,6 @@ class Ballots:
         if not up:
             for ident in list(self.open_ids):
                 self._rank_by_hash(self.elections[ident], now)
-
-    def waiting_for(self) -> set[str]:
-        """Every member whose statement some open election still lacks."""
-        names: set[str] = set()
-        for ident in self.open_ids:
-            names |= self.elections[ident].missing
-        return names
 
     def _begin(
         self, ident: str, topic: str, action: Action | None, opener: str, view: tuple[str, ...], now: Now

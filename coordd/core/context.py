@@ -110,9 +110,17 @@ class Context:
 
     def publish(self, event: Event, now: Now) -> None:
         """Say it to every node."""
+        self._stamp(event, now)
+        self.out.messages.append(event)
+
+    def send(self, name: str, event: Event, now: Now) -> None:
+        """Say it to one node, by full_hostname."""
+        self._stamp(event, now)
+        self.out.letters.append((name, event))
+
+    def _stamp(self, event: Event, now: Now) -> None:
         event.clock = self.clock.forward()
         event.timestamp = now.wall
-        self.out.messages.append(event)
 
     def record(self, event: Event, now: Now, *, sync: bool = False) -> None:
         """Say it to every node and keep it in the journal."""

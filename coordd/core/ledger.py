@@ -206,7 +206,7 @@ class Rules(Life):
         """RECEIVED -> STARTED: the last word before exec. The same token and nonce may ask again."""
         row = self._mine(store, run, attempt, token, nonce)
         if row is None:
-            return self._unknown(store, run, attempt, token, STALE, now)
+            return self._unknown(store, run, token, STALE, now)
         if row.cancel:
             if row.state == RECEIVED:
                 self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
@@ -252,7 +252,7 @@ class Rules(Life):
         """
         row = self._mine(store, run, attempt, token, nonce)
         if row is None:
-            return self._unknown(store, run, attempt, token, LOST, now)
+            return self._unknown(store, run, token, LOST, now)
         if row.state not in HOLDING:
             return Answer(LOST)
         if row.state == UNKNOWN:
@@ -260,7 +260,9 @@ class Rules(Life):
             row.reason = ""
             self._record(store, row)
         elif row.state == RECEIVED and launched:
-            row = self._launched_after_all(store, row, lease_s, now)
+            self._move(row, STARTED)
+            row.started_at = now.wall
+            self._record(store, row)
         row.lease = lease_s
         row.until = now.lease + lease_s
         row.boot = now.boot
@@ -295,7 +297,7 @@ class Rules(Life):
             past = store.attempt(run, attempt)
             if past is not None and (past.token, past.nonce) == (token, nonce) and past.state in REPORTED[state]:
                 return Answer(OK)
-            return self._unknown(store, run, attempt, token, STALE, now)
+            return self._unknown(store, run, token, STALE, now)
         if row.state == RECEIVED and (state in (SUCCESS, FAILURE) or (state == LOST and now.recovering_s > 0)):
             self._move(row, STARTED)  # it was past the gate, or may have been: a ledger that went back has forgotten it
         if application_id:
@@ -323,7 +325,7 @@ class Rules(Life):
         """Publish under the token: ok once per run, for the attempt that holds it; else stale."""
         row = self._mine(store, run, attempt, token, nonce)
         if row is None:
-            return self._unknown(store, run, attempt, token, STALE, now)
+            return self._unknown(store, run, token, STALE, now)
         if row.state != STARTED or row.commit_token not in (0, token):
             return Answer(STALE)
         row.commit_token = token

@@ -312,6 +312,15 @@ class Node:
         self.pursuits.gone(launch.run, launch.token, now)
         self._sweep_soon(now)
 
+    def launch_refused(self, launch: Launch, reason: str, now: Now) -> None:
+        """The run cannot be started, here or anywhere (its arguments do not fit): that is its end, and the job's
+        other runs are none the worse for it."""
+        self.ctx.note("launch.refused", run=launch.run, attempt=launch.attempt, reason=reason)
+        self.ctx.ask(
+            "report", launch.run, launch.attempt, launch.token, launch.nonce, "failure", None, reason, "", True
+        )
+        self.runner_ended(launch, "failure", None, reason, "", None, now)
+
     # ---- time
 
     def handle_timer(self, now: Now) -> None:
@@ -394,9 +403,7 @@ class Node:
             reply.to = sender
             for field, value in fields.items():
                 setattr(reply, field, value)
-            reply.clock = self.ctx.clock.forward()
-            reply.timestamp = now.wall
-            self.ctx.out.letters.append((sender, reply))
+            self.ctx.send(sender, reply, now)
 
     def _on_hello_reply(self, event: events.WorkerHelloReply, packet: Packet, sender: str, now: Now) -> None:
         self._on_worker(event, packet, sender, now)

@@ -50,6 +50,13 @@ MOVES: "dict[str, frozenset[str]]" = {
     UNKNOWN: frozenset((STARTED, SUCCESS, FAILURE, REVOKED, LOST, RETRY)),
 }
 
+# An attempt that was lost so soon after its grant hardly lived (seconds). The first is tried again at once, perhaps on
+# a node where it works; before each further one there is a pause, which doubles: what dies at once, everywhere, is not
+# to use up its relaunches before anybody has seen it.
+SHORT_LIVED_S = 10.0
+RELAUNCH_PAUSE_S = 1.0
+RELAUNCH_DOUBLINGS_MAX = 6
+
 # Somebody holds the attempt, or did when it was last heard of.
 HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
 
@@ -99,7 +106,7 @@ class Life:
         """
         return row.state not in TERMINAL and row.token < token
 
-    def _unknown(self, store: "Store", run: str, attempt: int, token: int, word: str, now: LedgerTime) -> Answer:
+    def _unknown(self, store: "Store", run: str, token: int, word: str, now: LedgerTime) -> Answer:
         """The answer to a grant that is not the current one: ``word``, or RECOVERING where it was forgotten."""
         if now.recovering_s > 0:
             row = store.run(run)
@@ -258,7 +265,13 @@ class Life:
         elif row.relaunches > policy.relaunches:
             self._end(store, row, LOST, f"{reason}; lost {row.relaunches} times, no relaunch left", now)
         else:
-            self._again(store, row, LOST, 0.0, reason, now)
+            self._again(store, row, LOST, self._pause(row, now), reason, now)
+
+    def _pause(self, row: Row, now: LedgerTime) -> float:
+        """Seconds before an attempt that was lost is tried again."""
+        if row.relaunches < 2 or now.wall - row.received_at >= SHORT_LIVED_S:
+            return 0.0
+        return RELAUNCH_PAUSE_S * 2.0 ** min(row.relaunches - 2, RELAUNCH_DOUBLINGS_MAX)
 
     def _again(self, store: "Store", row: Row, ended: str, delay_s: float, reason: str, now: LedgerTime) -> None:
         """Close this attempt as ``ended`` and make the next one due."""

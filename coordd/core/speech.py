@@ -77,8 +77,7 @@ class Speech:
         hello = self._says(WorkerHello)
         assert isinstance(hello, WorkerHello)
         hello.to = name
-        hello.clock, hello.timestamp = self._ctx.clock.forward(), now.wall
-        self._ctx.out.letters.append((name, hello))
+        self._ctx.send(name, hello, now)
 
     def news(self, now: Now) -> None:
         """What this node says of itself has changed. In a small cluster the next heartbeat is soon enough."""

@@ -287,5 +287,4 @@ class Watch:
         return member is not None and member.state == ALIVE and member.spoken_at < since
 
     def _write(self, name: str, now: Now, *, ask: bool = False) -> None:
-        ctx = self._ctx
-        ctx.out.letters.append((name, WorkerBeat(ask=ask, clock=ctx.clock.forward(), timestamp=now.wall)))
+        self._ctx.send(name, WorkerBeat(ask=ask), now)

@@ -42,15 +42,15 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
     if not ledger_url.startswith("sqlite:"):  # a file is judged by our own clock
         checks.append(await _skew_check(ledger))
     checks += node_checks(driver.node.ctx)
-    checks += breaker_checks((driver.bus_breaker, ledger.breaker), boottime())
+    checks += breaker_checks(driver.breakers, boottime())
     if driver.outbox is not None:
         checks.append(backlog_check(driver.outbox.statistics()))
     return checks
 
 
 def check(name: str, state: str, text: str, advice: str = "") -> Check:
-    """One line of `doctor`."""
-    return {"check": name, "state": state, "text": text, "advice": advice}
+    """One line of `doctor`; where all is well, nothing is advised."""
+    return {"check": name, "state": state, "text": text, "advice": "" if state == OK else advice}
 
 
 def signing_checks(bus: Bus, now: float) -> list[Check]:
@@ -134,7 +134,7 @@ def node_checks(ctx: Context) -> list[Check]:
     there = [member for member in membership.members.values() if member.state in (ALIVE, SUSPECT)]
     counts = membership.count()
     away = f", {counts['lost']} lost" if counts["lost"] else ""
-    checks = [check("nodes", WARN if away else OK, f"{counts['alive']} alive{away}", "coordctl node list" * bool(away))]
+    checks = [check("nodes", WARN if away else OK, f"{counts['alive']} alive{away}", "coordctl node list")]
     others = sorted(member.hostname for member in there if member.jobs_digest != ctx.jobs_digest)
     if others:
         names = ", ".join(others[:NAMES_MAX]) + (f" and {len(others) - NAMES_MAX} more" * (len(others) > NAMES_MAX))

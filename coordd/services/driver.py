@@ -168,6 +168,11 @@ class Driver:
         if self.outbox is not None:
             self.outbox.changed(up)
 
+    @property
+    def breakers(self) -> tuple[Breaker, Breaker]:
+        """Of both connections, for people."""
+        return self.bus_breaker, self._ledger.breaker
+
     def look_at_bus(self) -> None:
         """The bus connects again by itself. Its breaker keeps nobody from that, it shows how long it was in vain."""
         if self.bus.state == "disconnected":

@@ -110,7 +110,7 @@ class Health:
             parts.append(f"{waiting} message{'s wait' if waiting != 1 else ' waits'} for the bus")
         if node.ctx.impaired:
             parts.append(node.ctx.impaired)
-        names = [breaker.name for breaker in (self._driver.bus_breaker, self._ledger.breaker) if breaker.is_open]
+        names = [breaker.name for breaker in self._driver.breakers if breaker.is_open]
         parts.append(f"breakers open: {', '.join(names)}" if names else "breakers closed")
         return " · ".join(parts)
 

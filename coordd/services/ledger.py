@@ -16,7 +16,7 @@ from coordd.core.breaker import HALF_OPEN, Breaker
 from coordd.core.ready import LedgerRequest
 from coordd.core.rows import RECOVERING, UNAVAILABLE, Answer, OpenAnswer
 from coordd.errors import ConfigError, UnavailableError
-from coordd.ports import Ledger, LedgerCall
+from coordd.ports import Batching, Ledger, LedgerCall
 
 log = structlog.get_logger("ledger")
 T = TypeVar("T")
@@ -154,11 +154,10 @@ class LedgerService:
             if self._ledger is None:
                 self._ledger = self._open()
             ledger = self._ledger
-            calls = getattr(ledger, "calls", None)
-            if calls is not None and len(batch) > 1:
+            if isinstance(ledger, Batching) and len(batch) > 1:
                 op = next((request.op for request in batch if request.op != "open"), "open")
                 sent_at = boottime()
-                answers = calls([LedgerCall(request.op, request.args) for request in batch])
+                answers = ledger.calls([LedgerCall(request.op, request.args) for request in batch])
                 results += [(r.id, answer, sent_at) for r, answer in zip(batch, answers, strict=True)]
             else:
                 for request in batch:
@@ -176,7 +175,7 @@ class LedgerService:
     def _check_writes(self, ledger: Ledger, op: str) -> None:
         """In the thread: it is back once it does again what it could not do."""
         if op == "open" and self._writes_fail:
-            ledger.call("prune", 0.0, 0)  # writes nothing, and takes the lock for it
+            ledger.prune(0.0, 0)  # writes nothing, and takes the lock for it
         self._writes_fail = False
 
     def _judge(self, permit: int, failure: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
 from coordd.core.rows import RECOVERING, UNAVAILABLE, Answer
 from coordd.errors import CoorddError, RefusedError, UnavailableError
-from coordd.ports import Ledger
+from coordd.ports import Ledger, Portable, Quarantined
 from coordd.services.control import ADMIN, OPERATOR, Caller, Method
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, LedgerService, boottime
@@ -31,13 +31,6 @@ IMPORT_IDLE_S = 60.0
 
 # Writing an import takes longer than any question of a run; no longer than this.
 IMPORT_S = 120.0
-
-
-class Portable(Protocol):
-    """What an adapter offers to people, besides ports.Ledger."""
-
-    def export(self) -> Iterator[dict[str, Any]]: ...
-    def import_(self, rows: Iterable[dict[str, Any]], *, replace: bool = False) -> int: ...
 
 
 class Upload(NamedTuple):
@@ -174,7 +167,7 @@ class LedgerMethods:
     # ---- quarantine
 
     async def ledger_accept_epoch(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        if not await self._ledger.query(lambda ledger: hasattr(ledger, "accept_epoch")):
+        if not await self._ledger.query(lambda ledger: isinstance(ledger, Quarantined)):
             raise RefusedError("this ledger is one file and has no quarantine", kind="not_recovering")
         left_s = (await self._change("accept_epoch")).left_s
         if left_s > 0:
@@ -184,9 +177,9 @@ class LedgerMethods:
 
 
 def _portable(ledger: Ledger) -> Portable:
-    if not hasattr(ledger, "export"):
+    if not isinstance(ledger, Portable):
         raise RefusedError("this ledger cannot be exported", kind="not_available")
-    return cast(Portable, ledger)
+    return ledger
 
 
 def _piece(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ import trio
 
 from coordd import __version__
 from coordd.core.arguments import merge_params, packed
-from coordd.core.breaker import Breaker
 from coordd.core.events import Action, event_type
 from coordd.core.job import Job, iso, job_of, triggered_run
 from coordd.core.pursuit import Pursuits
@@ -149,7 +148,7 @@ class Methods(LedgerMethods):
                 "jobs": sorted({job_of(run) for run in node.pursuits.running}),
             },
             "jobs": {"enabled": len(ctx.jobs), "disabled": sorted(set(problems) - set(ctx.jobs))},
-            "breakers_open": [breaker.name for breaker in self._breakers() if breaker.is_open],
+            "breakers_open": [breaker.name for breaker in self._driver.breakers if breaker.is_open],
             "impaired": ctx.impaired or None,
             "counts": dict(driver.counts),
             "uptime_s": round(boottime() - self._started_at, 3),
@@ -185,22 +184,19 @@ class Methods(LedgerMethods):
         checks = await trio.to_thread.run_sync(self._doctor)
         return checks + await checkup.cluster_checks(self._driver, self._ledger, self._ledger_url)
 
-    def _breakers(self) -> tuple[Breaker, ...]:
-        return (self._driver.bus_breaker, self._ledger.breaker)
-
     async def breaker_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
-        return [views.breaker_view(breaker, boottime()) for breaker in self._breakers()]
+        return [views.breaker_view(breaker, boottime()) for breaker in self._driver.breakers]
 
     async def breaker_reset(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         name = take(params, "name", str)
-        for breaker in self._breakers():
+        for breaker in self._driver.breakers:
             if breaker.name == name:
                 breaker.reset(boottime())
                 self._audit(caller, "breaker.reset", name)
                 if name == "ledger":
                     self._driver.feed(self._driver.node.look_again)
                 return views.breaker_view(breaker, boottime())
-        known = ", ".join(breaker.name for breaker in self._breakers())
+        known = ", ".join(breaker.name for breaker in self._driver.breakers)
         raise RefusedError(f"no breaker {name!r}", kind="unknown_breaker", hint=f"there are {known}")
 
     # ---- jobs

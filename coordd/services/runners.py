@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from coordd.core.ready import Launch
-from coordd.errors import CoorddError, UnavailableError
+from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Launcher
 from coordd.services.driver import Driver
 
@@ -67,7 +67,9 @@ class Runners:
             directory = self._launcher.start(self._build(launch))
         except CoorddError as exc:
             log.error("runner.not_started", run=launch.run, attempt=launch.attempt, reason=str(exc))
-            self.driver.node.launch_failed(launch, str(exc), self.driver.now())
+            node = self.driver.node
+            tell = node.launch_refused if isinstance(exc, RefusedError) else node.launch_failed
+            tell(launch, str(exc), self.driver.now())
             return
         self.runners[directory] = Runner(directory, launch, waits=bool(job and job.waits))
 

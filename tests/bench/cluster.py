@@ -13,12 +13,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIMIT_S = 30.0
+
+# What starting has left to do is over by then, and no part of idleness.
+SETTLE_S = 3.0
 
 CONFIG = """
 [node]
@@ -51,6 +54,14 @@ def until(look: Callable[[], T | None], what: str, *, limit_s: float = LIMIT_S, 
         if time.monotonic() > limit:
             raise TimeoutError(f"{what}: not within {limit_s:g} s")
         time.sleep(every_s)
+
+
+class Usage(NamedTuple):
+    """Of each figure the largest of all nodes."""
+
+    cpu_percent: float  # of a core
+    rss_mb: float  # 10^6 bytes
+    pss_mb: float
 
 
 class Node:
@@ -182,6 +193,17 @@ class Cluster:
             return state if state in ("success", "failure", "revoked", "rejected", "missed") else None
 
         return until(look, f"{run} is over")
+
+    def usage(self, watch_s: float) -> Usage:
+        """What the nodes use while nothing is asked of them, watched for so long."""
+        time.sleep(SETTLE_S)
+        before = [cpu_s(node.pid) for node in self.nodes]
+        began = time.monotonic()
+        time.sleep(watch_s)
+        passed_s = time.monotonic() - began
+        used = [(cpu_s(node.pid) - was) / passed_s * 100 for node, was in zip(self.nodes, before, strict=True)]
+        memory = [memory_mb(node.pid) for node in self.nodes]
+        return Usage(max(used), max(rss for rss, _ in memory), max(pss for _, pss in memory))
 
     def end_runs(self) -> None:
         """Kill whatever runners have been left; the daemons are gone by now."""

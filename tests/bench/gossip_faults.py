@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from cluster import cluster, cpu_s, memory_mb
+from cluster import cluster
 from figures import Figure, summary
 from peers import Coordd
 from servers import Rabbit, rabbit, redis
@@ -109,19 +109,14 @@ def idle(watch_s: float) -> list[Figure]:
         )  # fmt: skip
         timings = f'keyring = "{keys}"'
         with cluster(5, {}, timings, bus=broker.url, ledger=ledger.url) as nodes:
-            time.sleep(3.0)  # what starting has left to do is not idleness
-            before = [cpu_s(node.pid) for node in nodes.nodes]
-            began = time.monotonic()
-            time.sleep(watch_s)
-            passed_s = time.monotonic() - began
-            used = [(cpu_s(node.pid) - was) / passed_s * 100 for node, was in zip(nodes.nodes, before, strict=True)]
-            memory = [memory_mb(node.pid) for node in nodes.nodes]
+            used = nodes.usage(watch_s)
     return [
         Figure(
-            SECTION, "idle, one of five: RSS", max(rss for rss, _ in memory), "MB", 60, "<=",
-            f"the largest; PSS {max(pss for _, pss in memory):.1f} MB",
+            SECTION, "idle, one of five: RSS", used.rss_mb, "MB", 60, "<=",
+            f"the largest; PSS {used.pss_mb:.1f} MB",
         ),
         Figure(
-            SECTION, "idle, one of five: CPU", max(used), "% of a core", 0.5, "<=", f"the busiest, over {watch_s:g} s"
+            SECTION, "idle, one of five: CPU", used.cpu_percent, "% of a core", 0.5, "<=",
+            f"the busiest, over {watch_s:g} s",
         ),
     ]  # fmt: skip

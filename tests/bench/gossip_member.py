@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 import trio
+from told import NoJournal, commands
 
 from coordd.adapters import logs
 from coordd.adapters.amqp_bus import AmqpBus
@@ -34,16 +35,6 @@ from coordd.services.ledger import LedgerService
 
 LIMIT_S = 30.0
 JOB = "bench"
-
-
-class NoJournal:
-    """What the peer does not write either."""
-
-    def append(self, records: object, *, sync: bool) -> None:
-        """Forget them."""
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 class Member:
@@ -91,20 +82,12 @@ class Member:
                     await trio.sleep(0.01)
             self.node.set_jobs({JOB: self.job}, self.driver.now())
             self.driver.feed(self.node.start, None)
-            await self._commands()
+            async for word, arguments in commands():
+                await getattr(self, f"do_{word}")(**arguments)
             nursery.cancel_scope.cancel()
         self.bus.close()
 
     # ---- what it is told
-
-    async def _commands(self) -> None:
-        stream = trio.lowlevel.FdStream(os.dup(0))
-        buffer = b""
-        async for data in stream:
-            *lines, buffer = (buffer + data).split(b"\n")
-            for line in lines:
-                command = json.loads(line)
-                await getattr(self, "do_" + command.pop("do"))(**command)
 
     async def do_join(self) -> None:
         """Wait until everybody is there."""

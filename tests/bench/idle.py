@@ -6,9 +6,8 @@ import os
 import select
 import socket
 import statistics
-import time
 
-from cluster import LIMIT_S, Cluster, Node, boottime, cluster, cpu_s, memory_mb
+from cluster import LIMIT_S, Cluster, Node, boottime, cluster
 from figures import Figure, summary
 
 SECTION = "idle node in a cluster of three"
@@ -19,19 +18,13 @@ def measure(*, quick: bool) -> list[Figure]:
     with cluster(3, {}) as nodes:
         starts = [_ready_after(nodes, nodes.nodes[-1], number) for number in range(3 if quick else 9)]
         watch_s = 10.0 if quick else 60.0
-        time.sleep(3.0)  # what starting has left to do is not idleness
-        before = [cpu_s(node.pid) for node in nodes.nodes]
-        began = time.monotonic()
-        time.sleep(watch_s)
-        passed_s = time.monotonic() - began
-        used = [(cpu_s(node.pid) - was) / passed_s * 100 for node, was in zip(nodes.nodes, before, strict=True)]
-        memory = [memory_mb(node.pid) for node in nodes.nodes]
+        used = nodes.usage(watch_s)
     return [
         Figure(
-            SECTION, "RSS", max(rss for rss, _ in memory), "MB", 45, "<=",
-            f"the largest of three; PSS {max(pss for _, pss in memory):.1f} MB",
+            SECTION, "RSS", used.rss_mb, "MB", 45, "<=",
+            f"the largest of three; PSS {used.pss_mb:.1f} MB",
         ),
-        Figure(SECTION, "CPU", max(used), "% of a core", 0.2, "<=", f"the busiest of three, over {watch_s:g} s"),
+        Figure(SECTION, "CPU", used.cpu_percent, "% of a core", 0.2, "<=", f"the busiest of three, over {watch_s:g} s"),
         Figure(
             SECTION, "READY=1 after exec, two peers up: p50", statistics.median(starts), "s", 1.0, "<=",
             f"{len(starts)} starts, slowest {max(starts):.2f} s", {"seconds": summary(starts)},

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import trio
+from told import NoJournal, commands
 
 from coordd.adapters import logs
 from coordd.adapters.memory import MemoryLedger
@@ -41,16 +42,6 @@ GIVE_UP_S = 3.0
 
 LIMIT_S = 30.0
 DATAGRAM_MAX = 65536
-
-
-class NoJournal:
-    """Elections about nothing are in no journal; the others' joining is, and is not measured."""
-
-    def append(self, records: object, *, sync: bool) -> None:
-        """Forget them."""
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 class Member:
@@ -89,22 +80,14 @@ class Member:
             nursery.start_soon(self.driver.run)
             nursery.start_soon(self._answer_bare, self._bare_socket("bare", self.index))
             self.driver.feed(self.node.start, tuple(self.bus.peers()))
-            await self._commands()
+            async for word, arguments in commands():
+                with trio.fail_after(LIMIT_S):
+                    answer = await getattr(self, f"do_{word}")(**arguments)
+                print(json.dumps(answer), flush=True)
             nursery.cancel_scope.cancel()
         self.bus.close()
 
     # ---- what it is told
-
-    async def _commands(self) -> None:
-        stream = trio.lowlevel.FdStream(os.dup(0))
-        buffer = b""
-        async for data in stream:
-            *lines, buffer = (buffer + data).split(b"\n")
-            for line in lines:
-                command = json.loads(line)
-                with trio.fail_after(LIMIT_S):
-                    answer = await getattr(self, "do_" + command.pop("do"))(**command)
-                print(json.dumps(answer), flush=True)
 
     async def do_join(self) -> dict[str, Any]:
         """Wait until everybody is there."""

@@ -58,5 +58,16 @@ async def until(true: Callable[[], object]) -> None:
             await trio.sleep(0.001)
 
 
+async def talk(a: Bus, heard_b: Heard, word: bytes) -> None:
+    """Say something until it is heard; gossip may be lost."""
+
+    def said() -> bool:
+        if word not in heard_b.messages:
+            a.publish(word)
+        return word in heard_b.messages
+
+    await until(said)
+
+
 def run(main: Callable[[], Any]) -> None:
     anyio.run(main, backend="trio")

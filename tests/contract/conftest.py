@@ -1,4 +1,4 @@
-"""What the contract suites share: one ledger of each kind, over a clock that only moves when told."""
+"""What the contract suites share: one ledger of each kind, over a clock that only moves when told; servers to break."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import servers
 from ledger_calls import FakeClock, Nodes
 from stepped_redis import OneClock, SteppedLedger
 
@@ -14,6 +15,20 @@ from coordd.adapters.sqlite_ledger import SqliteLedger
 from coordd.ports import Ledger
 
 KINDS = ("memory", "sqlite", "redis")
+
+
+@pytest.fixture(scope="session")
+def own_rabbit() -> Iterator[servers.Rabbit]:
+    """A broker that tests may break; each leaves it running."""
+    with servers.rabbit() as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis() -> Iterator[servers.Redis]:
+    """A server that a test may break."""
+    with servers.redis() as server:
+        yield server
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import asyncio
 import itertools
 import random
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import aio_pika
 import pytest
 import servers
 import trio
-from contract.bus_ears import receiving, run, until
+from contract.bus_ears import receiving, run, talk, until
 from pamqp import commands, header
 from pamqp.body import ContentBody
 from pamqp.frame import marshal, unmarshal
@@ -32,11 +32,9 @@ def cluster() -> str:
     return f"amqp-{next(_clusters)}"
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[servers.Rabbit]:
-    """A broker that these tests may break; each leaves it running."""
-    with servers.rabbit() as server:
-        yield server
+@pytest.fixture
+def own_server(own_rabbit: servers.Rabbit) -> servers.Rabbit:
+    return own_rabbit
 
 
 def raw(url: str, work: Callable[[Any], Any]) -> Any:
@@ -49,57 +47,7 @@ def raw(url: str, work: Callable[[Any], Any]) -> Any:
     return asyncio.run(main())
 
 
-async def talk(a: AmqpBus, heard_b: Any, word: bytes) -> None:
-    """Say something until it is heard; gossip may be lost."""
-
-    def said() -> bool:
-        if word not in heard_b.messages:
-            a.publish(word)
-        return word in heard_b.messages
-
-    await until(said)
-
-
 class TestBrokersThatFail:
-    def test_a_killed_broker_that_comes_back(self, own_server: servers.Rabbit, cluster: str) -> None:
-        async def main() -> None:
-            a, b = (AmqpBus([own_server.url], name, cluster=cluster) for name in ("a.1", "b.2"))
-            said: list[bool] = []
-            async with receiving(a, b) as (heard_a, heard_b):
-                await talk(a, heard_b, b"before")
-                own_server.pause()
-                a.publish(b"lost", said.append)
-                await until(lambda: not a.statistics()["waiting"])
-                own_server.kill()
-                await until(lambda: "disconnected" == a.state == b.state)
-                assert a.error
-                assert heard_a.ups == [True, False]
-                a.publish(b"lost too", said.append)
-                await until(lambda: len(said) == 2)
-                assert said == [False, False]
-                own_server.start()  # in this thread, which the server lives as long as: the core stands still meanwhile
-                await until(lambda: "connected" == a.state == b.state)
-                assert a.error == ""
-                assert heard_a.ups == [True, False, True]
-                await talk(a, heard_b, b"after")
-                await talk(b, heard_a, b"after too")
-                a.send("b.2", b"to one")
-                a.publish(b"sure", said.append)
-                await until(lambda: b"to one" in heard_b.messages and said[2:] == [True])
-            assert len(said) == 3
-
-        run(main)
-
-    def test_a_second_address_is_used_when_the_first_is_dead(self, rabbit_url: str, cluster: str) -> None:
-        dead = f"amqp://guest:guest@{servers.HOST}:{servers.free_port()}/"
-
-        async def main() -> None:
-            buses = [AmqpBus([dead, rabbit_url], f"n.{n}", cluster=cluster) for n in range(4)]
-            async with receiving(*buses) as heard:
-                await talk(buses[0], heard[3], b"hello")
-
-        run(main)
-
     def test_who_has_died_is_told_at_the_next_send(self, rabbit_url: str, cluster: str) -> None:
         async def main() -> None:
             a, b = (AmqpBus([rabbit_url], name, cluster=cluster) for name in ("a.1", "b.2"))

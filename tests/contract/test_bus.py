@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import servers
 import trio
 import trio.testing
-from contract.bus_ears import receiving, run, until
+from contract.bus_ears import receiving, run, talk, until
 
 from coordd.adapters.amqp_bus import AmqpBus
 from coordd.adapters.memory import MemoryExchange
@@ -68,6 +69,18 @@ def make_local_bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[M
 @pytest.fixture(params=BROKERED)
 def make_brokered_bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeBus]:
     yield from maker(request.param, request, tmp_path)
+
+
+KINDS_OF_SERVER = {"amqp": ("own_rabbit", AmqpBus), "redis": ("own_redis", RedisBus)}
+
+
+@pytest.fixture(params=BROKERED)
+def breakable(request: pytest.FixtureRequest) -> tuple[servers.Rabbit | servers.Redis, MakeBus]:
+    """A server that the test may break, and buses over it."""
+    fixture, kind = KINDS_OF_SERVER[request.param]
+    server = request.getfixturevalue(fixture)
+    cluster = f"contract-{next(_clusters)}"
+    return server, lambda name: kind([server.url], name, cluster=cluster)
 
 
 class TestEveryBus:
@@ -328,5 +341,57 @@ class TestEveryBrokeredBus:
                 with pytest.RaisesGroup(ZeroDivisionError), trio.fail_after(20):
                     await b.receive(fail, lambda _name: None)
                 nursery.cancel_scope.cancel()
+
+        run(main)
+
+    def test_a_killed_server_that_comes_back(self, breakable: tuple[servers.Rabbit | servers.Redis, MakeBus]) -> None:
+        server, make = breakable
+
+        async def main() -> None:
+            a, b = make("a.1"), make("b.2")
+            said: list[bool] = []
+            async with receiving(a, b) as (heard_a, heard_b):
+                await talk(a, heard_b, b"before")
+                server.pause()
+                a.publish(b"lost", said.append)
+                await until(lambda: not a.statistics()["waiting"])
+                server.kill()
+                await until(lambda: "disconnected" == a.state == b.state)
+                assert a.error
+                assert heard_a.ups == [True, False]
+                a.publish(b"lost too", said.append)
+                await until(lambda: len(said) == 2)
+                assert said == [False, False]
+                server.start()  # in this thread, which the server lives as long as: the core stands still meanwhile
+                await until(lambda: "connected" == a.state == b.state)
+                assert a.error == ""
+                assert heard_a.ups == [True, False, True]
+                await talk(a, heard_b, b"after")
+                await talk(b, heard_a, b"after too")
+                a.send("b.2", b"to one")
+                a.publish(b"sure", said.append)
+                await until(lambda: b"to one" in heard_b.messages and said[2:] == [True])
+            assert len(said) == 3
+
+        run(main)
+
+    @pytest.mark.parametrize(
+        ("kind", "there", "nobody"),
+        [
+            (AmqpBus, "rabbit_url", "amqp://guest:guest@{}:{}/"),
+            (RedisBus, "redis_url", "redis://{}:{}/0"),
+        ],
+        ids=BROKERED,
+    )
+    def test_a_second_address_is_used_when_the_first_is_dead(
+        self, kind: type[AmqpBus | RedisBus], there: str, nobody: str, request: pytest.FixtureRequest
+    ) -> None:
+        urls = [nobody.format(servers.HOST, servers.free_port()), request.getfixturevalue(there)]
+        cluster = f"contract-{next(_clusters)}"
+
+        async def main() -> None:
+            buses = [kind(urls, f"n.{n}", cluster=cluster) for n in range(4)]
+            async with receiving(*buses) as heard:
+                await talk(buses[0], heard[3], b"hello")
 
         run(main)

@@ -279,6 +279,26 @@ def test_a_report_ends_the_attempt_once(
         assert row_of(nodes) == after
 
 
+def test_attempts_that_die_at_once_are_not_hurried(nodes: Nodes) -> None:
+    of = nodes.of(relaunches=10)
+    pauses = []
+    for attempt in range(10):
+        nodes.report(nodes.started(of, attempt), "lost")
+        pauses.append(row_of(nodes)["not_before"] - nodes.clock.wall)
+        nodes.clock.step(pauses[-1])
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0]
+
+
+@pytest.mark.parametrize(("lived_s", "pause_s"), [(9.0, 1.0), (10.0, 0.0)])
+def test_an_attempt_that_lived_a_while_is_followed_at_once(nodes: Nodes, lived_s: float, pause_s: float) -> None:
+    of = nodes.of()
+    nodes.report(nodes.started(of), "lost")
+    grant = nodes.started(of, 1)
+    nodes.clock.step(lived_s)
+    nodes.report(grant, "lost")
+    assert row_of(nodes)["not_before"] - nodes.clock.wall == pause_s
+
+
 def test_a_failed_run_is_due_again_after_its_delay(nodes: Nodes) -> None:
     of = nodes.of(attempts=2, delay_s=30.0)
     nodes.report(nodes.started(of), "failure", 1)

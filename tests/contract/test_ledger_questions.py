@@ -132,7 +132,7 @@ def test_pruning_forgets_what_is_over_and_never_opens_it_again(nodes: Nodes) -> 
     nodes.clock.step(100.0)
     later = nodes.of("sales@later", fire_at=nodes.clock.wall, overlap="allow")
     nodes.report(nodes.started(later))
-    prune = nodes.ledger.prune  # type: ignore[attr-defined]  # not of the port: housekeeping of the daemon
+    prune = nodes.ledger.prune
     assert prune(nodes.clock.wall, 100) == 1
     assert nodes.ledger.run(FIRE) is None
     assert nodes.ledger.attempts(FIRE) == []

@@ -170,6 +170,7 @@ def test_losses_and_failures_are_counted_apart(nodes: Nodes) -> None:
     for attempt, state in enumerate(("lost", "failure", "lost")):
         nodes.report(nodes.started(of, attempt), state, 1)
         assert nodes.state(RUN) == "retry", attempt
+    nodes.clock.step(1.0)  # it was the second that died at once
     nodes.report(nodes.started(of, 3), "lost")
     assert nodes.state(RUN) == "lost"
     assert "no relaunch left" in reason(nodes, RUN)

@@ -18,6 +18,7 @@ from coordd.core.events import (
     Event,
     Packet,
     Task,
+    TaskFailed,
     TaskReceived,
     TaskSucceeded,
     WorkerElect,
@@ -738,6 +739,41 @@ def test_a_failed_launch_is_given_back_and_this_node_leaves_the_job_to_others() 
 
     abstains = [event.candidacy.abstains for event in lone.said if isinstance(event, WorkerElectAck)]
     assert abstains == ["no space left", ""]
+
+
+def test_a_run_whose_arguments_do_not_fit_has_failed_and_the_job_goes_on() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.node.runner_adopted("sales#1", "sales", 0, 7, waits=False)
+
+    lone.do(lone.node.launch_refused, LAUNCH, "too long when filled")
+
+    assert [request.args for request in lone.questions("report")] == [
+        ("sales#1", 0, 7, "nonce", "failure", None, "too long when filled", "", True)
+    ]
+    (event,) = [event for event in lone.journal if isinstance(event, TaskFailed)]
+    assert (event.run, event.token, event.exception) == ("sales#1", 7, "too long when filled")
+    assert lone.node.pursuits.running == {}
+    lone.hear("b.1", elect("sales#2"))
+    assert [event.candidacy.abstains for event in lone.said if isinstance(event, WorkerElectAck)] == [""]
+
+
+@pytest.mark.parametrize(("told", "state", "tries"), [("launch_refused", "failure", 1), ("launch_failed", "retry", 3)])
+def test_who_cannot_start_a_run_says_whether_another_could(
+    told: str, state: str, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster("a", "b", "c", jobs=[job()])
+    monkeypatch.setattr(
+        cluster, "launched", lambda shell, launch: shell.do(getattr(shell.node, told), launch, "does not fit")
+    )
+    cluster.trigger("a", asked_for("sales#1"))
+    cluster.wait(10.0)
+    assert cluster.state("sales#1") == state
+    assert sum(len(shell.launches) for shell in cluster.shells.values()) == tries
+
+    monkeypatch.undo()
+    cluster.trigger("a", asked_for("sales#2"))
+    cluster.wait(1.0)
+    assert (cluster.state("sales#2") == "started") == (told == "launch_refused"), "the job itself is none the worse"
 
 
 # ---- a node that runs for months

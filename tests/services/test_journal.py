@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from services.small_disk import small_disk
 
-from coordd.adapters.journal import Journal, read
+from coordd.adapters import journal as journal_files
+from coordd.adapters.journal import Journal, highest_clock, newest, read
 from coordd.core.journal_line import encode_line
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
@@ -320,6 +321,42 @@ class TestReadingAndPruning:
         assert seen[:6] == list(range(6))
         assert seen == sorted(set(seen))
         journal.close()
+
+    def test_the_end_is_read_in_whole_lines_oldest_first(self, directory: Path) -> None:
+        line = len(encode_line(records(1)[0]))
+        journal = Journal(str(directory), segment_bytes_max=2 * line)
+        for n in range(1, 6):  # 1 2 | 3 4 | 5
+            journal.append(records(n), sync=False)
+
+        def end(bytes_max: int) -> list[int]:
+            return [record["clock"] for record in newest(str(directory), bytes_max)]
+
+        assert end(100 * line) == [1, 2, 3, 4, 5]
+        assert end(3 * line) == [3, 4, 5]
+        assert end(2 * line) == [4, 5]
+        assert end(2 * line - 1) == [5]
+        assert end(line + 1) == [5]
+        assert end(0) == []
+        journal.close()
+        assert end(2 * line) == [4, 5]
+        assert highest_clock(str(directory)) == 5
+        assert list(newest(str(directory / "nowhere"), line)) == []
+
+    def test_of_a_long_journal_only_the_end_is_read(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        line = len(encode_line(records(1)[0]))
+        journal = Journal(str(directory), segment_bytes_max=2 * line)
+        for n in range(1, 10):
+            journal.append(records(n), sync=False)
+        journal.close()
+        read_lines: list[bytes] = []
+        monkeypatch.setattr(journal_files, "decode_line", read_lines.append)
+        list(newest(str(directory), 3 * line))
+        assert len(read_lines) == 3
+
+    def test_an_end_that_cannot_be_read_is_unavailable(self, directory: Path) -> None:
+        (directory / "00000001.jsonl").mkdir(parents=True)
+        with pytest.raises(UnavailableError, match="cannot read the journal"):
+            list(newest(str(directory), 1000))
 
     def test_reading_a_journal_that_is_not_there_is_unavailable(self, directory: Path) -> None:
         with pytest.raises(UnavailableError, match="cannot read the journal"):

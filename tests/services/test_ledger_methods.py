@@ -116,6 +116,11 @@ def fake(**methods: Any) -> Any:
     return SimpleNamespace(close=lambda: None, **methods)
 
 
+def portable(**methods: Any) -> Any:
+    """One whose rows can be taken elsewhere, and that is asked for nothing but this."""
+    return fake(**{"export": pytest.fail, "import_": pytest.fail, **methods})
+
+
 def rows_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for message in messages for row in message.get("rows", ())]
 
@@ -186,7 +191,7 @@ def test_an_export_whose_ledger_goes_away_says_that_it_is_not_whole(
         raise UnavailableError("gone")
 
     monkeypatch.setattr(module, "PIECE_BYTES", 1)
-    assert desk_of(lambda: fake(export=rows)).exported() == [{"rows": [{"kind": "job"}]}, {"error": "gone"}]
+    assert desk_of(lambda: portable(export=rows)).exported() == [{"rows": [{"kind": "job"}]}, {"error": "gone"}]
 
 
 def test_an_export_that_cannot_begin_is_an_error(desk_of: Callable[..., Desk]) -> None:
@@ -195,7 +200,7 @@ def test_an_export_that_cannot_begin_is_an_error(desk_of: Callable[..., Desk]) -
         yield {}
 
     with pytest.raises(UnavailableError, match="gone"):
-        desk_of(lambda: fake(export=rows)).exported()
+        desk_of(lambda: portable(export=rows)).exported()
     with pytest.raises(RefusedError, match="cannot be exported"):
         desk_of(fake).exported()
 
@@ -270,7 +275,7 @@ def test_an_import_without_an_answer_may_have_taken_place_and_is_recorded_so(des
     def import_(_rows: Any, **_options: bool) -> int:
         raise UnavailableError("no answer in time")
 
-    desk = desk_of(lambda: fake(export=None, import_=import_))
+    desk = desk_of(lambda: portable(import_=import_))
     with pytest.raises(UnavailableError, match="may have taken place"):
         desk.call("import", rows=[{}])
     assert desk.journal == [("ledger.import", "1 rows; whether it took place is not known", 0)]
@@ -281,7 +286,7 @@ def test_an_import_may_take_longer_than_a_question() -> None:
         threading.Event().wait(20 * TIMEOUT_SHORT_S)
         return 1
 
-    assert Desk(lambda: fake(export=None, import_=import_), TIMEOUT_SHORT_S).call("import", rows=[{}])["rows"] == 1
+    assert Desk(lambda: portable(import_=import_), TIMEOUT_SHORT_S).call("import", rows=[{}])["rows"] == 1
 
 
 def test_an_import_does_not_take_for_ever(desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +298,7 @@ def test_an_import_does_not_take_for_ever(desk_of: Callable[..., Desk], monkeypa
 
     monkeypatch.setattr(module, "IMPORT_S", 0.05)
     with pytest.raises(UnavailableError, match="was not done within"):
-        desk_of(lambda: fake(export=None, import_=import_)).call("import", rows=[{}])
+        desk_of(lambda: portable(import_=import_)).call("import", rows=[{}])
     release.set()
 
 

@@ -44,6 +44,10 @@ class FakeLedger:
         if self.failure and not self.fails_on:
             raise UnavailableError(self.failure)
 
+    def prune(self, before_wall: float, limit: int = 1000) -> int:
+        answer: Answer = self.call("prune", before_wall, limit)
+        return answer.token
+
     def close(self) -> None:
         pass
 

@@ -1,0 +1,110 @@
+"""The composition root, without its event loop: what a start takes from the disk, what it says of the ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from fake_daemon import configuration, open_directory
+from structlog.testing import capture_logs
+
+from coordd.adapters.journal import Journal
+from coordd.config import load
+from coordd.core.events import TaskStarted
+from coordd.daemon import Daemon
+
+REDIS = 'ledger = "redis://127.0.0.1:1/0"'
+SQLITE = ""
+
+
+@pytest.fixture
+def directory() -> Iterator[str]:
+    with open_directory() as path:
+        event = TaskStarted(uuid="u", name="j", run="j#1", attempt=0, token=7, nonce="n", node="edge-1.1")
+        journal = Journal(f"{path}/state/journal")
+        journal.append([msgspec.to_builtins(event)], sync=True)
+        journal.close()
+        yield path
+
+
+@contextlib.contextmanager
+def built(directory: str, ledger: str) -> Iterator[Daemon]:
+    path = Path(configuration(directory))
+    if ledger:
+        path.write_text(path.read_text().replace(f'ledger = "sqlite:///{directory}/state/ledger.db"', ledger))
+    daemon = Daemon(load(str(path), {}), str(path))
+    try:
+        yield daemon
+    finally:
+        daemon._close()
+
+
+def test_a_server_may_forget_what_the_journal_holds(directory: str) -> None:
+    with built(directory, REDIS) as daemon:
+        daemon.recall()
+        assert list(daemon.node.witness.seen) == [("j#1", 0, 7)]
+
+
+def test_a_file_never_asks_for_it(directory: str) -> None:
+    with built(directory, SQLITE) as daemon:
+        daemon.recall()
+        assert not daemon.node.witness.seen
+
+
+def test_a_journal_that_cannot_be_read_does_not_end_the_start(directory: str) -> None:
+    with built(directory, REDIS) as daemon, capture_logs() as logged:
+        Path(f"{directory}/state/journal/99999999.jsonl").mkdir()
+        daemon.recall()
+        assert list(daemon.node.witness.seen) == [("j#1", 0, 7)], "what could be read"
+    assert [line["event"] for line in logged] == ["journal.not_recalled"]
+
+
+def give(daemon: Daemon, **ledger: Any) -> None:
+    """A ledger that can do this and nothing else."""
+    made: Any = SimpleNamespace(close=lambda: None, **ledger)
+    daemon.connections.open_ledger = lambda: made  # type: ignore[method-assign]
+
+
+def test_old_runs_are_forgotten(directory: str) -> None:
+    pruned: list[float] = []
+    with built(directory, SQLITE) as daemon:
+        give(daemon, prune=pruned.append)
+        daemon._clean()
+        keep_s = daemon.config.history.keep_s
+    assert pruned == [pytest.approx(time.time() - keep_s, abs=60.0)]
+
+
+def ledger_checks(daemon: Daemon, **ledger: Any) -> list[tuple[str, str, str]]:
+    """What `doctor` says of such a ledger."""
+    give(daemon, **ledger)
+    return [(c["check"], c["state"], c["text"]) for c in daemon._doctor() if c["check"].startswith("ledger")]
+
+
+def test_a_ledger_is_looked_through_where_it_can_be(directory: str) -> None:
+    with built(directory, SQLITE) as daemon:
+        assert ledger_checks(daemon, status=dict, integrity=list) == [("ledger", "ok", "intact")]
+        wrong = lambda: ["page 7 is never used", "row 3 missing"]  # noqa: E731
+        assert ledger_checks(daemon, status=dict, integrity=wrong) == [
+            ("ledger", "fail", "page 7 is never used; row 3 missing")
+        ]
+
+
+def test_a_server_is_asked_once_what_is_weaker(directory: str) -> None:
+    asked = []
+
+    def status() -> dict[str, Any]:
+        asked.append(1)
+        return {"weaker": ["no replica is connected"]}
+
+    with built(directory, REDIS) as daemon:
+        assert ledger_checks(daemon, status=status) == [
+            ("ledger", "ok", "intact"),
+            ("ledger server", "warn", "no replica is connected"),
+        ]
+    assert asked == [1]
