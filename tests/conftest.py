@@ -1,6 +1,7 @@
-"""Servers that tests share: one of each kind for a pytest process, started when the first test asks for it.
+"""Servers that tests share, and how long hypothesis looks.
 
-Tests keep apart by a virtual host or by a cluster's name of their own. What stops or breaks a server starts its own.
+There is one server of each kind for a pytest process, started when the first test asks for it. Tests keep apart by a
+virtual host or by a cluster's name of their own. What stops or breaks a server starts its own.
 """
 
 from __future__ import annotations
@@ -8,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import search  # noqa: F401 - registers the profiles
 import servers
+from hypothesis import settings
+
+settings.load_profile("fixed")  # unless --hypothesis-profile names another
 
 
 @pytest.fixture(scope="session")
