@@ -36,7 +36,6 @@ class Said(NamedTuple):
         return f"{self.boot}-aa"
 
 
-# At most a good-bye of each incarnation, and no message of it is newer than that: so a network may reorder them.
 said = st.builds(
     Said, st.sampled_from(("heartbeat", "heartbeat", "offline", "hello")), st.sampled_from(HOSTS), st.integers(1, 3),
     st.integers(1, 9),

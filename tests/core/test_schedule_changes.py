@@ -66,7 +66,7 @@ def matches(line: str, local: datetime) -> bool:
 
 
 def expected(line: str, name: str, after: float, until: float) -> Iterator[float]:
-    """What docs/schedule.py promises, minute by minute."""
+    """What the docstring of core/schedule.py promises, minute by minute."""
     tz = zone(name)
     wild = line.startswith("*") or line.split()[1].startswith("*")
     instant = datetime.fromtimestamp(after - after % 60 - DAY_S, UTC)
