@@ -1,4 +1,4 @@
-"""What many tests share.
+"""What many tests share, and how long hypothesis looks.
 
 Servers: one of each kind for a pytest process, started when the first test asks for it. Tests keep apart by a virtual
 host or by a cluster's name of their own. What stops or breaks a server starts its own.
@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import search  # noqa: F401 - registers the profiles
 import servers
 from click.testing import CliRunner, Result
 from fake_daemon import FakeDaemon, open_directory
+from hypothesis import settings
 
 from coordd.cli import coordctl
+
+settings.load_profile("fixed")  # unless --hypothesis-profile names another
 
 
 @pytest.fixture(scope="session")

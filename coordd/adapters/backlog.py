@@ -24,6 +24,8 @@ BUSY_S = 1.0
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, at REAL, until REAL, data BLOB)"
 _MEASURE = "SELECT count(*), coalesce(sum(length(data)), 0) FROM messages"
+# Where a file was cut, SQLite may read zeros and say nothing: rows that have no values.
+_EMPTIED = "SELECT 1 FROM messages WHERE typeof(at) <> 'real' OR typeof(until) <> 'real' OR typeof(data) <> 'blob'"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -119,12 +121,26 @@ class SqliteBacklog:
             db.execute("PRAGMA synchronous = FULL")  # what waits here survives a power cut
             db.execute("PRAGMA journal_size_limit = 4194304")
             db.execute(_SCHEMA)
+            self._refuse_damaged(db)
             self.count, self.bytes = db.execute(_MEASURE).fetchone()
         except BaseException:
             db.close()
             raise
         self._db = db
         return db
+
+    def _refuse_damaged(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file itself then holds every page, or was cut
+        (pages,), (page_bytes,) = (db.execute(f"PRAGMA {word}").fetchone() for word in ("page_count", "page_size"))
+        (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if os.path.getsize(self.path) < pages * page_bytes:
+            found = "it is shorter than it says"
+        elif db.execute(_EMPTIED).fetchone():
+            found = "there are rows without values"
+        if found != "ok":
+            damaged = sqlite3.DatabaseError(found)
+            damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise damaged
 
     def _failed(self, exc: Exception) -> str:
         """The next call opens the file anew. A damaged one is set aside, for nothing would ever leave it."""

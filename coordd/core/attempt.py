@@ -201,6 +201,8 @@ class Attempt:
                 self._restored(answer, sent_at, now)
             return
         if question and question != QUESTIONS.get(self.phase):
+            if answer is not None and answer.word == RECOVERING:
+                self._told_of_quarantine(answer, now)
             return
         self.renewing = False
         if answer is not None and answer.word == RECOVERING:
@@ -272,7 +274,7 @@ class Attempt:
     def _forgotten(self, answer: Answer, now: float) -> None:
         """It does not know this grant, and waits for those who do: tell it, then ask again."""
         self.restoring = True
-        self.recovering_until = now + max(answer.left_s, answer.in_s)
+        self._told_of_quarantine(answer, now)
         if self.phase == GATING:
             self._move(WAITING)
         if self.phase == WAITING:
@@ -280,6 +282,9 @@ class Attempt:
             self.ask_at = max(self.ask_at, now + ASK_AGAIN_S)
         else:
             self.ask_at = now
+
+    def _told_of_quarantine(self, answer: Answer, now: float) -> None:
+        self.recovering_until = now + max(answer.left_s, answer.in_s)
 
     def _restored(self, answer: "Answer | None", sent_at: float, now: float) -> None:
         """The grant is back, or the ledger knows better: the question itself tells which."""

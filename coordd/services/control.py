@@ -250,16 +250,16 @@ class Connection:
         buffer = bytearray()
         while True:
             end = buffer.find(b"\n")
+            if (len(buffer) if end < 0 else end) > LINE_BYTES_MAX:  # however it has come: whole, or piece by piece
+                too_large = RpcError(PARSE_ERROR, f"a line of more than {LINE_BYTES_MAX} bytes", kind="too_large")
+                await self._say(error_line(None, too_large))
+                return
             if end >= 0:
                 line = bytes(buffer[:end])
                 del buffer[: end + 1]
                 if line.strip():
                     yield line
                 continue
-            if len(buffer) > LINE_BYTES_MAX:
-                too_large = RpcError(PARSE_ERROR, f"a line of more than {LINE_BYTES_MAX} bytes", kind="too_large")
-                await self._say(error_line(None, too_large))
-                return
             data = await self._read()
             if not data:
                 if buffer.strip():  # a last line without its end: `printf` instead of `echo`

@@ -6,14 +6,15 @@ from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from contract.ledger_coverage import ANSWERS, RECOVERING, Seen, search, states
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from ledger_calls import LEASE_S, Nodes
+from search import examples
 from stepped_redis import OneClock, SteppedLedger
 
 from coordd.adapters.memory import MemoryLedger
 from coordd.adapters.redis_scripts import attempts_of
-from coordd.core.rows import STATES, Claim, LedgerTime
+from coordd.core.rows import ACTIVE, STATES, UNKNOWN, Claim, LedgerTime
 
 FIRE_AT = {"a@2025-01-29T08:00:01Z": 1.0, "a@2025-01-29T08:01:00Z": 60.0}
 RUNS = ("a#1", "a#2", *FIRE_AT, "b#1", "b#é")
@@ -32,6 +33,15 @@ policies = st.fixed_dictionaries(
         "delay_s": st.sampled_from((0.0, 0.1, 30.0)),
         "backoff": st.sampled_from(("fixed", "linear", "exponential")),
         "start_within_s": st.sampled_from((50.0, 1234567.0, 3600.5)),
+    }
+)
+ordinary = st.fixed_dictionaries(
+    {
+        "overlap": st.sampled_from(("allow", "allow", "allow", "forbid", "queue")),
+        "on_lost": st.sampled_from(("relaunch", "hold")),
+        "attempts": st.integers(1, 2),
+        "relaunches": st.integers(0, 1),
+        "start_within_s": st.sampled_from((50.0, 3600.0)),
     }
 )
 # What a claimant has watched: off the row's token, off its beat, leases in silence.
@@ -65,6 +75,7 @@ class DifferentialMachine(RuleBasedStateMachine):
     """The rules in memory, and the scripts, under one clock."""
 
     url: ClassVar[str]
+    seen: ClassVar[Seen]
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,6 +86,7 @@ class DifferentialMachine(RuleBasedStateMachine):
         self.nodes = Nodes(self.memory, self.clock)
         self.grants: dict[tuple[str, int], tuple[int, str]] = {}
         self.steps = 0
+        self.moved = False
 
     def teardown(self) -> None:
         names = self.redis.read([("KEYS", "*" + self.redis.cluster + "*")])[0]
@@ -84,15 +96,20 @@ class DifferentialMachine(RuleBasedStateMachine):
     def call(self, op: str, *args: Any) -> Any:
         """The same call to both; they must say the same."""
         self.clock.parts()
+        before = states(self.memory)
         answer = self.memory.call(op, *args)
         assert fields(self.redis.call(op, *args)) == fields(answer), op
+        self.seen.note(op, answer, before, states(self.memory))
         return answer
 
     def of(self, run: str, policy: dict[str, Any], digest: str = "d1", **more: Any) -> Any:
         return self.nodes.of(run, fire_at=self.start + FIRE_AT.get(run, 0.0), digest=digest, **policy, **more)
 
     def held(self, data: st.DataObject) -> tuple[str, int, int, str]:
-        key = data.draw(st.sampled_from(sorted(self.grants)))
+        rows = {row.run: row for row in self.memory.runs()}
+        live = [key for key in self.grants if key[0] in rows and rows[key[0]].state in ACTIVE]
+        unknown = [key for key in live if rows[key[0]].state == UNKNOWN]
+        key = data.draw(st.sampled_from([*sorted(self.grants), *sorted(live) * 4, *sorted(unknown) * 8]))
         token, nonce = self.grants[key]
         wrong = data.draw(st.sampled_from((*[(0, nonce)] * 8, (1, nonce), (-1, nonce), (0, "z"))))
         return (*key, token + wrong[0], wrong[1])
@@ -108,6 +125,9 @@ class DifferentialMachine(RuleBasedStateMachine):
     @rule()
     def the_ledger_may_have_gone_back(self) -> None:
         self.redis.read([("HSET", self.redis.key("meta"), "epoch", "of another server")])
+        self.a_quarantine_begins()
+
+    def a_quarantine_begins(self) -> None:
         self.clock.parts()
         self.redis.call("open", ())
         self.clock.since, self.clock.open_at = self.clock.wall, self.clock.wall + QUARANTINE_S
@@ -125,15 +145,31 @@ class DifferentialMachine(RuleBasedStateMachine):
     def register(self, run: str, policy: dict[str, Any], args: str, age_s: float, digest: str) -> None:
         self.call("register", self.of(run, policy, digest, args=args, age_s=age_s, by="ann"))
 
-    @rule(run=runs, on_lost=st.sampled_from(("relaunch", "hold")))
-    def a_run_is_let_in(self, run: str, on_lost: str) -> None:
-        """The ordinary case, so that what follows a grant is tried often."""
+    @rule(run=runs, policy=ordinary, go=st.booleans(), silent=st.booleans())
+    def a_run_is_let_in(self, run: str, policy: dict[str, Any], go: bool, silent: bool) -> None:
+        """The ordinary case, so that what follows a grant is tried often; also after its holder's silence."""
+        if silent:
+            self.clock.step(LEASE_S * 1.03)
         row = self.memory.run(run)
-        of = self.of(run, {"overlap": "allow", "on_lost": on_lost, "attempts": 2})
-        watched = (row.token, row.beat, LEASE_S * 1.03) if row else None
-        answer = self.call("claim", Claim(of, row.attempt if row else 0, "x", NODES[0], LEASE_S, watched))
+        watched = (row.token, row.beat, LEASE_S * 1.03) if row and silent else None
+        answer = self.call(
+            "claim", Claim(self.of(run, policy), row.attempt if row else 0, "x", NODES[0], LEASE_S, watched)
+        )
         if answer.word == "granted":
             self.grants[run, answer.attempt] = (answer.token, "x")
+            if go:
+                self.call("gate", run, answer.attempt, answer.token, "x")
+
+    @rule(run=runs, policy=ordinary, go=st.booleans())
+    def a_holder_falls_silent(self, run: str, policy: dict[str, Any], go: bool) -> None:
+        self.a_run_is_let_in(run, policy, go, silent=False)
+        self.a_run_is_let_in(run, policy, go=False, silent=True)
+
+    @rule(policy=ordinary, overlap=st.sampled_from(("forbid", "queue", "replace")))
+    def a_run_waits_while_another_is_let_in(self, policy: dict[str, Any], overlap: str) -> None:
+        self.call("register", self.of(RUNS[1], policy))
+        self.a_run_is_let_in(RUNS[0], {**policy, "overlap": "allow"}, go=True, silent=False)
+        self.a_run_is_let_in(RUNS[1], {**policy, "overlap": overlap}, go=False, silent=False)
 
     @rule(
         run=runs, policy=policies, nonce=nonces, node=st.sampled_from(NODES), watch=watches,
@@ -186,22 +222,35 @@ class DifferentialMachine(RuleBasedStateMachine):
         )
         self.grants.setdefault((run, attempt), (token, nonce))
 
-    @rule(run=runs, what=st.sampled_from(("revoke", "cancel", "success", "failed", "relaunch")))
+    @rule(run=runs, what=st.sampled_from(("revoke", "cancel")))
     def a_person_acts(self, run: str, what: str) -> None:
-        if what in ("revoke", "cancel"):
-            self.call(what, run, "ann")
-        else:
-            self.call("resolve", run, what, "ann")
+        self.call(what, run, "ann")
 
-    @rule(job=st.sampled_from(("a", "b", "c")), on=st.booleans())
+    @rule(data=st.data(), outcome=st.sampled_from(("success", "failed", "relaunch")))
+    def resolve(self, data: st.DataObject, outcome: str) -> None:
+        unknown = [row.run for row in self.memory.runs() if row.state == UNKNOWN]
+        self.call("resolve", data.draw(st.sampled_from([RUNS[0], *unknown])), outcome, "ann")
+
+    @rule(job=st.sampled_from(("a", "b", "c")), on=st.sampled_from((True, False, False)))
     def suspend(self, job: str, on: bool) -> None:
         self.call("suspend", job, on, "ann")
 
     @rule(before_s=st.sampled_from((0.0, 60.0, -1.0)), limit=st.integers(0, 3))
     def prune(self, before_s: float, limit: int) -> None:
         self.clock.parts()
-        before = self.clock.wall - before_s
+        before, known = self.clock.wall - before_s, states(self.memory)
         assert self.redis.prune(before, limit) == self.memory.prune(before, limit)
+        self.seen.move(known, states(self.memory))
+
+    @precondition(lambda self: not self.moved and self.memory.runs())
+    @rule()
+    def the_ledger_is_exported_and_imported(self) -> None:
+        """What was written meanwhile is gone, and a quarantine follows."""
+        self.moved = True
+        rows = list(self.redis.export())
+        self.redis.call("register", self.of("b#gone", {}))
+        assert self.redis.import_(rows, replace=True) == len(rows)
+        self.a_quarantine_begins()
 
     @invariant()
     def both_hold_the_same(self) -> None:
@@ -226,4 +275,4 @@ def machine(redis_url: str) -> type[DifferentialMachine]:
 
 
 def test_the_scripts_obey_the_rules(machine: type[DifferentialMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None))
+    search(machine, examples(30, steps=40), ANSWERS, RECOVERING)

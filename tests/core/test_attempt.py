@@ -731,3 +731,16 @@ def test_the_gate_of_a_forgotten_grant_stays_shut_until_it_is_put_back() -> None
 
     assert ("ask_restore", "received") in asked
     assert asked.index(("ask_restore", "received")) < asked.index(("ask_gate",)) < asked.index(("exec",))
+
+
+def test_a_late_word_of_a_quarantine_is_remembered_when_the_end_is_reported() -> None:
+    attempt = started()
+    attempt.timer(105.0)
+    attempt.ended(0, now=106.0)
+    attempt.answered(recovering(30.0), question="ask_renew", sent_at=105.0, now=106.5)
+
+    attempt.answered(Answer(OK), question="ask_report", sent_at=106.0, now=107.0)
+
+    assert attempt.phase == "reporting", "a ledger that recovers may forget once more what it has taken"
+    attempt.answered(Answer(OK), question="ask_report", sent_at=137.0, now=137.0)
+    assert attempt.phase == "done"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from celery import states
 from celery.events.state import State
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
+from search import examples
 
 from coordd.core import state as core
 from coordd.core.state import RunState, merge, order_key, run_key
@@ -25,7 +26,11 @@ def events(attempts: bool) -> st.SearchStrategy[Events]:
     optional: dict[str, st.SearchStrategy[Any]] = dict.fromkeys(TEXT_FIELDS, st.sampled_from(("x", "y", "z")))
     optional |= {"retries": st.integers(0, 2), "runtime": st.sampled_from((0.0, 1.5)), "exit_code": st.integers(0, 1)}
     if attempts:
-        optional["attempt"] = st.integers(0, 2)
+        optional |= {
+            "attempt": st.integers(0, 2),
+            "token": st.integers(0, 2),
+            "incarnation": st.sampled_from(("1", "2")),
+        }
     required = {
         "type": st.sampled_from(TYPES),
         "uuid": st.sampled_from(("u1", "u2")),
@@ -66,6 +71,11 @@ def we_say(runs: dict[str, RunState]) -> dict[str, dict[str, Any]]:
     }
 
 
+def everything(runs: dict[str, RunState]) -> dict[str, tuple[Any, ...]]:
+    """All that is known of each run."""
+    return {uuid: (run.state, run.timestamp, run.seen, run.fields) for uuid, run in runs.items()}
+
+
 def present(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
@@ -77,27 +87,48 @@ def fold(told: Events) -> dict[str, RunState]:
     return runs
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(events(attempts=False))
 def test_fold_is_celerys_in_whatever_order_events_arrive(told: Events) -> None:
     assert we_say(fold(told)) == celery_says(told)
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(events(attempts=False))
 def test_merge_is_celerys_over_the_total_order(told: Events) -> None:
     in_order = sorted(told, key=lambda e: (order_key(e), core.life_rank(e["type"]), e["type"]))
     assert we_say(merge(told)) == celery_says(in_order)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(events(attempts=True), st.randoms(use_true_random=False))
 def test_merge_minds_neither_order_nor_duplicates(told: Events, rng: random.Random) -> None:
     again = told + [event for event in told if rng.random() < 0.5]
     rng.shuffle(again)
-    once, twice = merge(told), merge(again)
-    assert we_say(once) == we_say(twice)
-    assert {u: r.timestamp for u, r in once.items()} == {u: r.timestamp for u, r in twice.items()}
+    assert everything(merge(told)) == everything(merge(again))
+
+
+@examples(200)
+@given(events(attempts=True))
+def test_merge_is_what_the_rules_say_without_any_fold(told: Events) -> None:
+    """The rules as a reader would apply them to the whole story at once; the pipeline on Spark does it so too."""
+    expected = {}
+    for uuid in {event["uuid"] for event in told}:
+        story = sorted((event for event in told if event["uuid"] == uuid), key=run_key)
+        states_told = [core.state_of(event["type"]) for event in story]
+        since = max((n for n, state in enumerate(states_told) if state == "retry"), default=0)
+        if states_told[since] == "retry" and since < len(story) - 1:
+            since += 1  # whatever follows it counts
+        last = min((core.precedence(state), -n) for n, state in enumerate(states_told) if n >= since)[1]
+        fields: dict[str, Any] = {}
+        for n, event in enumerate(story):
+            begun = max((m for m in range(n) if states_told[m] == "retry"), default=-1)
+            best = min((core.precedence(state) for state in states_told[begun + 1 : n]), default=99)
+            late = states_told[n] == "received" and best < core.precedence("received")
+            kept = core.MERGE_RULES["received"] if late else event.keys() - {"type", "timestamp"}
+            fields |= {name: value for name, value in event.items() if name in kept and value not in (None, "")}
+        seen = {event["type"].removeprefix("task-"): event["timestamp"] for event in story}
+        expected[uuid] = (states_told[-last], story[-last]["timestamp"], seen, fields)
+
+    assert everything(merge(told)) == expected
 
 
 @pytest.mark.parametrize("one", core.PRECEDENCE)

@@ -1,0 +1,263 @@
+"""The life of one attempt, whatever happens to it in whatever order: what a runner may never do, and that it ends.
+
+The oracle keeps its own account: when each question left, what the ledger has said, whether the program lives. From
+these alone, and not from the attempt's phases, it knows the lease and what may be done under it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from search import examples
+
+from coordd.core.attempt import (
+    ASK_GATE,
+    ASK_RENEW,
+    ASK_REPORT,
+    ASK_RESTORE,
+    EXEC,
+    EXIT,
+    KILL,
+    PET,
+    REPORT_LIMIT_S,
+    TERM,
+    Attempt,
+    Terms,
+)
+from coordd.core.rows import CANCEL, EARLY, LOST, OK, RECOVERING, REVOKED, RHO, STALE, Answer
+
+LEASE_S, RENEW_S, TIMEOUT_S, GRACE_S = 60.0, 5.0, 2.0, 10.0
+QUESTIONS = (ASK_GATE, ASK_RENEW, ASK_REPORT, ASK_RESTORE)
+
+# What the ledger may say to each question.
+SAYS = {
+    ASK_GATE: (OK, OK, EARLY, STALE, REVOKED, RECOVERING),
+    ASK_RENEW: (OK, OK, OK, CANCEL, LOST, RECOVERING),
+    ASK_REPORT: (OK, STALE, RECOVERING),
+    ASK_RESTORE: (OK, STALE),
+}
+
+# The longest that an attempt can take once nothing happens any more: a report is given up then.
+END_S = REPORT_LIMIT_S + 10 * LEASE_S
+
+
+class AttemptMachine(RuleBasedStateMachine):
+    """One runner, obeying. ``now`` is its CLOCK_BOOTTIME."""
+
+    @initialize(
+        wait_s=st.sampled_from((0.0, 0.0, 1.0, 20.0, 90.0)), hold=st.booleans(), timeout_s=st.sampled_from((0.0, 30.0)),
+        forsaken=st.sampled_from((False, False, False, True)),
+    )  # fmt: skip
+    def begin(self, wait_s: float, hold: bool, timeout_s: float, forsaken: bool) -> None:
+        self.forsaken = forsaken
+        self.now = 1000.0
+        self.hold = hold
+        self.deadline = self.now + LEASE_S
+        terms = Terms(
+            deadline=self.deadline, lease_s=LEASE_S, renew_interval_s=RENEW_S, ledger_timeout_s=TIMEOUT_S,
+            kill_grace_s=GRACE_S, on_lost="hold" if hold else "relaunch", timeout_s=timeout_s,
+        )  # fmt: skip
+        self.attempt = Attempt(terms, wait_s=wait_s, now=self.now)
+        self.timeout_s = timeout_s
+        self.started_at: float | None = None
+        self.alive = False
+        self.term_at: float | None = None
+        self.killed = False
+        self.wanted = False  # somebody has asked for its end: a person, or the ledger
+        self.asked: list[tuple[str, float]] = []  # what was asked and not answered, and when
+        self.reported: Any = None  # what was said of the end
+        self.report_taken = False
+        self.recovering_until = 0.0
+        self.silenced = False  # the ledger has said, before the launch, that the grant is another's
+        self.exited = False
+
+    # ---- the process around it
+
+    def obey(self) -> None:
+        """Do what it asks for, in its order."""
+        for word, *rest in self.attempt.take_actions():
+            assert not self.exited, f"{word} after its exit"
+            if word in QUESTIONS:
+                self.asked.append((word, self.now))
+            if word == ASK_REPORT:
+                assert not self.alive, "an end is reported while the program lives"
+                assert self.reported in (None, rest), "the end is told in two ways"
+                self.reported = rest
+            elif word == PET:
+                assert rest == [self.deadline], "the watcher counts on another lease"
+            elif word == EXEC:
+                self.execute()
+            elif word == TERM:
+                self.told_to_end()
+            elif word == KILL:
+                self.killed_now()
+            elif word == EXIT:
+                assert not self.alive, "it leaves a program behind"
+                self.exited = True
+
+    def execute(self) -> None:
+        assert self.started_at is None, "S1: exec a second time"
+        assert self.now < self.deadline - GRACE_S, "exec at the end of the lease"
+        assert not self.wanted, "exec of what was cancelled"
+        self.started_at = self.now
+        self.alive = True
+
+    def told_to_end(self) -> None:
+        assert self.alive
+        assert self.term_at is None, "TERM a second time"
+        assert not self.killed
+        assert self.hold or self.now < self.deadline, "past the deadline there is no time for TERM"
+        self.term_at = self.now
+        self.may_end()
+
+    def killed_now(self) -> None:
+        past = self.now >= self.deadline and not self.hold
+        assert self.alive
+        assert past or self.term_at is not None, "KILL without TERM before it, and in time"
+        if not past:
+            assert self.term_at is not None
+            assert self.now > self.term_at, "TERM is given a while"
+        self.killed = True
+        self.may_end()
+
+    def may_end(self) -> None:
+        """A program is ended for a reason; the want of a ledger is none for ``hold``."""
+        assert self.started_at is not None
+        late = bool(self.timeout_s) and self.now >= self.started_at + self.timeout_s
+        no_lease = not self.hold and self.now >= self.deadline - GRACE_S
+        assert self.wanted or late or no_lease or self.term_at not in (None, self.now), "ended for no reason"
+
+    def wake(self) -> None:
+        self.attempt.timer(self.now)
+        self.obey()
+        if not self.exited:
+            assert self.attempt.timer_at() > self.now, "woken again without anything to do"
+
+    # ---- what may happen
+
+    @rule(seconds=st.sampled_from((0.1, 1.0, 3.0, 9.0)))
+    def time_passes_and_it_wakes_when_it_wants_to(self, seconds: float) -> None:
+        until = self.now + seconds
+        while (at := self.attempt.timer_at()) <= until:
+            self.now = max(self.now, at)
+            self.wake()
+        self.now = until
+
+    @rule(seconds=st.sampled_from((0.5, 4.0, 20.0)))
+    def all_goes_well_for_a_while(self, seconds: float) -> None:
+        """So that what comes after a launch is tried often."""
+        self.wake()
+        until = self.now + seconds
+        while not self.exited and (at := self.attempt.timer_at()) <= until and not self.reported:
+            while self.asked:
+                self.hear(len(self.asked) - 1, OK)
+            self.now = max(self.now, at)
+            self.wake()
+
+    @rule(seconds=st.sampled_from((1.0, 15.0, 50.0, 70.0)), answer_first=st.booleans())
+    def the_machine_is_frozen(self, seconds: float, answer_first: bool) -> None:
+        """What it finds first when it thaws is an answer, or its timer."""
+        self.now += seconds
+        if answer_first and self.asked and not self.exited:
+            self.hear(len(self.asked) - 1, OK)
+        self.wake()
+
+    @precondition(lambda self: self.asked and not self.exited)
+    @rule(data=st.data())
+    def the_ledger_answers(self, data: st.DataObject) -> None:
+        """Any question that is out, also one that was given up long ago."""
+        index = data.draw(st.integers(0, len(self.asked) - 1))
+        self.hear(index, data.draw(st.sampled_from(SAYS[self.asked[index][0]])))
+
+    def hear(self, index: int, word: str) -> None:
+        question, sent_at = self.asked.pop(index)
+        left_s = LEASE_S if word in (OK, CANCEL) else 30.0
+        deadline = self.attempt.deadline
+        answer = Answer(word, left_s=left_s, in_s=1.0 if word == EARLY else left_s)
+        self.attempt.answered(answer, question=question, sent_at=sent_at, now=self.now)
+        if self.attempt.deadline != deadline:
+            assert word in (OK, CANCEL), "a lease of nothing"
+            assert question in (ASK_GATE, ASK_RENEW), "only the ledger's grant of time is one"
+            assert self.attempt.deadline == max(self.deadline, sent_at + left_s * (1 - 2 * RHO))
+            self.deadline = self.attempt.deadline
+        if question == ASK_RENEW and word in (CANCEL, LOST):
+            self.wanted = True
+        if word == RECOVERING:
+            self.recovering_until = self.now + left_s
+        if question == ASK_REPORT and word in (OK, STALE):
+            self.report_taken = word == STALE or self.now >= self.recovering_until
+        if (question, word) in {(ASK_GATE, STALE), (ASK_RENEW, LOST)}:
+            self.silenced = True
+        self.obey()
+
+    @precondition(lambda self: self.asked and not self.exited)
+    @rule()
+    def no_answer_comes(self) -> None:
+        question, sent_at = self.asked.pop()
+        self.attempt.answered(None, question=question, sent_at=sent_at, now=self.now)
+        self.obey()
+
+    @precondition(lambda self: self.started_at is not None or self.now > 1010.0)
+    @rule(word=st.sampled_from(("cancel", "shut_down")))
+    def somebody_wants_its_end(self, word: str) -> None:
+        getattr(self.attempt, word)("somebody", now=self.now)
+        self.wanted = True
+        self.obey()
+
+    @rule()
+    def there_is_news(self) -> None:
+        self.attempt.hurry(now=self.now)
+        self.wake()
+
+    @precondition(lambda self: self.alive)
+    @rule(code=st.sampled_from((0, 1, -9)))
+    def the_program_ends(self, code: int) -> None:
+        self.alive = False
+        self.attempt.ended(code, now=self.now)
+        self.obey()
+
+    # ---- what must hold
+
+    @invariant()
+    def nothing_lives_past_its_deadline(self) -> None:
+        """The runner may be late by a freeze; as soon as it acts again everything is ended."""
+        if self.alive and not self.hold and self.now >= self.deadline - GRACE_S:
+            self.wake()
+            assert self.killed or (self.term_at is not None and self.now < self.deadline), "no TERM in time"
+
+    @invariant()
+    def it_goes_only_when_it_may(self) -> None:
+        if not self.exited:
+            return
+        if self.reported is None:
+            assert self.started_at is None, "it left and never told the end"
+            assert self.silenced, "it left, and the grant was still its own"
+        else:
+            given_up = self.now - self.attempt.reported_since > REPORT_LIMIT_S
+            assert self.report_taken or given_up, "it left and its report was not taken"
+
+    def teardown(self) -> None:
+        """With a ledger that takes what it is told, or with none, it comes to an end in bounded time."""
+        if not hasattr(self, "attempt"):
+            return
+        end_at = self.now + END_S
+        while not self.exited:
+            if self.alive and (self.killed or self.term_at is not None or self.hold):
+                self.finish_program()
+            assert self.now < end_at, "it never ends"
+            self.now = max(self.now, self.attempt.timer_at())
+            self.wake()
+            if not self.forsaken and self.asked and not self.exited:
+                self.hear(len(self.asked) - 1, CANCEL if self.asked[-1][0] == ASK_RENEW else OK)
+        self.it_goes_only_when_it_may()
+
+    def finish_program(self) -> None:
+        self.alive = False
+        self.attempt.ended(-9 if self.killed else 0, now=self.now)
+        self.obey()
+
+
+AttemptMachine.TestCase.settings = examples(200, steps=40)
+TestAttempt = AttemptMachine.TestCase
