@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--setup", choices=SETUPS, default="redis", help="what the ledger is")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="what strikes when")
     parser.add_argument("--nodes", type=int, default=5)
-    parser.add_argument("--faults", type=float, default=9.0, help="a minute")
+    parser.add_argument("--faults", type=float, default=11.0, help="a minute")
     parser.add_argument("--triggers", type=float, default=24.0, help="a minute, beside what is scheduled")
     parser.add_argument("--output", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args()

@@ -3,7 +3,8 @@ daemons asked, for a state and a reason of each run that never started or never 
 
 No violation, and counted on lines of its own, is what the ledger's loss of acknowledged writes explains by the log of
 faults alone: a launch of what its launcher could not tell the new master, cut off from it and from the bus from the
-loss to the end of the quarantine; a trigger that was accepted right before the loss and had been granted to nobody.
+loss to the end of the quarantine; a trigger that was accepted right before the loss and had been granted to nobody; a
+fire time that was rejected right before it.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def judge(record: Record) -> Verdict:
         if later.start.attempt > earlier.start.attempt and earlier.end not in KNOWN_ENDS
     ]
     caught, rescues = _before_start(runs, record.faults)
-    counts |= {
+    figures = {
+        **counts,
         "launches": sum([len(of_run) for of_run in runs.values()]),
         "runs": len(runs),
         "takeovers": len(takeovers),
@@ -115,7 +117,7 @@ def judge(record: Record) -> Verdict:
         "accepted while the ledger was away": len({one.run for one in record.accepted if one.durable == "node"}),
     }
     states = Counter([record.answers[run].state or "unknown to the ledger" for run in record.answers])
-    return Verdict(violations, dict(counts), sorted(takeovers), sorted(rescues), dict(states))
+    return Verdict(violations, figures, sorted(takeovers), sorted(rescues), dict(states))
 
 
 # ---- what was launched
@@ -197,6 +199,9 @@ def _missing(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str
             if not of_run and all(_forgotten(one, record.faults) for one in accepted.get(run, ())) and run in accepted:
                 counts["triggers forgotten by a ledger that lost writes"] += 1
                 continue
+            if not of_run and KINDS[_job(run)].overlap == "forbid" and _rejection_forgotten(run, record):
+                counts["rejected, and forgotten by a ledger that lost writes"] += 1
+                continue
             counts["lost without an explanation"] += 1
             what = "never succeeded" if of_run else "never started"
             yield f"{run} {what}, and the ledger does not know it: {answer.why}"
@@ -238,6 +243,14 @@ def _unwitnessed(earlier: Life, later: Life, faults: Sequence[Fault]) -> bool:
 
 def _forgotten(trigger: Accepted, faults: Sequence[Fault]) -> bool:
     return any(fault.began - LAG_S < trigger.at < fault.struck + LAG_S for fault in _setbacks(faults))
+
+
+def _rejection_forgotten(run: str, record: Record) -> bool:
+    """Its fire time came up while rows were lost; who is not launched has no witness that would put its row back."""
+    if not record.entries:
+        return False
+    at = fire_time(run) - record.entries[0].wall + record.entries[0].at  # on CLOCK_BOOTTIME
+    return any(fault.began - LAG_S < at < fault.struck + LAG_S for fault in _setbacks(record.faults))
 
 
 def _job(run: str) -> str:

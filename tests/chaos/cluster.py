@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -138,8 +137,8 @@ class Arena(Cluster):
     def close(self) -> None:
         """End everything at once; the net removes what is left."""
         for node in self.nodes:
-            with contextlib.suppress(OSError):
-                node.signal(signal.SIGKILL)
+            if node.process is not None:
+                node.kill()
         self.backend.close()
 
     def beats(self) -> dict[tuple[int, int], float]:

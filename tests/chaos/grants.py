@@ -8,7 +8,11 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from system.processes import boottime, exists
+
 from chaos.cluster import Arena
+
+START_S = 1.5  # from a directory to its runner's first word, on a busy machine
 
 
 class Grant(NamedTuple):
@@ -19,6 +23,7 @@ class Grant(NamedTuple):
     token: int
     node: str
     directory: str
+    seen_at: float  # CLOCK_BOOTTIME
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -46,7 +51,7 @@ class Grants:
                         self.seen[directory] = self._before_start[directory] = grant
         self._there = there
         for directory in list(self._before_start):
-            if directory not in there or "started" in facts(directory):
+            if directory not in there or not _waits(self._before_start[directory]):
                 del self._before_start[directory]
 
     def before_start(self) -> list[Grant]:
@@ -70,9 +75,18 @@ def facts(directory: str) -> dict[str, dict[str, Any]]:
     return said
 
 
+def _waits(grant: Grant) -> bool:
+    """Its program may still be started: the runner lives, or is just being started."""
+    said = facts(grant.directory)
+    if {"started", "ended", "refused"} & said.keys():
+        return False
+    adopted = said.get("adopted")
+    return exists(adopted["pid"]) if adopted else boottime() < grant.seen_at + START_S
+
+
 def _read(node: str, directory: str) -> Grant | None:
     try:
         spec = json.loads(Path(directory, "spec.json").read_text())
     except (OSError, ValueError):
         return None  # it is being written
-    return Grant(spec["run"], spec["attempt"], spec["token"], node, directory)
+    return Grant(spec["run"], spec["attempt"], spec["token"], node, directory, boottime())

@@ -17,7 +17,7 @@ from chaos.faults import KINDS, Kind, Mend, Scene
 from chaos.grants import Grant, Grants
 
 LOOK_S = 0.02
-AIM = 0.6  # of the faults
+AIM = 0.5  # of the faults
 AIM_LIMIT_S = 6.0  # so long it waits for an attempt to strike at
 
 # So many nodes at once, so that others can take over; a broker and a ledger need time to show that they are back.
@@ -112,8 +112,9 @@ class Nemesis:
         free = self._unharmed()
         if not free:
             return
-        busy = [one for one in free if self.grants.alive(one)]  # what runs can be lost
-        chosen = grant.node if grant else self.chance.choice(busy or free)
+        self.chance.shuffle(free)
+        # What runs can be lost: where most of it is.
+        chosen = grant.node if grant else max(free, key=lambda name: len(self.grants.alive(name)))
         node = next(one for one in self.arena.nodes if one.name == chosen)
         began = boottime()
         before_start = [one.key for one in self.grants.before_start() if kind.harms != "node" or one.node == chosen]

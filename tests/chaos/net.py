@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -44,6 +45,7 @@ class Net:
         self.home = ROOT / self.lab
         self.hosts = list(hosts)
         self._cuts: Counter[Way] = Counter()  # faults may overlap: a way is open when nobody cuts it
+        self._claim: socket.socket | None = None
 
     def netns(self, host: str) -> str:
         return f"{self.lab}-{host}"
@@ -54,6 +56,7 @@ class Net:
     def up(self) -> Net:
         """Make it all. What an earlier run left that was killed is removed first."""
         sweep()
+        self._claim = _claimed(self.lab)
         self.home.mkdir()
         switch = self.netns("switch")
         for name in (switch, *[self.netns(host) for host in self.hosts]):
@@ -71,6 +74,8 @@ class Net:
     def down(self) -> None:
         """Remove it, with every process in it."""
         remove(self.lab)
+        if self._claim is not None:
+            self._claim.close()
 
     # ---- cuts
 
@@ -117,8 +122,9 @@ def sweep() -> None:
     """Remove the labs of runs that are no more."""
     names = {name.partition("-")[0] for name in _namespaces()} | {path.name for path in ROOT.glob(f"{PREFIX}[0-9]*")}
     for lab in names:
-        if re.fullmatch(rf"{PREFIX}\d+", lab) and not _is_chaos(lab.removeprefix(PREFIX)):
+        if re.fullmatch(rf"{PREFIX}\d+", lab) and (claim := _claimed(lab)):
             remove(lab)
+            claim.close()
 
 
 def remove(lab: str) -> None:
@@ -142,10 +148,12 @@ def _namespaces() -> list[str]:
     return [line.split()[0] for line in ip("netns", "list").splitlines() if line]
 
 
-def _is_chaos(pid: str) -> bool:
-    """The process that made a lab lives."""
+def _claimed(lab: str) -> socket.socket | None:
+    """Hold a lab's name, which ends with this process; None where another process holds it."""
+    claim = socket.socket(socket.AF_UNIX)
     try:
-        said = Path(f"/proc/{pid}/cmdline").read_bytes()
+        claim.bind(f"\0coordd-chaos-{lab}")
     except OSError:
-        return False
-    return b"chaos" in said or b"pytest" in said
+        claim.close()
+        return None
+    return claim

@@ -51,8 +51,7 @@ def main() -> None:
         say("overlap")
     if not alone:
         say("crossed")
-    # More short ones than long ones, as jobs are.
-    seconds = 0.2 * (float(longest) / 0.2) ** (chance % 1000 / 1000)
+    seconds = 0.2 + (float(longest) - 0.2) * (chance % 1000 / 1000)
     beat = os.open(f"{directory}/beats/{names[2]}-{os.getpid()}", os.O_WRONLY | os.O_CREAT, 0o644)
     began = now = time.clock_gettime(time.CLOCK_BOOTTIME)
     while now < began + seconds:

@@ -23,7 +23,6 @@ READY_S = 90.0
 LEAD_S = 3  # from "all are ready" to the first fire time
 SETTLE_S = 240.0  # quarantine, the longest job, a queue that has waited
 LIST_MAX = 10_000
-ENDED_ROWS_S = 2.0
 
 
 class Plan(NamedTuple):
@@ -33,7 +32,7 @@ class Plan(NamedTuple):
     seed: int = 0
     minutes: float = 10.0
     nodes: int = 5
-    faults: float = 9.0
+    faults: float = 11.0
     triggers: float = 24.0
 
 
