@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 TOP = Path(__file__).resolve().parents[1]
-NEEDED = [one for one in components.COMPONENTS if one.package not in ("openjdk-17-jre-headless", "systemd", "openssl")]
+NEEDED = [one for one in components.COMPONENTS if one.program not in ("java", "systemd-analyze", "openssl", "unshare")]
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def main() -> int:
         task = bar.add_task("", total=1.0, said="")
 
         def tell(now: Progress) -> None:
-            said = f"{now.launches} lines, {now.faults} faults, {now.up} daemons up"
+            said = f"{now.launches} launches, {now.faults} faults, {now.up} daemons up"
             bar.update(task, completed=now.part, description=now.phase, said=said)
 
         try:

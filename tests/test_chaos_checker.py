@@ -77,6 +77,14 @@ def test_a_run_that_is_held_may_not_be_launched_again() -> None:
     assert any("holds, and was launched again" in violation for violation in judged(entries).violations)
 
 
+def test_a_success_is_launched_again_only_where_it_could_not_be_reported() -> None:
+    again = [*GOOD, said("start", 12.0, attempt=1, token=20), said("end", 13.0, attempt=1, token=20)]
+
+    (violation,) = judged(again).violations
+    assert "nothing kept from being reported" in violation
+    assert judged(again, faults=[fault("power cut", 2.1, 9.0)]).violations == []
+
+
 def test_a_run_before_its_time_is_seen() -> None:
     (violation,) = judged([said("start", -0.5, run=TICK), said("end", 1.0, run=TICK)]).violations
 

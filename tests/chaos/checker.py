@@ -147,9 +147,20 @@ def _launches(runs: Mapping[str, list[Life]], record: Record, counts: Counter[st
                 yield f"{run} holds, and was launched again: {pair}"
             if earlier.end == "end":
                 counts["run again after a success that could not be reported"] += 1
+                if not _kept_from_reporting(earlier, later, record.faults):
+                    yield f"{run} was launched again after a success that nothing kept from being reported: {pair}"
         early_s = fire_time(run) - of_run[0].start.wall
         if early_s > TICK_S:
             yield f"{run} was started {early_s:.2f} s before its time"
+
+
+def _kept_from_reporting(earlier: Life, later: Life, faults: Sequence[Fault]) -> bool:
+    """Something harmed its node or the ledger between its last word and the next launch, or right before."""
+    return any(
+        fault.began < later.start.at and fault.until > earlier.last - LAG_S
+        for fault in faults
+        if fault.node == earlier.start.node or fault.harms == "ledger"
+    )
 
 
 def _locks(record: Record, counts: Counter[str]) -> Iterable[str]:

@@ -245,7 +245,7 @@ KINDS = {
     "kill ledger": Kind("ledger", 3, kill_ledger),
     "pause ledger": Kind("ledger", 3, pause_ledger),
     "kill sentinel": Kind("ledger", 1, kill_sentinel),
-    "promote behind a cut": Kind("ledger", 4, promote_behind_a_cut),
+    "promote behind a cut": Kind("ledger", 9, promote_behind_a_cut),
 }
 
 # What makes a replicated ledger forget.

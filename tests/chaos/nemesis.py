@@ -22,7 +22,7 @@ AIM_LIMIT_S = 6.0  # so long it waits for an attempt to strike at
 
 # So many nodes at once, so that others can take over; a broker and a ledger need time to show that they are back.
 NODES_MAX = 2
-REST_S = {"node": 0.0, "bus": 15.0, "ledger": 50.0}
+REST_S = {"node": 0.0, "bus": 15.0, "ledger": 40.0}
 RESTART_S = 1.0  # a service manager's, for a daemon that has ended by itself
 
 

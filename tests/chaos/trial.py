@@ -75,7 +75,7 @@ def run(plan: Plan, show: Show, evidence: Path) -> Outcome:
     with arena_of(plan) as arena:
         try:
             outcome = _trial(arena, plan, show)
-        except BaseException:
+        except Exception:
             keep(arena, evidence)
             raise
         if outcome.verdict.violations:
@@ -92,7 +92,7 @@ def _trial(arena: Arena, plan: Plan, show: Show) -> Outcome:
     load = Load(arena, plan.seed, plan.triggers)
 
     def tell(phase: str, part: float) -> None:
-        launches = sum(1 for _ in arena.log_path.open()) if arena.log_path.exists() else 0
+        launches = arena.log_path.read_text().count(" start ") if arena.log_path.exists() else 0
         show(Progress(phase, part, launches, len(nemesis.log), sum(node.up for node in arena.nodes)))
 
     for node in arena.nodes:
