@@ -16,6 +16,7 @@ from pathlib import Path
 
 import components
 from chaos.cluster import SETUPS
+from chaos.faults import KINDS
 from chaos.trial import Plan, Progress, run
 from chaos.verdict import as_json, show, write
 from rich.console import Console
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=5)
     parser.add_argument("--faults", type=float, default=11.0, help="a minute")
     parser.add_argument("--triggers", type=float, default=24.0, help="a minute, beside what is scheduled")
+    parser.add_argument("--only", action="append", choices=sorted(KINDS), default=[], help="these faults alone")
     parser.add_argument("--output", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args()
     if os.getuid() != 0:
@@ -45,7 +47,9 @@ def main() -> int:
         print(f"make chaos needs {exc}", file=sys.stderr)
         return 1
     console = Console()
-    plan = Plan(chosen.setup, chosen.seed, chosen.minutes, chosen.nodes, chosen.faults, chosen.triggers)
+    plan = Plan(
+        chosen.setup, chosen.seed, chosen.minutes, chosen.nodes, chosen.faults, chosen.triggers, tuple(chosen.only)
+    )
     name = f"chaos-{plan.setup}-{plan.seed}"
     evidence = TOP / "artifacts" / name
     console.print(f"{plan.setup}, {plan.minutes:g} minutes, SEED={plan.seed}", highlight=False)

@@ -59,7 +59,7 @@ def test_a_good_record_has_no_violation() -> None:
 
 
 @pytest.mark.parametrize(("entries", "beats", "words"), [
-    ([*GOOD, said("start", 3.0, token=11)], {}, "launched 2 times"),
+    ([*LOST, said("start", 3.0, token=11), said("end", 4.0, token=11)], {}, "launched 2 times"),
     (TAKEN_OVER, {10: 12.5}, "two attempts alive"),
     ([*TAKEN_OVER, said("overlap", 12.0, attempt=1, token=20)], {}, "found an earlier attempt alive"),
     ([*GOOD, said("crossed", 1.0)], {}, "found another run of its job alive"),

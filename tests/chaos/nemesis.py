@@ -6,7 +6,7 @@ import heapq
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import servers
@@ -45,8 +45,10 @@ class Fault(NamedTuple):
 class Nemesis:
     """Strikes and mends, in the main thread: servers die with the thread that has started them."""
 
-    def __init__(self, arena: Arena, seed: int, per_minute: float) -> None:
+    def __init__(self, arena: Arena, seed: int, per_minute: float, only: Sequence[str] = ()) -> None:
+        """``only``: these kinds alone."""
         self.arena = arena
+        self.kinds = {name: kind for name, kind in KINDS.items() if name in (only or KINDS)}
         self.grants = Grants(arena)
         self.chance = random.Random(seed)
         self.pause_s = 60.0 / per_minute
@@ -96,7 +98,7 @@ class Nemesis:
         """One that may strike now, or ""."""
         possible = {
             name: kind.weight
-            for name, kind in KINDS.items()
+            for name, kind in self.kinds.items()
             if (self._unharmed() if kind.harms == "node" else now >= self._resting[kind.harms])
         }
         return self.chance.choices(list(possible), list(possible.values()))[0] if possible else ""

@@ -26,7 +26,7 @@ LIST_MAX = 10_000
 
 
 class Plan(NamedTuple):
-    """What is to be done. ``faults``: a minute."""
+    """What is to be done. ``faults``, ``triggers``: a minute. ``only``: these kinds of faults, or all."""
 
     setup: str = "redis"
     seed: int = 0
@@ -34,6 +34,7 @@ class Plan(NamedTuple):
     nodes: int = 5
     faults: float = 11.0
     triggers: float = 24.0
+    only: tuple[str, ...] = ()
 
 
 class Progress(NamedTuple):
@@ -88,7 +89,7 @@ def run(plan: Plan, show: Show, evidence: Path) -> Outcome:
 
 
 def _trial(arena: Arena, plan: Plan, show: Show) -> Outcome:
-    nemesis = Nemesis(arena, plan.seed, plan.faults)
+    nemesis = Nemesis(arena, plan.seed, plan.faults, plan.only)
     load = Load(arena, plan.seed, plan.triggers)
 
     def tell(phase: str, part: float) -> None:
