@@ -19,7 +19,7 @@ Mend = Callable[[], object]
 
 # Shorter than the lease of 8 s, and longer.
 SHORT_S = (1.0, 4.0)
-LONG_S = (9.5, 14.0)
+LONG_S = (10.0, 18.0)
 
 
 class Done(NamedTuple):
@@ -147,7 +147,7 @@ def _ways(scene: Scene, hosts: list[str]) -> tuple[list[Way], str]:
 def _cut(scene: Scene, hosts: list[str], *, off: bool = False) -> Done:
     ways, detail = _ways(scene, hosts)
     scene.arena.net.cut(ways)
-    lasts_s = scene.seconds(scene.chance.choice((SHORT_S, LONG_S)))
+    lasts_s = scene.seconds(scene.chance.choice((SHORT_S, LONG_S, LONG_S)))
     return Done(lasts_s, lambda: scene.arena.net.heal(ways), detail, cut_off=(scene.node.name,) if off else ())
 
 

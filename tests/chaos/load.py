@@ -32,11 +32,11 @@ class JobKind(NamedTuple):
 
 
 JOBS = (
-    JobKind("tick", 5.0, 15.0),
+    JobKind("tick", 5.0, 25.0),
     JobKind("hold-tick", 12.0, 12.0, on_lost="hold"),
     JobKind("queue-tick", 10.0, 5.0, overlap="queue"),
     JobKind("forbid-tick", 7.0, 8.0, fails=20, overlap="forbid", retry=True),
-    JobKind("asked", fails=10),
+    JobKind("asked", longest_s=30.0, fails=10),
     JobKind("hold-asked", longest_s=10.0, fails=10, on_lost="hold"),
     JobKind("retry-asked", longest_s=8.0, fails=30, retry=True),
     JobKind("queue-asked", longest_s=3.0, overlap="queue"),
