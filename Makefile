@@ -40,7 +40,10 @@ sim: $(READY) ## the simulator: SEEDS=2000, or SEED=7 for the transcript of one 
 mutants: $(READY) ## break each safety rule in turn; the simulator must notice
 	@$(PY) tests/simulate.py --mutants $(ARGS)
 
+chaos: $(READY) ## five daemons, RabbitMQ and Redis under faults: MINUTES=10 SETUP=redis|sentinel SEED=7
+	@$(PY) tests/chaos_run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SETUP),--setup $(SETUP)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants clean
+.PHONY: help venv demo test bench check sim mutants chaos clean

@@ -38,6 +38,7 @@ COMPONENTS = (
     Component("java", "openjdk-17-jre-headless"),
     Component("unshare", "util-linux"),
     Component("setpriv", "util-linux"),
+    Component("ip", "iproute2"),
     Component("openssl", "openssl"),
     Component("systemd-analyze", "systemd"),
     Component("rabbitmq-server", "rabbitmq-server", "/usr/lib/rabbitmq/bin/rabbitmq-server"),

@@ -1,7 +1,8 @@
 """Throw-away RabbitMQ, Redis and Sentinel servers on free loopback ports: private to one test run, gone with it.
 
 A server keeps its ports and its data over kill() and start(). It dies with the thread that started it (the
-kernel sees to that), so start servers in the main thread.
+kernel sees to that), so start servers in the main thread. With a Place it lives in a network namespace, at an
+address of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from netns import inside
 
 READY_S = 120.0  # a broker starts in 5 s on an idle machine; three at a time on a loaded one take their time
 ASK_S = 30.0  # one command of rabbitmqctl or redis-cli
@@ -55,14 +58,27 @@ def free_port() -> int:
     raise ServerError("no free port")
 
 
+class Place(NamedTuple):
+    """Where a server lives: its address, its network namespace ("": the caller's), what its directory is made in."""
+
+    host: str = HOST
+    netns: str = ""
+    parent: str = "/tmp"
+
+
+HERE = Place()
+
+
 class Server:
     """One process with a directory of its own."""
 
     program = ""
     package = ""
 
-    def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="cd-srv-", dir="/tmp"))
+    def __init__(self, place: Place = HERE) -> None:
+        self.place = place
+        self.host = place.host
+        self.directory = Path(tempfile.mkdtemp(prefix="cd-srv-", dir=place.parent))
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
@@ -96,7 +112,7 @@ class Server:
         argv = self.argv()
         if shutil.which(argv[0]) is None:
             raise ServerError(f"{self.program} is not installed (Debian: apt-get install {self.package})")
-        with (self.directory / "output").open("ab") as output:
+        with (self.directory / "output").open("ab") as output, inside(self.place.netns):
             # A session of its own: ^C on the terminal is for the tests, which then end their servers.
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *argv],
@@ -140,6 +156,16 @@ class Server:
         shutil.rmtree(self.directory, ignore_errors=True)
         atexit.unregister(self.close)
 
+    def asked(self, question: bytes, size: int) -> bytes:
+        """What it answers to one question on a connection of its own; b"" when it does not."""
+        with inside(self.place.netns):
+            return asked((self.host, self.port), question, size)
+
+    def output_of(self, argv: Sequence[str], environment: dict[str, str]) -> str:
+        """What a command says, where the server lives. Raises ServerError when it fails."""
+        with inside(self.place.netns):
+            return output_of(argv, environment)
+
     def said(self) -> str:
         """The end of what it has written."""
         path = self.directory / "output"
@@ -166,10 +192,10 @@ def wait(true: Callable[[], object], what: str, said: Callable[[], str] = lambda
         time.sleep(LOOK_S)
 
 
-def asked(port: int, question: bytes, size: int) -> bytes:
+def asked(address: tuple[str, int], question: bytes, size: int) -> bytes:
     """What a server answers to one question on a connection of its own; b"" when it does not."""
     try:
-        with socket.create_connection((HOST, port), 1.0) as sock:
+        with socket.create_connection(address, 1.0) as sock:
             sock.settimeout(2.0)
             sock.sendall(question)
             answer = b""
@@ -228,10 +254,10 @@ class PortMapper(Server):
     program, package = "epmd", "erlang-base"
 
     def argv(self) -> list[str]:
-        return ["epmd", "-port", str(self.port), "-address", HOST]
+        return ["epmd", "-port", str(self.port), "-address", self.host]
 
     def answers(self) -> bool:
-        return len(asked(self.port, b"\0\x01n", 4)) == 4  # NAMES_REQ: its own port, then the names
+        return len(self.asked(b"\0\x01n", 4)) == 4  # NAMES_REQ: its own port, then the names
 
 
 class Rabbit(Server):
@@ -246,14 +272,15 @@ class Rabbit(Server):
         plugins: Sequence[str] = (),
         tls: Certificates | None = None,
         mapper: PortMapper | None = None,
+        place: Place = HERE,
     ) -> None:
         """``config``: more lines of rabbitmq.conf; with ``tls`` it listens on ``tls_port`` too."""
-        super().__init__()
+        super().__init__(place)
         self.dist_port = free_port()
         self.tls_port = free_port() if tls else 0
         self._own_mapper = mapper is None
-        self.mapper = mapper or PortMapper()
-        self.name = f"rabbit{self.port}@{HOST}"
+        self.mapper = mapper or PortMapper(place)
+        self.name = f"rabbit{self.port}@{self.host}"
         self._write("env.conf", "")
         self._write("enabled_plugins", f"[{','.join(plugins)}].")
         self._write(".erlang.cookie", "COORDDTESTS").chmod(0o400)
@@ -265,18 +292,18 @@ class Rabbit(Server):
         ]  # fmt: skip
         if tls:
             self.config += [
-                f"listeners.ssl.1 = {HOST}:{self.tls_port}", f"ssl_options.cacertfile = {tls.ca}",
+                f"listeners.ssl.1 = {self.host}:{self.tls_port}", f"ssl_options.cacertfile = {tls.ca}",
                 f"ssl_options.certfile = {tls.cert}", f"ssl_options.keyfile = {tls.key}",
                 "ssl_options.verify = verify_peer", "ssl_options.fail_if_no_peer_cert = false",
             ]  # fmt: skip
 
     @property
     def url(self) -> str:
-        return f"amqp://guest:guest@{HOST}:{self.port}/"
+        return f"amqp://guest:guest@{self.host}:{self.port}/"
 
     @property
     def tls_url(self) -> str:
-        return f"amqps://guest:guest@{HOST}:{self.tls_port}/"
+        return f"amqps://guest:guest@{self.host}:{self.tls_port}/"
 
     def argv(self) -> list[str]:
         return [str(RABBIT_BIN / "rabbitmq-server")]
@@ -288,11 +315,11 @@ class Rabbit(Server):
             "RABBITMQ_CONF_ENV_FILE": f"{here}/env.conf",
             "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_USE_LONGNAME": "true",
-            "RABBITMQ_NODE_IP_ADDRESS": HOST,
+            "RABBITMQ_NODE_IP_ADDRESS": self.host,
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(self.dist_port),
             "ERL_EPMD_PORT": str(self.mapper.port),
-            "ERL_EPMD_ADDRESS": HOST,
+            "ERL_EPMD_ADDRESS": self.host,
             "RABBITMQ_MNESIA_BASE": f"{here}/mnesia",
             "RABBITMQ_LOG_BASE": f"{here}/log",
             "RABBITMQ_PID_FILE": f"{here}/beam.pid",
@@ -302,7 +329,7 @@ class Rabbit(Server):
             "RABBITMQ_FEATURE_FLAGS_FILE": f"{here}/feature_flags",
             # Two schedulers that sleep when there is nothing to do: the tests need the machine themselves.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
-            f" -kernel inet_dist_use_interface {{{HOST.replace('.', ',')}}}",
+            f" -kernel inet_dist_use_interface {{{self.host.replace('.', ',')}}}",
             "RUNNING_UNDER_SYSTEMD": "1",  # then the script becomes the node, which is the process we know
         }
 
@@ -313,7 +340,7 @@ class Rabbit(Server):
         super().launch()
 
     def answers(self) -> bool:
-        return asked(self.port, b"AMQP\x00\x00\x09\x01", 11)[7:] == b"\0\x0a\0\x0a"  # Connection.Start
+        return self.asked(b"AMQP\x00\x00\x09\x01", 11)[7:] == b"\0\x0a\0\x0a"  # Connection.Start
 
     def said(self) -> str:
         logs = sorted((self.directory / "log").glob("*.log"))
@@ -326,7 +353,7 @@ class Rabbit(Server):
 
     def ctl(self, *args: str) -> str:
         """rabbitmqctl; about a second a call. Raises ServerError."""
-        return output_of([str(RABBIT_BIN / "rabbitmqctl"), "-q", *args], self.environment())
+        return self.output_of([str(RABBIT_BIN / "rabbitmqctl"), "-q", *args], self.environment())
 
     def vhost(self, name: str) -> str:
         """Make a virtual host of which guest may do everything; its URL."""
@@ -382,8 +409,8 @@ class Redis(Server):
 
     program, package = "redis-server", "redis-server"
 
-    def __init__(self, *, tls: Certificates | None = None, **settings: str) -> None:
-        super().__init__()
+    def __init__(self, *, tls: Certificates | None = None, place: Place = HERE, **settings: str) -> None:
+        super().__init__(place)
         self.settings = {"appendonly": "yes", "save": "", **settings}
         self.tls_port = free_port() if tls else 0
         if tls:
@@ -394,11 +421,11 @@ class Redis(Server):
 
     @property
     def url(self) -> str:
-        return f"redis://{HOST}:{self.port}/0"
+        return f"redis://{self.host}:{self.port}/0"
 
     @property
     def tls_url(self) -> str:
-        return f"rediss://{HOST}:{self.tls_port}/0"
+        return f"rediss://{self.host}:{self.tls_port}/0"
 
     def argv(self) -> list[str]:
         named = [
@@ -407,22 +434,23 @@ class Redis(Server):
             for word in (f"--{key.replace('_', '-')}", *(value.split() or [""]))
         ]
         return [
-            self.program, "--port", str(self.port), "--bind", HOST, "--dir", str(self.directory),
+            self.program, "--port", str(self.port), "--bind", self.host, "--protected-mode", "no",
+            "--dir", str(self.directory),
             "--repl-diskless-sync-delay", "0", *named,
         ]  # fmt: skip
 
     def answers(self) -> bool:
-        return asked(self.port, b"PING\r\n", 7)[:7] in (b"+PONG\r\n", b"-NOAUTH")
+        return self.asked(b"PING\r\n", 7)[:7] in (b"+PONG\r\n", b"-NOAUTH")
 
     def cli(self, *args: str) -> str:
         """redis-cli. Raises ServerError when it cannot connect; an error of the server is in the answer."""
         password = self.settings.get("requirepass")
         environment = self.environment() | ({"REDISCLI_AUTH": password} if password else {})
-        return output_of(["redis-cli", "-h", HOST, "-p", str(self.port), *args], environment)
+        return self.output_of(["redis-cli", "-h", self.host, "-p", str(self.port), *args], environment)
 
     def replicates(self, other: Redis | None) -> None:
         """Become a replica of ``other``; of nobody: a primary."""
-        self.cli("REPLICAOF", *((HOST, str(other.port)) if other else ("NO", "ONE")))
+        self.cli("REPLICAOF", *((other.host, str(other.port)) if other else ("NO", "ONE")))
 
 
 class Sentinel(Server):
@@ -430,11 +458,11 @@ class Sentinel(Server):
 
     program, package = "redis-sentinel", "redis-sentinel"
 
-    def __init__(self, primary: Redis, down_after_ms: int, failover_timeout_ms: int) -> None:
-        super().__init__()
+    def __init__(self, primary: Redis, down_after_ms: int, failover_timeout_ms: int, place: Place = HERE) -> None:
+        super().__init__(place)
         lines = [
-            f"port {self.port}", f"bind {HOST}", f"dir {self.directory}",
-            f"sentinel monitor m {HOST} {primary.port} 2",
+            f"port {self.port}", f"bind {self.host}", "protected-mode no", f"dir {self.directory}",
+            f"sentinel monitor m {primary.host} {primary.port} 2",
             f"sentinel down-after-milliseconds m {down_after_ms}",
             f"sentinel failover-timeout m {failover_timeout_ms}",
             "sentinel parallel-syncs m 1",
@@ -445,26 +473,36 @@ class Sentinel(Server):
         return [self.program, str(self.directory / "sentinel.conf")]
 
     def answers(self) -> bool:
-        return asked(self.port, b"PING\r\n", 7) == b"+PONG\r\n"
+        return self.asked(b"PING\r\n", 7) == b"+PONG\r\n"
 
     def cli(self, *args: str) -> str:
-        return output_of(["redis-cli", "-h", HOST, "-p", str(self.port), *args], self.environment())
+        return self.output_of(["redis-cli", "-h", self.host, "-p", str(self.port), *args], self.environment())
 
 
 class Sentinels:
     """A primary, its replicas, and three sentinels that watch them (by default with Sentinel's own timings)."""
 
     def __init__(
-        self, replicas: int = 2, *, down_after_ms: int = 30_000, failover_timeout_ms: int = 180_000, **settings: str
+        self,
+        replicas: int = 2,
+        *,
+        down_after_ms: int = 30_000,
+        failover_timeout_ms: int = 180_000,
+        places: Sequence[Place] = (),
+        **settings: str,
     ) -> None:
-        self.primary = Redis(tls=None, **settings)
-        following = {"replicaof": f"{HOST} {self.primary.port}", **settings}
-        self.replicas = [Redis(tls=None, **following) for _ in range(replicas)]
-        self.sentinels = [Sentinel(self.primary, down_after_ms, failover_timeout_ms) for _ in range(3)]
+        """``places``: of the primary, the replicas and the sentinels, in this order."""
+        first, *others = places or [HERE] * (replicas + 4)
+        self.primary = Redis(tls=None, place=first, **settings)
+        following = {"replicaof": f"{self.primary.host} {self.primary.port}", **settings}
+        self.replicas = [Redis(tls=None, place=place, **following) for place in others[:replicas]]
+        self.sentinels = [
+            Sentinel(self.primary, down_after_ms, failover_timeout_ms, place) for place in others[replicas:]
+        ]
 
     @property
     def url(self) -> str:
-        return f"redis+sentinel://{','.join([f'{HOST}:{one.port}' for one in self.sentinels])}/m/0"
+        return f"redis+sentinel://{','.join([f'{one.host}:{one.port}' for one in self.sentinels])}/m/0"
 
     def start(self) -> None:
         """Start all, and wait until the replicas follow and each sentinel knows all others."""
@@ -486,8 +524,8 @@ class Sentinels:
         """The server that the sentinels name now."""
         for sentinel in self.sentinels:
             if sentinel.up:
-                port = sentinel.cli("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "m").split()[1]
-                return next(one for one in (self.primary, *self.replicas) if str(one.port) == port)
+                host, port = sentinel.cli("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "m").split()
+                return next(one for one in (self.primary, *self.replicas) if (one.host, str(one.port)) == (host, port))
         raise ServerError("no sentinel is up")
 
     def close(self) -> None:

@@ -98,8 +98,9 @@ class Planner:
             settled_to = fires[-2]
             self._ctx.note("fires.coalesced", job=job.name, count=len(fires) - 1)
             fires = fires[-1:]
-        elif job.misfire == "all" and len(fires) > 1:
-            for fire_at in fires:  # rows for all of them, oldest first, so that a crash now loses none
+        elif job.misfire == "all":
+            settled_to = 0.0  # while the ledger was away the time before was opened, and may have no row yet
+            for fire_at in fires if len(fires) > 1 else ():  # oldest first, so that a crash now loses none
                 of = Registration(
                     scheduled_run(job.name, fire_at), job.name, job.digest, job.policy(), fire_at, scheduled=True
                 )

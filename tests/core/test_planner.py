@@ -105,6 +105,16 @@ def test_all_runs_every_one_and_writes_them_down_first() -> None:
     assert [request.args[0].run for request in lone.questions("register")] == begun(lone)
 
 
+def test_all_settles_no_fire_time_that_may_have_no_row_yet() -> None:
+    lone = Lone(hourly("all")).ready()
+
+    lone.wait(HOUR_S)  # the ledger is away: both are asked for again and again, and the later one may get in first
+    lone.wait(HOUR_S)
+
+    assert begun(lone) == [run_at(1), run_at(2)]
+    assert all(pursuit.settled_to < EPOCH + HOUR_S for pursuit in lone.node.pursuits.pursuits.values())
+
+
 def test_all_has_its_bound() -> None:
     lone = Lone(job(every_s=1.0, misfire="all"))
     lone.node.start((), lone.now)

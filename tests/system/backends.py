@@ -80,9 +80,20 @@ class Embedded:
 class Production:
     """RabbitMQ carries the gossip, Redis holds the ledger; envelopes are signed."""
 
-    def __init__(self, path: Path, *, own_broker: bool = False, sentinel: bool = False, **redis: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        own_broker: bool = False,
+        sentinel: bool = False,
+        sentinels: servers.Sentinels | None = None,
+        redis_server: servers.Redis | None = None,
+        rabbit: servers.Rabbit | None = None,
+        **redis: str,
+    ) -> None:
         """``own_broker``: the test is going to harm the broker; else all clusters share one. ``sentinel``: the
-        ledger is a replicated Redis under Sentinel's own timings. ``redis``: settings of redis.conf."""
+        ledger is a replicated Redis under Sentinel's own timings. ``redis``: settings of redis.conf.
+        ``sentinels``, ``redis_server``, ``rabbit``: made by the caller, and the cluster's from now on."""
         self.name = path.name
         self.keyring = path / "keys.toml"
         done = subprocess.run(
@@ -90,13 +101,13 @@ class Production:
             cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        self.sentinels = servers.Sentinels(**redis) if sentinel else None
-        self.redis = self.sentinels.primary if self.sentinels else servers.Redis(**redis)
+        self.sentinels = sentinels or (servers.Sentinels(**redis) if sentinel else None)
+        self.redis = self.sentinels.primary if self.sentinels else redis_server or servers.Redis(**redis)
         (self.sentinels or self.redis).start()
         self.ledger_url = (self.sentinels or self.redis).url
-        self._own_broker = own_broker
-        self.rabbit = servers.Rabbit() if own_broker else shared_broker()
-        if own_broker:
+        self._own_broker = own_broker or rabbit is not None
+        self.rabbit = (rabbit or servers.Rabbit()) if self._own_broker else shared_broker()
+        if self._own_broker:
             self.rabbit.start()
         self._ledger: Any = None
 

@@ -64,6 +64,7 @@ class Node:
         self.changes: dict[str, Any] = {}  # keys of [cluster] in which it differs from the others
         self.env: dict[str, str] = {}
         self.budget = cluster.budget
+        self.patience_s = LIMIT_S  # how long a control call waits for its answer
         self.process: subprocess.Popen[bytes] | None = None
 
     def write_config(self, **changes: Any) -> None:
@@ -147,7 +148,7 @@ class Node:
     def call(self, method: str, **params: Any) -> Any:
         """Ask on the control socket. Raises CallError, or OSError when nobody answers."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(LIMIT_S)
+            sock.settimeout(self.patience_s)
             sock.connect(str(self.socket))
             sock.sendall(json.dumps({"id": 1, "method": method, "params": params}).encode() + b"\n")
             with sock.makefile("rb") as file:
@@ -213,10 +214,11 @@ class Cluster:
         heartbeat: float = 1.0,
         budget: int = 30,
         backend: str = "embedded",
+        parent: str = "/tmp",
         **options: Any,
     ) -> None:
         """``backend``: embedded | production; ``options`` are the backend's."""
-        self.path = Path(tempfile.mkdtemp(prefix="cd-", dir="/tmp"))  # short: a unix socket's path has 107 bytes
+        self.path = Path(tempfile.mkdtemp(prefix="cd-", dir=parent))  # short: a unix socket's path has 107 bytes
         self.jobs_dir = self.path / "jobs"
         self.jobs_dir.mkdir()
         self.backend: Backend = BACKENDS[backend](self.path, **options)

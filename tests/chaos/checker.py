@@ -1,0 +1,276 @@
+"""The judge. What was launched it takes from what the programs wrote, what is missing from there too; only then are
+daemons asked, for a state and a reason of each run that never started or never succeeded. Pure.
+
+No violation, and counted on lines of its own, is what the ledger's loss of acknowledged writes explains by the log of
+faults alone: a launch of what its launcher could not tell the new master, cut off from it and from the bus from the
+loss to the end of the quarantine; a trigger that was accepted right before the loss and had been granted to nobody; a
+fire time that was rejected right before it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from system.cluster import Entry, fire_time
+
+from chaos.faults import SETBACKS
+from chaos.load import KINDS, Accepted
+from chaos.nemesis import Fault
+
+# An attempt ends in one of these words, or in silence: then it was killed.
+KNOWN_ENDS = ("end", "fail")
+
+# Not over: nobody may be left in them once all is mended.
+OPEN = ("pending", "received", "started", "retry")
+
+# A write that a failover lost was acknowledged so long before it, at most: min-replicas-max-lag and its check.
+LAG_S = 5.0
+# So long after a setback nothing is launched, and witnesses put back what they know: lease + 10 s, and detection.
+QUARANTINE_S = 25.0
+
+TICK_S = 0.05  # clocks of one machine, read one after the other
+
+
+class Answer(NamedTuple):
+    """What a daemon says of a run; ``state`` "": the ledger does not know it."""
+
+    state: str
+    reason: str
+    why: str
+
+
+class Life(NamedTuple):
+    """One program: from its start to its last sign, on CLOCK_BOOTTIME. ``end``: its last word, "" if it was killed."""
+
+    start: Entry
+    last: float
+    end: str
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.start.run, self.start.attempt, self.start.token
+
+
+class Record(NamedTuple):
+    """All that was seen. ``beats``: (token, pid) -> last sign of life."""
+
+    entries: Sequence[Entry]
+    beats: Mapping[tuple[int, int], float]
+    expected: Sequence[str]
+    accepted: Sequence[Accepted]
+    faults: Sequence[Fault]
+    answers: Mapping[str, Answer]
+
+
+class Verdict(NamedTuple):
+    """``violations`` are sentences; ``takeovers_s``: from the last sign of a lost program to the start of the next
+    attempt; ``rescues_s``: from the fault to the start, of attempts that had been granted and not started."""
+
+    violations: list[str]
+    counts: dict[str, int]
+    takeovers_s: list[float]
+    rescues_s: list[float]
+    states: dict[str, int]  # of the runs that never started or never succeeded
+
+
+def lives(entries: Iterable[Entry], beats: Mapping[tuple[int, int], float]) -> dict[str, list[Life]]:
+    """Every program by its run, in the order of their starts."""
+    said: dict[tuple[str, int, int, int], list[Entry]] = defaultdict(list)
+    for entry in entries:
+        said[entry.run, entry.attempt, entry.token, entry.pid].append(entry)
+    found: dict[str, list[Life]] = defaultdict(list)
+    for lines in said.values():
+        start = next((line for line in lines if line.word == "start"), lines[0])
+        ends = [line.word for line in lines if line.word in (*KNOWN_ENDS, "term")]
+        last = max([*[line.at for line in lines], beats.get((start.token, start.pid), 0.0)])
+        found[start.run].append(Life(start, last, ends[-1] if ends else ""))
+    for of_run in found.values():
+        of_run.sort(key=lambda life: life.start.at)
+    return found
+
+
+def judge(record: Record) -> Verdict:
+    """Everything that must hold, and the figures."""
+    runs = lives(record.entries, record.beats)
+    counts: Counter[str] = Counter()
+    violations = [*_launches(runs, record, counts), *_locks(record, counts), *_missing(runs, record, counts)]
+    takeovers = [
+        later.start.at - earlier.last
+        for of_run in runs.values()
+        for earlier, later in pairwise(of_run)
+        if later.start.attempt > earlier.start.attempt and earlier.end not in KNOWN_ENDS
+    ]
+    caught, rescues = _before_start(runs, record.faults)
+    figures = {
+        **counts,
+        "launches": sum([len(of_run) for of_run in runs.values()]),
+        "runs": len(runs),
+        "takeovers": len(takeovers),
+        "taken over before they started": len(rescues),
+        "retries after a failure": sum(earlier.end == "fail" for of_run in runs.values() for earlier in of_run[:-1]),
+        "faults": len(record.faults),
+        "faults between claim and started": caught,
+        "accepted triggers": len({one.run for one in record.accepted}),
+        "accepted while the ledger was away": len({one.run for one in record.accepted if one.durable == "node"}),
+    }
+    states = Counter([record.answers[run].state or "unknown to the ledger" for run in record.answers])
+    return Verdict(violations, figures, sorted(takeovers), sorted(rescues), dict(states))
+
+
+# ---- what was launched
+
+
+def _launches(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
+    for run, of_run in runs.items():
+        job = KINDS[_job(run)]
+        for attempt, many in Counter(life.start.attempt for life in of_run).items():
+            if many > 1:
+                same = [life for life in of_run if life.start.attempt == attempt]
+                if _unwitnessed(same[0], same[1], record.faults):
+                    counts["launched again: the launcher was cut off while the ledger lost writes"] += many - 1
+                else:
+                    yield f"{run}/{attempt} was launched {many} times: {_told(same)}"
+        for earlier, later in pairwise(of_run):
+            pair = _told([earlier, later])
+            excused = _unwitnessed(earlier, later, record.faults)
+            if earlier.last > later.start.at + TICK_S:
+                counts["overlaps"] += not excused
+                counts["overlaps: the launcher was cut off while the ledger lost writes"] += excused
+                if not excused:
+                    yield f"{run}: two attempts alive: {pair}"
+            if later.start.token <= earlier.start.token:
+                yield f"{run}: the token did not rise: {pair}"
+            if job.holds and not excused:
+                yield f"{run} holds, and was launched again: {pair}"
+            if earlier.end == "end":
+                counts["run again after a success that could not be reported"] += 1
+                if not _kept_from_reporting(earlier, later, record.faults):
+                    yield f"{run} was launched again after a success that nothing kept from being reported: {pair}"
+        early_s = fire_time(run) - of_run[0].start.wall
+        if early_s > TICK_S:
+            yield f"{run} was started {early_s:.2f} s before its time"
+
+
+def _kept_from_reporting(earlier: Life, later: Life, faults: Sequence[Fault]) -> bool:
+    """Something harmed its node or the ledger between its last word and the next launch, or right before."""
+    return any(
+        fault.began < later.start.at and fault.until > earlier.last - LAG_S
+        for fault in faults
+        if fault.node == earlier.start.node or fault.harms == "ledger"
+    )
+
+
+def _locks(record: Record, counts: Counter[str]) -> Iterable[str]:
+    """What the kernel said to the programs."""
+    for entry in record.entries:
+        if entry.word == "overlap":
+            counts["overlaps by lock"] += 1
+            if not _set_back(entry.at - LAG_S - QUARANTINE_S, entry.at, record.faults):
+                yield f"{entry.run}/{entry.attempt} on {entry.node} found an earlier attempt alive"
+        if entry.word == "crossed":
+            counts["two runs of a job that allows one"] += 1
+            if not _set_back(entry.at - 60.0, entry.at, record.faults):
+                yield f"{entry.run}/{entry.attempt} on {entry.node} found another run of its job alive"
+
+
+def _before_start(runs: Mapping[str, list[Life]], faults: Sequence[Fault]) -> tuple[int, list[float]]:
+    """(faults that struck between an attempt's claim and its start, seconds until such an attempt's run was started
+    elsewhere)."""
+    started = {life.key: life.start.at for of_run in runs.values() for life in of_run}
+    caught = 0
+    rescues = {}
+    for fault in faults:
+        late = [key for key in fault.before_start if started.get(key, float("inf")) > fault.struck]
+        caught += bool(late)
+        for key in late:
+            if key not in started:
+                again = [life.start.at for life in runs.get(key[0], ()) if life.start.at > fault.struck]
+                if again:
+                    rescues[key] = again[0] - fault.began
+    return caught, list(rescues.values())
+
+
+# ---- what was not
+
+
+def _missing(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
+    accepted: dict[str, list[Accepted]] = defaultdict(list)
+    for one in record.accepted:
+        accepted[one.run].append(one)
+    for run in dict.fromkeys([*record.expected, *accepted, *runs]):
+        of_run = runs.get(run, [])
+        if any(life.end == "end" for life in of_run):
+            continue
+        counts["never succeeded" if of_run else "never started"] += 1
+        answer = record.answers.get(run, Answer("", "", "nobody was asked"))
+        if not answer.state:
+            if not of_run and all(_forgotten(one, record.faults) for one in accepted.get(run, ())) and run in accepted:
+                counts["triggers forgotten by a ledger that lost writes"] += 1
+                continue
+            if not of_run and KINDS[_job(run)].overlap == "forbid" and _rejection_forgotten(run, record):
+                counts["rejected, and forgotten by a ledger that lost writes"] += 1
+                continue
+            counts["lost without an explanation"] += 1
+            what = "never succeeded" if of_run else "never started"
+            yield f"{run} {what}, and the ledger does not know it: {answer.why}"
+        elif answer.state == "success":
+            yield f"{run} is a success, and no program of it came to its end"
+        elif answer.state in OPEN:
+            yield f"{run} is not over long after all was mended: {answer.state}: {answer.why}"
+        elif not answer.reason or not answer.why:
+            counts["lost without an explanation"] += 1
+            yield f"{run} is {answer.state} without a reason"
+        elif answer.state == "unknown" and not KINDS[_job(run)].holds:
+            yield f"{run} is unknown, and its job does not hold"
+
+
+# ---- what a ledger that lost writes explains
+
+
+def _setbacks(faults: Iterable[Fault]) -> Iterable[Fault]:
+    return [fault for fault in faults if fault.kind in SETBACKS and fault.detail.startswith("r")]
+
+
+def _set_back(since: float, until: float, faults: Iterable[Fault]) -> bool:
+    """A ledger lost writes between these instants, and a launcher was alone with what it knew."""
+    return any(
+        fault.began < until and fault.until + QUARANTINE_S > since and fault.cut_off for fault in _setbacks(faults)
+    )
+
+
+def _unwitnessed(earlier: Life, later: Life, faults: Sequence[Fault]) -> bool:
+    """The earlier one's grant was lost with the ledger's last writes, and its node was cut off from the new master and
+    from the bus from then on until the quarantine was over."""
+    for fault in _setbacks(faults):
+        lost = fault.began - LAG_S < earlier.start.at < fault.struck + LAG_S
+        alone = earlier.start.node in fault.cut_off and fault.until >= min(later.start.at, fault.struck + QUARANTINE_S)
+        if lost and alone:
+            return True
+    return False
+
+
+def _forgotten(trigger: Accepted, faults: Sequence[Fault]) -> bool:
+    return any(fault.began - LAG_S < trigger.at < fault.struck + LAG_S for fault in _setbacks(faults))
+
+
+def _rejection_forgotten(run: str, record: Record) -> bool:
+    """Its fire time came up while rows were lost; who is not launched has no witness that would put its row back."""
+    if not record.entries:
+        return False
+    at = fire_time(run) - record.entries[0].wall + record.entries[0].at  # on CLOCK_BOOTTIME
+    return any(fault.began - LAG_S < at < fault.struck + LAG_S for fault in _setbacks(record.faults))
+
+
+def _job(run: str) -> str:
+    return run.partition("@")[0].partition("#")[0]
+
+
+def _told(some: Iterable[Life]) -> str:
+    return "; ".join([
+        f"attempt {one.start.attempt} token {one.start.token} on {one.start.node} pid {one.start.pid}"
+        f" from {one.start.at:.2f} to {one.last:.2f} ({one.end or 'killed'})"
+        for one in some
+    ])  # fmt: skip

@@ -1,0 +1,177 @@
+"""The cluster under chaos: each daemon, the broker, each Redis and each sentinel in a namespace of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import servers
+from netns import inside
+from system.cluster import Cluster, Node
+
+from chaos.net import Net
+
+HERE = Path(__file__).parent
+BROKER = "mq"
+SENTINEL_HOSTS = ("r1", "r2", "r3", "s1", "s2", "s3")
+LEDGER_HOSTS = {"redis": ("r1",), "sentinel": SENTINEL_HOSTS}
+SETUPS = tuple(LEDGER_HOSTS)
+
+# As short as the configuration allows with a grace in which a program can end.
+TIMING = {"lease": 8.0, "renew": 1.0, "ledger_timeout": 1.0, "kill_grace": 3.0, "heartbeat": 1.0}
+
+STATE_DISK = "size=32m"  # each node's own; small, so that it is filled at once
+PATIENCE_S = 4.0  # a client's, with one node
+BUDGET = 12
+
+# A Redis that lost its replicas stops taking writes after so long: what a failover can lose is bounded by it.
+SENTINEL_SETTINGS = {
+    "appendfsync": "always", "min_replicas_to_write": "1", "min_replicas_max_lag": "3", "repl_ping_replica_period": "1",
+}  # fmt: skip
+
+
+class Member(Node):
+    """A daemon in its namespace, with a small disk, and a wall clock that can be moved where there is a compiler."""
+
+    def __init__(self, cluster: Arena, name: str) -> None:
+        super().__init__(cluster, name)
+        self.netns = cluster.net.netns(name)
+        self.patience_s = PATIENCE_S
+        self.skew_path = Path(f"{cluster.path}/{name}.skew")
+        self.ballast = self.state_dir / "ballast"
+        if cluster.skew_library:
+            self.env = {"LD_PRELOAD": str(cluster.skew_library), "SKEW_FILE": str(self.skew_path)}
+        self.state_dir.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", STATE_DISK, "tmpfs", str(self.state_dir)], check=True)
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        with inside(self.netns):
+            return super().launch()
+
+    def set_clock(self, ahead_s: float) -> None:
+        """Its wall clock is so far ahead of the machine's from now on."""
+        fresh = self.skew_path.with_suffix(".fresh")
+        fresh.write_text(f"{ahead_s}")
+        fresh.rename(self.skew_path)
+
+    def fill(self) -> None:
+        """Leave no byte on its disk."""
+        with self.ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"\0" * 65536)
+        with self.ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"\0")
+
+    def empty(self) -> None:
+        self.ballast.unlink(missing_ok=True)
+
+
+class Arena(Cluster):
+    """Five members with RabbitMQ and Redis, or with Redis under Sentinel."""
+
+    nodes: list[Member]  # type: ignore[assignment]  # ours are a kind of theirs
+
+    def __init__(self, net: Net, setup: str, size: int) -> None:
+        self.net = net
+        self.skew_library = _skew_library(net.home)
+        at = {host: servers.Place(net.address(host), net.netns(host), str(net.home)) for host in net.hosts}
+        options: dict[str, Any] = {"rabbit": servers.Rabbit(place=at[BROKER])}
+        if setup == "sentinel":
+            places = [at[host] for host in SENTINEL_HOSTS]
+            options["sentinels"] = servers.Sentinels(
+                places=places, down_after_ms=1500, failover_timeout_ms=6000, **SENTINEL_SETTINGS
+            )
+        else:
+            options["redis_server"] = servers.Redis(place=at["r1"], appendfsync="always")
+        super().__init__(0, backend="production", parent=str(net.home), budget=BUDGET, **TIMING, **options)
+        self.timing["allow_insecure"] = True
+        self.count_dir = self.path / "count"
+        for name in ("locks", "beats"):
+            (self.count_dir / name).mkdir(parents=True)
+        self.log_path = self.count_dir / "launches"
+        self.program = self.path / "program.py"
+        shutil.copy(HERE / "program.py", self.program)
+        self.nodes = [Member(self, host) for host in member_names(size)]
+
+    @property
+    def rabbit(self) -> servers.Rabbit:
+        return self.production.rabbit
+
+    @property
+    def redises(self) -> list[servers.Redis]:
+        under = self.production.sentinels
+        return [under.primary, *under.replicas] if under else [self.production.redis]
+
+    def master(self) -> servers.Redis:
+        """The Redis that is the ledger now."""
+        under = self.production.sentinels
+        return under.master() if under else self.production.redis
+
+    def host_of(self, server: servers.Server) -> str:
+        """Its host's name."""
+        return next(host for host in self.net.hosts if self.net.address(host) == server.host)
+
+    @property
+    def ledger_hosts(self) -> list[str]:
+        return [host for host in self.net.hosts if host in SENTINEL_HOSTS]
+
+    def chaos_job(self, name: str, *, longest_s: float, fails: int = 0, deaf: int = 0, **keys: Any) -> None:
+        """A job file; ``fails`` and ``deaf`` (to TERM) in percent."""
+        alone = name if keys.get("overlap", "forbid") != "allow" else ""
+        argv = [
+            sys.executable, "-I", "-S", "-E", str(self.program), str(self.count_dir), alone, str(longest_s),
+            str(fails), str(deaf),
+        ]  # fmt: skip
+        tables = {"command": {"argv": argv}} | {key: keys.pop(key) for key in list(keys) if isinstance(keys[key], dict)}
+        lines = [f"{key} = {_toml(value)}" for key, value in keys.items()]
+        for table, items in tables.items():
+            lines += [f"[{table}]", *[f"{key} = {_toml(value)}" for key, value in items.items()]]
+        self.job_file(name, "\n".join(lines) + "\n")
+
+    def close(self) -> None:
+        """End everything at once; the net removes what is left."""
+        for node in self.nodes:
+            if node.process is not None:
+                node.kill()
+        self.backend.close()
+
+    def beats(self) -> dict[tuple[int, int], float]:
+        """(token, pid) -> when that program was last alive, on CLOCK_BOOTTIME."""
+        found = {}
+        for path in (self.count_dir / "beats").iterdir():
+            token, _, pid = path.name.partition("-")
+            if text := path.read_text():
+                found[int(token), int(pid)] = float(text)
+        return found
+
+
+def member_names(size: int) -> list[str]:
+    return [f"n{number}" for number in range(1, size + 1)]
+
+
+def hosts(setup: str, size: int) -> list[str]:
+    """Everybody on the net of a set-up."""
+    return [*member_names(size), BROKER, *LEDGER_HOSTS[setup]]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join([_toml(item) for item in value])}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _skew_library(directory: Path) -> Path | None:
+    """Built on the spot; None where no compiler is: then wall clocks are not moved."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    library = directory / "skew.so"
+    argv = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(HERE / "skew.c"), "-ldl"]
+    subprocess.run(argv, check=True, env={**os.environ, "LC_ALL": "C"})
+    return library

@@ -1,0 +1,252 @@
+"""Every kind of fault: how it strikes, and how it is mended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Callable
+from typing import NamedTuple
+
+import servers
+
+from chaos.cluster import BROKER, Arena, Member
+from chaos.grants import Grant, Grants, facts
+from chaos.net import Way, both_ways
+
+Mend = Callable[[], object]
+
+# Shorter than the lease of 8 s, and longer.
+SHORT_S = (1.0, 4.0)
+LONG_S = (10.0, 18.0)
+
+
+class Done(NamedTuple):
+    """It has struck: for how long, how it is mended, and whom it cut off from what ("bus", "ledger")."""
+
+    lasts_s: float
+    mend: Mend
+    detail: str = ""
+    cut_off: tuple[str, ...] = ()  # nodes that reach neither bus nor ledger meanwhile
+    down: tuple[str, ...] = ()  # nodes whose daemon is not there meanwhile
+
+
+class Scene(NamedTuple):
+    """Where a fault strikes. ``node``: the one that it is meant for; ``grant``: the attempt that it is aimed at."""
+
+    arena: Arena
+    grants: Grants
+    chance: random.Random
+    node: Member
+    grant: Grant | None
+
+    def seconds(self, bounds: tuple[float, float]) -> float:
+        return self.chance.uniform(*bounds)
+
+    def pids(self) -> dict[str, int]:
+        """Of the runner and the watcher of the attempt, or of any on the node; {} when there is none."""
+        chosen = [self.grant] if self.grant else self.grants.alive(self.node.name)
+        said = [fact for one in chosen if (fact := facts(one.directory).get("adopted"))]
+        if not said:
+            return {}
+        adopted = self.chance.choice(said)
+        return {"runner": adopted["pid"], "watcher": adopted["watcher"]}
+
+
+class Kind(NamedTuple):
+    """``harms``: node | bus | ledger; ``strike`` returns None where there is nothing to strike at."""
+
+    harms: str
+    weight: float
+    strike: Callable[[Scene], Done | None]
+
+
+def _signalled(pid: int, number: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False
+
+
+# ---- daemons and what they have started
+
+
+def kill_daemon(scene: Scene) -> Done:
+    scene.node.kill()
+    return Done(scene.seconds((0.5, 6.0)), scene.node.launch, down=(scene.node.name,))
+
+
+def power_cut(scene: Scene) -> Done:
+    count = scene.node.kill_family()
+    return Done(scene.seconds((1.0, 10.0)), scene.node.launch, f"{count} processes", down=(scene.node.name,))
+
+
+def kill_runner(scene: Scene) -> Done | None:
+    pids = scene.pids()
+    return Done(0.0, _nothing) if pids and _signalled(pids["runner"], signal.SIGKILL) else None
+
+
+def kill_watcher(scene: Scene) -> Done | None:
+    pids = scene.pids()
+    return Done(0.0, _nothing) if pids and _signalled(pids["watcher"], signal.SIGKILL) else None
+
+
+def kill_runner_and_daemon(scene: Scene) -> Done | None:
+    pids = scene.pids()
+    if not pids:
+        return None
+    scene.node.signal(signal.SIGSTOP)  # so that it does not see its runner die
+    _signalled(pids["runner"], signal.SIGKILL)
+    return kill_daemon(scene)
+
+
+def _stop(name: str, bounds: tuple[float, float]) -> Callable[[Scene], Done | None]:
+    def strike(scene: Scene) -> Done | None:
+        pid = scene.node.process.pid if name == "daemon" and scene.node.process else scene.pids().get(name, 0)
+        if not pid or not _signalled(pid, signal.SIGSTOP):
+            return None
+        down = (scene.node.name,) if name == "daemon" else ()
+        return Done(scene.seconds(bounds), lambda: _signalled(pid, signal.SIGCONT), down=down)
+
+    return strike
+
+
+def jump(scene: Scene) -> Done | None:
+    if not scene.node.env:
+        return None  # no compiler here
+    ahead_s = scene.chance.choice((-1, 1)) * scene.seconds(scene.chance.choice(((2.0, 25.0), (40.0, 120.0))))
+    scene.node.set_clock(ahead_s)
+    return Done(scene.seconds((4.0, 20.0)), lambda: scene.node.set_clock(0.0), f"{ahead_s:+.0f} s")
+
+
+def fill_disk(scene: Scene) -> Done:
+    scene.node.fill()
+    return Done(scene.seconds((3.0, 12.0)), scene.node.empty)
+
+
+def _nothing() -> None:
+    """There is nothing to mend."""
+
+
+# ---- the net
+
+
+def _ways(scene: Scene, hosts: list[str]) -> tuple[list[Way], str]:
+    """Between the node and these hosts: both ways, or one of the two."""
+    name = scene.node.name
+    way = scene.chance.choice(("both ways", "both ways", "out", "in"))
+    chosen = {
+        "both ways": both_ways([name], hosts),
+        "out": [(name, host) for host in hosts],
+        "in": [(host, name) for host in hosts],
+    }[way]
+    return chosen, way
+
+
+def _cut(scene: Scene, hosts: list[str], *, off: bool = False) -> Done:
+    ways, detail = _ways(scene, hosts)
+    scene.arena.net.cut(ways)
+    lasts_s = scene.seconds(scene.chance.choice((SHORT_S, LONG_S, LONG_S)))
+    return Done(lasts_s, lambda: scene.arena.net.heal(ways), detail, cut_off=(scene.node.name,) if off else ())
+
+
+def cut_from_bus(scene: Scene) -> Done:
+    return _cut(scene, [BROKER])
+
+
+def cut_from_ledger(scene: Scene) -> Done:
+    return _cut(scene, scene.arena.ledger_hosts)
+
+
+def cut_from_both(scene: Scene) -> Done:
+    return _cut(scene, [BROKER, *scene.arena.ledger_hosts], off=True)
+
+
+def cut_bus_from_all(scene: Scene) -> Done:
+    ways = both_ways([BROKER], [node.name for node in scene.arena.nodes])
+    scene.arena.net.cut(ways)
+    return Done(scene.seconds((2.0, 10.0)), lambda: scene.arena.net.heal(ways))
+
+
+# ---- servers
+
+
+def _restart(server: servers.Server, scene: Scene, bounds: tuple[float, float]) -> Done:
+    server.kill()
+    return Done(scene.seconds(bounds), server.launch, scene.arena.host_of(server))
+
+
+def _pause(server: servers.Server, scene: Scene, bounds: tuple[float, float]) -> Done:
+    server.pause()
+    return Done(scene.seconds(bounds), server.resume, scene.arena.host_of(server))
+
+
+def kill_broker(scene: Scene) -> Done:
+    return _restart(scene.arena.rabbit, scene, (0.5, 6.0))
+
+
+def pause_broker(scene: Scene) -> Done:
+    return _pause(scene.arena.rabbit, scene, (2.0, 12.0))
+
+
+def kill_ledger(scene: Scene) -> Done:
+    """Under Sentinel another one becomes the master: what it had not been sent is lost."""
+    sentinel = scene.arena.production.sentinels is not None
+    return _restart(scene.arena.master(), scene, (4.0, 12.0) if sentinel else (0.3, 4.0))
+
+
+def pause_ledger(scene: Scene) -> Done:
+    return _pause(scene.arena.master(), scene, scene.chance.choice(((0.5, 3.0), (8.0, 12.0))))
+
+
+def kill_sentinel(scene: Scene) -> Done | None:
+    under = scene.arena.production.sentinels
+    return _restart(scene.chance.choice(under.sentinels), scene, (2.0, 10.0)) if under else None
+
+
+def promote_behind_a_cut(scene: Scene) -> Done | None:
+    """The master alone is cut off from its kin, and takes writes that are lost: nodes still reach it. At times a node
+    is cut off from the others and from the bus too: what it launches meanwhile nobody can tell the new master."""
+    if scene.arena.production.sentinels is None:
+        return None
+    net, master = scene.arena.net, scene.arena.host_of(scene.arena.master())
+    others = [host for host in scene.arena.ledger_hosts if host != master]
+    ways = both_ways([master], others)
+    alone = scene.chance.random() < 0.25
+    if alone:
+        ways += both_ways([scene.node.name], [BROKER, *others])
+    net.cut(ways)
+    lasts_s = scene.seconds((30.0, 36.0)) if alone else scene.seconds((8.0, 14.0))
+    detail = f"{master}, and {scene.node.name} with it" if alone else master
+    return Done(lasts_s, lambda: net.heal(ways), detail, cut_off=(scene.node.name,) if alone else ())
+
+
+KINDS = {
+    "kill daemon": Kind("node", 4, kill_daemon),
+    "power cut": Kind("node", 10, power_cut),
+    "kill runner": Kind("node", 7, kill_runner),
+    "kill watcher": Kind("node", 2, kill_watcher),
+    "kill runner and daemon": Kind("node", 4, kill_runner_and_daemon),
+    "stop daemon, short": Kind("node", 2, _stop("daemon", SHORT_S)),
+    "stop daemon, long": Kind("node", 3, _stop("daemon", LONG_S)),
+    "stop runner, short": Kind("node", 2, _stop("runner", SHORT_S)),
+    "stop runner, long": Kind("node", 5, _stop("runner", LONG_S)),
+    "stop watcher, short": Kind("node", 1, _stop("watcher", SHORT_S)),
+    "stop watcher, long": Kind("node", 2, _stop("watcher", LONG_S)),
+    "clock jumps": Kind("node", 4, jump),
+    "disk full": Kind("node", 3, fill_disk),
+    "node cut from bus": Kind("node", 3, cut_from_bus),
+    "node cut from ledger": Kind("node", 6, cut_from_ledger),
+    "node cut from both": Kind("node", 4, cut_from_both),
+    "bus cut from all": Kind("bus", 2, cut_bus_from_all),
+    "kill broker": Kind("bus", 2, kill_broker),
+    "pause broker": Kind("bus", 2, pause_broker),
+    "kill ledger": Kind("ledger", 3, kill_ledger),
+    "pause ledger": Kind("ledger", 3, pause_ledger),
+    "kill sentinel": Kind("ledger", 1, kill_sentinel),
+    "promote behind a cut": Kind("ledger", 9, promote_behind_a_cut),
+}
+
+# What makes a replicated ledger forget.
+SETBACKS = ("promote behind a cut", "kill ledger")

@@ -1,0 +1,155 @@
+"""The work: jobs of several policies, and clients that trigger runs on any node, some of them on two."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from system.cluster import CallError, Node
+
+from chaos.cluster import Arena
+
+
+class JobKind(NamedTuple):
+    """A job, and what the checker must know of it. ``every_s`` 0.0: by trigger alone."""
+
+    name: str
+    every_s: float = 0.0
+    longest_s: float = 15.0
+    fails: int = 0
+    deaf: int = 10
+    overlap: str = "allow"
+    on_lost: str = "relaunch"
+    retry: bool = False
+
+    @property
+    def holds(self) -> bool:
+        return self.on_lost == "hold"
+
+
+JOBS = (
+    JobKind("tick", 5.0, 25.0),
+    JobKind("hold-tick", 12.0, 12.0, on_lost="hold"),
+    JobKind("queue-tick", 10.0, 5.0, overlap="queue"),
+    JobKind("forbid-tick", 7.0, 8.0, fails=20, overlap="forbid", retry=True),
+    JobKind("asked", longest_s=30.0, fails=10),
+    JobKind("hold-asked", longest_s=10.0, fails=10, on_lost="hold"),
+    JobKind("retry-asked", longest_s=8.0, fails=30, retry=True),
+    JobKind("queue-asked", longest_s=3.0, overlap="queue"),
+)
+KINDS = {job.name: job for job in JOBS}
+
+# What is asked for, and how often; as much of the one that must not overlap as fits one after the other.
+WEIGHTS = {"asked": 5, "hold-asked": 2, "retry-asked": 2, "queue-asked": 2}
+
+TRIGGERS_PER_MINUTE = 24.0
+CLIENTS = 4
+TWICE = 0.15  # of the triggers, on a second node at the same time
+AGAIN_S = 0.3
+
+
+def write_jobs(arena: Arena, start: float, end: float) -> None:
+    """Schedules run from ``start`` to ``end`` (Unix seconds, whole), and every fire time in between counts."""
+    for job in JOBS:
+        keys: dict[str, Any] = {"overlap": job.overlap, "on_lost": job.on_lost}
+        if job.every_s:
+            keys |= {"schedule": f"every {job.every_s:g}s", "start": _iso(start), "end": _iso(end), "misfire": "all"}
+        retry: dict[str, Any] = {"relaunches": 50} if job.on_lost == "relaunch" else {}
+        if job.retry:
+            retry |= {"attempts": 3, "delay": "1s"}
+        if retry:
+            keys["retry"] = retry
+        arena.chaos_job(job.name, longest_s=job.longest_s, fails=job.fails, deaf=job.deaf, **keys)
+
+
+def fire_times(start: float, end: float) -> list[str]:
+    """The runs that the schedules stand for: every multiple of the interval since the epoch, the end left out."""
+    runs = []
+    for job in JOBS:
+        if job.every_s:
+            at = -(-start // job.every_s) * job.every_s
+            while at < end:
+                runs.append(f"{job.name}@{_iso(at)}")
+                at += job.every_s
+    return runs
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Accepted(NamedTuple):
+    """A trigger that a daemon has answered. ``at``: CLOCK_BOOTTIME. ``durable``: cluster | node."""
+
+    run: str
+    node: str
+    durable: str
+    at: float
+
+
+class Load:
+    """The clients, each a thread. They ask until somebody accepts, as a client does that must not lose a request."""
+
+    def __init__(self, arena: Arena, seed: int, per_minute: float = TRIGGERS_PER_MINUTE) -> None:
+        self.arena = arena
+        self.seed = seed
+        self.pause_s = CLIENTS * 60.0 / per_minute
+        self.accepted: list[Accepted] = []
+        self.refused: list[str] = []  # why a node did not take one
+        self.given_up: list[str] = []  # nobody has said yes by the end: it may run or not
+        self._numbers = itertools.count()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._client, args=(number,), name=f"client {number}") for number in range(CLIENTS)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """No new ones; what was asked for and not yet accepted is asked for a while longer."""
+        self._stop.set()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _client(self, number: int) -> None:
+        chance = random.Random(f"{self.seed} client {number}")
+        while not self._stop.wait(chance.expovariate(1 / self.pause_s)):
+            job = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+            ident = f"{next(self._numbers)}"
+            nodes = list(self.arena.nodes)
+            chance.shuffle(nodes)
+            if chance.random() < TWICE:
+                other = threading.Thread(target=self._ask, args=(nodes[1], job, ident))
+                other.start()
+                self._until_accepted(nodes, job, ident)
+                other.join()
+            else:
+                self._until_accepted(nodes, job, ident)
+
+    def _until_accepted(self, nodes: list[Any], job: str, ident: str) -> None:
+        for node in itertools.islice(itertools.cycle(nodes), 100):
+            if self._ask(node, job, ident):
+                return
+            time.sleep(AGAIN_S)
+        self.given_up.append(f"{job}#{ident}")
+
+    def _ask(self, node: Node, job: str, ident: str) -> bool:
+        try:
+            said = node.call("run.trigger", job=job, id=ident)
+        except OSError as exc:
+            self.refused.append(f"{node.name}: {type(exc).__name__}")
+            return False
+        except CallError as exc:
+            self.refused.append(f"{node.name}: {exc.kind}: {exc}")
+            return False
+        at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.accepted.append(Accepted(said["id"], node.name, said["durable"], at))
+        return True

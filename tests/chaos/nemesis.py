@@ -1,0 +1,162 @@
+"""What strikes when: drawn from a seed, and written down. Most of it waits for an attempt that is not started yet."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import servers
+from system.processes import boottime
+
+from chaos.cluster import Arena, Member
+from chaos.faults import KINDS, Kind, Mend, Scene
+from chaos.grants import Grant, Grants
+
+LOOK_S = 0.02
+AIM = 0.5  # of the faults
+AIM_LIMIT_S = 6.0  # so long it waits for an attempt to strike at
+
+# So many nodes at once, so that others can take over; a broker and a ledger need time to show that they are back.
+NODES_MAX = 2
+REST_S = {"node": 0.0, "bus": 15.0, "ledger": 40.0}
+RESTART_S = 1.0  # a service manager's, for a daemon that has ended by itself
+
+
+class Fault(NamedTuple):
+    """What struck, from ``began`` to ``struck``, and lasted ``until``: CLOCK_BOOTTIME. ``before_start``: the attempts
+    on the nodes that it harmed which were granted and not started when it began."""
+
+    kind: str
+    harms: str
+    node: str
+    detail: str
+    began: float
+    struck: float
+    until: float
+    before_start: list[tuple[str, int, int]]
+    cut_off: tuple[str, ...]
+    down: tuple[str, ...]
+
+
+class Nemesis:
+    """Strikes and mends, in the main thread: servers die with the thread that has started them."""
+
+    def __init__(self, arena: Arena, seed: int, per_minute: float, only: Sequence[str] = ()) -> None:
+        """``only``: these kinds alone."""
+        self.arena = arena
+        self.kinds = {name: kind for name, kind in KINDS.items() if name in (only or KINDS)}
+        self.grants = Grants(arena)
+        self.chance = random.Random(seed)
+        self.pause_s = 60.0 / per_minute
+        self.log: list[Fault] = []
+        self.ended_alone: list[str] = []  # daemons that nobody had killed
+        self._mends: list[tuple[float, int, str, str, Mend]] = []  # at, order, harms, node, mend
+        self._numbers = itertools.count()
+        self._resting = {"bus": 0.0, "ledger": 0.0}
+        self._restart_at: dict[str, float] = {}
+
+    def run(self, until: float, show: Callable[[], object]) -> None:
+        """Strike until then (CLOCK_BOOTTIME), and leave what has not been mended by then to ``heal``."""
+        next_at = boottime() + self.pause_s
+        aim_until = 0.0
+        kind = ""
+        while (now := boottime()) < until:
+            self._mend(now)
+            self._supervise(now)
+            self.grants.look()
+            show()
+            if now >= next_at and not kind:
+                kind = self._draw(now)
+                aim_until = now + AIM_LIMIT_S if self.chance.random() < AIM else 0.0
+            if kind:
+                grants = [one for one in self.grants.before_start() if one.node in self._unharmed()]
+                if (grants and aim_until) or now >= aim_until:
+                    self._strike(kind, grants[-1] if grants and aim_until else None)
+                    next_at = max(next_at + self.chance.expovariate(1 / self.pause_s), now)
+                    kind = ""
+            time.sleep(LOOK_S)
+
+    def heal(self) -> None:
+        """Mend everything, and see that all are there."""
+        self._mend(float("inf"))
+        self.arena.net.heal_all()
+        under = self.arena.production.sentinels
+        for server in (self.arena.rabbit, *self.arena.redises, *(under.sentinels if under else ())):
+            if not server.up:
+                server.launch()
+        for node in self.arena.nodes:
+            if not node.up:
+                node.launch()
+
+    # ---- one fault
+
+    def _draw(self, now: float) -> str:
+        """One that may strike now, or ""."""
+        possible = {
+            name: kind.weight
+            for name, kind in self.kinds.items()
+            if (self._unharmed() if kind.harms == "node" else now >= self._resting[kind.harms])
+        }
+        return self.chance.choices(list(possible), list(possible.values()))[0] if possible else ""
+
+    def _unharmed(self) -> list[str]:
+        """Nodes that may be struck: none when enough are."""
+        harmed = {node for _, _, harms, node, _ in self._mends if harms == "node"}
+        free = [node.name for node in self.arena.nodes if node.name not in harmed and node.up]
+        return free if len(harmed) < NODES_MAX else []
+
+    def _strike(self, name: str, grant: Grant | None) -> None:
+        kind = KINDS[name]
+        free = self._unharmed()
+        if not free:
+            return
+        self.chance.shuffle(free)
+        # What runs can be lost: where most of it is.
+        chosen = grant.node if grant else max(free, key=lambda name: len(self.grants.alive(name)))
+        node = next(one for one in self.arena.nodes if one.name == chosen)
+        began = boottime()
+        before_start = [one.key for one in self.grants.before_start() if kind.harms != "node" or one.node == chosen]
+        try:
+            done = kind.strike(Scene(self.arena, self.grants, self.chance, node, grant))
+        except servers.ServerError:
+            return  # nobody can say who the master is just now
+        if done is None:
+            return
+        struck = boottime()
+        until = struck + done.lasts_s
+        self.log.append(
+            Fault(name, kind.harms, self._named(kind, node), done.detail, began, struck, until, before_start,
+                  done.cut_off, done.down)
+        )  # fmt: skip
+        heapq.heappush(self._mends, (until, next(self._numbers), kind.harms, node.name, done.mend))
+        if kind.harms != "node":
+            self._resting[kind.harms] = until + REST_S[kind.harms]
+
+    @staticmethod
+    def _named(kind: Kind, node: Member) -> str:
+        return node.name if kind.harms == "node" else ""
+
+    # ---- what is due
+
+    def _mend(self, now: float) -> None:
+        while self._mends and self._mends[0][0] <= now:
+            _, _, _, _, mend = heapq.heappop(self._mends)
+            mend()
+
+    def _supervise(self, now: float) -> None:
+        """Start again what has ended by itself, as its unit would be."""
+        down = {node for _, _, harms, node, _ in self._mends if harms == "node"}
+        for node in self.arena.nodes:
+            if node.up:
+                self._restart_at.pop(node.name, None)
+            elif node.name not in self._restart_at and node.name not in down:
+                code = node.process.returncode if node.process else None
+                self.ended_alone.append(f"{node.name} with {code}")
+                self._restart_at[node.name] = now + RESTART_S
+            elif now >= self._restart_at.get(node.name, float("inf")):
+                node.launch()
+                del self._restart_at[node.name]

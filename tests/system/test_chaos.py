@@ -1,0 +1,25 @@
+"""A slice of `make chaos`: faults on real processes, judged by what the programs wrote; nothing is left of it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from chaos.net import PREFIX, ROOT, Net
+from chaos.trial import Plan, run
+
+SEED = 4
+MINUTES = 0.4
+
+
+@pytest.mark.parametrize("setup", ["redis", "sentinel"])
+def test_faults_for_a_while_violate_nothing(setup: str, tmp_path: Path) -> None:
+    outcome = run(Plan(setup, SEED, MINUTES, nodes=3, faults=12.0), lambda _: None, tmp_path / "evidence")
+
+    assert outcome.verdict.violations == []
+    assert outcome.verdict.counts["launches"] > 0
+    assert outcome.nemesis.log, "nothing has struck"
+    assert Net([]).lab.startswith(PREFIX)
+    assert not (ROOT / Net([]).lab).exists()
+    assert Net([]).lab not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
