@@ -14,13 +14,20 @@ from unittest import mock
 
 from simulator.server import Server
 from simulator.terms import LAG_S, LEASE
+from simulator.world import World
 
 from coordd.core import attempt as life, pursuit as pursuing
 from coordd.core.attempt import Attempt
+from coordd.core.ballots import Ballots
+from coordd.core.clock import LamportClock
+from coordd.core.context import Context
+from coordd.core.election import Election
+from coordd.core.envelope import _State
 from coordd.core.ledger import Rules
 from coordd.core.node import Node
 from coordd.core.pursuit import Pursuits
-from coordd.core.rows import RECEIVED, STALE, STARTED, TERMINAL, UNAVAILABLE, Answer, LedgerTime
+from coordd.core.rows import RECEIVED, STALE, STARTED, TERMINAL, UNAVAILABLE, Answer, LedgerTime, Policy
+from coordd.core.windows import DUPLICATE, LATE, _Window
 from coordd.core.witness import Witness
 
 
@@ -206,6 +213,200 @@ def _older(self: Rules, row: Any, token: int) -> bool:  # noqa: ARG001  # whatev
     return row.state not in TERMINAL and row.token != token
 
 
+@contextlib.contextmanager
+def _any_statement_counts() -> Iterator[None]:
+    """Statements are counted, not who made them: as Celery counts acks."""
+
+    def state(self: Election, name: str, candidacy: Any) -> bool:
+        if self.succession is not None:
+            return False
+        self.statements[name] = candidacy
+        self.missing.discard(min(self.missing, default=name))
+        return not self.missing
+
+    with mock.patch.object(Election, "state", state):
+        yield
+
+
+@contextlib.contextmanager
+def _own_view() -> Iterator[None]:
+    """Whoever hears of an election waits for those whom it knows itself, not for the opener's view."""
+    real = Ballots.elect_heard
+
+    def heard(self: Ballots, event: Any, sender: str, now: Any) -> Any:
+        event.view = self._ctx.membership.view()
+        return real(self, event, sender, now)
+
+    with mock.patch.object(Ballots, "elect_heard", heard):
+        yield
+
+
+@contextlib.contextmanager
+def _lease_from_the_answer() -> Iterator[None]:
+    real = Attempt.answered
+
+    def answered(self: Attempt, answer: Any, *, sent_at: float, now: float, question: str = "") -> None:  # noqa: ARG001
+        real(self, answer, sent_at=now, now=now, question=question)
+
+    with mock.patch.object(Attempt, "answered", answered):
+        yield
+
+
+@contextlib.contextmanager
+def _any_holder() -> Iterator[None]:
+    """Whoever names the attempt is taken for its holder."""
+
+    def mine(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str) -> Any:  # noqa: ARG001
+        row = store.run(run)
+        return row if row is not None and row.attempt == attempt else None
+
+    with mock.patch.object(Rules, "_mine", mine):
+        yield
+
+
+@contextlib.contextmanager
+def _terminal_states_are_left() -> Iterator[None]:
+    real = Rules.report
+
+    def report(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, state: str, *rest: Any) -> Any:
+        row = self._mine(store, run, attempt, token, nonce)
+        if row is not None and row.state in TERMINAL and state in TERMINAL:
+            row.state = state
+            store.put_run(row)
+        return real(self, store, run, attempt, token, nonce, state, *rest)
+
+    with mock.patch.object(Rules, "report", report):
+        yield
+
+
+@contextlib.contextmanager
+def _retention_forgets_the_horizon() -> Iterator[None]:
+    def prune(self: Rules, store: Any, before: float, limit: int, now: Any) -> int:  # noqa: ARG001
+        rows = store.ended_runs(before, limit)
+        for row in rows:
+            store.drop_run(row.run)
+        return len(rows)
+
+    with mock.patch.object(Rules, "prune", prune):
+        yield
+
+
+@contextlib.contextmanager
+def _a_new_job_starts_at_the_epoch() -> Iterator[None]:
+    real = Rules._job
+
+    def job(self: Rules, store: Any, name: str, now: Any) -> Any:
+        new = store.job(name) is None
+        row = real(self, store, name, now)
+        if new:
+            row.horizon = 0.0
+            store.put_job(row)
+        return row
+
+    with mock.patch.object(Rules, "_job", job):
+        yield
+
+
+@contextlib.contextmanager
+def _half_a_lease_is_watched() -> Iterator[None]:
+    def lapsed(self: Rules, row: Any, claim: Any, now: Any) -> bool:
+        watched = claim.watched
+        return self._past(row, now) and watched is not None and watched[:2] == (row.token, row.beat)
+
+    with (
+        mock.patch.object(Rules, "_lapsed", lapsed),
+        mock.patch.object(pursuing.LeaseWatch, "ripe_at", lambda self: self.since + self.lease_s / 2),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _a_watch_outlives_a_new_beat() -> Iterator[None]:
+    """That the holder has renewed meanwhile is not looked at."""
+    real = Pursuits._observe
+
+    def observe(self: Pursuits, pursuit: Any, token: int, beat: int, lease_s: float, now: Any) -> None:
+        watch = pursuit.watch
+        if watch is not None and watch.token == token:
+            watch.beat, watch.last_at = beat, now.mono
+        else:
+            real(self, pursuit, token, beat, lease_s, now)
+
+    with mock.patch.object(Pursuits, "_observe", observe):
+        yield
+
+
+@contextlib.contextmanager
+def _the_gate_knows_no_time() -> Iterator[None]:
+    real = Rules.gate
+
+    def gate(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any) -> Answer:
+        row = self._mine(store, run, attempt, token, nonce)
+        if row is not None and row.state == RECEIVED and row.not_before > now.wall:
+            row.not_before = now.wall
+            store.put_run(row)
+        return real(self, store, run, attempt, token, nonce, now)
+
+    with mock.patch.object(Rules, "gate", gate):
+        yield
+
+
+@contextlib.contextmanager
+def _commit_twice() -> Iterator[None]:
+    real = Rules.commit
+
+    def commit(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any) -> Answer:
+        row = self._mine(store, run, attempt, token, nonce)
+        if row is not None:
+            row.commit_token = 0
+            store.put_run(row)
+        return real(self, store, run, attempt, token, nonce, now)
+
+    with mock.patch.object(Rules, "commit", commit):
+        yield
+
+
+@contextlib.contextmanager
+def _hold_is_relaunched() -> Iterator[None]:
+    def lose(self: Rules, store: Any, row: Any, reason: str, now: Any) -> None:
+        row.relaunches += 1
+        self._relaunch(store, row, Policy.unpack(row.policy), reason, now)
+
+    with mock.patch.object(Rules, "_lose", lose):
+        yield
+
+
+@contextlib.contextmanager
+def _intents_are_not_synced() -> Iterator[None]:
+    real = Context.record
+
+    def record(self: Context, event: Any, now: Any, *, sync: bool = False) -> None:  # noqa: ARG001
+        real(self, event, now)
+
+    with mock.patch.object(Context, "record", record):
+        yield
+
+
+@contextlib.contextmanager
+def _bus_and_ledger_by_wall_clock() -> Iterator[None]:
+    """What must never step does."""
+    real = World.mono
+    with mock.patch.object(World, "mono", lambda self, host: real(self, host) + host.skew):
+        yield
+
+
+@contextlib.contextmanager
+def _the_backlog_acts() -> Iterator[None]:
+    real = _Window._hear_late
+    with mock.patch.object(_Window, "_hear_late", lambda self, seq: "" if real(self, seq) == LATE else DUPLICATE):
+        yield
+
+
+def _never_a_duplicate(self: Any, seq: int) -> str:
+    self.high = max(self.high, seq)
+    return ""
+
+
 MUTANTS = (
     Mutant(
         "a lost member loses its attempts", "§4: a member being lost never makes an attempt lost", "S2",
@@ -229,7 +430,7 @@ MUTANTS = (
     ),
     Mutant(
         "the ledger's time alone", "§6 Lapsed: and the claimant has itself watched a whole lease", "S2",
-        _the_ledgers_time_alone, ("ledger_step",),
+        _the_ledgers_time_alone, ("ledger_step", "connection_lost"),
     ),
     Mutant(
         "a loose watchdog", "§7: a stopped runner must not leave Spark running", "S2",
@@ -237,7 +438,7 @@ MUTANTS = (
     ),
     Mutant(
         "no deadline check before exec", "§7: right before exec the deadline is checked again", "S2",
-        lambda: mock.patch.object(Attempt, "may_exec", lambda self, now: True), ("freeze",),
+        lambda: mock.patch.object(Attempt, "may_exec", lambda self, now: True), ("freeze", "targeted"),
     ),
     Mutant(
         "the gate answers once", "§6: idempotent for the same token and nonce", "G",
@@ -276,4 +477,70 @@ MUTANTS = (
         lambda: mock.patch.object(Node, "receive_late", Node.receive), ("broker_down", "connection_lost"),
     ),
     Mutant("claim on an unexpired row", "§6 claim: absent, or claimed and lapsed", "C", _claim_on_unexpired, None),
+    Mutant(
+        "any statement counts for any member", "§5.2: one statement a node, known by its name", "A",
+        _any_statement_counts, ("duplication", "slow", "late_join"),
+    ),
+    Mutant(
+        "everybody decides on its own view", "§5.1, 5.3: the view is frozen in the election", "A",
+        _own_view, ("late_join", "loss", "mute"),
+    ),
+    Mutant(
+        "a lease counts from its answer", "§7: from when the request was sent", "O",
+        _lease_from_the_answer, ("pause_runner", "ledger_cut", "ledger_deaf"),
+    ),
+    Mutant("token and nonce are not compared", "§6: (token, nonce) is compared, never one alone", "S1", _any_holder),
+    Mutant("a terminal state is left", "§9 S5", "S5", _terminal_states_are_left),
+    Mutant(
+        "a settled fire time is opened again", "§6 Horizon: older ones are finished", "S5",
+        lambda: mock.patch.object(Rules, "_settled", lambda *_: False), ("pause_daemon", "freeze", "late_join", "step"),
+    ),
+    Mutant(
+        "retention forgets the horizon", "§6 Horizon: retention never re-opens a run", "S5",
+        _retention_forgets_the_horizon, ("pause_daemon", "freeze", "late_join", "step"),
+    ),
+    Mutant(
+        "a new job starts at the epoch", "§6 Horizon: a new job starts at its first registration", "N",
+        _a_new_job_starts_at_the_epoch,
+    ),
+    Mutant(
+        "half a lease is watched", "§6 Lapsed: a whole lease, and more", "S2",
+        _half_a_lease_is_watched, ("ledger_step", "ledger_cut", "ledger_deaf", "connection_lost"),
+    ),
+    Mutant(
+        "a watch outlives a new beat", "§6 Lapsed: the same (token, beat)", "S2",
+        _a_watch_outlives_a_new_beat, ("ledger_step", "connection_lost"),
+    ),
+    Mutant(
+        "the runner does not fence itself", "§7: ended when the lease cannot be renewed", "F",
+        lambda: mock.patch.object(Attempt, "_fences", lambda self: False), ("ledger_cut",),
+    ),
+    Mutant(
+        "the wall clock for CLOCK_BOOTTIME", "§7: deadlines on CLOCK_BOOTTIME", "F",
+        _bus_and_ledger_by_wall_clock, ("step", "ledger_cut"),
+    ),
+    Mutant(
+        "a backlog replays elections", "§3, S8: backlog messages never launch anything", "S6",
+        _the_backlog_acts, ("straggler", "broker_down", "forged"),
+    ),
+    Mutant(
+        "a message counts twice", "§3: a window against replay", "S6",
+        lambda: mock.patch.object(_Window, "hear", _never_a_duplicate), ("forged", "duplication"),
+    ),
+    Mutant(
+        "no MAC", "§3 Envelope", "S6",
+        lambda: mock.patch.object(_State, "mac", lambda self, payload: bytes(32)), ("forged",),
+    ),
+    Mutant("the gate opens early", "§6 gate: not before the fire time", "E", _the_gate_knows_no_time),
+    Mutant(
+        "overlap is not looked at", "§6 claim: within the job's limits", "O",
+        lambda: mock.patch.object(Rules, "_overlap", lambda *_: None),
+    ),
+    Mutant("a run is published twice", "§6 commit: no commit yet", "S4", _commit_twice),
+    Mutant("a held run is launched again", "§6 claim: UNKNOWN under hold", "H", _hold_is_relaunched),
+    Mutant("intents are not synced", "§7: journal the intent, fsync", "I12", _intents_are_not_synced),
+    Mutant(
+        "the clock's mark is not kept", "§2: a node that restarts never goes back", "I8",
+        lambda: mock.patch.object(LamportClock, "reserve", lambda self: None), ("crash", "power"),
+    ),
 )  # fmt: skip

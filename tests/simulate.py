@@ -1,6 +1,7 @@
 """`make sim` and `make mutants`: many worlds at once, one world with its transcript, or broken rules.
 
 make sim SEEDS=5000        explore
+make sim HOURS=8           explore for so long
 make sim SEED=7            replay one world and print what happened in it
 make mutants               break each safety rule; print the seed that notices
 """
@@ -8,11 +9,15 @@ make mutants               break each safety rule; print the seed that notices
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
+import statistics
 import sys
 import time
 from collections import Counter
-from itertools import islice
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import mutants
@@ -20,48 +25,109 @@ import simulator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from simulator import shrink
 
+ROOT = Path(__file__).resolve().parents[1]
 CHUNK = 25
 MUTANT_SEEDS_MAX = 20_000
 
+# Seeds that have failed once, a line each; tests/simulation runs them for ever.
+PAST = ROOT / "tests" / "simulation" / "past.txt"
+FIGURES = ROOT / "artifacts" / "sim"
 
-def explore(seeds: range) -> dict[str, Any]:
-    """Run some worlds; returns counts and the first violations."""
-    total: dict[str, Any] = {
-        "worlds": 0, "events": 0, "takeovers": 0, "launches": 0, "faults": Counter(), "failed": [],
-        "unwitnessed": Counter(), "forgotten": Counter(), "setbacks": 0,
-    }  # fmt: skip
+# More failures than this are not listed: they are the same few.
+SHOWN_MAX = 20
+
+COLUMNS = (
+    TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+)  # fmt: skip
+
+
+@dataclass
+class Sums:
+    """What some worlds have shown."""
+
+    worlds: int = 0
+    events: list[int] = field(default_factory=list)  # of each world
+    runs: list[int] = field(default_factory=list)
+    strikes: list[int] = field(default_factory=list)  # faults of the plan that struck
+    nodes: Counter[int] = field(default_factory=Counter)
+    launches: int = 0
+    takeovers: int = 0
+    setbacks: int = 0
+    struck: Counter[str] = field(default_factory=Counter)  # fault -> how often
+    worlds_with: Counter[str] = field(default_factory=Counter)  # fault -> in how many worlds
+    launches_with: Counter[str] = field(default_factory=Counter)
+    failures_with: Counter[str] = field(default_factory=Counter)
+    acts: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    transitions: Counter[str] = field(default_factory=Counter)
+    unwitnessed: Counter[str] = field(default_factory=Counter)
+    forgotten: Counter[str] = field(default_factory=Counter)
+    failed: list[tuple[int, str]] = field(default_factory=list)
+
+    def take(self, world: simulator.World, verdict: str) -> None:
+        """One world more."""
+        self.worlds += 1
+        self.events.append(world.events)
+        self.runs.append(len(world.runs()))
+        self.strikes.append(world.struck)
+        self.nodes[world.plan.nodes] += 1
+        self.launches += len(world.children)
+        self.takeovers += world.takeovers
+        self.setbacks += len(world.server.setbacks)
+        self.struck += world.fault_log
+        for fault in world.fault_log:
+            self.worlds_with[fault] += 1
+            self.launches_with[fault] += len(world.children)
+            self.failures_with[fault] += bool(verdict)
+        self.acts += world.acts
+        self.answers += world.answers
+        self.transitions.update(f"{was or '-'} > {is_}" for was, is_ in world.judge.transitions)
+        self.unwitnessed += world.judge.unwitnessed
+        self.forgotten += world.judge.forgotten
+        if verdict:
+            self.failed.append((world.plan.seed, verdict))
+
+    def add(self, other: Sums) -> None:
+        """Those of another process."""
+        for name, value in vars(other).items():
+            if isinstance(value, list):
+                getattr(self, name).extend(value)
+            elif isinstance(value, Counter):
+                getattr(self, name).update(value)
+            else:
+                setattr(self, name, getattr(self, name) + value)
+
+
+def explore(seeds: range) -> Sums:
+    """Run some worlds."""
+    sums = Sums()
     for seed in seeds:
+        verdict = ""
         try:
             world = simulator.run(seed)
         except simulator.Violation as exc:
-            world = exc.world  # type: ignore[attr-defined]
-            total["failed"].append((seed, str(exc)))
-        total["worlds"] += 1
-        total["events"] += world.events
-        total["takeovers"] += world.takeovers
-        total["launches"] += len(world.children)
-        total["setbacks"] += len(world.server.setbacks)
-        total["unwitnessed"] += world.judge.unwitnessed
-        total["forgotten"] += world.judge.forgotten
-        for fault in world.fault_log:
-            total["faults"][fault] += 1
-    return total
+            world, verdict = exc.world, str(exc)  # type: ignore[attr-defined]
+        sums.take(world, verdict)
+    return sums
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
     parser.add_argument("--seed", type=int, help="one world, with its transcript")
     parser.add_argument("--seeds", type=int, default=2000, help="how many worlds")
+    parser.add_argument("--hours", type=float, help="as many worlds as there is time for")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--mutants", action="store_true", help="break each rule in turn")
+    parser.add_argument("--only", default="", help="mutants whose name has this in it")
     chosen = parser.parse_args()
     console = Console()
     if chosen.mutants:
-        return break_rules(console)
+        return break_rules(console, chosen.only)
     if chosen.seed is not None:
         return replay(chosen.seed, console)
-    return many(range(chosen.first, chosen.first + chosen.seeds), console)
+    return many(chosen.first, chosen.seeds, chosen.hours, console)
 
 
 def replay(seed: int, console: Console) -> int:
@@ -74,73 +140,153 @@ def replay(seed: int, console: Console) -> int:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(
         f"seed {seed}: {len(world.hosts)} nodes, {world.events} events, "
-        f"faults {', '.join(sorted(world.faults)) or 'none'}"
+        f"faults {', '.join(sorted(world.plan.faults)) or 'none'}"
     )
     console.print(verdict, style="bold red" if verdict.startswith("VIOLATION") else "bold green")
     return int(verdict.startswith("VIOLATION"))
 
 
-def many(seeds: range, console: Console) -> int:
-    """All worlds of a range, on every core."""
-    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
-    sums: dict[str, Any] = {"worlds": 0, "events": 0, "takeovers": 0, "launches": 0, "setbacks": 0}
-    unwitnessed: Counter[str] = Counter()
-    forgotten: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    failed: list[tuple[int, str]] = []
+def many(first: int, seeds: int, hours: float | None, console: Console) -> int:
+    """All worlds of a range, on every core; or as many from the first on as there is time for."""
+    until = time.monotonic() + hours * 3600 if hours else float("inf")
+    sums = Sums()
     started = time.monotonic()
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with multiprocessing.Pool() as pool, Progress(*columns, console=console) as progress:
-        task = progress.add_task("worlds", total=len(seeds))
-        for part in pool.imap_unordered(explore, chunks):
-            for key in sums:
-                sums[key] += part[key]
-            faults.update(part["faults"])
-            unwitnessed += part["unwitnessed"]
-            forgotten += part["forgotten"]
-            failed += part["failed"]
-            progress.update(task, advance=part["worlds"])
+    with multiprocessing.Pool() as pool, Progress(*COLUMNS, console=console) as progress:
+        task = progress.add_task("worlds", total=None if hours else seeds)
+        for part in pool.imap_unordered(explore, chunks(first, None if hours else seeds, until)):
+            sums.add(part)
+            progress.update(task, advance=part.worlds)
     seconds = time.monotonic() - started
-    table = Table("fault", "worlds in which it struck", title=f"seeds {seeds.start} … {seeds.stop - 1}")
-    for fault, count in faults.most_common():
-        table.add_row(fault, f"{count} ({100 * count / len(seeds):.0f} %)")
+    show(sums, first, seconds, console)
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    told = figures(sums, first, seconds)
+    path = FIGURES / f"{first}-{first + sums.worlds - 1}.json"
+    path.write_text(json.dumps(told, indent=1) + "\n")
+    console.print(f"figures: {path.relative_to(ROOT)}")
+    if sums.failed:
+        remember(sums.failed)
+        tell(min(sums.failed), console)
+    console.print(f"{len(sums.failed)} violations", style="bold red" if sums.failed else "bold green")
+    return int(bool(sums.failed))
+
+
+def chunks(first: int, seeds: int | None, until: float) -> Iterator[range]:
+    """Ranges of seeds, until there are enough or the time is over. The pool takes them ahead: hence the wait."""
+    at, ahead = first, time.monotonic()
+    while (seeds is None or at < first + seeds) and time.monotonic() < until:
+        end = at + CHUNK if seeds is None else min(at + CHUNK, first + seeds)
+        yield range(at, end)
+        at = end
+        if seeds is None:
+            ahead += 0.5  # a chunk takes seconds; no more of them wait than can be done soon
+            time.sleep(max(0.0, ahead - time.monotonic() - 10.0))
+
+
+def figures(sums: Sums, first: int, seconds: float) -> dict[str, Any]:
+    """What is recorded of a run."""
+    plain = {name: value for name, value in vars(sums).items() if name not in ("events", "runs", "strikes", "failed")}
+    return {
+        "first": first, "seconds": round(seconds), "cores": multiprocessing.cpu_count(),
+        "events": sum(sums.events), "events_per_second": round(sum(sums.events) / seconds),
+        "least_and_median": {
+            name: [min(of), statistics.median(of)]
+            for name, of in (("events", sums.events), ("runs", sums.runs), ("faults", sums.strikes))
+        },
+        "violations": [f"{seed}: {verdict}" for seed, verdict in sorted(sums.failed)],
+        **{name: dict(value) if isinstance(value, Counter) else value for name, value in plain.items()},
+    }  # fmt: skip
+
+
+def show(sums: Sums, first: int, seconds: float, console: Console) -> None:
+    """The tables that people look at."""
+    table = Table(
+        "fault", "struck", "worlds", "of all", "launches in them", "violations in them",
+        title=f"seeds {first} … {first + sums.worlds - 1}",
+    )  # fmt: skip
+    for fault, worlds in sums.worlds_with.most_common():
+        table.add_row(
+            fault, f"{sums.struck[fault]:,}", f"{worlds:,}", f"{100 * worlds / sums.worlds:.1f} %",
+            f"{sums.launches_with[fault]:,}", str(sums.failures_with[fault]),
+        )  # fmt: skip
     console.print(table)
+    events = sum(sums.events)
     console.print(
-        f"{sums['worlds']} worlds, {sums['events']} events ({sums['events'] / seconds:,.0f} a second on "
-        f"{multiprocessing.cpu_count()} cores), {sums['launches']} launches, {sums['takeovers']} takeovers"
+        f"{sums.worlds:,} worlds, {events:,} events ({events / seconds:,.0f} a second on "
+        f"{multiprocessing.cpu_count()} cores), {sums.launches:,} launches, {sums.takeovers:,} takeovers"
     )
+    for what, of in (("events", sums.events), ("runs", sums.runs), ("faults", sums.strikes)):
+        console.print(f"{what} in a world: at least {min(of)}, median {statistics.median(of):.0f}")
+    console.print(f"nodes: {told(sums.nodes)}; people: {told(sums.acts)}")
+    console.print(f"answers of the ledger: {told(sums.answers)}")
+    console.print(f"steps of a run's life: {told(sums.transitions)}")
     console.print(
-        f"the ledger went back {sums['setbacks']} times; launched again, since nobody could tell it: "
-        f"{unwitnessed.total()} ({told(unwitnessed)}); forgotten without a row: {told(forgotten)}"
+        f"the ledger went back {sums.setbacks:,} times; launched again, since nobody could tell it: "
+        f"{sums.unwitnessed.total()} ({told(sums.unwitnessed)}); forgotten without a row: {told(sums.forgotten)}"
     )
-    for seed, verdict in sorted(failed)[:20]:
+    for seed, verdict in sorted(sums.failed)[:SHOWN_MAX]:
         console.print(f"make sim SEED={seed}   {verdict}", style="red", markup=False)
-    console.print(f"{len(failed)} violations", style="bold red" if failed else "bold green")
-    return int(bool(failed))
 
 
-def told(counts: Counter[str]) -> str:
+def told(counts: Counter[Any]) -> str:
     """Counts as a sentence."""
-    return ", ".join(f"{what}: {count}" for what, count in counts.most_common()) or "none"
+    return ", ".join(f"{what}: {count:,}" for what, count in counts.most_common()) or "none"
 
 
-def break_rules(console: Console) -> int:
+def remember(failed: list[tuple[int, str]]) -> None:
+    """Every failure is kept as a seed."""
+    known = PAST.read_text()
+    with PAST.open("a") as file:
+        for seed, verdict in sorted(failed)[:SHOWN_MAX]:
+            if f"\n{seed} " not in known:
+                file.write(f"{seed} {verdict}\n")
+
+
+def tell(failure: tuple[int, str], console: Console) -> None:
+    """The first failure, made small, for a person to read."""
+    seed, verdict = failure
+    with console.status(f"making seed {seed} smaller …") as status:
+        plan = shrink.shrink(
+            seed, tried=lambda tries, left: status.update(f"seed {seed}: {tries} tries, {left} parts left")
+        )
+    try:
+        world = simulator.live(plan, trace=True)
+    except simulator.Violation as exc:
+        world, verdict = exc.world, str(exc)  # type: ignore[attr-defined]
+    console.rule(f"seed {seed}, as small as it gets")
+    for line in shrink.telling(world.trace or [], verdict):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    left_out = sorted(plan.without, key=lambda label: (not label.isdigit(), int(label) if label.isdigit() else 0))
+    console.print(f"left out of its plan: {' '.join(left_out)}", style="dim", soft_wrap=True)
+
+
+def break_rules(console: Console, only: str) -> int:
     """Each mutant until a seed notices it."""
-    table = Table("rule broken", "seed", "seeds needed", "what the simulator said")
-    survived = 0
-    for mutant in mutants.MUTANTS:
-        found = next(islice(find(mutant, MUTANT_SEEDS_MAX), 1), None)
-        survived += found is None
-        seed, said = found or (None, "NOT NOTICED")
-        table.add_row(mutant.name, str(seed), "-" if seed is None else str(seed + 1), said)
-        console.print(f"{mutant.name}: {'seed ' + str(seed) if found else 'not noticed'}")
+    chosen = [number for number, mutant in enumerate(mutants.MUTANTS) if only in mutant.name]
+    table = Table("rule broken", "rule", "seeds needed", "what the simulator said", title="make mutants")
+    found: dict[str, Any] = {}
+    with multiprocessing.Pool() as pool, Progress(*COLUMNS, console=console) as progress:
+        task = progress.add_task("mutants", total=len(chosen))
+        for number, needed, said in pool.imap(notice, chosen):
+            mutant = mutants.MUTANTS[number]
+            seeds = f"{needed:,}" if said else f"[bold red]not in {needed:,}"
+            table.add_row(mutant.name, mutant.rule, seeds, said or "[bold red]NOT NOTICED")
+            found[mutant.name] = {"rule": mutant.rule, "seeds": needed, "said": said}
+            progress.update(task, advance=1)
     console.print(table)
-    return int(bool(survived))
+    killed = [one["seeds"] for one in found.values() if one["said"]]
+    console.print(f"{len(killed)} of {len(chosen)} noticed, median {statistics.median(killed or [0]):.0f} seeds")
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    (FIGURES / "mutants.json").write_text(json.dumps(found, indent=1) + "\n")
+    return int(len(killed) < len(chosen))
 
 
-def find(mutant: mutants.Mutant, most: int) -> Any:
+def notice(number: int) -> tuple[int, int, str]:
+    """(mutant, how many seeds it took, what was said; "" when no seed noticed)."""
+    seed, said = next(find(mutants.MUTANTS[number], MUTANT_SEEDS_MAX), (MUTANT_SEEDS_MAX - 1, ""))
+    return number, seed + 1, said
+
+
+def find(mutant: mutants.Mutant, most: int) -> Iterator[tuple[int, str]]:
     """The seeds (and verdicts) that notice a mutant, in order."""
     with mutant.patch():
         for seed in range(most):

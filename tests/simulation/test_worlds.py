@@ -1,18 +1,40 @@
-"""Safety while faults last, liveness after they end: two thousand worlds, each from its seed."""
+"""Safety while faults last, liveness after they end: a thousand worlds, each from its seed."""
 
+import hashlib
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
+import simulate
 import simulator
+from simulator import plan, shrink
 
-CHUNK = 50
-WORLDS = 2000
+from coordd.core.rows import TERMINAL
+from coordd.core.run import MOVES
 
-# Worlds that once showed a defect, each kept for good: see docs/reliability.md for what it was.
-PAST = (2, 6, 7, 12, 24, 30, 43, 53, 115, 735, 775, 1040, 2229, 4559, 5083, 6813)
+CHUNK = 25
+WORLDS = 1000
+
+# Worlds that once showed a defect, a line each: the seed, and what was said. See docs/reliability.md for what it was.
+PAST = [int(line.split()[0]) for line in simulate.PAST.read_text().splitlines() if line[:1].isdigit()]
 
 # The same, of worlds that were narrowed to some faults and whose ledger goes back.
 PAST_SETBACKS = ((63, None), (84, ("crash", "broker_down")))
+
+DIGEST = """
+import hashlib, simulator
+world = simulator.run(SEED, trace=True)
+print(hashlib.sha256("\\n".join(world.trace).encode()).hexdigest())
+"""
+
+
+@pytest.fixture(scope="module")
+def many() -> simulate.Sums:
+    """Worlds of all kinds, to look at what they are made of."""
+    return simulate.explore(range(100, 220))
 
 
 @pytest.mark.parametrize("first", range(0, WORLDS, CHUNK))
@@ -20,10 +42,8 @@ def test_every_property_holds(first: int) -> None:
     for seed in range(first, first + CHUNK):
         world = simulator.run(seed)
         assert len(world.hosts) >= 3, f"seed {seed}"
-        rows = {row.run for row in world.ledger.runs(limit=10_000)}
-        runs = rows | {child.run for child in world.children} | world.asked
-        assert len(runs) >= 10, f"seed {seed}"
-        assert sum(world.fault_log.values()) >= 5, f"seed {seed}"
+        assert len(world.runs()) >= 15, f"seed {seed}"
+        assert world.struck >= plan.FAULTS_MIN, f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", PAST)
@@ -36,34 +56,71 @@ def test_past_failures_of_ledgers_that_go_back_stay_mended(seed: int, faults: tu
     simulator.run(seed, faults=faults, forgets=True)
 
 
-def test_the_same_seed_is_the_same_world() -> None:
-    first, second = simulator.run(17, trace=True), simulator.run(17, trace=True)
-
-    assert first.trace == second.trace
-    assert first.events == second.events
-
-
-def test_worlds_are_rich_enough_to_mean_something() -> None:
-    worlds = [simulator.run(seed) for seed in range(100, 160)]
-    words = set().union(*(world.answers for world in worlds))
-
-    assert sum(world.takeovers for world in worlds) > 100
-    assert {"granted", "held", "lost", "early", "limited", "finished", "stale", "exists", "recovering"} <= words
+@pytest.mark.parametrize("seed", [17, 100])  # in one of them every message is its real bytes
+def test_the_same_seed_is_the_same_world_in_another_process_too(seed: int) -> None:
+    world = simulator.run(seed, trace=True)
+    here = hashlib.sha256("\n".join(world.trace or []).encode()).hexdigest()
+    for hashes in ("1", "2"):  # no order may hang on Python's hashes
+        environment = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        told = subprocess.run(
+            [sys.executable, "-c", DIGEST.replace("SEED", str(seed))],
+            env=environment, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert told.stdout.strip() == here
 
 
-def test_production_worlds_meet_what_only_they_can_meet() -> None:
-    worlds = [world for world in map(simulator.run, range(100, 160)) if world.production]
-    struck = sum((world.fault_log for world in worlds), Counter())
-    setbacks = [setback for world in worlds for setback in world.server.setbacks]
-
-    assert {"broker_down", "connection_lost", "late_news", "late", "refused"} <= struck.keys()
-    assert {setback.kind for setback in setbacks} == {"failover", "old_snapshot", "flush"}
-    assert any(len(world.server.setbacks) > 1 for world in worlds)
+def test_worlds_are_rich_enough_to_mean_something(many: simulate.Sums) -> None:
+    assert many.takeovers > 300
+    assert sum(count for nodes, count in many.nodes.items() if nodes >= 5) > many.worlds / 3
+    assert sorted(many.runs)[many.worlds // 2] >= 20
 
 
-def test_an_excuse_is_rare() -> None:
+def test_every_answer_of_the_ledger_is_given(many: simulate.Sums) -> None:
+    assert set(many.answers) == {
+        "ok", "exists", "conflict", "granted", "held", "early", "lost", "limited", "differs", "revoked", "finished",
+        "recovering", "stale", "cancel",
+    }  # fmt: skip
+
+
+def test_every_step_of_a_runs_life_is_taken(many: simulate.Sums) -> None:
+    seen = {tuple(step.split(" > ")) for step in many.transitions}
+    never = {("received", "received")}  # no change of state
+    wanted = {(was, is_) for was, after in MOVES.items() for is_ in after} - never
+    # An end may come straight from another state where the ledger has forgotten the steps between: only those of a
+    # report that passes through STARTED are seen as one.
+    missing = {step for step in wanted - seen if step[1] not in TERMINAL or step[0] != "received"}
+    assert missing <= RARE, missing - RARE
+
+
+# Steps that are taken in less than one world of a hundred: the long runs of `make sim` show them.
+RARE = {("unknown", "revoked"), ("unknown", "lost"), ("retry", "missed"), ("started", "lost"), ("pending", "rejected")}
+
+
+def test_every_fault_strikes_in_many_worlds(many: simulate.Sums) -> None:
+    rare = {fault for fault in plan.STRIKES if many.worlds_with[fault] < 0.04 * many.worlds}
+    assert rare == set()
+    assert {"late_news", "late", "refused"} <= many.struck.keys()
+    assert {"pause_runner_before_exec", "kill_runner_before_exec", "crash_after_claim"} <= many.struck.keys()
+
+
+def test_an_excuse_is_rare(many: simulate.Sums) -> None:
     """What nobody could tell the ledger of is launched again: that is no violation, and must not hide one."""
-    worlds = [world for world in map(simulator.run, range(100, 200)) if world.forgets]
-    excused = sum(world.judge.unwitnessed.total() for world in worlds)
+    assert many.unwitnessed.total() < many.launches / 100
 
-    assert excused < sum(len(world.children) for world in worlds) / 50
+
+def test_a_failure_is_made_small() -> None:
+    """The gate that opens early, in a world full of other things."""
+    import mutants
+
+    mutant = next(one for one in mutants.MUTANTS if one.name == "the gate opens early")
+    with mutant.patch():
+        seed, verdict = next(simulate.find(mutant, 50))
+        small = shrink.shrink(seed)
+        assert shrink.broken(small).split()[0] == verdict.split()[0]
+    whole = simulator.draw(seed)
+    assert len(small.without) > len(whole.labels()) / 2
+    assert Counter(small.labels()) == Counter(whole.labels()) - Counter(small.faults ^ whole.faults)
+
+
+def test_the_readme_of_past_failures_is_a_list() -> None:
+    assert Path(simulate.PAST).read_text().startswith("# ")

@@ -1,24 +1,28 @@
 """A whole cluster on one thread under virtual time: the real core, the ledger's real rules, every fault; one seed.
 
-``run(seed)`` draws a world (nodes, jobs, faults) from the seed, lets it live through chaos, heals it, and
+``run(seed)`` draws a world (nodes, jobs, people, faults) from the seed, lets it live through chaos, heals it, and
 judges: safety after every event, liveness after healing. The same seed gives the same run, so a seed is the
 bug report. What is simulated is everything around the core: bus, disk, clocks, processes, the ledger's storage.
 
-    world       time, machines, what befalls them           plan        what a seed draws: jobs, triggers, faults
+    plan        what a seed draws: jobs, triggers, faults   world       time, machines, what befalls them
     server      the ledger across a network, going back     bus         datagrams, or a broker with its outboxes
     daemon      a node's shell                              runner      a runner, its watcher, its program
-    judge       what must hold, at every step and at last   terms       the durations that all share
+    disk        what outlives a power cut                   people      who asks, forbids, suspends, resolves
+    intruder    forged messages, and lies                   judge       what must hold, at every step and at last
+    shrink      the least of a plan that still fails        terms       the durations that all share
 
 As in TigerBeetle's VOPR each seed draws *which* faults exist and how strong they are (swarm testing).
 """
 
 from __future__ import annotations
 
-from simulator.judge import Violation, judge
-from simulator.terms import CHAOS_S, HEALED_S, SETTLED_LIMIT_S
+from simulator.final import judge
+from simulator.judge import Violation
+from simulator.plan import Plan, draw
+from simulator.terms import CHAOS_S, LOOK_AGAIN_S, QUIET_S, SETTLED_LIMIT_S
 from simulator.world import World
 
-__all__ = ["Violation", "World", "run"]
+__all__ = ["Violation", "World", "draw", "live", "run"]
 
 
 def run(seed: int, *, trace: bool = False, faults: tuple[str, ...] | None = None, forgets: bool | None = None) -> World:
@@ -26,14 +30,19 @@ def run(seed: int, *, trace: bool = False, faults: tuple[str, ...] | None = None
 
     ``faults`` narrows it to these; ``forgets`` makes its ledger lose acknowledged writes, or keep them all.
     """
-    world = World(seed, trace=trace, faults=faults, forgets=forgets)
+    return live(draw(seed, faults, forgets), trace=trace)
+
+
+def live(plan: Plan, *, trace: bool = False) -> World:
+    """One world, from its plan."""
+    world = World(plan, trace=trace)
     try:
         with world.memory_of_receivers():
             world.until(CHAOS_S)
             world.heal()
-            world.until(CHAOS_S + HEALED_S)
+            world.until(CHAOS_S + QUIET_S)
             while world.unsettled() and world.now < CHAOS_S + SETTLED_LIMIT_S:
-                world.until(world.now + 20.0)  # long programs, one after the other
+                world.until(world.now + LOOK_AGAIN_S)  # long programs, one after the other
             judge(world)
     except Violation as exc:
         exc.world = world  # type: ignore[attr-defined]  # for the transcript

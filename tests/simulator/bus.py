@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coordd.core import wire
-from coordd.core.events import PROTOCOL_MAJOR, ControlCancel, ControlRevoke, Event, Packet, Task
+from coordd.core.events import PROTOCOL_MAJOR, Event, Packet
+from simulator.terms import MUST_ARRIVE
 
 if TYPE_CHECKING:
     from simulator.daemon import Daemon
     from simulator.world import Host, World
-
-MUST_ARRIVE = (Task, ControlRevoke, ControlCancel)
 
 # A confirmation that has not come after this long will not come: sent again. So often at the most.
 CONFIRM_S = 10.0
@@ -27,6 +26,16 @@ SAVED_S = 0.05
 # A message that comes back proves nothing of its addressee so soon after our own connection came back.
 DOUBT_S = 5.0
 
+# As the driver does it: what one tick says leaves in messages of so many events at the most.
+PACKET_EVENTS = 100
+
+# How long a node takes to notice that a cut has silenced its connection in one direction or both.
+NOTICED_S = (0.5, 4.0)
+
+DUPLICATED = 0.1
+STRAGGLING = 0.02
+STRAGGLES_S = (3.0, 60.0)
+
 
 class Bus(Protocol):
     """What a world needs of its bus."""
@@ -36,12 +45,20 @@ class Bus(Protocol):
 
     def publish(self, daemon: Daemon, events: list[Event]) -> None: ...
     def send(self, daemon: Daemon, name: str, event: Event) -> None: ...
-    def cut(self, host: Host, seconds: float) -> None: ...
-    def lose_connection(self, host: Host) -> None: ...
+    def cut(self, host: Host) -> None:
+        """That machine's network was cut, one way or both: its daemon may notice."""
+
+    def lose_connection(self, host: Host, seconds: float) -> None: ...
     def down(self, seconds: float) -> None: ...
     def heal(self) -> None: ...
     def heard(self, host: Host) -> bool:
         """What that machine's daemon says now is heard by another."""
+
+    def arrives(self, peer: Daemon) -> bool:
+        """A message that is under way now can reach that peer."""
+
+    def hand(self, peer: Daemon, packet: Any) -> None:
+        """It arrives there."""
 
 
 class Datagrams:
@@ -55,15 +72,16 @@ class Datagrams:
         return tuple(peer.node.ctx.full_hostname for peer in peers)
 
     def publish(self, daemon: Daemon, events: list[Event]) -> None:
-        self._pass_on(daemon, packet_of(daemon, events))
+        for at in range(0, len(events), PACKET_EVENTS):
+            self._pass_on(daemon, packet_of(daemon, events[at : at + PACKET_EVENTS]))
 
     def send(self, daemon: Daemon, name: str, event: Event) -> None:
         self._pass_on(daemon, packet_of(daemon, [event]), only=name)
 
-    def cut(self, host: Host, seconds: float) -> None:
-        host.bus_cut = self.world.now + seconds
+    def cut(self, host: Host) -> None:
+        """There is no connection that could tell."""
 
-    def lose_connection(self, host: Host) -> None:
+    def lose_connection(self, host: Host, seconds: float) -> None:
         """There is none."""
 
     def down(self, seconds: float) -> None:
@@ -73,35 +91,50 @@ class Datagrams:
         """Nothing but the cuts, which are the hosts'."""
 
     def arrives(self, peer: Daemon) -> bool:
-        """A message that is sent now can reach that peer."""
-        return self.world.now >= peer.host.bus_cut
+        """A message that is under way now can reach that peer."""
+        now, host = self.world.now, peer.host
+        return now >= host.bus_cut and now >= host.deaf
+
+    def leaves(self, host: Host) -> bool:
+        """A message of that machine gets away from it."""
+        return self.world.now >= host.bus_cut and self.world.now >= host.mute
 
     def heard(self, host: Host) -> bool:
         daemon = host.daemon
         others = [h.daemon for h in self.world.hosts if h.daemon is not None and h is not host]
-        return daemon is not None and self.arrives(daemon) and any(self.arrives(peer) for peer in others)
+        return daemon is not None and self.leaves(host) and any(self.arrives(peer) for peer in others)
 
     def _pass_on(self, daemon: Daemon, packet: Packet, *, only: str = "", loses: bool = True) -> None:
         world, host = self.world, daemon.host
-        if world.now < host.bus_cut:
+        world.judge.said(daemon, packet)
+        if not self.leaves(host):
             return
-        sent: Any = wire.encode(packet) if world.packing else packet
+        sent: Any = wire.encode(packet) if world.plan.packs else packet
         rng = world.rng
+        rough = world.rough
         for other in world.hosts:
             peer = other.daemon
             if other is host or peer is None or not self.arrives(peer):
                 continue
-            if only and peer.node.ctx.full_hostname != only:
+            if only and peer.name != only:
                 continue
-            if loses and world.loss and rng.random() < world.loss:
-                world.fault_log["loss"] += 1
+            if world.pairs and world.now < world.pairs.get((host.index, other.index), 0.0):
                 continue
-            world.at(rng.uniform(0.0005, world.delay), self._hand, peer, sent)
-            if "duplication" in world.faults and not world.chaos_over and rng.random() < 0.1:
-                world.fault_log["duplication"] += 1
-                world.at(rng.uniform(0.0005, 5 * world.delay), self._hand, peer, sent)
+            if rough:
+                if loses and "loss" in rough and rng.random() < world.plan.loss:
+                    world.fault_log["loss"] += 1
+                    continue
+                if "duplication" in rough and rng.random() < DUPLICATED:
+                    world.fault_log["duplication"] += 1
+                    world.at(rng.uniform(0.0005, 5 * world.delay), self.hand, peer, sent)
+                if "straggler" in rough and rng.random() < STRAGGLING:
+                    world.fault_log["straggler"] += 1
+                    world.at(world.before_quiet(rng.uniform(*STRAGGLES_S)), self.hand, peer, sent)
+                    continue
+            world.at(rng.uniform(0.0005, world.delay), self.hand, peer, sent)
 
-    def _hand(self, peer: Daemon, packet: Any) -> None:
+    def hand(self, peer: Daemon, packet: Any) -> None:
+        """It arrives there."""
         peer.deliver(packet)
 
 
@@ -126,11 +159,15 @@ class Broker(Datagrams):
         return None
 
     def publish(self, daemon: Daemon, events: list[Event]) -> None:
+        for at in range(0, len(events), PACKET_EVENTS):
+            self._publish(daemon, events[at : at + PACKET_EVENTS])
+
+    def _publish(self, daemon: Daemon, events: list[Event]) -> None:
         kept = [event for event in events if isinstance(event, MUST_ARRIVE)]
         passing = [event for event in events if not isinstance(event, MUST_ARRIVE)]
         if passing:
             packet = packet_of(daemon, passing)
-            if daemon.connected and self._up(daemon):
+            if daemon.connected and self._up(daemon.host):
                 self._pass_on(daemon, packet)
         if kept:
             outbox = daemon.host.outbox
@@ -138,30 +175,29 @@ class Broker(Datagrams):
             waits = not daemon.connected or any(other.on_disk for other in outbox)
             outbox.append(letter)
             if waits:
-                self.world.at(SAVED_S, self._saved, letter)
+                self.world.at(SAVED_S, self._saved, daemon, letter)
             else:
                 self._post(daemon, letter)
 
     def send(self, daemon: Daemon, name: str, event: Event) -> None:
-        if not daemon.connected or not self._up(daemon):
+        if not daemon.connected or not self._up(daemon.host) or not self.leaves(daemon.host):
             return
         addressee = next((h.daemon for h in self.world.hosts if h.daemon and h.daemon.name == name), None)
-        if addressee is not None and self.arrives(addressee):
+        if addressee is not None and addressee.connected and self._up(addressee.host):
             self._pass_on(daemon, packet_of(daemon, [event]), only=name)
-        elif self.world.now > daemon.connected_at + DOUBT_S:
+        elif self.world.now > daemon.connected_at + DOUBT_S and self.world.now >= daemon.host.deaf:
             self.world.at(0.02, daemon.peer_dead, name)  # it came back
 
     # ---- what befalls it
 
-    def cut(self, host: Host, seconds: float) -> None:
-        """The network: no one notices but by silence, and what is short goes unnoticed."""
-        host.bus_cut = self.world.now + seconds
+    def cut(self, host: Host) -> None:
+        """No one notices but by silence, and what is short goes unnoticed."""
         if host.daemon is not None:
-            self.world.at(self.world.rng.uniform(0.5, 4.0), self._look, host.daemon)
+            self.world.at(self.world.rng.uniform(*NOTICED_S), self._look, host.daemon)
 
-    def lose_connection(self, host: Host) -> None:
+    def lose_connection(self, host: Host, seconds: float) -> None:
         if host.daemon is not None:
-            host.bus_cut = max(host.bus_cut, self.world.now + self.world.rng.choice((0.1, 2.0, 12.0)))
+            host.bus_cut = max(host.bus_cut, self.world.now + seconds)
             self.world.at(0.01, self._look, host.daemon)
 
     def down(self, seconds: float) -> None:
@@ -179,27 +215,33 @@ class Broker(Datagrams):
     # ---- connections
 
     def arrives(self, peer: Daemon) -> bool:
-        return peer.connected and self._up(peer)
+        return peer.connected and self._up(peer.host) and super().arrives(peer)
 
-    def _up(self, daemon: Daemon) -> bool:
-        return self.world.now >= self.down_until and self.world.now >= daemon.host.bus_cut
+    def _up(self, host: Host) -> bool:
+        """Bytes go to and fro between the broker and that machine, or at least one way."""
+        return self.world.now >= self.down_until and self.world.now >= host.bus_cut
+
+    def _stands(self, host: Host) -> bool:
+        """A connection can be made, or kept."""
+        return self._up(host) and self.world.now >= host.deaf and self.world.now >= host.mute
 
     def _look(self, daemon: Daemon) -> None:
-        """The daemon finds that its connection is gone, if it is."""
-        if daemon.alive and daemon.connected and not self._up(daemon):
+        """The daemon finds that its connection is gone, or of no use, if it is."""
+        if daemon.alive and daemon.connected and not self._stands(daemon.host):
             for letter in daemon.host.outbox:
                 letter.on_disk = True
             self._tell(daemon, up=False)
             self._connect(daemon)
 
     def _connect(self, daemon: Daemon) -> None:
-        wait_s = max(self.down_until, daemon.host.bus_cut) - self.world.now
+        host = daemon.host
+        wait_s = max(self.down_until, host.bus_cut, host.deaf, host.mute) - self.world.now
         self.world.at(max(0.0, wait_s) + self.world.rng.uniform(0.05, 0.8), self._try, daemon)
 
     def _try(self, daemon: Daemon) -> None:
         if not daemon.alive or daemon.connected:
             return
-        if not self._up(daemon):
+        if not self._stands(daemon.host):
             self._connect(daemon)
             return
         self._tell(daemon, up=True)
@@ -214,8 +256,10 @@ class Broker(Datagrams):
 
     # ---- what must arrive
 
-    def _saved(self, letter: Letter) -> None:
+    def _saved(self, daemon: Daemon, letter: Letter) -> None:
+        """It is on the disk, behind what waits there already."""
         letter.on_disk = True
+        self._post(daemon, letter)
 
     def _post(self, daemon: Daemon, letter: Letter) -> None:
         """Send it, and again when nobody confirms."""
@@ -224,17 +268,17 @@ class Broker(Datagrams):
         if letter.packet.incarnation != daemon.incarnation:
             letter.packet = packet_of(daemon, letter.packet.events)
         self.world.at(CONFIRM_S, self._post, daemon, letter)
-        if self._up(daemon):
+        if self._up(daemon.host):
             if letter.on_disk:
                 self.world.fault_log["late_news"] += 1
             self._pass_on(daemon, letter.packet, loses=False)
             self.world.at(self.world.rng.uniform(0.001, 0.05), self._confirmed, daemon, letter)
 
     def _confirmed(self, daemon: Daemon, letter: Letter) -> None:
-        if daemon.alive and daemon.connected and self._up(daemon) and letter in daemon.host.outbox:
+        if daemon.alive and daemon.connected and self._stands(daemon.host) and letter in daemon.host.outbox:
             daemon.host.outbox.remove(letter)
 
-    def _hand(self, peer: Daemon, packet: Any) -> None:
+    def hand(self, peer: Daemon, packet: Any) -> None:
         if self.arrives(peer):  # its queue went with its connection
             peer.deliver(packet)
 

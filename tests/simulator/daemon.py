@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from coordd.core import wire
+from coordd.core.election import Election
 from coordd.core.events import Task
 from coordd.core.node import Node
-from coordd.core.ready import Launch, Now
+from coordd.core.ready import Launch, Now, Reply
 from coordd.core.rows import UNAVAILABLE, Answer
 from coordd.core.windows import Windows
 from simulator.runner import Runner
@@ -16,6 +17,28 @@ from simulator.terms import SETTINGS
 
 if TYPE_CHECKING:
     from simulator.world import Host, World
+
+# How often a daemon whose disk is full looks whether it takes anything again.
+PROBE_S = 2.0
+
+# How often jobs that could not be launched here are looked at again.
+CHECK_S = 5.0
+LAUNCH_FAILS = 0.1
+
+
+class WatchedNode(Node):
+    """The real node; the judge looks on when it decides, and hears whom it takes for lost."""
+
+    daemon: Daemon
+
+    def _decided(self, election: Election, now: Now) -> None:
+        self.daemon.world.judge.decided(self.daemon, election, now)
+        super()._decided(election, now)
+
+    def _members_changed(self, now: Now) -> None:
+        for _, member in self.ctx.membership.changes:
+            self.daemon.changed_at[member.name] = now.mono
+        super()._members_changed(now)
 
 
 class Daemon:
@@ -30,29 +53,34 @@ class Daemon:
         self.seq = 0
         self.pid = 100 + host.boots
         self.incarnation = f"{host.boots}-{world.rng.getrandbits(64):016x}"
-        self.connected = not world.production
+        self.connected = not world.plan.production
         self.connected_at = 0.0
-        self.node = Node(
+        self.changed_at: dict[str, float] = {}  # full_hostname -> when it was last found to have come or gone (mono)
+        self.bus_changed_at = 0.0  # mono
+        self.given: dict[str, list[Any]] = {}  # incarnation -> [highest number, all numbers] that it was given
+        self.node = WatchedNode(
             hostname=host.name, pid=self.pid, incarnation=self.incarnation, settings=SETTINGS,
-            clock_mark=host.clock_mark, rng=world.rng,
+            clock_mark=host.disk.clock_mark, rng=world.rng,
         )  # fmt: skip
+        self.node.daemon = self
         self.name = self.node.ctx.full_hostname
-        self.windows = Windows(*self.time()) if world.production else None
+        self.windows = Windows(*self.time()) if world.plan.production else None
 
     def time(self) -> Now:
         return Now(self.world.mono(self.host), self.world.wall(self.host))
 
     def begin(self) -> None:
         host, now = self.host, self.time()
-        self.node.set_jobs(self.world.jobs, now)
-        for event in host.journal:
+        host.mark_lost, host.disk.unsaved_mark = host.mark_lost or bool(host.disk.unsaved_mark), 0
+        self.node.set_jobs(host.jobs, now)
+        for event in host.disk.journal:
             self.node.witness.saw(event)
         for runner in host.runners:
             runner.told = False  # what the dead daemon was told, this one must be told again
             self.node.runner_adopted(
                 runner.launch.run, runner.launch.job, runner.launch.attempt, runner.launch.token, waits=False
             )
-        for of in host.requests.values():
+        for of in host.disk.requests.values():
             self.node.recover_request(of, now)
         self.node.start(self.world.bus.join(self), now)
         self.pump()
@@ -97,13 +125,25 @@ class Daemon:
         if self.windows is not None:
             self._admit(packet, self.windows)
         else:
-            self.node.receive(packet, self.time())
+            self._receive(packet, self.time())
         self.pump()
+
+    def _receive(self, packet: Any, now: Now) -> None:
+        clock = self.node.ctx.clock
+        refused = clock.jumps_refused
+        self.node.receive(packet, now)
+        # Who greets under a name that is known is only answered; an own echo is not heard at all.
+        heard = self.node.ctx.membership.members.get(packet.hostname)
+        if heard is not None and heard.incarnation == packet.incarnation and clock.jumps_refused == refused:
+            newest = max(event.clock for event in packet.events)
+            if clock.value <= newest:
+                self.world.violate(f"I8 {self.name} heard {newest} of {packet.hostname}, and its clock is not above it")
 
     def _admit(self, packet: Any, windows: Windows) -> None:
         """As the driver does it: each message once, and what is late is no sign of life."""
         now, world = self.time(), self.world
         admission = windows.admit(packet, now.mono, now.wall)
+        world.judge.admitted(self, packet, admission.events)
         if not admission.events:
             world.fault_log["refused"] += 1
             return
@@ -113,7 +153,7 @@ class Daemon:
                 packet.utcoffset, admission.events,
             )  # fmt: skip
         if admission.fresh:
-            self.node.receive(packet, now)
+            self._receive(packet, now)
             return
         world.fault_log["late"] += 1
         before = self._believed()
@@ -127,6 +167,7 @@ class Daemon:
 
     def bus_changed(self, up: bool) -> None:
         if not self._late(self.bus_changed, up):
+            self.bus_changed_at = self.world.mono(self.host)
             self.node.bus_changed(up, self.time())
             self.pump()
 
@@ -145,25 +186,23 @@ class Daemon:
         self.node.handle_timer(self.time())
         self.pump()
 
-    def peer_dead(self, name: str) -> None:
-        if not self._late(self.peer_dead, name):
-            self.node.peer_dead(name, self.time())
+    def feed(self, call: Callable[..., Any], *args: Any) -> None:
+        """An input of a person or the machine: a method of the node, or one that takes ``now`` last."""
+        if not self._late(self.feed, call, *args):
+            call(*args, self.time())
             self.pump()
+
+    def peer_dead(self, name: str) -> None:
+        self.feed(self.node.peer_dead, name)
 
     def runner_started(self, launch: Launch) -> None:
-        if not self._late(self.runner_started, launch):
-            self.node.runner_started(launch, self.time())
-            self.pump()
+        self.feed(self.node.runner_started, launch)
 
     def runner_ended(self, launch: Launch, state: str, code: int | None, reason: str) -> None:
-        if not self._late(self.runner_ended, launch, state, code, reason):
-            self.node.runner_ended(launch, state, code, reason, "", None, self.time())
-            self.pump()
+        self.feed(self.node.runner_ended, launch, state, code, reason, "", None)
 
     def runner_gone(self, launch: Launch) -> None:
-        if not self._late(self.runner_gone, launch):
-            self.node.runner_gone(launch, self.time())
-            self.pump()
+        self.feed(self.node.runner_gone, launch)
 
     # ---- output
 
@@ -181,18 +220,31 @@ class Daemon:
 
     def _apply(self, ready: Any) -> None:
         world, host = self.world, self.host
+        full = world.now < host.disk.full_until
         if ready.clock_mark is not None:
-            host.clock_mark = ready.clock_mark
-        if world.forgets:
-            host.journal += [event for event in ready.journal if isinstance(event, Task)]
+            if full:
+                host.disk.unsaved_mark = ready.clock_mark
+                self.world.at(PROBE_S, self._probe)
+            else:
+                host.disk.save_mark(ready.clock_mark)
+        launches = ready.launches
+        if ready.journal and not self._write_journal(ready, full=full):
+            for launch in launches:
+                self.node.launch_failed(launch, "the journal cannot be written", self.time())
+            launches = []
+        unkept = set()
         for of in ready.requests_kept:
-            host.requests[of.run] = of
+            if full:
+                self.node.triggers.not_kept(of.run)
+                unkept.add(of.run)
+            else:
+                host.disk.requests[of.run] = of
         for run in ready.requests_done:
-            host.requests.pop(run, None)
+            host.disk.requests.pop(run, None)
         for request in ready.ledger:
             sent = world.mono(host)
             world.server.ask(host, request.op, request.args, lambda a, r=request.id, s=sent: self.answered(r, s, a))
-        for launch in ready.launches:
+        for launch in launches:
             world.at(world.rng.uniform(0.005, 0.05), self._spawn, launch)
         for run, reason in ready.cancels:
             for runner in host.runners:
@@ -203,19 +255,65 @@ class Daemon:
         for name, event in ready.letters:
             world.bus.send(self, name, event)
         for reply in ready.replies:
-            if not reply.kind:
-                world.accepted[reply.result["id"]] = host if reply.result["durable"] == "node" else None
+            self._replied(reply, unkept)
         if world.trace is not None:
             for notice in ready.notices:
                 world.say(f"{host.name} {notice.event} {notice.fields}")
 
+    def _replied(self, reply: Reply, unkept: set[str]) -> None:
+        if reply.kind:
+            self.world.fault_log[f"trigger_{reply.kind}"] += 1
+        elif reply.result["id"] in unkept:
+            self.world.fault_log["trigger_unavailable"] += 1
+        else:
+            self.world.accepted[reply.result["id"]] = self.host if reply.result["durable"] == "node" else None
+
+    def _write_journal(self, ready: Any, *, full: bool) -> bool:
+        ctx = self.node.ctx
+        if full:
+            if not ctx.impaired:
+                ctx.impaired = "its journal cannot be written"
+                self.world.at(PROBE_S, self._probe)
+            return False
+        ctx.impaired = ""
+        self.host.disk.append([event for event in ready.journal if isinstance(event, Task)], sync=ready.journal_sync)
+        return True
+
+    def _probe(self) -> None:
+        """Does the disk take anything again?"""
+        disk = self.host.disk
+        if self._late(self._probe):
+            return
+        if self.world.now < disk.full_until:
+            self.world.at(PROBE_S, self._probe)
+            return
+        if disk.unsaved_mark:
+            disk.save_mark(disk.unsaved_mark)
+        if self.node.ctx.impaired:
+            self.node.ctx.impaired = ""
+            self._check()
+
+    def _check(self) -> None:
+        """What could not be launched here may be launched again."""
+        if not self._late(self._check):
+            self.node.ctx.launch_problems = {}
+            self.node.look_again(self.time())
+            self.pump()
+
     def _spawn(self, launch: Launch) -> None:
         if not self.alive or self.host.daemon is not self:
             return
-        if "crash" in self.world.faults and not self.world.chaos_over and self.world.rng.random() < 0.05:
-            self.world.fault_log["crash_after_claim"] += 1
-            self.world.crash_daemon(self.host, self.world.rng.uniform(0.5, 15))  # right after claim and journal
+        world = self.world
+        if "crash" in world.targeted and world.rng.random() < 0.05:
+            world.fault_log["crash_after_claim"] += 1
+            world.crash_daemon(self.host, world.rng.uniform(0.5, 15))  # right after claim and journal
         elif self._late(self._spawn, launch):
             return
+        elif "launch_fails" in world.rough and world.rng.random() < LAUNCH_FAILS:
+            world.fault_log["launch_fails"] += 1
+            self.node.launch_failed(launch, "no memory", self.time())
+            self.pump()
+            world.at(CHECK_S, self._check)
         else:
-            Runner(self.world, self.host, launch)
+            world.judge.spawned(self.host, launch)
+            Runner(world, self.host, launch)

@@ -1,39 +1,167 @@
-"""What a seed draws: the jobs, who asks for what, and what goes wrong when."""
+"""What a seed draws: machines, jobs, who asks for what, and what goes wrong when.
+
+A plan is made before the world begins, from a random stream of its own, and every item of it stands for itself: one
+can be left out (``without``) and the others stay as they are. That is what makes a failure shrink.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from coordd.core.job import Command, Job, Retry, Schedule
-from coordd.core.rows import Registration
+from coordd.core import windows
+from coordd.core.job import Command, Job, Retry, Schedule, scheduled_run
+from coordd.core.rows import RHO
+from coordd.core.schedule import fires_between
 from simulator.terms import CHAOS_S, LEASE, SCHEDULES_END_S, WALL
 
-if TYPE_CHECKING:
-    from simulator.world import Host, World
-
-FAULTS = (
-    "loss", "duplication", "slow", "bus_cut", "ledger_cut", "crash", "power", "pause_daemon", "pause_runner",
-    "kill_runner", "ledger_down", "ledger_step", "skew", "step", "late_join", "lost_reply", "gone", "freeze",
+# What befalls single messages, calls and starts, with a probability; the others strike at an instant.
+CONTINUOUS = (
+    "loss", "duplication", "slow", "straggler", "skew", "late_join", "lost_reply", "launch_fails", "targeted",
 )  # fmt: skip
 
-# What only a cluster of several machines can meet: the broker is away for all, one node's connection is lost.
-PRODUCTION_FAULTS = ("broker_down", "connection_lost")
+# What befalls one machine, and how long (seconds) or how much of it: the bounds of what is drawn.
+MACHINES: dict[str, tuple[float, float]] = {
+    "crash": (0.5, 15.0), "power": (2.0, 20.0), "shutdown": (2.0, 20.0), "bus_cut": (1.0, 25.0), "deaf": (1.0, 20.0),
+    "mute": (1.0, 20.0), "ledger_cut": (0.5, 20.0), "ledger_deaf": (0.5, 12.0), "pause_daemon": (0.2, 20.0),
+    "pause_runner": (3.0, 30.0), "freeze": (1.0, 30.0), "kill_runner": (0.3, 1.0), "step": (-30.0, 30.0),
+    "disk_full": (1.0, 25.0), "gone": (0.0, 1.0),
+}  # fmt: skip
+
+# What befalls the ledger that all share. Its clock may also go back, but not where it forgets: S3 leans on it there.
+LEDGER: dict[str, tuple[float, float]] = {"ledger_down": (0.5, 15.0), "ledger_step": (-5.0, 20.0)}
+
+# Only nodes of one machine can lose each other pairwise, be started anew all at once, or be lied to by a neighbour
+# on their socket; only a broker can be away for all, or bring what somebody without the key has made up.
+ONE_MACHINE: dict[str, tuple[float, float]] = {"pair_cut": (2.0, 30.0), "reboot": (1.0, 10.0), "liar": (0.0, 1.0)}
+PRODUCTION: dict[str, tuple[float, float]] = {
+    "broker_down": (0.5, 20.0), "connection_lost": (0.1, 12.0), "forged": (0.0, 1.0),
+}  # fmt: skip
 
 # How a ledger goes back: a replica takes over that lacks the last writes; a restart from an old snapshot; a flush.
 SETBACKS = ("failover", "old_snapshot", "flush")
 
+STRIKES = {**MACHINES, **LEDGER, **ONE_MACHINE, **PRODUCTION}
+FAULTS = (*CONTINUOUS, *STRIKES)
 
-def jobs(rng: random.Random) -> dict[str, Job]:
-    """Four jobs: scheduled, spread, held, by hand."""
+# Last digits of the seeds whose clusters have a broker and a ledger of their own machines, and of those among them
+# whose ledger goes back. The others are one machine's: datagrams, and a ledger that forgets nothing.
+PRODUCTION_SEEDS = frozenset((1, 4, 5, 8, 9))
+FORGETFUL_SEEDS = frozenset((4, 5, 9))
+
+# Messages that a receiver remembers of each sender, in the worlds in which late ones come: else hardly any is late.
+REACH = 16
+
+# A second setback within the quarantine of the first. One that is found within a quarter of a second of it passes for
+# the same (core.witness).
+SOON_S = (3.0, 12.0)
+
+FAULTS_MIN = 10
+TRIGGERS = (12, 16, 24)
+
+# What people do, each so often at the most.
+ACTS = {"revoke": 3, "cancel": 3, "suspend": 2, "conflict": 2, "redefine": 1, "drain": 2, "prune": 4}
+
+
+class Item(NamedTuple):
+    """One thing that happens. ``who`` in [0, 1) picks from those whom it may befall; ``amount`` as STRIKES say."""
+
+    at: float
+    kind: str
+    who: float
+    amount: float
+    what: str = ""  # a run or a job
+
+    def __str__(self) -> str:
+        return f"{self.at:.2f} s: {self.kind} {self.what} {self.amount:.2f}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A world before it begins. Clock rates as factors, skews in seconds, ``joins`` in seconds from the start."""
+
+    seed: int
+    production: bool  # several machines: a broker, and a ledger across a network
+    forgets: bool  # the ledger loses writes that it has acknowledged
+    faults: frozenset[str]
+    rates: tuple[float, ...]
+    skews: tuple[float, ...]
+    joins: tuple[float, ...]
+    ledger_rate: float
+    loss: float
+    delay_s: float
+    reach: int
+    jobs: dict[str, Job]
+    items: tuple[Item, ...]
+    without: frozenset[str] = frozenset()  # numbers of items, names of continuous faults, names of nodes
+
+    @property
+    def nodes(self) -> int:
+        return len(self.rates)
+
+    @property
+    def packs(self) -> bool:
+        """Every message and journal line as its real bytes, in some worlds: they cost more than all the rest."""
+        return self.seed % 50 == 0
+
+    def labels(self) -> list[str]:
+        """All that can be left out, the largest first."""
+        nodes = [f"n{index}" for index in range(self.nodes - 1, 1, -1)]
+        return [*nodes, *sorted(self.faults & set(CONTINUOUS)), *(str(number) for number in range(len(self.items)))]
+
+
+def draw(
+    seed: int,
+    faults: tuple[str, ...] | None = None,
+    forgets: bool | None = None,
+    without: frozenset[str] = frozenset(),
+) -> Plan:
+    """The plan of a seed. ``faults`` narrows it to these; ``forgets``: whether its ledger loses acknowledged writes."""
+    rng = random.Random(f"plan of {seed}")
+    forgetful = seed % 10 in FORGETFUL_SEEDS if forgets is None else forgets
+    if faults is None:
+        production = forgetful or (forgets is None and seed % 10 in PRODUCTION_SEEDS)
+        there = [*CONTINUOUS, *MACHINES, *LEDGER, *(PRODUCTION if production else ONE_MACHINE)]
+        chosen = {fault for fault in there if rng.random() < 0.3}
+        while len(chosen & set(STRIKES)) < 2:
+            chosen.add(rng.choice([fault for fault in there if fault in STRIKES]))
+    else:
+        production = forgetful or bool(set(faults) & set(PRODUCTION))
+        chosen = set(faults)
+    nodes = rng.choice((3, 4, 5, 6))
+    jobs = _jobs(rng)
+    items = [*_strikes(rng, sorted(chosen), forgetful), *_triggers(rng), *_acts(rng, jobs, forgetful)]
+    skews = [rng.choice((0.0, rng.uniform(-40, 40))) for _ in range(nodes)]
+    late = [rng.uniform(5, 30) if number else rng.uniform(0, 0.5) for number in range(nodes)]
+    early = [rng.uniform(0, 0.5) for _ in range(nodes)]
+    return Plan(
+        seed=seed,
+        production=production,
+        forgets=forgetful,
+        faults=frozenset(chosen) - without,
+        rates=tuple(1 + rng.uniform(-RHO, RHO) * 0.99 for _ in range(nodes)),
+        skews=tuple(skews) if "skew" in chosen - without else (0.0,) * nodes,
+        joins=tuple(late if "late_join" in chosen - without else early),
+        ledger_rate=1 + rng.uniform(-RHO, RHO),
+        loss=rng.choice((0.05, 0.15, 0.3)),
+        delay_s=rng.choice((0.05, 0.5, 2.0)),
+        reach=rng.choice((REACH, windows.REACH)) if production else windows.REACH,
+        jobs=jobs,
+        items=tuple(sorted(items)),
+        without=without,
+    )
+
+
+def _jobs(rng: random.Random) -> dict[str, Job]:
+    """Scheduled, spread, strict; held, by hand, guarded, and one that is redefined."""
     launch = Command(argv=("/bin/true",))
-    every = rng.choice((11.0, 14.0, 19.0))
     end = WALL + SCHEDULES_END_S
     made = [
         Job(
-            name="sched", digest="d1", launch=launch, schedule=Schedule(kind="every", every_s=every, end=end),
-            lease_s=LEASE, misfire=rng.choice(("once", "all")), overlap=rng.choice(("forbid", "queue", "allow")),
+            name="sched", digest="d1", launch=launch, lease_s=LEASE, misfire=rng.choice(("once", "all")),
+            schedule=Schedule(kind="every", every_s=rng.choice((9.0, 11.0, 14.0)), end=end),
+            overlap=rng.choice(("forbid", "queue", "allow", "replace")),
         ),
         Job(
             name="spread", digest="d2", launch=launch, lease_s=LEASE,
@@ -41,99 +169,71 @@ def jobs(rng: random.Random) -> dict[str, Job]:
             placement="spread", overlap="allow", retry=Retry(attempts=3, delay_s=2.0, relaunches=50),
         ),
         Job(
-            name="held", digest="d3", launch=launch, lease_s=LEASE, on_lost="hold", overlap="allow",
+            name="strict", digest="d3", launch=launch, lease_s=LEASE, start_within_s=rng.choice((2.0, 6.0)),
+            schedule=Schedule(kind="every", every_s=12.0, end=end), overlap=rng.choice(("forbid", "queue")),
+            retry=Retry(attempts=2, delay_s=1.0, never_on_codes=(3,)),
+        ),
+        Job(
+            name="held", digest="d4", launch=launch, lease_s=LEASE, on_lost="hold", overlap="allow",
             retry=Retry(attempts=2, delay_s=1.0),
         ),
-        Job(name="hand", digest="d4", launch=launch, lease_s=LEASE, overlap="allow", retry=Retry(relaunches=50)),
+        Job(name="hand", digest="d5", launch=launch, lease_s=LEASE, overlap="allow", retry=Retry(relaunches=50)),
+        Job(name="guarded", digest="d6", launch=launch, lease_s=LEASE, overlap="queue", retry=Retry(relaunches=50)),
+        Job(name="morph", digest="d7", launch=launch, lease_s=LEASE, overlap="allow", start_within_s=20.0),
     ]  # fmt: skip
     return {job.name: job for job in made}
 
 
-def plan_triggers(world: World) -> None:
-    """Who asks for what, and when."""
-    rng = world.rng
-    for number in range(rng.choice((10, 12, 16))):
-        job = world.jobs[rng.choice(("held", "hand", "hand"))]
-        run = f"{job.name}#{number}"
-        for _ in range(rng.choice((1, 1, 2))):  # the same id, on whichever nodes, is the same run
-            world.asked.add(run)
-            world.at(rng.uniform(2, CHAOS_S), _trigger, world, job, run)
-
-
-def _trigger(world: World, job: Job, run: str) -> None:
-    there = [h for h in world.hosts if h.daemon is not None and h.daemon.node.ctx.state == "ready"]
-    host = world.rng.choice(there or world.hosts)
-    if host.daemon is None or not there:
-        world.at(1.0, _trigger, world, job, run)  # people try again
-    else:
-        of = Registration(run, job.name, job.digest, job.policy(), world.wall(host), scheduled=False)
-        host.daemon.node.trigger(of, 1 + int(run.split("#")[1]), host.daemon.time())
-        host.daemon.pump()
-
-
-def plan_faults(world: World, *, narrowed: bool) -> None:
-    """What goes wrong, and when."""
-    rng = world.rng
-    each: dict[str, Callable[[Host], object]] = {
-        "crash": lambda h: world.crash_daemon(h, rng.uniform(0.5, 15)),
-        "power": lambda h: world.power_cut(h, rng.uniform(2, 20)),
-        "bus_cut": lambda h: world.bus.cut(h, rng.uniform(1, 25)),
-        "ledger_cut": lambda h: setattr(h, "ledger_cut", world.now + rng.uniform(0.5, 20)),
-        "pause_daemon": lambda h: h.daemon and h.daemon.pause(rng.uniform(0.2, 20)),
-        "pause_runner": lambda h: [r.pause(rng.uniform(3, 30)) for r in h.runners],
-        "freeze": lambda h: world.freeze(h, rng.uniform(1, 30)),
-        "kill_runner": lambda h: [r.killed() for r in list(h.runners) if rng.random() < 0.7],
-        "step": lambda h: setattr(h, "skew", h.skew + rng.choice((-30, -5, 5, 30))),
-    }
-    chosen = [fault for fault in each if fault in world.faults]
-    if len(chosen) < 2 and not narrowed:
-        chosen = sorted({*chosen, *rng.sample(list(each), 2)})  # every world has its faults
-        world.faults.update(chosen)
-    for fault in chosen:
-        for _ in range(rng.choice((3, 4, 6))):
-            world.at(rng.uniform(3, CHAOS_S), _strike, world, fault, each[fault])
-    if "gone" in world.faults:
-        for _ in range(rng.choice((1, 2, 4))):
-            world.at(rng.uniform(5, CHAOS_S), world.goes_for_good)
-    if "ledger_down" in world.faults:
-        for _ in range(rng.choice((1, 2))):
-            world.at(rng.uniform(3, CHAOS_S), world.server.fault, "ledger_down", rng.uniform(0.5, 15))
-    back = 5.0 if world.forgets else -5.0  # S3 leans on a clock that does not go back then
-    if "ledger_step" in world.faults:
-        for _ in range(rng.choice((1, 2))):
-            world.at(rng.uniform(3, CHAOS_S), world.server.fault, "ledger_step", rng.choice((back, 5.0, 12.0, 20.0)))
-    if world.production:
-        _plan_production(world, narrowed=narrowed)
-
-
-def _plan_production(world: World, *, narrowed: bool) -> None:
-    """What several machines can meet; drawn last, so that the other worlds stay what they are."""
-    rng = world.rng
-    if not narrowed:
-        world.faults.update(fault for fault in PRODUCTION_FAULTS if rng.random() < 0.6)
-    if "broker_down" in world.faults:
-        for _ in range(rng.choice((1, 2))):
-            world.at(rng.uniform(2, CHAOS_S), _broker_down, world, rng.uniform(0.5, 20))
-    if "connection_lost" in world.faults:
-        for _ in range(rng.choice((2, 4, 6))):
-            world.at(rng.uniform(2, CHAOS_S), _strike, world, "connection_lost", world.bus.lose_connection)
-    if world.forgets:
+def _strikes(rng: random.Random, chosen: list[str], forgets: bool) -> list[Item]:
+    """What goes wrong, and when; at least FAULTS_MIN times, unless nothing that strikes was chosen."""
+    striking = [fault for fault in chosen if fault in STRIKES]
+    made = []
+    for fault in striking:
+        few = fault in LEDGER or fault in ("gone", "reboot", "broker_down")
+        made += [_strike(rng, fault, forgets) for _ in range(rng.choice((1, 2, 3) if few else (2, 3, 5)))]
+    while striking and len(made) < FAULTS_MIN:
+        made.append(_strike(rng, rng.choice(striking), forgets))
+    if forgets:
         first = rng.uniform(8, CHAOS_S)
-        again = first + rng.choice((rng.uniform(1, 12), rng.uniform(12, 30)))
+        again = first + rng.choice((rng.uniform(*SOON_S), rng.uniform(12, 30)))
         for at in (first, min(again, CHAOS_S))[: rng.choice((1, 1, 2))]:
-            world.at(at, world.server.fault, rng.choice(SETBACKS), rng.uniform(0.2, 3.0))
+            made.append(Item(at, rng.choice(SETBACKS), rng.random(), rng.uniform(0.2, 2.0)))
+    return made
 
 
-def _broker_down(world: World, seconds: float) -> None:
-    world.fault_log["broker_down"] += 1
-    world.say(f"FAULT broker_down {seconds:.2f}")
-    world.bus.down(seconds)
+def _strike(rng: random.Random, fault: str, forgets: bool) -> Item:
+    low, high = STRIKES[fault]
+    if fault == "step":
+        amount = rng.choice((-30.0, -5.0, 5.0, 30.0))
+    elif fault == "ledger_step":
+        amount = rng.choice((5.0 if forgets else -5.0, 5.0, 12.0, 20.0))
+    else:
+        amount = rng.uniform(low, high)
+    return Item(rng.uniform(3, CHAOS_S), fault, rng.random(), amount)
 
 
-def _strike(world: World, fault: str, strike: Callable[[Host], object]) -> None:
-    """Half of the faults strike at random, half where something is running."""
-    busy = [h for h in world.hosts if h.runners]
-    host = world.rng.choice(busy if busy and world.rng.random() < 0.6 else world.hosts)
-    world.fault_log[fault] += 1
-    world.say(f"FAULT {fault} {host.name}")
-    strike(host)
+def _triggers(rng: random.Random) -> list[Item]:
+    """Who asks for what; the same id, on whichever nodes, is the same run."""
+    made = []
+    for number in range(rng.choice(TRIGGERS)):
+        run = f"{rng.choice(('held', 'hand', 'hand', 'guarded', 'morph'))}#{number}"
+        made += [Item(rng.uniform(2, CHAOS_S), "trigger", rng.random(), 0.0, run) for _ in range(rng.choice((1, 1, 2)))]
+    return made
+
+
+def _acts(rng: random.Random, jobs: dict[str, Job], forgets: bool) -> list[Item]:
+    """What people do besides asking for runs. No retention where the ledger forgets: witnesses know none."""
+    made = []
+    runs = [f"{name}#{number}" for name in ("held", "hand", "guarded") for number in range(TRIGGERS[0])]
+    for job in jobs.values():
+        if job.schedule is not None:
+            runs += [scheduled_run(job.name, at) for at in fires_between(job.schedule, WALL, WALL + SCHEDULES_END_S, 9)]
+    for act, most in ACTS.items():
+        if act == "prune" and forgets:
+            continue
+        for _ in range(rng.randint(0, most)):
+            what = rng.choice(runs) if act in ("revoke", "cancel") else rng.choice(sorted(jobs))
+            if act == "conflict":
+                what = f"hand#{rng.randrange(TRIGGERS[0])}"
+            made.append(Item(rng.uniform(5, CHAOS_S), act, rng.random(), rng.uniform(3, 20), what))
+    return made

@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from simulator.world import Host, World
 
 
+# What may strike between the gate and exec.
+BEFORE_EXEC = frozenset(("pause_runner", "freeze", "kill_runner", "power"))
+
+# How long programs take, and how long after TERM they live.
+PROGRAMS_S = (0.5, 3.0, 6.0, 12.0, 25.0)
+TERMS_S = (0.05, 0.5, 2.0, 30.0)
+
+SUCCEEDS = 0.8
+EXEC_FAILS = 0.05
+GUARDED = "guarded"  # the job whose programs publish under a commit
+
+
 class Runner:
     """One attempt."""
 
@@ -36,6 +48,7 @@ class Runner:
         self.alive = True
         self.node = host.daemon.name if host.daemon is not None else ""
         self.paused_until = 0.0
+        self.awake_at = 0.0  # since when it can act
         self.waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.watcher_at = float("inf")
         self.timer_set = float("inf")
@@ -56,13 +69,14 @@ class Runner:
     def pause(self, seconds: float) -> None:
         if self.alive:
             self.world.say(f"{self.host.name} runner of {self.launch.run}/{self.launch.attempt} paused {seconds:.1f}")
-            self.paused_until = max(self.paused_until, self.world.now + seconds)
+            self.awake_at = self.paused_until = max(self.paused_until, self.world.now + seconds)
             self.world.at(seconds, self.resume)
 
     def resume(self) -> None:
         if self.world.now < self.paused_until and not self.world.chaos_over:
             return
         self.paused_until = 0.0
+        self.awake_at = self.world.now
         waiting, self.waiting = self.waiting, []
         for call, args in waiting:
             call(*args)
@@ -78,6 +92,12 @@ class Runner:
     def cancel(self, reason: str) -> None:
         if not self._late(self.cancel, reason):
             self.attempt.cancel(reason, now=self.world.mono(self.host))
+            self.obey()
+
+    def shut_down(self) -> None:
+        """Its machine goes down in order."""
+        if not self._late(self.shut_down):
+            self.attempt.shut_down("the machine goes down", now=self.world.mono(self.host))
             self.obey()
 
     def obey(self) -> None:
@@ -105,7 +125,7 @@ class Runner:
                 world.at(world.rng.uniform(0.0, 0.003), self._exec)
             elif word == life.TERM:
                 if self.child is not None:
-                    world.at(world.rng.choice((0.05, 0.5, 2.0, 30.0)), self._child_dies, "term")
+                    world.at(world.rng.choice(TERMS_S), self._child_dies, "term")
             elif word == life.KILL:
                 self._child_dies("kill")
             elif word == life.EXIT:
@@ -120,9 +140,9 @@ class Runner:
     def _strike_before_exec(self) -> None:
         """Between the gate and exec, where it hurts most."""
         world = self.world
-        if world.chaos_over or world.rng.random() > 0.08:
+        if not world.targeted or world.rng.random() > 0.08:
             return
-        fault = world.rng.choice(sorted(world.faults & {"pause_runner", "freeze", "kill_runner", "power"}) or [""])
+        fault = world.rng.choice(sorted(world.targeted & BEFORE_EXEC) or [""])
         if fault:
             world.fault_log[fault + "_before_exec"] += 1
             world.say(f"FAULT {fault} {self.host.name} before exec")
@@ -166,14 +186,19 @@ class Runner:
             self.attempt.refused_late(now=world.mono(self.host))
             self.obey()
             return
-        code = 0 if world.rng.random() < 0.8 else 3
+        if "launch_fails" in world.rough and world.rng.random() < EXEC_FAILS:
+            world.fault_log["exec_fails"] += 1
+            self.attempt.exec_failed("no such program", now=world.mono(self.host))
+            self.obey()
+            return
+        code = 0 if world.rng.random() < SUCCEEDS else 3
         self.child = Child(
             self.launch.run, self.launch.attempt, self.host.index, world.now, code, token=self.launch.token
         )
-        world.judge.launched(self.child, self.on_lost)
+        world.judge.launched(self.child, self.launch, world.jobs[self.launch.job])
         if self.host.daemon is not None:
             self.host.daemon.runner_started(self.launch)
-        world.at(world.rng.choice((0.5, 3.0, 6.0, 12.0, 25.0)), self._child_dies, "exit")
+        world.at(world.rng.choice(PROGRAMS_S), self._child_dies, "exit")
 
     def _child_dies(self, how: str) -> None:
         child = self.child
@@ -182,8 +207,29 @@ class Runner:
         if self.world.now < self.host.frozen_until:
             self.world.at(self.host.frozen_until - self.world.now + 0.1, self._child_dies, how)
             return
+        if how == "exit" and child.exit_code == 0 and self.launch.job == GUARDED and not child.published:
+            self._publish(child, 3)
+            return
         self.world.judge.died(child, how)
         self._reap(child.exit_code if how == "exit" else -15)
+
+    def _publish(self, child: Child, tries: int) -> None:
+        """The program asks whether it may publish what it has made, and ends."""
+        launch = self.launch
+
+        def answered(answer: Any) -> None:
+            if child.ended is not None:
+                return
+            if answer is None and tries:
+                self._publish(child, tries - 1)
+                return
+            child.published = True
+            if answer is None or answer.word != OK:
+                child.exit_code = 4
+            self._child_dies("exit")
+
+        key = (launch.run, launch.attempt, launch.token, launch.nonce)
+        self.world.server.ask(self.host, "commit", key, answered)
 
     def _reap(self, code: int) -> None:
         if not self._late(self._reap, code) and self.attempt.phase in (life.RUNNING, life.ENDING):
@@ -202,7 +248,7 @@ class Runner:
         if self in self.host.runners:
             self.host.runners.remove(self)
         daemon, attempt = self.host.daemon, self.attempt
-        if self.world.production and attempt.outcome and (not self.told or daemon is None or daemon.paused):
+        if self.world.plan.production and attempt.outcome and (not self.told or daemon is None or daemon.paused):
             # It stands in the runner's file: the next daemon reads it, should this one not live to do so.
             self.host.facts.append((self.launch, attempt.outcome, attempt.exit_code, attempt.reason))
         if daemon is not None and not self.told:
@@ -214,6 +260,8 @@ class Runner:
         if self.world.now < self.host.frozen_until:
             self.world.at(self.host.frozen_until - self.world.now + self.world.rng.uniform(0, 0.1), self._watch, at)
         elif at == self.watcher_at and self in self.host.runners and self.attempt.phase != life.DONE:
+            if self.child is not None and self.child.ended is None:
+                self.world.judge.fenced_by_watcher(self)
             self._emptied("watcher: the lease was not renewed in time")
 
     def killed(self) -> None:
@@ -234,7 +282,7 @@ class Runner:
         ended = self.child is not None and self.child.how == "exit"
         if not ended:
             self.world.server.ask(self.host, "report", (*key, state, None, reason, "", False), lambda _: None)
-            if self.world.production:
+            if self.world.plan.production:
                 self._last_words(state, reason)
         self._leave()
 

@@ -1,8 +1,9 @@
 """The ledger across a network: calls that are lost on the way, a clock that steps, and a store that goes back.
 
-Of one machine's ledger nothing is forgotten. That of a cluster may lose its last writes, as Redis does by a failover,
-a restart from an old snapshot, a flush. It knows that it did, and opens a quarantine: a whole lease and what a replica
-may lag behind, counted on its own clock from the first operation that finds it so, for all callers alike.
+Of one machine's ledger nothing is forgotten, and its leases end with the machine's boot. That of a cluster may lose
+its last writes, as Redis does by a failover, a restart from an old snapshot, a flush. It knows that it did, and opens a
+quarantine: a whole lease and what a replica may lag behind, counted on its own clock from the first operation that
+finds it so, for all callers alike.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 # Replies to one question that are lost one after the other: more would cut a runner off from the ledger, which is
 # another fault, with a name of its own.
 LOST_IN_A_ROW = 2
+LOST_REPLIES = 0.1
+
+# Operations on a run: its id is their first argument, or in it.
+ON_RUNS = frozenset(
+    ("register", "claim", "gate", "renew", "report", "commit", "restore", "revoke", "cancel", "resolve")
+)
 
 
 @dataclass(slots=True)
@@ -43,6 +50,8 @@ class Server:
         self.world = world
         self.rate = rate
         self.step = 0.0
+        self.boots = 1
+        self.booted_at = 0.0
         self.down_until = 0.0
         self.ledger = MemoryLedger(clock=self.time)
         self.answers: Counter[str] = Counter()
@@ -50,6 +59,7 @@ class Server:
         self._history: deque[tuple[float, MemoryStore]] = deque()
         self.open_at = 0.0  # the end of the quarantine, by the ledger's clock
         self._unanswered: Counter[tuple[str, str]] = Counter()  # (operation, run) -> replies lost, one after the other
+        self.unanswered: Counter[str] = Counter()  # run -> replies lost
         self.caller = ""  # whose operation is being done
         self._new_epoch = False
 
@@ -57,7 +67,9 @@ class Server:
 
     def time(self) -> LedgerTime:
         wall = self.wall()
-        return LedgerTime(wall, wall, recovering_s=self.recovering_s(wall))
+        if self.world.plan.production:
+            return LedgerTime(wall, wall, recovering_s=self.recovering_s(wall))
+        return LedgerTime(wall, (self.world.now - self.booted_at) * self.rate, f"boot {self.boots}")
 
     def wall(self) -> float:
         return WALL + self.world.now * self.rate + self.step
@@ -77,6 +89,11 @@ class Server:
         self.world.say(f"the ledger is in quarantine for {LEASE + LAG_S:.0f} s")
         self.begin_quarantine()
 
+    def suspended(self, job: str) -> bool:
+        """Nothing of that job may be granted now."""
+        row = self.ledger._store.job(job)
+        return row is not None and bool(row.suspended)
+
     # ---- calls
 
     def ask(self, host: Host, op: str, args: tuple[Any, ...], answered: Callable[[Any], None]) -> None:
@@ -90,61 +107,74 @@ class Server:
                 answered(answer)
 
         world.at(LEDGER_TIMEOUT / host.rate, finish, None)
-        if self.reaches(host):
+        if self._hears(host):
             world.at(world.rng.uniform(0.0005, 0.02), self._execute, host, op, args, finish)
 
     def reaches(self, host: Host) -> bool:
-        """That machine's calls arrive here."""
+        """That machine's calls arrive here, and the answers there."""
+        return self._hears(host) and self.world.now >= host.ledger_deaf
+
+    def _hears(self, host: Host) -> bool:
         return self.world.now >= host.ledger_cut and self.world.now >= self.down_until
 
     def _execute(self, host: Host, op: str, args: tuple[Any, ...], finish: Callable[[Any], None]) -> None:
-        if not self.reaches(host):
+        if not self._hears(host):
             return
         world = self.world
         self.caller = host.name
         if self._new_epoch:
             self._found()
-        what = args[0].of.run if op == "claim" else getattr(args[0], "run", args[0]) if op != "open" else ""
-        before = self.ledger.run(what) if what else None
+        run = getattr(getattr(args[0], "of", args[0]), "run", args[0]) if op in ON_RUNS else ""
+        before = self.ledger.run(run) if run else None
+        there = {row.run for row in self.ledger.runs(limit=100_000)} if op == "prune" else set()
         try:
             answer = self.ledger.call(op, *args)
         except AssertionError as exc:
             world.violate(f"S5 {exc}")
-        if world.forgets and op != "open":
+        if world.plan.forgets and op != "open":
             self._history.append((world.now, self.ledger.snapshot()))
         if world.trace is not None and (op not in ("open", "renew") or answer.word != OK):
             said = f" {args[1]} {args[6]}" if op == "restore" else ""
-            world.say(f"{host.name} {op} {what}{said} -> {answer!r}")
-        self.answers[answer.word] += 1
-        if op != "open":
-            world.judge.operation(op, args, answer, before, self.ledger.run(what))
-        if "lost_reply" in world.faults and not world.chaos_over and world.rng.random() < 0.1:
-            self._unanswered[op, what] += 1
-            if self._unanswered[op, what] <= LOST_IN_A_ROW:
+            world.say(f"{host.name} {op} {run or args[0]}{said} -> {answer!r}")
+        if op == "prune":
+            world.judge.pruned(there - {row.run for row in self.ledger.runs(limit=100_000)})
+        else:
+            self.answers[answer.word] += 1
+        if run:
+            world.judge.operation(op, args, answer, before, self.ledger.run(run))
+        if world.now < host.ledger_deaf:
+            return
+        if "lost_reply" in world.rough and world.rng.random() < LOST_REPLIES:
+            self._unanswered[op, run] += 1
+            if self._unanswered[op, run] <= LOST_IN_A_ROW:
                 world.fault_log["lost_reply"] += 1
+                self.unanswered[run] += 1
                 return
-        self._unanswered[op, what] = 0
+        self._unanswered[op, run] = 0
         world.at(world.rng.uniform(0.0005, 0.02), finish, answer)
 
     # ---- what befalls it
 
-    def fault(self, fault: str, amount: float) -> None:
-        """``amount``: for how long it is away, or by how much its clock steps."""
-        world = self.world
-        world.fault_log[fault] += 1
-        world.say(f"FAULT {fault} {amount:.2f}")
-        if fault == "ledger_step":
-            for setback in self.setbacks:
-                if world.now < setback.opens_at:
-                    setback.shortened = True
-            self.step += amount
-            return
-        self.down_until = max(self.down_until, world.now + amount)
-        if fault != "ledger_down":
-            self._go_back(fault)
+    def away(self, seconds: float) -> None:
+        """Nobody reaches it."""
+        self.down_until = max(self.down_until, self.world.now + seconds)
 
-    def _go_back(self, kind: str) -> None:
+    def steps(self, seconds: float) -> None:
+        """Its wall clock is set."""
+        for setback in self.setbacks:
+            if self.world.now < setback.opens_at:
+                setback.shortened = True
+        self.step += seconds
+
+    def reboots(self) -> None:
+        """The one machine of all starts anew: whoever held a lease is no more."""
+        self.boots += 1
+        self.booted_at = self.world.now
+
+    def goes_back(self, kind: str, seconds: float) -> None:
+        """It is away for so long, and has then forgotten its last writes."""
         world = self.world
+        self.away(seconds)
         lost_s = world.rng.uniform(0.0, LAG_S if kind == "failover" else OLD_S)
         kept_to = 0.0 if kind == "flush" else max(0.0, world.now - lost_s)
         while self._history and self._history[-1][0] > kept_to:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordd.core.context import Settings
+from coordd.core.events import ControlCancel, ControlRevoke, Task
 
 LEASE, RENEW, LEDGER_TIMEOUT, KILL_GRACE = 8.0, 1.0, 1.0, 3.0
 SETTINGS = Settings(
@@ -12,7 +13,9 @@ SETTINGS = Settings(
 WALL = 1_700_000_000.0  # Unix time at the beginning of every world
 CHAOS_S = 45.0
 SCHEDULES_END_S = 60.0  # nothing new fires after this
-HEALED_S = 90.0  # the longest a healed cluster may need: skewed clocks, leases, watches, back-offs, long programs
+QUIET_S = 25.0  # so long a healed cluster has in any case: silence must be noticed, and what waits be delivered
+LOOK_AGAIN_S = 5.0  # then it is looked so often whether all is settled
 SETTLED_LIMIT_S = 600.0  # a queue of long programs on the one node that is left takes its time, but not for ever
 LAG_S = 2.0  # what a replica may lag behind, at the most
 OLD_S = 25.0  # how old a snapshot is at the most
+MUST_ARRIVE = (Task, ControlRevoke, ControlCancel)  # of what is said: it waits while there is no connection

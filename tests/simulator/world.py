@@ -12,47 +12,55 @@ from typing import Any
 from unittest import mock
 
 from coordd.core import windows
-from coordd.core.events import Task
+from coordd.core.job import Job
 from coordd.core.ready import Launch
-from coordd.core.rows import RHO, TERMINAL, UNKNOWN, Registration
+from coordd.core.rows import TERMINAL, UNKNOWN
 from simulator.bus import Broker, Bus, Datagrams, Letter
 from simulator.daemon import Daemon
+from simulator.disk import Disk
+from simulator.intruder import Intruder
 from simulator.judge import Child, Judge, Violation
-from simulator.plan import FAULTS, PRODUCTION_FAULTS, jobs, plan_faults, plan_triggers
+from simulator.people import People
+from simulator.plan import ACTS, CONTINUOUS, SETBACKS, Item, Plan
 from simulator.runner import Runner
 from simulator.server import Server
-from simulator.terms import SCHEDULES_END_S, WALL
+from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
 
 # A world has some 6,000 events; one that has this many turns in circles.
 EVENTS_MAX = 150_000
 
-# Last digits of the seeds whose clusters have a broker and a ledger of their own machines, and of those among them
-# whose ledger goes back. The others are one machine's: datagrams, and a ledger that forgets nothing.
-PRODUCTION = frozenset((1, 4, 5, 8, 9))
-FORGETS = frozenset((4, 5, 9))
+# The delay of messages where nothing slows them down, at the most.
+DELAY_S = 0.02
 
-# Messages that a receiver remembers of each sender, in the worlds in which late ones come: else hardly any is late.
-REACH = 16
+# What is delayed in chaos arrives so long after it at the latest.
+LATEST_S = 5.0
+
+# How many of the strikes on one machine look for one on which something runs.
+AIMED = 0.6
 
 
 @dataclass(slots=True)
 class Host:
-    """One machine: what survives its daemon."""
+    """One machine: what survives its daemon. Instants: until when something is in its way."""
 
     index: int
     rate: float
     skew: float
+    disk: Disk
+    jobs: dict[str, Job]
     daemon: Daemon | None = None
     boots: int = 0
-    clock_mark: int = 0
-    requests: dict[str, Registration] = field(default_factory=dict)
     runners: list[Runner] = field(default_factory=list)
     bus_cut: float = 0.0
+    deaf: float = 0.0  # nothing of the bus arrives
+    mute: float = 0.0  # nothing gets away
     ledger_cut: float = 0.0
+    ledger_deaf: float = 0.0  # calls arrive, their answers do not
     down_until: float = 0.0
     gone: bool = False  # for good
     frozen_until: float = 0.0  # the whole machine stands still: daemon, runners, watchers, programs
-    journal: list[Task] = field(default_factory=list)
+    said_by: str = ""  # the incarnation that spoke last
+    mark_lost: bool = False  # the daemon before died with a clock's mark that the full disk had not taken
     outbox: list[Letter] = field(default_factory=list)
     facts: list[tuple[Launch, str, int | None, str]] = field(default_factory=list)  # ends that no daemon has read yet
 
@@ -64,58 +72,56 @@ class Host:
 class World:
     """Everything of one seed."""
 
-    def __init__(
-        self, seed: int, *, trace: bool = False, faults: tuple[str, ...] | None = None, forgets: bool | None = None
-    ) -> None:
-        self.seed = seed
-        self.rng = rng = random.Random(seed)
+    def __init__(self, plan: Plan, *, trace: bool = False) -> None:
+        self.plan = plan
+        self.rng = random.Random(plan.seed)
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.serial = 0
         self.events = 0
         self.trace: list[str] | None = [] if trace else None
-        self.faults = set(faults) if faults is not None else {f for f in FAULTS if rng.random() < 0.4}
         self.fault_log: Counter[str] = Counter()
-        self.packing = seed % 50 == 0  # the real bytes, now and then: they cost more than all the rest
-        self.forgets = seed % 10 in FORGETS if forgets is None else forgets
-        self.production = self.forgets or bool(self.faults & set(PRODUCTION_FAULTS))
-        if faults is None and forgets is None:
-            self.production = seed % 10 in PRODUCTION
+        self.acts: Counter[str] = Counter()
+        self.struck = 0  # faults of the plan
         self.chaos_over = False
-        self.loss = rng.choice((0.05, 0.15, 0.3)) if "loss" in self.faults else 0.0
-        self.delay = rng.choice((0.05, 0.5, 2.0)) if "slow" in self.faults else 0.02
+        # What befalls single messages, calls and starts; what strikes at the worst moment. Nothing once it is healed.
+        self.rough = plan.faults & set(CONTINUOUS)
+        self.targeted = plan.faults if "targeted" in plan.faults else frozenset()
+        self.delay = plan.delay_s if "slow" in plan.faults else DELAY_S
+        self.pairs: dict[tuple[int, int], float] = {}  # (from, to) -> until when nothing passes
+        self.jobs = plan.jobs
 
-        self.server = Server(self, 1 + rng.uniform(-RHO, RHO))
+        self.server = Server(self, plan.ledger_rate)
         self.ledger = self.server.ledger
         self.judge = Judge(self)
         self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it, if the ledger had not
-        self.asked: set[str] = set()  # runs that people ask for, whether or not anybody can take them
-        self.jobs = jobs(rng)
         self.hosts = [
-            Host(
-                i,
-                1 + rng.uniform(-RHO, RHO) * 0.99,
-                rng.choice((0.0, rng.uniform(-40, 40))) if "skew" in self.faults else 0.0,
-            )
-            for i in range(rng.choice((3, 3, 3, 4, 5)))
+            Host(index, rate, skew, Disk(packs=plan.packs), plan.jobs)
+            for index, (rate, skew) in enumerate(zip(plan.rates, plan.skews, strict=True))
+            if f"n{index}" not in plan.without
         ]
-        self.bus: Bus = Broker(self) if self.production else Datagrams(self)
+        self.bus: Bus = Broker(self) if plan.production else Datagrams(self)
+        self.intruder = Intruder(self)
+        self.people = People(self)
         for host in self.hosts:
-            at = rng.uniform(5, 30) if "late_join" in self.faults and host.index else rng.uniform(0, 0.5)
-            self.at(at, self.boot, host)
-        plan_triggers(self)
-        plan_faults(self, narrowed=faults is not None)
-        self.reach = rng.choice((REACH, windows.REACH)) if self.production else windows.REACH
+            self.at(plan.joins[host.index], self.boot, host)
+        for number, item in enumerate(plan.items):
+            if str(number) not in plan.without:
+                self.at(item.at, self.people.do if item.kind == "trigger" or item.kind in ACTS else self.strike, item)
 
     def memory_of_receivers(self) -> contextlib.AbstractContextManager[Any]:
         """How many messages of each sender are remembered, while this world lives."""
-        return mock.patch.multiple(windows, REACH=self.reach, _FULL=(1 << self.reach) - 1)
+        return mock.patch.multiple(windows, REACH=self.plan.reach, _FULL=(1 << self.plan.reach) - 1)
 
     # ---- the world's machinery
 
     def at(self, delay: float, call: Callable[..., None], *args: Any) -> None:
         self.serial += 1
         heapq.heappush(self.queue, (self.now + (delay if delay > 0 else 0.0), self.serial, call, args))
+
+    def before_quiet(self, delay: float) -> float:
+        """A delay of something that has come long before the world is judged: as a sign of life it would be one."""
+        return min(delay, CHAOS_S + LATEST_S - self.now)
 
     def until(self, end: float) -> None:
         queue = self.queue
@@ -150,6 +156,11 @@ class World:
     def children(self) -> list[Child]:
         return self.judge.children
 
+    def runs(self) -> set[str]:
+        """Every run that was due, asked for or launched."""
+        rows = {row.run for row in self.ledger.runs(limit=100_000)}
+        return rows | {child.run for child in self.children} | self.people.asked | set(self.judge.terminal)
+
     # ---- hosts
 
     def boot(self, host: Host) -> None:
@@ -170,10 +181,28 @@ class World:
 
     def power_cut(self, host: Host, back_in: float) -> None:
         self.crash_daemon(host, back_in)
+        host.disk.power_cut(self.rng)
         host.down_until = self.now + back_in
         for runner in host.runners:
             runner.vanish()
         host.runners.clear()
+
+    def shut_down(self, host: Host, back_in: float) -> None:
+        """In order: the runners end their programs and say so, the daemon says good-bye; then the power goes."""
+        if self.now < host.frozen_until:
+            return
+        daemon = host.daemon
+        for runner in list(host.runners):
+            runner.shut_down()
+        if daemon is not None and not daemon.paused:
+            daemon.feed(daemon.node.stop)
+        self.at(1.0, lambda: self.power_cut(host, 0.5 if self.chaos_over else back_in))
+
+    def reboot(self, back_in: float) -> None:
+        """The one machine of all starts anew."""
+        for host in self.hosts:
+            self.power_cut(host, back_in)
+        self.server.reboots()
 
     def freeze(self, host: Host, seconds: float) -> None:
         """The whole machine stands still, and goes on as if nothing had been."""
@@ -183,16 +212,80 @@ class World:
         for runner in host.runners:
             runner.pause(seconds)
 
-    def goes_for_good(self) -> None:
+    def goes_for_good(self, host: Host) -> None:
         """A machine burns down; at least one always stays."""
-        there = [h for h in self.hosts if not h.gone]
-        busy = [h for h in there if h.runners]
-        if len(there) > 1:
-            host = self.rng.choice(busy or there)
-            self.fault_log["gone"] += 1
-            self.say(f"FAULT gone {host.name}")
+        if sum(not h.gone for h in self.hosts) > 1:
             host.gone = True
             self.power_cut(host, 1.0)
+
+    # ---- faults
+
+    def strike(self, item: Item) -> None:
+        """One fault of the plan: on the ledger, the broker, a pair of nodes or a machine."""
+        kind, amount = item.kind, item.amount
+        there = [h for h in self.hosts if not h.gone]
+        busy = [h for h in there if h.runners]
+        aimed = busy if busy and (item.who * 100) % 1 < AIMED else there
+        host = aimed[int(item.who * len(aimed))]
+        self.fault_log[kind] += 1
+        self.struck += 1
+        self.say(f"FAULT {kind} {host.name} {amount:.2f}")
+        if kind in SETBACKS:
+            self.server.goes_back(kind, amount)
+        elif kind == "ledger_down":
+            self.server.away(amount)
+        elif kind == "ledger_step":
+            self.server.steps(amount)
+        elif kind == "broker_down":
+            self.bus.down(amount)
+        elif kind == "connection_lost":
+            self.bus.lose_connection(host, amount)
+        elif kind in ("bus_cut", "deaf", "mute", "ledger_cut", "ledger_deaf"):
+            setattr(host, kind, max(getattr(host, kind), self.now + amount))
+            if not kind.startswith("ledger"):
+                self.bus.cut(host)
+        elif kind == "pair_cut":
+            others = [h for h in there if h is not host]
+            if others:
+                other = others[int(amount * 10) % len(others)]
+                self.pairs[host.index, other.index] = self.now + amount  # one way
+        elif kind == "pause_daemon":
+            if host.daemon is not None:
+                host.daemon.pause(amount)
+        elif kind == "pause_runner":
+            for runner in host.runners:
+                runner.pause(amount)
+        elif kind == "kill_runner":
+            for runner in list(host.runners):
+                if self.rng.random() < amount:
+                    runner.killed()
+        elif kind == "step":
+            host.skew += amount
+        elif kind == "disk_full":
+            host.disk.full_until = max(host.disk.full_until, self.now + amount)
+        elif kind == "forged":
+            self.intruder.forges()
+        elif kind == "liar":
+            for _ in range(1 + int(amount * 8)):
+                self.intruder.lies()
+        else:
+            self._ends(kind, host, amount)
+
+    def _ends(self, kind: str, host: Host, amount: float) -> None:
+        """What ends a daemon or a machine, or stops it whole."""
+        if kind == "crash":
+            self.crash_daemon(host, amount)
+        elif kind == "power":
+            self.power_cut(host, amount)
+        elif kind == "shutdown":
+            self.shut_down(host, amount)
+        elif kind == "reboot":
+            self.reboot(amount)
+        elif kind == "freeze":
+            self.freeze(host, amount)
+        else:
+            assert kind == "gone", kind
+            self.goes_for_good(host)
 
     # ---- healing
 
@@ -200,16 +293,22 @@ class World:
         """Something is still to be done."""
         if any(not host.gone and self.wall(host) < WALL + SCHEDULES_END_S + 5.0 for host in self.hosts):
             return True  # a clock that is behind: for that node the last fire time is still to come
+        if any(not host.gone and (host.outbox or host.disk.requests) for host in self.hosts):
+            return True
+        if self.server.setbacks and self.server.recovering_s(self.server.wall()) > 0:
+            return True
         return any(row.state not in TERMINAL and row.state != UNKNOWN for row in self.ledger.runs(limit=100_000))
 
     def heal(self) -> None:
         self.say("HEAL")
         self.chaos_over = True
-        self.loss = 0.0
-        self.delay = 0.02
+        self.rough = self.targeted = frozenset()
+        self.delay = DELAY_S
+        self.pairs.clear()
         self.server.down_until = 0.0
         for host in self.hosts:
-            host.bus_cut = host.ledger_cut = host.down_until = 0.0
+            host.bus_cut = host.deaf = host.mute = host.ledger_cut = host.ledger_deaf = host.down_until = 0.0
+            host.disk.full_until = 0.0
             host.frozen_until = min(host.frozen_until, self.now)
             if host.daemon is not None:
                 host.daemon.resume()

@@ -1,0 +1,120 @@
+"""Messages that nobody of the cluster has said, or not now.
+
+On a broker: whoever can publish there without the key sends spoilt copies of what it hears (none may be opened) and
+true ones again, at once or much later (the windows must refuse what acts). The real envelopes are sealed and opened.
+
+On the bus of one machine, where the socket's permissions are the key: a liar among the members, with made-up
+elections, answers, farewells and signs of life in the name of others. Only safety may not suffer from it, and
+liveness not for long: an election decides nothing (S7).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordd.core import wire
+from coordd.core.envelope import SIGN, EnvelopeError, Envelopes, Key, Keyring
+from coordd.core.events import (
+    PROTOCOL_MAJOR,
+    Action,
+    Candidacy,
+    Event,
+    Packet,
+    WorkerElect,
+    WorkerElectAck,
+    WorkerHeartbeat,
+    WorkerOffline,
+)
+from coordd.core.job import scheduled_run
+from simulator.terms import WALL
+
+if TYPE_CHECKING:
+    from simulator.world import World
+
+# Messages that the intruder has at hand.
+HEARD_MAX = 200
+
+OURS = Keyring((Key("a1", SIGN, b"the cluster's key, 32 bytes long"),))
+THEIRS = Keyring((Key("a1", SIGN, b"another secret under the same id"),))
+
+
+class Intruder:
+    """One that listens, and speaks out of turn."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.heard: list[Packet] = []
+        self._seals = Envelopes(OURS, "default", "n0.100")
+        self._other = Envelopes(OURS, "another", "n0.100")
+        self._false = Envelopes(THEIRS, "default", "n0.100")
+
+    def hears(self, packet: Packet) -> None:
+        """Something is said on the bus."""
+        if len(self.heard) < HEARD_MAX:
+            self.heard.append(packet)
+        else:
+            self.heard[self.world.rng.randrange(HEARD_MAX)] = packet
+
+    def forges(self) -> None:
+        """Spoilt copies, which must not be opened, and one whole one again."""
+        rng = self.world.rng
+        if not self.heard:
+            return
+        packet = rng.choice(self.heard)
+        payload = wire.encode(packet)
+        true = self._seals.seal(payload)
+        at = rng.randrange(len(true))
+        flipped = bytes([*true[:at], true[at] ^ (1 << rng.randrange(8)), *true[at + 1 :]])
+        spoilt = (
+            flipped, true[:at], true + rng.randbytes(rng.randint(1, 40)), rng.randbytes(rng.randint(0, 200)),
+            self._seals.seal(payload, "n0.999"), self._other.seal(payload), self._false.seal(payload), payload,
+        )  # fmt: skip
+        for data in spoilt:
+            try:
+                self._seals.open(data)
+            except EnvelopeError:
+                continue
+            self.world.violate(f"S6 a message that nobody sealed was opened: {data.hex()}")
+        again, _ = wire.decode(self._seals.open(true))
+        for host in self.world.hosts:
+            if host.daemon is not None and host.name != packet.hostname and self.world.bus.arrives(host.daemon):
+                self.world.at(self.world.before_quiet(rng.uniform(0.0, 20.0)), self.world.bus.hand, host.daemon, again)
+
+    def lies(self) -> None:
+        """A made-up message in another's name, to one of the others."""
+        world, rng = self.world, self.world.rng
+        there = [h for h in world.hosts if h.daemon is not None]
+        if len(there) < 2:
+            return
+        other, to = rng.sample(there, 2)
+        assert other.daemon is not None
+        assert to.daemon is not None
+        event = self._lie(other.daemon.name, to.daemon.name)
+        event.clock = max(0, other.daemon.node.ctx.clock.value + rng.choice((-50, 0, 3, 2**20, 2**40)))
+        event.timestamp = world.wall(other) + rng.choice((-100.0, 0.0, 100.0))
+        packet = Packet(
+            PROTOCOL_MAJOR, "default", other.name, other.daemon.pid, other.daemon.incarnation,
+            rng.randrange(10_000), 0, [event],  # type: ignore[list-item]  # one of AnyEvent
+        )  # fmt: skip
+        world.at(0.001, world.bus.hand, to.daemon, wire.encode(packet) if world.plan.packs else packet)
+
+    def _lie(self, other: str, to: str) -> Event:
+        world, rng = self.world, self.world.rng
+        rows = world.ledger.runs(limit=20)
+        run, job = rng.choice([(row.run, row.job) for row in rows] or [("hand#0", "hand")])
+        if rng.random() < 0.2:
+            run, job = scheduled_run("sched", WALL + 9.0 * rng.randrange(1, 7)), "sched"
+        attempt = rng.choice((0, 0, 1, 7))
+        candidacy = Candidacy(0, rng.choice((0, 5, 10**6)), rng.choice((other, to)), rng.choice(("", "drained")))
+        view = tuple(rng.sample((other, to, "n77.1"), rng.randint(0, 3)))
+        kind = rng.randrange(4)
+        if kind == 0:
+            digest = rng.choice((world.jobs[job].digest, "", "made up"))
+            fire_at = rng.choice((0.0, WALL + 20.0))
+            action = Action(job, run, attempt, fire_at, "@" in run, digest) if rng.random() < 0.9 else None
+            return WorkerElect(id=f"{run}/{attempt}", topic="command", candidacy=candidacy, view=view, action=action)
+        if kind == 1:
+            return WorkerElectAck(id=f"{run}/{attempt}", candidacy=candidacy, acks=other)
+        if kind == 2:
+            return WorkerOffline()
+        return WorkerHeartbeat(freq=rng.choice((0.0, 2.0, 5.0)), state="ready", jobs_digest=rng.choice(("", "x")))

@@ -1,0 +1,134 @@
+"""What people do: ask for runs, forbid and end them, suspend jobs, change them, say what became of a lost one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from coordd.core.events import ControlRevoke
+from coordd.core.rows import OK, UNKNOWN, Answer, Registration
+
+if TYPE_CHECKING:
+    from simulator.plan import Item
+    from simulator.world import Host, World
+
+# People try again after this.
+AGAIN_S = 1.0
+
+# How often somebody looks after runs of which nobody knows how they ended, and how many of them are then resolved.
+LOOKS_S = 7.0
+RESOLVED = 0.5
+
+
+class People:
+    """Everybody who uses the cluster of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.asked: set[str] = set()  # runs that people ask for, whether or not anybody can take them
+        world.at(LOOKS_S, self._look)
+
+    def do(self, item: Item) -> None:
+        """One act of the plan."""
+        host = self._somewhere(item.who)
+        if host is None:
+            self.world.at(AGAIN_S, self.do, item)
+            return
+        if item.kind != "trigger":
+            self.world.say(f"PEOPLE {item.kind} {item.what} on {host.name}")
+            self.world.acts[item.kind] += 1
+        getattr(self, f"_{item.kind}")(host, item)
+
+    def _somewhere(self, who: float) -> Host | None:
+        ready = [h for h in self.world.hosts if h.daemon is not None and h.daemon.node.ctx.state == "ready"]
+        return ready[int(who * len(ready))] if ready else None
+
+    def _ledger(self, host: Host, op: str, *args: Any) -> None:
+        """As the control socket does it: the ledger first, then the bus hurries it along."""
+
+        def answered(answer: Any) -> None:
+            daemon = host.daemon
+            if daemon is None or not isinstance(answer, Answer) or answer.word != OK:
+                return
+            if op == "cancel":
+                daemon.feed(daemon.node.hurry_cancel, args[0], f"cancelled by {args[1]}")
+            elif op == "revoke":
+                daemon.feed(lambda now: daemon.node.ctx.record(ControlRevoke(run=args[0]), now))
+            else:
+                daemon.feed(daemon.node.look_again)
+
+        self.world.server.ask(host, op, args, answered)
+
+    # ---- the acts
+
+    def _trigger(self, host: Host, item: Item, args: str = "{}") -> None:
+        name, _, number = item.what.partition("#")
+        job = host.jobs[name]
+        assert host.daemon is not None
+        self.asked.add(item.what)
+        of = Registration(item.what, name, job.digest, job.policy(), self.world.wall(host), scheduled=False, args=args)
+        host.daemon.feed(host.daemon.node.trigger, of, 1 + int(number))
+
+    def _conflict(self, host: Host, item: Item) -> None:
+        """The same id with other arguments: whoever comes first has it."""
+        self._trigger(host, item, '{"day":"other"}')
+
+    def _revoke(self, host: Host, item: Item) -> None:
+        self._ledger(host, "revoke", item.what, "a person")
+
+    def _cancel(self, host: Host, item: Item) -> None:
+        self._ledger(host, "cancel", item.what, "a person")
+
+    def _suspend(self, host: Host, item: Item) -> None:
+        self._ledger(host, "suspend", item.what, True, "a person")
+        self.world.at(item.amount, self._resume, item)
+
+    def _resume(self, item: Item) -> None:
+        host = self._somewhere(item.who)
+        if host is not None:
+            self._ledger(host, "suspend", item.what, False, "a person")
+        if host is None or self.world.server.suspended(item.what):
+            self.world.at(AGAIN_S, self._resume, item)  # until it is
+
+    def _redefine(self, host: Host, item: Item) -> None:
+        """The file of one job is changed, on one machine after the other."""
+        new = msgspec.structs.replace(self.world.jobs["morph"], digest="d7b")
+        self.world.jobs = {**self.world.jobs, "morph": new}
+        for number, machine in enumerate(self.world.hosts):
+            self.world.at(number * item.amount / 4, self._reload, machine)
+
+    def _reload(self, host: Host) -> None:
+        host.jobs = self.world.jobs
+        if host.daemon is not None:
+            host.daemon.feed(host.daemon.node.set_jobs, host.jobs)
+
+    def _drain(self, host: Host, item: Item) -> None:
+        daemon = host.daemon
+        assert daemon is not None
+        daemon.feed(daemon.node.drain, True)
+        self.world.at(item.amount, lambda: daemon.feed(daemon.node.drain, False))
+
+    def _prune(self, host: Host, item: Item) -> None:
+        """Retention."""
+        self._ledger(host, "prune", self.world.server.wall() - item.amount, 1000)
+
+    # ---- what nobody planned
+
+    def _look(self) -> None:
+        """Somebody says what became of runs that are held."""
+        world = self.world
+        for row in [] if world.chaos_over else world.ledger.runs(state=UNKNOWN, limit=100):
+            host = self._somewhere(world.rng.random())
+            if host is not None and world.rng.random() < RESOLVED:
+                outcome = world.rng.choice(("success", "failed", "relaunch"))
+                world.acts[f"resolve {outcome}"] += 1
+                world.judge.resolved(row.run)
+                world.say(f"PEOPLE resolve {row.run} as {outcome}")
+                self._ledger(host, "resolve", row.run, outcome, "a person")
+        if world.chaos_over:  # a ledger that went back may have a job suspended that was resumed since
+            for job in sorted(world.jobs):
+                host = self._somewhere(world.rng.random())
+                if host is not None and world.server.suspended(job):
+                    self._ledger(host, "suspend", job, False, "a person")
+        world.at(LOOKS_S, self._look)

@@ -1,0 +1,61 @@
+"""The least of a plan that still fails: what a person has to read.
+
+Items of the plan, continuous faults and machines are left out as long as the same property breaks (delta debugging:
+Zeller and Hildebrandt, 2002). What is left out changes what is drawn while the world lives, so not every cut holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import simulator
+from simulator.plan import Plan, draw
+
+# Worlds that are tried at the most; each takes a tenth of a second.
+TRIES_MAX = 400
+
+
+def broken(plan: Plan) -> str:
+    """What the world of a plan violates; "" when every property holds."""
+    try:
+        simulator.live(plan)
+    except simulator.Violation as exc:
+        return str(exc)
+    return ""
+
+
+def shrink(
+    seed: int,
+    faults: tuple[str, ...] | None = None,
+    forgets: bool | None = None,
+    tried: Callable[[int, int], None] = lambda _tries, _left: None,
+) -> Plan:
+    """The plan of a seed that fails, less everything that can go. ``tried`` hears how many worlds, and what is left."""
+    whole = draw(seed, faults, forgets)
+    verdict = broken(whole)
+    assert verdict, f"seed {seed} breaks nothing"
+    which = verdict.split()[0]
+    without: frozenset[str] = frozenset()
+    left = whole.labels()
+    tries = 0
+    size = max(1, len(left) // 2)
+    while size and tries < TRIES_MAX:
+        at = 0
+        while at < len(left) and tries < TRIES_MAX:
+            cut = without | set(left[at : at + size])
+            tries += 1
+            if broken(draw(seed, faults, forgets, cut)).split(" ")[0] == which:
+                without = cut
+                del left[at : at + size]
+            else:
+                at += size
+            tried(tries, len(left))
+        size //= 2
+    return draw(seed, faults, forgets, without)
+
+
+def telling(trace: list[str], verdict: str) -> list[str]:
+    """Of a transcript, the lines that a person needs: faults, people, and those about the run in the verdict."""
+    runs = [word.partition("/")[0].rstrip(":,") for word in verdict.split() if "#" in word or "@" in word]
+    always = ("FAULT", "PEOPLE", "HEAL", "VIOLATION", "UNWITNESSED", "the ledger", "daemon killed", "paused", " killed")
+    return [line for line in trace if any(word in line for word in (*always, *runs))]
