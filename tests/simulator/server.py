@@ -55,6 +55,7 @@ class Server:
         self.down_until = 0.0
         self.ledger = MemoryLedger(clock=self.time)
         self.answers: Counter[str] = Counter()
+        self.known_from = 0.0  # when it first heard of the jobs, by its own wall clock
         self.setbacks: list[Setback] = []
         self._history: deque[tuple[float, MemoryStore]] = deque()
         self.open_at = 0.0  # the end of the quarantine, by the ledger's clock
@@ -136,6 +137,8 @@ class Server:
         if world.trace is not None and (op not in ("open", "renew") or answer.word != OK):
             said = f" {args[1]} {args[6]}" if op == "restore" else ""
             world.say(f"{host.name} {op} {run or args[0]}{said} -> {answer!r}")
+        if not self.known_from:
+            self.known_from = self.wall()
         if op == "prune":
             world.judge.pruned(there - {row.run for row in self.ledger.runs(limit=100_000)})
         else:
