@@ -341,7 +341,7 @@ class Attempt:
                 return
             self._move(RUNNING)
             self.started_at = now
-            # What is left of the lease tells when it was renewed last: where claims were answered late, that is long ago.
+            # What is left of the lease tells how long ago it was renewed: where the claim was answered late, long ago.
             age_s = max(0.0, self.terms.lease_s - answer.left_s)
             self.ask_at = now + max(0.0, self.terms.renew_interval_s - age_s)
             self.actions.append((PET, self.deadline))

@@ -91,7 +91,7 @@ class Rules(Life):
         """Write PENDING before a trigger is answered: ok, exists, or conflict (same id, other digest)."""
         row = store.run(of.run)
         if row is None:
-            if of.scheduled and self._settled(store, of.job, of.fire_at, now):
+            if of.scheduled and self._settled(store.job(of.job), of.fire_at, now):
                 return Answer(EXISTS, state=SETTLED)
             self._job(store, of.job, now)
             store.put_run(self._new_row(of, now))
@@ -111,7 +111,7 @@ class Rules(Life):
             return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
         job = self._job(store, of.job, now)
         if row is None:
-            if claim.attempt != 0 or (of.scheduled and of.fire_at <= job.horizon):
+            if claim.attempt != 0 or (of.scheduled and self._settled(job, of.fire_at, now)):
                 return Answer(FINISHED, state=SETTLED)
             row = self._new_row(of, now)
         if row.state in TERMINAL:
@@ -387,7 +387,7 @@ class Rules(Life):
         if row is None:
             job = run.partition("#")[0].partition("@")[0]
             fire_at = nominal_time(run)
-            if fire_at is not None and self._settled(store, job, fire_at, now):
+            if fire_at is not None and self._settled(store.job(job), fire_at, now):
                 return Answer(FINISHED, state=SETTLED)
             at = now.wall if fire_at is None else fire_at
             row = self._new_row(Registration(run, job, "", Policy(), at, scheduled=fire_at is not None, by=by), now)

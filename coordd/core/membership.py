@@ -40,8 +40,9 @@ FANOUT_DELIVERIES_S = 2500.0
 # A peer's promise to speak that rarely is believed; a larger one is not.
 PROMISE_MAX_S = MEMBERS_MAX**2 / FANOUT_DELIVERIES_S
 
-# (state, what happened) -> state. What happened: heard (any message), speaks (says of itself that it takes part, after
-# it had left), offline, silent (suspect after), dead (lost after, or proof of death). The one place where a member's state changes: ``Membership._move``.
+# (state, what happened) -> state. What happened: heard (any message), speaks (it had left, and says that it takes
+# part), offline, silent (suspect after), dead (lost after, or proof of death). The one place where a member's state
+# changes: ``Membership._move``.
 MOVES: dict[tuple[str, str], str] = {
     (ALIVE, "heard"): ALIVE,
     (SUSPECT, "heard"): ALIVE,

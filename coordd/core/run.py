@@ -71,9 +71,8 @@ class Life:
             store.put_job(job)
         return job
 
-    def _settled(self, store: "Store", name: str, fire_at: float, now: LedgerTime) -> bool:
+    def _settled(self, job: "JobRow | None", fire_at: float, now: LedgerTime) -> bool:
         """That fire time of the job is behind its horizon. In quarantine nobody can say: the horizon may be made up."""
-        job = store.job(name)
         return job is not None and fire_at <= job.horizon and now.recovering_s <= 0
 
     def _new_row(self, of: Registration, now: LedgerTime) -> Row:
