@@ -40,7 +40,10 @@ sim: $(READY) ## the simulator: SEEDS=2000, or SEED=7 for the transcript of one 
 mutants: $(READY) ## break each safety rule in turn; the simulator must notice
 	@$(PY) tests/simulate.py --mutants $(ARGS)
 
+fuzz: $(READY) ## spoilt bytes for everything that reads bytes of others: INPUTS=1000000 for each target
+	@$(PY) tests/fuzzing.py $(if $(INPUTS),--inputs $(INPUTS)) $(ARGS)
+
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants clean
+.PHONY: help venv demo test bench check sim mutants fuzz clean
