@@ -86,16 +86,20 @@ def fuzz(name: str, count: int, seed: int, jobs: int, directory: str, console: C
     ):
         task = progress.add_task(name, total=count, failed="")
         running = {pool.submit(run.run_chunk, name, seed, *chunk): chunk for chunk in chunks}
-        for done in as_completed(running):
-            part = result_of(done, name, seed, running[done])
-            total.add(part)
-            for failure in part.failures:
-                keep(failure, console)
-            failed = len(total.failures)
-            progress.update(task, advance=part.inputs, failed=f"[red]{failed} failed[/red]" if failed else "")
-            if failed >= 20:  # enough to look at
-                pool.shutdown(cancel_futures=True)
-                break
+        try:
+            for done in as_completed(running):
+                part = result_of(done, name, seed, running[done])
+                total.add(part)
+                for failure in part.failures:
+                    keep(failure, console)
+                failed = len(total.failures)
+                progress.update(task, advance=part.inputs, failed=f"[red]{failed} failed[/red]" if failed else "")
+                if failed >= 20:  # enough to look at
+                    pool.shutdown(cancel_futures=True)
+                    break
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # else what is left would be waited for
+            raise
     return total, time.monotonic() - started
 
 

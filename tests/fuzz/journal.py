@@ -84,8 +84,7 @@ class World:
         if not mark or sum_ != f'{zlib.crc32(text):08x}"}}'.encode():
             return None
         try:
-            record = json.loads(text + b"}")
-            json.dumps(record, allow_nan=False)
+            record = json.loads(text + b"}", parse_constant=_no_number)
         except (ValueError, RecursionError):
             return None
         return record if isinstance(record, dict) else None
@@ -121,6 +120,10 @@ class World:
         return [*(due[:-1] if torn else due), AFTER]
 
 
+def _no_number(word: str) -> None:
+    raise ValueError(word)
+
+
 def write(path: str, data: bytes) -> None:
     with open(path, "wb") as file:
         file.write(data)
@@ -149,6 +152,9 @@ class JournalTarget:
         if rng.random() < 0.6:
             return where + self._pool.make(rng)
         lines = [self._pool.make(rng) if rng.random() < 0.2 else b""]
+        if rng.random() < 0.3:  # whole by its checksum, and no JSON: found by a coverage-guided fuzzer, not by this one
+            text = self._pool.make(rng)[:2000].replace(b"\n", b"")
+            lines.append(b'%b,"crc":"%08x"}\n' % (text, zlib.crc32(text)))
         for _ in range(pick(rng, (1, 1, 2, 4))):
             record = distort(pick(rng, self._records), rng)
             if isinstance(record, dict) and record and "crc" not in record:

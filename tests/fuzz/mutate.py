@@ -178,7 +178,8 @@ def _near(value: Any, rng: random.Random) -> Any:
     if isinstance(value, int):
         return value + pick(rng, (-1, 1, 2**16, 2**32, -(2**32), -2 * value))
     if isinstance(value, float):
-        return value * pick(rng, (-1.0, 0.5, 2.0, 1e9)) + pick(rng, (0.0, -60.0, 60.0, 1e-9))
+        changed = value * pick(rng, (-1.0, 0.5, 2.0, 1e9)) + pick(rng, (0.0, -60.0, 60.0, 1e-9))
+        return changed if abs(changed) <= 1e308 else value
     if isinstance(value, str):
         at = int(rng.random() * (len(value) + 1))
         return value[:at] + pick(rng, TEXTS) + value[at + int(rng.random() * 2) :]
