@@ -87,7 +87,7 @@ class World:
             record = json.loads(text + b"}", parse_constant=_no_number)
         except (ValueError, RecursionError):
             return None
-        return record if isinstance(record, dict) else None
+        return record if isinstance(record, dict) and record else None
 
     def _on_disk(self, where: int, text: bytes, due: list[dict[str, Any]]) -> None:
         directory = os.path.join(self.root, "journal")
