@@ -60,7 +60,7 @@ NUMBER_MAX = 2**63
 
 # What a spec, and a fact by its word, must say.
 SPEC_NEEDS = (
-    "run", "job", "attempt", "token", "nonce", "fire_at", "args", "deadline", "lease_s", "cgroup",
+    "run", "job", "attempt", "token", "nonce", "fire_at", "deadline", "lease_s", "cgroup",
 )  # fmt: skip
 FACT_NEEDS = {
     "adopted": ("pid", "start_ticks", "watcher", "watcher_start_ticks", "boot_id", "cgroup"),

@@ -14,7 +14,7 @@ from coordd.core.rows import Policy, Registration
 from coordd.errors import UnavailableError
 
 SPEC: dict[str, Any] = {
-    "run": "j#1", "job": "j", "attempt": 0, "token": 1, "nonce": "n", "fire_at": 1.0, "args": "{}", "deadline": 5.0,
+    "run": "j#1", "job": "j", "attempt": 0, "token": 1, "nonce": "n", "fire_at": 1.0, "deadline": 5.0,
     "lease_s": 60.0, "cgroup": "",
 }  # fmt: skip
 GOOD = {"fact": "started", "at": 2.0, "program": 13, "program_start_ticks": 5}
