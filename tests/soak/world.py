@@ -43,18 +43,24 @@ JOBS = {
 }
 HISTORY = f'[history]\nkeep = "{KEEP_S:.0f}s"\nlogs_keep = "{KEEP_S:.0f}s"\njournal_keep = "{KEEP_S:.0f}s"\n'
 
+# What a daemon remembers of runs that are over is bounded, and the bounds are reached after an hour of this load: a
+# soak of minutes could not tell them from a leak. So they are reached in the warm-up.
+REMEMBERED_MAX = 50
+
 # What a daemon's constants are here. Python loads a module of this name before anything else.
 SITE = f"""
 from coordd.adapters.journal import Journal
-from coordd.services import health
+from coordd.core import ballots, pursuit, witness
+from coordd.services import driver, health
 Journal.__init__.__kwdefaults__["segment_age_s"] = {SEGMENT_S}
 health.CLEAN_S = {CLEAN_S}
+ballots.DECIDED_MAX = pursuit.EPITAPHS_MAX = witness.SEEN_MAX = driver.RECENT_MAX = {REMEMBERED_MAX}
 """
 
 # Bounds of what is measured. Rows are pruned KEEP_S after their end, and found to be due at the next look.
 ROWS_MAX = (KEEP_S + SLACK_S) * RUNS_S * 1.5
 OF_A_DAEMON = (
-    Figure("RSS", "MB", allowance=3.0),
+    Figure("RSS", "MB", allowance=1.0),
     Figure("descriptors", "", allowance=3.0),
     Figure("threads", "", allowance=3.0),
     Figure("journal", "kB", allowance=200.0, store=True),
