@@ -43,7 +43,13 @@ mutants: $(READY) ## break each safety rule in turn; the simulator must notice
 chaos: $(READY) ## five daemons, RabbitMQ and Redis under faults: MINUTES=10 SETUP=redis|sentinel SEED=7
 	@$(PY) tests/chaos_run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SETUP),--setup $(SETUP)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+fuzz: $(READY) ## spoilt bytes for everything that reads bytes of others: INPUTS=1000000 for each target
+	@$(PY) tests/fuzzing.py $(if $(INPUTS),--inputs $(INPUTS)) $(ARGS)
+
+soak: $(READY) ## real clusters under a steady load, HOURS=0.25: nothing that they hold may grow
+	@$(PY) tests/soaking.py $(if $(HOURS),--hours $(HOURS)) $(ARGS)
+
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants chaos clean
+.PHONY: help venv demo test bench check sim mutants chaos fuzz soak clean

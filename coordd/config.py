@@ -11,7 +11,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -292,6 +292,7 @@ _BY_KEY: dict[str, Reader] = {
 }
 
 
+@cache  # to look a class's fields up takes as long as to read a small file
 def _kinds(section: str) -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(SECTIONS[section])}
 

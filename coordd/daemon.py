@@ -46,6 +46,9 @@ from coordd.services.runners import Runners
 
 log = structlog.get_logger("daemon")
 
+# Rows that one bite of a cleaning forgets.
+PRUNE_AT_ONCE = 1000
+
 # So much of the journal's end is read at a start: about as many attempts as a witness remembers, in a blink.
 RECALLED_BYTES_MAX = 4 * 1024 * 1024
 
@@ -402,7 +405,8 @@ class Daemon:
             self.builder.prune_logs(now - history.logs_keep_s)
             ledger = self.connections.open_ledger()
             try:
-                ledger.prune(now - history.keep_s)
+                while ledger.prune(now - history.keep_s, PRUNE_AT_ONCE) >= PRUNE_AT_ONCE:
+                    pass  # in bites: nobody else's question waits for longer than one of them
             finally:
                 ledger.close()
         except (CoorddError, OSError) as exc:

@@ -10,6 +10,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -277,10 +278,15 @@ def digest(job: Job, *, own_lease: bool) -> str:
     return hashlib.sha256(canonical).hexdigest()[:32]
 
 
+@cache  # a directory of ten thousand files needs each of them four times a file
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(kind)
+
+
 def _definition(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         told: dict[str, Any] = {"type": type(value).__name__}
-        for field in msgspec.structs.fields(value):
+        for field in _fields(type(value)):
             default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
             item = getattr(value, field.name)
             if item != default:

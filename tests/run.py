@@ -25,7 +25,7 @@ BIN = Path(sys.executable).parent
 PHASES = (
     ("check", "format, lint, types", None),
     ("core", "the core, ports and adapters, the simulator", ["-n", "auto", "--dist", "worksteal",
-        "tests/core", "tests/contract", "tests/services", "tests/simulation", *sorted(
+        "tests/core", "tests/contract", "tests/services", "tests/simulation", "tests/fuzz", "tests/soak", *sorted(
             str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py")
         )]),
     ("history", "the pipeline on Spark", ["tests/history"]),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from pamqp import commands, header
+from pamqp.exceptions import PAMQPException
 from pamqp.frame import marshal, unmarshal
 
 METHOD, HEADER, BODY = 1, 2, 3
@@ -23,6 +24,9 @@ FRAME_TYPES = frozenset((METHOD, HEADER, BODY, 8))
 
 # What stands around a frame's payload.
 FRAME_ROOM = 8
+
+# A broker's frames have 128 KiB, unless somebody has set it otherwise. For what claims more we would wait in vain.
+FRAME_BYTES_MAX = 16 * 2**20
 
 # Class and method ids of what does not go to aiormq, or is watched on its way there.
 DELIVER = struct.pack(">HH", 60, 60)
@@ -41,6 +45,10 @@ SIGN_OF_LIFE_S = 1.0
 _frame_head = struct.Struct(">BHI")
 _body_size = struct.Struct(">Q")
 _tag = struct.Struct(">QB")
+
+
+class _MalformedError(Exception):
+    """A frame that is not what its head says."""
 
 
 class Tapped(Protocol):
@@ -119,14 +127,20 @@ class Tap(asyncio.StreamReaderProtocol):
         end_of_data = len(data)
         while end_of_data - at >= FRAME_ROOM:
             kind, _channel, size = _frame_head.unpack_from(data, at)
-            if kind not in FRAME_TYPES:
+            if kind not in FRAME_TYPES or size > FRAME_BYTES_MAX:
                 self._strange = True
                 at = end_of_data
                 break
             end = at + FRAME_ROOM + size
             if end > end_of_data:
                 break
-            if self._take(kind, data, at + FRAME_ROOM - 1, end - 1):
+            try:
+                ours = self._take(kind, data, at + FRAME_ROOM - 1, end - 1)
+            except _MalformedError:
+                self._strange = True
+                at = end_of_data
+                break
+            if ours:
                 if passing_from < at:
                     passed.append(data[passing_from:at])
                 passing_from = end
@@ -148,11 +162,12 @@ class Tap(asyncio.StreamReaderProtocol):
             self._on_body(data[start:end] if self._finish is not None else b"", end - start)
             return True
         if kind == HEADER:
-            self._on_header(_body_size.unpack_from(data, start + 4)[0])
+            self._on_header(_unpacked(_body_size, data[start:end])[0])
             return True
         if kind == METHOD:
-            on_method = self._methods.get(data[start : start + 4])
-            return on_method is not None and on_method(data[start:end])
+            payload = data[start:end]
+            on_method = self._methods.get(payload[:4])
+            return on_method is not None and on_method(payload)
         return False
 
     def _on_deliver(self, payload: bytes) -> bool:
@@ -180,7 +195,7 @@ class Tap(asyncio.StreamReaderProtocol):
 
     def _on_body(self, part: bytes, length: int) -> None:
         self._missing -= length
-        if self._finish is not None:
+        if part:
             self._parts.append(part)
         if self._missing <= 0:
             self._whole()
@@ -193,12 +208,12 @@ class Tap(asyncio.StreamReaderProtocol):
         self._parts = []
 
     def _on_ack(self, payload: bytes) -> bool:
-        tag, bits = _tag.unpack_from(payload, 4)
+        tag, bits = _unpacked(_tag, payload)
         self._told.confirmed(tag, bool(bits & 1), taken=True)
         return True
 
     def _on_nack(self, payload: bytes) -> bool:
-        tag, bits = _tag.unpack_from(payload, 4)
+        tag, bits = _unpacked(_tag, payload)
         self._told.confirmed(tag, bool(bits & 1), taken=False)
         return True
 
@@ -254,4 +269,15 @@ def own_end(exchange: str, routing_key: str) -> bytes:
 
 
 def _method(payload: bytes) -> object:
-    return unmarshal(_frame_head.pack(METHOD, 0, len(payload)) + payload + FRAME_END)[2]
+    try:
+        return unmarshal(_frame_head.pack(METHOD, 0, len(payload)) + payload + FRAME_END)[2]
+    except (PAMQPException, ValueError) as exc:
+        raise _MalformedError(str(exc)) from exc
+
+
+def _unpacked(fields: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    """What stands behind the first four bytes of a method's or a header's payload."""
+    try:
+        return fields.unpack_from(payload, 4)
+    except struct.error as exc:
+        raise _MalformedError(str(exc)) from exc

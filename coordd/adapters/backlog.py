@@ -51,7 +51,7 @@ class SqliteBacklog:
             db.execute("DELETE FROM messages WHERE until < ?", (now,))
             count, size = db.execute(_MEASURE).fetchone()
             given_up = 0
-            oldest = db.execute("SELECT number, length(data) FROM messages ORDER BY number").fetchall()
+            oldest = db.execute("SELECT number, ifnull(length(data), 0) FROM messages ORDER BY number").fetchall()
             for number, length in oldest:
                 if count <= COUNT_MAX and size <= BYTES_MAX:
                     break
@@ -63,7 +63,9 @@ class SqliteBacklog:
 
     def first(self, limit: int) -> list[Message]:
         """The first ones by number."""
-        sql = "SELECT number, at, until, data FROM messages ORDER BY number LIMIT ?"
+        # A disk that turns over a bit can make a number of a text, which SQLite then hands out as one.
+        columns = "number, CAST(ifnull(at, 0) AS REAL), CAST(ifnull(until, 0) AS REAL), CAST(ifnull(data, '') AS BLOB)"
+        sql = f"SELECT {columns} FROM messages ORDER BY number LIMIT ?"  # noqa: S608  # nothing of others is in it
         return self._transact(lambda db: ([Message(*row) for row in db.execute(sql, (limit,))], self.count, self.bytes))
 
     def remove(self, numbers: Sequence[int]) -> None:
@@ -72,7 +74,9 @@ class SqliteBacklog:
         def act(db: sqlite3.Connection) -> tuple[None, int, int]:
             count, size = self.count, self.bytes
             for number in numbers:
-                found = db.execute("SELECT length(data) FROM messages WHERE number = ?", (number,)).fetchone()
+                found = db.execute(
+                    "SELECT ifnull(length(data), 0) FROM messages WHERE number = ?", (number,)
+                ).fetchone()
                 if found is not None:
                     db.execute("DELETE FROM messages WHERE number = ?", (number,))
                     count, size = count - 1, size - found[0]
@@ -107,7 +111,11 @@ class SqliteBacklog:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
-        except (sqlite3.Error, OSError) as exc:
+        except (
+            sqlite3.Error,
+            OSError,
+            UnicodeDecodeError,
+        ) as exc:  # SQLite's words about a damaged file hold bytes of it
             raise UnavailableError(f"backlog {self.path}: {exc}{self._failed(exc)}") from exc
         self.count, self.bytes, self.oldest_at = count, size, oldest[0] if oldest else 0.0
         return result
@@ -146,7 +154,8 @@ class SqliteBacklog:
         """The next call opens the file anew. A damaged one is set aside, for nothing would ever leave it."""
         try:
             self.close()
-            if getattr(exc, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+            code = sqlite3.SQLITE_CORRUPT if isinstance(exc, ValueError) else getattr(exc, "sqlite_errorcode", 0)
+            if code & 0xFF not in _DAMAGED:
                 return ""
             for suffix in ("-wal", "-shm"):
                 if os.path.exists(self.path + suffix):

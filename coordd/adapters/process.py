@@ -45,6 +45,29 @@ LISTENER_FD = 3
 BACKLOG = 4
 
 
+# What the fields of facts and specs are. A line that says something else is no fact: a disk may have made it, and the
+# next daemon must start all the same.
+_NUMBERS = ("pid", "start_ticks", "watcher_start_ticks", "program", "program_start_ticks", "attempt", "token")
+_SECONDS = ("at", "fire_at", "deadline", "lease_s")
+_TEXTS = ("fact", "boot_id", "cgroup", "state", "reason", "run", "job", "nonce", "args")
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_NUMBERS, (int,)), **dict.fromkeys(_SECONDS, (float, int)), **dict.fromkeys(_TEXTS, (str,)),
+    "exit_code": (int, type(None)), "application_id": (str, type(None)),
+}  # fmt: skip
+
+# No number of ours is larger, and no ledger takes a larger one.
+NUMBER_MAX = 2**63
+
+# What a spec, and a fact by its word, must say.
+SPEC_NEEDS = (
+    "run", "job", "attempt", "token", "nonce", "fire_at", "deadline", "lease_s", "cgroup",
+)  # fmt: skip
+FACT_NEEDS = {
+    "adopted": ("pid", "start_ticks", "watcher", "watcher_start_ticks", "boot_id", "cgroup"),
+    "started": ("program", "program_start_ticks"),
+}
+
+
 class ProcessLauncher:
     """ports.Launcher by plain processes."""
 
@@ -112,9 +135,12 @@ class ProcessLauncher:
         """What an earlier daemon asked for, without its secrets."""
         try:
             with open(f"{directory}/spec.json", encoding="utf-8") as file:
-                return dict(json.load(file))
-        except (OSError, ValueError) as exc:
+                spec = json.load(file)
+        except (OSError, ValueError, RecursionError) as exc:
             raise UnavailableError(f"{directory}/spec.json: {exc}") from exc
+        if not _says(spec, SPEC_NEEDS):
+            raise UnavailableError(f"{directory}/spec.json: it says something else than was once asked for")
+        return dict(spec)
 
     def facts(self, directory: str) -> list[dict[str, Any]]:
         """What the runner has said so far, oldest first.
@@ -132,9 +158,9 @@ class ProcessLauncher:
         for line in lines:
             try:
                 fact = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue  # torn by the death of its writer, or not complete yet
-            if isinstance(fact, dict):
+            if _says(fact, ("fact", "at")) and _says(fact, FACT_NEEDS.get(fact["fact"], ())):
                 facts.append(fact)
         return facts
 
@@ -257,6 +283,19 @@ class ProcessLauncher:
         finally:
             os.close(fd)
         return True
+
+
+def _says(record: Any, needs: tuple[str, ...]) -> bool:
+    """Whether this is a record with these fields, and each field that is there is of its kind."""
+    if not isinstance(record, dict) or not all(key in record for key in needs):
+        return False
+    for key, kinds in KINDS.items():
+        value = record.get(key, "")
+        if key in record and type(value) not in kinds:
+            return False
+        if isinstance(value, (int, float)) and not abs(value) < NUMBER_MAX:  # also NaN, which is below nothing
+            return False
+    return True
 
 
 def _is_newer(path: str, age_s: float) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from typing import Any
 
 from coordd.adapters.disk import write_atomic
 from coordd.core.rows import Policy, Registration
@@ -46,16 +48,21 @@ class RequestFiles:
             path = os.path.join(self.directory, name)
             try:
                 with open(path, encoding="utf-8") as file:
-                    said = json.load(file)
-                found.append(
-                    Registration(
-                        said["run"], said["job"], said["digest"], Policy.unpack(said["policy"]),
-                        float(said["fire_at"]), scheduled=False, args=said["args"], by=said["by"],
-                    )
-                )  # fmt: skip
-            except (OSError, ValueError, KeyError, TypeError):
+                    found.append(_registration(json.load(file)))
+            except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 bad.append(path)
         return found, bad
 
     def _path(self, run: str) -> str:
         return os.path.join(self.directory, hashlib.sha256(run.encode()).hexdigest()[:32] + ".json")
+
+
+def _registration(said: Any) -> Registration:
+    """A kept trigger. Raises ValueError, KeyError, TypeError, OverflowError or RecursionError when it is none."""
+    run, job, digest, policy, args, by = [said[key] for key in ("run", "job", "digest", "policy", "args", "by")]
+    fire_at = float(said["fire_at"])
+    if not all(isinstance(text, str) for text in (run, job, digest, policy, args, by)) or not math.isfinite(fire_at):
+        raise TypeError("expected texts, and an instant")
+    if not isinstance(json.loads(args), dict):
+        raise TypeError("expected arguments")
+    return Registration(run, job, digest, Policy.unpack(policy), fire_at, scheduled=False, args=args, by=by)

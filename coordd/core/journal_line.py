@@ -35,7 +35,7 @@ def encode_line(record: dict[str, Any]) -> bytes:
 def decode_line(line: bytes) -> dict[str, Any] | None:
     """The record of one line (with or without its newline), less the checksum.
 
-    None when the line is torn, altered, glued to another, or anything but one JSON object.
+    None when the line is torn, altered, glued to another, or anything but one JSON object that says something.
     """
     line = line.removesuffix(b"\n")
     body, tail = line[:-TAIL_LENGTH], line[-TAIL_LENGTH:]
@@ -45,7 +45,7 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
         record = json.loads(body + b"}", parse_constant=_refuse)
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and record else None
 
 
 def _refuse(word: str) -> NoReturn:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from coordd.core.events import Known, WorkerState
 from coordd.core.ring import Ring
+from coordd.core.values import NAME
 
 ALIVE = "alive"
 SUSPECT = "suspect"
@@ -27,8 +28,11 @@ LOST_AFTER = 3.0
 FORGET_AFTER_S = 3600.0
 MEMBERS_MAX = 4096
 
-# Names come from the network: a longer one is nobody's, and would not fit into a message beside others.
-NAME_LENGTH_MAX = 255
+# Incarnations come from the network: a longer one is nobody's, and would not fit into a message beside others.
+INCARNATION_LENGTH_MAX = 255
+
+# No node has been started more often: a longer number is no count.
+BOOT_DIGITS_MAX = 20
 
 # No operating system numbers its processes higher.
 PID_DIGITS_MAX = 10
@@ -89,7 +93,12 @@ class Member:
 def boot_count(incarnation: str) -> int:
     """The boot counter in front of an incarnation; -1 when there is none."""
     head = incarnation.partition("-")[0]
-    return int(head) if head.isdigit() else -1
+    return int(head) if head.isascii() and head.isdigit() and len(head) <= BOOT_DIGITS_MAX else -1
+
+
+def is_name(hostname: str, incarnation: str) -> bool:
+    """A node can be called that: whatever else a peer says goes into no address and no list."""
+    return len(incarnation) <= INCARNATION_LENGTH_MAX and NAME.fullmatch(hostname) is not None
 
 
 class Membership:
@@ -135,7 +144,7 @@ class Membership:
         """Note a message of a member; None when it comes from an incarnation that is no longer current."""
         member = self.members.get(hostname)
         if member is None or member.incarnation != incarnation:
-            if max(len(hostname), len(incarnation)) > NAME_LENGTH_MAX:
+            if not is_name(hostname, incarnation):
                 return None
             older = member is not None and boot_count(incarnation) < boot_count(member.incarnation)
             if older and member is not None and member.state in (ALIVE, SUSPECT):
@@ -161,9 +170,9 @@ class Membership:
         own = self.self_name.rpartition(".")[0]
         for one in others:
             hostname, _, pid = one.name.rpartition(".")
-            if hostname in ("", own) or not pid.isdecimal() or len(pid) > PID_DIGITS_MAX:
+            if hostname == own or not pid.isdecimal() or len(pid) > PID_DIGITS_MAX:
                 continue
-            if max(len(hostname), len(one.incarnation)) > NAME_LENGTH_MAX:
+            if not is_name(hostname, one.incarnation):
                 continue
             member = self.members.get(hostname)
             if member is not None and member.incarnation == one.incarnation:

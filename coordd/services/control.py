@@ -358,7 +358,8 @@ class Connection:
         subscription = self._last_subscription
         try:
             async with contextlib.aclosing(stream):
-                await self._say(result_line(call.id, {"subscription": subscription}))
+                if not call.notification:
+                    await self._say(result_line(call.id, {"subscription": subscription}))
                 async for item in stream:
                     await self._say(notification_line(call.method, {"subscription": subscription, **item}))
                 await self._say(notification_line(call.method, {"subscription": subscription, "end": True}))

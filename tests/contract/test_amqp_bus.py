@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import ssl
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -294,6 +295,10 @@ def delivery(body: bytes, key: str = "b.2", exchange: str = "coordd.x", part: in
     )  # fmt: skip
 
 
+def frame(kind: int, payload: bytes) -> bytes:
+    return struct.pack(">BHI", kind, 1, len(payload)) + payload + b"\xce"
+
+
 def tapped(chunks: list[bytes], told: Told, bytes_max: int = 1000) -> bytes:
     """Feed a tap; returns what it passed on."""
 
@@ -344,6 +349,27 @@ class TestTap:
 
     def test_what_is_not_amqp_goes_on_as_it_is(self) -> None:
         assert tapped([b"HTTP/1.1 400 Bad", b" Request"], Told()) == b"HTTP/1.1 400 Bad Request"
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            frame(2, b"\0\x3c"), frame(1, b"\0\x3c\0\x50\0\0"), frame(1, b"\0\x3c\0\x78"),
+            frame(1, b"\0\x3c\0\x1e\2\xff\xff"),
+            frame(1, b"\0\x3c\0\x32\1\x38\3abc"), b"\3\0\1\xff\xff\xff\xff" + b"x" * 100,
+        ],
+        ids=["header", "ack", "nack", "cancel", "return", "endless"],
+    )  # fmt: skip
+    @pytest.mark.parametrize("size", [1, 7, 1000])
+    def test_a_frame_that_is_not_what_its_head_says_is_for_aiormq(self, bad: bytes, size: int) -> None:
+        told, stream = Told(), delivery(b"one") + bad + delivery(b"two")
+        rest = tapped([stream[at : at + size] for at in range(0, len(stream), size)], told)
+        assert (told.data, rest) == ([b"one"], bad + delivery(b"two"))
+
+    @pytest.mark.parametrize("size", [1, 10, 1000])
+    def test_a_method_is_not_looked_for_beyond_its_frame(self, size: int) -> None:
+        told, stream = Told(), frame(1, b"\0")[:-1] + b"\x3c" + b"\0\x3c\0" * 20
+        rest = tapped([stream[at : at + size] for at in range(0, len(stream), size)], told)
+        assert (told.data, told.events, rest[:9]) == ([], [], stream[:9])
 
     def test_aiormq_hears_a_sign_of_life_though_all_is_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(amqp_frames, "SIGN_OF_LIFE_S", -1.0)

@@ -83,3 +83,8 @@ def test_a_name_that_is_not_utf8_survives() -> None:
 def test_numbers_that_json_does_not_have_are_refused() -> None:
     with pytest.raises(ValueError, match="JSON"):
         encode_line({"a": float("nan")})
+
+
+def test_a_line_that_says_nothing_is_none() -> None:
+    body = b"{"
+    assert decode_line(b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))) is None

@@ -231,3 +231,15 @@ def test_who_hears_nobody_sees_itself_alone_until_somebody_speaks(members: Membe
 @pytest.mark.parametrize(("incarnation", "count"), [("12-ab", 12), ("ab", -1), ("", -1), ("-3", -1)])
 def test_an_incarnation_begins_with_its_boot_counter(incarnation: str, count: int) -> None:
     assert boot_count(incarnation) == count
+
+
+@pytest.mark.parametrize("incarnation", ["", "x", "-1-a", "\u00b2-a", "\u0663-a", "9" * 5000 + "-a"])
+def test_an_incarnation_without_a_count_has_none(incarnation: str) -> None:
+    assert boot_count(incarnation) == -1
+
+
+@pytest.mark.parametrize("name", ["", "a\0", "a b", "a\n", "\u00e9dge", "x" * 65])
+def test_nobody_can_have_a_name_that_no_node_may_have(members: Membership, name: str) -> None:
+    assert members.hear(name, 7, FIRST, 1, 0.0) is None
+    members.told([Known(f"{name}.7", FIRST)], 0.0, vouched=True)
+    assert members.members == {}

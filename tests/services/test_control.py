@@ -261,6 +261,13 @@ def test_a_notification_gets_no_answer(server: Server) -> None:
         assert client.ask("echo", last=True)["result"] == {"last": True}
 
 
+def test_a_notification_may_open_a_stream_which_has_no_answer_either(server: Server) -> None:
+    with server.connect() as client:
+        client.send(b'{"method":"count"}\n')
+        said = [client.read() for _ in range(4)]
+    assert [message["params"].get("number") for message in said] == [0, 1, 2, None]
+
+
 @pytest.mark.parametrize(
     ("line", "kind"),
     [

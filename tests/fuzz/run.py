@@ -1,0 +1,217 @@
+"""Many inputs in a row: watched, counted, and cut down to the few that fail.
+
+An input is told by its target, the seed, its chunk and its place in it: the same numbers give the same bytes. Every
+chunk has a world of its own. A failure is tried again by itself; where it needs what went before, that is kept with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import faulthandler
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import structlog
+import trio
+import trio.testing
+
+from fuzz.amqp import AmqpTarget
+from fuzz.bus import BusTarget
+from fuzz.control import ControlTarget
+from fuzz.files import FilesTarget
+from fuzz.journal import JournalTarget
+from fuzz.leftovers import LeftoversTarget
+from fuzz.trial import Target
+
+TARGETS: dict[str, type[Target]] = {
+    target.name: target
+    for target in (ControlTarget, BusTarget, AmqpTarget, FilesTarget, JournalTarget, LeftoversTarget)
+}
+PAST = Path(__file__).parent / "past"
+
+# Inputs that share a world: what one leaves behind, the next ones meet.
+CHUNK = 2000
+
+# A process of a fuzzer gets no more than this; an input that wants it fails with MemoryError.
+ADDRESS_SPACE_BYTES = 3 * 2**30
+
+# What is left of a process that hangs in C, where no alarm is heard, is its traceback.
+HANGS_AFTER_S = 120.0
+
+# Of one chunk so many failures are looked at: a broken check fails for every second input.
+FAILURES_MAX = 5
+
+
+class HangError(Exception):
+    """An input took longer than its target allows."""
+
+
+@dataclass
+class Failure:
+    """What went wrong, and the inputs that show it: mostly one."""
+
+    target: str
+    place: str  # chunk and index
+    what: str
+    told: str  # the traceback
+    inputs: list[bytes]
+
+    def text(self) -> str:
+        """A file for --replay: one input a line, in base64."""
+        return "".join([base64.b64encode(data).decode() + "\n" for data in self.inputs])
+
+
+@dataclass
+class Result:
+    """What came of a chunk."""
+
+    inputs: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+    slowest_s: float = 0.0
+    slowest: bytes = b""
+    peak_bytes: int = 0  # of this process, so far
+    grown_bytes: int = 0  # from the end of its first chunk to now
+
+    def add(self, other: Result) -> None:
+        """Sum up."""
+        self.inputs += other.inputs
+        self.outcomes += other.outcomes
+        self.failures += other.failures
+        if other.slowest_s > self.slowest_s:
+            self.slowest_s, self.slowest = other.slowest_s, other.slowest
+        self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
+        self.grown_bytes = max(self.grown_bytes, other.grown_bytes)
+
+
+_targets: dict[str, Target] = {}
+_resident: dict[str, int] = {}  # after the first chunk
+
+
+def target_of(name: str) -> Target:
+    """The target; made once a process."""
+    if name not in _targets:
+        _targets[name] = TARGETS[name]()
+    return _targets[name]
+
+
+def inputs_of(name: str, seed: int, chunk: int, count: int) -> list[bytes]:
+    """The inputs of a chunk."""
+    rng = random.Random(f"{name}/{seed}/{chunk}")
+    target = target_of(name)
+    return [target.make(rng) for _ in range(count)]
+
+
+def run_chunk(name: str, seed: int, chunk: int, count: int) -> Result:
+    """Try the inputs of a chunk."""
+    result = Result()
+    inputs = inputs_of(name, seed, chunk, count)
+    at = 0
+    with _quiet():
+        faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True, file=sys.__stderr__)
+        try:
+            while at < len(inputs):
+                tried, failure = _run_until_failure(name, inputs[at:], result)
+                if failure is not None:
+                    failure.place = f"seed {seed}, chunk {chunk}, input {at + tried - 1}"
+                    failure.inputs = _shortest(name, inputs[at : at + tried])
+                    result.failures.append(failure)
+                at += tried
+                if len(result.failures) >= FAILURES_MAX:
+                    break
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+    result.inputs = at
+    result.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    resident = _resident_bytes()
+    result.grown_bytes = resident - _resident.setdefault(name, resident)
+    return result
+
+
+def replay(name: str, inputs: Sequence[bytes]) -> Failure | None:
+    """Try these inputs in a new world, one after the other; the failure, if there is one."""
+    with _quiet():
+        return _run_until_failure(name, inputs, Result())[1]
+
+
+def read_inputs(path: Path) -> list[bytes]:
+    """The inputs of a file that ``Failure.text`` wrote."""
+    return [base64.b64decode(line, validate=True) for line in path.read_text().split()]
+
+
+# ---- single steps
+
+
+def _run_until_failure(name: str, inputs: Sequence[bytes], result: Result) -> tuple[int, Failure | None]:
+    """One world; returns how many inputs were tried, and the failure of the last of them."""
+    target = target_of(name)
+    tried = 0
+    limit_s = target.limit_s
+
+    async def main() -> None:
+        nonlocal tried
+        async with target.world() as attempt:
+            for data in inputs:
+                tried += 1
+                started = time.perf_counter()
+                signal.setitimer(signal.ITIMER_REAL, limit_s)
+                outcome = await attempt(data)
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+                seconds = time.perf_counter() - started
+                result.outcomes[outcome] += 1
+                if seconds > result.slowest_s:
+                    result.slowest_s, result.slowest = seconds, data
+
+    before = signal.signal(signal.SIGALRM, _too_slow)
+    try:
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    except BaseException as exc:
+        if isinstance(exc, (KeyboardInterrupt, SystemExit)):
+            raise
+        while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+            exc = exc.exceptions[0]
+        told = "".join(traceback.format_exception(exc))
+        return max(1, tried), Failure(name, "", f"{type(exc).__name__}: {exc}"[:300], told, [])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    return tried, None
+
+
+def _too_slow(_number: int, _frame: FrameType | None) -> None:
+    raise HangError("an input took longer than its target allows")
+
+
+def _shortest(name: str, history: list[bytes]) -> list[bytes]:
+    """The last inputs of a history that still fail: the last alone, the last two, four, …"""
+    length = 1
+    while length < len(history):
+        if _run_until_failure(name, history[-length:], Result())[1] is not None:
+            return history[-length:]
+        length *= 2
+    return history
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the product's log: it would be most of the work."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -1,0 +1,88 @@
+"""A slice of `make fuzz`, what once failed, and the proof that each fuzzer notices a check that is gone."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordd import jobfile
+from coordd.adapters import amqp_frames, journal, process
+from coordd.core import envelope, windows
+from coordd.core.journal_line import TAIL_LENGTH
+from coordd.services import methods
+from fuzz import run
+
+# The first inputs of a seed that `make fuzz` does not begin with.
+SEED = 0
+INPUTS = {"control": 1000, "files": 1000, "leftovers": 2000}
+INPUTS_ELSE = 3000
+
+PAST = sorted(run.PAST.glob("*/*.txt"))
+
+
+@pytest.mark.parametrize("name", run.TARGETS)
+def test_a_slice(name: str) -> None:
+    result = run.run_chunk(name, SEED, 0, INPUTS.get(name, INPUTS_ELSE))
+    assert [failure.told for failure in result.failures] == []
+    assert len(result.outcomes) > 1, "all inputs meet the same end: this fuzzer looks at one line"
+
+
+@pytest.mark.parametrize("path", PAST, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_once_failed(path: Path) -> None:
+    failure = run.replay(path.parent.name, run.read_inputs(path))
+    assert failure is None, failure.told
+
+
+def test_the_same_numbers_give_the_same_inputs() -> None:
+    for name in run.TARGETS:
+        assert run.inputs_of(name, SEED, 3, 50) == run.inputs_of(name, SEED, 3, 50)
+        assert run.inputs_of(name, SEED, 3, 50) != run.inputs_of(name, SEED, 4, 50)
+
+
+def test_a_failure_is_kept_so_that_it_fails_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(envelope.hmac, "compare_digest", lambda *_: True)
+    [failure] = run.run_chunk("bus", SEED, 0, 200).failures[:1]
+    path = tmp_path / "1.txt"
+    path.write_text(failure.text())
+    again = run.replay("bus", run.read_inputs(path))
+    assert again is not None
+    assert (again.what, len(failure.inputs)) == (failure.what, 1)
+
+
+def unchecked_line(line: bytes) -> dict[str, Any] | None:
+    """journal_line.decode_line without its checksum."""
+    try:
+        return json.loads(line.removesuffix(b"\n")[:-TAIL_LENGTH] + b"}")  # type: ignore[no-any-return]
+    except ValueError:
+        return None
+
+
+def as_it_stands(fields: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    return fields.unpack_from(payload, 4)
+
+
+BROKEN: list[tuple[str, object, str, Callable[..., Any], str]] = [
+    ("bus", envelope.hmac, "compare_digest", lambda *_: True, "Wrong"),
+    ("bus", windows._Window, "hear", lambda _self, _seq: "", "Wrong: what came a second time"),
+    ("amqp", amqp_frames, "_unpacked", as_it_stands, "error: unpack_from requires"),
+    ("control", methods, "take", lambda params, name, _kind, default=None: params.get(name, default), "Wrong"),
+    ("control", methods.Methods, "_may_operate", lambda *_: None, "Wrong: who may only look"),
+    ("files", jobfile._Reading, "failed", lambda _self: False, "Wrong: refused without a reason"),
+    ("journal", journal, "decode_line", unchecked_line, "Wrong: read before the repair"),
+    ("leftovers", process, "_says", lambda _record, _needs: True, "Error"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "word", "instead", "said"), BROKEN)
+def test_a_check_that_is_gone_is_noticed(
+    name: str, place: object, word: str, instead: Callable[..., Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, word, instead)
+    failures = run.run_chunk(name, SEED, 0, 1500).failures
+    assert failures, "nothing was noticed"
+    assert said in failures[0].what

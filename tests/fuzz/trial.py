@@ -1,0 +1,49 @@
+"""What the targets share: what a failure is, and what a target offers to whoever runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+# Where worlds have their files: in memory, or where a process of `make fuzz` is told to.
+place = "/dev/shm" if os.path.isdir("/dev/shm") else ""
+
+
+class Wrong(AssertionError):
+    """The product took what it must not take, or did with it what it must not do."""
+
+
+def check(holds: object, what: str) -> None:
+    """Raise Wrong unless it holds."""
+    if not holds:
+        raise Wrong(what)
+
+
+# One input to its outcome: "accepted", or a word for why it was refused. Every exception is a failure.
+Try = Callable[[bytes], Awaitable[str]]
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[str]:
+    """A directory in memory: a million inputs need no disk."""
+    with tempfile.TemporaryDirectory(prefix="cdf-", dir=place or None) as directory:
+        yield directory
+
+
+class Target(Protocol):
+    """Something that reads bytes of others."""
+
+    name: str
+    what: str  # in a few words, for the table
+    limit_s: float  # no input may take longer
+
+    def make(self, rng: random.Random) -> bytes:
+        """An input; it depends on ``rng`` alone."""
+
+    def world(self) -> AbstractAsyncContextManager[Try]:
+        """A world of its own, under trio with a clock that jumps: what one input leaves, the next one meets."""

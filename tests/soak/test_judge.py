@@ -1,0 +1,55 @@
+"""The soak's rule on doctored samples: a leak is found, noise and retention's ups and downs are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from soak.judge import Figure, judge
+
+MEMORY = Figure("RSS", "MiB", allowance=3.0)
+DESCRIPTORS = Figure("fds", "", allowance=3.0)
+STORE = Figure("rows", "", allowance=50.0, store=True, ceiling=1000.0)
+EVERY_S = 5.0
+SOAK_S = 900.0
+
+
+def sampled(value: Callable[[float], float], noise: float = 0.0) -> list[tuple[float, float]]:
+    rng = random.Random(1)
+    return [(at, value(at) + rng.uniform(-noise, noise)) for at in [n * EVERY_S for n in range(int(SOAK_S / EVERY_S))]]
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "noise"),
+    [
+        (MEMORY, lambda _at: 40.0, 3.0),
+        (MEMORY, lambda at: 30.0 + 10.0 * min(1.0, at / 250.0), 0.5),  # all of it in the warm-up
+        (MEMORY, lambda at: 40.0 + at / 900.0, 0.1),  # a MiB that an hour makes four of: within the allowance
+        (MEMORY, lambda at: 400.0 + at / 100.0, 1.0),  # more than the allowance, and little of so much
+        (DESCRIPTORS, lambda at: 20.0 + at % 7, 1.0),
+        (STORE, lambda at: 300.0 + 4.0 * (at % 60.0), 20.0),
+        (STORE, lambda _at: 0.0, 0.0),
+    ],
+)
+def test_what_stays_bounded_passes(figure: Figure, value: Callable[[float], float], noise: float) -> None:
+    assert judge(figure, sampled(value, noise)).wrong == ""
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "noise", "said"),
+    [
+        (MEMORY, lambda at: 40.0 + at / 100.0, 1.0, "% an hour"),
+        (MEMORY, lambda at: 40.0 + 5.0 * (at > 700.0), 0.5, "% an hour"),  # at once, and late
+        (DESCRIPTORS, lambda at: 20.0 + at // 60.0, 1.0, "% an hour"),
+        (STORE, lambda at: 100.0 + at / 2.0 + at % 60.0, 20.0, "its peak rose"),
+        (STORE, lambda at: 900.0 + 2.0 * (at % 60.0), 0.0, "which retention allows"),
+    ],
+)
+def test_a_leak_is_found(figure: Figure, value: Callable[[float], float], noise: float, said: str) -> None:
+    assert said in judge(figure, sampled(value, noise)).wrong
+
+
+def test_too_few_samples_are_no_proof() -> None:
+    assert "only" in judge(MEMORY, sampled(lambda _at: 1.0)[:6]).wrong
