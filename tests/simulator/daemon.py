@@ -289,9 +289,8 @@ class Daemon:
             return
         if disk.unsaved_mark:
             disk.save_mark(disk.unsaved_mark)
-        if self.node.ctx.impaired:
-            self.node.ctx.impaired = ""
-            self._check()
+        self.node.ctx.impaired = ""
+        self._check()
 
     def _check(self) -> None:
         """What could not be launched here may be launched again."""

@@ -233,7 +233,7 @@ class Judge:
         other = self.live.get(child.run)
         if other is not None and child.run in self.people_resolved:
             world.fault_log["overlap_by_resolve"] += 1  # somebody said what became of it, and was wrong
-        elif other is not None and world.now < world.hosts[other.node].frozen_until + THAW_S:
+        elif other is not None and world.now < world.host(other.node).frozen_until + THAW_S:
             world.fault_log["overlap_by_freeze"] += 1  # said to be impossible to prevent: docs/reliability.md
         elif other is not None:
             self._unless_unknown(
@@ -256,7 +256,7 @@ class Judge:
             return
         for other in self.live.values():
             if other.run != child.run and other.run.startswith((f"{job.name}@", f"{job.name}#")):
-                if world.now < world.hosts[other.node].frozen_until + THAW_S:
+                if world.now < world.host(other.node).frozen_until + THAW_S:
                     world.fault_log["overlap_by_freeze"] += 1
                 else:
                     world.violate(f"O {other.run} lives while {child.run} starts, and {job.name} says {job.overlap}")
@@ -271,7 +271,7 @@ class Judge:
         world = self.world
         if child.ended is None:
             lent = self.leased.get((child.run, child.attempt, child.token), float("inf"))
-            frozen = world.hosts[child.node].frozen_until + THAW_S
+            frozen = world.host(child.node).frozen_until + THAW_S
             if child.fences and world.now > max(lent * (1 + 2 * RHO) + LEASE_SLACK_S, frozen):
                 if not child.run.endswith("(pruned)"):
                     world.violate(f"I13 {child.run}/{child.attempt} has outlived its lease by {world.now - lent:.2f} s")
@@ -329,7 +329,8 @@ class Judge:
             if name == daemon.name or name in election.statements:
                 continue
             member = members.get(name)
-            left = member is not None and member.state not in (ALIVE, SUSPECT)
+            # Not known by that name: nobody has heard of it yet, or its successor has taken its place.
+            left = name in daemon.changed_at if member is None else member.state not in (ALIVE, SUSPECT)
             if not left and daemon.changed_at.get(name, -1.0) < election.opened_at:
                 self.world.violate(f"A {daemon.name} decides {election.id} without {name}, which is of its view")
 

@@ -163,6 +163,10 @@ class World:
 
     # ---- hosts
 
+    def host(self, index: int) -> Host:
+        """The machine of that number; some may have been left out of the plan."""
+        return next(host for host in self.hosts if host.index == index)
+
     def boot(self, host: Host) -> None:
         if self.now < host.frozen_until:
             self.at(host.frozen_until - self.now, self.boot, host)  # nothing starts on a machine that stands still
