@@ -72,7 +72,7 @@ def node_moves() -> str:
 
 def member_moves() -> str:
     states = (membership.ALIVE, membership.SUSPECT, membership.LOST, membership.LEFT)
-    happened = ("heard", "offline", "silent", "dead")
+    happened = ("heard", "speaks", "offline", "silent", "dead")
     assert {what for _, what in membership.MOVES} == set(happened)
     lines = [
         [f"`{word}`", *[f"`{membership.MOVES[word, what]}`" if (word, what) in membership.MOVES else "-"
