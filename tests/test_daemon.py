@@ -74,7 +74,7 @@ def give(daemon: Daemon, **ledger: Any) -> None:
 def test_old_runs_are_forgotten(directory: str) -> None:
     pruned: list[float] = []
     with built(directory, SQLITE) as daemon:
-        give(daemon, prune=pruned.append)
+        give(daemon, prune=lambda before, _limit: pruned.append(before) or 0)
         daemon._clean()
         keep_s = daemon.config.history.keep_s
     assert pruned == [pytest.approx(time.time() - keep_s, abs=60.0)]

@@ -4,7 +4,7 @@ Literally, order matters: a member is as alive as when it was last *heard*, and 
 where they stand. What holds for every order of what was said within one instant, and is asked here:
 
 - the same incarnation is current, of those that no successor has replaced: the one of the highest boot;
-- a good-bye is final for its incarnation, whatever of it comes before or after;
+- a good-bye is final for its incarnation, whatever else of it is heard before or after;
 - a second delivery changes nothing that anybody can see, and announces nothing.
 """
 
@@ -49,7 +49,7 @@ def deliver(members: Membership, one: Said, others: list[Known]) -> None:
     if member is None:
         return
     if one.kind == "offline":
-        members.offline(member)
+        members.offline(member, one.clock)
     elif one.kind == "hello":
         members.told(others, 0.0, vouched=False)
 

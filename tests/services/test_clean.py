@@ -15,7 +15,7 @@ from coordd.core.rows import LedgerTime
 
 
 def test_more_rows_than_one_bite_are_forgotten_in_one_cleaning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PRUNE_MAX", 10)
+    monkeypatch.setattr(module, "PRUNE_AT_ONCE", 10)
     ledger = MemoryLedger(clock=lambda: LedgerTime(1000.0, 500.0))
     for number in range(35):
         ledger.call("register", asked_for(f"sales#{number}"))
