@@ -430,18 +430,16 @@ def test_a_directory_that_is_gone_is_said_and_a_new_one_used(tmp_path: Path) -> 
     assert file.append(messages(0, 1), 0.0) == 0
 
 
-def test_a_row_whose_kinds_the_disk_has_changed_is_still_a_message(tmp_path: Path) -> None:
+def test_rows_whose_kinds_the_disk_has_changed_are_set_aside_with_their_file(tmp_path: Path) -> None:
     path = str(tmp_path / "b.db")
     file = SqliteBacklog(path)
     file.append(messages(0, 2), 0.0)
     file.close()
     with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE messages SET until = 'x' WHERE number = 0")
         db.execute("UPDATE messages SET data = 'text' WHERE number = 1")
 
-    found = SqliteBacklog(path).first(2)
+    with pytest.raises(UnavailableError, match="set aside"):
+        SqliteBacklog(path).first(2)
 
-    assert (found[0].number, found[0].until) == (0, 0.0)
-    assert found[1].data == b"text"
-    file.remove([0, 1])
-    assert (file.count, file.bytes) == (0, 0)
+    assert (tmp_path / "b.db.bad").exists()
+    assert SqliteBacklog(path).first(2) == []
