@@ -29,6 +29,7 @@ from simulator import shrink
 
 ROOT = Path(__file__).resolve().parents[1]
 CHUNK = 25
+AHEAD = 2 * multiprocessing.cpu_count()  # chunks that wait for a process
 MUTANT_SEEDS_MAX = 20_000
 
 # Seeds that have failed once, a line each; tests/simulation runs them for ever.
@@ -153,7 +154,7 @@ def many(first: int, seeds: int, hours: float | None, console: Console) -> int:
     started = time.monotonic()
     with multiprocessing.Pool() as pool, Progress(*COLUMNS, console=console) as progress:
         task = progress.add_task("worlds", total=None if hours else seeds)
-        for part in pool.imap_unordered(explore, chunks(first, None if hours else seeds, until)):
+        for part in pool.imap_unordered(explore, chunks(first, None if hours else seeds, until, sums)):
             sums.add(part)
             progress.update(task, advance=part.worlds)
     seconds = time.monotonic() - started
@@ -170,16 +171,16 @@ def many(first: int, seeds: int, hours: float | None, console: Console) -> int:
     return int(bool(sums.failed))
 
 
-def chunks(first: int, seeds: int | None, until: float) -> Iterator[range]:
-    """Ranges of seeds, until there are enough or the time is over. The pool takes them ahead: hence the wait."""
-    at, ahead = first, time.monotonic()
+def chunks(first: int, seeds: int | None, until: float, sums: Sums) -> Iterator[range]:
+    """Ranges of seeds, until there are enough or the time is over; the pool would take them all at once."""
+    at = first
     while (seeds is None or at < first + seeds) and time.monotonic() < until:
+        if at - first - sums.worlds > AHEAD * CHUNK:
+            time.sleep(0.05)
+            continue
         end = at + CHUNK if seeds is None else min(at + CHUNK, first + seeds)
         yield range(at, end)
         at = end
-        if seeds is None:
-            ahead += 0.5  # a chunk takes seconds; no more of them wait than can be done soon
-            time.sleep(max(0.0, ahead - time.monotonic() - 10.0))
 
 
 def figures(sums: Sums, first: int, seconds: float) -> dict[str, Any]:
