@@ -489,7 +489,10 @@ MUTANTS = (
         "a lease counts from its answer", "§7: from when the request was sent", "O",
         _lease_from_the_answer, ("pause_runner", "ledger_cut", "ledger_deaf"),
     ),
-    Mutant("token and nonce are not compared", "§6: (token, nonce) is compared, never one alone", "S1", _any_holder),
+    Mutant(
+        "token and nonce are not compared", "§6: (token, nonce) is compared, never one alone", "S2",
+        _any_holder, ("freeze", "targeted", "ledger_cut"),
+    ),
     Mutant("a terminal state is left", "§9 S5", "S5", _terminal_states_are_left),
     Mutant(
         "a settled fire time is opened again", "§6 Horizon: older ones are finished", "S5",
