@@ -38,8 +38,10 @@ INSTANT_MAX = 247_000_000_000.0
 # A hundred years: longer is a slip of the pen.
 DURATION_MAX_S = 100 * 366 * 86400.0
 
-# So many blackouts in a row, with no fire time in between, and the schedule counts as silent for ever.
+# So many blackouts in a row, or so many seconds of them, with no fire time in between, and the schedule counts as
+# silent for ever. (Cron lines look 50 years ahead; blackouts that last for years would be followed for millennia.)
 SKIPS_MAX = 5000
+SILENT_MAX_S = 50 * 366 * 86400.0
 
 # Nobody writes a longer schedule, and int() of a thousand digits is slow.
 TEXT_MAX = 200
@@ -190,10 +192,12 @@ def next_fire(schedule: Schedule, after: float) -> float | None:
 def _next_until(schedule: Schedule, after: float, until: float) -> float | None:
     """The first fire time with after < fire <= until."""
     after = max(after, math.nextafter(schedule.start, -math.inf))
+    skipped_from = math.inf
     for _ in range(SKIPS_MAX):
         fire = _next(schedule, after)
-        if fire is None or fire > until:
+        if fire is None or fire > until or fire - skipped_from > SILENT_MAX_S:
             return None
+        skipped_from = min(skipped_from, fire)
         over_at = _blackout_end(schedule, fire)
         if over_at is None:
             return fire

@@ -3,10 +3,12 @@
 import math
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from coordd.core import schedule as schedule_module
 from coordd.core.job import Blackout, Schedule, iso
 from coordd.core.schedule import (
     DURATION_MAX_S,
@@ -373,3 +375,17 @@ def test_zones_come_from_the_package_and_not_from_the_host(monkeypatch: pytest.M
     zone.cache_clear()
     monkeypatch.setattr(zoneinfo, "ZoneInfo", refuse)
     assert datetime(2026, 7, 1, tzinfo=zone("Asia/Tokyo")).utcoffset() == timedelta(hours=9)
+
+
+def test_blackouts_that_last_for_years_are_not_followed_for_millennia(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    real = schedule_module._next_cron
+
+    def counted(*args: Any) -> float | None:
+        asked.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(schedule_module, "_next_cron", counted)
+    dark = Blackout(cron="0 22 * * 0#1", duration_s=65535 * 3600.0)
+    assert next_fire(Schedule(kind="cron", cron="5 * * * *", timezone="UTC", blackout=(dark,)), 1.7e9) is None
+    assert len(asked) < 500
