@@ -140,10 +140,11 @@ class SqliteBacklog:
     def _refuse_damaged(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file itself then holds every page, or was cut
         (pages,), (page_bytes,) = (db.execute(f"PRAGMA {word}").fetchone() for word in ("page_count", "page_size"))
-        (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if os.path.getsize(self.path) < pages * page_bytes:
-            found = "it is shorter than it says"
-        elif db.execute(_EMPTIED).fetchone():
+            found = "it is shorter than it says"  # first: SQLite would take memory for all the pages that it should have
+        else:
+            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if found == "ok" and db.execute(_EMPTIED).fetchone():
             found = "there are rows without values"
         if found != "ok":
             damaged = sqlite3.DatabaseError(found)

@@ -81,7 +81,7 @@ class Seen:
 
 # Rounds of one search, each with other examples. Mostly two suffice; the rest is room for a change of the rules, or of
 # hypothesis, that makes some corner rarer.
-ROUNDS = 10
+ROUNDS = 25
 
 
 def search(machine: Any, size: settings, *answers: dict[str, str]) -> None:

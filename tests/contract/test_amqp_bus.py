@@ -14,7 +14,7 @@ import aio_pika
 import pytest
 import servers
 import trio
-from contract.bus_ears import receiving, run, talk, until
+from contract.bus_ears import DEADLINE_S, receiving, run, talk, until
 from pamqp import commands, header
 from pamqp.body import ContentBody
 from pamqp.frame import marshal, unmarshal
@@ -57,9 +57,12 @@ class TestBrokersThatFail:
                     a.send("b.2", b"there")
                     a.send("c.3", b"not there")
                     await until(lambda: heard_a.dead)
-                a.send("b.2", b"gone")
-                await until(lambda: len(heard_a.dead) == 2)
-                assert heard_a.dead == ["c.3", "b.2"]
+                # The broker may take a first letter before it has seen that b's connection is closed.
+                with trio.fail_after(DEADLINE_S):
+                    while len(heard_a.dead) < 2:
+                        a.send("b.2", b"gone")
+                        await trio.sleep(0.2)
+                assert heard_a.dead[:2] == ["c.3", "b.2"]
 
         run(main)
 
