@@ -24,7 +24,7 @@ from typing import NamedTuple
 from netns import inside
 
 READY_S = 120.0  # a broker starts in 5 s on an idle machine; three at a time on a loaded one take their time
-ASK_S = 30.0  # one command of rabbitmqctl or redis-cli
+ASK_S = 120.0  # one command of rabbitmqctl or redis-cli; on a loaded machine the former takes its time to start
 LOOK_S = 0.05
 HOST = "127.0.0.1"
 

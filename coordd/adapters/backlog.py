@@ -141,7 +141,7 @@ class SqliteBacklog:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file itself then holds every page, or was cut
         (pages,), (page_bytes,) = (db.execute(f"PRAGMA {word}").fetchone() for word in ("page_count", "page_size"))
         if os.path.getsize(self.path) < pages * page_bytes:
-            found = "it is shorter than it says"  # first: SQLite would take memory for all the pages that it should have
+            found = "it is shorter than it says"  # first: SQLite would take memory for every page that should be there
         else:
             (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if found == "ok" and db.execute(_EMPTIED).fetchone():
