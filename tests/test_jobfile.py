@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from samples import EVERY_KEY
 
 from coordd import jobfile as module
 from coordd.config import Config, NodeConfig, load
@@ -38,51 +39,7 @@ def test_a_small_file_gets_the_documented_defaults(tmp_path: Path) -> None:
 
 
 def test_every_key_arrives(tmp_path: Path) -> None:
-    text = """
-description = "several\\nlines"
-owner = "data"
-schedule = "30 2 * * *"
-timezone = "Europe/Berlin"
-start = 2026-01-01
-end = 2027-01-01T00:00:00Z
-jitter = "5m"
-blackout = [{ from = 2026-05-01T00:00:00, to = "2026-05-02" }, { cron = "0 0 * * SUN", duration = "24h" }]
-misfire = "all"
-start_within = "2h"
-overlap = "queue"
-on_lost = "hold"
-placement = "first"
-tags = ["gpu"]
-priority = -3
-timeout = 90
-lease = 120
-params = { region = "eu", n = 3, full = true }
-[spark]
-application = "hdfs:///a.jar"
-args = ["{region}", "line\\nline", ""]
-master = "spark://h1:7077,h2:7077"
-deploy_mode = "cluster"
-py_files = ["/a.zip"]
-files = ["/f#alias"]
-jars = ["/j.jar"]
-name = "{job} {region}"
-keytab = "/k"
-principal = "p@R"
-proxy_user = "etl"
-env = { A = 1 }
-properties_file = "/p.conf"
-class = "com.example.Main"
-[spark.conf]
-spark.executor.memory = "4g"
-"spark.executor.cores" = 2
-spark.speculation = true
-[retry]
-attempts = 3
-relaunches = 0
-delay = "1m"
-backoff = "exponential"
-never_on = [2, -9, "OutOfMemory.*"]
-"""
+    text = EVERY_KEY
     found = load_text(tmp_path, text)
     assert found.problems == {}
     job = found.jobs["j"]

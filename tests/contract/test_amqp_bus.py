@@ -17,7 +17,8 @@ import trio
 from contract.bus_ears import DEADLINE_S, receiving, run, talk, until
 from pamqp import commands, header
 from pamqp.body import ContentBody
-from pamqp.frame import marshal, unmarshal
+from pamqp.frame import unmarshal
+from samples import delivery, frames
 
 from coordd.adapters import amqp_frames, amqp_session
 from coordd.adapters.amqp_bus import AmqpBus, address
@@ -284,18 +285,6 @@ class Told:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **named: self.events.append((name, *args, *named.values()))
-
-
-def frames(*values: Any, channel: int = 1) -> bytes:
-    return b"".join([marshal(value, channel) for value in values])
-
-
-def delivery(body: bytes, key: str = "b.2", exchange: str = "coordd.x", part: int = 100) -> bytes:
-    parts = [ContentBody(body[at : at + part]) for at in range(0, len(body), part)]
-    return frames(
-        commands.Basic.Deliver("tag", 7, False, exchange, key),
-        header.ContentHeader(0, len(body), commands.Basic.Properties()), *parts,
-    )  # fmt: skip
 
 
 def frame(kind: int, payload: bytes) -> bytes:

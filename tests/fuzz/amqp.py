@@ -13,7 +13,7 @@ from typing import Any
 
 from pamqp import commands, header
 from pamqp.body import ContentBody
-from pamqp.frame import marshal
+from samples import delivery, frames
 
 from coordd.adapters.amqp_frames import FRAME_BYTES_MAX, HEARTBEAT, Tap, own_end
 from fuzz.mutate import Pool
@@ -109,19 +109,6 @@ def tapped(loop: asyncio.AbstractEventLoop, pieces: list[bytes]) -> tuple[list[t
     for piece in pieces:
         tap.data_received(piece)
     return told.words, bytes(reader.data), tap
-
-
-def frames(*values: Any, channel: int = 1) -> bytes:
-    return b"".join([marshal(value, channel) for value in values])
-
-
-def delivery(body: bytes, key: str = "b.2", exchange: str = "coordd.x", part: int = 100) -> bytes:
-    """A message as a broker delivers it."""
-    parts = [ContentBody(body[at : at + part]) for at in range(0, len(body), part)]
-    return frames(
-        commands.Basic.Deliver("tag", 7, False, exchange, key),
-        header.ContentHeader(0, len(body), commands.Basic.Properties()), *parts,
-    )  # fmt: skip
 
 
 def seeds() -> list[bytes]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import msgspec
+from samples import EVERY_KEY
 from small_cluster import EPOCH, SETTINGS
 
 from coordd import jobfile, keyring
@@ -41,43 +42,6 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 # More than this of text about one file helps nobody.
 SAID_BYTES_MAX = 64 * 1024
 
-EVERYTHING = """
-description = "several\\nlines"
-owner = "data"
-schedule = "30 2 * * *"
-timezone = "Europe/Berlin"
-start = 2026-01-01
-end = 2027-01-01T00:00:00Z
-jitter = "5m"
-blackout = [{ from = 2026-05-01T00:00:00, to = "2026-05-02" }, { cron = "0 0 * * SUN", duration = "24h" }]
-misfire = "all"
-start_within = "2h"
-overlap = "queue"
-on_lost = "hold"
-placement = "first"
-tags = ["gpu"]
-priority = -3
-timeout = 90
-lease = 120
-params = { region = "eu", n = 3, full = true }
-[spark]
-application = "hdfs:///a.jar"
-args = ["{region}", "line", ""]
-master = "spark://h1:7077,h2:7077"
-deploy_mode = "cluster"
-conf = { "spark.executor.memory" = "4g", "spark.executor.cores" = 2 }
-py_files = ["/a.zip"]
-name = "{job} {region}"
-keytab = "/k"
-env = { A = 1 }
-class = "com.example.Main"
-[retry]
-attempts = 3
-relaunches = 0
-delay = "1m"
-backoff = "exponential"
-never_on = [2, -9, "OutOfMemory.*"]
-"""
 SMALL = ('[command]\nargv = ["/bin/true"]\n', 'schedule = "every 6h"\n[spark]\napplication = "/opt/a.py"\n')
 SETTINGS_FILE = """
 [node]
@@ -245,7 +209,7 @@ class FilesTarget:
     limit_s = 5.0
 
     def __init__(self) -> None:
-        jobs = [EVERYTHING, *SMALL, *[path.read_text() for path in sorted((DEPLOY / "jobs.d").glob("*.toml"))]]
+        jobs = [EVERY_KEY, *SMALL, *[path.read_text() for path in sorted((DEPLOY / "jobs.d").glob("*.toml"))]]
         settings = [SETTINGS_FILE, (DEPLOY / "coordd.example.toml").read_text()]
         ring = Keyring(
             (
