@@ -47,4 +47,8 @@ def live(plan: Plan, *, trace: bool = False) -> World:
     except Violation as exc:
         exc.world = world  # type: ignore[attr-defined]  # for the transcript
         raise
+    except Exception as exc:  # a defect all the same: what a daemon would die of
+        crash = Violation(f"X {type(exc).__name__}: {exc}")
+        crash.world = world  # type: ignore[attr-defined]
+        raise crash from exc
     return world

@@ -75,7 +75,7 @@ class Daemon:
         self.node.set_jobs(host.jobs, now)
         for event in host.disk.journal:
             self.node.witness.saw(event)
-        for runner in host.runners:
+        for runner in list(host.runners):
             runner.told = False  # what the dead daemon was told, this one must be told again
             self.node.runner_adopted(
                 runner.launch.run, runner.launch.job, runner.launch.attempt, runner.launch.token, waits=False
@@ -247,7 +247,7 @@ class Daemon:
         for launch in launches:
             world.at(world.rng.uniform(0.005, 0.05), self._spawn, launch)
         for run, reason in ready.cancels:
-            for runner in host.runners:
+            for runner in list(host.runners):
                 if runner.launch.run == run:
                     runner.cancel(reason)
         if ready.messages:

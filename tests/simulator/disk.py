@@ -51,7 +51,7 @@ class Disk:
         self.torn += 1
         if self.packs:
             start = self._ends[kept - 1] if kept else 0
-            cut_at = rng.randrange(start, self._ends[kept])
+            cut_at = rng.randrange(start, self._ends[kept] - 1)  # less its newline alone a line is whole
             del self._bytes[cut_at:]
             self.journal = self._read()
             assert len(self.journal) == kept, "a torn line was read, or a whole one was not"

@@ -187,7 +187,7 @@ class World:
         self.crash_daemon(host, back_in)
         host.disk.power_cut(self.rng)
         host.down_until = self.now + back_in
-        for runner in host.runners:
+        for runner in list(host.runners):
             runner.vanish()
         host.runners.clear()
 
@@ -213,7 +213,7 @@ class World:
         host.frozen_until = max(host.frozen_until, self.now + seconds)
         if host.daemon is not None:
             host.daemon.pause(seconds)
-        for runner in host.runners:
+        for runner in list(host.runners):
             runner.pause(seconds)
 
     def goes_for_good(self, host: Host) -> None:
@@ -257,7 +257,7 @@ class World:
             if host.daemon is not None:
                 host.daemon.pause(amount)
         elif kind == "pause_runner":
-            for runner in host.runners:
+            for runner in list(host.runners):
                 runner.pause(amount)
         elif kind == "kill_runner":
             for runner in list(host.runners):
@@ -318,7 +318,7 @@ class World:
                 host.daemon.resume()
             else:
                 self.at(0.5, self.boot, host)
-            for runner in host.runners:
+            for runner in list(host.runners):
                 runner.resume()
         self.bus.heal()
 
