@@ -17,7 +17,7 @@ from coordd.core.ballots import Ballots
 from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
 from coordd.core.events import TASK_END, Action, Task, TaskReceived, event_type
-from coordd.core.job import Command, Job, run_uuid
+from coordd.core.job import Command, Job, run_uuid, scheduled_run
 from coordd.core.lease_watch import LeaseWatch
 from coordd.core.ready import Launch, Now
 from coordd.core.rows import RHO, Answer, Claim, OpenAnswer, OpenRun, Registration
@@ -109,6 +109,10 @@ class Pursuits:
 
     def join(self, action: Action, now: Now) -> None:
         """A peer has opened an election about a run: pursue it too, if the job is known here."""
+        if action.scheduled != ("@" in action.run):
+            return
+        if action.scheduled and action.run != scheduled_run(action.job, action.fire_at):
+            return  # a fire time is what its run's name says; what a peer says of it counts for nothing
         pursuit = self.pursuits.get(action.run)
         if pursuit is None:
             if action.job in self._ctx.jobs and action.run not in self.epitaphs:

@@ -19,7 +19,7 @@ from coordd.core.events import (
     TaskSucceeded,
     WorkerElect,
 )
-from coordd.core.job import Job, Retry
+from coordd.core.job import Job, Retry, scheduled_run
 from coordd.core.pursuit import Pursuit
 from coordd.core.rows import (
     DIFFERS,
@@ -384,6 +384,27 @@ def test_a_run_that_was_over_before_we_saw_its_row_is_forgotten() -> None:
     sweeps(lone, 2 * RENEW_S)
 
     assert lone.node.pursuits.pursuits == {}
+
+
+@pytest.mark.parametrize(
+    ("run", "fire_at", "scheduled", "taken"),
+    [
+        (scheduled_run("sales", EPOCH + 60.0), EPOCH + 60.0, True, True),
+        (scheduled_run("sales", EPOCH + 60.0), EPOCH, True, False),
+        (scheduled_run("sales", EPOCH + 60.0), EPOCH + 60.0, False, False),
+        ("sales#1", EPOCH, False, True),
+        ("sales#1", EPOCH, True, False),
+    ],
+)
+def test_what_a_peer_says_of_a_fire_time_counts_for_nothing_but_its_name(
+    run: str, fire_at: float, scheduled: bool, taken: bool
+) -> None:
+    """Else one lie would launch a run ahead of its time, and then again (simulator, seeds 3396 and 5550)."""
+    lone = Lone(job(), peers=("b.1",)).ready()
+    action = Action("sales", run, fire_at=fire_at, scheduled=scheduled)
+    elect = WorkerElect(id=f"{run}/0", topic="command", candidacy=Candidacy(0, 5, "b.1"), view=("b.1",), action=action)
+    lone.hear("b.1", elect)
+    assert (run in lone.node.pursuits.pursuits) == taken
 
 
 def test_a_late_elect_of_an_election_that_is_decided_is_taken_as_it_is() -> None:

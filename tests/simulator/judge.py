@@ -173,6 +173,7 @@ class Judge:
         for child in self.children:
             if child.run in again:
                 child.run += " (pruned)"
+        self.live = {child.run: child for child in self.live.values()}
 
     def resolved(self, run: str) -> None:
         """A person says what became of it: that is no unknown end any more."""
