@@ -12,6 +12,8 @@ the run with it.
 
 from __future__ import annotations
 
+import msgspec
+
 from coordd.core import rows
 from coordd.core.ballots import Ballots
 from coordd.core.context import LEAD_S, Context
@@ -458,6 +460,8 @@ class Pursuits:
             pursuit.phase = SLEEPING
             pursuit.at = float("inf")
         pursuit.row_at = min(pursuit.row_at, now.mono)
+        if pursuit.action.digest != row.digest:  # a peer said otherwise; what was asked for stands in the ledger
+            pursuit.action = msgspec.structs.replace(pursuit.action, digest=row.digest, args=row.args)
         if row.state in (rows.PENDING, rows.RETRY):
             if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at < float("inf"):
                 return  # its turn is known

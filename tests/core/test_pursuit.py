@@ -407,6 +407,19 @@ def test_what_a_peer_says_of_a_fire_time_counts_for_nothing_but_its_name(
     assert (run in lone.node.pursuits.pursuits) == taken
 
 
+def test_what_was_asked_for_is_what_the_ledger_says_and_not_a_peer() -> None:
+    """A pursuit that began with a wrong digest would abstain until the run is missed (simulator, seed 27410)."""
+    lone = Lone(job(), peers=("b.1",)).ready()
+    action = Action("sales", RUN, digest="made up")
+    lone.hear("b.1", WorkerElect(id=f"{RUN}/0", topic="command", candidacy=Candidacy(0, 5, "b.1"), action=action))
+    lone.wait(1.0)
+    assert claims(lone) == []
+
+    sweeps(lone, 3 * RENEW_S, open_run(RUN, state=PENDING))
+
+    assert len(claims(lone)) == 1
+
+
 def test_a_late_elect_of_an_election_that_is_decided_is_taken_as_it_is() -> None:
     lone = Lone(job(), peers=("b.1",)).ready()
     hears_an_elect(lone, attempt=1)
