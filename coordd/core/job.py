@@ -125,6 +125,11 @@ def scheduled_run(job: str, fire_at: float) -> str:
     return f"{job}@{iso(fire_at)}"
 
 
+def is_named(run: str, job: str, fire_at: float, *, scheduled: bool) -> bool:
+    """That id is the one of this fire time; or of a run that was asked for."""
+    return run == scheduled_run(job, fire_at) if scheduled else "@" not in run
+
+
 def triggered_run(job: str, ident: str) -> str:
     """The id of a run that was asked for."""
     return f"{job}#{ident}"

@@ -12,14 +12,12 @@ the run with it.
 
 from __future__ import annotations
 
-import msgspec
-
 from coordd.core import rows
 from coordd.core.ballots import Ballots
 from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
 from coordd.core.events import TASK_END, Action, Task, TaskReceived, event_type
-from coordd.core.job import Command, Job, run_uuid, scheduled_run
+from coordd.core.job import Command, Job, is_named, run_uuid
 from coordd.core.lease_watch import LeaseWatch
 from coordd.core.ready import Launch, Now
 from coordd.core.rows import RHO, Answer, Claim, OpenAnswer, OpenRun, Registration
@@ -111,9 +109,7 @@ class Pursuits:
 
     def join(self, action: Action, now: Now) -> None:
         """A peer has opened an election about a run: pursue it too, if the job is known here."""
-        if action.scheduled != ("@" in action.run):
-            return
-        if action.scheduled and action.run != scheduled_run(action.job, action.fire_at):
+        if not is_named(action.run, action.job, action.fire_at, scheduled=action.scheduled):
             return  # a fire time is what its run's name says; what a peer says of it counts for nothing
         pursuit = self.pursuits.get(action.run)
         if pursuit is None:
@@ -461,7 +457,8 @@ class Pursuits:
             pursuit.at = float("inf")
         pursuit.row_at = min(pursuit.row_at, now.mono)
         if pursuit.action.digest != row.digest:  # a peer said otherwise; what was asked for stands in the ledger
-            pursuit.action = msgspec.structs.replace(pursuit.action, digest=row.digest, args=row.args)
+            attempt, scheduled = pursuit.action.attempt, bool(row.scheduled)
+            pursuit.action = Action(row.job, row.run, attempt, row.fire_at, scheduled, row.digest, row.args)
         if row.state in (rows.PENDING, rows.RETRY):
             if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at < float("inf"):
                 return  # its turn is known
