@@ -26,7 +26,7 @@ from coordd.core.envelope import _State
 from coordd.core.ledger import Rules
 from coordd.core.node import Node
 from coordd.core.pursuit import Pursuits
-from coordd.core.rows import RECEIVED, STALE, STARTED, TERMINAL, UNAVAILABLE, Answer, LedgerTime, Policy
+from coordd.core.rows import OK, RECEIVED, STALE, STARTED, TERMINAL, UNAVAILABLE, Answer, LedgerTime, Policy
 from coordd.core.windows import DUPLICATE, LATE, _Window
 from coordd.core.witness import Witness
 
@@ -184,13 +184,21 @@ def _runner_does_not_restore() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _report_is_not_repeated() -> Iterator[None]:
-    real = Attempt._forgotten
+    real = Attempt.answered
 
-    def forgotten(self: Attempt, answer: Answer, now: float) -> None:
-        real(self, answer, now)
-        self.recovering_until = 0.0
+    def answered(self: Attempt, answer: Answer | None, **how: Any) -> None:
+        if self.phase == life.REPORTING and answer is not None and answer.word == OK:
+            self.recovering_until, answer = 0.0, Answer(OK)
+        real(self, answer, **how)
 
-    with mock.patch.object(Attempt, "_forgotten", forgotten):
+    with mock.patch.object(Attempt, "answered", answered):
+        yield
+
+
+@contextlib.contextmanager
+def _one_quarantine_passes_for_the_next() -> Iterator[None]:
+    real = Witness.ledger_says
+    with mock.patch.object(Witness, "ledger_says", lambda self, left_s, epoch: real(self, left_s, "")):  # noqa: ARG005
         yield
 
 
@@ -471,6 +479,10 @@ MUTANTS = (
     Mutant(
         "a final report is said once", "§6: runners repeat their final report while the ledger recovers", "R",
         _report_is_not_repeated, None, forgets=True,
+    ),
+    Mutant(
+        "one quarantine passes for the next", "§6: anew when the ledger has gone back again", "S1",
+        _one_quarantine_passes_for_the_next, None, forgets=True,
     ),
     Mutant(
         "late news is a sign of life", "§4: liveness is what is heard now", "M",

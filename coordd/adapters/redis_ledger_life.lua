@@ -218,12 +218,15 @@ local function lose(row, reason)
   relaunch(row, policy, reason)
 end
 
+-- A report was taken; as long as a quarantine lasts the ledger may go back once more.
+local function taken() return answer('ok', { left_s = recovering_s() }) end
+
 -- The end of an attempt.
 local function report(run, attempt, token, nonce, state, exit_code, reason, application_id, final)
   local row = mine(run, attempt, token, nonce)
   if not row or not HOLDING[row.state] then
     local past = get_attempt(run, attempt)
-    if past and past.token == token and past.nonce == nonce and REPORTED[state][past.state] then return answer('ok') end
+    if past and past.token == token and past.nonce == nonce and REPORTED[state][past.state] then return taken() end
     return not_mine(run, token, 'stale')
   end
   -- It was past the gate, or may have been: a ledger that went back has forgotten it.
@@ -238,17 +241,17 @@ local function report(run, attempt, token, nonce, state, exit_code, reason, appl
     row.failures = row.failures + 1
     if not final and row.cancel == 0 and row.failures < policy.attempts then
       again(row, 'failure', delay_after(policy, row.failures), reason)
-      return answer('ok')
+      return taken()
     end
   elseif state == 'lost' then
     lose(row, reason)
-    return answer('ok')
+    return taken()
   elseif state == 'retry' then
     row.relaunches = row.relaunches + 1
     relaunch(row, policy, reason)
-    return answer('ok')
+    return taken()
   end
   if state == 'revoked' and row.cancel == 1 and row.reason ~= '' then reason = row.reason end
   finish(row, state, reason)
-  return answer('ok')
+  return taken()
 end

@@ -207,9 +207,9 @@ def _open_answer(reply: "list[Any]") -> OpenAnswer:
         name.decode(): (float(horizon), float(fired), suspended == b"1", int(fence))
         for name, horizon, fired, suspended, fence in reply[4]
     }
-    now = LedgerTime(wall, wall, "", recovering_s)
+    now = LedgerTime(wall, wall, "", recovering_s, reply[0].decode())
     runs = [_open_run(values, now) for values in reply[5] if values[0] is not None]
-    return OpenAnswer(runs, jobs, wall, recovering_s)
+    return OpenAnswer(runs, jobs, wall, recovering_s, now.epoch)
 
 
 # What the script "open" says of each run, in this order.

@@ -216,6 +216,8 @@ class Attempt:
             self._renew_answered(answer, sent_at, now)
         elif self.phase == REPORTING:
             if answer is not None and answer.word in (OK, STALE):
+                if answer.word == OK:
+                    self.recovering_until = max(self.recovering_until, now + answer.left_s)
                 if answer.word == OK and now < self.recovering_until:
                     self.ask_at = now + self.terms.renew_interval_s
                 else:

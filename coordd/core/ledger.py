@@ -289,14 +289,16 @@ class Rules(Life):
         """The end of an attempt: ok or stale. States only move forward.
 
         ``state`` is success, failure, revoked, lost (it may have run) or retry (it certainly never started).
-        ``final`` forbids another try after a failure (the job's ``never_on``).
+        ``final`` forbids another try after a failure (the job's ``never_on``). ``left_s`` of ok is what is left of a
+        quarantine: until then the ledger may go back once more, and whoever reports stays to say it again.
         """
+        taken = Answer(OK, left_s=now.recovering_s)
         assert state in REPORTED, f"{run}: a report cannot say {state}"
         row = self._mine(store, run, attempt, token, nonce)
         if row is None or row.state not in HOLDING:
             past = store.attempt(run, attempt)
             if past is not None and (past.token, past.nonce) == (token, nonce) and past.state in REPORTED[state]:
-                return Answer(OK)
+                return taken
             return self._unknown(store, run, token, STALE, now)
         if row.state == RECEIVED and (state in (SUCCESS, FAILURE) or (state == LOST and now.recovering_s > 0)):
             self._move(row, STARTED)  # it was past the gate, or may have been: a ledger that went back has forgotten it
@@ -308,18 +310,18 @@ class Rules(Life):
             row.failures += 1
             if not final and not row.cancel and row.failures < policy.attempts:
                 self._again(store, row, FAILURE, policy.delay_after(row.failures), reason, now)
-                return Answer(OK)
+                return taken
         elif state == LOST:
             self._lose(store, row, reason, now)
-            return Answer(OK)
+            return taken
         elif state == RETRY:
             row.relaunches += 1
             self._relaunch(store, row, policy, reason, now)
-            return Answer(OK)
+            return taken
         if state == REVOKED and row.cancel:
             reason = row.reason or reason  # by whom, or by what
         self._end(store, row, state, reason, now)
-        return Answer(OK)
+        return taken
 
     def commit(self, store: "Store", run: str, attempt: int, token: int, nonce: str, now: LedgerTime) -> Answer:
         """Publish under the token: ok once per run, for the attempt that holds it; else stale."""
@@ -440,7 +442,7 @@ class Rules(Life):
             job = self._job(store, name, now)
             known[name] = (job.horizon, store.last_fire_at(name), bool(job.suspended), job.fence)
         runs = [OpenRun(row, now) for row in store.open_runs(OPEN_RUNS_MAX)]
-        return OpenAnswer(runs, known, now.wall, now.recovering_s)
+        return OpenAnswer(runs, known, now.wall, now.recovering_s, now.epoch)
 
     def prune(self, store: "Store", before: float, limit: int, now: LedgerTime) -> int:
         """Forget runs that ended before an instant (Unix seconds), oldest first; returns how many.

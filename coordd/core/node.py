@@ -534,7 +534,7 @@ class Node:
             self.ledger_up = up
             self.ctx.note("ledger.restored" if up else "ledger.lost")
         if isinstance(answer, OpenAnswer):
-            self.witness.ledger_says(answer.recovering_s, sent_at)
+            self.witness.ledger_says(answer.recovering_s, answer.epoch)
             self.pursuits.swept(answer, sent_at, now)
             self.planner.horizons(answer, now)
             if self._sweep_again:

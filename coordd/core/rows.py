@@ -128,16 +128,18 @@ class LedgerTime:
     lease clock survives reboots): a lease of another boot has lapsed.
 
     ``recovering_s`` is what is left of a quarantine: the ledger may have lost its last writes, and those who saw
-    them are putting them back. Nothing is launched meanwhile. 0.0: no quarantine.
+    them are putting them back. Nothing is launched meanwhile. 0.0: no quarantine. ``epoch`` names the time since the
+    ledger went back last: it is another one after each.
     """
 
-    __slots__ = ("boot", "lease", "recovering_s", "wall")
+    __slots__ = ("boot", "epoch", "lease", "recovering_s", "wall")
 
-    def __init__(self, wall: float, lease: float, boot: str = "", recovering_s: float = 0.0) -> None:
+    def __init__(self, wall: float, lease: float, boot: str = "", recovering_s: float = 0.0, epoch: str = "") -> None:
         self.wall = wall
         self.lease = lease
         self.boot = boot
         self.recovering_s = recovering_s
+        self.epoch = epoch
 
 
 class Policy:
@@ -390,10 +392,11 @@ class OpenRun:
 class OpenAnswer:
     """Every open row, and per job (horizon, newest scheduled fire time, suspended, highest token).
 
-    ``recovering_s`` above 0.0: the ledger went back, and waits so long for what it forgot to be restored.
+    ``recovering_s`` above 0.0: the ledger went back, and waits so long for what it forgot to be restored. Each time
+    that it does has an ``epoch`` of its own.
     """
 
-    __slots__ = ("jobs", "recovering_s", "runs", "wall", "word")
+    __slots__ = ("epoch", "jobs", "recovering_s", "runs", "wall", "word")
 
     def __init__(
         self,
@@ -401,9 +404,11 @@ class OpenAnswer:
         jobs: "dict[str, tuple[float, float, bool, int]]",
         wall: float,
         recovering_s: float = 0.0,
+        epoch: str = "",
     ) -> None:
         self.word = OK
         self.runs = runs
         self.jobs = jobs
         self.wall = wall
         self.recovering_s = recovering_s
+        self.epoch = epoch

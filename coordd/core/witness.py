@@ -17,9 +17,6 @@ from coordd.core.rows import FAILURE, LOST, OK, RECEIVED, REVOKED, STALE, STARTE
 # Attempts that are remembered; those that were said something of longest ago are forgotten first.
 SEEN_MAX = 2000
 
-# One quarantine is told apart from the next by its end, which clocks that differ in rate see move this much (seconds).
-AGAIN_S = 0.25
-
 # Restorations that are under way at a time: the ledger has runners to answer, too.
 AT_A_TIME = 64
 
@@ -47,14 +44,14 @@ class Seen:
 class Witness:
     """The memory of one node."""
 
-    __slots__ = ("_ctx", "_todo", "_until", "asked", "recovering", "restored", "seen")
+    __slots__ = ("_ctx", "_epoch", "_todo", "asked", "recovering", "restored", "seen")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.seen: dict[tuple[str, int, int], Seen] = {}  # (run, attempt, token), in the order of their last news
         self.asked: dict[int, tuple[tuple[str, int, int], str]] = {}  # ledger request -> (which, restored as what)
         self.recovering = False
-        self._until = float("-inf")  # the end of the last quarantine that was heard of
+        self._epoch = ""  # the one whose quarantine was heard of last
         self.restored = 0  # rows that the ledger took over from this node, since its start
         self._todo: list[tuple[str, int, int]] = []
 
@@ -77,13 +74,11 @@ class Witness:
         if self.recovering and known.restored != known.state:
             self._todo.append(key)
 
-    def ledger_says(self, recovering_s: float, sent_at: float) -> None:
-        """The ledger has answered what was asked at ``sent_at``: it is in quarantine for so long, or (0.0) not."""
-        until = sent_at + recovering_s
-        again = until > self._until + AGAIN_S  # its end moves away only when the ledger has gone back once more
-        self._until = until if again else max(self._until, until)
-        if recovering_s > 0 and (again or not self.recovering):
-            self.recovering = True
+    def ledger_says(self, recovering_s: float, epoch: str) -> None:
+        """The ledger is in quarantine for so long, or (0.0) not; another ``epoch``: it has gone back once more."""
+        if recovering_s > 0 and (epoch != self._epoch or not self.recovering):
+            self.recovering, self._epoch = True, epoch
+            self.asked.clear()  # what was taken before it went back is forgotten
             for seen in self.seen.values():
                 seen.restored = ""
             # What may still run comes first: should time run out, that must not be launched a second time.

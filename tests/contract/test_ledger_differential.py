@@ -59,7 +59,11 @@ def fields(thing: Any) -> Any:
 class RecoveringClock(OneClock):
     """As Redis counts a quarantine: to an instant, and no longer when the clock is set back."""
 
-    since = open_at = 0.0
+    open_at = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since = self.wall
 
     def __call__(self) -> LedgerTime:
         if self.wall >= self.open_at:
@@ -68,7 +72,7 @@ class RecoveringClock(OneClock):
             self.open_at = min(self.open_at, self.wall + QUARANTINE_S)
         else:
             self.open_at = max(self.open_at, self.since + QUARANTINE_S)
-        return LedgerTime(self.wall, self.wall, "", max(0.0, self.open_at - self.wall))
+        return LedgerTime(self.wall, self.wall, "", max(0.0, self.open_at - self.wall), f"{self.since * 1e6:.0f}")
 
 
 class DifferentialMachine(RuleBasedStateMachine):

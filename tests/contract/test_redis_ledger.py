@@ -152,6 +152,20 @@ def test_a_newer_attempt_is_restored_over_one_that_seems_to_run(
     assert nodes.renew(first).word == "lost"
 
 
+def test_each_time_that_it_goes_back_has_a_name_and_who_reports_meanwhile_hears_how_long_it_lasts(
+    own: servers.Redis, connect: Callable[..., Nodes]
+) -> None:
+    nodes = connect(own.url)
+    grant, other = nodes.started(nodes.of()), nodes.started(nodes.of("sales#2", overlap="allow"))
+    assert nodes.report(other).left_s == 0.0
+    epochs = {nodes.ledger.call("open", ()).epoch}
+    for number in range(2):
+        own.cli("HSET", redis_of(nodes).key("meta"), "epoch", "of another server")
+        assert QUARANTINE_S - 5.0 < nodes.report(grant if not number else other).left_s <= QUARANTINE_S
+        epochs.add(nodes.ledger.call("open", ()).epoch)
+    assert len(epochs) == 3
+
+
 def test_a_killed_server_comes_back_with_its_rows_and_a_quarantine(
     own: servers.Redis, connect: Callable[..., Nodes]
 ) -> None:

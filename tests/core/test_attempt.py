@@ -744,3 +744,17 @@ def test_a_late_word_of_a_quarantine_is_remembered_when_the_end_is_reported() ->
     assert attempt.phase == "reporting", "a ledger that recovers may forget once more what it has taken"
     attempt.answered(Answer(OK), question="ask_report", sent_at=137.0, now=137.0)
     assert attempt.phase == "done"
+
+
+def test_who_reports_to_a_ledger_that_recovers_stays_to_say_it_again_until_that_is_over() -> None:
+    attempt = started()
+    attempt.ended(0, now=106.0)
+    attempt.take_actions()
+
+    attempt.answered(Answer(OK, left_s=30.0), question="ask_report", sent_at=106.0, now=106.1)
+
+    assert attempt.phase == "reporting"
+    attempt.timer(attempt.timer_at())
+    assert ("ask_report", "success", 0, "", False) in attempt.take_actions()
+    attempt.answered(Answer(OK), question="ask_report", sent_at=136.0, now=136.2)
+    assert attempt.phase == "done"

@@ -169,11 +169,14 @@ class AttemptMachine(RuleBasedStateMachine):
     def the_ledger_answers(self, data: st.DataObject) -> None:
         """Any question that is out, also one that was given up long ago."""
         index = data.draw(st.integers(0, len(self.asked) - 1))
-        self.hear(index, data.draw(st.sampled_from(SAYS[self.asked[index][0]])))
+        word = data.draw(st.sampled_from(SAYS[self.asked[index][0]]))
+        self.hear(index, word, in_quarantine=data.draw(st.booleans()))
 
-    def hear(self, index: int, word: str) -> None:
+    def hear(self, index: int, word: str, *, in_quarantine: bool = False) -> None:
         question, sent_at = self.asked.pop(index)
         left_s = LEASE_S if word in (OK, CANCEL) else 30.0
+        if question == ASK_REPORT and word == OK and not in_quarantine:
+            left_s = 0.0
         deadline = self.attempt.deadline
         answer = Answer(word, left_s=left_s, in_s=1.0 if word == EARLY else left_s)
         self.attempt.answered(answer, question=question, sent_at=sent_at, now=self.now)
@@ -187,6 +190,8 @@ class AttemptMachine(RuleBasedStateMachine):
         if word == RECOVERING:
             self.recovering_until = self.now + left_s
         if question == ASK_REPORT and word in (OK, STALE):
+            if word == OK:
+                self.recovering_until = max(self.recovering_until, self.now + left_s)
             self.report_taken = word == STALE or self.now >= self.recovering_until
         if (question, word) in {(ASK_GATE, STALE), (ASK_RENEW, LOST)}:
             self.silenced = True

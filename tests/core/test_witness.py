@@ -35,12 +35,12 @@ def news(kind: type[Task], run: str = "sales#1", *, token: int = 7, attempt: int
     )  # fmt: skip
 
 
-def quarantine(lone: Lone, left_s: float = 40.0) -> None:
-    """The next sweep finds the ledger in quarantine, or (0.0) not."""
+def quarantine(lone: Lone, left_s: float = 40.0, epoch: str = "1") -> None:
+    """The next sweep finds the ledger in the quarantine of that epoch, or (0.0) in none."""
     if not lone.questions("open"):
         lone.do(lone.node.look_again)
     answer = open_answer(jobs=lone.node.ctx.jobs)
-    answer.recovering_s = left_s
+    answer.recovering_s, answer.epoch = left_s, epoch
     lone.answer("open", answer)
 
 
@@ -106,7 +106,7 @@ def test_what_was_not_answered_is_told_again_and_the_next_quarantine_begins_anew
     assert len(restored(lone)) == 2
 
     quarantine(lone, 0.0)
-    quarantine(lone, 40.0)
+    quarantine(lone, 40.0, "2")
 
     assert len(restored(lone)) == 3
 
@@ -192,8 +192,22 @@ def test_a_ledger_that_goes_back_once_more_is_told_everything_again() -> None:
     quarantine(lone, 35.0)
     assert len(restored(lone)) == 1, "it has taken that over"
 
-    quarantine(lone, 70.0)
+    quarantine(lone, 35.0, "2")
     assert len(restored(lone)) == 2
+
+
+def test_what_it_took_before_it_went_back_once_more_counts_for_nothing() -> None:
+    lone = Lone(job()).ready()
+    lone.hear("b.1", news(TaskStarted))
+    quarantine(lone)
+    quarantine(lone, 40.0, "2")
+    assert len(restored(lone)) == 2, "the second is asked although the first has no answer yet"
+
+    lone.answer("restore", Answer(OK))  # to the first
+    assert lone.node.witness.seen["sales#1", 0, 7].restored == "", "nobody has told the ledger of now"
+
+    lone.answer("restore", Answer(OK))
+    assert lone.node.witness.seen["sales#1", 0, 7].restored == "started"
 
 
 def test_what_a_journal_holds_is_seen_again() -> None:

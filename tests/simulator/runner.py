@@ -174,6 +174,8 @@ class Runner:
             self.taken = question == life.ASK_REPORT and answer is not None and answer.word == OK
             if answer is not None and answer.word == RECOVERING and question == life.QUESTIONS.get(self.attempt.phase):
                 self.told_until = self.world.now + answer.left_s / self.host.rate
+            if self.taken:
+                self.told_until = max(self.told_until, self.world.now + answer.left_s / self.host.rate)
             self.attempt.answered(answer, sent_at=sent, now=self.world.mono(self.host), question=question)
             self.obey()
 

@@ -59,6 +59,7 @@ class Server:
         self.setbacks: list[Setback] = []
         self._history: deque[tuple[float, MemoryStore]] = deque()
         self.open_at = 0.0  # the end of the quarantine, by the ledger's clock
+        self.quarantines = 0
         self._unanswered: Counter[tuple[str, str]] = Counter()  # (operation, run) -> replies lost, one after the other
         self.unanswered: Counter[str] = Counter()  # run -> replies lost
         self.caller = ""  # whose operation is being done
@@ -69,7 +70,7 @@ class Server:
     def time(self) -> LedgerTime:
         wall = self.wall()
         if self.world.plan.production:
-            return LedgerTime(wall, wall, recovering_s=self.recovering_s(wall))
+            return LedgerTime(wall, wall, recovering_s=self.recovering_s(wall), epoch=str(self.quarantines))
         return LedgerTime(wall, (self.world.now - self.booted_at) * self.rate, f"boot {self.boots}")
 
     def wall(self) -> float:
@@ -81,6 +82,7 @@ class Server:
 
     def begin_quarantine(self) -> None:
         """An operation finds that the ledger went back."""
+        self.quarantines += 1
         self.open_at = self.wall() + LEASE + LAG_S
 
     def _found(self) -> None:
