@@ -405,7 +405,7 @@ class Daemon:
             self.builder.prune_logs(now - history.logs_keep_s)
             ledger = self.connections.open_ledger()
             try:
-                while ledger.prune(now - history.keep_s, PRUNE_AT_ONCE) >= PRUNE_AT_ONCE:
+                while ledger.prune(history.keep_s, PRUNE_AT_ONCE) >= PRUNE_AT_ONCE:
                     pass  # in bites: nobody else's question waits for longer than one of them
             finally:
                 ledger.close()

@@ -33,8 +33,8 @@ class Ledger(Protocol):
     def attempts(self, run: str) -> list[AttemptRow]: ...
     def status(self) -> dict[str, Any]: ...
 
-    def prune(self, before_wall: float, limit: int = 1000) -> int:
-        """Forget runs that ended before an instant (Unix seconds), so many at the most; returns how many."""
+    def prune(self, keep_s: float, limit: int = 1000) -> int:
+        """Forget runs that ended longer ago than that by the ledger's clock, so many at most; returns how many."""
 
     def close(self) -> None: ...
 

@@ -198,7 +198,7 @@ def _report_is_not_repeated() -> Iterator[None]:
 @contextlib.contextmanager
 def _one_quarantine_passes_for_the_next() -> Iterator[None]:
     real = Witness.ledger_says
-    with mock.patch.object(Witness, "ledger_says", lambda self, left_s, epoch: real(self, left_s, "")):  # noqa: ARG005
+    with mock.patch.object(Witness, "ledger_says", lambda self, left_s, epoch: real(self, left_s, "")):
         yield
 
 
@@ -289,8 +289,8 @@ def _terminal_states_are_left() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _retention_forgets_the_horizon() -> Iterator[None]:
-    def prune(self: Rules, store: Any, before: float, limit: int, now: Any) -> int:  # noqa: ARG001
-        rows = store.ended_runs(before, limit)
+    def prune(self: Rules, store: Any, keep_s: float, limit: int, now: LedgerTime) -> int:  # noqa: ARG001
+        rows = store.ended_runs(now.wall - keep_s, limit)
         for row in rows:
             store.drop_run(row.run)
         return len(rows)

@@ -270,12 +270,10 @@ def break_rules(console: Console, only: str) -> int:
         for number, needed, said in pool.imap(notice, chosen):
             mutant = mutants.MUTANTS[number]
             seeds = f"{needed:,}" if said else f"[bold red]not in {needed:,}"
-            if said and said.split()[0] != mutant.caught_as:  # X, say: the mutant itself is broken
-                table.add_row(mutant.name, mutant.rule, seeds, f"[bold red]expected {mutant.caught_as}:[/] {said}")
-                said = ""
-            else:
-                table.add_row(mutant.name, mutant.rule, seeds, said or "[bold red]NOT NOTICED")
-            found[mutant.name] = {"rule": mutant.rule, "seeds": needed, "said": said}
+            other = bool(said) and said.split()[0] != mutant.caught_as  # X, say: the mutant itself is broken
+            told = f"[bold red]expected {mutant.caught_as}:[/] {said}" if other else said
+            table.add_row(mutant.name, mutant.rule, seeds, told or "[bold red]NOT NOTICED")
+            found[mutant.name] = {"rule": mutant.rule, "seeds": needed, "said": "" if other else said}
             progress.update(task, advance=1)
     console.print(table)
     killed = [one["seeds"] for one in found.values() if one["said"]]

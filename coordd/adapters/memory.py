@@ -193,9 +193,9 @@ class MemoryLedger:
         counts = self._read(lambda store: Counter(row.state for row in store.runs.values()))
         return {"url": self.url, "jobs": len(self._store.jobs), "runs": dict(counts)}
 
-    def prune(self, before_wall: float, limit: int = 1000) -> int:
-        """Forget at most ``limit`` runs that ended before an instant; returns how many."""
-        count: int = self._transact(self._rules.prune, (before_wall, limit))
+    def prune(self, keep_s: float, limit: int = 1000) -> int:
+        """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
+        count: int = self._transact(self._rules.prune, (keep_s, limit))
         return count
 
     def close(self) -> None:

@@ -142,9 +142,9 @@ class RedisLedger:
 
         return status(self)
 
-    def prune(self, before_wall: float, limit: int = 1000) -> int:
-        """Forget at most ``limit`` runs that ended before an instant; returns how many."""
-        answer = self.call("prune", before_wall, limit)
+    def prune(self, keep_s: float, limit: int = 1000) -> int:
+        """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
+        answer = self.call("prune", keep_s, limit)
         assert isinstance(answer, Answer)
         return answer.token
 

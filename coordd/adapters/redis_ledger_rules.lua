@@ -293,7 +293,7 @@ end
 return { mark, 'open', exact(now), exact(recovering_s()), jobs, runs }
 
 --- prune
-local before, limit = take_number(), take_number()
+local before, limit = now - take_number(), take_number()
 local count, from = 0, 0
 while count < limit do
   -- Those that were revoked far ahead of their time stay; they are few.

@@ -157,7 +157,7 @@ ARGUMENTS: "dict[str, Callable[..., list[Any]]]" = {
     "resolve": _resolve,
     "suspend": lambda job, suspended, by: [job, int(suspended), by],
     "open": lambda jobs: [*jobs, OPEN_RUNS_MAX],
-    "prune": lambda before, limit: [float(before), limit],
+    "prune": lambda keep_s, limit: [float(keep_s), limit],
     "accept_epoch": _same,
 }
 

@@ -160,9 +160,9 @@ class SqliteLedger:
             "runs": dict(self._read("SELECT state, count(*) FROM runs GROUP BY state")),
         }
 
-    def prune(self, before_wall: float, limit: int = 1000) -> int:
-        """Forget at most ``limit`` runs that ended before an instant; returns how many."""
-        count: int = self._transact(self._rules.prune, (before_wall, limit), writes=True)
+    def prune(self, keep_s: float, limit: int = 1000) -> int:
+        """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
+        count: int = self._transact(self._rules.prune, (keep_s, limit), writes=True)
         return count
 
     def close(self) -> None:

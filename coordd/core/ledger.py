@@ -444,13 +444,14 @@ class Rules(Life):
         runs = [OpenRun(row, now) for row in store.open_runs(OPEN_RUNS_MAX)]
         return OpenAnswer(runs, known, now.wall, now.recovering_s, now.epoch)
 
-    def prune(self, store: "Store", before: float, limit: int, now: LedgerTime) -> int:
-        """Forget runs that ended before an instant (Unix seconds), oldest first; returns how many.
+    def prune(self, store: "Store", keep_s: float, limit: int, now: LedgerTime) -> int:
+        """Forget runs that ended longer ago than ``keep_s``, oldest first; returns how many.
 
-        The horizon moves past each scheduled one, so that forgetting a run never opens it again. A run that was
-        revoked ahead of its fire time stays until that is past too.
+        By the ledger's own time: a node whose clock is years ahead would forget them all. The horizon moves past each
+        scheduled one, so that forgetting a run never opens it again. A run that was revoked ahead of its fire time
+        stays until that is past too.
         """
-        rows = store.ended_runs(before, limit)
+        rows = store.ended_runs(now.wall - keep_s, limit)
         for row in rows:
             if row.scheduled:
                 job = self._job(store, row.job, now)

@@ -239,11 +239,11 @@ class DifferentialMachine(RuleBasedStateMachine):
     def suspend(self, job: str, on: bool) -> None:
         self.call("suspend", job, on, "ann")
 
-    @rule(before_s=st.sampled_from((0.0, 60.0, -1.0)), limit=st.integers(0, 3))
-    def prune(self, before_s: float, limit: int) -> None:
+    @rule(keep_s=st.sampled_from((0.0, 60.0, -1.0)), limit=st.integers(0, 3))
+    def prune(self, keep_s: float, limit: int) -> None:
         self.clock.parts()
-        before, known = self.clock.wall - before_s, states(self.memory)
-        assert self.redis.prune(before, limit) == self.memory.prune(before, limit)
+        known = states(self.memory)
+        assert self.redis.prune(keep_s, limit) == self.memory.prune(keep_s, limit)
         self.seen.move(known, states(self.memory))
 
     @precondition(lambda self: not self.moved and self.memory.runs())

@@ -248,11 +248,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.sqlite.close()
         self.sqlite = other
 
-    @rule(before_s=st.sampled_from((0.0, 60.0)), limit=st.integers(0, 3))
-    def prune(self, before_s: float, limit: int) -> None:
+    @rule(keep_s=st.sampled_from((0.0, 60.0)), limit=st.integers(0, 3))
+    def prune(self, keep_s: float, limit: int) -> None:
         known = {row.run: row for row in self.memory.runs()}
-        before = self.clock.wall - before_s
-        assert self.sqlite.prune(before, limit) == self.memory.prune(before, limit)
+        assert self.sqlite.prune(keep_s, limit) == self.memory.prune(keep_s, limit)
         self.seen.move({run: row.state for run, row in known.items()}, states(self.memory))
         for run in known.keys() - {row.run for row in self.memory.runs()}:
             assert known[run].state in TERMINAL

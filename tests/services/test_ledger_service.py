@@ -44,8 +44,8 @@ class FakeLedger:
         if self.failure and not self.fails_on:
             raise UnavailableError(self.failure)
 
-    def prune(self, before_wall: float, limit: int = 1000) -> int:
-        answer: Answer = self.call("prune", before_wall, limit)
+    def prune(self, keep_s: float, limit: int = 1000) -> int:
+        answer: Answer = self.call("prune", keep_s, limit)
         return answer.token
 
     def close(self) -> None:

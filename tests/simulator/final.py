@@ -94,13 +94,14 @@ def _judge_schedule(world: World, job: Job) -> None:
     """The newest fire time of all has its row: whatever the misfire policy, that one is never skipped over.
 
     With ``misfire = "all"`` every one has, from when the ledger first heard of the job; unless daemons died while the
-    ledger was away, before they could write it there.
+    ledger was away, before they could write it there, or it was older than what retention keeps (a clock that steps
+    ahead of a frozen cluster makes it so).
     """
     assert job.schedule is not None
     if job.misfire == "all" and not world.plan.forgets and not world.plan.faults & DEADLY:
         for at in fires_between(job.schedule, world.server.known_from, WALL + SCHEDULES_END_S, 100):
             run = scheduled_run(job.name, at)
-            if world.ledger.run(run) is None and run not in world.judge.forgotten_by_retention:
+            if world.ledger.run(run) is None and at >= world.judge.kept_from:
                 world.violate(f"L {run} has no row, and no fire time may be left out")
     last = fires_between(job.schedule, WALL, WALL + SCHEDULES_END_S, 1)[-1]
     run = scheduled_run(job.name, last)

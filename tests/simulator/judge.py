@@ -100,6 +100,7 @@ class Judge:
         self.published: dict[str, tuple[int, float]] = {}  # run -> the token under which it was published, and when
         self.people_resolved: set[str] = set()
         self.forgotten_by_retention: set[str] = set()
+        self.kept_from = 0.0  # what ended or was due before is forgotten, by the ledger's wall clock
         self.clocks: dict[int, int] = {}  # host -> the highest stamp that it has ever said
         self.views: dict[tuple[str, str], tuple[str, ...]] = {}  # (election, opener) -> the view it was opened with
         self.takeovers = 0
@@ -162,9 +163,14 @@ class Judge:
         elif other != token:
             self.world.violate(f"S4 {run} was published under {other} and under {token}")
 
-    def pruned(self, runs: set[str]) -> None:
-        """Retention has forgotten them. Whoever asks for a run of that id again asks for a new one."""
+    def pruned(self, runs: set[str], before: float) -> None:
+        """Retention has forgotten them, and settled what was due before.
+
+        Whoever asks for a run of that id again asks for a new one.
+        """
         self.forgotten_by_retention |= runs
+        if runs:
+            self.kept_from = max(self.kept_from, before)
         again = {run for run in runs if "#" in run}
         for run in again:
             self.terminal.pop(run, None)

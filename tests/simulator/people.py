@@ -111,7 +111,7 @@ class People:
 
     def _prune(self, host: Host, item: Item) -> None:
         """Retention."""
-        self._ledger(host, "prune", self.world.server.wall() - item.amount, 1000)
+        self._ledger(host, "prune", item.amount, 1000)
 
     # ---- what nobody planned
 

@@ -142,7 +142,7 @@ class Server:
         if not self.known_from:
             self.known_from = self.wall()
         if op == "prune":
-            world.judge.pruned(there - {row.run for row in self.ledger.runs(limit=100_000)})
+            world.judge.pruned(there - {row.run for row in self.ledger.runs(limit=100_000)}, self.wall() - args[0])
         else:
             self.answers[answer.word] += 1
         if run:
