@@ -142,6 +142,11 @@ class Context:
         """A claimant's random mark."""
         return f"{self.rng.getrandbits(64):016x}"
 
+    def lease_of(self, job: str) -> float:
+        """The lease (seconds) that holders of that job's runs have, as far as this node knows."""
+        known = self.jobs.get(job)
+        return known.lease_s if known else self.settings.lease_s
+
     def saw_token(self, job: str, token: int) -> None:
         """Remember the highest token of a job."""
         if token > self.tokens.get(job, 0):

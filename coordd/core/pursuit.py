@@ -12,6 +12,8 @@ the run with it.
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from coordd.core import rows
 from coordd.core.ballots import Ballots
 from coordd.core.context import LEAD_S, Context
@@ -109,11 +111,11 @@ class Pursuits:
 
     def join(self, action: Action, now: Now) -> None:
         """A peer has opened an election about a run: pursue it too, if the job is known here."""
-        if not is_named(action.run, action.job, action.fire_at, scheduled=action.scheduled):
-            return  # a fire time is what its run's name says; what a peer says of it counts for nothing
         pursuit = self.pursuits.get(action.run)
         if pursuit is None:
-            if action.job in self._ctx.jobs and action.run not in self.epitaphs:
+            # A fire time is what its run's name says; what a peer says of it counts for nothing.
+            named = is_named(action.run, action.job, action.fire_at, scheduled=action.scheduled)
+            if named and action.job in self._ctx.jobs and action.run not in self.epitaphs:
                 self._new(action, 0.0, now)
         elif action.attempt > pursuit.attempt and pursuit.phase not in (OWNED, CLAIMING):
             pursuit.attempt = action.attempt
@@ -237,7 +239,7 @@ class Pursuits:
         if word == rows.GRANTED:
             self._granted(pursuit, answer, sent_at, now)
         elif word == rows.HELD:
-            self._observe(pursuit, *answer.until_token, pursuit_lease(pursuit, self._ctx), now)
+            self._observe(pursuit, *answer.until_token, self._ctx.lease_of(pursuit.action.job), now)
             self._held(pursuit, answer.by, max(answer.left_s, HELD_AGAIN_S), now)
         elif word == rows.LOST:
             self._next_attempt(pursuit, answer.attempt, answer.in_s, now)
@@ -296,7 +298,7 @@ class Pursuits:
         if isinstance(event, TaskReceived) and event.attempt >= pursuit.attempt:
             if pursuit.phase in (ELECTING, DUE, WAITING, SLEEPING):
                 pursuit.attempt = event.attempt
-                self._held(pursuit, event.node, pursuit_lease(pursuit, self._ctx), now)
+                self._held(pursuit, event.node, self._ctx.lease_of(job), now)
 
     def ended_elsewhere(self, event: Task) -> None:
         """The end of an attempt was heard; should its holder be unable to, we report it."""
@@ -335,9 +337,7 @@ class Pursuits:
             return  # the others go on
         action = pursuit.action
         if action.attempt != pursuit.attempt:
-            action = pursuit.action = Action(
-                action.job, action.run, pursuit.attempt, action.fire_at, action.scheduled, action.digest, action.args
-            )
+            action = pursuit.action = structs.replace(action, attempt=pursuit.attempt)
         pursuit.phase = ELECTING
         pursuit.rank = None
         job = self._ctx.jobs.get(action.job)
@@ -450,15 +450,12 @@ class Pursuits:
         if pursuit is None:
             if row.job not in ctx.jobs or ours:
                 return
-            scheduled = bool(row.scheduled)
-            action = Action(row.job, row.run, row.attempt, row.fire_at, scheduled, row.digest, row.args)
-            pursuit = self._new(action, 0.0, now)
+            pursuit = self._new(asked_for(row, row.attempt), 0.0, now)
             pursuit.phase = SLEEPING
             pursuit.at = float("inf")
         pursuit.row_at = min(pursuit.row_at, now.mono)
         if pursuit.action.digest != row.digest:  # a peer said otherwise; what was asked for stands in the ledger
-            attempt, scheduled = pursuit.action.attempt, bool(row.scheduled)
-            pursuit.action = Action(row.job, row.run, attempt, row.fire_at, scheduled, row.digest, row.args)
+            pursuit.action = asked_for(row, pursuit.action.attempt)
         if row.state in (rows.PENDING, rows.RETRY):
             if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at < float("inf"):
                 return  # its turn is known
@@ -554,7 +551,6 @@ class Pursuits:
         return same_kind + self.claiming < (settings.budget_cluster if job.waits else settings.budget_client)
 
 
-def pursuit_lease(pursuit: Pursuit, ctx: Context) -> float:
-    """The lease that holders of a run have, as far as this node knows."""
-    job = ctx.jobs.get(pursuit.action.job)
-    return job.lease_s if job else ctx.settings.lease_s
+def asked_for(row: OpenRun, attempt: int) -> Action:
+    """What was asked for, as the ledger has it."""
+    return Action(row.job, row.run, attempt, row.fire_at, bool(row.scheduled), row.digest, row.args)
