@@ -42,7 +42,7 @@ def test_every_property_holds(first: int) -> None:
     for seed in range(first, first + CHUNK):
         world = simulator.run(seed)
         assert len(world.hosts) >= 3, f"seed {seed}"
-        assert len(world.runs()) >= 15, f"seed {seed}"
+        assert len(world.runs()) >= 20, f"seed {seed}"
         assert world.struck >= plan.FAULTS_MIN, f"seed {seed}"
 
 

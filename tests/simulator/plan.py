@@ -53,8 +53,7 @@ FORGETFUL_SEEDS = frozenset((4, 5, 9))
 # Messages that a receiver remembers of each sender, in the worlds in which late ones come: else hardly any is late.
 REACH = 16
 
-# A second setback within the quarantine of the first. One that is found within a quarter of a second of it passes for
-# the same (core.witness).
+# A second setback within the quarantine of the first.
 SOON_S = (3.0, 12.0)
 
 FAULTS_MIN = 10

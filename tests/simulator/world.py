@@ -12,9 +12,10 @@ from typing import Any
 from unittest import mock
 
 from coordd.core import windows
-from coordd.core.job import Job
+from coordd.core.job import Job, scheduled_run
 from coordd.core.ready import Launch
 from coordd.core.rows import TERMINAL, UNKNOWN
+from coordd.core.schedule import fires_between
 from simulator.bus import Broker, Bus, Datagrams, Letter
 from simulator.daemon import Daemon
 from simulator.disk import Disk
@@ -159,7 +160,12 @@ class World:
     def runs(self) -> set[str]:
         """Every run that was due, asked for or launched."""
         rows = {row.run for row in self.ledger.runs(limit=100_000)}
-        return rows | {child.run for child in self.children} | self.people.asked | set(self.judge.terminal)
+        due = {
+            scheduled_run(job.name, at)
+            for job in self.jobs.values() if job.schedule is not None
+            for at in fires_between(job.schedule, self.server.known_from, WALL + SCHEDULES_END_S, 100)
+        }  # fmt: skip
+        return due | rows | {child.run for child in self.children} | self.people.asked | set(self.judge.terminal)
 
     # ---- hosts
 
