@@ -24,8 +24,10 @@ BUSY_S = 1.0
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, at REAL, until REAL, data BLOB)"
 _MEASURE = "SELECT count(*), coalesce(sum(length(data)), 0) FROM messages"
-# Where a file was cut, SQLite may read zeros and say nothing: rows that have no values.
-_EMPTIED = "SELECT 1 FROM messages WHERE typeof(at) <> 'real' OR typeof(until) <> 'real' OR typeof(data) <> 'blob'"
+# The same of a file that an earlier life left, and how many rows are no messages: where a file was cut, SQLite may
+# read rows without values and say nothing.
+_MEASURE_FOUND = """SELECT count(*), coalesce(sum(length(data)), 0),
+    coalesce(sum(typeof(at) <> 'real' OR typeof(until) <> 'real' OR typeof(data) <> 'blob'), 0) FROM messages"""
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -51,7 +53,7 @@ class SqliteBacklog:
             db.execute("DELETE FROM messages WHERE until < ?", (now,))
             count, size = db.execute(_MEASURE).fetchone()
             given_up = 0
-            oldest = db.execute("SELECT number, ifnull(length(data), 0) FROM messages ORDER BY number").fetchall()
+            oldest = db.execute("SELECT number, length(data) FROM messages ORDER BY number").fetchall()
             for number, length in oldest:
                 if count <= COUNT_MAX and size <= BYTES_MAX:
                     break
@@ -63,9 +65,7 @@ class SqliteBacklog:
 
     def first(self, limit: int) -> list[Message]:
         """The first ones by number."""
-        # A disk that turns over a bit can make a number of a text, which SQLite then hands out as one.
-        columns = "number, CAST(ifnull(at, 0) AS REAL), CAST(ifnull(until, 0) AS REAL), CAST(ifnull(data, '') AS BLOB)"
-        sql = f"SELECT {columns} FROM messages ORDER BY number LIMIT ?"  # noqa: S608  # nothing of others is in it
+        sql = "SELECT number, at, until, data FROM messages ORDER BY number LIMIT ?"
         return self._transact(lambda db: ([Message(*row) for row in db.execute(sql, (limit,))], self.count, self.bytes))
 
     def remove(self, numbers: Sequence[int]) -> None:
@@ -74,9 +74,7 @@ class SqliteBacklog:
         def act(db: sqlite3.Connection) -> tuple[None, int, int]:
             count, size = self.count, self.bytes
             for number in numbers:
-                found = db.execute(
-                    "SELECT ifnull(length(data), 0) FROM messages WHERE number = ?", (number,)
-                ).fetchone()
+                found = db.execute("SELECT length(data) FROM messages WHERE number = ?", (number,)).fetchone()
                 if found is not None:
                     db.execute("DELETE FROM messages WHERE number = ?", (number,))
                     count, size = count - 1, size - found[0]
@@ -111,11 +109,8 @@ class SqliteBacklog:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
-        except (
-            sqlite3.Error,
-            OSError,
-            UnicodeDecodeError,
-        ) as exc:  # SQLite's words about a damaged file hold bytes of it
+        # SQLite's words about a damaged file hold bytes of it, which need not be text.
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:
             raise UnavailableError(f"backlog {self.path}: {exc}{self._failed(exc)}") from exc
         self.count, self.bytes, self.oldest_at = count, size, oldest[0] if oldest else 0.0
         return result
@@ -129,34 +124,30 @@ class SqliteBacklog:
             db.execute("PRAGMA synchronous = FULL")  # what waits here survives a power cut
             db.execute("PRAGMA journal_size_limit = 4194304")
             db.execute(_SCHEMA)
-            self._refuse_damaged(db)
-            self.count, self.bytes = db.execute(_MEASURE).fetchone()
+            self._refuse_damaged_pages(db)
+            self.count, self.bytes, damaged = db.execute(_MEASURE_FOUND).fetchone()
+            if damaged:
+                raise _damage("there are rows without values")
         except BaseException:
             db.close()
             raise
         self._db = db
         return db
 
-    def _refuse_damaged(self, db: sqlite3.Connection) -> None:
+    def _refuse_damaged_pages(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file itself then holds every page, or was cut
         (pages,), (page_bytes,) = (db.execute(f"PRAGMA {word}").fetchone() for word in ("page_count", "page_size"))
         if os.path.getsize(self.path) < pages * page_bytes:
-            found = "it is shorter than it says"  # first: SQLite would take memory for every page that should be there
-        else:
-            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-        if found == "ok" and db.execute(_EMPTIED).fetchone():
-            found = "there are rows without values"
+            raise _damage("it is shorter than it says")  # SQLite would take memory for every page that is not there
+        (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
-            damaged = sqlite3.DatabaseError(found)
-            damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise damaged
+            raise _damage(found)
 
     def _failed(self, exc: Exception) -> str:
         """The next call opens the file anew. A damaged one is set aside, for nothing would ever leave it."""
         try:
             self.close()
-            code = sqlite3.SQLITE_CORRUPT if isinstance(exc, ValueError) else getattr(exc, "sqlite_errorcode", 0)
-            if code & 0xFF not in _DAMAGED:
+            if not isinstance(exc, UnicodeDecodeError) and getattr(exc, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
                 return ""
             for suffix in ("-wal", "-shm"):
                 if os.path.exists(self.path + suffix):
@@ -166,3 +157,9 @@ class SqliteBacklog:
             return f"; and then: {also}"
         self.count, self.bytes, self.oldest_at = 0, 0, 0.0
         return f"; set aside as {self.path}.bad"
+
+
+def _damage(found: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(found)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
