@@ -135,9 +135,10 @@ class SqliteBacklog:
         return db
 
     def _refuse_damaged_pages(self, db: sqlite3.Connection) -> None:
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file itself then holds every page, or was cut
+        # The file itself then holds every page, or was cut; unless somebody reads it, who keeps pages in the log.
+        _busy, in_log, moved = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         (pages,), (page_bytes,) = (db.execute(f"PRAGMA {word}").fetchone() for word in ("page_count", "page_size"))
-        if os.path.getsize(self.path) < pages * page_bytes:
+        if in_log == moved and os.path.getsize(self.path) < pages * page_bytes:
             raise _damage("it is shorter than it says")  # SQLite would take memory for every page that is not there
         (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":

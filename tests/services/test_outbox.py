@@ -443,3 +443,17 @@ def test_rows_whose_kinds_the_disk_has_changed_are_set_aside_with_their_file(tmp
 
     assert (tmp_path / "b.db.bad").exists()
     assert SqliteBacklog(path).first(2) == []
+
+
+def test_a_file_that_somebody_reads_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BUSY_S", 0.01)
+    path = str(tmp_path / "b.db")
+    file = SqliteBacklog(path)
+    file.append(messages(0, 1), 0.0)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM messages").fetchone()  # from here on the log keeps what is written
+        file.append(messages(1, 9, size=3000), 0.0)
+        file.close()
+
+        assert [message.number for message in SqliteBacklog(path).first(9)] == list(range(9))
