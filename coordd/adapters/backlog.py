@@ -22,13 +22,14 @@ BYTES_MAX = 64 * 2**20
 # Somebody else may look into the file with sqlite3; longer than this nobody holds it.
 BUSY_S = 1.0
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, at REAL, until REAL, data BLOB)"
+_TABLE = "messages (number INTEGER PRIMARY KEY, at REAL, until REAL, data BLOB)"
 _MEASURE = "SELECT count(*), coalesce(sum(length(data)), 0) FROM messages"
 # The same of a file that an earlier life left, and how many rows are no messages: where a file was cut, SQLite may
 # read rows without values and say nothing.
 _MEASURE_FOUND = """SELECT count(*), coalesce(sum(length(data)), 0),
     coalesce(sum(typeof(at) <> 'real' OR typeof(until) <> 'real' OR typeof(data) <> 'blob'), 0) FROM messages"""
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# SQLITE_ERROR: our few statements are right, so what SQLite can not do with them is the file's doing.
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
 class SqliteBacklog:
@@ -123,8 +124,11 @@ class SqliteBacklog:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")  # what waits here survives a power cut
             db.execute("PRAGMA journal_size_limit = 4194304")
-            db.execute(_SCHEMA)
+            db.execute(f"CREATE TABLE IF NOT EXISTS {_TABLE}")
             self._refuse_damaged_pages(db)
+            # In columns of other kinds SQLite would keep other values than it is given.
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE sql = ?", (f"CREATE TABLE {_TABLE}",)).fetchone():
+                raise _damage("its table is another one")
             self.count, self.bytes, damaged = db.execute(_MEASURE_FOUND).fetchone()
             if damaged:
                 raise _damage("there are rows without values")

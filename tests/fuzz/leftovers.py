@@ -80,10 +80,7 @@ class World:
             backlog.remove([message.number for message in found])
         except UnavailableError:
             backlog.close()
-        try:
-            backlog.append([Message(2**60, EPOCH, EPOCH + 1, b"x")], EPOCH)
-        except UnavailableError:
-            outcome = "of no use"
+        backlog.append([Message(2**60, EPOCH, EPOCH + 1, b"x")], EPOCH)
         backlog.close()
         for name in os.listdir(self.root):
             if name.startswith("backlog"):

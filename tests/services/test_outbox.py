@@ -457,3 +457,28 @@ def test_a_file_that_somebody_reads_is_whole(tmp_path: Path, monkeypatch: pytest
         file.close()
 
         assert [message.number for message in SqliteBacklog(path).first(9)] == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("healthy", "spoilt"),
+    [(b"until REAL", b"untim REAL"), (b"until REAL", b"u\xeetil REAL"), (b"until REAL", b"until RDAL"),
+     (b"\0\0\0\4" + bytes(8) + b"\0\0\0\1", b"\0\0\0\5" + bytes(8) + b"\0\0\0\1")],
+    ids=["another-column", "no-text", "a-column-of-another-kind", "a-later-format"],
+)  # fmt: skip
+def test_a_file_whose_table_or_format_the_disk_has_changed_is_set_aside(
+    tmp_path: Path, healthy: bytes, spoilt: bytes
+) -> None:
+    path = tmp_path / "b.db"
+    file = SqliteBacklog(str(path))
+    file.append(messages(0, 2), 0.0)
+    file.remove([0, 1])
+    file.close()
+    whole = path.read_bytes()
+    assert whole.count(healthy) == 1
+    path.write_bytes(whole.replace(healthy, spoilt))
+
+    with pytest.raises(UnavailableError, match="set aside"):
+        file.look()
+
+    assert file.append(messages(2, 3), 0.0) == 0
+    assert file.first(9) == messages(2, 3)
