@@ -48,7 +48,7 @@ _tag = struct.Struct(">QB")
 
 
 class _MalformedError(Exception):
-    """A frame that is not what its head says."""
+    """No frame, or one that is not what its head says."""
 
 
 class Tapped(Protocol):
@@ -127,14 +127,12 @@ class Tap(asyncio.StreamReaderProtocol):
         end_of_data = len(data)
         while end_of_data - at >= FRAME_ROOM:
             kind, _channel, size = _frame_head.unpack_from(data, at)
-            if kind not in FRAME_TYPES or size > FRAME_BYTES_MAX:
-                self._strange = True
-                at = end_of_data
-                break
             end = at + FRAME_ROOM + size
-            if end > end_of_data:
-                break
             try:
+                if kind not in FRAME_TYPES or size > FRAME_BYTES_MAX:
+                    raise _MalformedError
+                if end > end_of_data:
+                    break
                 ours = self._take(kind, data, at + FRAME_ROOM - 1, end - 1)
             except _MalformedError:
                 self._strange = True
