@@ -44,7 +44,6 @@ LISTENER_FD = 3
 # Only spark-submit's driver calls back; a bounded number of calls may wait.
 BACKLOG = 4
 
-
 # What the fields of facts and specs are. A line that says something else is no fact: a disk may have made it, and the
 # next daemon must start all the same.
 _NUMBERS = ("pid", "start_ticks", "watcher_start_ticks", "program", "program_start_ticks", "attempt", "token")
@@ -59,9 +58,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 NUMBER_MAX = 2**63
 
 # What a spec, and a fact by its word, must say.
-SPEC_NEEDS = (
-    "run", "job", "attempt", "token", "nonce", "fire_at", "deadline", "lease_s", "cgroup",
-)  # fmt: skip
+SPEC_NEEDS = ("run", "job", "attempt", "token", "nonce", "fire_at", "deadline", "lease_s", "cgroup")
 FACT_NEEDS = {
     "adopted": ("pid", "start_ticks", "watcher", "watcher_start_ticks", "boot_id", "cgroup"),
     "started": ("program", "program_start_ticks"),
