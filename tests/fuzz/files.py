@@ -60,8 +60,6 @@ env = { JAVA_HOME = "/usr" }
 [history]
 keep = "30d"
 """
-
-
 VARIABLES = (
     "NODE_NAME=a", "CLUSTER_LEASE=60", "NODE_TAGS=a,b", "NODE_BUDGET={ client = 1 }", "CLUSTER_MINGLE=true",
     "CLUSTER_BUS=amqps://u:p@h:5671/v?x=1", "CLUSTER_LEDGER=rediss://h:6379/0", "HISTORY_KEEP=1d",
@@ -98,11 +96,10 @@ class World:
             return self._job(text, beside=kind == JOB_BESIDE_ANOTHER)
         if kind == ENVIRONMENT:
             return self._environment(text)
-        write(self.path, text)
-        return self._settings() if kind == CONFIG else self._keys()
+        return self._settings(text) if kind == CONFIG else self._keys(text)
 
     def _job(self, text: bytes, *, beside: bool) -> str:
-        write(self.job_path, text)
+        Path(self.job_path).write_bytes(text)
         job, problems = jobfile.load_job(self.job_path, self.config)
         self._told(job, problems)
         if beside:
@@ -148,7 +145,8 @@ class World:
             return
         check(all("\0" not in word for word in argv), "an argument that no program can be given")
 
-    def _settings(self) -> str:
+    def _settings(self, text: bytes) -> str:
+        Path(self.path).write_bytes(text)
         config, problems = read_config(self.path, {})
         self._told(config, problems)
         if config is None:
@@ -171,7 +169,8 @@ class World:
         check(len(said) <= SAID_BYTES_MAX, f"{len(said)} characters about one file")
         check(not any(problem.message == "" for problem in problems), "a problem without a sentence")
 
-    def _keys(self) -> str:
+    def _keys(self, text: bytes) -> str:
+        Path(self.path).write_bytes(text)
         os.chmod(self.path, 0o600)
         try:
             ring = keyring.load(self.path, {})
@@ -179,15 +178,10 @@ class World:
             check(0 < len(str(exc)) <= SAID_BYTES_MAX, "refused without a reason")
             return "refused"
         check(ring.signing.secret, "no key signs")
-        write(self.path, keyring.render(ring).encode())
+        Path(self.path).write_bytes(keyring.render(ring).encode())
         check(keyring.load(self.path, {}) == ring, "a keyring that was written is another one when it is read")
         keyring.rotate(ring, Key("fresh", ACCEPT, b"f" * 32))
         return "accepted"
-
-
-def write(path: str, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
 
 
 def toml_of(tree: Any) -> str:

@@ -13,6 +13,7 @@ import shutil
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from small_cluster import EPOCH, Lone, job
@@ -98,9 +99,9 @@ class World:
                 at = text.find(b"\n", len(text) // 2) + 1
                 closed, current = text[:at], text[at:]
             if where != OPEN:
-                write(f"{directory}/00000001.jsonl", closed)
+                Path(directory, "00000001.jsonl").write_bytes(closed)
             if where != CLOSED:
-                write(f"{directory}/current.jsonl", current)
+                Path(directory, "current.jsonl").write_bytes(current)
             check(list(read(directory)) == due, "read before the repair: a good line is lacking, or a bad one is there")
             clocks = [record["clock"] for record in due if isinstance(record.get("clock"), int)]
             check(journal_files.highest_clock(directory) == max(clocks, default=0), "the highest clock is another one")
@@ -122,11 +123,6 @@ class World:
 
 def _no_number(word: str) -> None:
     raise ValueError(word)
-
-
-def write(path: str, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
 
 
 class JournalTarget:

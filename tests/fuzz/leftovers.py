@@ -33,7 +33,6 @@ from fuzz.trial import Try, check, scratch
 
 BACKLOG, STATE, REQUEST, FACTS, SPEC = range(5)
 
-
 SAID: tuple[dict[str, Any], ...] = (
     {"fact": "adopted", "token": 1, "watcher": 12, "watcher_start_ticks": 3, "boot_id": "b", "cgroup": ""},
     {"fact": "started", "program": 13, "program_start_ticks": 5}, {"fact": "application", "application_id": "app-1"},
@@ -76,7 +75,7 @@ class World:
             found = backlog.first(64)
             outcome = "accepted" if found else "nothing"
             for message in found:
-                check(len(message.data) >= 0 and message.until + message.at is not None, "no message")
+                check([type(value) for value in message] == [int, float, float, bytes], "no message")
             backlog.remove([message.number for message in found])
         except UnavailableError:
             backlog.close()
