@@ -228,12 +228,11 @@ def test_who_hears_nobody_sees_itself_alone_until_somebody_speaks(members: Membe
     assert (members.view(), members.count()[ALIVE]) == (("edge.7", "me.1", "other.1"), 3)
 
 
-@pytest.mark.parametrize(("incarnation", "count"), [("12-ab", 12), ("ab", -1), ("", -1), ("-3", -1)])
-def test_an_incarnation_begins_with_its_boot_counter(incarnation: str, count: int) -> None:
-    assert boot_count(incarnation) == count
+def test_an_incarnation_begins_with_its_boot_counter() -> None:
+    assert boot_count("12-ab") == 12
 
 
-@pytest.mark.parametrize("incarnation", ["", "x", "-1-a", "\u00b2-a", "\u0663-a", "9" * 5000 + "-a"])
+@pytest.mark.parametrize("incarnation", ["", "ab", "-3", "-1-a", "\u00b2-a", "\u0663-a", "9" * 5000 + "-a"])
 def test_an_incarnation_without_a_count_has_none(incarnation: str) -> None:
     assert boot_count(incarnation) == -1
 

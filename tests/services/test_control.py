@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -206,14 +205,6 @@ def wait_for(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
-
-
-@pytest.fixture
-def directory() -> Iterator[str]:
-    """Short enough for a socket, and open to other users, which pytest's own are not."""
-    with tempfile.TemporaryDirectory(prefix="coordd-", dir="/tmp") as path:
-        os.chmod(path, 0o755)  # noqa: S103
-        yield path
 
 
 @pytest.fixture
