@@ -27,13 +27,14 @@ NEEDED = [one for one in components.COMPONENTS if one.program not in ("java", "s
 
 
 def main() -> int:
+    usual = Plan()
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="for so long faults strike")
-    parser.add_argument("--setup", choices=SETUPS, default="redis", help="what the ledger is")
+    parser.add_argument("--minutes", type=float, default=usual.minutes, help="for so long faults strike")
+    parser.add_argument("--setup", choices=SETUPS, default=usual.setup, help="what the ledger is")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="what strikes when")
-    parser.add_argument("--nodes", type=int, default=5)
-    parser.add_argument("--faults", type=float, default=11.0, help="a minute")
-    parser.add_argument("--triggers", type=float, default=24.0, help="a minute, beside what is scheduled")
+    parser.add_argument("--nodes", type=int, default=usual.nodes)
+    parser.add_argument("--faults", type=float, default=usual.faults, help="a minute")
+    parser.add_argument("--triggers", type=float, default=usual.triggers, help="a minute, beside what is scheduled")
     parser.add_argument("--only", action="append", choices=sorted(KINDS), default=[], help="these faults alone")
     parser.add_argument("--output", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args()

@@ -23,7 +23,7 @@ LONG_S = (10.0, 18.0)
 
 
 class Done(NamedTuple):
-    """It has struck: for how long, how it is mended, and whom it cut off from what ("bus", "ledger")."""
+    """It has struck: for how long, how it is mended, and what it kept whom from."""
 
     lasts_s: float
     mend: Mend

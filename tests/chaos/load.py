@@ -43,10 +43,9 @@ JOBS = (
 )
 KINDS = {job.name: job for job in JOBS}
 
-# What is asked for, and how often; as much of the one that must not overlap as fits one after the other.
+# What is asked for, and how often.
 WEIGHTS = {"asked": 5, "hold-asked": 2, "retry-asked": 2, "queue-asked": 2}
 
-TRIGGERS_PER_MINUTE = 24.0
 CLIENTS = 4
 TWICE = 0.15  # of the triggers, on a second node at the same time
 AGAIN_S = 0.3
@@ -94,7 +93,7 @@ class Accepted(NamedTuple):
 class Load:
     """The clients, each a thread. They ask until somebody accepts, as a client does that must not lose a request."""
 
-    def __init__(self, arena: Arena, seed: int, per_minute: float = TRIGGERS_PER_MINUTE) -> None:
+    def __init__(self, arena: Arena, seed: int, per_minute: float) -> None:
         self.arena = arena
         self.seed = seed
         self.pause_s = CLIENTS * 60.0 / per_minute
