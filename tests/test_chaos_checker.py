@@ -19,11 +19,12 @@ def said(word: str, at: float, *, run: str = "asked#1", attempt: int = 0, token:
     return Entry(run, attempt, token, node, word, at, DUE_WALL + at, token)
 
 
-def fault(kind: str, began: float, until: float, *, detail: str = "", cut_off: str = "", before: str = "") -> Fault:
+def fault(
+    kind: str, began: float, until: float, *, cut_off: str = "", forgets: bool = False, before: str = ""
+) -> Fault:
     before_start = [(before, 0, 10)] if before else []
-    return Fault(
-        kind, "ledger", "n1", detail, began, began + 0.1, until, before_start, (cut_off,) if cut_off else (), ()
-    )
+    alone = (cut_off,) if cut_off else ()
+    return Fault(kind, "ledger", "n1", "", began, began + 0.1, until, before_start, alone, forgets)
 
 
 def judged(
@@ -118,21 +119,30 @@ def test_nobody_asked_is_no_explanation() -> None:
 
 def test_a_second_launch_is_excused_by_the_log_of_faults_alone() -> None:
     again = [*LOST, said("start", 40.0, token=20, node="n2"), said("end", 41.0, token=20, node="n2")]
-    behind_a_cut = fault("promote behind a cut", 0.5, 45.0, detail="r1, and n1 with it", cut_off="n1")
+    behind_a_cut = fault("promote behind a cut", 0.5, 45.0, cut_off="n1", forgets=True)
 
     assert judged(again, faults=[behind_a_cut]).violations == []
     assert judged(again, faults=[behind_a_cut._replace(cut_off=())]).violations
     assert judged(again, faults=[behind_a_cut._replace(until=20.0)]).violations, "it could tell in the quarantine"
-    assert judged(again, faults=[behind_a_cut._replace(kind="power cut")]).violations
+    assert judged(again, faults=[behind_a_cut._replace(forgets=False)]).violations
 
 
 def test_what_was_rejected_while_writes_were_lost_may_be_forgotten() -> None:
     rejected = "forbid-tick@2026-01-01T00:00:07Z"
-    lost = fault("promote behind a cut", 6.0, 20.0, detail="r1")
+    lost = fault("promote behind a cut", 6.0, 20.0, forgets=True)
 
     assert judged(GOOD, expected=[rejected], faults=[lost]).violations == []
     assert judged(GOOD, expected=[rejected], faults=[lost._replace(began=30.0, struck=30.1)]).violations
     assert judged(GOOD, expected=["tick@2026-01-01T00:00:05Z"], faults=[lost]).violations, "nobody rejects that"
+    assert judged(GOOD, expected=[rejected], faults=[lost._replace(forgets=False)]).violations, "nothing was lost"
+
+
+def test_a_trigger_may_be_forgotten_only_by_a_ledger_that_lost_writes() -> None:
+    killed = fault("kill ledger", 2.0, 5.0, forgets=True)  # it was accepted at 1.0
+
+    assert judged([], accepted=["asked#1"], faults=[killed], asked_1=Answer("", "", "")).violations == []
+    alone = killed._replace(forgets=False)
+    assert judged([], accepted=["asked#1"], faults=[alone], asked_1=Answer("", "", "")).violations
 
 
 def test_a_fault_between_claim_and_start_counts_if_the_program_had_not_started() -> None:

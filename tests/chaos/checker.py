@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from system.cluster import Entry, fire_time
 
-from chaos.faults import SETBACKS
 from chaos.load import KINDS, Accepted
 from chaos.nemesis import Fault
 
@@ -231,7 +230,7 @@ def _missing(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str
 
 
 def _setbacks(faults: Iterable[Fault]) -> Iterable[Fault]:
-    return [fault for fault in faults if fault.kind in SETBACKS and fault.detail.startswith("r")]
+    return [fault for fault in faults if fault.forgets]
 
 
 def _set_back(since: float, until: float, faults: Iterable[Fault]) -> bool:

@@ -23,13 +23,13 @@ LONG_S = (10.0, 18.0)
 
 
 class Done(NamedTuple):
-    """It has struck: for how long, how it is mended, and what it kept whom from."""
+    """It has struck: for how long, how it is mended, and what it has done."""
 
     lasts_s: float
     mend: Mend
     detail: str = ""
     cut_off: tuple[str, ...] = ()  # nodes that reach neither bus nor ledger meanwhile
-    down: tuple[str, ...] = ()  # nodes whose daemon is not there meanwhile
+    forgets: bool = False  # the ledger may lose writes that it has acknowledged
 
 
 class Scene(NamedTuple):
@@ -74,12 +74,12 @@ def _signalled(pid: int, number: int) -> bool:
 
 def kill_daemon(scene: Scene) -> Done:
     scene.node.kill()
-    return Done(scene.seconds((0.5, 6.0)), scene.node.launch, down=(scene.node.name,))
+    return Done(scene.seconds((0.5, 6.0)), scene.node.launch)
 
 
 def power_cut(scene: Scene) -> Done:
     count = scene.node.kill_family()
-    return Done(scene.seconds((1.0, 10.0)), scene.node.launch, f"{count} processes", down=(scene.node.name,))
+    return Done(scene.seconds((1.0, 10.0)), scene.node.launch, f"{count} processes")
 
 
 def kill_runner(scene: Scene) -> Done | None:
@@ -106,8 +106,7 @@ def _stop(name: str, bounds: tuple[float, float]) -> Callable[[Scene], Done | No
         pid = scene.node.process.pid if name == "daemon" and scene.node.process else scene.pids().get(name, 0)
         if not pid or not _signalled(pid, signal.SIGSTOP):
             return None
-        down = (scene.node.name,) if name == "daemon" else ()
-        return Done(scene.seconds(bounds), lambda: _signalled(pid, signal.SIGCONT), down=down)
+        return Done(scene.seconds(bounds), lambda: _signalled(pid, signal.SIGCONT))
 
     return strike
 
@@ -191,9 +190,10 @@ def pause_broker(scene: Scene) -> Done:
 
 
 def kill_ledger(scene: Scene) -> Done:
-    """Under Sentinel another one becomes the master: what it had not been sent is lost."""
+    """Under Sentinel another one becomes the master: what it had not been sent is lost. One alone forgets nothing."""
     sentinel = scene.arena.production.sentinels is not None
-    return _restart(scene.arena.master(), scene, (4.0, 12.0) if sentinel else (0.3, 4.0))
+    done = _restart(scene.arena.master(), scene, (4.0, 12.0) if sentinel else (0.3, 4.0))
+    return done._replace(forgets=sentinel)
 
 
 def pause_ledger(scene: Scene) -> Done:
@@ -219,7 +219,7 @@ def promote_behind_a_cut(scene: Scene) -> Done | None:
     net.cut(ways)
     lasts_s = scene.seconds((30.0, 36.0)) if alone else scene.seconds((8.0, 14.0))
     detail = f"{master}, and {scene.node.name} with it" if alone else master
-    return Done(lasts_s, lambda: net.heal(ways), detail, cut_off=(scene.node.name,) if alone else ())
+    return Done(lasts_s, lambda: net.heal(ways), detail, (scene.node.name,) if alone else (), forgets=True)
 
 
 KINDS = {
@@ -247,6 +247,3 @@ KINDS = {
     "kill sentinel": Kind("ledger", 1, kill_sentinel),
     "promote behind a cut": Kind("ledger", 9, promote_behind_a_cut),
 }
-
-# What makes a replicated ledger forget.
-SETBACKS = ("promote behind a cut", "kill ledger")

@@ -39,7 +39,7 @@ class Fault(NamedTuple):
     until: float
     before_start: list[tuple[str, int, int]]
     cut_off: tuple[str, ...]
-    down: tuple[str, ...]
+    forgets: bool
 
 
 class Nemesis:
@@ -130,7 +130,7 @@ class Nemesis:
         until = struck + done.lasts_s
         self.log.append(
             Fault(name, kind.harms, self._named(kind, node), done.detail, began, struck, until, before_start,
-                  done.cut_off, done.down)
+                  done.cut_off, done.forgets)
         )  # fmt: skip
         heapq.heappush(self._mends, (until, next(self._numbers), kind.harms, node.name, done.mend))
         if kind.harms != "node":
