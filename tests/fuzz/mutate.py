@@ -115,8 +115,9 @@ class Pool:
     def spoil(self, data: bytes, rng: random.Random) -> bytes:
         """The same with these bytes."""
         for _ in range(pick(rng, (0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 5, 8, 12, 1))):
-            data = pick(rng, STEPS)(data, rng, self)
-        return data[: self.bytes_max]
+            # Cut at each step: two _repeat of what is large already once made 1 GB of one input, and two of it 2 GB.
+            data = pick(rng, STEPS)(data, rng, self)[: self.bytes_max]
+        return data
 
 
 STEPS = (_flip, _flip, _edge, _edge, _insert, _cut, _behead, _drop, _repeat, _splice, _join, _word, _word, _number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from coordd.adapters import amqp_frames, journal, process
 from coordd.core import envelope, windows
 from coordd.core.journal_line import TAIL_LENGTH
 from coordd.services import methods
-from fuzz import run
+from fuzz import mutate, run
 
 # The first inputs of a seed that `make fuzz` does not begin with.
 SEED = 0
@@ -42,6 +43,20 @@ def test_the_same_numbers_give_the_same_inputs() -> None:
     for name in run.TARGETS:
         assert run.inputs_of(name, SEED, 3, 50) == run.inputs_of(name, SEED, 3, 50)
         assert run.inputs_of(name, SEED, 3, 50) != run.inputs_of(name, SEED, 4, 50)
+
+
+def test_an_input_is_never_large_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    def three_times(data: bytes, _rng: random.Random, _pool: mutate.Pool) -> bytes:
+        given.append(len(data))
+        return data * 3
+
+    monkeypatch.setattr(mutate, "STEPS", (three_times,))
+    pool = mutate.Pool([b"x" * 100], [], bytes_max=500)
+    made = [pool.make(random.Random(seed)) for seed in range(100)]
+    assert max(given) == 500, "what a step is given is no longer than an input may be"
+    assert max(len(data) for data in made) == 500
 
 
 def test_a_failure_is_kept_so_that_it_fails_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
