@@ -15,66 +15,16 @@ from pathlib import Path
 import servers
 from cluster import Cluster, Node, memory_mb, until
 
+from soak.bounds import HISTORY, LEAK, OF_A_DAEMON, OF_A_LEDGER, RESTART_EVERY_S, SITE, TRIGGER_EVERY_S
 from soak.judge import Figure
 
 TOP = Path(__file__).parents[2]
-
-# What retention keeps here, and how often it is looked: so that it all comes around many times within minutes.
-KEEP_S = 60.0
-CLEAN_S = 10.0
-SEGMENT_S = 10.0
-
-# Until the next look, and as long again for a machine that is busy with something else.
-SLACK_S = 3 * CLEAN_S
-
-# One run a second and cluster by hand, one every five seconds by the clock.
-TRIGGER_EVERY_S = 1.0
-RESTART_EVERY_S = 45.0
-
-# Retention must have come around before the warm-up is over.
-SECONDS_MIN = 3 * (KEEP_S + SLACK_S)
-
-RUNS_S = 1.0 / TRIGGER_EVERY_S + 0.2
 
 JOBS = {
     "quick": '[command]\nargv = ["/bin/echo", "{run}"]\n',
     "tick": 'schedule = "every 5s"\n[command]\nargv = ["/bin/true"]\n',
     "fails": '[command]\nargv = ["/bin/false"]\n',
 }
-HISTORY = f'[history]\nkeep = "{KEEP_S:.0f}s"\nlogs_keep = "{KEEP_S:.0f}s"\njournal_keep = "{KEEP_S:.0f}s"\n'
-
-# What a daemon remembers of runs that are over is bounded, and the bounds are reached after an hour of this load: a
-# soak of minutes could not tell them from a leak. So they are reached in the warm-up.
-REMEMBERED_MAX = 50
-
-# What a daemon's constants are here. Python loads a module of this name before anything else.
-SITE = f"""
-from coordd.adapters.journal import Journal
-from coordd.core import ballots, pursuit, witness
-from coordd.services import driver, health
-Journal.__init__.__kwdefaults__["segment_age_s"] = {SEGMENT_S}
-health.CLEAN_S = {CLEAN_S}
-ballots.DECIDED_MAX = pursuit.EPITAPHS_MAX = witness.SEEN_MAX = driver.RECENT_MAX = {REMEMBERED_MAX}
-"""
-
-# Bounds of what is measured. Rows are pruned KEEP_S after their end, and found to be due at the next look.
-ROWS_MAX = (KEEP_S + SLACK_S) * RUNS_S * 1.5
-OF_A_DAEMON = (
-    Figure("RSS", "MB", allowance=1.0),
-    Figure("descriptors", "", allowance=3.0),
-    Figure("threads", "", allowance=3.0),
-    Figure("journal", "kB", allowance=200.0, store=True),
-    Figure("journal files", "", allowance=4.0, store=True, ceiling=(KEEP_S + SLACK_S) / SEGMENT_S * 2 + 8),
-    Figure("log files", "", allowance=20.0, store=True, ceiling=ROWS_MAX * 1.2),
-    Figure("runners' directories", "", allowance=10.0, store=True, ceiling=60.0),
-    Figure("outbox", "", allowance=20.0, store=True, ceiling=500.0),
-)
-OF_A_LEDGER = (
-    Figure("runs", "", allowance=20.0, store=True, ceiling=ROWS_MAX),
-    Figure("oldest end", "s", allowance=20.0, store=True, ceiling=KEEP_S + SLACK_S),
-    Figure("size", "kB", allowance=300.0, store=True),
-    Figure("keys", "", allowance=50.0, store=True),
-)
 
 
 class Soaked:
@@ -111,7 +61,7 @@ class Soaked:
         for node in self.nodes.nodes:
             for figure, value in _of_daemon(node).items():
                 # What a restart begins anew is no line; of the daemon that is never restarted it is.
-                if node is self.nodes.nodes[0] or figure not in ("RSS", "descriptors", "threads"):
+                if node is self.nodes.nodes[0] or figure not in ("RSS", "blocks", "descriptors", "threads"):
                     self.samples.setdefault(f"{node.name} {figure}", []).append((at, value))
         for figure, value in self._ledger().items():
             self.samples.setdefault(f"ledger {figure}", []).append((at, value))
@@ -157,6 +107,8 @@ def _of_daemon(node: Node) -> dict[str, float]:
             "descriptors": len(os.listdir(f"/proc/{node.pid}/fd")),
             "threads": len(os.listdir(f"/proc/{node.pid}/task")),
         }
+    with contextlib.suppress(OSError):
+        found["blocks"] = float(Path(node.config).with_name("site").joinpath(str(node.pid)).read_text())
     files = _files(f"{state_dir}/journal")
     with contextlib.suppress(OSError, RuntimeError, ValueError):
         backlog = node.call("status")["backlog"]
@@ -192,7 +144,7 @@ def _of_rows(nodes: Cluster) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def embedded(root: Path) -> Iterator[Soaked]:
+def embedded(root: Path, *, leak: bool = False) -> Iterator[Soaked]:
     """Two daemons of one machine: a unix bus, and SQLite."""
     path = root / "ledger.db"
 
@@ -203,12 +155,12 @@ def embedded(root: Path) -> Iterator[Soaked]:
         return {**_of_rows(nodes), "size": size / 1e3, "keys": count}
 
     nodes = _cluster(root, 2, "", f"unix://{root}/bus", f"sqlite:///{path}")
-    with _running("one machine", root, nodes, ledger) as soaked:
+    with _running("one machine", root, nodes, ledger, leak) as soaked:
         yield soaked
 
 
 @contextlib.contextmanager
-def production(root: Path) -> Iterator[Soaked]:
+def production(root: Path, *, leak: bool = False) -> Iterator[Soaked]:
     """Three daemons, RabbitMQ and Redis; envelopes are signed."""
     keys = root / "keys.toml"
     command = [sys.executable, "-m", "coordd", "keys", "new", "--output", str(keys)]
@@ -222,7 +174,7 @@ def production(root: Path) -> Iterator[Soaked]:
             }  # fmt: skip
 
         nodes = _cluster(root, 3, f'name = "soak"\nkeyring = "{keys}"', rabbit.url, redis.url)
-        with _running("cluster", root, nodes, ledger) as soaked:
+        with _running("cluster", root, nodes, ledger, leak) as soaked:
             yield soaked
 
 
@@ -231,10 +183,12 @@ def _cluster(root: Path, count: int, cluster_lines: str, bus: str, ledger: str) 
 
 
 @contextlib.contextmanager
-def _running(name: str, root: Path, nodes: Cluster, ledger: Callable[[], dict[str, float]]) -> Iterator[Soaked]:
+def _running(
+    name: str, root: Path, nodes: Cluster, ledger: Callable[[], dict[str, float]], leak: bool
+) -> Iterator[Soaked]:
     site = root / "site"
     site.mkdir()
-    (site / "sitecustomize.py").write_text(SITE)
+    (site / "sitecustomize.py").write_text(SITE + LEAK * leak)
     soaked = Soaked(name, nodes, {"PYTHONPATH": f"{site}:{TOP}"}, ledger)
     try:
         soaked.start()
