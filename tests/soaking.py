@@ -35,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--hours", type=float, default=0.25)
     parser.add_argument("--only", choices=("embedded", "production"), help="one of the two clusters")
-    parser.add_argument("--leak", action="store_true", help="each launch leaves half a kilobyte: this must be found")
+    parser.add_argument("--leak", action="store_true", help="each launch leaves some 600 bytes: this must be found")
     chosen = parser.parse_args()
     if chosen.hours * 3600.0 < SECONDS_MIN:
         parser.error(f"a soak of less than {SECONDS_MIN / 3600:.3f} hours is over before retention has come around")

@@ -51,12 +51,12 @@ def constants(tmp_path: Path, site: str, *argv: str) -> dict[str, float]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def test_each_bound_is_smaller_in_a_daemon_and_as_ever_in_a_runner(tmp_path: Path) -> None:
+def test_each_bound_is_smaller_in_a_daemon_and_as_ever_elsewhere(tmp_path: Path) -> None:
     smaller, as_ever = constants(tmp_path, SITE, "run"), constants(tmp_path, SITE)
     assert {name for name, value in smaller.items() if value < as_ever[name]} == {*smaller} - {"leaks", "collector"}
     assert (smaller["collector"], smaller["leaks"]) == (GARBAGE_MAX, False)
     [count] = [file for file in tmp_path.iterdir() if file.name.isdigit()]
-    assert 10_000 < int(count.read_text()) < 1_000_000, "the daemon says how many blocks it holds, the runner does not"
+    assert 10_000 < int(count.read_text()) < 1_000_000, "a daemon says how many blocks it holds, and nothing else does"
 
 
 @pytest.mark.parametrize("leak", [False, True])
