@@ -115,7 +115,7 @@ class Pool:
     def spoil(self, data: bytes, rng: random.Random) -> bytes:
         """The same with these bytes."""
         for _ in range(pick(rng, (0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 5, 8, 12, 1))):
-            # Cut at each step: two _repeat of what is large already once made 1 GB of one input, and two of it 2 GB.
+            # Cut at each step: repeats of repeats once made 1 GB of one input, and took 2 GB for it.
             data = pick(rng, STEPS)(data, rng, self)[: self.bytes_max]
         return data
 

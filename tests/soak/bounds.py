@@ -30,10 +30,11 @@ REMEMBERED_MAX = 50
 PEERS_MAX = 8
 
 # The same of what waits to be cleaned up: garbage in cycles until the daemon has made GC_THRESHOLD (20,000) objects
-# more than it has freed, which takes about ten minutes here, and what trio keeps of deadlines that were moved, above
-# a thousand. The collector's older generations wait for a multiple of the youngest.
+# more than it has freed, which takes a quarter of an hour here, and what trio keeps of deadlines that were moved, above
+# a thousand. Python's free lists (two thousand tuples of each size) are emptied by collections of all generations
+# alone, so those come as often as they may.
 GARBAGE_MAX = 700
-OLDER_AFTER = 3
+OLDER_AFTER = 1
 DEADLINES_MAX = 50
 
 # The fewest blocks that Python's allocator had given out within so long: without what one question needed for a moment.
