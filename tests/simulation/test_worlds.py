@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import simulate
@@ -120,7 +119,3 @@ def test_a_failure_is_made_small() -> None:
     whole = simulator.draw(seed)
     assert len(small.without) > len(whole.labels()) / 2
     assert Counter(small.labels()) == Counter(whole.labels()) - Counter(small.faults ^ whole.faults)
-
-
-def test_the_readme_of_past_failures_is_a_list() -> None:
-    assert Path(simulate.PAST).read_text().startswith("# ")
