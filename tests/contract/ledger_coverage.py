@@ -79,8 +79,8 @@ class Seen:
         return wanted | ((pairs(MOVES) | {(state, "") for state in FORGOTTEN}) - self.moves)
 
 
-# Rounds of one search, each with other examples. The rarest steps, those out of UNKNOWN, take up to 14; the rest is room
-# for a change of the rules, or of hypothesis, that makes some corner rarer.
+# Rounds of one search, each with other examples. The rarest steps, those out of UNKNOWN, take up to 14; the rest is
+# room for a change of the rules, or of hypothesis, that makes some corner rarer.
 ROUNDS = 25
 
 
