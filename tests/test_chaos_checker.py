@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from chaos import checker, cluster
 from chaos.checker import Answer, Record, Verdict, judge
 from chaos.load import Accepted
 from chaos.nemesis import Fault
@@ -151,3 +152,8 @@ def test_a_fault_between_claim_and_start_counts_if_the_program_had_not_started()
     assert judged(TAKEN_OVER, faults=struck).counts["faults between claim and started"] == 1
     early = [TAKEN_OVER[0]._replace(at=0.4), *TAKEN_OVER[1:]]
     assert judged(early, faults=struck).counts["faults between claim and started"] == 0
+
+
+def test_the_judges_terms_are_those_of_the_cluster() -> None:
+    assert cluster.TIMING["lease"] + 10.0 < checker.QUARANTINE_S < cluster.TIMING["lease"] + 20.0
+    assert float(cluster.SENTINEL_SETTINGS["min_replicas_max_lag"]) < checker.LAG_S
