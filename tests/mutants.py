@@ -30,6 +30,8 @@ from coordd.core.rows import OK, RECEIVED, STALE, STARTED, TERMINAL, UNAVAILABLE
 from coordd.core.windows import DUPLICATE, LATE, _Window
 from coordd.core.witness import Witness
 
+Patch = Callable[[], contextlib.AbstractContextManager[object]]
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -38,9 +40,19 @@ class Mutant:
     name: str
     rule: str
     caught_as: str  # the property that breaks
-    patch: Callable[[], contextlib.AbstractContextManager[object]]
+    patch: Patch
     faults: tuple[str, ...] | None = None
     forgets: bool = False  # only worlds whose ledger loses acknowledged writes
+
+
+def instead(owner: type, name: str) -> Callable[[Callable[..., Any]], Patch]:
+    """Makes a patch of a function: it is called instead of that method, which it gets as its first argument."""
+    real = getattr(owner, name)
+
+    def patch(function: Callable[..., Any]) -> Patch:
+        return lambda: mock.patch.object(owner, name, lambda *args, **named: function(real, *args, **named))
+
+    return patch
 
 
 def _give_up(pursuits: Pursuits, run: str) -> None:
@@ -124,20 +136,16 @@ def _a_lost_member_loses_its_attempts() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _gate_answers_once() -> Iterator[None]:
-    real = Rules.gate
-
-    def gate(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any) -> Answer:
-        row = self._mine(store, run, attempt, token, nonce)
-        return (
-            Answer(STALE)
-            if row is not None and row.state == STARTED
-            else real(self, store, run, attempt, token, nonce, now)
-        )
-
-    with mock.patch.object(Rules, "gate", gate):
-        yield
+@instead(Rules, "gate")
+def _gate_answers_once(
+    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+) -> Answer:
+    row = self._mine(store, run, attempt, token, nonce)
+    return (
+        Answer(STALE)
+        if row is not None and row.state == STARTED
+        else real(self, store, run, attempt, token, nonce, now)
+    )
 
 
 @contextlib.contextmanager
@@ -150,56 +158,36 @@ def _the_ledgers_time_alone() -> Iterator[None]:
         yield
 
 
-def _claim_on_unexpired() -> Any:
-    real = Rules._lapsed
-    return mock.patch.object(
-        Rules, "_lapsed", lambda self, row, claim, now: row.state == RECEIVED or real(self, row, claim, now)
-    )
+@instead(Rules, "_lapsed")
+def _claim_on_unexpired(real: Any, self: Rules, row: Any, claim: Any, now: Any) -> bool:
+    return row.state == RECEIVED or real(self, row, claim, now)
 
 
-@contextlib.contextmanager
-def _gate_opens_in_quarantine() -> Iterator[None]:
-    real = Rules.gate
-
-    def gate(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any) -> Answer:
-        return real(self, store, run, attempt, token, nonce, LedgerTime(now.wall, now.lease, now.boot))
-
-    with mock.patch.object(Rules, "gate", gate):
-        yield
+@instead(Rules, "gate")
+def _gate_opens_in_quarantine(
+    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+) -> Answer:
+    return real(self, store, run, attempt, token, nonce, LedgerTime(now.wall, now.lease, now.boot))
 
 
-@contextlib.contextmanager
-def _runner_does_not_restore() -> Iterator[None]:
-    real = Attempt._forgotten
-
-    def forgotten(self: Attempt, answer: Answer, now: float) -> None:
-        real(self, answer, now)
-        self.restoring = False
-        self.ask_at = max(self.ask_at, now + 1.0)  # else it would ask without a pause
-        self.renew_at = now + 1.0
-
-    with mock.patch.object(Attempt, "_forgotten", forgotten):
-        yield
+@instead(Attempt, "_forgotten")
+def _runner_does_not_restore(real: Any, self: Attempt, answer: Answer, now: float) -> None:
+    real(self, answer, now)
+    self.restoring = False
+    self.ask_at = max(self.ask_at, now + 1.0)  # else it would ask without a pause
+    self.renew_at = now + 1.0
 
 
-@contextlib.contextmanager
-def _report_is_not_repeated() -> Iterator[None]:
-    real = Attempt.answered
-
-    def answered(self: Attempt, answer: Answer | None, **how: Any) -> None:
-        if self.phase == life.REPORTING and answer is not None and answer.word == OK:
-            self.recovering_until, answer = 0.0, Answer(OK)
-        real(self, answer, **how)
-
-    with mock.patch.object(Attempt, "answered", answered):
-        yield
+@instead(Attempt, "answered")
+def _report_is_not_repeated(real: Any, self: Attempt, answer: Answer | None, **how: Any) -> None:
+    if self.phase == life.REPORTING and answer is not None and answer.word == OK:
+        self.recovering_until, answer = 0.0, Answer(OK)
+    real(self, answer, **how)
 
 
-@contextlib.contextmanager
-def _one_quarantine_passes_for_the_next() -> Iterator[None]:
-    real = Witness.ledger_says
-    with mock.patch.object(Witness, "ledger_says", lambda self, left_s, epoch: real(self, left_s, "")):
-        yield
+@instead(Witness, "ledger_says")
+def _one_quarantine_passes_for_the_next(real: Any, self: Witness, left_s: float, _epoch: str) -> None:
+    real(self, left_s, "")
 
 
 @contextlib.contextmanager
@@ -221,98 +209,62 @@ def _older(self: Rules, row: Any, token: int) -> bool:  # noqa: ARG001  # whatev
     return row.state not in TERMINAL and row.token != token
 
 
-@contextlib.contextmanager
-def _any_statement_counts() -> Iterator[None]:
+@instead(Election, "state")
+def _any_statement_counts(_real: Any, self: Election, name: str, candidacy: Any) -> bool:
     """Statements are counted, not who made them: as Celery counts acks."""
-
-    def state(self: Election, name: str, candidacy: Any) -> bool:
-        if self.succession is not None:
-            return False
-        self.statements[name] = candidacy
-        self.missing.discard(min(self.missing, default=name))
-        return not self.missing
-
-    with mock.patch.object(Election, "state", state):
-        yield
+    if self.succession is not None:
+        return False
+    self.statements[name] = candidacy
+    self.missing.discard(min(self.missing, default=name))
+    return not self.missing
 
 
-@contextlib.contextmanager
-def _own_view() -> Iterator[None]:
+@instead(Ballots, "elect_heard")
+def _own_view(real: Any, self: Ballots, event: Any, sender: str, now: Any) -> Any:
     """Whoever hears of an election waits for those whom it knows itself, not for the opener's view."""
-    real = Ballots.elect_heard
-
-    def heard(self: Ballots, event: Any, sender: str, now: Any) -> Any:
-        event.view = self._ctx.membership.view()
-        return real(self, event, sender, now)
-
-    with mock.patch.object(Ballots, "elect_heard", heard):
-        yield
+    event.view = self._ctx.membership.view()
+    return real(self, event, sender, now)
 
 
-@contextlib.contextmanager
-def _lease_from_the_answer() -> Iterator[None]:
-    real = Attempt.answered
-
-    def answered(self: Attempt, answer: Any, *, sent_at: float, now: float, question: str = "") -> None:  # noqa: ARG001
-        real(self, answer, sent_at=now, now=now, question=question)
-
-    with mock.patch.object(Attempt, "answered", answered):
-        yield
+@instead(Attempt, "answered")
+def _lease_from_the_answer(real: Any, self: Attempt, answer: Any, *, now: float, **how: Any) -> None:
+    real(self, answer, **{**how, "sent_at": now}, now=now)
 
 
-@contextlib.contextmanager
-def _any_holder() -> Iterator[None]:
+@instead(Rules, "_mine")
+def _any_holder(_real: Any, _rules: Rules, store: Any, run: str, attempt: int, _token: int, _nonce: str) -> Any:
     """Whoever names the attempt is taken for its holder."""
-
-    def mine(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str) -> Any:  # noqa: ARG001
-        row = store.run(run)
-        return row if row is not None and row.attempt == attempt else None
-
-    with mock.patch.object(Rules, "_mine", mine):
-        yield
+    row = store.run(run)
+    return row if row is not None and row.attempt == attempt else None
 
 
-@contextlib.contextmanager
-def _terminal_states_are_left() -> Iterator[None]:
-    real = Rules.report
-
-    def report(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, state: str, *rest: Any) -> Any:
-        row = self._mine(store, run, attempt, token, nonce)
-        if row is not None and row.state in TERMINAL and state in TERMINAL:
-            row.state = state
-            store.put_run(row)
-        return real(self, store, run, attempt, token, nonce, state, *rest)
-
-    with mock.patch.object(Rules, "report", report):
-        yield
+@instead(Rules, "report")
+def _terminal_states_are_left(
+    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, state: str, *rest: Any
+) -> Any:
+    row = self._mine(store, run, attempt, token, nonce)
+    if row is not None and row.state in TERMINAL and state in TERMINAL:
+        row.state = state
+        store.put_run(row)
+    return real(self, store, run, attempt, token, nonce, state, *rest)
 
 
-@contextlib.contextmanager
-def _retention_forgets_the_horizon() -> Iterator[None]:
-    def prune(self: Rules, store: Any, keep_s: float, limit: int, now: LedgerTime) -> int:  # noqa: ARG001
-        rows = store.ended_runs(now.wall - keep_s, limit)
-        for row in rows:
-            store.drop_run(row.run)
-        return len(rows)
-
-    with mock.patch.object(Rules, "prune", prune):
-        yield
+@instead(Rules, "prune")
+def _retention_forgets_the_horizon(_real: Any, _rules: Rules, store: Any, keep_s: float, limit: int, now: Any) -> int:
+    rows = store.ended_runs(now.wall - keep_s, limit)
+    for row in rows:
+        store.drop_run(row.run)
+    return len(rows)
 
 
-@contextlib.contextmanager
-def _a_new_job_starts_at_the_epoch() -> Iterator[None]:
-    real = Rules._job
-
-    def job(self: Rules, store: Any, name: str, now: Any) -> Any:
-        new = store.job(name) is None
-        row = real(self, store, name, now)
-        if new:
-            row.horizon = 0.0
-            store.put_job(row)
-        return row
-
-    with mock.patch.object(Rules, "_job", job):
-        yield
+@instead(Rules, "_job")
+def _a_new_job_starts_at_the_epoch(real: Any, self: Rules, store: Any, name: str, now: Any) -> Any:
+    new = store.job(name) is None
+    row = real(self, store, name, now)
+    if new:
+        row.horizon = 0.0
+        store.put_job(row)
+    return row
 
 
 @contextlib.contextmanager
@@ -328,86 +280,60 @@ def _half_a_lease_is_watched() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _a_watch_outlives_a_new_beat() -> Iterator[None]:
+@instead(Pursuits, "_observe")
+def _a_watch_outlives_a_new_beat(
+    real: Any, self: Pursuits, pursuit: Any, token: int, beat: int, lease_s: float, now: Any
+) -> None:
     """That the holder has renewed meanwhile is not looked at."""
-    real = Pursuits._observe
-
-    def observe(self: Pursuits, pursuit: Any, token: int, beat: int, lease_s: float, now: Any) -> None:
-        watch = pursuit.watch
-        if watch is not None and watch.token == token:
-            watch.beat, watch.last_at = beat, now.mono
-        else:
-            real(self, pursuit, token, beat, lease_s, now)
-
-    with mock.patch.object(Pursuits, "_observe", observe):
-        yield
+    watch = pursuit.watch
+    if watch is not None and watch.token == token:
+        watch.beat, watch.last_at = beat, now.mono
+    else:
+        real(self, pursuit, token, beat, lease_s, now)
 
 
-@contextlib.contextmanager
-def _the_gate_knows_no_time() -> Iterator[None]:
-    real = Rules.gate
-
-    def gate(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any) -> Answer:
-        row = self._mine(store, run, attempt, token, nonce)
-        if row is not None and row.state == RECEIVED and row.not_before > now.wall:
-            row.not_before = now.wall
-            store.put_run(row)
-        return real(self, store, run, attempt, token, nonce, now)
-
-    with mock.patch.object(Rules, "gate", gate):
-        yield
+@instead(Rules, "gate")
+def _the_gate_knows_no_time(
+    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+) -> Answer:
+    row = self._mine(store, run, attempt, token, nonce)
+    if row is not None and row.state == RECEIVED and row.not_before > now.wall:
+        row.not_before = now.wall
+        store.put_run(row)
+    return real(self, store, run, attempt, token, nonce, now)
 
 
-@contextlib.contextmanager
-def _commit_twice() -> Iterator[None]:
-    real = Rules.commit
-
-    def commit(self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any) -> Answer:
-        row = self._mine(store, run, attempt, token, nonce)
-        if row is not None:
-            row.commit_token = 0
-            store.put_run(row)
-        return real(self, store, run, attempt, token, nonce, now)
-
-    with mock.patch.object(Rules, "commit", commit):
-        yield
+@instead(Rules, "commit")
+def _commit_twice(
+    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+) -> Answer:
+    row = self._mine(store, run, attempt, token, nonce)
+    if row is not None:
+        row.commit_token = 0
+        store.put_run(row)
+    return real(self, store, run, attempt, token, nonce, now)
 
 
-@contextlib.contextmanager
-def _hold_is_relaunched() -> Iterator[None]:
-    def lose(self: Rules, store: Any, row: Any, reason: str, now: Any) -> None:
-        row.relaunches += 1
-        self._relaunch(store, row, Policy.unpack(row.policy), reason, now)
-
-    with mock.patch.object(Rules, "_lose", lose):
-        yield
+@instead(Rules, "_lose")
+def _hold_is_relaunched(_real: Any, self: Rules, store: Any, row: Any, reason: str, now: Any) -> None:
+    row.relaunches += 1
+    self._relaunch(store, row, Policy.unpack(row.policy), reason, now)
 
 
-@contextlib.contextmanager
-def _intents_are_not_synced() -> Iterator[None]:
-    real = Context.record
-
-    def record(self: Context, event: Any, now: Any, *, sync: bool = False) -> None:  # noqa: ARG001
-        real(self, event, now)
-
-    with mock.patch.object(Context, "record", record):
-        yield
+@instead(Context, "record")
+def _intents_are_not_synced(real: Any, self: Context, event: Any, now: Any, **_sync: bool) -> None:
+    real(self, event, now)
 
 
-@contextlib.contextmanager
-def _bus_and_ledger_by_wall_clock() -> Iterator[None]:
+@instead(World, "mono")
+def _bus_and_ledger_by_wall_clock(real: Any, self: World, host: Any) -> float:
     """What must never step does."""
-    real = World.mono
-    with mock.patch.object(World, "mono", lambda self, host: real(self, host) + host.skew):
-        yield
+    return real(self, host) + host.skew
 
 
-@contextlib.contextmanager
-def _the_backlog_acts() -> Iterator[None]:
-    real = _Window._hear_late
-    with mock.patch.object(_Window, "_hear_late", lambda self, seq: "" if real(self, seq) == LATE else DUPLICATE):
-        yield
+@instead(_Window, "_hear_late")
+def _the_backlog_acts(real: Any, self: Any, seq: int) -> str:
+    return "" if real(self, seq) == LATE else DUPLICATE
 
 
 def _never_a_duplicate(self: Any, seq: int) -> str:
