@@ -34,7 +34,8 @@ PORTS = range(20000, 32000)
 
 RABBIT_BIN = Path("/usr/lib/rabbitmq/bin")  # the one in PATH starts as another user, with the machine's own settings
 
-_claims: list[socket.socket] = []
+_claims = contextlib.ExitStack()
+atexit.register(_claims.close)
 
 
 class ServerError(Exception):
@@ -53,7 +54,7 @@ def free_port() -> int:
         except OSError:
             claim.close()
             continue
-        _claims.append(claim)  # kept until this process ends
+        _claims.enter_context(claim)  # kept until this process ends
         return port
     raise ServerError("no free port")
 
