@@ -28,6 +28,8 @@ _MEASURE = "SELECT count(*), coalesce(sum(length(data)), 0) FROM messages"
 # read rows without values and say nothing.
 _MEASURE_FOUND = """SELECT count(*), coalesce(sum(length(data)), 0),
     coalesce(sum(typeof(at) <> 'real' OR typeof(until) <> 'real' OR typeof(data) <> 'blob'), 0) FROM messages"""
+# Where a database's head has its write and read versions, and the highest there is (sqlite.org/fileformat2).
+_VERSIONS_AT, _VERSION_MAX = 18, 2
 # SQLITE_ERROR: our few statements are right, so what SQLite can not do with them is the file's doing.
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
@@ -118,7 +120,12 @@ class SqliteBacklog:
 
     def _open(self) -> sqlite3.Connection:
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # SQLite would ask the umask
-        os.close(handle)
+        try:
+            versions = os.pread(handle, 2, _VERSIONS_AT)
+        finally:
+            os.close(handle)
+        if versions and max(versions) > _VERSION_MAX:  # SQLite would call the file read-only, which it is not
+            raise _damage("its format is none that SQLite writes")
         db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA journal_mode = WAL")
