@@ -20,7 +20,7 @@ from trio._core import _run
 from coordd import daemon
 from coordd.adapters import amqp_session
 from coordd.adapters.journal import Journal
-from coordd.core import ballots, envelope, pursuit, windows, witness
+from coordd.core import ballots, envelope, pursuit, ring, windows, witness
 from coordd.services import driver, health
 from coordd.services.runners import Runners
 class Never:
@@ -34,7 +34,8 @@ for _ in range(100):
         pass
 print(json.dumps({
     "journal": Journal.__init__.__kwdefaults__["segment_age_s"],
-    "clean": health.CLEAN_S, "decided": ballots.DECIDED_MAX, "epitaphs": pursuit.EPITAPHS_MAX,
+    "clean": health.CLEAN_S, "decided": ballots.DECIDED_MAX, "early": ballots.EARLY_MAX,
+    "places": ring.place.cache_info().maxsize, "epitaphs": pursuit.EPITAPHS_MAX,
     "seen": witness.SEEN_MAX, "recent": driver.RECENT_MAX, "senders": windows.SENDERS_MAX,
     "keys": envelope.INBOXES_MAX, "inboxes": amqp_session.INBOXES_MAX,
     "deadlines": _run.DEADLINE_HEAP_MIN_PRUNE_THRESHOLD, "garbage": daemon.GC_THRESHOLD,
