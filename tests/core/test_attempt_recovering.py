@@ -12,7 +12,7 @@ def recovering(left_s: float = 30.0) -> Answer:
     return Answer(RECOVERING, left_s=left_s, in_s=left_s)
 
 
-def started() -> Attempt:
+def at_its_gate() -> Attempt:
     attempt = Attempt(
         Terms(
             deadline=160.0, lease_s=60.0, renew_interval_s=5.0, ledger_timeout_s=2.0, kill_grace_s=10.0,
@@ -22,6 +22,11 @@ def started() -> Attempt:
         now=100.0,
     )  # fmt: skip
     attempt.timer(100.0)
+    return attempt
+
+
+def started() -> Attempt:
+    attempt = at_its_gate()
     attempt.answered(Answer(OK, left_s=60.0), sent_at=100.0, now=100.0)
     attempt.take_actions()
     return attempt
@@ -84,15 +89,7 @@ def test_an_end_that_the_ledger_cannot_place_is_restored_and_then_reported_again
 
 
 def test_the_gate_of_a_forgotten_grant_stays_shut_until_it_is_put_back() -> None:
-    attempt = Attempt(
-        Terms(
-            deadline=160.0, lease_s=60.0, renew_interval_s=5.0, ledger_timeout_s=2.0, kill_grace_s=10.0,
-            on_lost="relaunch",
-        ),
-        wait_s=0.0,
-        now=100.0,
-    )  # fmt: skip
-    attempt.timer(100.0)
+    attempt = at_its_gate()
     assert words(attempt) == ["ask_gate"]
 
     attempt.answered(recovering(), question="ask_gate", sent_at=100.0, now=100.0)

@@ -38,10 +38,9 @@ OLDER_AFTER = 1
 DEADLINES_MAX = 50
 
 # CPython keeps the names of attributes that it has looked up, up to 4,096 of them (its type cache): C code makes a new
-# text of the same name for each call (datetime, json and re do), and each fills another place, 50 a minute here. So it
-# is emptied before the blocks are counted.
-#
-# The fewest blocks that Python's allocator had given out within so long: without what one question needed for a moment.
+# text of the same name for each call (datetime, json and re do), and each fills another place. So it is emptied before
+# the blocks are counted. What counts are the fewest that Python's allocator had given out within so long: without what
+# one question needed for a moment.
 BLOCKS_S = 5.0
 BLOCKS_LOOK_S = 0.25
 
