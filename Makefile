@@ -40,8 +40,14 @@ sim: $(READY) ## the simulator: SEEDS=2000, or SEED=7 for the transcript of one 
 mutants: $(READY) ## break each safety rule in turn; the simulator must notice
 	@$(PY) tests/simulate.py --mutants $(ARGS)
 
+mutants-lua: $(READY) ## change the ledger's scripts in Redis line by line; the contract tests must notice
+	@$(PY) tests/mutate_lua.py $(ARGS)
+
 chaos: $(READY) ## five daemons, RabbitMQ and Redis under faults: MINUTES=10 SETUP=redis|sentinel SEED=7
 	@$(PY) tests/chaos_run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SETUP),--setup $(SETUP)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+syscalls: $(READY) ## an error and a crash at every system call of a launch, an end, a takeover (an hour): SEED=1
+	@$(PY) tests/syscalls_run.py $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 fuzz: $(READY) ## spoilt bytes for everything that reads bytes of others: INPUTS=1000000 for each target
 	@$(PY) tests/fuzzing.py $(if $(INPUTS),--inputs $(INPUTS)) $(ARGS)
@@ -52,4 +58,4 @@ soak: $(READY) ## real clusters under a steady load, HOURS=0.25: nothing that th
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants chaos fuzz soak clean
+.PHONY: help venv demo test bench check sim mutants mutants-lua chaos syscalls fuzz soak clean

@@ -23,7 +23,7 @@ from coordd.core.rows import RHO
 from coordd.core.schedule import parse_duration
 from coordd.core.values import Reader, converted, found
 from coordd.errors import ConfigError
-from coordd.tomlfile import Problem, line_of, read_toml
+from coordd.tomlfile import Places, Problem, read_toml
 
 CONFIG_PATH = "/etc/coordd/coordd.toml"
 
@@ -119,9 +119,10 @@ class ClusterConfig(msgspec.Struct, frozen=True):
         return not self.is_embedded and not self.unsigned
 
     @property
-    def verifies_tls(self) -> bool:
-        """No address asks for a server's certificate to be believed unseen."""
-        return not any(addresses.unverified(url) for url in (*self.bus_urls, self.ledger))
+    def verifies_ledger(self) -> bool:
+        """The ledger's address does not ask for its certificate to be believed unseen. (Each of the bus's speaks for
+        itself.)"""
+        return not addresses.unverified(self.ledger)
 
     @property
     def bus_path(self) -> str:
@@ -321,7 +322,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     source = path or environ.get("COORDD_CONFIG") or (CONFIG_PATH if _is_there(CONFIG_PATH) else "")
     problems: list[Problem] = []
     variables: dict[str, str] = {}  # the variable that each setting came from, if it did
-    content = ""
+    places = Places("")
     settings: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
 
     def report(setting: str, message: str) -> None:
@@ -329,13 +330,14 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
             problems.append(Problem("environment", variables[setting], None, message, kind="config"))
         else:
             section, _, key = setting.rpartition(".")
-            line = line_of(content, section, key)
+            line = places.line_of(section, key)
             problems.append(Problem(values.printable(source) or "defaults", setting, line, message, kind="config"))
 
     if source:
         content, tables, problem = read_toml(source, "config")
         if problem:
             return None, [problem]
+        places = Places(content)
         for section, table in tables.items():
             if len(problems) > values.UNKNOWN_MAX:
                 break  # this is no configuration at all
@@ -357,7 +359,9 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     if not problems:
         settings["node"].setdefault("name", default_node_name())
         config = Config(**{section: SECTIONS[section](**settings[section]) for section in SECTIONS}, path=source)  # type: ignore[arg-type]  # each section under its own name
-        for setting, message in (*_conflicts(config), *safety.missing(config.cluster, environ)):
+        for setting, message in (
+            *_conflicts(config), *safety.missing(config.cluster, environ), *safety.changeable(config),
+        ):  # fmt: skip
             report(setting, message)
     return (None, problems) if problems else (config, [])
 
@@ -475,7 +479,20 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
     if runtime_bytes > SOCKET_BYTES_MAX:
         yield "node.runtime_dir", f"{rule}; those in node.runtime_dir would have {runtime_bytes}"
     if not cluster.is_embedded:
+        if cluster.ledger_scheme == "sqlite":
+            yield "cluster.ledger", _local_ledger(cluster)
         return
     bus_bytes = len(f"{cluster.bus_path}/{config.node.name}".encode()) + PID_BYTES
     if bus_bytes > SOCKET_BYTES_MAX:
         yield "cluster.bus", f"{rule}; the directory of cluster.bus, node.name and a pid make {bus_bytes}"
+
+
+def _local_ledger(cluster: ClusterConfig) -> str:
+    """Why nodes of several machines cannot have the file of one machine as their ledger."""
+    default = " (the default)" if cluster.ledger == ClusterConfig().ledger else ""
+    return (
+        f"cluster.bus ({cluster.bus_scheme}://) connects several machines, but cluster.ledger is{default}"
+        f" {values.printable(cluster.ledger)}, a file of this machine alone: each node would ask a ledger of its own,"
+        f" and every job would run on every node. Set cluster.ledger to the Redis that all nodes share, as in"
+        ' ledger = "rediss://redis.example:6379/0"; for one machine alone set cluster.bus = "unix:///run/coordd/bus"'
+    )

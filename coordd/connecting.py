@@ -16,6 +16,7 @@ from coordd.adapters.sqlite_ledger import SqliteLedger
 from coordd.adapters.unix_bus import UnixBus
 from coordd.config import ClusterConfig
 from coordd.core.addresses import ENCRYPTED
+from coordd.core.identity import Known
 from coordd.core.job import Job
 from coordd.errors import UnavailableError
 from coordd.ports import Bus, Ledger
@@ -32,18 +33,28 @@ LEDGER_PASSWORD = "ledger_password"  # noqa: S105
 class Connections:
     """The bus and the ledger of one node. ``cluster`` is replaced by a reload, from the next connection on."""
 
-    def __init__(self, cluster: ClusterConfig, full_hostname: str, ledgers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        cluster: ClusterConfig,
+        full_hostname: str,
+        ledgers: Mapping[str, str],
+        pin: tuple[str, str] = ("", ""),
+    ) -> None:
         """``ledgers``: which life of each ledger (by its URL) this node saw last; one it never saw is not there.
+        ``pin``: the identity of the ledger that it has used, and where that was.
 
         Raises ConfigError when something that the configuration names cannot be used.
         """
         self.cluster = cluster
         self.jobs: Callable[[], Iterable[Job]] = tuple
+        self.leased_s: Callable[[], float] = float  # the longest lease of the attempts that run in the cluster
         self._full_hostname = full_hostname
         self._bus: Any = None  # the one inside the envelopes
-        self._known: Any = None
         self._at_start = cluster
-        self._ledger_mark = ledgers.get(self.ledger_url, "")
+        self.known = Known(
+            ledgers.get(self.ledger_url, ""), pin=pin[0], pinned_at=pin[1], address=ledger_address(cluster),
+            proposal=os.urandom(8).hex(),
+        )  # fmt: skip
         self._ledger_seen = False
         self.bus = self._make_bus()
 
@@ -105,45 +116,50 @@ class Connections:
         connection; they are looked at here so that bad ones stop a start or a reload."""
         if cluster.bus_scheme not in ENCRYPTED and cluster.ledger_scheme not in ENCRYPTED:
             return None
-        return secrets.tls_context(cluster.tls_ca, cluster.tls_cert, cluster.tls_key, verify=cluster.verifies_tls)
+        return secrets.tls_context(cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
 
     # ---- the ledger
 
-    def open_ledger(self) -> Ledger:
-        """A new connection.
+    def open_ledger(self, known: Known | None = None) -> Ledger:
+        """A new connection. ``known``: who asks, if not this node.
 
         Raises UnavailableError (there may be an answer later) or ConfigError (a person must see to it).
         """
         cluster = self.cluster
         if cluster.ledger_scheme != "sqlite":
-            return self._redis_ledger()
+            return self._redis_ledger(known or self.known)
         # Only the first one may make the file: one that was lost must not begin anew unseen.
         if self._ledger_seen and not os.path.exists(cluster.ledger_path):
             raise UnavailableError(f"ledger {cluster.ledger_path}: it is gone; put it back, or restore a backup")
-        ledger = SqliteLedger(cluster.ledger, timeout_s=cluster.ledger_timeout)
+        ledger = SqliteLedger(cluster.ledger, timeout_s=cluster.ledger_timeout, known=known or self.known)
         self._ledger_seen = True
         return ledger
 
-    def _redis_ledger(self) -> Ledger:
-        from coordd.adapters.redis_ledger import Known, RedisLedger
+    def open_any_ledger(self) -> Ledger:
+        """As ``open_ledger``, but under no pin: for people who look at a ledger that is refused here, or replace it."""
+        return self.open_ledger(Known("-", proposal=self.known.proposal))
 
-        if self._known is None:
-            self._known = Known(self._ledger_mark)
-        ledger: Ledger = RedisLedger(
-            self.cluster.ledger, self.cluster.ledger_timeout, known=self._known, **self.ledger_options()
-        )
+    def _redis_ledger(self, known: Known) -> Ledger:
+        from coordd.adapters.redis_ledger import RedisLedger
+
+        options = {**self.ledger_options(), "identity": "", "quarantine_s": self._quarantine_s}
+        ledger: Ledger = RedisLedger(self.cluster.ledger, self.cluster.ledger_timeout, known=known, **options)
         return ledger
 
     @property
     def ledger_mark(self) -> str:
         """To be given to this node's next life."""
-        return self._known.mark if self._known is not None else self._ledger_mark
+        return self.known.mark
+
+    def _quarantine_s(self) -> float:
+        """As long as the longest lease that is known now, and what a replica may lag behind. A reload may bring a
+        longer one; an attempt keeps the one that it was granted, also when its job is removed."""
+        return max([self.cluster.lease, self.leased_s(), *[job.lease_s for job in self.jobs()]]) + REPLICA_LAG_S
 
     @property
     def ledger_url(self) -> str:
         """For runners and people: without a password."""
-        url = self.cluster.ledger
-        return url if self.cluster.ledger_scheme == "sqlite" else without_password(url)
+        return url_of_ledger(self.cluster)
 
     def ledger_options(self) -> dict[str, Any]:
         """What else than the URL a connection to the ledger takes; for runners too, hence paths and no secrets.
@@ -152,20 +168,33 @@ class Connections:
         """
         cluster = self.cluster
         if cluster.ledger_scheme == "sqlite":
-            return {}
-        leases = [cluster.lease, *(job.lease_s for job in self.jobs())]
+            return {"identity": self.known.pin}
         options: dict[str, Any] = {
             "cluster": cluster.name,
-            "quarantine_s": max(leases) + REPLICA_LAG_S,
+            "identity": self.known.pin,
+            "quarantine_s": self._quarantine_s(),
             "short_quarantine_s": 2 * cluster.renew_interval + cluster.ledger_timeout,
             "password_file": _password_path(cluster.ledger_password_file, LEDGER_PASSWORD),
             "tls_ca": cluster.tls_ca, "tls_cert": cluster.tls_cert, "tls_key": cluster.tls_key,
-            "tls_verify": cluster.verifies_tls,
+            "tls_verify": cluster.verifies_ledger,
         }  # fmt: skip
         inline = _inline_password(cluster.ledger)
         if inline and not options["password_file"]:
             options["password"] = inline
         return options
+
+
+def url_of_ledger(cluster: ClusterConfig) -> str:
+    """For people: without a password."""
+    return cluster.ledger if cluster.ledger_scheme == "sqlite" else without_password(cluster.ledger)
+
+
+def ledger_address(cluster: ClusterConfig) -> str:
+    """Where a ledger stands: hosts, database and cluster name, without user, password and options; or its file."""
+    if cluster.ledger_scheme == "sqlite":
+        return cluster.ledger
+    parts = urlsplit(cluster.ledger)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} cluster {cluster.name}"
 
 
 def _inline_password(url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import platform
 import random
@@ -19,14 +20,20 @@ import trio
 
 from coordd import __version__, safety
 from coordd.adapters import journal as journal_files
+from coordd.adapters.alarm_file import AlarmFile
+from coordd.adapters.audit_files import AuditChain, check as check_audit
 from coordd.adapters.backlog import SqliteBacklog
+from coordd.adapters.definitions import DefinitionsFile
+from coordd.adapters.descent import in_a_run
 from coordd.adapters.disk import StateFile
 from coordd.adapters.process import ProcessLauncher
 from coordd.adapters.requests import RequestFiles
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import Config, load
-from coordd.connecting import Connections
+from coordd.connecting import Connections, url_of_ledger
+from coordd.core.chain import Checked
 from coordd.core.context import Settings
+from coordd.core.definitions import Had
 from coordd.core.events import task_of
 from coordd.core.job import Job
 from coordd.core.node import Node
@@ -35,6 +42,8 @@ from coordd.errors import ConfigError, CoorddError, UnavailableError
 from coordd.jobfile import JobSet, load_jobs
 from coordd.launching import LaunchBuilder
 from coordd.ports import Verifiable
+from coordd.services import disclosure
+from coordd.services.audit import Audit, audit_view
 from coordd.services.checkup import FAIL, OK, WARN, check
 from coordd.services.control import ControlServer
 from coordd.services.driver import Driver, Keeper
@@ -43,6 +52,7 @@ from coordd.services.ledger import LedgerService, boottime
 from coordd.services.methods import UNAVAILABLE_METHODS, Methods
 from coordd.services.outbox import Outbox
 from coordd.services.runners import Runners
+from coordd.services.troubles import Troubles
 
 log = structlog.get_logger("daemon")
 
@@ -115,26 +125,36 @@ class Daemon:
         self._boots = state.boots + 1
         rng = random.SystemRandom()
         incarnation = f"{self._boots}-{rng.getrandbits(64):016x}"
+        self._alarms = AlarmFile(os.path.join(state_dir, "alarms.json"))
         self._requests = RequestFiles(os.path.join(state_dir, "requests"))
+        self._definitions = DefinitionsFile(os.path.join(state_dir, "definitions.json"))
         self.jobs: JobSet = load_jobs(config.node.jobs_dir, config)
         self._log_problems(self.jobs)
         self.node = Node(
             hostname=config.node.name, pid=os.getpid(), incarnation=incarnation, settings=settings_of(config),
-            clock_mark=state.clock_mark, rng=rng,
+            clock_mark=state.clock_mark, rng=rng, pin=state.pin[0],
+            acquainted="" if state.pin[0] else state.ledgers.get(url_of_ledger(config.cluster), ""),
         )  # fmt: skip
         self._ledgers = state.ledgers
-        self.connections = Connections(config.cluster, self.node.ctx.full_hostname, state.ledgers)
+        self.connections = Connections(config.cluster, self.node.ctx.full_hostname, state.ledgers, state.pin)
         self.connections.jobs = self._jobs_now
+        self.connections.leased_s = lambda: self.node.ctx.leased_s
         self.bus = self.connections.bus
-        self.ledger = LedgerService(self.connections.open_ledger, config.cluster.ledger_timeout)
+        self.ledger = LedgerService(
+            self.connections.open_ledger, config.cluster.ledger_timeout, open_any=self.connections.open_any_ledger
+        )
         self._launcher = ProcessLauncher(runtime_dir)
         self.builder = LaunchBuilder(config, self.node.ctx, self._launcher.directory, self.connections)
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
         self.driver = Driver(
             self.node, bus=self.bus, ledger=self.ledger, journal=self._journal,
-            keeper=Keeper(self._save_mark, self._requests.keep, self._requests.forget),
+            keeper=Keeper(
+                self._save_mark, self._requests.keep, self._requests.forget, self._save_pin, self._alarms.save,
+                self._definitions.save,
+            ),
             launch=self.runners.launch, cancel=self.runners.cancel,
-            windows=Windows(boottime(), time.time()) if self.connections.loses_connection else None,
+            windows=Windows(boottime(), time.time(), self.node.ctx.clock.value)
+            if self.connections.loses_connection else None,
         )  # fmt: skip
         if self.connections.loses_connection:
             backlog = SqliteBacklog(os.path.join(state_dir, "backlog.db"))
@@ -143,21 +163,27 @@ class Daemon:
             except UnavailableError as exc:
                 log.error("backlog.not_readable", reason=str(exc))
             self.driver.outbox = Outbox(self.bus.publish, backlog, renew=self.driver.renewed)
+        self._audit_path = os.path.join(state_dir, "audit.json")
+        self.driver.chain = AuditChain(self._journal, self._audit_path).append
         self.runners.driver = self.driver
         self.node.topics.add("drill")  # an election about nothing, to see who would win
         self.driver.handlers["drill"] = lambda elected: log.info("election.won", id=elected.id, topic=elected.topic)
+        self.troubles = Troubles(self.driver, self.ledger)
         self.methods = Methods(
-            self.driver, self.ledger, ledger_url=self.connections.ledger_url, started_at=self._started_at,
-            log_dir=self.builder.log_dir, job_problems=self._problems, reload=self.reload, argv=self.builder.argv,
-            doctor=self._doctor,
+            self.driver, self.ledger, self.troubles, ledger_url=self.connections.ledger_url,
+            started_at=self._started_at, log_dir=self.builder.log_dir, job_problems=self._problems,
+            reload=self.reload, argv=self.builder.argv, doctor=self._doctor,
+            audit=lambda since, limit: audit_view(self._check_audit(since, limit)),
         )  # fmt: skip
         self.control = ControlServer(
             config.control.socket, self.methods.table(), operator_group=config.control.operator_group,
-            viewer_group=config.control.viewer_group, unavailable=UNAVAILABLE_METHODS,
+            viewer_group=config.control.viewer_group, unavailable=UNAVAILABLE_METHODS, shown=disclosure.shown,
+            audit=Audit(lambda record: self.driver.journal_control(**record)), in_a_run=in_a_run,
         )  # fmt: skip
         self.health = Health(
-            self.driver, self.ledger, self.notifier, control_path=config.control.socket,
-            check_launch=self.builder.problems, clean=self._clean, look=self._save_ledger_mark,
+            self.driver, self.ledger, self.troubles, self.notifier, control_path=config.control.socket,
+            check_launch=self.builder.problems, check_room=self._launcher.check_room,
+            clean=self._clean, look=self._save_ledger_mark,
         )  # fmt: skip
         self._stopping = False
 
@@ -183,6 +209,7 @@ class Daemon:
                     self._begin()
                     inner.start_soon(self.runners.run)
                     inner.start_soon(self.health.run)
+                    inner.start_soon(self.troubles.run)
                     inner.start_soon(self._fatal, inner.cancel_scope)
                     await self._signals(inner.cancel_scope)
                 if self.driver.fatal.is_set():
@@ -218,8 +245,16 @@ class Daemon:
         driver.on_state = self._state_changed
         self._save_mark(node.ctx.clock.mark)
         now = driver.now()
+        known, problem = self._definitions.load()
+        node.rulebook.definitions.had = {job: Had(*one) for job, one in known.items()}
+        if problem:
+            log.error("definitions.not_readable", reason=problem)
         node.set_jobs(self.jobs.jobs, now)
         node.ctx.launch_problems = self.builder.problems()
+        kept, unread = self._alarms.load()
+        if unread:
+            log.error("alarms.not_readable", reason=unread)
+        node.alarms.recall(kept)
         self.recall()
         self.runners.adopt()
         waiting, bad = self._requests.load()
@@ -236,14 +271,13 @@ class Daemon:
         driver.feed(node.start, None if peers is None else tuple(peers))
 
     def recall(self) -> None:
-        """What this node has seen of attempts, should the ledger have gone back while it was away."""
-        if not self.connections.ledger_can_go_back:
-            return
+        """What this node has seen of attempts: two starts of one, and, should the ledger have gone back, its rows."""
+        take = self.node.recall if self.connections.ledger_can_go_back else self.node.alarms.saw
         try:
             for record in journal_files.newest(self._journal.directory, RECALLED_BYTES_MAX):
                 event = task_of(record)
                 if event is not None:
-                    self.node.witness.saw(event)
+                    take(event)
         except UnavailableError as exc:
             log.error("journal.not_recalled", reason=str(exc), lost="a ledger that goes back is told less")
 
@@ -382,14 +416,18 @@ class Daemon:
 
     def _save_mark(self, mark: int) -> None:
         self._saved_mark = mark
-        url, seen = self.connections.ledger_url, self.connections.ledger_mark
-        if seen:
-            self._ledgers = {**self._ledgers, url: seen}
-        self._state_file.save(self._boots, mark, self._ledgers)
+        known, seen = self.connections.known, self.connections.ledger_mark
+        if seen and known.pin:  # else it would count as a ledger that was used
+            self._ledgers = {**self._ledgers, self.connections.ledger_url: seen}
+        self._state_file.save(self._boots, mark, self._ledgers, (known.pin, known.pinned_at))
+
+    def _save_pin(self, pin: str) -> None:
+        self.connections.known.use(pin)
+        self._save_mark(self._saved_mark)
 
     def _save_ledger_mark(self) -> None:
         """Which life of the ledger this node has seen, once it is another one than it remembers."""
-        seen = self.connections.ledger_mark
+        seen = self.connections.ledger_mark if self.connections.known.pin else ""
         if seen and self._ledgers.get(self.connections.ledger_url) != seen:
             try:
                 self._save_mark(self._saved_mark)
@@ -411,6 +449,11 @@ class Daemon:
                 ledger.close()
         except (CoorddError, OSError) as exc:
             log.warning("clean.failed", reason=str(exc))
+
+    def _check_audit(self, since: float, limit: int) -> Checked:
+        """In a thread. Raises UnavailableError."""
+        oldest = time.time() - self.config.history.journal_keep_s
+        return check_audit(self._journal.directory, self._audit_path, since=since, limit=limit, oldest=oldest)
 
     def _doctor(self) -> list[dict[str, str]]:
         """In a thread: everything that a person would look at first."""
@@ -443,6 +486,13 @@ class Daemon:
                 "runs launch all the same, by way of the ledger; see docs/runbook.md",
             )
         )
+        try:
+            breaks = self._check_audit(math.inf, 1).breaks
+            where = [f"{b.file}:{b.line}: {b.problem}" if b.line else f"{b.file} {b.problem}" for b in breaks]
+            text = f"the chain of the audit is broken: {'; '.join(where[:3])}" if breaks else "its chain is intact"
+            checks.append(check("audit", FAIL if breaks else OK, text, "coordctl audit; see docs/runbook.md"))
+        except UnavailableError as exc:
+            checks.append(check("audit", FAIL, str(exc), "see docs/runbook.md"))
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):
             text = problems.get(name) or self._problems()[name][0]

@@ -7,6 +7,9 @@ CoorddError
 │   ├── LocalProtocolError   us: a bug
 │   └── RemoteProtocolError  them: drop the message, count it, stay up
 ├── UnavailableError         the world: something did not answer, try again
+│   ├── ForeignLedgerError   the ledger that answers is not the one that was used before: nothing may come of it
+│   ├── LedgerClosedError    the ledger was moved elsewhere, and answers nobody any more
+│   └── BadRowError          one row of the ledger is damaged: nothing is done with that one
 └── RefusedError             the caller: a request that cannot be granted, with the reason
 
 An exception of a library never crosses a port: adapters translate.
@@ -44,6 +47,21 @@ class RemoteProtocolError(ProtocolError):
 
 class UnavailableError(CoorddError):
     """A dependency (ledger, bus, disk) did not answer; the caller may try again."""
+
+
+class ForeignLedgerError(UnavailableError):
+    """Another ledger than the one that this caller has used: whatever it would answer is about other runs."""
+
+
+class LedgerClosedError(UnavailableError):
+    """The ledger was closed for good, because its rows live on in another one."""
+
+
+class BadRowError(UnavailableError):
+    """A row of the ledger holds what no node writes; the message names row, column and value.
+
+    Nothing was changed. All other rows are as good as they were.
+    """
 
 
 class RefusedError(CoorddError):

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -20,10 +21,19 @@ from coordd.core import jobkeys, values
 from coordd.core.arguments import check_launch
 from coordd.core.job import Blackout, Command, Job, Retry, Schedule, SparkSubmit
 from coordd.core.schedule import jitter_offset, next_fire, parse_cron, parse_instant, parse_schedule
-from coordd.tomlfile import Problem, line_of, read_toml
+from coordd.core.secrecy import exposed
+from coordd.tomlfile import Places, Problem, read_toml
 
 # One node reads at most so many job files; a directory with more is a mistake.
 JOBS_MAX = 10_000
+
+# What is said of a secret on a command line, and of how many in a file.
+EXPOSED = (
+    "Every user of the host can read a program's arguments, and this file is copied to every node: put it into the"
+    " file that [spark] env_file of coordd.toml names (the program reads it from its environment), of a Spark job into"
+    " [spark].conf (which goes into a file of mode 0600), or into a file of its own, and give the path"
+)
+EXPOSED_MAX = 20
 
 
 class JobSet(msgspec.Struct, frozen=True):
@@ -83,7 +93,7 @@ class _Reading:
 
     def __init__(self, path: str, content: str) -> None:
         self.path = path
-        self.content = content
+        self.places = Places(content)
         self.problems: list[Problem] = []
 
     def failed(self) -> bool:
@@ -92,7 +102,7 @@ class _Reading:
     def wrong(self, key: str, message: str, *, warning: bool = False) -> None:
         """Note a problem; ``key`` as people write it: lease, spark.conf."""
         section, _, last = key.rpartition(".")
-        line = line_of(self.content, section, last) or line_of(self.content, "", key.partition(".")[0])
+        line = self.places.line_of(section, last) or self.places.line_of("", key.partition(".")[0])
         self.problems.append(
             Problem(values.printable(self.path), key, line, message, severity="warning" if warning else "error")
         )
@@ -138,6 +148,7 @@ class _Reading:
             timezone=said.get("timezone", "UTC"),
             misfire=said.get("misfire", "once"),
             start_within_s=said.get("start_within", 3600.0),
+            expect_within_s=said.get("expect_within", 0.0),
             overlap=said.get("overlap", "forbid"),
             on_lost=said.get("on_lost", "relaunch"),
             placement=said.get("placement", "spread" if computes else "first"),
@@ -162,6 +173,9 @@ class _Reading:
         if ("params" in table) == ("params" in said):
             for key, message in check_launch(launch, said.get("params", {})):
                 self.wrong(f"{section}.{key}", message)
+        key, words = ("args", launch.args) if isinstance(launch, SparkSubmit) else ("argv", launch.argv)
+        for place, what in islice(exposed(words), EXPOSED_MAX):
+            self.wrong(f"{section}.{key}", f"item {place + 1} looks like {what}. {EXPOSED}", warning=True)
         return launch
 
     def spark(self, table: Mapping[str, Any]) -> SparkSubmit:
@@ -251,6 +265,12 @@ class _Reading:
                 'on_lost = "relaunch" with deploy_mode = "cluster" needs a look-up of the application that the lost'
                 ' attempt may have left running, and this version has none: write on_lost = "hold"',
             )
+        if isinstance(launch, SparkSubmit) and launch.proxy_user and (launch.principal or launch.keytab):
+            self.wrong(
+                "spark.proxy_user",
+                "proxy_user does not go together with principal or keytab: spark-submit refuses both at once. Leave"
+                " principal and keytab out, and give the daemon a ticket of the user that may impersonate",
+            )
         if said.get("misfire") == "all" and said.get("overlap", "forbid") == "forbid":
             self.wrong(
                 "misfire",
@@ -268,12 +288,15 @@ def digest(job: Job, *, own_lease: bool) -> str:
 
     Values that are the default are left out, so that a version with more keys still agrees with this one. So are
     the description and the cluster's own lease, which change nothing about a run. The version of the time zone
-    data is in it: with another, the same line may mean another instant.
+    data is in it: with another, the same line may mean another instant. When somebody is to be warned (expect_within)
+    changes nothing about a run either.
     """
     from tzdata import IANA_VERSION  # type: ignore[import-untyped]  # it comes without stubs
 
     lease_s = job.lease_s if own_lease else 0.0
-    defined = msgspec.structs.replace(job, digest="", description="", schedule_text="", lease_s=lease_s)
+    defined = msgspec.structs.replace(
+        job, digest="", description="", schedule_text="", lease_s=lease_s, expect_within_s=0.0
+    )
     canonical = msgspec.json.encode([_definition(defined), IANA_VERSION], order="deterministic")
     return hashlib.sha256(canonical).hexdigest()[:32]
 

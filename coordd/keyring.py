@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from coordd import ownership
 from coordd.core.arguments import nearest
 from coordd.core.envelope import (
     ACCEPT,
@@ -52,7 +53,7 @@ def load(path: str, environ: Mapping[str, str]) -> Keyring:
     """
     shown = printable(path)
     try:
-        mode = os.stat(path).st_mode
+        found_at = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise ConfigError(
             f"{shown}: there is no such keyring; make one with `coordd keys new --output {shown}` and copy it to every "
@@ -60,11 +61,12 @@ def load(path: str, environ: Mapping[str, str]) -> Keyring:
         ) from exc
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{shown}: it cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
-    if mode & 0o077 and stat.S_ISREG(mode) and not _is_credential(path, environ):
-        raise ConfigError(
-            f"{shown}: others than its owner may use it (mode {mode & 0o777:04o}), and whoever reads it can speak as "
-            f"any node; expected mode 0600: chmod 600 {shown}, and rotate the keys if somebody may have read it"
-        )
+    if stat.S_ISREG(found_at.st_mode) and not ownership.is_credential(path, environ):
+        why = ownership.secret_fault(path, found_at)
+        if why:
+            raise ConfigError(
+                f"{shown}: {why}; a person who reads it can speak as any node: rotate the keys if somebody may have"
+            )
     _, table, problem = read_toml(path, "config")
     if problem:
         raise ConfigError(str(problem))
@@ -72,12 +74,6 @@ def load(path: str, environ: Mapping[str, str]) -> Keyring:
         return _keyring(table)
     except ValueError as exc:
         raise ConfigError(f"{shown}: {exc}") from exc
-
-
-def _is_credential(path: str, environ: Mapping[str, str]) -> bool:
-    """systemd's own copy: an ACL lets the service's user read it, which a mode shows as the group's permission."""
-    directory = environ.get("CREDENTIALS_DIRECTORY", "")
-    return bool(directory) and os.path.dirname(os.path.realpath(path)) == os.path.realpath(directory)
 
 
 def _keyring(table: Mapping[str, Any]) -> Keyring:

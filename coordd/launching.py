@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from typing import Any
 
 from coordd.adapters.disk import write_atomic
+from coordd.adapters.onhost import absent_file
 from coordd.adapters.spark import Facts, Program, SparkDefaults, build, redacted
 from coordd.config import Config
 from coordd.connecting import Connections
-from coordd.core.arguments import built_in, fill_launch
+from coordd.core.arguments import built_in, fill_launch, unpacked
 from coordd.core.context import Context
 from coordd.core.job import Job, SparkSubmit
 from coordd.core.ready import Launch
@@ -39,15 +39,20 @@ class LaunchBuilder:
 
         Raises UnavailableError (something is missing on this node) or RefusedError (arguments do not fit).
         """
-        job = self._ctx.jobs.get(launch.job)
+        job = self._ctx.definition(launch.job, launch.digest)
         if job is None:
-            raise UnavailableError(f"the job {launch.job} is no longer there")
+            now = self._ctx.jobs.get(launch.job)
+            raise UnavailableError(
+                f"the definition of {launch.job} was {'changed' if now else 'removed'} after the attempt was granted:"
+                f" expected digest {launch.digest or '(none)'}, found {now.digest if now else 'no such job'}; the"
+                " attempt is given back"
+            )
         cluster = self.config.cluster
-        program = self._program(job, launch, json.loads(launch.args))
+        program = self._program(job, launch, unpacked(launch.args))
         return {
             "run": launch.run, "job": launch.job, "attempt": launch.attempt, "token": launch.token,
             "nonce": launch.nonce, "node": self._ctx.full_hostname, "fire_at": launch.fire_at,
-            "due_at": launch.due_at,
+            "due": launch.due, "due_at": launch.due_at,
             "args": launch.args, "waits": job.waits, "deadline": launch.deadline, "lease_s": launch.lease_s,
             "renew_interval_s": cluster.renew_interval, "ledger_timeout_s": cluster.ledger_timeout,
             "kill_grace_s": cluster.kill_grace, "on_lost": job.on_lost, "timeout_s": job.timeout_s,
@@ -89,15 +94,15 @@ class LaunchBuilder:
         found: dict[str, str] = {}
         of_spark: dict[object, str] = {}  # most jobs are alike: each kind is looked at once
         for name, job in self._ctx.jobs.items():
-            if isinstance(job.launch, SparkSubmit):
+            absent = absent_file(job)
+            if absent:
+                found[name] = absent
+            elif isinstance(job.launch, SparkSubmit):
                 kind = (tuple(sorted(job.launch.env.items())), job.launch.properties_file)
                 if kind not in of_spark:
                     of_spark[kind] = self._spark_problem(job)
                 if of_spark[kind]:
                     found[name] = of_spark[kind]
-            elif "{" not in job.launch.argv[0] and os.path.isabs(job.launch.argv[0]):
-                if not os.access(job.launch.argv[0], os.X_OK):
-                    found[name] = f"{job.launch.argv[0]} is not there or not executable"
         return found
 
     def _spark_problem(self, job: Job) -> str:

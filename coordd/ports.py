@@ -183,6 +183,9 @@ class Launcher(Protocol):
     def scan(self) -> list[str]:
         """The directories of runners that were started here, by this daemon or by an earlier one."""
 
+    def clear_away(self) -> None:
+        """Remove what is left on the disk of no attempt; before the first one is started."""
+
     def spec(self, directory: str) -> dict[str, Any]:
         """What was asked for, without its secrets. Raises UnavailableError when it cannot be read."""
 
@@ -193,7 +196,19 @@ class Launcher(Protocol):
         """The runner, or a watcher that still has to end something, is there."""
 
     def bury(self, directory: str) -> None:
-        """Runner and watcher are gone without a last word: end what they left, and report it lost."""
+        """Runner and watcher are gone without a last word: end what they left, and report it lost.
+
+        Raises UnavailableError when that cannot be begun.
+        """
+
+    def buried(self, directory: str) -> bool:
+        """A watcher has ended what was left, whether the disk took how it ended or not."""
+
+    def fact(self, line: bytes) -> dict[str, Any] | None:
+        """A fact that came with a poke; None when it is none."""
+
+    def restore(self, directory: str) -> None:
+        """Make the directory of an attempt that lives on again, where somebody has removed it."""
 
     def forget(self, directory: str) -> None:
         """Remove what an attempt has left on disk."""

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from coordd import keyring
+from coordd import keyring, ownership
 from coordd.core import addresses, values
 from coordd.errors import ConfigError
 from coordd.tomlfile import Problem
@@ -23,7 +23,7 @@ def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tupl
             yield f"cluster.{setting}", f"{why}; [cluster] allow_insecure = true would accept that"
     for key in ("tls_ca", "tls_cert", "tls_key", "bus_password_file", "ledger_password_file"):
         path = getattr(cluster, key)
-        why = _unreadable(path) if path else ""
+        why = _unreadable(path) or _exposed(key, path, environ) if path else ""
         if why:
             yield f"cluster.{key}", f"{values.printable(path)}: {why}"
     if cluster.tls_key and not cluster.tls_cert:
@@ -33,6 +33,30 @@ def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tupl
             keyring.load(cluster.keyring, environ)
         except ConfigError as exc:
             yield "cluster.keyring", str(exc)
+
+
+def _exposed(key: str, path: str, environ: Mapping[str, str]) -> str:
+    """Who else could change a file of secrets, or read it; ""."""
+    found = os.stat(path)
+    why = ownership.fault(path, found)
+    if why or ownership.is_credential(path, environ):
+        return why
+    if key == "tls_key" and found.st_mode & 0o007:  # its group is often one that several services share (ssl-cert)
+        return f"everybody may use it (mode {found.st_mode & 0o7777:04o}): chmod o-rwx {values.printable(path)}"
+    return ownership.secret_fault(path, found) if key.endswith("_password_file") else ""
+
+
+def changeable(config: Config) -> Iterator[tuple[str, str]]:
+    """(setting, sentence) for what others could change that this daemon runs, reads or keeps."""
+    node, spark = config.node, config.spark
+    for setting, path, all_in_it in (
+        ("node.jobs_dir", node.jobs_dir, True), ("node.state_dir", node.state_dir, True),
+        ("node.runtime_dir", node.runtime_dir, True), ("spark.submit", spark.submit, False),
+        ("spark.env_file", spark.env_file, False), ("spark.properties_file", spark.properties_file, False),
+    ):  # fmt: skip
+        why = ownership.fault(path, all_in_it=all_in_it) if path else ""
+        if why:
+            yield setting, why
 
 
 def _unreadable(path: str) -> str:
@@ -54,20 +78,9 @@ def warnings(config: Config) -> list[Problem]:
             better = f"{setting}_password_file, or a systemd credential {setting}_password"
             told.append((setting, f"the password stands in the URL, where everybody reads it who reads this: {better}"))
         told += [(setting, f"{why} (allow_insecure = true)") for url in urls for why in addresses.insecure(url)]
-        path = getattr(cluster, f"{setting}_password_file")
-        if path and _others_may_read(path):
-            shown = values.printable(path)
-            told.append((f"{setting}_password_file", f"{shown}: others than its owner may read it: chmod 600 {shown}"))
     if cluster.unsigned and not cluster.is_embedded:
         told.append(
             ("unsigned", "whoever reaches the bus can speak as any node; for development only: `coordd keys new`")
         )
     shown = values.printable(config.path) or "defaults"
     return [Problem(shown, f"cluster.{key}", None, message, severity="warning", kind="config") for key, message in told]
-
-
-def _others_may_read(path: str) -> bool:
-    try:
-        return bool(os.stat(path).st_mode & 0o004)  # the group may be the daemon's
-    except OSError:
-        return False  # said elsewhere

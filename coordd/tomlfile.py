@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from coordd import ownership
 from coordd.core.values import printable
 
 # A file that people write is smaller; a larger one is a mistake, and is not read.
@@ -45,8 +46,12 @@ def read_toml(path: str, kind: Literal["config", "job"]) -> tuple[str, dict[str,
     try:
         # O_NONBLOCK: a FIFO under the name of a file must not hang the daemon.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            opened = os.fstat(stream.fileno())
+            if not stat.S_ISREG(opened.st_mode):
                 return problem("expected a regular file")
+            exposed = ownership.fault(path, opened)
+            if exposed:
+                return problem(exposed)
             data = stream.read(FILE_BYTES_MAX + 1)
     except OSError as exc:
         return problem(f"it cannot be read: {exc.strerror or exc}")
@@ -70,22 +75,37 @@ def read_toml(path: str, kind: Literal["config", "job"]) -> tuple[str, dict[str,
 
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]*?)\s*\]")
+_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s.="'#]+))\s*[.=]""")
 
 
-def line_of(content: str, section: str, key: str) -> int | None:
-    """The line on which a key of a section ("" the top) stands, for messages; None when it is not plain to see."""
+class Places:
+    """On which lines the keys of a file stand, for messages. Read once: a file may have as many mistakes as lines."""
+
+    def __init__(self, content: str) -> None:
+        self._content = content
+        self._lines: dict[tuple[str, str], int] | None = None
+
+    def line_of(self, section: str, key: str) -> int | None:
+        """The line of a key of a section ("" the top); None when it is not plain to see."""
+        if self._lines is None:
+            self._lines = _lines(self._content)
+        return self._lines.get((section, key))
+
+
+def _lines(content: str) -> dict[tuple[str, str], int]:
+    """(section, key) -> the first line on which it stands; a table is a key of what it is in."""
+    found: dict[tuple[str, str], int] = {}
     current = ""
-    wanted = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*[.=]""")
     inside = ""  # the quotes of a text of several lines that is open
     for place, line in enumerate(content.split("\n"), 1):
         if not inside:
             header = _HEADER.match(line)
             if header:
                 current = header.group(1)
-                if (current == f"{section}.{key}") if section else (current == key):
-                    return place
-            elif current == section and wanted.match(line):
-                return place
+                section, _, key = current.rpartition(".")
+                found.setdefault((section, key), place)
+            elif named := _KEY.match(line):
+                found.setdefault((current, named.group(1) or named.group(2) or named.group(3) or ""), place)
         for quotes in re.findall(r"\"{3}|'{3}", line):
             inside = quotes if not inside else "" if inside == quotes else inside
-    return None
+    return found

@@ -282,6 +282,7 @@ def _belongs(pid: int, home: Path) -> bool:
 
 
 def main() -> int:
+    os.umask(0o022)  # a node refuses job files that its group may write, and some accounts make all of theirs so
     output = ROOT / "artifacts" / "demo"
     shutil.rmtree(output, ignore_errors=True)
     output.parent.mkdir(exist_ok=True)

@@ -131,6 +131,7 @@ _EVENTS = {
     "task-revoked": ("it was cancelled, or forbidden", "the same"),
     "task-retried": ("an attempt was lost, or never started, and the next is due", "the same"),
     "control-revoke": ("never sent in this version", "sweep soon"),
+    "control-clear": ("a person has looked at alarms (section 9)", "they stand no more, and are not raised again"),
     "control-cancel": ("a person has cancelled a run; the ledger has it", "the node that runs it tells its runner"),
 }
 
@@ -138,7 +139,8 @@ _EVENTS = {
 def _field(kind: Any) -> str:
     if isinstance(kind, type):
         return {"Candidacy": "candidacy", "Action": "action"}.get(kind.__name__, kind.__name__)
-    word = str(kind).replace("coordd.core.events.", "").replace(" | None", "?").replace("Action", "action")
+    optional = re.sub(r"^typing\.Optional\[(\w+)\]$", r"\1?", str(kind))  # how a bounded type says "or None"
+    word = optional.replace("coordd.core.events.", "").replace(" | None", "?").replace("Action", "action")
     return word.replace("tuple[str, ...]", "[str]").replace("tuple[float, float, float]", "[float, float, float]")
 
 
@@ -226,6 +228,8 @@ _RUN = {
     "exit_code": "of the program; negative: ended by that signal; null: not known",
     "application_id": "Spark's",
     "reason": "one sentence",
+    "due": "when the run is due at the earliest, later than `fire_at` by the job's jitter; 0 where an older version"
+    " wrote the row",
 }
 
 _JOB = {
@@ -257,29 +261,53 @@ _METHODS = {
     "job.list": ("", "every job file of this node, bad ones with their `problems`"),
     "job.show": ("`job`", "one job"),
     "job.next": ("`job`, `count`? (5)", "the next fire times"),
+    "job.activate": ("`job`", "this node's definition of the job counts from now on"),
     "job.suspend": ("`job`", "grant nothing of it, on any node"),
     "job.resume": ("`job`", "grant again"),
-    "run.list": ("`job`?, `state`?, `limit`? (100)", "runs, newest first"),
-    "run.show": ("`id`", "one run with its `attempts`"),
+    "run.list": ("`job`?, `state`?, `node`?, `since`? (Unix seconds), `limit`? (100)", "runs, newest first"),
+    "run.show": ("`id` (or a job: its newest run)", "one run with its `attempts`"),
     "run.trigger": ("`job`, `args`?, `id`?, `dry_run`?", "`{id, durable, state?}`, or with `dry_run` the `argv`"),
     "run.cancel": ("`id`", "end an attempt that runs"),
-    "run.revoke": ("`id`", "forbid a run that has not started, known or not yet"),
+    "run.revoke": (
+        "`id`, or `job`: all of it that have not started",
+        "forbid a run that has not started, known or not yet",
+    ),
     "run.resolve": ("`id`, `as`: success, failed or relaunch", "settle an `unknown` run"),
-    "run.logs": ("`id`, `attempt`?, `bytes`?, `follow`?", "output kept on this node; with `follow` a stream"),
+    "run.logs": (
+        "`id` (or a job), `attempt`?, `bytes`?, `follow`?",
+        "output kept on this node; with `follow` a stream",
+    ),
     "why": ("`id` (a run or a job)", "a sentence"),
     "election.list": ("`limit`? (50)", "elections this node took part in"),
     "election.open": ("`id`, `topic`, `action`?", "topics `spark` and `command` trigger a run; `drill` only elects"),
     "breaker.list": ("", "each breaker: `state` closed, open or half-open, `failures`, `retry_in_s`, `reason`"),
     "breaker.reset": ("`name`", "closes it: the next question is asked at once"),
-    "ledger.status": ("", "where the ledger is, how its server is, what is `weaker` than advised, runs by state"),
-    "ledger.export": ("", "a stream of `{rows}`; the last message is `{total}`, or `{error}`"),
+    "audit": (
+        "`since`? (0, Unix seconds), `limit`? (1000)",
+        "privileged calls, done and refused, and whether their chain is intact",
+    ),
+    "ledger.status": (
+        "",
+        "where the ledger is, how its server is, what is `weaker` than advised, runs by state, `rules`",
+    ),
+    "ledger.export": (
+        "`close`? (false; takes an admin), `force`? (false)",
+        "a stream of `{rows}`; the last message is `{total}`, or `{error}`",
+    ),
     "ledger.import": (
         "`rows`, `replace`? (false), `more`? (false), `import`?",
         "`{rows, replaced}`: all or none; with `more` `{import, rows}`, and that `import` goes with the next piece",
     ),
+    "alarm.list": ("", "`[{id, kind, run, attempt, at, text}]`: what should never happen, and has (section 9)"),
+    "alarm.clear": ("`note`, `id`? (all)", "`{cleared, standing}`: a person has looked at them, on every node"),
     "ledger.accept_epoch": ("", "`{ended, left_s}`: a quarantine ends now"),
     "ledger.accept-epoch": ("", "the same"),
-    "events.subscribe": ("`types`?, `backlog`? (0)", "a stream of what this node says and hears"),
+    "ledger.accept_identity": ("", "`{identity, before, not_used}`: this node uses the ledger that is there now"),
+    "ledger.accept-identity": ("", "the same"),
+    "events.subscribe": (
+        "`types`?, `without`?, `backlog`? (0, of these types)",
+        "a stream of what this node says and hears",
+    ),
     "doctor": ("", "checks: `{check, state, text, advice}`"),
     "reload": ("", "configuration and job files again, all or nothing"),
 }
@@ -318,16 +346,23 @@ _LIMITS = (
     ("core.ballots", "OPEN_MAX", "undecided elections at a time"),
     ("core.ballots", "EARLY_MAX", "elections of which an answer came before the question"),
     ("core.triggers", "REQUESTS_MAX", "triggers that wait for the ledger"),
-    ("core.ledger", "OPEN_RUNS_MAX", "open rows in one sweep"),
+    ("core.rows", "OPEN_PAGE", "open rows on one page of a sweep"),
+    ("core.leftovers", "AT_A_TIME", "rows that a node asks to settle at a time"),
+    ("core.leftovers", "WATCHED_MAX", "holders that a node watches to settle what they leave"),
     ("core.planner", "CATCH_UP_MAX", "missed fire times that `misfire = all` catches up"),
     ("core.planner", "SKIP_GRACE_S", "seconds after which `misfire = skip` skips"),
     ("core.rows", "CLAIM_AHEAD_S", "seconds before its time that a run may be claimed"),
     ("core.context", "LEAD_S", "seconds before its time that an election is opened"),
+    (
+        "core.context",
+        "SKEW_MAX_S",
+        "seconds that a node's wall clock may be off the ledger's; beyond, it opens nothing by schedule",
+    ),
     ("core.rows", "RHO", "clock-rate error tolerated between two machines"),
     ("core.attempt", "REPORT_LIMIT_S", "seconds that a runner repeats its report"),
     ("core.attempt", "KILL_PART", "part of `kill_grace` that is left for KILL"),
     ("core.attempt", "WATCHER_PART", "part of `kill_grace` that is left for the watcher"),
-    ("runner.holder", "WATCHERS_MAX", "watchers of one attempt; the job ends when so many were killed"),
+    ("runner.holder", "WATCHERS_MAX", "watchers of one attempt; the job ends when the last of these was killed"),
     ("launching", "LOG_BYTES_MAX", "bytes of an attempt's output kept"),
     ("core.arguments", "VALUE_BYTES_MAX", "bytes of one argument"),
     ("core.arguments", "VALUES_BYTES_MAX", "bytes of all arguments of a run"),
@@ -341,6 +376,7 @@ _LIMITS = (
     ("adapters.unix_peer", "WAITING_LENGTH_MAX", "messages that wait for a slow peer; the oldest are dropped"),
     ("services.ledger", "QUEUE_MAX", "questions that wait for the ledger"),
     ("jobfile", "JOBS_MAX", "job files"),
+    ("core.jobkeys", "BLACKOUTS_MAX", "blackouts of a job"),
 )
 
 
@@ -362,8 +398,9 @@ _KEYS = {
     "start": "instant; nothing fires before it",
     "end": "instant; nothing fires after it",
     "jitter": "duration; each job has its own fixed place in it (0)",
-    "blackout": "list of `{ from, to }` or `{ cron, duration }`; nothing fires in it",
+    "blackout": "list of `{ from, to }` or `{ cron, duration }`; nothing fires in it; at most 100",
     "misfire": "`skip`, `once` or `all`: fire times that nobody was there for (`once`)",
+    "expect_within": "duration; without a success for longer the job is late: `status`, `doctor` (none)",
     "start_within": 'duration; later than this after its time a run is `missed` ("1h")',
     "overlap": "`forbid`, `allow`, `replace` or `queue`, when another run of the job is not over (`forbid`)",
     "on_lost": "`relaunch` or `hold`: an attempt whose end nobody knows (`relaunch`)",

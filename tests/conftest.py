@@ -8,6 +8,7 @@ The command line against a daemon that is a table.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,8 @@ from fake_daemon import FakeDaemon, open_directory
 from hypothesis import settings
 
 from coordd.cli import coordctl
+
+os.umask(0o022)  # files that the group may write are refused, and some accounts make all of theirs so
 
 settings.load_profile("fixed")  # unless --hypothesis-profile names another
 

@@ -107,3 +107,7 @@ class Nodes:
     def state(self, run: str) -> str:
         row = self.ledger.run(run)
         return row.state if row else ""
+
+    def reason(self, run: str) -> str:
+        row = self.ledger.run(run)
+        return row.reason if row else ""

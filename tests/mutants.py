@@ -12,21 +12,28 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from simulator.plan import MISPLACED, PINNED
 from simulator.server import Server
 from simulator.terms import LAG_S, LEASE
 from simulator.world import World
 
-from coordd.core import attempt as life, pursuit as pursuing
+from coordd.adapters import memory
+from coordd.core import attempt as life, lease_watch, pursuit as pursuing, run as running
 from coordd.core.attempt import Attempt
 from coordd.core.ballots import Ballots
+from coordd.core.brake import Brake
 from coordd.core.clock import LamportClock
 from coordd.core.context import Context
+from coordd.core.definitions import Definitions
 from coordd.core.election import Election
 from coordd.core.envelope import _State
+from coordd.core.identity import IS_FOREIGN, admit
 from coordd.core.ledger import Rules
+from coordd.core.leftovers import Leftovers
 from coordd.core.node import Node
 from coordd.core.pursuit import Pursuits
-from coordd.core.rows import OK, RECEIVED, STALE, STARTED, TERMINAL, UNAVAILABLE, Answer, LedgerTime, Policy
+from coordd.core.rows import OK, RECEIVED, RHO, STALE, STARTED, TERMINAL, UNAVAILABLE, Answer, LedgerTime, Policy
+from coordd.core.sweep import Sweep
 from coordd.core.windows import DUPLICATE, LATE, _Window
 from coordd.core.witness import Witness
 
@@ -82,7 +89,7 @@ def _claim_once() -> Iterator[None]:
     real = Pursuits.claim_answered
 
     def once(self: Pursuits, request: int, answer: Answer, sent_at: float, now: Any) -> None:
-        run = self._asked.get(request, "")
+        run = self._asked[request][1].of.run
         real(self, request, answer, sent_at, now)
         if answer.word == UNAVAILABLE:
             _give_up(self, run)
@@ -152,22 +159,25 @@ def _gate_answers_once(
 def _the_ledgers_time_alone() -> Iterator[None]:
     """Neither the ledger asks for a watch, nor does a node keep one."""
     with (
-        mock.patch.object(Rules, "_lapsed", lambda self, row, claim, now: self._past(row, now)),
-        mock.patch.object(pursuing.LeaseWatch, "ripe_at", lambda self: self.since),
+        mock.patch.object(Rules, "_lapsed", lambda self, row, watched, now: self._past(row, now)),
+        mock.patch.object(lease_watch.LeaseWatch, "ripe_at", lambda self: self.since),
     ):
         yield
 
 
 @instead(Rules, "_lapsed")
-def _claim_on_unexpired(real: Any, self: Rules, row: Any, claim: Any, now: Any) -> bool:
-    return row.state == RECEIVED or real(self, row, claim, now)
+def _claim_on_unexpired(real: Any, self: Rules, row: Any, watched: Any, now: Any) -> bool:
+    return row.state == RECEIVED or real(self, row, watched, now)
 
 
 @instead(Rules, "gate")
 def _gate_opens_in_quarantine(
     real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
 ) -> Answer:
-    return real(self, store, run, attempt, token, nonce, LedgerTime(now.wall, now.lease, now.boot))
+    row = self._mine(store, run, attempt, token, nonce)  # of a forgotten grant it says so, as ever
+    known = row is not None and row.state in (RECEIVED, STARTED)
+    then = LedgerTime(now.wall, now.lease, now.boot) if known else now
+    return real(self, store, run, attempt, token, nonce, then)
 
 
 @instead(Attempt, "_forgotten")
@@ -203,6 +213,32 @@ def _quarantine_per_caller() -> Iterator[None]:
 
     with mock.patch.object(Server, "recovering_s", recovering_s):
         yield
+
+
+@contextlib.contextmanager
+def _clocks_never_differ() -> Iterator[None]:
+    with contextlib.ExitStack() as patches:
+        for module in (life, lease_watch, pursuing, running):
+            patches.enter_context(mock.patch.object(module, "RHO", 0.0))
+        yield
+
+
+@contextlib.contextmanager
+def _the_tolerance_is_added() -> Iterator[None]:
+    """A holder believes in its lease for longer than the ledger lends it."""
+    with contextlib.ExitStack() as patches:
+        for module in (life, pursuing):
+            patches.enter_context(mock.patch.object(module, "RHO", -RHO))
+        patches.enter_context(
+            mock.patch.object(lease_watch.LeaseWatch, "ripe_at", lambda self: self.since + self.lease_s)
+        )
+        yield
+
+
+@instead(Node, "_on_task")
+def _peers_are_not_remembered(real: Any, self: Node, event: Any, now: Any) -> None:
+    with mock.patch.object(Witness, "saw", lambda self, event: None):
+        real(self, event, now)
 
 
 def _older(self: Rules, row: Any, token: int) -> bool:  # noqa: ARG001  # whatever comes replaces it
@@ -263,19 +299,23 @@ def _a_new_job_starts_at_the_epoch(real: Any, self: Rules, store: Any, name: str
     row = real(self, store, name, now)
     if new:
         row.horizon = 0.0
-        store.put_job(row)
+        self._put_job(store, row)
     return row
+
+
+@instead(Rules, "_first_counts_from")
+def _a_new_schedule_counts_from_before(_: Any, self: Rules, store: Any, job: Any, how: Any, now: Any) -> float:  # noqa: ARG001
+    return float(job.horizon)
 
 
 @contextlib.contextmanager
 def _half_a_lease_is_watched() -> Iterator[None]:
-    def lapsed(self: Rules, row: Any, claim: Any, now: Any) -> bool:
-        watched = claim.watched
+    def lapsed(self: Rules, row: Any, watched: Any, now: Any) -> bool:
         return self._past(row, now) and watched is not None and watched[:2] == (row.token, row.beat)
 
     with (
         mock.patch.object(Rules, "_lapsed", lapsed),
-        mock.patch.object(pursuing.LeaseWatch, "ripe_at", lambda self: self.since + self.lease_s / 2),
+        mock.patch.object(lease_watch.LeaseWatch, "ripe_at", lambda self: self.since + self.lease_s / 2),
     ):
         yield
 
@@ -341,10 +381,78 @@ def _never_a_duplicate(self: Any, seq: int) -> str:
     return ""
 
 
+@instead(Context, "definition")
+def _a_reload_changes_what_is_launched(_real: Any, self: Context, job: str, _digest: str) -> Any:
+    return self.jobs.get(job)
+
+
+@instead(Sweep, "_page")
+def _a_cut_sweep_means_over(real: Any, self: Sweep, answer: Any, sent_at: float, now: Any) -> None:
+    answer.after = None
+    real(self, answer, sent_at, now)
+
+
+@contextlib.contextmanager
+def _nobody_settles() -> Iterator[None]:
+    """As if only those who may launch a job cared for its rows."""
+    with mock.patch.object(Leftovers, "row_seen", lambda self, row, now: None):
+        yield
+
+
+def _no_identity_is_compared(self: Brake, now: Any) -> None:
+    """Every node uses the ledger that it sees first."""
+    ctx, braked = self._ctx, self._ctx.braked
+    if self._seen and not ctx.pinned:
+        self._pin(ctx.ledger)
+    if self._seen or ctx.pinned:
+        ctx.braked, ctx.split = "", False
+    if braked and not ctx.braked:
+        self._released(now)
+
+
+@instead(Brake, "_judge_first_start")
+def _a_tie_launches(real: Any, self: Brake, others: Any, differing: Any, now: Any) -> None:
+    ours = 1 + sum(member.ledger == self._ctx.ledger for member in others)
+    if 2 * ours == 1 + len(others) and all(member.ledger for member in others):
+        self._pin(self._ctx.ledger)
+        self._become("", split=False)
+    else:
+        real(self, others, differing, now)
+
+
+def _a_flush_is_another_ledger(store: Any, known: Any, *, recovering: bool) -> str:
+    """An identity that is absent is refused, also where the pinned one was."""
+    if known.pin and not store.meta("identity"):
+        return IS_FOREIGN
+    return admit(store, known, recovering=recovering)
+
+
 MUTANTS = (
     Mutant(
-        "a lost member loses its attempts", "§4: a member being lost never makes an attempt lost", "S2",
+        "an identity is not compared", "§6 Brake: a strict majority before the first launch", "B",
+        lambda: mock.patch.object(Brake, "judge", _no_identity_is_compared), (MISPLACED,),
+    ),
+    # Both halves have pinned their ledger then, and stop each other.
+    Mutant("a tie launches", "§6 Brake: a tie launches nothing", "L", _a_tie_launches, (MISPLACED,)),
+    Mutant(
+        "a flush is another ledger", "§6 Whose ledger: absent at the same address, the pin is written", "W",
+        lambda: mock.patch.object(memory, "admit", _a_flush_is_another_ledger), (PINNED, "crash"), forgets=True,
+    ),
+    Mutant(
+        "a lost member loses its attempts", "§4: a member being lost never makes an attempt lost", "C",
         _a_lost_member_loses_its_attempts, ("bus_cut", "loss"),
+    ),
+    Mutant(
+        "a reload changes what is launched", "§7: what is executed is the definition of the row's digest", "D",
+        _a_reload_changes_what_is_launched, ("lost_reply", "slow", "crash"),
+    ),
+    Mutant(
+        "a cut sweep means over", "§6: absence from a page says nothing, only from a whole pass", "U",
+        _a_cut_sweep_means_over, ("kill_runner", "gone"),
+    ),
+    Mutant(
+        "nobody settles what nobody may launch", "§6 settle: every row past its start_within ends", "U",
+        _nobody_settles, ("lost_reply", "ledger_down"),
     ),
     Mutant(
         "claim once", "§5.5: pursued until the ledger answers that it is over", "L",
@@ -363,7 +471,7 @@ MUTANTS = (
         lambda: mock.patch.object(Rules, "_next_token", lambda self, job, now: job.fence + 1), None, forgets=True,
     ),
     Mutant(
-        "the ledger's time alone", "§6 Lapsed: and the claimant has itself watched a whole lease", "S2",
+        "the ledger's time alone", "§6 Lapsed: and the claimant has itself watched a whole lease", "C",
         _the_ledgers_time_alone, ("ledger_step", "connection_lost"),
     ),
     Mutant(
@@ -379,7 +487,7 @@ MUTANTS = (
         _gate_answers_once, ("lost_reply",),
     ),
     Mutant(
-        "no quarantine", "§6: a ledger that went back grants nothing for a lease and the replica's lag", "Q",
+        "no quarantine", "§6: a ledger that went back grants nothing for a lease and the replica's lag", "R",
         lambda: mock.patch.object(Server, "begin_quarantine", lambda self: None), None, forgets=True,
     ),
     Mutant(
@@ -391,11 +499,27 @@ MUTANTS = (
         _gate_opens_in_quarantine, None, forgets=True,
     ),
     Mutant(
-        "no witness", "§6: nodes put back what they have seen", "S1",
+        "no witness", "§6: nodes put back what they have seen", "W",
         lambda: mock.patch.object(Witness, "_go_on", lambda self: None), None, forgets=True,
     ),
     Mutant(
-        "the runner is no witness", "§6: runners put their own grant back", "S1",
+        "a witness forgets everything", "§6: nodes put back what they have seen", "W",
+        lambda: mock.patch.object(Witness, "saw", lambda self, event: None), None, forgets=True,
+    ),
+    Mutant(
+        "what peers say is not witnessed", "§6: witnesses are the journal and the gossip", "S1",
+        _peers_are_not_remembered, None, forgets=True,
+    ),
+    Mutant(
+        "clocks never differ", "§7: less the clock-rate error of both sides", "I13", _clocks_never_differ,
+        ("ledger_cut", "pause_runner"),
+    ),
+    Mutant(
+        "the clock-rate error is added", "§7: less the clock-rate error of both sides", "I13", _the_tolerance_is_added,
+        ("ledger_cut", "pause_runner"),
+    ),
+    Mutant(
+        "the runner is no witness", "§6: runners put their own grant back", "W",
         _runner_does_not_restore, ("crash", "broker_down"), forgets=True,
     ),
     Mutant(
@@ -424,11 +548,11 @@ MUTANTS = (
         _own_view, ("late_join", "loss", "mute"),
     ),
     Mutant(
-        "a lease counts from its answer", "§7: from when the request was sent", "O",
+        "a lease counts from its answer", "§7: from when the request was sent", "I13",
         _lease_from_the_answer, ("pause_runner", "ledger_cut", "ledger_deaf"),
     ),
     Mutant(
-        "token and nonce are not compared", "§6: (token, nonce) is compared, never one alone", "S2",
+        "token and nonce are not compared", "§6: (token, nonce) is compared, never one alone", "G",
         _any_holder, ("freeze", "targeted", "ledger_cut"),
     ),
     Mutant("a terminal state is left", "§9 S5", "S5", _terminal_states_are_left),
@@ -445,11 +569,24 @@ MUTANTS = (
         _a_new_job_starts_at_the_epoch,
     ),
     Mutant(
-        "half a lease is watched", "§6 Lapsed: a whole lease, and more", "S2",
+        "a new schedule counts from before", "§6 Definitions: it counts from its activation", "N",
+        _a_new_schedule_counts_from_before, ("edit", "pause_daemon"),
+    ),
+    Mutant(
+        "what returns was never away", "§6 Definitions: a job that returns counts from its return", "N",
+        lambda: mock.patch.object(Definitions, "_look", lambda self: None), ("remove", "ledger_down"),
+    ),
+    Mutant(
+        "a lease may be longer", "§6: nobody lends more than a lease", "K",
+        lambda: mock.patch.object(running, "left_of", lambda row, now: row.until - now.lease),
+        ("ledger_glitch", "ledger_step", "connection_lost"),
+    ),
+    Mutant(
+        "half a lease is watched", "§6 Lapsed: a whole lease, and more", "C",
         _half_a_lease_is_watched, ("ledger_step", "ledger_cut", "ledger_deaf", "connection_lost"),
     ),
     Mutant(
-        "a watch outlives a new beat", "§6 Lapsed: the same (token, beat)", "S2",
+        "a watch outlives a new beat", "§6 Lapsed: the same (token, beat)", "C",
         _a_watch_outlives_a_new_beat, ("ledger_step", "connection_lost"),
     ),
     Mutant(

@@ -20,6 +20,7 @@ jitter = "5m"
 blackout = [{ from = 2026-05-01T00:00:00, to = "2026-05-02" }, { cron = "0 0 * * SUN", duration = "24h" }]
 misfire = "all"
 start_within = "2h"
+expect_within = "3d"
 overlap = "queue"
 on_lost = "hold"
 placement = "first"
@@ -39,7 +40,6 @@ jars = ["/j.jar"]
 name = "{job} {region}"
 keytab = "/k"
 principal = "p@R"
-proxy_user = "etl"
 env = { A = 1 }
 properties_file = "/p.conf"
 class = "com.example.Main"

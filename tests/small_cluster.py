@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from coordd.adapters.memory import MemoryLedger
@@ -73,8 +73,11 @@ def open_run(
 def open_answer(
     *runs: OpenRun, jobs: Iterable[str] = ("sales",), horizon: float = EPOCH, last: float = 0.0
 ) -> OpenAnswer:
-    """The ledger's answer to a sweep."""
-    return OpenAnswer(list(runs), dict.fromkeys(jobs, (horizon, last, False, 0)), EPOCH)
+    """The ledger's answer to a sweep. Of ``jobs`` that are definitions each counts, from the horizon on."""
+    current = {}
+    if isinstance(jobs, Mapping):
+        current = {name: (1, job.digest, horizon) for name, job in jobs.items() if job.schedule is not None}
+    return OpenAnswer(list(runs), dict.fromkeys(jobs, (horizon, last, False, 0)), EPOCH, current=current)
 
 
 class Lone:
@@ -160,6 +163,8 @@ class Lone:
         """Answer the oldest open question of a kind."""
         request = self.questions(op)[0]
         del self.open[request.id]
+        if isinstance(answer, OpenAnswer) and answer.wall == EPOCH:
+            answer.wall = EPOCH + self.now.mono - MONO  # its clock goes on, and is right
         self.node.ledger_answered(request.id, answer, self.now.mono if sent_at is None else sent_at, self.now)
         return self.take()
 
@@ -210,6 +215,8 @@ class Shell:
         self.gate_at: dict[str, float] = {}  # its runners that wait for the fire time, by run
         self.renew_at: dict[str, float] = {}  # those whose program runs
         self.replies: list[Reply] = []
+        self.journal: list[Event] = []
+        self.notices: list[Notice] = []
         self.requests: dict[str, Registration] = {}  # on its disk
 
     def launch(self, run: str) -> Launch:
@@ -244,6 +251,8 @@ class Shell:
         for name, event in ready.letters:
             cluster.says(self, [event], name)
         self.replies += ready.replies
+        self.journal += ready.journal
+        self.notices += ready.notices
         for reply in ready.replies:
             cluster.tell(self.name, f"answers the caller: {reply.kind or reply.result}")
         for notice in ready.notices:
@@ -265,6 +274,7 @@ class Cluster:
         self.jobs = {one.name: one for one in jobs}
         for one in jobs:
             self.ledger._store.put_job(JobRow(one.name, horizon=EPOCH))
+            self.ledger._store.put_meta("identity_from", "0")
         self.shells: dict[str, Shell] = {}
         for name in names:
             self.boot(name, 1)

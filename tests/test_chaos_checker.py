@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from chaos import checker, cluster
 from chaos.checker import Answer, Record, Verdict, judge
-from chaos.load import Accepted
+from chaos.load import Accepted, Edit
 from chaos.nemesis import Fault
 from system.cluster import Entry
 
@@ -35,12 +35,14 @@ def judged(
     expected: Sequence[str] = (),
     accepted: Sequence[str] = (),
     faults: Sequence[Fault] = (),
+    children: Sequence[tuple[int, int, float]] = (),
+    edits: Sequence[Edit] = (),
     **answers: Answer,
 ) -> Verdict:
     alive = {(token, token): at for token, at in (beats or {}).items()}
     triggers = [Accepted(run, "n1", "cluster", 1.0) for run in accepted]
     said_of = {name.replace("_", "#"): answer for name, answer in answers.items()}
-    return judge(Record(entries, alive, expected, triggers, faults, said_of))
+    return judge(Record(entries, alive, expected, triggers, faults, said_of, children, edits))
 
 
 GOOD = [said("start", 1.0), said("end", 2.0)]
@@ -71,6 +73,43 @@ def test_a_doctored_launch_is_seen(entries: list[Entry], beats: dict[int, float]
     verdict = judged(entries, beats=beats)
 
     assert [words in violation for violation in verdict.violations] == [True]
+
+
+@pytest.mark.parametrize(("last", "faults", "words"), [
+    (12.5, [], "a child of the attempt before is alive"),
+    (11.9, [], ""),
+])  # fmt: skip
+def test_a_child_beside_the_next_attempt_is_seen(last: float, faults: list[Fault], words: str) -> None:
+    verdict = judged(TAKEN_OVER, children=[(10, 10, last)], faults=faults)
+
+    assert [words in violation for violation in verdict.violations] == [True] * bool(words)
+    assert verdict.counts["children that made themselves daemons"] == 1
+
+
+@pytest.mark.parametrize(("last", "struck", "words"), [
+    (2.0 + checker.CHILD_S + 0.1, "", "a child was left for"),
+    (2.0 + checker.CHILD_S - 0.1, "", ""),
+    (2.0 + checker.CHILD_S + 0.1, "n1", ""),
+    (2.0 + checker.CHILD_S + 0.1, "n2", "a child was left for"),
+])  # fmt: skip
+def test_a_child_that_is_left_after_its_program_is_seen(last: float, struck: str, words: str) -> None:
+    harm = Fault("stop daemon, long", "node", struck, "", 3.0, 3.1, 9.0, [], (), False)
+    verdict = judged(GOOD, children=[(10, 10, last)], faults=[harm] if struck else [])
+
+    assert [words in violation for violation in verdict.violations] == [True] * bool(words)
+
+
+@pytest.mark.parametrize(("edits", "violations"), [
+    ([("edited-tick", 6.0, DUE_WALL - 50.0)], 0),
+    ([("edited-tick", 11.0, DUE_WALL - 50.0)], 1),  # it does not fire then
+    ([("edited-tick", 11.0, DUE_WALL - 50.0), ("edited-tick", 6.0, DUE_WALL + 1.0)], 1),  # it did not yet
+    ([("other", 11.0, DUE_WALL - 50.0)], 0),
+])  # fmt: skip
+def test_a_fire_time_before_its_definition_is_seen(edits: list[tuple[str, float, float]], violations: int) -> None:
+    run = TICK.replace("tick", "edited-tick")
+    verdict = judged([said("start", 1.0, run=run), said("end", 2.0, run=run)], edits=[Edit(*edit) for edit in edits])
+
+    assert [run in violation for violation in verdict.violations] == [True] * violations
 
 
 def test_a_run_that_is_held_may_not_be_launched_again() -> None:

@@ -122,6 +122,31 @@ def test_status_follows_lsb(ctl: Callable[..., Result], daemon: FakeDaemon, dire
     assert ctl("status").exit_code == 77
 
 
+@pytest.mark.parametrize("state", ["unavailable", "recovering"])
+def test_a_node_that_can_start_nothing_does_not_look_well(
+    ctl: Callable[..., Result], daemon: FakeDaemon, state: str
+) -> None:
+    daemon.answers["status"] = {**STATUS, "ledger": {"url": "sqlite:///l", "state": state, "error": "no answer"}}
+    head = ctl("status").stdout.splitlines()[0]
+    assert head == f"● edge-1 is ready, but the ledger is {state}: nothing new starts"
+    daemon.answers["status"] = {**STATUS, "impaired": "its journal cannot be written"}
+    assert ctl("status").stdout.splitlines()[0] == "● edge-1 is ready, but it starts nothing itself"
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("started", "j#1 is being cancelled"), ("received", "j#1 is being cancelled"), ("revoked", "j#1 will not run"),
+        ("unknown", "j#1 stays unknown"),
+    ],
+)  # fmt: skip
+def test_a_cancellation_says_what_comes_of_it(
+    ctl: Callable[..., Result], daemon: FakeDaemon, state: str, words: str
+) -> None:
+    daemon.answers["run.cancel"] = {"id": "j#1", "state": state}
+    assert ctl("run", "cancel", "j#1").stdout.startswith(words)
+
+
 def test_no_daemon_at_the_socket_says_what_to_do(ctl: Callable[..., Result], directory: str) -> None:
     done = ctl("node", "list", "--socket", f"{directory}/nothing")
     assert (done.exit_code, done.stdout) == (69, "")
@@ -227,7 +252,7 @@ def test_a_run_is_shown_with_its_attempts(ctl: Callable[..., Result], daemon: Fa
     daemon.answers["run.show"] = {**RUN, "attempts": attempts}
     done = ctl("run", "show", "j#1")
     assert daemon.asked[-1] == ("run.show", {"id": "j#1"})
-    for words in ("j#1 success", "2 s", "edge-2.9", "its lease lapsed", "k=[bold]v\\x1b[31m"):
+    for words in ("j#1 success", "2 s", "edge-2 (pid 9)", "its lease lapsed", "k=[bold]v\\x1b[31m"):
         assert words in done.stdout
     assert "\x1b" not in done.stdout
 
@@ -259,6 +284,7 @@ def test_every_method_of_the_contract_is_asked_for(ctl: Callable[..., Result], d
         assert done.exit_code == 0, done.stderr
         assert daemon.asked[-1] == question
         assert done.stdout
+    daemon.answers["job.show"] = {"suspended": False}
     for args in (("node", "list"), ("job", "list"), ("election", "list"), ("job", "next", "j"), ("doctor",)):
         daemon.answers[".".join(args[:2])] = []
         assert ctl(*args).exit_code == 0

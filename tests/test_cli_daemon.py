@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from fake_daemon import CTL, DAEMON, DEADLINE_S, ROOT, configuration, environment, open_directory, write_job
 
+from coordd.core.jobkeys import TOP
+
 HELLO = """
 params = { who = "world" }
 [command]
@@ -112,9 +114,12 @@ def node() -> Iterator[Node]:
         os.makedirs(f"{directory}/jobs.d")
         write_job(directory, "hello", HELLO)
         write_job(directory, "fails", '[command]\nargv = ["/bin/false"]\n')
+        script = "echo begin; echo KeyError: jdbc://me:secret@db >&2; exit 3"
+        write_job(directory, "speaks", f'[command]\nargv = ["/bin/sh", "-c", "{script}"]\n')
         write_job(directory, "long", '[command]\nargv = ["/bin/sh", "-c", "echo begun; exec sleep 600"]\n')
         write_job(directory, "nightly", 'schedule = "0 2 * * *"\n' + HELLO)
         write_job(directory, "bad", "nonsense = 1\n")
+        write_job(directory, "nowhere", 'tags = ["gpu"]\n' + HELLO)
         with running(directory, DAEMON) as made:
             yield made
 
@@ -124,9 +129,24 @@ def test_status_shows_this_node(node: Node) -> None:
     assert (status["node"], status["state"], status["pid"]) == ("edge-1", "ready", node.process.pid)
     text = node.ctl("status").stdout
     assert text.startswith("● edge-1 is ready\n")
-    assert "4 enabled · 1 disabled: bad" in text
+    assert "6 enabled · 1 disabled: bad" in text
     assert node.json("node", "list")[0]["self"] is True
     assert "this node" in node.ctl("node", "list").stdout
+
+
+def logged(node: Node, run: str) -> list[tuple[str, str]]:
+    """(level, event) of the lines that the daemon's log has about a run."""
+    with open(f"{node.directory}/log") as file:
+        lines = [json.loads(line) for line in file if line.startswith("{")]
+    return [(line["level"], line["event"]) for line in lines if line.get("run") == run]
+
+
+def test_the_log_tells_what_became_of_runs(node: Node) -> None:
+    node.ctl("run", "trigger", "hello", "--id", "told", "--wait")
+    node.ctl("run", "trigger", "fails", "--id", "told", "--wait", code=1)
+    node.wait_until(lambda: len(logged(node, "fails#told")) >= 2)
+    assert logged(node, "hello#told") == [("info", "run.started"), ("info", "run.succeeded")]
+    assert logged(node, "fails#told") == [("info", "run.started"), ("error", "run.failed")]
 
 
 def test_a_triggered_run_succeeds_and_tells_its_story(node: Node) -> None:
@@ -158,6 +178,15 @@ def test_the_same_id_is_the_same_run(node: Node) -> None:
 
 def test_a_run_that_fails_exits_1(node: Node) -> None:
     assert "exit code 1" in node.ctl("run", "trigger", "fails", "--wait", code=1).stderr
+
+
+def test_a_failure_says_why_and_shows_the_last_lines_of_its_log(node: Node) -> None:
+    said = node.ctl("run", "trigger", "speaks", "--id", "1", "--wait", code=1).stderr
+    assert "exit code 3: KeyError: jdbc://me:***@db" in said
+    shown = node.json("run", "show", "speaks#1")
+    assert shown["reason"] == "exit code 3: KeyError: jdbc://me:***@db"
+    assert shown["log_tail"] == ["begin", "KeyError: jdbc://me:***@db"]
+    assert "the last lines of its log" in node.ctl("run", "show", "speaks#1").stdout
 
 
 def test_what_cannot_be_triggered_says_why(node: Node) -> None:
@@ -193,6 +222,9 @@ def test_schedules_are_shown_suspended_and_resumed(node: Node) -> None:
     assert node.ctl("job", "suspend", "nightly").stdout == "nightly is suspended\n"
     assert re.search(r"^nightly +suspended ", node.ctl("job", "list").stdout, re.MULTILINE)
     assert "job resume nightly" in node.ctl("why", "nightly").stdout
+    assert "Next:" not in node.ctl("why", "nightly").stdout
+    assert "none of these starts until" in node.ctl("job", "next", "nightly").stderr
+    assert node.json("job", "show", "nightly")["next"] is None
     node.ctl("job", "resume", "nightly")
     assert re.search(r"^nightly +enabled ", node.ctl("job", "list").stdout, re.MULTILINE)
     assert re.search(r"^bad +disabled .*nonsense", node.ctl("job", "list").stdout, re.MULTILINE)
@@ -286,6 +318,108 @@ def test_roles() -> None:
             assert ask(node.socket, groups, "run", "trigger", "theirs", "--wait")[0] == 0
             assert ask(node.socket, groups, "node", "drain")[0] == 0
             assert ask(node.socket, groups, "reload")[0] == 77
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("status",), 4), (("ping",), 69), (("doctor",), 69), (("run", "list"), 69), (("run", "trigger", "hello"), 69)],
+)
+def test_a_daemon_that_hangs_is_not_waited_for(node: Node, words: tuple[str, ...], code: int) -> None:
+    """Without --timeout too: a person looks at the clock after ten seconds."""
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        done = (
+            node.ctl(*words, "--timeout", "1", code=code)
+            if words[-1] != "hello"
+            else node.ctl("--timeout", "1", *words, code=code)
+        )
+        assert done.stdout == ""
+        assert "did not answer" in done.stderr
+        assert "within 1 s" in done.stderr
+        if words == ("ping",):
+            assert "within 10 s" in node.ctl(*words, code=code).stderr
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+    node.ctl("ping")
+
+
+def test_a_trigger_tells_at_once_that_nothing_comes_of_it(node: Node) -> None:
+    ident = node.ctl("run", "trigger", "long", "--id", "first").stdout.strip()
+    node.wait_until(lambda: node.json("run", "show", ident)["state"] == "started")
+    done = node.ctl("run", "trigger", "long", "--id", "second", code=1)
+    assert (done.stdout, "long#second: rejected: overlap: long#first is started" in done.stderr) == (
+        "long#second\n",
+        True,
+    )
+    assert (
+        json.loads(node.ctl("run", "trigger", "long", "--id", "third", "-o", "json", code=1).stdout)["state"]
+        == "rejected"
+    )
+    node.ctl("run", "cancel", ident)
+    node.ctl("run", "revoke", "hello#never")
+    done = node.ctl("run", "trigger", "hello", "--id", "never", code=1)
+    assert "hello#never: revoked: revoked by" in done.stderr
+    assert "revoked" in node.ctl("run", "trigger", "hello", "--id", "never", "--wait", code=1).stderr
+
+
+def test_a_trigger_tells_at_once_that_nobody_can_start_it_and_why(node: Node) -> None:
+    done = node.ctl("run", "trigger", "nowhere", "--id", "1")
+    assert "recorded in the ledger" in done.stderr
+    assert "tags do not match" in done.stderr
+    done = node.ctl("run", "trigger", "nowhere", "--id", "1", "--wait", "--timeout", "3", code=124)
+    assert "nowhere#1: pending" in done.stderr
+    assert "tags do not match" in done.stderr
+    node.ctl("run", "revoke", "nowhere#1")
+
+
+def test_events_are_filtered_before_their_number_is_limited_and_without_heartbeats(node: Node) -> None:
+    node.ctl("run", "trigger", "hello", "--id", "event", "--wait")
+
+    def heartbeats() -> int:
+        shown = node.ctl("events", "--heartbeats", "-n", "2000", "-o", "jsonl").stdout.splitlines()
+        return sum(json.loads(line)["type"] == "worker-heartbeat" for line in shown)
+
+    node.wait_until(lambda: heartbeats() > 10)
+    shown = node.ctl("events", "--type", "task-succeeded", "-n", "1", "-o", "jsonl").stdout.splitlines()
+    assert [json.loads(line)["type"] for line in shown] == ["task-succeeded"]
+    assert "worker-heartbeat" not in node.ctl("events", "-n", "2000").stdout
+    assert "worker-heartbeat" in node.ctl("events", "--type", "worker-heartbeat", "-n", "1").stdout
+    done = node.ctl("events", "--type", "task-suceeded", code=2)
+    assert 'there is no event type "task-suceeded"' in done.stderr
+    assert 'did you mean "task-succeeded"?' in done.stderr
+
+
+def test_tables_name_nodes_and_show_tells_the_process(node: Node) -> None:
+    node.ctl("run", "trigger", "hello", "--id", "named", "--wait")
+    pid = node.process.pid
+    line = next(line for line in node.ctl("run", "list").stdout.splitlines() if line.startswith("hello#named "))
+    assert " edge-1 " in line
+    assert f"edge-1.{pid}" not in line
+    assert f"edge-1 (pid {pid})" in node.ctl("run", "show", "hello#named").stdout
+    assert f"edge-1.{pid}" not in node.ctl("election", "list").stdout
+
+
+def test_runs_are_listed_by_node_and_since(node: Node) -> None:
+    node.ctl("run", "trigger", "hello", "--id", "listed", "--wait")
+    assert "hello#listed" in [run["id"] for run in node.json("run", "list", "--node", "edge-1", "--since", "1h")]
+    assert node.json("run", "list", "--node", "edge-2") == []
+    assert node.json("run", "list", "--since", "2199-01-01") == []
+    assert "--since" in node.ctl("run", "list", "--since", "yesterday", code=2).stderr
+
+
+def test_job_show_shows_every_key_with_the_value_that_counts(node: Node) -> None:
+    shown = node.json("job", "show", "hello")
+    assert shown["command"]["argv"] == ["/bin/sh", "-c", "echo hello $0", "{who}"]
+    assert (shown["start_within_s"], shown["priority"], shown["placement"]) == (3600.0, 0, "first")
+    assert shown["retry"] == {"attempts": 1, "relaunches": 5, "delay_s": 30.0, "backoff": "fixed", "never_on": []}
+    told = {key.removesuffix("_s").removesuffix("_offset") for key in shown}
+    assert set(TOP) - {"spark"} <= told  # spark or command
+    assert "relaunches=5" in node.ctl("job", "show", "hello").stdout
+
+
+def test_a_misspelt_job_is_told_the_nearest(node: Node) -> None:
+    assert "did you mean nightly?" in node.ctl("job", "show", "nigthly", code=1).stderr
+    assert "Did you mean nightly?" in node.ctl("why", "nigthly").stdout
 
 
 def test_a_daemon_that_stops_is_not_running_and_starts_again() -> None:

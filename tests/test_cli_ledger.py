@@ -66,6 +66,19 @@ def test_the_status_of_a_ledger_says_what_is_weaker_than_advised(
     done = ctl("ledger", "status")
     assert (done.exit_code, "for 42 s: nothing new is launched" in done.stdout) == (0, True)
     assert "weaker" not in done.stdout
+    assert "rules" not in done.stdout  # of a daemon that does not say
+
+
+def test_status_and_the_status_of_a_ledger_say_who_holds_the_new_rules_back(
+    ctl: Callable[..., Result], daemon: FakeDaemon
+) -> None:
+    rules = {"in_force": 1, "held_back_by": ["edge-2.7", "edge-3.8"]}
+    daemon.answers["ledger.status"] = {**LEDGER, "rules": rules}
+    daemon.answers["status"] = {**STATUS, "rules": rules, "stale_jobs": ["nightly"]}
+    said = "1; members of an older version: edge-2.7, edge-3.8"
+    assert said in ctl("ledger", "status").stdout
+    assert said in ctl("status").stdout
+    assert "stale here: nightly (coordctl job list)" in ctl("status").stdout
 
 
 def test_the_status_of_a_file_has_no_server(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import pwd
 import re
 import select
 import signal
@@ -28,7 +29,9 @@ from fake_daemon import (
     write_job,
 )
 
+from coordd.adapters import onhost
 from coordd.cli import coordctl, coordd as coordd_module
+from coordd.cli.checking import Found
 
 # ---- as programs
 
@@ -193,6 +196,63 @@ def test_check_config_takes_warnings_lightly(directory: str) -> None:
     assert done.exit_code == 0
     assert "warning" in done.stdout
     assert done.stdout.endswith("ok: 1 jobs\n")
+
+
+def test_check_config_names_what_this_machine_does_not_have(directory: str) -> None:
+    path = configuration(directory)
+    write_job(directory, "absent", f'owner = "no-such-group"\n[spark]\napplication = "{directory}/no.py"\n')
+    write_job(directory, "elsewhere", '[spark]\napplication = "hdfs:///jobs/a.py"\nfiles = ["/{run}.csv"]\n')
+    done = coordd("check-config", path)
+    assert done.exit_code == 0  # another node may have them
+    assert f"{directory}/jobs.d/absent.toml: warning: application {directory}/no.py is not there" in done.stdout
+    assert 'owner: warning: there is no group "no-such-group" on this machine' in done.stdout
+    assert "elsewhere" not in done.stdout
+
+
+def test_check_config_looks_as_the_user_of_the_service(directory: str) -> None:
+    """In a process of its own, which becomes another user."""
+    os.mkdir(f"{directory}/state")
+    secret = f"{directory}/password"
+    with open(secret, "w") as file:
+        file.write("secret")
+    os.chmod(secret, 0o600)
+    path = configuration(directory, cluster=f'ledger_password_file = "{secret}"')
+    other = "nobody" if os.getuid() == 0 else "root"
+
+    def check(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*DAEMON, "check-config", *args], cwd=ROOT, env=environment(), capture_output=True, text=True,
+            timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+
+    assert check(path).returncode == 0
+    done = check("--as-service", other, path)
+    if os.getuid() != 0:
+        assert (done.returncode, "only root" in done.stderr) == (77, True)
+        return
+    assert done.returncode == 78
+    assert f"cluster.ledger_password_file: {secret}: it cannot be read: Permission denied" in done.stdout
+    os.chown(secret, pwd.getpwnam(other).pw_uid, -1)
+    done = check("--as-service", other, path)
+    assert done.returncode == 78
+    assert f"node.state_dir: {directory}/state: this user may not write it" in done.stdout
+    os.chown(f"{directory}/state", pwd.getpwnam(other).pw_uid, -1)
+    assert check("--as-service", other, path).stdout == "ok: 0 jobs\n"
+    assert check("--as-service", "no-such-user", path).returncode == 78
+
+
+def test_root_is_told_what_the_user_of_the_service_could_not_read(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.getuid() != 0:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        monkeypatch.setattr(onhost, "as_user", lambda _user, _call: Found(["x: it cannot be read"], ["config"], 0))
+    os.mkdir(f"{directory}/state", mode=0o700)
+    monkeypatch.setattr(onhost, "service_user", lambda: pwd.getpwnam("nobody"))
+    done = coordd("check-config", configuration(directory))
+    assert done.exit_code == 0
+    assert "warning: root can, nobody cannot: " in done.stdout
+    assert "coordd check-config --as-service" in done.stdout
 
 
 def test_exec_does_not_pretend(directory: str) -> None:

@@ -290,7 +290,13 @@ def ring(tmp_path: Path) -> str:
     return str(path)
 
 
+REDIS = "rediss://redis.example/0"
+
+
 def settings(path: Path, **cluster: object) -> str:
+    """A file with these keys of [cluster]; a bus across machines comes with a ledger that all can reach."""
+    if "bus" in cluster:
+        cluster = {**cluster, "ledger": cluster.get("ledger", REDIS)}
     lines = [
         f"{key} = {str(said).lower() if isinstance(said, bool) else json.dumps(said)}" for key, said in cluster.items()
     ]
@@ -314,9 +320,36 @@ def settings(path: Path, **cluster: object) -> str:
 def test_a_bus_across_machines(tmp_path: Path, ring: str, bus: object, urls: tuple[str, ...], scheme: str) -> None:
     cluster = load(settings(tmp_path, bus=bus, keyring=ring), {}).cluster
     assert (cluster.bus_urls, cluster.bus_scheme) == (urls, scheme)
-    assert (cluster.is_embedded, cluster.is_signed, cluster.verifies_tls) == (False, True, True)
+    assert (cluster.is_embedded, cluster.is_signed, cluster.verifies_ledger) == (False, True, True)
     if isinstance(bus, str):
-        assert load(None, {"COORDD_CLUSTER_BUS": bus, "COORDD_CLUSTER_KEYRING": ring}).cluster.bus_urls == urls
+        environ = {"COORDD_CLUSTER_BUS": bus, "COORDD_CLUSTER_KEYRING": ring, "COORDD_CLUSTER_LEDGER": REDIS}
+        assert load(None, environ).cluster.bus_urls == urls
+
+
+SPLIT = [
+    ('bus = "amqps://mq1/v"\n', "amqps://", "is (the default) sqlite:////var/lib/coordd/ledger.db"),
+    ('bus = ["amqp://localhost/v", "amqp://localhost:1/v"]\n', "amqp://", "(the default)"),
+    ('bus = "redis://localhost/0"\n', "redis://", "(the default)"),
+    ('ledger = "sqlite:////srv/l.db"\nbus = "rediss://r/0"\n', "rediss://", "is sqlite:////srv/l.db, a file of"),
+]
+
+
+@pytest.mark.parametrize(("lines", "scheme", "shown"), SPLIT)
+def test_a_bus_across_machines_with_the_ledger_of_one_machine_is_refused(
+    tmp_path: Path, ring: str, lines: str, scheme: str, shown: str
+) -> None:
+    """Each node would have a ledger of its own: every job would run on every node."""
+    path = write(tmp_path / "c.toml", f'[cluster]\n{lines}keyring = "{ring}"\n')
+    message = refused(path)
+    assert message.startswith(f"{path}:2: cluster.ledger: " if "ledger" in lines else f"{path}: cluster.ledger: ")
+    for words in (f"cluster.bus ({scheme})", shown, "every job would run on every node", "Set cluster.ledger to"):
+        assert words in message
+    done = CliRunner().invoke(program, ["check-config", path])
+    assert done.exit_code == 78
+    assert "cluster.ledger: cluster.bus" in done.output
+    assert load(path, {"COORDD_CLUSTER_LEDGER": REDIS}).cluster.ledger == REDIS
+    embedded = {"COORDD_CLUSTER_BUS": "unix:///run/coordd/bus"}
+    assert load(path, embedded).cluster.ledger_scheme == "sqlite"
 
 
 def test_the_embedded_bus_needs_no_keyring() -> None:
@@ -366,12 +399,12 @@ def test_what_is_not_safe_is_refused_unless_allowed_by_name(
     allowed = load(settings(tmp_path, keyring=ring, allow_insecure=True, **cluster), {})
     assert [problem.key for problem in safety.warnings(allowed)] == [key]
     assert said in str(safety.warnings(allowed)[0])
-    assert allowed.cluster.verifies_tls == ("believes" not in said)
+    assert allowed.cluster.verifies_ledger == ("believes" not in said or key == "cluster.bus")
 
 
 @pytest.mark.parametrize("url", ["amqps://mq1/?no_verify_ssl=0", "rediss://r/?ssl_cert_reqs=required&x=1"])
 def test_what_leaves_the_verification_on_is_safe(tmp_path: Path, ring: str, url: str) -> None:
-    assert load(settings(tmp_path, keyring=ring, bus=url), {}).cluster.verifies_tls
+    assert load(settings(tmp_path, keyring=ring, bus=url), {}).cluster.verifies_ledger
 
 
 def test_a_missing_keyring_says_how_to_make_one(tmp_path: Path) -> None:
@@ -404,6 +437,7 @@ def test_files_must_be_there(tmp_path: Path, key: str) -> None:
     )
     assert "expected a regular file" in refused(settings(tmp_path, **{key: "/dev/null"}))
     there = write(tmp_path / "there", "x")
+    os.chmod(there, 0o600)
     assert getattr(load(settings(tmp_path, **{key: there}), {}).cluster, key) == there
 
 
@@ -431,13 +465,14 @@ def test_a_password_in_a_url_works_and_draws_a_warning(
     assert "hunter2" not in str(warning) + str(loaded.redacted())
 
 
-def test_a_password_file_that_everybody_reads_draws_a_warning(tmp_path: Path) -> None:
+def test_a_password_file_that_everybody_reads_is_refused(tmp_path: Path) -> None:
     there = write(tmp_path / "password", "x")
     os.chmod(there, 0o640)
-    loaded = load(settings(tmp_path, bus_password_file=there), {})
-    assert safety.warnings(loaded) == []
+    assert safety.warnings(load(settings(tmp_path, bus_password_file=there), {})) == [], "our own group may read it"
     os.chmod(there, 0o644)
-    assert "chmod 600" in str(safety.warnings(loaded)[0])
+    assert f"cluster.bus_password_file: {there}: others than its owner may use it (mode 0644)" in refused(
+        settings(tmp_path, bus_password_file=there)
+    )
 
 
 def test_check_config_prints_warnings_and_passes(tmp_path: Path, ring: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import msgspec
 import pytest
 
 from coordd.config import ClusterConfig
-from coordd.connecting import Connections
+from coordd.connecting import REPLICA_LAG_S, Connections
+from coordd.core.job import Command, Job
 from coordd.errors import ConfigError
 from coordd.services.sealed_bus import SealedBus
 
@@ -68,7 +70,7 @@ def test_a_reload_takes_over_all_or_nothing(ring: Path, where: dict[str, str]) -
     assert sealed(connections) == b"a"
     connections.use(msgspec.structs.replace(before, lease=90.0))
     assert (connections.cluster.lease, sealed(connections)) == (90.0, b"b")
-    ring.chmod(0o640)
+    ring.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         connections.use(before)
     assert connections.cluster.lease == 90.0
@@ -100,3 +102,31 @@ def test_a_runner_is_told_paths_and_no_secrets(ring: Path, tmp_path: Path, monke
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     options = made(ring, ledger=url).ledger_options()
     assert (options["password_file"], "password" in options) == (str(tmp_path / "ledger_password"), False)
+
+
+def test_the_quarantine_is_as_long_as_the_longest_lease_that_is_known_now(ring: Path) -> None:
+    connections = made(ring, lease=60.0)
+    ledger: Any = connections.open_ledger()
+
+    def asked_s() -> float:
+        return float(ledger.script("open", [])[4])
+
+    assert asked_s() == 60.0 + REPLICA_LAG_S
+    long = Job(name="long", digest="d", launch=Command(argv=("/bin/true",)), lease_s=600.0)
+    connections.jobs = lambda: (long,)  # a reload has brought it
+    assert asked_s() == connections.ledger_options()["quarantine_s"] == 600.0 + REPLICA_LAG_S
+    connections.leased_s = lambda: 900.0  # an attempt of a job that was removed
+    assert asked_s() == connections.ledger_options()["quarantine_s"] == 900.0 + REPLICA_LAG_S
+
+
+def test_each_address_says_for_itself_whether_its_certificate_is_verified(ring: Path) -> None:
+    lax, strict = "amqps://u@127.0.0.1/?no_verify_ssl=1", "amqps://u@127.0.0.2/"
+    connections = made(ring, bus=f"{lax},{strict}", ledger="rediss://127.0.0.1/0")
+    assert isinstance(connections.bus, SealedBus)
+    bus: Any = connections.bus.bus
+    modes = {url: bus._credentials(url)[1].verify_mode for url in bus._where}
+    assert sorted(modes.values()) == [ssl.CERT_NONE, ssl.CERT_REQUIRED]
+    assert connections.ledger_options()["tls_verify"] is True, "the bus says nothing of the ledger"
+    connections = made(ring, bus="amqps://u@127.0.0.2/", ledger="rediss://127.0.0.1/0?ssl_cert_reqs=none")
+    assert connections.ledger_options()["tls_verify"] is False
+    assert connections.bus.bus._credentials(strict)[1].verify_mode == ssl.CERT_REQUIRED  # type: ignore[union-attr, attr-defined]

@@ -294,3 +294,16 @@ def job_tables() -> Iterator[Any]:
 @pytest.mark.parametrize("body", list(job_tables()))
 def test_every_job_that_is_shown_is_a_job(tmp_path: Path, body: str) -> None:
     assert [text for text in refusals(tmp_path, body) if "warning" not in text] == []
+
+
+def test_the_image_runs_as_a_user_of_its_own_and_carries_no_test_tools() -> None:
+    final = (ROOT / "deploy/Dockerfile").read_text().rpartition("\nFROM ")[2]
+    words = [line.split() for line in final.splitlines() if line and not line.startswith("#")]
+    assert ["USER", "coordd"] in words
+    assert words.index(["USER", "coordd"]) < next(place for place, line in enumerate(words) if line[0] == "ENTRYPOINT")
+    assert "requirements.lock" not in final, "the lock holds the test tools too"
+    assert '"coordd[spark,uvloop]"' in final
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = extras["optional-dependencies"]
+    shipped = [*extras["dependencies"], *optional["spark"], *optional["uvloop"]]
+    assert not [need for need in shipped if need.startswith(("pytest", "celery", "mypy", "ruff", "hypothesis"))]

@@ -1,5 +1,6 @@
 """Job files: every key, every mistake, and one bad file that disables one job."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,7 +68,6 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         name="{job} {region}",
         keytab="/k",
         principal="p@R",
-        proxy_user="etl",
         env={"A": "1"},
         properties_file="/p.conf",
         class_name="com.example.Main",
@@ -176,15 +176,18 @@ BAD_JOBS = [
     (SPARK + '[retry]\ndelay = "soon"\n', "retry.delay", "expected a duration"),
     (SPARK + "[retry]\nnever_on = [0]\n", "retry.never_on", "exit codes from 1"),
     (SPARK + '[retry]\nnever_on = ["("]\n', "retry.never_on", "expected a regular expression"),
+    (SPARK + '[retry]\nnever_on = ["[[a]"]\n', "retry.never_on", "a later Python will read"),
     (SPARK + "[retry]\nattempt = 2\n", "retry.attempt", 'did you mean "attempts"?'),
     ("retry = 5\n" + SPARK, "retry", "expected a table"),
+    (SPARK + 'proxy_user = "etl"\nprincipal = "p@R"\n', "spark.proxy_user", "does not go together with principal"),
+    (SPARK + 'proxy_user = "etl"\nkeytab = "/k"\n', "spark.proxy_user", "does not go together with principal"),
     # Known, but not in this version.
     ('pool = "etl"\n' + SPARK, "pool", "not available in this version"),
     ("concurrency = 2\n" + SPARK, "concurrency", "not available in this version"),
     ('rate = "200/m"\n' + SPARK, "rate", "not available in this version"),
     ('after = ["other"]\n' + SPARK, "after", "not available in this version"),
     ('run_as = "etl"\n' + SPARK, "run_as", "not available in this version"),
-    ('expect_within = "1d"\n' + SPARK, "expect_within", "not available in this version"),
+    ('expect_within = "0s"\n' + SPARK, "expect_within", "expected a duration longer than nothing"),
     (SPARK + "[breaker]\nfailures = 3\n", "breaker", "not available in this version"),
     (SPARK + '[[check]]\nurl = "x"\n', "check", "not available in this version"),
     (SPARK + '[[trigger]]\nfile = "x"\n', "trigger", "not available in this version"),
@@ -396,3 +399,80 @@ def test_check_tells_the_configuration_first_and_alone(tmp_path: Path) -> None:
 def test_a_problem_reads_as_one_line() -> None:
     assert str(Problem("/f", "k", 3, "m")) == "/f:3: k: m"
     assert str(Problem("/f", "", None, "m", severity="warning")) == "/f: warning: m"
+
+
+def test_when_somebody_is_to_be_warned_is_no_part_of_what_is_launched(tmp_path: Path) -> None:
+    plain, expected = (load_text(tmp_path, text + SPARK).jobs["j"] for text in ("", 'expect_within = "1d"\n'))
+    assert (plain.expect_within_s, expected.expect_within_s) == (0.0, 86400.0)
+    assert plain.digest == expected.digest
+
+
+MEGABYTE = 1024 * 1024
+MANY_MISTAKES = {
+    "placeholders of one name": '[command]\nargv = ["/bin/true", "' + "{x}" * 21_000 + '"]\n',
+    "a placeholder a line": COMMAND + "[params]\n" + "".join([f"p{n} = 1\n" for n in range(900)]) + "[command.env]\n"
+    + "".join([f'V{n} = "' + "".join([f"{{p{n}x{i}}}" for i in range(100)]) + '"\n' for n in range(900)]),
+    "unknown keys": COMMAND + "".join([f"key{n} = 1\n" for n in range(70_000)]),
+    "empty blackouts": "schedule = '@daily'\n" + "[[blackout]]\n" * 80_000 + COMMAND,
+    "blackouts that leave nothing": "schedule = '@daily'\n"
+    + "[[blackout]]\ncron = '0 0 * * *'\nduration = '1h'\n" * 100 + COMMAND,
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)  # generous: they take a second; what takes the square of a file's length does not end
+@pytest.mark.parametrize("text", MANY_MISTAKES.values(), ids=MANY_MISTAKES.keys())
+def test_a_large_file_of_mistakes_is_read_once_and_few_of_them_are_named(tmp_path: Path, text: str) -> None:
+    assert len(text) < MEGABYTE, "or it is not read at all"
+    found = load_text(tmp_path, text)
+    assert found.jobs == {}
+    assert 1 <= len(found.problems["j"]) <= 101
+
+
+def test_places_of_keys_quoted_dotted_and_in_tables() -> None:
+    places = module.Places(
+        'a = """\nb = 1\n"""\n"c d" = 2\ne.f = 3\n[t]\n\'g\' = 4\na = 5\n[[u.v]]\nh=1\n[[u.v]]\nh=2\n'
+    )
+    wanted = {("", "a"): 1, ("", "c d"): 4, ("", "e"): 5, ("", "t"): 6, ("t", "g"): 7, ("t", "a"): 8, ("u", "v"): 9}
+    assert {key: places.line_of(*key) for key in wanted} == wanted
+    assert (places.line_of("u.v", "h"), places.line_of("", "b")) == (10, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "what"),
+    [
+        (["--db-password=hunter2"], 1, "the value of db-password"),
+        (["--user", "a", "--token", "hunter2"], 4, "the value of --token"),
+        (["password=hunter2"], 1, "the value of password"),
+        (["AWS_SECRET_ACCESS_KEY=hunter2"], 1, "the value of AWS_SECRET_ACCESS_KEY"),
+        (["-apiKey", "hunter2"], 2, "the value of -apiKey"),
+        (["--id", "AKIA" + "HUNTER2HUNTER2HU"], 2, "a key or a token"),
+        (["jdbc:mysql://ann:hunter2@db/x"], 1, "the password of a URL"),
+    ],
+)
+def test_a_secret_on_a_command_line_draws_a_warning_that_does_not_show_it(
+    tmp_path: Path, words: list[str], place: int, what: str
+) -> None:
+    for text, key, at in (
+        (SPARK + f"args = {json.dumps(words)}\n", "spark.args", place),
+        (f"[command]\nargv = {json.dumps(['/bin/true', *words])}\n", "command.argv", place + 1),
+    ):
+        found = load_text(tmp_path, text)
+        assert "j" in found.jobs, "a warning disables nothing"
+        (problem,) = found.problems["j"]
+        assert (problem.severity, problem.key) == ("warning", key)
+        assert problem.line == (3 if key == "spark.args" else 2)
+        assert f"item {at} looks like {what}" in problem.message
+        assert "env_file" in problem.message
+        assert "conf" in problem.message
+        assert "hunter2" not in str(problem).lower()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--token", "{token}"], ["--token={token}"], ["--password-file", "/run/secrets/x"], ["--password", "/run/x"],
+        ["--partition-key", "id"], ["sort_key=day"], ["--token", "--verbose"], ["hdfs://nn:8020/a@b"], ["monkey=1"],
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_draws_none(tmp_path: Path, words: list[str]) -> None:
+    assert load_text(tmp_path, SPARK + f"args = {json.dumps(words)}\n").problems == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -56,8 +55,11 @@ def run(job: Job, defaults: SparkDefaults, environ: dict[str, str]) -> Program:
     return build(job, job.launch, defaults, FACTS, environ)
 
 
-def conf_of(argv: list[str]) -> dict[str, str]:
-    return dict(argv[i + 1].split("=", 1) for i, word in enumerate(argv) if word == "--conf")
+def conf_of(program: Program) -> dict[str, str]:
+    """The settings that spark-submit is given: all of them in the file."""
+    assert "--conf" not in program.argv
+    assert option(program.argv, "--properties-file") == program.secrets_path == f"{FACTS.directory}/secrets.properties"
+    return dict(line.split("=", 1) for line in program.secrets.splitlines() if "=" in line)
 
 
 def option(argv: list[str], name: str) -> str:
@@ -65,22 +67,25 @@ def option(argv: list[str], name: str) -> str:
 
 
 def test_a_whole_spark_job(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "p.conf").write_text("spark.executor.memory 1g\nspark.site yes \\")
     job = spark(
         args=("--day", "2026-12-01", "two words", "$HOME;rm"), master="yarn", deploy_mode="cluster",
         conf={"spark.executor.memory": "2g"}, py_files=("a.py", "b.zip"), files=("/f1", "/f2"), jars=("/j.jar",),
-        name="sales of the day", keytab="/k", principal="etl@EX", proxy_user="bob", properties_file="/p.conf",
+        name="sales of the day", keytab="/k", principal="etl@EX", proxy_user="bob",
+        properties_file=f"{tmp_path}/p.conf",
     )  # fmt: skip
     program = run(job, SparkDefaults(), environ)
     assert program.argv == [
         f"{tmp_path}/spark/bin/spark-submit", "--master", "yarn", "--deploy-mode", "cluster",
-        "--name", "sales of the day", "--properties-file", "/p.conf", "--py-files", "a.py,b.zip",
-        "--files", "/f1,/f2", "--jars", "/j.jar", "--keytab", "/k", "--principal", "etl@EX", "--proxy-user", "bob",
-        "--conf", "spark.coordd.attempt=1", "--conf", "spark.coordd.nonce=abcdef",
-        "--conf", "spark.coordd.run=nightly@2026-12-01T02:00:00Z",
-        "--conf", "spark.coordd.token=1700000000000001", "--conf", "spark.executor.memory=2g",
-        "--conf", f"spark.yarn.tags={run_tag(FACTS.run)}",
-        "/jobs/app.py", "--day", "2026-12-01", "two words", "$HOME;rm",
+        "--name", "sales of the day", "--properties-file", "/run/coordd/runs/x/secrets.properties",
+        "--py-files", "a.py,b.zip", "--files", "/f1,/f2", "--jars", "/j.jar", "--keytab", "/k",
+        "--principal", "etl@EX", "--proxy-user", "bob", "/jobs/app.py", "--day", "2026-12-01", "two words", "$HOME;rm",
     ]  # fmt: skip
+    assert program.secrets == (
+        "spark.executor.memory 1g\nspark.site yes \\\n\n"
+        "spark.coordd.attempt=1\nspark.coordd.nonce=abcdef\nspark.coordd.run=nightly@2026-12-01T02:00:00Z\n"
+        f"spark.coordd.token=1700000000000001\nspark.executor.memory=2g\nspark.yarn.tags={run_tag(FACTS.run)}\n"
+    )
 
 
 def test_the_environment_is_built_from_empty(environ: dict[str, str]) -> None:
@@ -99,8 +104,8 @@ def test_the_job_cannot_say_that_it_is_another(environ: dict[str, str]) -> None:
     job = spark(env={"COORDD_TOKEN": "9"}, conf={"spark.coordd.token": "9", "spark.yarn.tags": "mine"})
     program = run(job, SparkDefaults(), environ)
     assert program.env["COORDD_TOKEN"] == str(FACTS.token)
-    assert conf_of(program.argv)["spark.coordd.token"] == str(FACTS.token)
-    assert conf_of(program.argv)["spark.yarn.tags"] == run_tag(FACTS.run)
+    assert conf_of(program)["spark.coordd.token"] == str(FACTS.token)
+    assert conf_of(program)["spark.yarn.tags"] == run_tag(FACTS.run)
 
 
 def test_the_job_overrides_the_site_which_overrides_its_file(environ: dict[str, str], tmp_path: Path) -> None:
@@ -124,8 +129,8 @@ def test_an_env_file_that_cannot_be_used(tmp_path: Path, text: str | None) -> No
 def test_kubernetes_drivers_carry_the_tag(environ: dict[str, str]) -> None:
     label = "spark.kubernetes.driver.label.coordd-run"
     program = run(spark(master="k8s://https://api"), SparkDefaults(), environ)
-    assert conf_of(program.argv)[label] == run_tag(FACTS.run)
-    assert label not in conf_of(run(spark(), SparkDefaults(), environ).argv)
+    assert conf_of(program)[label] == run_tag(FACTS.run)
+    assert label not in conf_of(run(spark(), SparkDefaults(), environ))
 
 
 def test_the_site_master_is_the_default(environ: dict[str, str]) -> None:
@@ -134,6 +139,7 @@ def test_the_site_master_is_the_default(environ: dict[str, str]) -> None:
 
 SECRETS = {
     "spark.hadoop.fs.s3a.secret.key": "s3 \\cret\n", "spark.ssl.keyPassword": "pässword", "spark.my.token": " to#ken",
+    "spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net": "azu=re", "spark.es.net.http.auth.pass": "elastic",
 }  # fmt: skip
 
 
@@ -141,29 +147,35 @@ def with_secrets(environ: dict[str, str], **fields: object) -> Program:
     return run(spark(conf={**SECRETS, "spark.a": "b"}, **fields), SparkDefaults(), environ)
 
 
-def test_secrets_are_in_a_file_and_not_in_the_argv(environ: dict[str, str]) -> None:
+def test_no_setting_and_no_nonce_is_in_an_argv(environ: dict[str, str]) -> None:
     program = with_secrets(environ)
-    assert not any(value.strip() in " ".join(program.argv) for value in SECRETS.values())
-    assert option(program.argv, "--properties-file") == program.secrets_path
-    assert os.path.dirname(program.secrets_path) == FACTS.directory
-    assert program.secrets == (
-        "spark.hadoop.fs.s3a.secret.key=s3 \\\\cret\\n\nspark.my.token=\\ to#ken\nspark.ssl.keyPassword=pässword\n"
-    )
-    assert conf_of(program.argv)["spark.a"] == "b"
-    assert run(spark(), SparkDefaults(), environ).secrets_path == ""
+    said = " ".join(program.argv)
+    assert not any(value.strip() in said for value in (*SECRETS.values(), FACTS.nonce))
+    assert "spark.hadoop.fs.s3a.secret.key=s3 \\\\cret\\n\n" in program.secrets
+    assert "spark.my.token=\\ to#ken\nspark.ssl.keyPassword=pässword\n" in program.secrets
+    assert conf_of(program)["spark.es.net.http.auth.pass"] == "elastic"
+    assert conf_of(run(spark(), SparkDefaults(), environ))["spark.coordd.nonce"] == FACTS.nonce
 
 
-@pytest.mark.parametrize("where", ["job", "defaults"])
-def test_secrets_do_not_hide_what_would_be_read(environ: dict[str, str], tmp_path: Path, where: str) -> None:
-    file = tmp_path / ("mine.conf" if where == "job" else "spark/conf/spark-defaults.conf")
+@pytest.mark.parametrize("where", ["job", "site", "defaults"])
+def test_our_file_does_not_hide_what_would_be_read(environ: dict[str, str], tmp_path: Path, where: str) -> None:
+    file = tmp_path / ("spark/conf/spark-defaults.conf" if where == "defaults" else "mine.conf")
     file.parent.mkdir(exist_ok=True)
     file.write_text("spark.x 1")
-    program = with_secrets(environ, properties_file=str(file) if where == "job" else "")
-    assert program.secrets.startswith("spark.x 1\nspark.hadoop")
+    job = spark(conf={"spark.x": "2"}, properties_file=str(file) if where == "job" else "")
+    program = run(job, SparkDefaults(properties_file=str(file) if where == "site" else ""), environ)
+    assert program.secrets.startswith("spark.x 1\n\nspark.coordd")
+    assert conf_of(program)["spark.x"] == "2", "the job's own setting stands behind it, and counts"
+
+
+def test_a_properties_file_without_end_is_refused(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mine.conf").write_text("#" * (2**20 + 1))
+    with pytest.raises(UnavailableError, match="more than"):
+        run(spark(properties_file=f"{tmp_path}/mine.conf"), SparkDefaults(), environ)
 
 
 def test_what_is_shown_has_no_secrets(environ: dict[str, str]) -> None:
-    shown = redacted([*with_secrets(environ).argv, "--conf", "spark.my.secret=abc"])
+    shown = redacted([*with_secrets(environ).argv, "spark.my.secret=abc"])
     assert "spark.my.secret=***" in shown
     assert not any("abcdef" in word for word in shown), "the nonce"
 

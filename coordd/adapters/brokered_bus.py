@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import trio
 
 from coordd.adapters.aio import Aio, Crossing, open_aio
-from coordd.core.addresses import ENCRYPTED
+from coordd.core.addresses import ENCRYPTED, unverified
 from coordd.core.envelope import SEALED_BYTES_MAX
 from coordd.core.values import redact_url
 from coordd.errors import ConfigError, CoorddError, LocalProtocolError
@@ -49,6 +49,18 @@ OTHERS_RETURN_S = 5.0
 
 # For what was said last, and the farewell to the broker.
 CLOSE_S = 1.0
+
+
+def _believing(tls: ssl.SSLContext) -> ssl.SSLContext:
+    """TLS for the one address that asks for its server's certificate to be believed unseen; all others verify.
+
+    A certificate of our own is not shown to a server that nobody has verified.
+    """
+    believing = ssl.create_default_context()
+    believing.minimum_version = tls.minimum_version
+    believing.check_hostname = False
+    believing.verify_mode = ssl.CERT_NONE
+    return believing
 
 
 class Where(NamedTuple):
@@ -155,6 +167,8 @@ class BrokeredBus:
         tls = None
         if url.partition("://")[0] in ENCRYPTED:
             tls = self.tls or ssl.create_default_context()
+            if unverified(url):
+                tls = _believing(tls)
         return (self._password() if self._password is not None else "") or self._where[url].password, tls
 
     # ---- the port, in the trio thread

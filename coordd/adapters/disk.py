@@ -46,17 +46,30 @@ def write_atomic(path: str, data: bytes, *, mode: int = 0o600) -> None:
     sync_directory(os.path.dirname(path) or ".")
 
 
+def set_aside(path: str) -> str:
+    """Keep a spoilt file as ``PATH.bad-N``, and return that name. Raises UnavailableError."""
+    names = [f"{path}.bad-{number}" for number in range(1, BAD_COPIES_MAX + 1)]
+    kept = next((name for name in names if not os.path.exists(name)), names[-1])
+    try:
+        os.rename(path, kept)
+    except OSError as exc:
+        raise UnavailableError(f"cannot move {path} aside: {exc.strerror or exc}") from exc
+    return kept
+
+
 class NodeState(NamedTuple):
     """What a node remembers. ``boots`` counts starts, ``clock_mark`` is the Lamport clock's high-water mark.
 
     ``ledgers`` names which life of each ledger (by its URL) it saw last: whoever never saw one may begin with an empty
-    one. ``warning`` is a sentence for the log when the numbers had to be made up, else "".
+    one. ``pin`` is the identity of the ledger that it has used, and the address where that was; "" and "" when none
+    was. ``warning`` is a sentence for the log when the numbers had to be made up, else "".
     """
 
     boots: int
     clock_mark: int
     warning: str = ""
     ledgers: dict[str, str] = {}
+    pin: tuple[str, str] = ("", "")
 
 
 class StateFile:
@@ -97,19 +110,26 @@ class StateFile:
             if type(boots) is int and type(clock_mark) is int and boots >= 0 and clock_mark >= 0:
                 ledgers = fields.get("ledgers", {})
                 known = ledgers if isinstance(ledgers, dict) else {}
-                return NodeState(boots, clock_mark, ledgers={str(url): str(mark) for url, mark in known.items()})
+                marks = {str(url): str(mark) for url, mark in known.items()}
+                return NodeState(boots, clock_mark, ledgers=marks, pin=_pin(fields.get("pin")))
         except (ValueError, TypeError, KeyError, RecursionError):
             pass  # spoilt, like a wrong type: both are answered below
-        kept = self._set_aside()
+        kept = set_aside(self.path)
         return self._made_up(wall_s, highest_clock(), f"{self.path} was not readable, kept as {kept}; {_GOES_ON}")
 
-    def save(self, boots: int, clock_mark: int, ledgers: Mapping[str, str] | None = None) -> None:
+    def save(
+        self, boots: int, clock_mark: int, ledgers: Mapping[str, str] | None = None, pin: tuple[str, str] = ("", "")
+    ) -> None:
         """Write the state; it is on the disk when this returns.
 
         Raises:
             UnavailableError: the disk does not take it. The old state is still there.
         """
-        fields = {"boots": boots, "clock_mark": clock_mark, **({"ledgers": dict(ledgers)} if ledgers else {})}
+        fields: dict[str, object] = {"boots": boots, "clock_mark": clock_mark}
+        if ledgers:
+            fields["ledgers"] = dict(ledgers)
+        if pin[0]:
+            fields["pin"] = {"identity": pin[0], "address": pin[1]}
         data = json.dumps(fields).encode() + b"\n"
         try:
             write_atomic(self.path, data)
@@ -119,14 +139,12 @@ class StateFile:
     def _made_up(self, wall_s: float, highest_clock: int, warning: str) -> NodeState:
         return NodeState(int(wall_s), highest_clock + 2 * CLOCK_BLOCK if highest_clock else 0, warning)
 
-    def _set_aside(self) -> str:
-        names = [f"{self.path}.bad-{number}" for number in range(1, BAD_COPIES_MAX + 1)]
-        kept = next((name for name in names if not os.path.exists(name)), names[-1])
-        try:
-            os.rename(self.path, kept)
-        except OSError as exc:
-            raise UnavailableError(f"cannot move {self.path} aside: {exc.strerror or exc}") from exc
-        return kept
+
+def _pin(said: object) -> tuple[str, str]:
+    """The pin as the file has it; none when it is no pin: then the node compares as at its first start."""
+    if isinstance(said, dict) and isinstance(said.get("identity"), str) and isinstance(said.get("address"), str):
+        return said["identity"], said["address"]
+    return "", ""
 
 
 _GOES_ON = "the boot counter goes on from the wall clock, the logical clock from the journal"

@@ -15,9 +15,10 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from coordd.adapters.disk import sync_directory
+from coordd.core.chain import Line
 from coordd.core.journal_line import decode_line, encode_line
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
@@ -251,6 +252,33 @@ def read(directory: str) -> Iterator[dict[str, Any]]:
                 yield from filter(None, map(decode_line, current))
     except OSError as exc:
         raise UnavailableError(f"cannot read the journal {directory}: {exc.strerror or exc}") from exc
+
+
+def lines(directory: str, *, newest: int | None = None) -> Iterator[Line]:
+    """All lines as they stand there, in order, with their places; of the ``newest`` segments only.
+
+    A last line without its end is left out: it is being written. Raises UnavailableError.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            current = None  # first, as in ``read``
+            with contextlib.suppress(FileNotFoundError):
+                current = stack.enter_context(open(os.path.join(directory, CURRENT), "rb"))
+            held = os.fstat(current.fileno()).st_ino if current else 0
+            numbers = _numbers(directory)
+            for number in numbers if newest is None else numbers[-newest:]:
+                path = _path(directory, number)
+                with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+                    if os.fstat(file.fileno()).st_ino != held:
+                        yield from _placed(os.path.basename(path), file)
+            if current:
+                yield from _placed(CURRENT, current)
+    except OSError as exc:
+        raise UnavailableError(f"cannot read the journal {directory}: {exc.strerror or exc}") from exc
+
+
+def _placed(name: str, file: BinaryIO) -> Iterator[Line]:
+    return (Line(name, at, data) for at, data in enumerate(file, 1) if data.endswith(b"\n"))
 
 
 def highest_clock(directory: str) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import threading
 import time
@@ -17,6 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from coordd.adapters.journald import JournalSocket
+from coordd.core.redaction import redact_text
+from coordd.core.visible import obeyed, visible, visible_json
 
 # structlog.dev takes rich into memory where it is installed: 45 ms and 4 MB that a daemon has no use for.
 _had_rich = "rich" in sys.modules
@@ -39,9 +40,6 @@ COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical
 # A value nested deeper than this is shown by its repr.
 DEPTH_MAX = 6
 
-# The password of a URL, also when it has an "@" in it; "://" ends it, so that a list of URLs is taken one by one.
-_URL_PASSWORD = re.compile(r"(://[^\s:/?#@\"']*:)(?:(?!://)[^\s\"'])*@")
-_QUERY_PASSWORD = re.compile(r"(\b(?:password|passwd|secret)=)[^&;\s\"']+", re.IGNORECASE)
 _SECRET_KEYS = frozenset(("password", "passwd", "secret", "bus_password", "ledger_password"))
 
 EventDict = dict[str, Any]
@@ -169,13 +167,6 @@ def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Event
     return {redact_text(str(key)): _plain(key, value, DEPTH_MAX) for key, value in event.items()}
 
 
-def redact_text(text: str) -> str:
-    """A text with the passwords of its URLs replaced by ``***``."""
-    if "://" in text:
-        text = _URL_PASSWORD.sub(r"\1***@", text)
-    return _QUERY_PASSWORD.sub(r"\1***", text) if "=" in text else text
-
-
 def _plain(key: object, value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
@@ -228,23 +219,25 @@ def _json_line(level: str, event: EventDict) -> str:
     for key, value in event.items():
         if key != "event":
             line[f"{key}_" if key in line else key] = value
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return visible_json(json.dumps(line, ensure_ascii=False, separators=(",", ":"))) + "\n"
 
 
 def _message(event: EventDict) -> str:
     """One line a person can read: the event, then key=value; a traceback follows on its own lines."""
     fields = dict(event)
-    text = str(fields.pop("event", ""))
+    text = visible(str(fields.pop("event", "")))
     exception = fields.pop("exception", "")
     words = [text, *(f"{key}={_shown(value)}" for key, value in fields.items())]
-    return " ".join(words) + (f"\n{exception}" if exception else "")
+    return " ".join(words) + (f"\n{visible(str(exception), lines=True)}" if exception else "")
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
+        return visible_json(json.dumps(value, ensure_ascii=False))
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=\n\r\t\x1b') else text
+    if obeyed(text):
+        return visible_json(json.dumps(text, ensure_ascii=False))
+    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text
 
 
 def _console_line(level: str, event: EventDict, *, coloured: bool) -> str:

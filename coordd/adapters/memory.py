@@ -10,8 +10,21 @@ from typing import Any, TypeVar
 
 import trio
 
+from coordd.core.identity import Known, admit, refusal
 from coordd.core.ledger import Rules
-from coordd.core.rows import ACTIVE, PENDING, REVOKED, TERMINAL, Answer, AttemptRow, JobRow, LedgerTime, OpenAnswer, Row
+from coordd.core.rows import (
+    ACTIVE,
+    PENDING,
+    REVOKED,
+    TERMINAL,
+    Answer,
+    AttemptRow,
+    JobRow,
+    LedgerTime,
+    OpenAnswer,
+    Row,
+)
+from coordd.core.standing import ACTIVATIONS_MAX, Activation
 from coordd.errors import LocalProtocolError, UnavailableError
 
 T = TypeVar("T")
@@ -27,12 +40,15 @@ class MemoryStore:
     snapshot is a shallow copy, and an operation that failed is undone by putting the old objects back.
     """
 
-    __slots__ = ("_undo", "active", "attempts", "fired", "jobs", "open", "runs")
+    __slots__ = ("_undo", "active", "attempts", "definitions", "fired", "jobs", "metas", "open", "runs", "standings")
 
     def __init__(self) -> None:
         self.runs: dict[str, Row] = {}
         self.jobs: dict[str, JobRow] = {}
+        self.standings: dict[str, JobRow] = {}
+        self.definitions: dict[str, tuple[Activation, ...]] = {}
         self.attempts: dict[str, dict[int, AttemptRow]] = {}
+        self.metas: dict[str, str] = {}
         # What the rules ask for, so that nothing ever looks through runs that are over.
         self.open: dict[str, Row] = {}
         self.active: dict[str, set[str]] = {}
@@ -52,14 +68,43 @@ class MemoryStore:
 
     def job(self, job: str) -> JobRow | None:
         row = self.jobs.get(job)
-        if row is None:
-            return None
-        return JobRow(row.job, row.fence, row.horizon, row.suspended, row.version, row.changed_by)
+        return JobRow(*row.values()) if row is not None else None  # type: ignore[arg-type]  # its own values
 
     def put_job(self, row: JobRow) -> None:
         old = self.jobs.get(row.job)
         self._undo.append(lambda: _put_back(self.jobs, row.job, old))
         self.jobs[row.job] = row
+
+    def job_names(self) -> list[str]:
+        return list(self.jobs)
+
+    def has_jobs(self) -> bool:
+        return bool(self.jobs)
+
+    def standing(self, job: str) -> JobRow | None:
+        row = self.standings.get(job)
+        return JobRow.of_standing(row.standing()) if row is not None else None
+
+    def drop_job(self, job: str) -> None:
+        for table in (self.jobs, self.standings):
+            old = table.pop(job, None)
+            self._undo.append(lambda table=table, old=old: _put_back(table, job, old))  # type: ignore[misc]
+
+    def highest_token(self, job: str) -> int:
+        return max([row.token for row in self.runs.values() if row.job == job], default=0)
+
+    def put_standing(self, row: JobRow) -> None:
+        old = self.standings.get(row.job)
+        self._undo.append(lambda: _put_back(self.standings, row.job, old))
+        self.standings[row.job] = row.copy()
+
+    def activations(self, job: str) -> list[Activation]:
+        return list(self.definitions.get(job, ()))
+
+    def put_activation(self, job: str, activation: Activation) -> None:
+        old = self.definitions.get(job)
+        self._undo.append(lambda: _put_back(self.definitions, job, old))
+        self.definitions[job] = (*(old or ()), activation)[-ACTIVATIONS_MAX:]
 
     def attempt(self, run: str, attempt: int) -> AttemptRow | None:
         row = self.attempts.get(run, {}).get(attempt)
@@ -77,14 +122,18 @@ class MemoryStore:
         waiting = [row for row in self.open.values() if row.job == job and row.state == PENDING]
         return min(waiting, key=lambda row: (row.not_before, row.run)).copy() if waiting else None
 
-    def open_runs(self, limit: int) -> list[Row]:
-        return sorted(self.open.values(), key=lambda row: (row.not_before, row.run))[:limit]
+    def open_runs(
+        self, limit: int, after: tuple[float, str] | None = None
+    ) -> tuple[list[Row], tuple[float, str] | None]:
+        rows = (row for row in self.open.values() if after is None or (row.not_before, row.run) > after)
+        found = heapq.nsmallest(limit, rows, key=lambda row: (row.not_before, row.run))
+        return found, (found[-1].not_before, found[-1].run) if len(found) == limit else None
 
     def ended_runs(self, before: float, limit: int) -> list[Row]:
         ended = [
             row
             for row in self.runs.values()
-            if row.state in TERMINAL and row.ended_at < before and not (row.scheduled and row.fire_at >= before)
+            if row.state in TERMINAL and row.ended_at < before and not (row.scheduled and row.due_at >= before)
         ]
         return heapq.nsmallest(limit, ended, key=lambda row: (row.ended_at, row.run))
 
@@ -95,8 +144,20 @@ class MemoryStore:
         self._set_run(run, None)
         self.attempts.pop(run, None)
 
-    def last_fire_at(self, job: str) -> float:
-        return self.fired.get(job, 0.0)
+    def last_fire_at(self, job: str, before: float) -> float:
+        newest = self.fired.get(job, 0.0)
+        if newest <= before:
+            return newest
+        rows = (row for row in self.runs.values() if row.job == job and _counts_as_fired(row))
+        return max((row.due_at for row in rows if row.due_at <= before), default=0.0)
+
+    def meta(self, key: str) -> str:
+        return self.metas.get(key, "")
+
+    def put_meta(self, key: str, value: str) -> None:
+        old = self.metas.get(key)
+        self._undo.append(lambda: _put_back(self.metas, key, old))
+        _put_back(self.metas, key, value or None)
 
     # ---- one transaction
 
@@ -113,7 +174,8 @@ class MemoryStore:
         """A store that stays as this one is now."""
         copy = MemoryStore()
         copy.runs, copy.jobs, copy.attempts = dict(self.runs), dict(self.jobs), dict(self.attempts)
-        copy.open, copy.fired = dict(self.open), dict(self.fired)
+        copy.standings, copy.definitions = dict(self.standings), dict(self.definitions)
+        copy.open, copy.fired, copy.metas = dict(self.open), dict(self.fired), dict(self.metas)
         copy.active = {job: set(runs) for job, runs in self.active.items()}
         return copy
 
@@ -126,11 +188,11 @@ class MemoryStore:
             self.active.setdefault(row.job, set()).add(run)
         _put_back(self.open, run, row if row is not None and row.state not in TERMINAL else None)
         fired = row is not None and _counts_as_fired(row)
-        if row is not None and fired and row.fire_at > self.fired.get(row.job, 0.0):
-            self.fired[row.job] = row.fire_at
-        elif old is not None and not fired and _counts_as_fired(old) and old.fire_at == self.fired.get(old.job):
+        if row is not None and fired and row.due_at > self.fired.get(row.job, 0.0):
+            self.fired[row.job] = row.due_at
+        elif old is not None and not fired and _counts_as_fired(old) and old.due_at == self.fired.get(old.job):
             newest = max(
-                (r.fire_at for r in self.runs.values() if r.job == old.job and _counts_as_fired(r)), default=0.0
+                (r.due_at for r in self.runs.values() if r.job == old.job and _counts_as_fired(r)), default=0.0
             )
             self.fired[old.job] = newest
 
@@ -150,11 +212,12 @@ class MemoryLedger:
     """ports.Ledger over a MemoryStore; several nodes of one process may share it.
 
     ``clock`` says what time it is for the ledger. ``reachable`` set to False makes every call fail, as a ledger
-    does that is away.
+    does that is away. ``known``: who asks from now on (core.identity); None asks under no identity.
     """
 
     def __init__(self, clock: Callable[[], LedgerTime], *, url: str = "memory://") -> None:
         self.url = url
+        self.known: Known | None = None
         self.reachable = True
         self._clock = clock
         self._rules = Rules()
@@ -215,9 +278,14 @@ class MemoryLedger:
     def _transact(self, rule: Callable[..., T], args: tuple[Any, ...]) -> T:
         with self._turn:
             self._check()
-            store = self._store
+            store, now, known = self._store, self._clock(), self.known
             try:
-                answer = rule(store, *args, self._clock())
+                refused = admit(store, known, recovering=now.recovering_s > 0) if known is not None else ""
+                if refused and known is not None:
+                    raise refusal(refused, self.url, known)
+                answer = rule(store, *args, now)
+                if known is not None and isinstance(answer, OpenAnswer):
+                    answer.identity, answer.predecessor = known.found, known.predecessor
             except BaseException:
                 store.rollback()
                 raise

@@ -4,12 +4,13 @@
     spec.json     what was asked for, without secrets: for people and for the next daemon
     facts         what the runner says, one JSON object a line (see ``ProcessLauncher.facts``)
     sock          commands to the runner; nobody listening means that it is gone
-    runner.log    what the runner itself had to complain about
+    runner.log    what the runner itself had to complain about; locked as long as runner or watcher lives
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import marshal
 import os
@@ -23,6 +24,7 @@ from typing import Any
 
 import coordd
 from coordd.core.job import run_tag
+from coordd.core.sound import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX, text_fault
 from coordd.errors import LocalProtocolError, UnavailableError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(coordd.__file__)))
@@ -38,6 +40,12 @@ CGROUP_PREFIX = "attempt-"
 # A runner whose facts are not there yet counts as alive this long after its directory was made.
 START_LIMIT_S = 10.0
 
+# The files of one attempt take about this much.
+PROBE_BYTES = 16 * 1024
+
+# What the runner has to complain about.
+COMPLAINTS = "runner.log"
+
 # Where the runner finds the listening end of the back-channel.
 LISTENER_FD = 3
 
@@ -46,16 +54,18 @@ BACKLOG = 4
 
 # What the fields of facts and specs are. A line that says something else is no fact: a disk may have made it, and the
 # next daemon must start all the same.
-_NUMBERS = ("pid", "start_ticks", "watcher_start_ticks", "program", "program_start_ticks", "attempt", "token")
-_SECONDS = ("at", "fire_at", "deadline", "lease_s")
-_TEXTS = ("fact", "boot_id", "cgroup", "state", "reason", "run", "job", "nonce", "args")
-KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(_NUMBERS, (int,)), **dict.fromkeys(_SECONDS, (float, int)), **dict.fromkeys(_TEXTS, (str,)),
-    "exit_code": (int, type(None)), "application_id": (str, type(None)),
+# The bounds are those of rows and events: what is beyond them no ledger keeps, and no peer understands.
+_PROCESSES = ("pid", "start_ticks", "watcher_start_ticks", "program", "program_start_ticks")
+NUMBERS: dict[str, tuple[tuple[type, ...], float, float]] = {
+    **dict.fromkeys(_PROCESSES, ((int,), -(2**63), 2**63 - 1)),
+    "attempt": ((int,), 0, ATTEMPT_MAX), "token": ((int,), 0, TOKEN_MAX), "exit_code": ((int,), -(2**31), 2**32),
+    **dict.fromkeys(("at", "fire_at", "due"), ((float, int), 0.0, INSTANT_MAX)),
+    "deadline": ((float, int), -INSTANT_MAX, 2 * INSTANT_MAX), "lease_s": ((float, int), 0.0, DURATION_MAX_S),
 }  # fmt: skip
-
-# No number of ours is larger, and no ledger takes a larger one.
-NUMBER_MAX = 2**63
+TEXTS = (
+    "fact", "boot_id", "cgroup", "state", "reason", "run", "job", "nonce", "args", "digest", "policy", "application_id",
+)  # fmt: skip
+MAY_BE_NULL = ("exit_code", "application_id")
 
 # What a spec, and a fact by its word, must say.
 SPEC_NEEDS = ("run", "job", "attempt", "token", "nonce", "fire_at", "deadline", "lease_s", "cgroup")
@@ -63,6 +73,16 @@ FACT_NEEDS = {
     "adopted": ("pid", "start_ticks", "watcher", "watcher_start_ticks", "boot_id", "cgroup"),
     "started": ("program", "program_start_ticks"),
 }
+
+
+class _Known:
+    """An attempt that this daemon has started or adopted: what its directory said."""
+
+    __slots__ = ("adopted", "spec")
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.adopted: dict[str, Any] = {}
 
 
 class ProcessLauncher:
@@ -75,6 +95,8 @@ class ProcessLauncher:
         self.cgroup_parent = own_cgroup() if use_cgroups else ""
         self._sweep_cgroups()
         self._children: dict[int, str] = {}  # pid -> directory; our own, not yet reaped
+        self._known: dict[str, _Known] = {}  # what must not be lost with a directory that somebody removes
+        self._buried: set[str] = set()  # a watcher has ended what was left of these
 
     def directory(self, run: str, attempt: int, token: int) -> str:
         """Where an attempt's files are; spark.build needs it before the start."""
@@ -101,7 +123,9 @@ class ProcessLauncher:
             os.makedirs(os.path.dirname(full["log_path"]), exist_ok=True)
             if os.path.exists(f"{directory}/spec.json"):
                 raise LocalProtocolError(f"the runner of {directory} has been started before")
-            self._write_spec(directory, full)
+            full["locks"] = self._try_lock(directory)
+            self._write_spec(directory, _shown(full))
+            self._known[directory] = _Known(_shown(full))
             if _submits(full):
                 listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
                 full["launcher_fd"] = LISTENER_FD
@@ -109,7 +133,7 @@ class ProcessLauncher:
                 full["launcher_secret"] = secrets.token_hex(16)
             self._spawn(directory, full, listener)
         except (OSError, ValueError) as exc:  # ValueError: argv with a NUL, or what marshal cannot take
-            shutil.rmtree(directory, ignore_errors=True)
+            self.forget(directory)
             raise UnavailableError(f"cannot start the runner of {spec['run']}: {exc}") from exc
         finally:
             if listener is not None:
@@ -126,17 +150,29 @@ class ProcessLauncher:
             names = sorted(os.listdir(self.runs_dir))
         except FileNotFoundError:
             return []
-        return [f"{self.runs_dir}/{name}" for name in names if os.path.exists(f"{self.runs_dir}/{name}/spec.json")]
+        found = [f"{self.runs_dir}/{name}" for name in names if not name.startswith(".")]
+        return [directory for directory in found if os.path.exists(f"{directory}/spec.json")]
+
+    def clear_away(self) -> None:
+        """Remove the directories of no attempt: a daemon was killed while it made or removed them.
+
+        Before the first attempt is started: one that is about to be started has no spec.json either.
+        """
+        wanted = set(self.scan())
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self.runs_dir):
+                if entry.path not in wanted and entry.is_dir(follow_symlinks=False) and not self.alive(entry.path):
+                    self.forget(entry.path)
 
     def spec(self, directory: str) -> dict[str, Any]:
         """What an earlier daemon asked for, without its secrets."""
         try:
-            with open(f"{directory}/spec.json", encoding="utf-8") as file:
-                spec = json.load(file)
+            spec = json.loads(_read(f"{directory}/spec.json"))
         except (OSError, ValueError, RecursionError) as exc:
             raise UnavailableError(f"{directory}/spec.json: {exc}") from exc
         if not _says(spec, SPEC_NEEDS):
             raise UnavailableError(f"{directory}/spec.json: it says something else than was once asked for")
+        self._known.setdefault(directory, _Known(spec))
         return dict(spec)
 
     def facts(self, directory: str) -> list[dict[str, Any]]:
@@ -144,78 +180,124 @@ class ProcessLauncher:
 
         ``fact`` is adopted (runner and watcher there), started (the program was executed), application (its id
         is known), ended or refused (never executed), reported (the ledger has answered); each with ``at`` (Unix
-        seconds), ``boottime``, ``pid``, ``start_ticks``. A torn last line is left out.
+        seconds), ``boottime``, ``pid``, ``start_ticks``. A torn line is left out; a file that cannot be read, or is
+        gone, says nothing.
         """
         try:
-            with open(f"{directory}/facts", "rb") as file:
-                lines = file.read().split(b"\n")
-        except FileNotFoundError:
+            lines = _read(f"{directory}/facts").split(b"\n")
+        except OSError:
             return []
-        facts = []
-        for line in lines:
-            try:
-                fact = json.loads(line)
-            except (ValueError, RecursionError):
-                continue  # torn by the death of its writer, or not complete yet
-            if _says(fact, ("fact", "at")) and _says(fact, FACT_NEEDS.get(fact["fact"], ())):
-                facts.append(fact)
+        facts = [fact for line in lines if (fact := self.fact(line)) is not None]
+        known = self._known.get(directory)
+        if known is not None:
+            known.adopted = next((fact for fact in reversed(facts) if fact["fact"] == "adopted"), known.adopted)
         return facts
 
+    def fact(self, line: bytes) -> dict[str, Any] | None:
+        """One fact, as it stands in the file or comes with a poke; None when the line is none."""
+        try:
+            fact = json.loads(line)
+        except (ValueError, RecursionError):
+            return None  # torn by the death of its writer or by a full disk, or not complete yet
+        if _says(fact, ("fact", "at")) and _says(fact, FACT_NEEDS.get(fact["fact"], ())):
+            return dict(fact)
+        return None
+
     def alive(self, directory: str) -> bool:
-        """The runner, or a watcher that still has to end something, is there."""
-        if any(of == directory and _start_ticks(pid) for pid, of in self._children.items()):
-            return True
-        if self._send(directory, b"ping"):
-            return True
-        adopted = [fact for fact in self.facts(directory) if fact["fact"] == "adopted"]
-        if not adopted:
-            return _is_newer(f"{directory}/spec.json", START_LIMIT_S)
-        said = adopted[-1]
-        if said["boot_id"] != _boot_id():
-            return False
-        runner, watcher = _start_ticks(said["pid"]), _start_ticks(said["watcher"])
+        """The runner, or a watcher that still has to end something, is there. True also where that cannot be seen."""
+        try:
+            if any(of == directory and _start_ticks(pid) for pid, of in self._children.items()):
+                return True
+            locked = _is_locked(f"{directory}/{COMPLAINTS}")
+            if locked is False and self._locks(directory):
+                return False
+            if locked or self._send(directory, b"ping"):
+                return True
+            said = self._adopted(directory)
+            if not said:
+                return _is_newer(f"{directory}/spec.json", START_LIMIT_S)
+            if said["boot_id"] != _boot_id():
+                return False
+            runner, watcher = _start_ticks(said["pid"]), _start_ticks(said["watcher"])
+        except OSError:
+            return True  # no descriptor left, …: what may be alive is not buried
         return bool((runner or -1) == said["start_ticks"] or (watcher or -1) == said["watcher_start_ticks"])
+
+    def restore(self, directory: str) -> None:
+        """Make the directory of an attempt that lives on again, where somebody has removed it."""
+        known = self._known.get(directory)
+        if known is None or os.path.exists(f"{directory}/spec.json"):
+            return
+        with contextlib.suppress(OSError):  # a full disk: it is tried again
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            self._write_spec(directory, known.spec)
 
     def bury(self, directory: str) -> None:
         """Runner and watcher are both gone, without a last word: end what they left, and report it lost.
 
-        Done by a new watcher; the facts tell when it has finished.
+        Done by a new watcher; the facts tell when it has finished, and ``buried`` where no disk takes them. Raises
+        UnavailableError when it cannot be started.
         """
-        facts = self.facts(directory)
-        adopted = [fact for fact in facts if fact["fact"] == "adopted"]
-        started = [fact for fact in facts if fact["fact"] == "started"]
-        session = 0
-        if started and _start_ticks(started[-1]["program"]) == started[-1]["program_start_ticks"]:
-            session = started[-1]["program"]  # else the number may be another process's by now
-        spec = self.spec(directory)
-        spec["watch"] = {
-            "fds": None, "runner": 0, "runner_start_ticks": 0, "session": session, "petted": True,
-            "cgroup": adopted[-1]["cgroup"] if adopted else spec["cgroup"], "deadline": spec["deadline"],
-        }  # fmt: skip
+        known = self._known.get(directory)
+        spec = dict(known.spec) if known is not None else self.spec(directory)
         try:
+            started = [fact for fact in self.facts(directory) if fact["fact"] == "started"]
+            session = 0
+            if started and _start_ticks(started[-1]["program"]) == started[-1]["program_start_ticks"] != 0:
+                session = started[-1]["program"]  # else the number may be another process's by now
+            said = self._adopted(directory)
+            spec["watch"] = {
+                "fds": None, "runner": 0, "runner_start_ticks": 0, "session": session, "petted": True,
+                "cgroup": said["cgroup"] if said else spec["cgroup"], "deadline": spec["deadline"],
+            }  # fmt: skip
             self._spawn(directory, spec, None)
         except OSError as exc:
             raise UnavailableError(f"cannot start a watcher for {directory}: {exc}") from exc
 
+    def buried(self, directory: str) -> bool:
+        """A watcher has ended what was left, and came to its own end in order."""
+        return directory in self._buried
+
     def forget(self, directory: str) -> None:
         """Remove what an attempt has left on disk. It is over, and the daemon has what it needs."""
         assert os.path.dirname(directory) == self.runs_dir, directory
+        self._known.pop(directory, None)
+        self._buried.discard(directory)
         if self.cgroup_parent:
             _remove_cgroup(self._cgroup(directory))
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(f"{directory}/spec.json")  # first: should we die now, the next daemon finds no attempt here
         shutil.rmtree(directory, ignore_errors=True)
+
+    def check_room(self) -> str:
+        """Why no attempt could be started for want of our directory ("it is full", …); "" when one could."""
+        probe = f"{self.runs_dir}/.probe"
+        try:
+            os.makedirs(self.runs_dir, exist_ok=True)
+            try:
+                with open(probe, "wb") as file:
+                    file.write(b"x" * PROBE_BYTES)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(probe)
+        except OSError as exc:
+            return f"its runtime directory {self.runtime_dir} cannot be written: {exc.strerror or exc}"
+        return ""
 
     def reap(self) -> list[str]:
         """Collect the runners that have ended since the last call; returns their directories."""
         ended = []
         for pid in list(self._children):
+            status = -1
             try:
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                reaped, status = os.waitpid(pid, os.WNOHANG)
+                if reaped == 0:
                     continue
             except ChildProcessError:
                 pass  # somebody else has collected it: it has ended all the same
             ended.append(self._children.pop(pid))
+            if status == 0:
+                self._buried.add(ended[-1])
         return ended
 
     # ---- the single steps
@@ -232,19 +314,42 @@ class ProcessLauncher:
             if entry.name.startswith(CGROUP_PREFIX) and not _is_newer(entry.path, START_LIMIT_S):
                 _remove_cgroup(entry.path)
 
-    def _write_spec(self, directory: str, spec: dict[str, Any]) -> None:
-        shown = {key: value for key, value in spec.items() if not key.startswith("launcher_")}
-        shown["env"] = {key: "***" if SECRET.search(key) else value for key, value in spec["env"].items()}
-        shown["ledger_options"] = {k: v for k, v in spec.get("ledger_options", {}).items() if k != "password"}
-        fd = os.open(f"{directory}/spec.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    def _try_lock(self, directory: str) -> bool:
+        """Locks work here: a runner without a lock on this attempt's file is not alive."""
+        complaints = _complaints(directory)
+        try:
+            return _is_locked(f"{directory}/{COMPLAINTS}") is True
+        finally:
+            os.close(complaints)
+
+    def _locks(self, directory: str) -> bool:
+        """The runner was started under a lock (an older version's was not)."""
+        known = self._known.get(directory)
+        with contextlib.suppress(UnavailableError):
+            return bool((known.spec if known is not None else self.spec(directory)).get("locks"))
+        return False
+
+    def _adopted(self, directory: str) -> dict[str, Any]:
+        """Who runner and watcher are, as they said last; {} when they have not said so yet."""
+        adopted = [fact for fact in self.facts(directory) if fact["fact"] == "adopted"]
+        if adopted:
+            return adopted[-1]
+        return self._known[directory].adopted if directory in self._known else {}
+
+    def _write_spec(self, directory: str, shown: dict[str, Any]) -> None:
+        """Whole or not at all: a daemon that is killed meanwhile leaves a directory of no attempt."""
+        fresh = f"{directory}/spec.json.new"
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(json.dumps(shown))  # with dump, or an indent, each call leaves cycles for the garbage collector
+        os.rename(fresh, f"{directory}/spec.json")
 
     def _spawn(self, directory: str, spec: dict[str, Any], listener: socket.socket | None) -> None:
         """The spec goes through a file in memory: a pipe could make us wait for the child to read."""
         memory = os.memfd_create("coordd-spec", os.MFD_CLOEXEC)
-        complaints = os.open(f"{directory}/runner.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        complaints = -1
         try:
+            complaints = _complaints(directory)
             with open(memory, "wb", closefd=False) as file:
                 file.write(marshal.dumps(spec))
             os.lseek(memory, 0, os.SEEK_SET)
@@ -253,7 +358,7 @@ class ProcessLauncher:
                 files.append((listener.fileno(), LISTENER_FD))
             pid = os.posix_spawn(
                 self.python,
-                [self.python, "-I", "-S", "-E", "-c", BOOT],
+                [self.python, "-I", "-S", "-E", "-c", BOOT, *_shown_in_ps(spec)],
                 {"LANG": "C.UTF-8"},  # of the daemon's nothing: NOTIFY_SOCKET, WATCHDOG_PID, credentials, …
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, target) for fd, target in files],
                 setsid=True,
@@ -261,13 +366,14 @@ class ProcessLauncher:
             )
         finally:
             os.close(memory)
-            os.close(complaints)
+            if complaints >= 0:
+                os.close(complaints)
         self._children[pid] = directory
 
     def _send(self, directory: str, data: bytes) -> bool:
         try:
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except OSError:
             return False
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
@@ -286,13 +392,12 @@ def _says(record: Any, needs: tuple[str, ...]) -> bool:
     """Whether this is a record with these fields, and each field that is there is of its kind."""
     if not isinstance(record, dict) or not all(key in record for key in needs):
         return False
-    for key, kinds in KINDS.items():
-        value = record.get(key, "")
-        if key in record and type(value) not in kinds:
+    said = {key: value for key, value in record.items() if value is not None or key not in MAY_BE_NULL}
+    for key, (kinds, least, most) in NUMBERS.items():
+        value = said.get(key, least)
+        if key in said and (type(value) not in kinds or not least <= value <= most):  # NaN is not either
             return False
-        if isinstance(value, (int, float)) and not abs(value) < NUMBER_MAX:  # also NaN, which is below nothing
-            return False
-    return True
+    return not any(text_fault(key, said[key]) for key in TEXTS if key in said)
 
 
 def _is_newer(path: str, age_s: float) -> bool:
@@ -302,6 +407,52 @@ def _is_newer(path: str, age_s: float) -> bool:
     except OSError:
         return False
     return abs(time.time() - changed_at) < age_s
+
+
+def _shown_in_ps(spec: dict[str, Any]) -> list[str]:
+    """Which run this is, for people who list the processes of a machine."""
+    return ["coordd-watcher" if "watch" in spec else "coordd-runner", spec["run"], "attempt", str(spec["attempt"])]
+
+
+def _shown(spec: dict[str, Any]) -> dict[str, Any]:
+    """A spec without its secrets, and without the back-channel that dies with its first runner."""
+    shown = {key: value for key, value in spec.items() if not key.startswith("launcher_")}
+    shown["env"] = {key: "***" if SECRET.search(key) else value for key, value in spec["env"].items()}
+    shown["ledger_options"] = {k: v for k, v in spec.get("ledger_options", {}).items() if k != "password"}
+    return shown
+
+
+def _complaints(directory: str) -> int:
+    """Where the runner complains: a file that is locked for as long as anybody has it open.
+
+    The runner, its watcher and each later watcher have it as their standard output, the program never has. So the
+    kernel itself says whether one of them lives, whatever the disk takes. /dev/null where it takes nothing.
+    """
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        fd = os.open(f"{directory}/{COMPLAINTS}", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # a file system without locks: the facts say who lives
+        fcntl.flock(fd, fcntl.LOCK_SH)
+    return fd
+
+
+def _is_locked(path: str) -> bool | None:
+    """Somebody has the file open and locked; None when it is gone. Raises OSError when that cannot be seen."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None  # a file system without locks: the facts say who lives
+    finally:
+        os.close(fd)
+    return False
 
 
 def _remove_cgroup(path: str) -> None:
@@ -338,15 +489,30 @@ def own_cgroup() -> str:
 
 
 def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def _read(path: str) -> bytes:
+    """A whole file. Raises OSError (an open file's read would answer None where there is nothing to be had)."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while part := os.read(fd, 65536):
+            data += part
+        return data
+    finally:
+        os.close(fd)
 
 
 def _start_ticks(pid: int) -> int:
-    """When a process was started, in clock ticks since the boot; 0 when it is not there, or only as a zombie."""
+    """When a process was started, in clock ticks since the boot; 0 when it is not there, or only as a zombie.
+
+    Raises OSError when that cannot be seen.
+    """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
         return 0
-    return 0 if fields[0] in b"ZX" else int(fields[19])
+    if fields[0] in b"ZX" and int(fields[17]) <= 1:  # else other threads of it live on
+        return 0
+    return int(fields[19])

@@ -9,11 +9,12 @@ is in redis_people.py.
 
 import _thread
 
-from coordd.adapters.redis_scripts import ARGUMENTS, SEVERAL, Scripts, answer_of, attempts_of, packed, row_of
+from coordd.adapters.redis_scripts import ARGUMENTS, SEVERAL, Scripts, answer_of, attempts_of, packed, row_of, whose
 from coordd.adapters.redis_server import Server, connect_failed
 from coordd.adapters.resp import Problem, Tls, without_password
-from coordd.core.rows import RUN_COLUMNS, Answer, AttemptRow, OpenAnswer, Row
-from coordd.errors import LocalProtocolError, UnavailableError
+from coordd.core.identity import IS_CLOSED, IS_FOREIGN, Known, refusal
+from coordd.core.rows import BAD, RUN_COLUMNS, Answer, AttemptRow, OpenAnswer, Row
+from coordd.errors import BadRowError, ForeignLedgerError, LedgerClosedError, LocalProtocolError, UnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,18 +40,6 @@ NEUTRAL = "-"
 ACQUAINTED = "?"
 
 
-class Known:
-    """What a node knows of its ledger: the mark of the life that it saw last; "" when it never saw one.
-
-    Connections of one node share it. Whoever never saw a ledger makes the quarantine of an empty one short.
-    """
-
-    __slots__ = ("mark",)
-
-    def __init__(self, mark: str = "") -> None:
-        self.mark = mark
-
-
 class RedisLedger:
     """ports.Ledger over one Redis. One connection; threads take turns. Every call ends within ``timeout_s``."""
 
@@ -60,10 +49,11 @@ class RedisLedger:
         timeout_s: float = 2.0,
         *,
         cluster: str = "default",
-        quarantine_s: float = QUARANTINE_S,
+        quarantine_s: "float | Callable[[], float]" = QUARANTINE_S,
         short_quarantine_s: float = SHORT_QUARANTINE_S,
         fresh: "bool | None" = None,
         known: Known | None = None,
+        identity: str = "",
         password: "str | Callable[[], str]" = "",
         password_file: str = "",
         tls_ca: str = "",
@@ -74,10 +64,12 @@ class RedisLedger:
     ) -> None:
         """Nothing is connected yet: the first call does.
 
-        ``quarantine_s`` is the longest lease that the caller knows of plus what a replica may lag behind.
+        ``quarantine_s`` is the longest lease that the caller knows of plus what a replica may lag behind; a function is
+        called for each question, because a reload may bring a longer lease.
         ``fresh`` says that this caller has never seen the cluster's ledger (None: it cannot tell); ``known`` keeps
-        that for several connections of one node. ``password`` is one, or a function called at each connection;
-        ``password_file`` is read then.
+        that for several connections of one node, and which ledger it has used. A runner has ``identity`` instead: that
+        of the ledger which granted its attempt, at this very address. ``password`` is one, or a function called at
+        each connection; ``password_file`` is read then.
 
         Raises ConfigError when the URL is none of a Redis ledger.
         """
@@ -87,14 +79,15 @@ class RedisLedger:
         # One hash tag for the whole cluster: every script reads several rows, and a Redis Cluster runs a script only
         # where all its keys live.
         self.prefix = f"{{coordd:{cluster}}}:"
-        self.known = known or Known({True: "", False: ACQUAINTED, None: NEUTRAL}[fresh])
+        self.known = known or Known({True: "", False: ACQUAINTED, None: NEUTRAL}[fresh], pin=identity)
         self._server = Server(
             url,
             timeout_s,
             password=password_file or ((lambda: password) if isinstance(password, str) and password else password),
             tls=Tls(tls_ca, tls_cert, tls_key, verify=tls_verify),
         )
-        self._terms = (str(float(quarantine_s)), str(float(short_quarantine_s)))
+        self._quarantine_s = quarantine_s
+        self._short_quarantine_s = short_quarantine_s
         self._scripts = scripts or Scripts()
         self._turn = _thread.allocate_lock()
         self._closed = False
@@ -106,12 +99,20 @@ class RedisLedger:
 
         Raises:
             UnavailableError: no answer in time; whether the operation took place is unknown.
+            ForeignLedgerError: it is another ledger than the caller's; nothing took place.
+            LedgerClosedError: it was moved elsewhere; nothing took place.
             ConfigError: the ledger is of another major version.
+            BadRowError: a row that it needs is damaged; nothing was changed.
         """
-        return self.calls([(op, args)])[0]
+        (answer,) = self.calls([(op, args)])
+        if answer.word == BAD:
+            assert isinstance(answer, Answer)
+            raise BadRowError(answer.by)
+        return answer
 
     def calls(self, batch: "Sequence[tuple[str, Sequence[Any]]]") -> list[Answer | OpenAnswer]:
-        """Several operations, one after the other, in one round trip. Raises as ``call`` does, for all of them."""
+        """Several operations, one after the other, in one round trip. Raises as ``call`` does, for all of them; but a
+        bad row spoils the operations alone that need it, and is their answer."""
         questions = together([(op, packed(op, args)) for op, args in batch])
         replies = self._turned(lambda deadline: self._ask(questions, deadline))
         flat = [
@@ -213,7 +214,11 @@ class RedisLedger:
 
     def script(self, op: str, arguments: "Sequence[bytes]") -> "list[str | bytes | int]":
         """The command that runs an operation's script."""
-        return ["EVALSHA", self._scripts.name(op), 1, self.prefix, *self._terms, self.known.mark, *arguments]
+        known = self.known
+        asks = (known.mark, known.pin, int(known.at_home), known.proposal)
+        whole_s = self._quarantine_s if isinstance(self._quarantine_s, float | int) else self._quarantine_s()
+        terms = (str(float(whole_s)), str(float(self._short_quarantine_s)))
+        return ["EVALSHA", self._scripts.name(op), 1, self.prefix, *terms, *asks, *arguments]
 
     def bring(self, op: str) -> "list[str | bytes | int]":
         """The command that brings an operation's script."""
@@ -229,7 +234,7 @@ class RedisLedger:
         for _ in range(LOADS_MAX):
             brought = sorted(missing)
             commands = [self.bring(op) for op in brought] + [self.script(*questions[number]) for number in todo]
-            said = self._server.exchange(commands, deadline)[len(brought) :]
+            said = self._exchange(commands, deadline)[len(brought) :]
             self._server.loaded |= missing
             for number, reply in zip(todo, said, strict=True):
                 replies[number] = reply
@@ -239,13 +244,25 @@ class RedisLedger:
                 break
         if todo:
             raise connect_failed(self.url, "the server forgets its scripts as soon as it has them")
-        if self.known.mark != NEUTRAL and replies:
+        if replies:
             last = replies[-1][-1] if questions[-1][0] in SEVERAL.values() else replies[-1]
-            self.known.mark = last[0].decode()
+            mark, self.known.found, self.known.predecessor = whose(last)
+            if self.known.mark != NEUTRAL:
+                self.known.mark = mark
         for (op, _), reply in zip(questions, replies, strict=True):
             if op == "gate" and b"replicas" in reply:
                 self._wait_for_a_replica(deadline)
         return replies
+
+    def _exchange(self, commands: "list[list[str | bytes | int]]", deadline: float) -> "list[Any]":
+        """As the server's, with a sentence of this caller's where the ledger is closed, or not its own."""
+        try:
+            return self._server.exchange(commands, deadline)
+        except ForeignLedgerError as exc:
+            self.known.found = str(exc)
+            raise refusal(IS_FOREIGN, self.url, self.known) from exc
+        except LedgerClosedError as exc:
+            raise refusal(IS_CLOSED, self.url, self.known) from exc
 
     def _wait_for_a_replica(self, deadline: float) -> None:
         """A job that no lease holds is started only when a failover cannot forget that it was."""

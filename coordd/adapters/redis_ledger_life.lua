@@ -1,4 +1,4 @@
--- The ledger in Redis, second part of every script: the single steps of a run's life, as core/run.py has them.
+-- The ledger in Redis, third part of every script: the single steps of a run's life, as core/run.py has them.
 
 local MOVES = {
   pending = { received = true, rejected = true, missed = true, revoked = true },
@@ -24,12 +24,22 @@ local RELAUNCH_PAUSE_S = 1
 local RELAUNCH_DOUBLINGS_MAX = 6
 
 local function answer(word, fields)
-  local reply = { mark, word }
+  local reply = { whose, word }
   for name, value in pairs(fields or {}) do
     reply[#reply + 1] = name
     reply[#reply + 1] = text(value)
   end
   return reply
+end
+
+-- One operation; a bad row ends it with an answer that says so, and with no other row touched.
+local function guarded(operation)
+  local done, said = pcall(operation)
+  if done then return said end
+  if type(said) == 'table' and said.bad then return answer('bad', { by = said.bad }) end
+  -- An error of Redis itself begins with its word (OOM, READONLY): it leaves as it came.
+  if type(said) == 'string' and string.find(said, '^%u+ ') then return { err = said } end
+  error(said, 0)
 end
 
 local function recovering() return answer('recovering', { left_s = recovering_s(), in_s = recovering_s() }) end
@@ -55,33 +65,27 @@ end
 local function take_registration()
   return {
     run = take(), job = take(), digest = take(), policy = unpack_policy(take()), fire_at = take_number(),
-    scheduled = take_number(), args = take(), by = take(), age_s = take_number(),
+    scheduled = take_number(), args = take(), by = take(), age_s = take_number(), due = take_number(),
+    identity_from = take_number(),
   }
 end
 
-local function job_row(name)
+local function settled(name, due)
   local job = get_job(name)
-  if not job then
-    job = { job = name, fence = 0, horizon = now, suspended = 0, version = 0, changed_by = '' }
-    put_job(job)
-  end
-  return job
-end
-
-local function settled(name, fire_at)
-  local job = get_job(name)
-  return job and fire_at <= job.horizon and recovering_s() <= 0
+  return job and due <= job.horizon and recovering_s() <= 0
 end
 
 local function new_row(of)
   -- A trigger is dated by the ledger: the clock of the node that took it may be off by hours.
   local fire_at = of.scheduled == 1 and of.fire_at or now - of.age_s
+  local due = of.scheduled == 1 and of.due or fire_at
   return {
     run = of.run, job = of.job, digest = of.digest, args = of.args, policy = of.policy.packed,
     scheduled = of.scheduled, fire_at = fire_at, created_at = now, by = of.by,
-    state = 'pending', attempt = 0, not_before = fire_at, failures = 0, relaunches = 0,
+    state = 'pending', attempt = 0, not_before = due, failures = 0, relaunches = 0,
     token = 0, nonce = '', node = '', lease = 0, ['until'] = 0, boot = '', beat = 0, commit_token = 0, cancel = 0,
     received_at = 0, started_at = 0, ended_at = 0, exit_code = '', application_id = '', reason = '',
+    due = due,
   }
 end
 
@@ -108,17 +112,21 @@ local function not_mine(run, token, word)
   return answer(word)
 end
 
-local function left(row) return row.token ~= 0 and row['until'] - now or 0 end
+-- The lease ends further ahead than it lasts: the clock went back, or was ahead when it was granted.
+local function was_set_back(row) return row['until'] - now > row.lease + 0.001 end
+
+-- Seconds that are left of a lease, never more than it lasts.
+local function left(row) return row.token ~= 0 and not was_set_back(row) and row['until'] - now or 0 end
 
 -- Past its end AND watched in silence for a whole lease by the claimant: the time here is a wall clock, and one step
 -- of it would expire every lease at once.
 local function lapsed(row, watched)
-  return now >= row['until'] and watched and watched.token == row.token and watched.beat == row.beat
+  return (now >= row['until'] or was_set_back(row)) and watched and watched.token == row.token and watched.beat == row.beat
     and watched.seconds >= row.lease * (1 + 2 * RHO)
 end
 
 local function move(row, state)
-  assert((MOVES[row.state] or {})[state], row.run .. ': ' .. row.state .. ' -> ' .. state)
+  if not (MOVES[row.state] or {})[state] then bad(row.run, 'state: ' .. row.state .. ' cannot become ' .. state) end
   row.state = state
 end
 
@@ -182,7 +190,7 @@ local function again(row, ended_as, delay_s, reason)
   close_attempt(row, ended_as)
   move(row, 'retry')
   row.attempt = row.attempt + 1
-  row.not_before = math.max(row.fire_at, now + delay_s)
+  row.not_before = math.max(due_at(row), now + delay_s)
   put_run(row)
 end
 
@@ -208,7 +216,11 @@ local function lose(row, reason)
   if policy.on_lost == 'hold' and row.state ~= 'received' then
     if row.state ~= 'unknown' then
       move(row, 'unknown')
-      row.reason = reason
+      if row.cancel == 0 then
+        row.reason = reason
+      elseif not string.find(row.reason, reason, 1, true) then
+        row.reason = reason .. '; ' .. row.reason
+      end
       put_run(row)
       record(row)
     end
@@ -216,6 +228,54 @@ local function lose(row, reason)
   end
   row.relaunches = row.relaunches + 1
   relaunch(row, policy, reason)
+end
+
+-- A started attempt that nobody holds any more.
+local function lease_lost(row)
+  local reason = 'its lease lapsed; last held by ' .. row.node
+  local was = mark_of(row, reason)
+  lose(row, reason)
+  if row.state == 'retry' then
+    return answer('lost', { attempt = row.attempt, in_s = math.max(0, row.not_before - now), ended = was })
+  end
+  if TERMINAL[row.state] then return answer('finished', { state = row.state, attempt = row.attempt, ended = was }) end
+  return held(row)
+end
+
+-- Later than its start_within, by the row's own policy.
+local function is_overdue(row) return now > row.not_before + unpack_policy(row.policy).start_within_s end
+
+-- Nobody could launch it in time; ``digest`` is the definition of the node that says so.
+local function missed(row, digest)
+  local why = string.format('no node could launch it within %g s of its time (%.0f s late)',
+    unpack_policy(row.policy).start_within_s, now - row.not_before)
+  if row.digest ~= digest then why = why .. "; the job's definition has changed since" end
+  finish(row, 'missed', why)
+  return ended(row)
+end
+
+-- Names in the order of a sorted set, byte by byte: a comparison of Lua's goes by the server's language.
+local function precedes(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = string.byte(one, i), string.byte(other, i)
+    if a ~= b then return a < b end
+  end
+  return #one < #other
+end
+
+-- One page of the open rows, from a rank on; and where the next one begins.
+local function open_page(jobs, from, limit)
+  local columns = {
+    'run', 'job', 'digest', 'args', 'scheduled', 'fire_at', 'state', 'attempt', 'token', 'nonce', 'node', 'lease', 'beat',
+    'not_before', 'until', 'boot', 'policy', 'due',
+  }
+  local names, runs, after = redis.call('ZRANGE', prefix .. 'open', from, from + limit - 1), {}, {}
+  for _, run in ipairs(names) do
+    runs[#runs + 1] = redis.call('HMGET', prefix .. 'run:' .. run, unpack(columns))
+  end
+  local last = names[limit]
+  if last then after = { redis.call('ZSCORE', prefix .. 'open', last), last } end
+  return { whose, 'open', exact(now), exact(recovering_s()), jobs, runs, after, exact(identity_from()) }
 end
 
 -- A report was taken; as long as a quarantine lasts the ledger may go back once more.

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from coordd.adapters.redis_scripts import attempts_of, value_of
 from coordd.adapters.resp import Problem
-from coordd.core.dump import checked, exported
-from coordd.core.rows import JOB_COLUMNS, STATES, JobRow
+from coordd.core.dump import checked, exported, head, take_head
+from coordd.core.identity import CLOSED, IDENTITY, PREDECESSOR, begin_again
+from coordd.core.rows import JOB_COLUMNS, STANDING_COLUMNS, STATES, JobRow
 from coordd.errors import RefusedError, UnavailableError
 
 if TYPE_CHECKING:
     from coordd.adapters.redis_ledger import RedisLedger
+
+# As redis_ledger.lua has it; a closed ledger has another one.
+SCHEMA = "1"
 
 # Rows in one command of an import.
 PUT_MAX = 100
@@ -22,7 +27,7 @@ PUT_MAX = 100
 # One transaction takes all of an import: 20,000 runs are some seconds, in which Redis serves nobody else.
 IMPORT_S = 60.0
 
-_META = ("schema", "epoch", "open_at", "mark", "short")
+_META = ("schema", "epoch", "open_at", "mark", "short", "identity", "predecessor", "closed")
 
 
 def status(ledger: RedisLedger) -> dict[str, Any]:
@@ -41,7 +46,8 @@ def status(ledger: RedisLedger) -> dict[str, Any]:
     known = [None if isinstance(reply, Problem) else reply for reply in replies]
     facts = {**_info(known[1]), **_info(known[2]), **_info(known[3]), **_info(known[4])}
     now = int(known[7][0]) + int(known[7][1]) / 1e6 if known[7] else 0.0
-    schema, epoch, open_at, mark, short = (value.decode() if value else "" for value in known[8] or [b""] * 5)
+    said = (value.decode() if value else "" for value in known[8] or [b""] * len(_META))
+    schema, epoch, open_at, mark, short, identity, predecessor, closed = said
     replid = facts.get("master_replid", "")
     counts = {state: int(count or 0) for state, count in zip(STATES, known[first:], strict=True)}
     save = known[5][1].decode() if known[5] else None
@@ -57,6 +63,9 @@ def status(ledger: RedisLedger) -> dict[str, Any]:
         "used_memory_bytes": int(facts.get("used_memory", 0)),
         "maxmemory_bytes": int(facts.get("maxmemory", 0)),
         "persistence": {"aof": facts.get("aof_enabled") == "1", "rdb": save},
+        "identity": identity or None,
+        "predecessor": predecessor or None,
+        "closed": closed or None,
         "epoch": epoch,
         "epoch_changed": bool(epoch) and bool(replid) and epoch != replid,
         "since": int(mark) / 1e6 if mark else None,
@@ -103,21 +112,74 @@ def _weaker(facts: dict[str, str], save: str | None, fsync: str) -> list[str]:
 
 def export(ledger: RedisLedger) -> Iterator[dict[str, Any]]:
     """All rows: jobs, then each run with its attempts. Rows that are written meanwhile may be in it or not."""
+    identity, _, closed = _identity(ledger)
+    if closed:
+        yield head(identity, closed)
     jobs, runs = ledger.read([("SMEMBERS", ledger.key("jobs")), ("ZRANGE", ledger.key("list::"), 0, -1)])
     for name in sorted(jobs):
-        (values,) = ledger.read([("HMGET", ledger.prefix.encode() + b"job:" + name, *JOB_COLUMNS)])
-        if values[0] is not None:
-            fields = [value_of(column, value) for column, value in zip(JOB_COLUMNS, values, strict=True)]
-            yield exported(JobRow(*fields))
+        read, standing, past = ledger.read(
+            [
+                ("HMGET", ledger.prefix.encode() + b"job:" + name, *JOB_COLUMNS),
+                ("HMGET", ledger.prefix.encode() + b"standing:" + name, *STANDING_COLUMNS),
+                ("LRANGE", ledger.prefix.encode() + b"activations:" + name, 0, -1),
+            ]
+        )
+        if read[0] is not None:
+            job = JobRow(*[value_of(column, value) for column, value in zip(JOB_COLUMNS, read, strict=True)])
+            if standing[0] is not None:  # the truth, where an older version reads a fence
+                fence = job.fence
+                values = zip(STANDING_COLUMNS, standing, strict=True)
+                job = JobRow.of_standing([value_of(column, value) for column, value in values])
+                job.fence = fence
+            job.past = [_activation(line) for line in past]
+            yield exported(job)
     for row in ledger.rows(runs):
         yield exported(row)
         (flat,) = ledger.read([("HGETALL", ledger.key(f"attempts:{row.run}"))])
         yield from map(exported, attempts_of(flat))
 
 
+def _activation(kept: bytes) -> tuple[int, str, str, float, float, str]:
+    """A definition that was activated, as the scripts keep it: a line for each value."""
+    sequence, digest, schedule, activated_at, counts_from, by = kept.decode(errors="replace").split("\n", 5)
+    return int(sequence), digest, schedule, float(activated_at), float(counts_from), by
+
+
+def _identity(ledger: RedisLedger) -> tuple[str, str, str]:
+    """Identity, predecessor and who closed it; "" where there is none."""
+    (said,) = ledger.read([("HMGET", ledger.key("meta"), IDENTITY, PREDECESSOR, CLOSED)])
+    identity, predecessor, closed = (value.decode() if value else "" for value in said)
+    return identity, predecessor, closed
+
+
+class _Metas:
+    """core.identity.Meta over what was read; what is put becomes commands of the import's transaction."""
+
+    def __init__(self, identity: str, predecessor: str, closed: str) -> None:
+        self._said = {IDENTITY: identity, PREDECESSOR: predecessor, CLOSED: closed}
+        self._put: dict[str, str] = {}
+
+    def meta(self, key: str) -> str:
+        return self._put.get(key, self._said.get(key, ""))
+
+    def put_meta(self, key: str, value: str) -> None:
+        self._put[key] = value
+
+    def commands(self, key: str) -> list[tuple[str, ...]]:
+        """Before the first script, which would refuse a closed ledger."""
+        if not self._put:
+            return []
+        kept = [part for pair in self._put.items() if pair[1] for part in pair]
+        gone = [name for name, value in self._put.items() if not value]
+        return [("HSET", key, "schema", SCHEMA, *kept), ("HDEL", key, *gone)]
+
+
 def import_rows(ledger: RedisLedger, rows: Iterable[dict[str, Any]], *, replace: bool) -> int:
     """All rows or none: they are checked first, then written in one transaction. A quarantine follows."""
-    jobs, runs, attempts = checked(rows)
+    predecessor, rest = take_head(rows)
+    jobs, runs, attempts = checked(rest)
+    metas = _Metas(*_identity(ledger))
+    begin_again(metas, predecessor, os.urandom(8).hex())
     every = [*map(exported, jobs), *map(exported, runs), *map(exported, attempts)]
     for fields in every:
         if "exit_code" in fields:
@@ -132,7 +194,8 @@ def import_rows(ledger: RedisLedger, rows: Iterable[dict[str, Any]], *, replace:
     texts = [json.dumps(fields).encode() for fields in every]
     prefix = ledger.prefix.encode()
     drops = [b"run:" + run for run in old_runs] + [b"attempts:" + run for run in old_runs]
-    drops += [kind + job for kind in (b"job:", b"active:", b"waiting:", b"fired:") for job in old_jobs]
+    kinds = (b"job:", b"standing:", b"activations:", b"active:", b"waiting:", b"fired:")
+    drops += [kind + job for kind in kinds for job in old_jobs]
     drops += [b"jobs", b"open", b"ended"]
     drops += [f"list:{state}:".encode() + job for state in ("", *STATES) for job in (b"", *old_jobs)]
     writes = [ledger.script("put", texts[i : i + PUT_MAX]) for i in range(0, len(texts), PUT_MAX)]
@@ -140,6 +203,7 @@ def import_rows(ledger: RedisLedger, rows: Iterable[dict[str, Any]], *, replace:
         ledger.bring("put"),
         ("MULTI",),
         *[("DEL", *[prefix + name for name in drops[i : i + 1000]]) for i in range(0, len(drops), 1000)],
+        *metas.commands(ledger.key("meta")),
         *writes,
         ("EXEC",),
     ]  # fmt: skip

@@ -8,48 +8,61 @@ import os
 
 from coordd.core.rows import (
     ATTEMPT_COLUMNS,
+    OPEN_PAGE,
     RUN_COLUMNS,
+    WORDS,
     Answer,
     AttemptRow,
     LedgerTime,
     OpenAnswer,
     OpenRun,
-    Policy,
     Registration,
     Row,
 )
-from coordd.errors import LocalProtocolError
+from coordd.core.sound import BAD_MAX, INSTANT_MAX, TOKEN_MAX, bad_job, bad_run, open_fault, printable
+from coordd.errors import LocalProtocolError, UnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-# The sweep sees this many open rows, those that are due first (as in core.ledger, which the runner does not load).
-OPEN_RUNS_MAX = 10_000
-
 # What a burst is made of: many of these, one behind the other, cost one script. Each is still a step of its own: it
 # sees what those before it wrote, and asking again after a script that broke off is safe.
 SEVERAL = {"claim": "claims", "register": "registers"}
+_ONCE = """
+local function one()
+%s
+end
+return guarded(one)
+"""
 _IN_TURN = """
 local function one()
 %s
 end
 local answers = {}
-while at < #ARGV do answers[#answers + 1] = one() end
+while at < #ARGV do
+  local said = guarded(one)
+  if said.err then return said end
+  answers[#answers + 1] = said
+end
 return answers
 """
+# Whether the operation is one "also when the memory is full".
+_PASSES, _PASSES_NOT = "local passes = true\n", "local passes = false\n"
 
 _REPORTED = ("success", "failure", "revoked", "lost", "retry")
 _RESTORED = ("received", "started", "success", "failure", "revoked", "lost")
+_HOW = ("new", "changed", "returned", "restored", "person")
 _OUTCOMES = ("success", "failed", "relaunch")
 
 _INTEGERS = frozenset((
     "scheduled", "attempt", "failures", "relaunches", "token", "beat", "commit_token", "cancel",
-    "fence", "suspended", "version",
+    "fence", "suspended", "version", "sequence",
 ))  # fmt: skip
 _INSTANTS = frozenset((
     "fire_at", "created_at", "not_before", "lease", "until", "received_at", "started_at", "ended_at", "horizon",
+    "due", "activated_at", "counts_from",
 ))  # fmt: skip
 
 
@@ -58,13 +71,17 @@ class Scripts:
 
     def __init__(self, rewrite: "Callable[[str], str]" = str) -> None:
         """``rewrite`` changes the common part; tests bring their own clock in by it."""
-        common = rewrite(_read("redis_ledger.lua")) + _read("redis_ledger_life.lua")
+        common = (
+            rewrite(_read("redis_ledger.lua")) + _read("redis_ledger_standing.lua") + _read("redis_ledger_life.lua")
+        )
         self.texts: dict[str, bytes] = {}
         for body in _read("redis_ledger_rules.lua").split("\n--- ")[1:]:
-            op, _, text = body.partition("\n")
-            self.texts[op] = f"{common}\n{text}".encode()
+            head, _, text = body.partition("\n")
+            op, _, also = head.partition(", ")
+            first = _PASSES if also else _PASSES_NOT
+            self.texts[op] = (first + common + _ONCE % text).encode()
             if op in SEVERAL:
-                self.texts[SEVERAL[op]] = (common + _IN_TURN % text).encode()
+                self.texts[SEVERAL[op]] = (first + common + _IN_TURN % text).encode()
         self._names: dict[str, str] = {}
 
     def name(self, op: str) -> str:
@@ -88,7 +105,7 @@ def _read(name: str) -> str:
 def _registration(of: Registration) -> "list[Any]":
     return [
         of.run, of.job, of.digest, of.policy.pack(), float(of.fire_at), int(of.scheduled), of.args, of.by,
-        float(of.age_s),
+        float(of.age_s), float(of.due), float(of.identity_from),
     ]  # fmt: skip
 
 
@@ -120,13 +137,10 @@ def _restore(
     ]  # fmt: skip
 
 
-def _revoke(run: str, by: str) -> "list[Any]":
-    from coordd.core.run import nominal_time
+def _revoke(run: str, by: str, due: float) -> "list[Any]":
+    from coordd.core.run import unseen
 
-    fire_at = nominal_time(run)
-    job = run.partition("#")[0].partition("@")[0]
-    of = Registration(run, job, "", Policy(), fire_at or 0.0, scheduled=fire_at is not None, by=by)
-    return [run, by, *_registration(of)]
+    return [run, by, *_registration(unseen(run, by, due, 0.0))]
 
 
 def _resolve(run: str, outcome: str, by: str) -> "list[Any]":
@@ -138,6 +152,13 @@ def _renew(
     run: str, attempt: int, token: int, nonce: str, lease_s: float, application_id: str, launched: bool
 ) -> "list[Any]":
     return [run, attempt, token, nonce, float(lease_s), application_id, int(launched)]
+
+
+def _activate(
+    name: str, digest: str, schedule: str, how: str, by: str, sequence: int, counts_from: float
+) -> "list[Any]":
+    assert how in _HOW, f"{name}: activated as {how}"
+    return [name, digest, schedule, how, by, sequence, float(counts_from)]
 
 
 def _same(*args: "Any") -> "list[Any]":
@@ -156,9 +177,15 @@ ARGUMENTS: "dict[str, Callable[..., list[Any]]]" = {
     "cancel": _same,
     "resolve": _resolve,
     "suspend": lambda job, suspended, by: [job, int(suspended), by],
-    "open": lambda jobs: [*jobs, OPEN_RUNS_MAX],
+    "open": lambda jobs: [OPEN_PAGE, *jobs],
+    # The name as it stands there, also that of a bad row.
+    "page": lambda not_before, run: [OPEN_PAGE, float(not_before), run.encode(errors="surrogateescape")],
+    "settle": lambda run, attempt, watched: [run, attempt, *(watched or ("", "", ""))],
+    "new_rules": lambda known: [float(known)],
+    "activate": _activate,
     "prune": lambda keep_s, limit: [float(keep_s), limit],
     "accept_epoch": _same,
+    "close": lambda force, by: [int(force), by],
 }
 
 
@@ -171,7 +198,7 @@ def packed(op: str, args: "Sequence[Any]") -> "list[bytes]":
     if write is None:
         raise LocalProtocolError(f"the ledger has no operation {op!r}")
     try:
-        return [str(each).encode() for each in write(*args)]
+        return [each if isinstance(each, bytes) else str(each).encode() for each in write(*args)]
     except UnicodeEncodeError as exc:
         raise LocalProtocolError(f"ledger: a value that no row can hold: {exc}") from exc
 
@@ -180,61 +207,120 @@ def packed(op: str, args: "Sequence[Any]") -> "list[bytes]":
 
 
 def answer_of(reply: "list[Any]") -> Answer | OpenAnswer:
-    """A script's reply: the ledger's mark, a word, then names and values."""
-    if reply[1] == b"open":
-        return _open_answer(reply)
+    """A script's reply: whose ledger it is, a word, then names and values.
+
+    Raises UnavailableError for a reply that no script of ours gives.
+    """
+    try:
+        return _open_answer(reply) if reply[1] == b"open" else _answer(reply)
+    except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as exc:
+        raise UnavailableError(f"ledger: an answer that cannot be read: {exc!s:.200}") from exc
+
+
+def _answer(reply: "list[Any]") -> Answer:
+    word = reply[1].decode()
+    if word not in WORDS:
+        raise ValueError(f"the word {word[:40]!r}")
     fields: dict[str, Any] = {}
     for name, value in zip(reply[2::2], reply[3::2], strict=True):
         key = name.decode()
         if key in ("token", "attempt"):
-            fields[key] = int(value)
+            fields[key] = _whole(value)
         elif key in ("left_s", "in_s"):
-            fields[key] = float(value)
+            fields[key] = _seconds(value)
         elif key == "until_token":
             token, beat = value.split(b" ")
-            fields[key] = (int(token), int(beat))
+            fields[key] = (_whole(token), _whole(beat))
         elif key == "ended":
-            attempt, token, nonce, node, reason = (part.decode() for part in value)
-            fields[key] = (int(attempt), int(token), nonce, node, reason)
+            attempt, token, nonce, node, reason = (part.decode(errors="replace") for part in value)
+            fields[key] = (_whole(attempt), _whole(token), nonce, node, reason)
         elif key in ("by", "state", "args"):
-            fields[key] = value.decode()
-    return Answer(reply[1].decode(), **fields)
+            fields[key] = value.decode(errors="replace")
+    return Answer(word, **fields)
+
+
+def _whole(value: "bytes | str") -> int:
+    number = int(value)
+    if not 0 <= number <= TOKEN_MAX:
+        raise ValueError(f"the number {number}")
+    return number
+
+
+def _seconds(value: bytes) -> float:
+    number = float(value)
+    if not -INSTANT_MAX <= number <= INSTANT_MAX:
+        raise ValueError(f"{number} seconds")
+    return number
 
 
 def _open_answer(reply: "list[Any]") -> OpenAnswer:
-    wall, recovering_s = float(reply[2]), float(reply[3])
-    jobs = {
-        name.decode(): (float(horizon), float(fired), suspended == b"1", int(fence))
-        for name, horizon, fired, suspended, fence in reply[4]
-    }
-    now = LedgerTime(wall, wall, "", recovering_s, reply[0].decode())
-    runs = [_open_run(values, now) for values in reply[5] if values[0] is not None]
-    return OpenAnswer(runs, jobs, wall, recovering_s, now.epoch)
+    wall, recovering_s = _seconds(reply[2]), _seconds(reply[3])
+    jobs: dict[str, tuple[float, float, bool, int]] = {}
+    current: dict[str, tuple[int, str, float]] = {}
+    bad: dict[str, str] = {}
+    for about in reply[4]:
+        name = about[0].decode()
+        if about[1] == b"bad":
+            bad[name] = bad_job(name, about[2].decode(errors="replace"))
+        else:
+            horizon, fired, suspended, fence, sequence, digest, counts_from = about[1:]
+            jobs[name] = (_seconds(horizon), _seconds(fired), suspended == b"1", _whole(fence))
+            if digest:
+                current[name] = (_whole(sequence), digest.decode(), _seconds(counts_from))
+    mark, identity, predecessor = whose(reply)
+    now = LedgerTime(wall, wall, "", recovering_s, mark)
+    runs = []
+    for values in reply[5]:
+        if values[0] is None:
+            continue
+        row = _open_row(values)
+        fault = open_fault(row, _OPEN_COLUMNS)
+        if not fault:
+            runs.append(OpenRun(row, now))
+        elif len(bad) < BAD_MAX:
+            bad[printable(row.run)] = bad_run(row.run, fault)
+    after = (float(reply[6][0]), reply[6][1].decode(errors="surrogateescape")) if reply[6] else None
+    return OpenAnswer(
+        runs, jobs, wall, recovering_s, now.epoch, identity, predecessor, bad, after, _seconds(reply[7]), current
+    )
+
+
+def whose(reply: "list[Any]") -> "tuple[str, str, str]":
+    """The mark of the ledger's life, its identity, and that of the ledger that it continues; "" where it has none."""
+    mark, identity, predecessor = reply[0].decode().split(" ")
+    return mark, identity, predecessor
 
 
 # What the script "open" says of each run, in this order.
 _OPEN_COLUMNS = (
     "run", "job", "digest", "args", "scheduled", "fire_at", "state", "attempt", "token", "nonce", "node", "lease",
-    "beat", "not_before", "until", "boot",
+    "beat", "not_before", "until", "boot", "policy", "due",
 )  # fmt: skip
 
 
-def _open_run(values: "list[Any]", now: LedgerTime) -> OpenRun:
+def _open_row(values: "list[Any]") -> Row:
     row = Row.__new__(Row)
     for column, value in zip(_OPEN_COLUMNS, values, strict=True):
         setattr(row, column, value_of(column, value))
-    return OpenRun(row, now)
+    return row
 
 
 def value_of(column: str, value: "bytes | None") -> "Any":
-    """A field of a hash as the column's type; what an older version did not write is empty."""
-    if column in _INTEGERS:
-        return int(value or 0)
-    if column in _INSTANTS:
-        return float(value or 0.0)
-    if column == "exit_code":
-        return int(value) if value else None
-    return (value or b"").decode()
+    """A field of a hash as the column's type; what an older version did not write is empty.
+
+    What is not of that type stays text, by which core.sound knows it.
+    """
+    text = (value or b"").decode(errors="surrogateescape")
+    try:
+        if column in _INTEGERS:
+            return int(text or 0)
+        if column in _INSTANTS:
+            return float(text or 0.0)
+        if column == "exit_code":
+            return int(text) if text else None
+    except ValueError:
+        pass
+    return text
 
 
 def row_of(values: "Sequence[bytes | None]") -> Row | None:
@@ -245,11 +331,12 @@ def row_of(values: "Sequence[bytes | None]") -> Row | None:
 
 
 def attempts_of(flat: "Sequence[bytes]") -> list[AttemptRow]:
-    """The hash of a run's attempts, whose fields are "<attempt>:<column>"."""
+    """The hash of a run's attempts, whose fields are "<attempt>:<column>"; other fields are left out."""
     found: dict[int, dict[str, bytes]] = {}
     for name, value in zip(flat[::2], flat[1::2], strict=True):
-        number, _, column = name.decode().partition(":")
-        found.setdefault(int(number), {})[column] = value
+        number, _, column = name.partition(b":")
+        if number.isdigit() and len(number) < 9 and column.isascii():
+            found.setdefault(int(number), {})[column.decode()] = value
     return [
         AttemptRow([value_of(column, found[number].get(column)) for column in ATTEMPT_COLUMNS])
         for number in sorted(found)

@@ -4,7 +4,7 @@ import os
 import time
 
 from coordd.adapters.resp import Address, Connection, Problem, Tls, without_password
-from coordd.errors import ConfigError, UnavailableError
+from coordd.errors import ConfigError, ForeignLedgerError, LedgerClosedError, UnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ PASSWORD_BYTES_MAX = 4096
 MEANING = {
     "READONLY": "it is a replica, or was made one; writes need the master",
     "LOADING": "it is loading its data set; wait",
-    "OOM": "its memory is full (maxmemory); nothing new is launched: give it more, or prune the history",
+    "OOM": "its memory is full (maxmemory): no new run is recorded or claimed; runs that are under way go on, end and "
+    "can be cancelled. Give it more memory (CONFIG SET maxmemory), or keep runs for a shorter time ([history] keep)",
     "MASTERDOWN": "it is a replica that lost its master",
     "NOREPLICAS": "too few replicas are connected (min-replicas-to-write); check them",
     "MISCONF": "it cannot save to its disk and refuses writes; check the disk and the server's log",
@@ -190,12 +191,18 @@ class Server:
 
     def _explain(self, problem: Problem) -> "UnavailableError | ConfigError":
         name = without_password(self.url)
+        if problem.word == "FOREIGN":  # the caller knows what it expected: it makes the sentence
+            return ForeignLedgerError(problem.text.partition(" ")[2])
+        if problem.word == "CLOSED":
+            return LedgerClosedError(problem.text.partition(" ")[2])
         if problem.word == "SCHEMA":
             return ConfigError(
                 f"ledger {name}: written by another major version of coordd (schema {problem.text.partition(' ')[2]});"
                 " use that version, or another database or cluster name"
             )
         meaning = MEANING.get(problem.word, "it refused")
+        if "OOM command not allowed" in problem.text:  # before version 7 a script's errors begin with ERR
+            meaning = MEANING["OOM"]
         if "unauthenticated" in problem.text:  # said of a long command before any password was asked for
             meaning = MEANING["NOAUTH"]
         if "unpermitted" in problem.text or "can't run this command" in problem.text or "NOPERM" in problem.text:

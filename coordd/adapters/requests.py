@@ -10,6 +10,7 @@ from typing import Any
 
 from coordd.adapters.disk import write_atomic
 from coordd.core.rows import Policy, Registration
+from coordd.core.sound import registration_fault
 from coordd.errors import UnavailableError
 
 
@@ -18,6 +19,7 @@ class RequestFiles:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
+        self._unforgotten: set[str] = set()  # the disk would not let go of these
 
     def keep(self, of: Registration) -> None:
         """Write one; it is on the disk when this returns. Raises UnavailableError when the disk does not take it."""
@@ -32,11 +34,17 @@ class RequestFiles:
             raise UnavailableError(f"{self.directory}: {exc.strerror or exc}") from exc
 
     def forget(self, run: str) -> None:
-        """The ledger has it."""
-        try:
-            os.unlink(self._path(run))
-        except FileNotFoundError:
-            return  # most triggers never were here
+        """The ledger has it. A disk that does not let go of it is asked again with the next; a daemon that is started
+        meanwhile registers it once more, which the ledger knows."""
+        for path in sorted({self._path(run)} | self._unforgotten):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                self._unforgotten.discard(path)  # most triggers never were here
+            except OSError:
+                self._unforgotten.add(path)
+            else:
+                self._unforgotten.discard(path)
 
     def load(self) -> tuple[list[Registration], list[str]]:
         """Those that wait, and the paths of files that say nothing usable (they are left where they are)."""
@@ -65,4 +73,7 @@ def _registration(said: Any) -> Registration:
         raise TypeError("expected texts, and an instant")
     if not isinstance(json.loads(args), dict):
         raise TypeError("expected arguments")
-    return Registration(run, job, digest, Policy.unpack(policy), fire_at, scheduled=False, args=args, by=by)
+    of = Registration(run, job, digest, Policy.unpack(policy), fire_at, scheduled=False, args=args, by=by)
+    if fault := registration_fault(of):
+        raise ValueError(fault)
+    return of

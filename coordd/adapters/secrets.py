@@ -23,6 +23,8 @@ def password(path: str, credential: str) -> str:
     Raises:
         UnavailableError: it cannot be read, or holds no password. The message does not repeat the content.
     """
+    from coordd import ownership  # a runner makes its TLS contexts here, and needs no more than that
+
     if not path:
         directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
         path = os.path.join(directory, credential) if directory else ""
@@ -32,8 +34,14 @@ def password(path: str, credential: str) -> str:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not hang a reconnect
         with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            opened = os.fstat(fd)
+            if not stat.S_ISREG(opened.st_mode):
                 raise UnavailableError(f"{what}: expected a regular file")
+            exposed = ownership.fault(path, opened)
+            if not exposed and not ownership.is_credential(path, os.environ):
+                exposed = ownership.secret_fault(path, opened)
+            if exposed:
+                raise UnavailableError(f"{what}: {exposed}")
             data = file.read(PASSWORD_BYTES_MAX + 1)
     except (OSError, ValueError) as exc:
         raise UnavailableError(f"{what} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc

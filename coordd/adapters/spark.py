@@ -11,11 +11,13 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from coordd import ownership
 from coordd.core.job import Command, Job, SparkSubmit, iso, run_tag
 from coordd.errors import UnavailableError
 
-# The value of such a setting is never in an argv, which every user of the machine can read.
-SECRET = re.compile(r"(password|secret|token|key)$", re.IGNORECASE)
+# No setting is in an argv, which every user of the machine can read: which of them are secret nobody can list (as in
+# fs.azure.account.key.NAME, es.net.http.auth.pass). This only hides what people have put into an argv themselves.
+SECRET = re.compile(r"pass|secret|token|key|credential|auth|nonce", re.IGNORECASE)
 SECRETS_FILE = "secrets.properties"
 
 # What a program gets of the daemon's own environment; all else the configuration gives it.
@@ -97,7 +99,7 @@ def redacted(argv: list[str]) -> list[str]:
     shown = []
     for word in argv:
         key, equals, _ = word.partition("=")
-        hidden = equals and key.startswith("spark.") and (SECRET.search(key) or key == "spark.coordd.nonce")
+        hidden = equals and key.startswith("spark.") and SECRET.search(key)
         shown.append(f"{key}=***" if hidden else word)
     return shown
 
@@ -114,7 +116,7 @@ def find_submit(submit: str, environ: Mapping[str, str]) -> str:
         return _executable(f"{environ['SPARK_HOME']}/bin/spark-submit", "SPARK_HOME")
     found = shutil.which("spark-submit", path=environ.get("PATH", DEFAULT_PATH))
     if found:
-        return found
+        return _executable(found, "the PATH")
     home = pip_spark_home()
     if home:
         return _executable(f"{home}/bin/spark-submit", f"the pyspark of {sys.executable}")
@@ -146,7 +148,15 @@ def _executable(path: str, source: str) -> str:
         raise UnavailableError(f"{source}: {path} is not there")
     if not os.access(path, os.X_OK):
         raise UnavailableError(f"{source}: {path} may not be executed")
+    _only_ours(path, source)
     return path
+
+
+def _only_ours(path: str, source: str, opened: os.stat_result | None = None) -> None:
+    """Raise UnavailableError when others than root and this user could change it: it decides what is run."""
+    why = ownership.fault(path, opened)
+    if why:
+        raise UnavailableError(f"{source}: {why}")
 
 
 def _environment(defaults: SparkDefaults, launch: SparkSubmit | Command, environ: Mapping[str, str]) -> dict[str, str]:
@@ -169,6 +179,7 @@ def read_env_file(path: str) -> dict[str, str]:
     """
     try:
         with open(path, encoding="utf-8") as file:
+            _only_ours(path, "spark.env_file", os.fstat(file.fileno()))
             text = file.read(ENV_FILE_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as exc:
         raise UnavailableError(f"spark.env_file: {path}: {exc}") from exc
@@ -190,7 +201,7 @@ def read_env_file(path: str) -> dict[str, str]:
 def _spark_argv(
     job: Job, launch: SparkSubmit, defaults: SparkDefaults, facts: Facts, env: dict[str, str]
 ) -> tuple[list[str], str, str]:
-    """The argv, the text of a properties file with the secrets, and where that file belongs."""
+    """The argv, the text of a properties file with every setting, and where that file belongs."""
     submit = find_submit(defaults.submit, env)
     find_java(env)
     home = os.path.dirname(os.path.dirname(os.path.realpath(submit)))
@@ -203,21 +214,17 @@ def _spark_argv(
     conf["spark.yarn.tags"] = run_tag(facts.run)
     if master.startswith("k8s://"):
         conf["spark.kubernetes.driver.label.coordd-run"] = run_tag(facts.run)
-    secrets = {key: conf.pop(key) for key in launch.conf if SECRET.search(key)}
     conf.update({
         "spark.coordd.run": facts.run,
         "spark.coordd.attempt": str(facts.attempt),
         "spark.coordd.token": str(facts.token),
         "spark.coordd.nonce": facts.nonce,
     })  # fmt: skip
-    properties = launch.properties_file or defaults.properties_file
-    text = path = ""
-    if secrets:
-        text = _secrets_text(secrets, properties or _default_properties(env))
-        path = properties = f"{facts.directory}/{SECRETS_FILE}"
+    base = launch.properties_file or defaults.properties_file or _default_properties(env)
+    text, path = _properties_text(conf, base), f"{facts.directory}/{SECRETS_FILE}"
     argv = [submit, "--master", master, "--deploy-mode", launch.deploy_mode, "--name", launch.name or job.name]
     options = (
-        ("--properties-file", properties),
+        ("--properties-file", path),
         ("--class", launch.class_name),
         ("--py-files", ",".join(launch.py_files)),
         ("--files", ",".join(launch.files)),
@@ -229,8 +236,6 @@ def _spark_argv(
     for option, value in options:
         if value:
             argv += [option, value]
-    for key in sorted(conf):
-        argv += ["--conf", f"{key}={conf[key]}"]
     return [*argv, launch.application, *launch.args], text, path
 
 
@@ -241,16 +246,21 @@ def _default_properties(env: Mapping[str, str]) -> str:
     return path if os.path.exists(path) else ""
 
 
-def _secrets_text(secrets: Mapping[str, str], base: str) -> str:
-    """What would have been read without this file, then the secrets."""
+def _properties_text(conf: Mapping[str, str], base: str) -> str:
+    """What would have been read without this file, then ours: of two lines for one setting the later one counts,
+    as --conf counts more than --properties-file."""
     text = ""
     if base:
         try:
             with open(base, encoding="utf-8") as file:
-                text = file.read(PROPERTIES_BYTES_MAX) + "\n"
+                _only_ours(base, "properties file", os.fstat(file.fileno()))
+                text = file.read(PROPERTIES_BYTES_MAX + 1)
         except (OSError, UnicodeDecodeError) as exc:
             raise UnavailableError(f"properties file {base}: {exc}") from exc
-    return text + "".join([f"{_escape(key, ' :=#!')}={_escape(secrets[key], '')}\n" for key in sorted(secrets)])
+        if len(text) > PROPERTIES_BYTES_MAX:
+            raise UnavailableError(f"properties file {base}: more than {PROPERTIES_BYTES_MAX} characters")
+        text += "\n\n"  # a backslash at its end would take our first line for its own
+    return text + "".join([f"{_escape(key, ' :=#!')}={_escape(conf[key], '')}\n" for key in sorted(conf)])
 
 
 def _escape(text: str, special: str) -> str:

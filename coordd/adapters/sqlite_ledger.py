@@ -22,10 +22,13 @@ from coordd.adapters.sqlite_rows import (
     RUN_LIST,
     MustWriteError,
     Transaction,
+    add,
+    lacks,
     migrate,
 )
+from coordd.core.identity import CLOSED, IDENTITY, PREDECESSOR, Known, admit, begin_again, refusal
 from coordd.core.ledger import Rules
-from coordd.core.rows import JOB_COLUMNS, Answer, AttemptRow, JobRow, LedgerTime, OpenAnswer, Row
+from coordd.core.rows import Answer, AttemptRow, JobRow, LedgerTime, OpenAnswer, Row
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
 TYPE_CHECKING = False
@@ -59,6 +62,8 @@ _MEANING = {
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _DAMAGED,
 }
+# How Python's sqlite3 begins its complaint about bytes that are not UTF-8.
+_NOT_TEXT = "Could not decode to UTF-8"
 # These pass by themselves or with the disk's trouble; met at the opening, all others are for people to mend.
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _PASSING = (*_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
@@ -92,8 +97,17 @@ class SqliteLedger:
     Every call ends within ``timeout_s``, save for the disk itself: nobody can take back a write that is under way.
     """
 
-    def __init__(self, url: str, timeout_s: float = 2.0, *, clock: "Callable[[], LedgerTime] | None" = None) -> None:
-        """Open the ledger, or create it where there is none.
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float = 2.0,
+        *,
+        clock: "Callable[[], LedgerTime] | None" = None,
+        known: "Known | None" = None,
+        identity: str = "",
+    ) -> None:
+        """Open the ledger, or create it where there is none. ``known``: who asks (core.identity); a runner has
+        ``identity`` instead: that of the ledger which granted its attempt.
 
         Raises:
             ConfigError: the path cannot be a ledger: no directory, no permission, another or a damaged file.
@@ -104,6 +118,7 @@ class SqliteLedger:
         self.timeout_s = timeout_s
         self._clock = clock or system_clock()
         self._rules = Rules()
+        self.known = known or Known(pin=identity)
         self._turn = _thread.allocate_lock()
         self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
@@ -124,12 +139,17 @@ class SqliteLedger:
 
         Raises:
             UnavailableError: no answer in time; whether the operation took place is unknown.
+            ForeignLedgerError: it is another ledger than the caller's; nothing took place.
+            LedgerClosedError: it was moved elsewhere; nothing took place.
+            BadRowError: a row that it needs is damaged; nothing was changed.
         """
         rule = None if op.startswith("_") else getattr(self._rules, op, None)
         if rule is None:
             raise LocalProtocolError(f"the ledger has no operation {op!r}")
         # Every node sweeps every few seconds, and mostly finds nothing to write: it takes no lock for that.
-        answer: Answer | OpenAnswer = self._transact(rule, args, writes=op != "open")
+        answer: Answer | OpenAnswer = self._transact(rule, args, writes=op not in ("open", "page"))
+        if isinstance(answer, OpenAnswer):
+            answer.identity, answer.predecessor = self.known.found, self.known.predecessor
         return answer
 
     def run(self, run: str) -> Row | None:
@@ -150,14 +170,16 @@ class SqliteLedger:
         return [AttemptRow(values) for values in found]
 
     def status(self) -> "dict[str, Any]":
-        """What there is to say of the ledger: where it is, how large, runs by state."""
+        """What there is to say of the ledger: which it is, where it is, how large, runs by state."""
+        meta = self._meta()
         return {
             "url": self.url,
             "path": self.path,
             "schema": self._read("PRAGMA user_version")[0][0],
             "size_bytes": _size(self.path) + _size(f"{self.path}-wal"),
             "jobs": self._read("SELECT count(*) FROM jobs")[0][0],
-            "runs": dict(self._read("SELECT state, count(*) FROM runs GROUP BY state")),
+            **{key: meta.get(key) for key in (IDENTITY, PREDECESSOR, CLOSED)},
+            "runs": {str(state): n for state, n in self._read("SELECT state, count(*) FROM runs GROUP BY state")},
         }
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
@@ -177,10 +199,16 @@ class SqliteLedger:
 
     def export(self) -> "Iterator[dict[str, Any]]":
         """All rows, as JSON can hold them: jobs, then each run with its attempts."""
-        from coordd.core.dump import exported
+        from coordd.core.dump import exported, head
 
-        jobs = f"SELECT {', '.join(JOB_COLUMNS)} FROM jobs ORDER BY job"
-        yield from (exported(JobRow(*values)) for values in self._read(jobs))
+        def known(store: Transaction, _: LedgerTime) -> "list[JobRow | None]":
+            return [self._rules._told(store, name) for name in store.job_names()]
+
+        meta = self._meta()
+        if meta.get(CLOSED):
+            yield head(meta.get(IDENTITY, ""), meta[CLOSED])
+        told = self._transact(known, (), writes=False, admitted=False)
+        yield from (exported(row) for row in told if row is not None)
         for values in self._read(f"SELECT {RUN_LIST} FROM runs ORDER BY created_at, run"):
             row = Row(values)
             yield exported(row)
@@ -191,21 +219,24 @@ class SqliteLedger:
 
         Raises RefusedError when a row is none of ours, or when there are rows already and ``replace`` is not set.
         """
-        from coordd.core.dump import checked
+        from coordd.core.dump import checked, take_head
 
-        jobs, runs, attempts = checked(rows)
+        predecessor, rest = take_head(rows)
+        jobs, runs, attempts = checked(rest)
+        made = os.urandom(8).hex()
 
         def put(store: Transaction, _: LedgerTime) -> int:
+            begin_again(store, predecessor, made)
             store.make_empty(replace=replace)
             for job in jobs:
-                store.put_job(job)
+                self._rules._take(store, job)
             for run in runs:
                 store.put_run(run)
             for attempt in attempts:
                 store.put_attempt(attempt)
             return len(jobs) + len(runs) + len(attempts)
 
-        return self._transact(put, (), writes=True)
+        return self._transact(put, (), writes=True, admitted=False)
 
     def integrity(self) -> list[str]:
         """What SQLite finds wrong with the file; nothing when it is sound."""
@@ -226,12 +257,21 @@ class SqliteLedger:
 
     # ---- one transaction
 
-    def _transact(self, rule: "Callable[..., T]", args: "tuple[Any, ...]", *, writes: bool) -> "T":
+    def _transact(
+        self, rule: "Callable[..., T]", args: "tuple[Any, ...]", *, writes: bool, admitted: bool = True
+    ) -> "T":
         def once(db: sqlite3.Connection, writes: bool) -> "T":
             db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:
+                store = Transaction(db, writes)
                 # The time is read under the lock: an operation's instant is that of its place in the order.
-                answer = rule(Transaction(db, writes), *args, self._clock())
+                now = self._clock()
+                refused = admit(store, self.known, recovering=now.recovering_s > 0) if admitted else ""
+                if refused:
+                    raise refusal(refused, self.url, self.known)
+                answer = rule(store, *args, now)
+                if isinstance(answer, OpenAnswer):
+                    answer.bad.update(store.bad)
                 db.execute("COMMIT")
             except BaseException:
                 if db.in_transaction:
@@ -249,6 +289,9 @@ class SqliteLedger:
 
         return self._run(act)
 
+    def _meta(self) -> "dict[str, str]":
+        return {str(key): str(value) for key, value in self._read("SELECT key, value FROM meta")}
+
     def _read(self, sql: str, *values: "Any") -> "list[tuple[Any, ...]]":
         return self._run(lambda db: db.execute(sql, values).fetchall())
 
@@ -261,7 +304,7 @@ class SqliteLedger:
             if self._closed:
                 raise UnavailableError(f"ledger {self.path}: it was closed")
             self._same_file()
-            return self._retry(deadline, lambda: action(self._db or self._open()))
+            return self._retry(deadline, lambda: self._act(action))
         except (sqlite3.IntegrityError, sqlite3.ProgrammingError, UnicodeEncodeError, OverflowError) as exc:
             raise LocalProtocolError(f"ledger: a value that no row can hold: {exc}") from exc
         except sqlite3.Error as exc:
@@ -274,6 +317,20 @@ class SqliteLedger:
             if self._closed:
                 self._drop()
             self._turn.release()
+
+    def _act(self, action: "Callable[[sqlite3.Connection], T]") -> "T":
+        db = self._db or self._open()
+        try:
+            return action(db)
+        except sqlite3.OperationalError as exc:
+            if not str(exc).startswith(_NOT_TEXT) or db.text_factory is _escaped:
+                raise
+        # A row holds bytes that are not text: its columns are read so that this is seen. Done always, it takes time.
+        db.text_factory = _escaped
+        try:
+            return action(db)
+        finally:
+            db.text_factory = str
 
     def _retry(self, deadline: float, action: "Callable[[], T]") -> "T":
         pause_s = PAUSE_MIN_S
@@ -314,7 +371,7 @@ class SqliteLedger:
 
     def _migrate(self, db: sqlite3.Connection) -> None:
         """Bring an older schema up to this version, in one transaction."""
-        if db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS):
+        if db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS) and not lacks(db):
             return
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -325,6 +382,7 @@ class SqliteLedger:
                     f" {len(MIGRATIONS)}); upgrade this node, or restore the backup made before the upgrade"
                 )
             migrate(db, version)
+            add(db)
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
@@ -363,6 +421,7 @@ def _create(path: str) -> None:
                 db.execute("BEGIN")
                 db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 migrate(db, 0)
+                add(db)
                 db.execute("COMMIT")
             finally:
                 db.close()
@@ -382,6 +441,10 @@ def _create(path: str) -> None:
     except OSError as exc:
         kind = UnavailableError if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ConfigError
         raise kind(f"ledger {path}: cannot be created in {directory}: {exc.strerror}; check {_MODES}") from exc
+
+
+def _escaped(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")  # no sound row holds such a character: it is found by it
 
 
 def _code(exc: sqlite3.Error) -> int:

@@ -12,15 +12,31 @@ from coordd.core.rows import (
     JOB_COLUMNS,
     PENDING,
     RUN_COLUMNS,
+    STANDING_COLUMNS,
     TERMINAL,
     AttemptRow,
     JobRow,
     Row,
 )
-from coordd.errors import RefusedError
+from coordd.core.sound import (
+    BAD_MAX,
+    FENCE_MAX,
+    INSTANT_MAX,
+    attempt_fault,
+    bad_job,
+    bad_run,
+    job_fault,
+    printable,
+    run_fault,
+    sound_run,
+    standing_fault,
+)
+from coordd.core.standing import ACTIVATION_COLUMNS, ACTIVATIONS_MAX, Activation
+from coordd.errors import BadRowError, RefusedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 # Marks the file as ours ("CDL1").
@@ -61,15 +77,38 @@ MIGRATIONS: "list[tuple[str, ...]]" = [
     ),
 ]
 
+# Tables that came later, by name. They are made where they lack, and the schema's version stays: an older coordd goes
+# on with the same file and does not look at them.
+ADDED = {
+    # What the ledger keeps of itself (core.identity, core.standing).
+    "meta": "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID",
+    # What stands beside a job's row, and its definitions (core.standing).
+    "standing": """CREATE TABLE IF NOT EXISTS standing (
+        job TEXT PRIMARY KEY NOT NULL, horizon REAL NOT NULL, suspended INTEGER NOT NULL, version INTEGER NOT NULL,
+        changed_by TEXT NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, schedule TEXT NOT NULL,
+        activated_at REAL NOT NULL, counts_from REAL NOT NULL) WITHOUT ROWID""",
+    "activations": """CREATE TABLE IF NOT EXISTS activations (
+        job TEXT NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, schedule TEXT NOT NULL,
+        activated_at REAL NOT NULL, counts_from REAL NOT NULL, "by" TEXT NOT NULL,
+        PRIMARY KEY (job, sequence)) WITHOUT ROWID""",
+}
+# Columns that came later: an older version writes rows without them. (table, column, its declaration)
+ADDED_COLUMNS = (("runs", "due", "REAL NOT NULL DEFAULT 0"),)
+ADDED_INDEXES = ("CREATE INDEX IF NOT EXISTS runs_due ON runs (job, due) WHERE scheduled = 1",)
+
+_NOT_BEFORE = RUN_COLUMNS.index("not_before")
 RUN_LIST = ", ".join(f'"{column}"' for column in RUN_COLUMNS)
-# The columns before ``state`` are a run's identity and never change, except the policy, which each grant renews.
-_CHANGING = ("policy", *RUN_COLUMNS[RUN_COLUMNS.index("state") :])
+# The columns before ``state`` are a run's identity and never change, except the policy, which each grant renews, and
+# what a witness puts back.
+_CHANGING = ("digest", "args", "policy", *RUN_COLUMNS[RUN_COLUMNS.index("state") :])
 _PUT_RUN = (
     f"INSERT INTO runs ({RUN_LIST}) VALUES ({', '.join('?' * len(RUN_COLUMNS))}) ON CONFLICT (run) DO UPDATE SET "
     + ", ".join(f'"{column}" = excluded."{column}"' for column in _CHANGING)
 )
 ATTEMPT_LIST = ", ".join(ATTEMPT_COLUMNS)
 _JOB = ", ".join(JOB_COLUMNS)
+_STANDING = ", ".join(STANDING_COLUMNS)
+_ACTIVATION = ", ".join(f'"{column}"' for column in ACTIVATION_COLUMNS)
 GET_RUN = f"SELECT {RUN_LIST} FROM runs WHERE run = ?"
 
 
@@ -78,13 +117,19 @@ class MustWriteError(Exception):
 
 
 class Transaction:
-    """core.rows.Store over the connection's current transaction."""
+    """core.rows.Store over the connection's current transaction.
 
-    __slots__ = ("_execute", "_writes")
+    A row that is not sound is never handed out: asked for by name it raises BadRowError; where many are asked for it
+    is left out and named in ``bad``.
+    """
+
+    __slots__ = ("_execute", "_metas", "_writes", "bad")
 
     def __init__(self, db: sqlite3.Connection, writes: bool) -> None:
         self._execute = db.execute
         self._writes = writes
+        self._metas: dict[str, str] = {}  # read once a transaction: a sweep asks for the rules once for each job
+        self.bad: dict[str, str] = {}
 
     def _write(self, sql: str, values: "tuple[Any, ...]") -> None:
         if not self._writes:
@@ -93,22 +138,77 @@ class Transaction:
 
     def run(self, run: str) -> Row | None:
         values = self._execute(GET_RUN, (run,)).fetchone()
-        return Row(values) if values else None
+        return sound_run(Row(values)) if values else None
 
     def put_run(self, row: Row) -> None:
         self._write(_PUT_RUN, row.values())
 
     def job(self, job: str) -> JobRow | None:
         values = self._execute(f"SELECT {_JOB} FROM jobs WHERE job = ?", (job,)).fetchone()
-        return JobRow(*values) if values else None
+        if not values:
+            return None
+        row = JobRow(*values)
+        fault = job_fault(row)
+        if fault:
+            raise BadRowError(bad_job(job, fault))
+        return row
 
     def put_job(self, row: JobRow) -> None:
         self._write(f"INSERT OR REPLACE INTO jobs ({_JOB}) VALUES (?, ?, ?, ?, ?, ?)", row.values())
 
+    def drop_job(self, job: str) -> None:
+        self._write("DELETE FROM jobs WHERE job = ?", (job,))
+        self._write("DELETE FROM standing WHERE job = ?", (job,))
+
+    def highest_token(self, job: str) -> int:
+        sql = "SELECT max(token) FROM runs WHERE job = ? AND typeof(token) = 'integer' AND token BETWEEN 0 AND ?"
+        return int(self._execute(sql, (job, FENCE_MAX)).fetchone()[0] or 0)
+
+    def job_names(self) -> list[str]:
+        return [str(name) for (name,) in self._execute("SELECT job FROM jobs ORDER BY job")]
+
+    def has_jobs(self) -> bool:
+        return self._execute("SELECT 1 FROM jobs LIMIT 1").fetchone() is not None
+
+    def standing(self, job: str) -> JobRow | None:
+        values = self._execute(f"SELECT {_STANDING} FROM standing WHERE job = ?", (job,)).fetchone()
+        if not values:
+            return None
+        row = JobRow.of_standing(values)
+        fault = standing_fault(row)
+        if fault:
+            raise BadRowError(bad_job(job, fault))
+        return row
+
+    def put_standing(self, row: JobRow) -> None:
+        marks = ", ".join("?" * len(STANDING_COLUMNS))
+        self._write(f"INSERT OR REPLACE INTO standing ({_STANDING}) VALUES ({marks})", row.standing())
+
+    def activations(self, job: str) -> list[Activation]:
+        found = self._execute(f"SELECT {_ACTIVATION} FROM activations WHERE job = ? ORDER BY sequence", (job,))
+        return [Activation(*values) for values in found]
+
+    def put_activation(self, job: str, activation: Activation) -> None:
+        marks = ", ".join("?" * (1 + len(ACTIVATION_COLUMNS)))
+        self._write(
+            f"INSERT OR REPLACE INTO activations (job, {_ACTIVATION}) VALUES ({marks})", (job, *activation.values())
+        )
+        self._write(
+            "DELETE FROM activations WHERE job = ?1 AND sequence NOT IN"
+            " (SELECT sequence FROM activations WHERE job = ?1 ORDER BY sequence DESC LIMIT ?2)",
+            (job, ACTIVATIONS_MAX),
+        )
+
     def attempt(self, run: str, attempt: int) -> AttemptRow | None:
         sql = f"SELECT {ATTEMPT_LIST} FROM attempts WHERE run = ? AND attempt = ?"
         values = self._execute(sql, (run, attempt)).fetchone()
-        return AttemptRow(values) if values else None
+        if not values:
+            return None
+        row = AttemptRow(values)
+        fault = attempt_fault(row)
+        if fault:
+            raise BadRowError(bad_run(f"{run}/{attempt}", fault))
+        return row
 
     def put_attempt(self, row: AttemptRow) -> None:
         marks = ", ".join("?" * len(ATTEMPT_COLUMNS))
@@ -116,24 +216,40 @@ class Transaction:
 
     def active_runs(self, job: str) -> list[Row]:
         sql = f"SELECT {RUN_LIST} FROM runs WHERE job = ? AND {_ACTIVE} ORDER BY run"
-        return [Row(values) for values in self._execute(sql, (job,))]
+        # One of them that is bad may be running: nothing starts beside it.
+        return [sound_run(Row(values)) for values in self._execute(sql, (job,))]
 
     def first_waiting(self, job: str) -> Row | None:
-        sql = f"SELECT {RUN_LIST} FROM runs WHERE job = ? AND state = '{PENDING}' ORDER BY not_before, run LIMIT 1"
-        rows = list(self._execute(sql, (job,)))
-        return Row(rows[0]) if rows else None
+        sql = f"SELECT {RUN_LIST} FROM runs WHERE job = ? AND state = '{PENDING}' ORDER BY not_before, run"
+        return next(self._sound(self._execute(sql, (job,))), None)
 
-    def open_runs(self, limit: int) -> list[Row]:
-        sql = f"SELECT {RUN_LIST} FROM runs WHERE NOT {_TERMINAL} ORDER BY not_before, run LIMIT ?"
-        return [Row(values) for values in self._execute(sql, (limit,))]
+    def open_runs(
+        self, limit: int, after: "tuple[float, str] | None" = None
+    ) -> "tuple[list[Row], tuple[float, str] | None]":
+        beyond = " AND (not_before, run) > (?, ?)" if after else ""
+        sql = f"SELECT {RUN_LIST} FROM runs WHERE NOT {_TERMINAL}{beyond} ORDER BY not_before, run LIMIT ?"
+        found = self._execute(sql, (*(after or ()), limit)).fetchall()
+        # As it stands there, also where that row is bad: the next page begins behind it.
+        last = (found[-1][_NOT_BEFORE], found[-1][0]) if len(found) == limit else None
+        return list(self._sound(found)), last
 
     def ended_runs(self, before: float, limit: int) -> list[Row]:
         sql = (
             # The planner prefers the index by state, and would then sort the whole history for a few rows.
             f"SELECT {RUN_LIST} FROM runs INDEXED BY runs_ended WHERE {_TERMINAL} AND ended_at < ?1"
-            " AND (scheduled = 0 OR fire_at < ?1) ORDER BY ended_at, run LIMIT ?2"
+            " AND (scheduled = 0 OR max(fire_at, due) < ?1) ORDER BY ended_at, run LIMIT ?2"
         )
-        return [Row(values) for values in self._execute(sql, (before, limit))]
+        return list(self._sound(self._execute(sql, (before, limit))))
+
+    def _sound(self, found: "Iterable[tuple[Any, ...]]") -> "Iterator[Row]":
+        """The rows that are sound, in their order."""
+        for values in found:
+            row = Row(values)
+            fault = run_fault(row)
+            if not fault:
+                yield row
+            elif len(self.bad) < BAD_MAX:
+                self.bad[printable(row.run)] = bad_run(row.run, fault)
 
     def drop_run(self, run: str) -> None:
         self._write("DELETE FROM runs WHERE run = ?", (run,))
@@ -148,16 +264,34 @@ class Transaction:
                 kind="not_empty",
                 hint="export them, then import with --replace",
             )
-        for table in ("runs", "attempts", "jobs"):
+        for table in ("runs", "attempts", "jobs", "standing", "activations"):
             self._write(f"DELETE FROM {table}", ())
 
-    def last_fire_at(self, job: str) -> float:
-        sql = (
-            "SELECT fire_at FROM runs WHERE job = ? AND scheduled = 1 AND NOT (state = 'revoked' AND token = 0)"
-            " ORDER BY fire_at DESC LIMIT 1"
-        )
-        found = self._execute(sql, (job,)).fetchone()
-        return float(found[0]) if found else 0.0
+    def meta(self, key: str) -> str:
+        if key not in self._metas:
+            found = self._execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            self._metas[key] = str(found[0]) if found else ""
+        return self._metas[key]
+
+    def put_meta(self, key: str, value: str) -> None:
+        self._metas[key] = value
+        if value:
+            self._write("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
+        else:
+            self._write("DELETE FROM meta WHERE key = ?", (key,))
+
+    def last_fire_at(self, job: str, before: float) -> float:
+        newest = 0.0
+        for column in ("fire_at", "due"):  # the later one of a row's two counts; each has an index of its own
+            sql = (
+                f"SELECT {column} FROM runs WHERE job = ?1 AND scheduled = 1 AND NOT (state = 'revoked' AND token = 0)"
+                # A damaged row must not put the job off for ever. (SQLite takes any text for more than any number.)
+                " AND fire_at <= ?2 AND due <= ?2"
+                f" AND {column} <= {INSTANT_MAX} ORDER BY {column} DESC LIMIT 1"
+            )
+            found = self._execute(sql, (job, before)).fetchone()
+            newest = max(newest, float(found[0]) if found else 0.0)
+        return newest
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
@@ -166,3 +300,22 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
         for statement in steps:
             db.execute(statement)
     db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def lacks(db: sqlite3.Connection) -> bool:
+    """Tables or columns that came later are not there yet."""
+    names = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return not names >= ADDED.keys() or any(not _has(db, table, column) for table, column, _ in ADDED_COLUMNS)
+
+
+def add(db: sqlite3.Connection) -> None:
+    """Make the tables and columns that came later, where they lack, inside the caller's transaction."""
+    for table, column, declared in ADDED_COLUMNS:
+        if not _has(db, table, column):
+            db.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declared}")
+    for statement in (*ADDED.values(), *ADDED_INDEXES):
+        db.execute(statement)
+
+
+def _has(db: sqlite3.Connection, table: str, column: str) -> bool:
+    return column in {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}

@@ -8,14 +8,17 @@ import sys
 import textwrap
 from typing import Any
 
-from coordd.cli.phrases import duration, plain, safe, some
+from coordd.cli.phrases import duration, plain, rules_text, safe, some
 
 _COLOURS = {
     "ready": "32", "connected": "32", "starting": "33", "mingling": "33", "draining": "33", "stopping": "2",
-    "disconnected": "31", "unavailable": "1;31", "recovering": "33",
+    "disconnected": "31", "unavailable": "1;31", "recovering": "33", "unknown": "1;31", "stuck": "1;31", "late": "33",
     "task-started": "36", "task-succeeded": "32", "task-failed": "1;31", "task-retried": "33", "task-rejected": "33",
     "task-revoked": "35", "worker-offline": "33", "worker-online": "32",
 }  # fmt: skip
+
+# More names than this in one line help nobody.
+NAMES_MAX = 5
 
 # Fields of an event that stand elsewhere on its line, or that only programs want.
 _EVENT_HIDDEN = frozenset((
@@ -51,19 +54,45 @@ def status_text(status: dict[str, Any]) -> str:
                                 *(["isolated: this node hears nobody"] if status.get("isolated") else [])])),
         ("runs", f"{runs['active']} active" + (f" ({plain(runs['jobs'])})" if runs.get("jobs") else "")
          + f" · {runs.get('processed', 0)} processed since start"),
+        ("", _trouble("unknown", runs.get("unknown"), "coordctl run resolve RUN --as success|failed|relaunch")),
+        ("", _trouble("stuck", runs.get("stuck"), "coordctl why RUN")),
+        ("", _trouble("late", runs.get("late"), "coordctl why RUN")),
         ("jobs", f"{jobs.get('enabled', 0)} enabled"
          + (f" · {len(jobs['disabled'])} disabled: {plain(jobs['disabled'])} (coordctl job list)"
             if jobs.get("disabled") else "")),
+        ("", f"no success in time: {plain(status['late_jobs'])} (coordctl why JOB)" if status.get("late_jobs") else ""),
+        ("", f"stale here: {plain(status['stale_jobs'])} (coordctl job list)" if status.get("stale_jobs") else ""),
+        ("rules", rules_text(status.get("rules") or {})),
         ("bus", _connection(status["bus"])),
         ("ledger", _connection(status["ledger"])),
         ("backlog", _backlog(status.get("backlog") or {})),
         ("breakers", f"open: {plain(status['breakers_open'])}" if status.get("breakers_open") else "closed"),
         ("impaired", plain(status.get("impaired"))),
+        ("not used", plain(status["ledger"].get("not_used"))),
+        ("alarms", plain(status.get("alarms"))),
         ("daemon", f"version {plain(status['version'])} · pid {status['pid']} · up {duration(status['uptime_s'])}"),
         ("clock", plain(status["clock"])),
     ]  # fmt: skip
-    head = f"{coloured(status['state'], '●')} {plain(status['node'])} is {coloured(status['state'])}"
+    hindered = _hindered(status)
+    state = f"{coloured(status['state'])}, but {hindered}" if hindered else coloured(status["state"])
+    head = f"{coloured('unavailable' if hindered else status['state'], '●')} {plain(status['node'])} is {state}"
     return "\n".join([head, *[f"  {name:<9} {text}" for name, text in lines if text]])
+
+
+def _trouble(word: str, runs: list[str] | None, advice: str) -> str:
+    """Runs that wait for a person; nothing when there are none."""
+    if not runs:
+        return ""
+    more = f" and {len(runs) - NAMES_MAX} more" if len(runs) > NAMES_MAX else ""
+    return f"{coloured(word, f'{len(runs)} {word}')}: {plain(runs[:NAMES_MAX])}{more} ({advice})"
+
+
+def _hindered(status: dict[str, Any]) -> str:
+    """Why a node that takes runs starts none; "" when nothing is in its way."""
+    ledger = status["ledger"]["state"]
+    if ledger != "connected":
+        return f"the ledger is {plain(ledger)}: nothing new starts"
+    return "it starts nothing itself" if status.get("impaired") or status["ledger"].get("not_used") else ""
 
 
 def _connection(about: dict[str, Any]) -> str:

@@ -18,8 +18,15 @@ DEFAULT_SOCKET = "/run/coordd/coordd.sock"
 CONNECT_S = 5.0
 CONNECT_AGAIN_S = 0.02
 
-# The slowest answers wait for the ledger a few times over (ledger_timeout is 2 s).
-ANSWER_S = 30.0
+# A look: the slowest wait for the ledger a few times over (ledger_timeout is 2 s).
+ANSWER_S = 10.0
+
+# What changes something is better waited for: given up, nobody knows whether it took place. A doctor looks through a
+# whole ledger file; whether anybody is there to do it is asked first.
+PATIENCE_S = {"doctor": 70.0, "reload": 60.0} | dict.fromkeys(
+    ("run.trigger", "run.cancel", "run.revoke", "run.resolve", "job.suspend", "job.resume", "ledger.accept-epoch"), 30.0
+)
+ASK_FIRST_S = 30.0
 
 # A stream says every 15 s that it is there.
 SILENCE_S = 50.0
@@ -37,8 +44,10 @@ USAGE_CODES = (-32600, -32601, -32602)
 class Client:
     """One connection to a daemon, made when it is needed and made again after a failure."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, timeout_s: float | None = None) -> None:
+        """``timeout_s``: for every answer; None: by what is asked."""
         self.path = path
+        self.timeout_s = timeout_s
         self._sock: socket.socket | None = None
         self._buffer = bytearray()
         self._next_id = 0
@@ -49,14 +58,17 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, method: str, params: dict[str, Any] | None = None, *, timeout_s: float = ANSWER_S) -> Any:
-        """Ask, and return the result.
+    def call(self, method: str, params: dict[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+        """Ask, and return the result. ``timeout_s``: where no other was given when the client was made.
 
         Raises:
             UnavailableError: no daemon is there, or it did not answer in time.
             RefusedError: it answered with an error; ``kind`` says which.
             RemoteProtocolError: what answers is no coordd.
         """
+        timeout_s = self.timeout_s or timeout_s or PATIENCE_S.get(method, ANSWER_S)
+        if timeout_s > ASK_FIRST_S and self._sock is None:
+            self.call("ping")  # one that hangs is not waited for that long
         self._next_id += 1
         ident = self._next_id
         try:
@@ -86,6 +98,8 @@ class Client:
                 continue
             if params.get("end"):
                 return
+            if "error" in params:
+                raise UnavailableError(f"the stream was not finished: {params['error']}")
             yield params
 
     def fileno(self) -> int:
@@ -112,7 +126,7 @@ class Client:
             )  # fmt: skip
         if self._sock is None:
             self._sock = self._connect()
-        self._sock.settimeout(ANSWER_S)
+        self._sock.settimeout(self.timeout_s or ANSWER_S)
         try:
             # MSG_NOSIGNAL: SIGPIPE ends this program only when the reader of its own output is gone.
             self._sock.sendall(line, socket.MSG_NOSIGNAL)
@@ -138,19 +152,30 @@ class Client:
                 data = self._sock.recv(1024 * 1024)
             except TimeoutError as exc:
                 raise UnavailableError(f"the daemon at {self.path} did not answer {what}: {STUCK}") from exc
+            except ConnectionResetError:
+                data = self._last_words()
             except OSError as exc:
                 raise UnavailableError(self._closed()) from exc
             if not data:
                 raise UnavailableError(self._closed())
             self._buffer += data
 
+    def _last_words(self) -> bytes:
+        """What the daemon said before it closed; a reset comes first when it did not read all that was sent."""
+        assert self._sock is not None
+        try:
+            return self._sock.recv(1024 * 1024)
+        except OSError:
+            return b""
+
     def _closed(self) -> str:
         return f"the daemon at {self.path} closed the connection: it stops or restarts, try again"
 
     def _connect(self) -> socket.socket:
-        deadline = time.monotonic() + CONNECT_S
+        patience_s = min(CONNECT_S, self.timeout_s or CONNECT_S)
+        deadline = time.monotonic() + patience_s
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(CONNECT_S)
+        sock.settimeout(patience_s)
         while True:
             try:
                 sock.connect(self.path)
@@ -160,6 +185,9 @@ class Client:
                     sock.close()
                     raise UnavailableError(f"the daemon at {self.path} accepts nobody: {STUCK}") from exc
                 time.sleep(CONNECT_AGAIN_S)
+            except TimeoutError as exc:
+                sock.close()
+                raise UnavailableError(f"the daemon at {self.path} accepts nobody: {STUCK}") from exc
             except OSError as exc:
                 sock.close()
                 raise _not_connected(self.path, exc) from exc

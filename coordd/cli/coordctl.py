@@ -6,22 +6,27 @@ import json
 import select
 import signal
 import sys
+import time
 from typing import Any, NoReturn
 
 import click
 
 from coordd import __version__
 from coordd.cli import options
+from coordd.cli.alarms import alarm
 from coordd.cli.client import is_subscription, not_running
 from coordd.cli.jobs import complete_jobs, complete_runs, election, job, node
 from coordd.cli.ledger import ledger
-from coordd.cli.options import EXIT_FAILED, TABLE, Failed, Group, asked, say
+from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, say
 from coordd.cli.runs import run
 from coordd.errors import UnavailableError
 
 # `systemctl status` and init scripts (LSB) agree on these.
 EXIT_NOT_RUNNING = 3
 EXIT_STATE_UNKNOWN = 4
+
+# Events that say that a node lives, and nothing else.
+HEARTBEATS = ("worker-heartbeat", "worker-beat")
 
 # Without --follow: the daemon has sent what it remembers when it is silent for this long.
 QUIET_S = 0.5
@@ -45,7 +50,7 @@ def program() -> None:
     """
 
 
-for group in (node, job, run, election, ledger):
+for group in (node, job, run, election, ledger, alarm):
     program.add_command(group)
 
 
@@ -128,7 +133,46 @@ def call(method: str, params: str) -> None:
         for item in ask.client.messages(answer["subscription"]):
             click.echo(options.json_line(item))
         return
-    ask.show(answer, lambda said: click.echo(json.dumps(said, indent=2, ensure_ascii=False)))
+    ask.show(answer, lambda said: click.echo(options.json_document(said)))
+
+
+# ---- the audit
+
+
+def _since(_context: click.Context, _parameter: click.Parameter, given: str | None) -> float | None:
+    """Unix seconds of an instant, or of a duration before now."""
+    from coordd.core.schedule import parse_duration, parse_instant
+
+    if given is None:
+        return None
+    try:
+        return time.time() - parse_duration(given)
+    except ValueError:
+        try:
+            return parse_instant(given, "UTC")
+        except ValueError as exc:
+            raise click.BadParameter(f"{exc}, or a duration such as 2h or 7d") from exc
+
+
+@program.command("audit")
+@click.option("--since", metavar="T", callback=_since, help="From this instant on (UTC), or since a duration: 2h, 7d.")
+@click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="How many.")
+@click.pass_context
+def audit(context: click.Context, since: float | None, limit: int) -> None:
+    """Privileged calls to this node, done and refused; exit 1 when their chain is broken."""
+    answer = asked().call("audit", since=since, limit=limit)
+
+    def draw(said: Any) -> None:
+        from coordd.cli import tables
+
+        tables.draw(tables.AUDIT, said["records"], "No such records.")
+
+    asked().show(answer["records"] if asked().output == JSONL else answer, draw)
+    for broken in answer["chain"]["breaks"]:
+        place = f"{broken['file']}:{broken['line']}" if broken["line"] else broken["file"]
+        say(f"coordctl: the chain is broken: {place}: {broken['problem']}")
+    if not answer["chain"]["intact"]:
+        context.exit(EXIT_FAILED)
 
 
 # ---- events
@@ -137,15 +181,18 @@ def call(method: str, params: str) -> None:
 @program.command("events")
 @click.option("--follow", "-f", is_flag=True, help="Go on as they happen.")
 @click.option("--type", "types", metavar="TYPE", multiple=True, help="Only these (task-started, …); more than once.")
+@click.option("--heartbeats", is_flag=True, help="Show those too, which only say that a node lives.")
 @click.option("--limit", "-n", type=click.IntRange(0, 2000), help="How many past ones [default: 100, with -f 10].")
-def events(follow: bool, types: tuple[str, ...], limit: int | None) -> None:
-    """What the nodes say to each other, as this node hears it."""
+def events(follow: bool, types: tuple[str, ...], heartbeats: bool, limit: int | None) -> None:
+    """What the nodes say to each other, as this node hears it; heartbeats only when they are asked for."""
     from coordd.cli.brief import event_text
 
     ask = asked()
     params: dict[str, Any] = {"backlog": (10 if follow else 100) if limit is None else limit, "follow": follow}
     if types:
         params["types"] = list(types)
+    elif not heartbeats:
+        params["without"] = list(HEARTBEATS)
     for item in _subscribed(params, follow):
         if "event" in item:
             ask.item(item["event"], event_text(item["event"]))

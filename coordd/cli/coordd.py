@@ -12,10 +12,13 @@ from coordd import __version__
 from coordd.cli import options
 from coordd.cli.keys import keys
 from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_FAILED, Failed, failed, say
+from coordd.errors import CoorddError
 
 if TYPE_CHECKING:
     from coordd.config import Config
-    from coordd.errors import CoorddError
+
+# The user of the packaged unit, as in coordd.adapters.onhost, which is imported only when it is needed.
+SERVICE_USER = "coordd"
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -43,7 +46,6 @@ def run(context: click.Context, config: str | None, log_level: str) -> None:
 
     logs.configure(level=log_level)
     from coordd.config import load
-    from coordd.errors import CoorddError
 
     try:
         code = _daemon(load(config, os.environ), config)
@@ -74,24 +76,26 @@ def _first(group: BaseExceptionGroup[CoorddError]) -> CoorddError:
 
 @program.command("check-config")
 @click.argument("file", required=False)
+@click.option("--as-service", "user", metavar="[USER]", is_flag=False, flag_value=SERVICE_USER,
+              help="Look as the daemon's user does, which takes root [default USER: coordd].")  # fmt: skip
 @click.pass_context
-def check_config(context: click.Context, file: str | None) -> None:
+def check_config(context: click.Context, file: str | None, user: str | None) -> None:
     """Validate the configuration and every job file: one problem a line, exit 78 or 65; or a line that says ok."""
+    from coordd.cli.checking import look, look_as
     from coordd.cli.phrases import some
-    from coordd.config import read_config
-    from coordd.jobfile import check, load_jobs
-    from coordd.safety import warnings
 
-    config, _ = read_config(file, os.environ)
-    problems = [*(warnings(config) if config else []), *check(file, os.environ)]
-    for problem in problems:
-        click.echo(str(problem))
-    errors = [problem for problem in problems if problem.severity == "error"]
-    if errors:
-        say(f"coordd: {some(len(errors), 'error')}")
-        context.exit(EXIT_BAD_CONFIG if any(error.kind == "config" for error in errors) else EXIT_BAD_JOB)
-    assert config is not None, "its problems are errors"
-    click.echo(f"ok: {len(load_jobs(config.node.jobs_dir, config).jobs)} jobs")
+    if user is not None and ("/" in user or user.endswith(".toml")) and file is None:
+        file, user = user, SERVICE_USER  # `--as-service FILE`
+    try:
+        found = look(file) if user is None else look_as(user, file)
+    except CoorddError as exc:
+        raise failed(exc) from exc
+    for line in found.lines:
+        click.echo(line)
+    if found.errors:
+        say(f"coordd: {some(len(found.errors), 'error')}")
+        context.exit(EXIT_BAD_CONFIG if "config" in found.errors else EXIT_BAD_JOB)
+    click.echo(f"ok: {found.jobs} jobs")
 
 
 @program.command("exec", context_settings={"allow_interspersed_args": False})

@@ -7,7 +7,10 @@ from typing import Any
 
 import click
 
-from coordd.cli.options import EXIT_TIMED_OUT, Failed, Group, asked, say
+from coordd.cli.options import EXIT_TIMED_OUT, TABLE, Failed, Group, asked, say
+
+# Longer than this nobody waits at the Tab key.
+COMPLETION_S = 1.0
 
 # How often a draining node is asked whether its runs have ended.
 POLL_S = 0.5
@@ -29,9 +32,9 @@ def _known(method: str, key: str) -> list[str]:
     from coordd.cli.client import DEFAULT_SOCKET, Client
     from coordd.errors import CoorddError
 
-    with Client(os.environ.get("COORDD_SOCKET", DEFAULT_SOCKET)) as client:
+    with Client(os.environ.get("COORDD_SOCKET", DEFAULT_SOCKET), COMPLETION_S) as client:
         try:
-            return [str(row[key]) for row in client.call(method, timeout_s=1.0) if key in row]
+            return [str(row[key]) for row in client.call(method) if key in row]
         except CoorddError:
             return []  # the shell has nothing to complete with: an error here would spoil the line being typed
 
@@ -153,6 +156,19 @@ def job_next(name: str, count: int) -> None:
         tables.draw(tables.FIRES, fires, f"{name} does not fire again: it has no schedule, or its end has passed.")
 
     asked().show(asked().call("job.next", job=name, count=count), draw)
+    if asked().output == TABLE and asked().call("job.show", job=name).get("suspended"):
+        say(f"{name} is suspended: none of these starts until coordctl job resume {name}")
+
+
+@job.command("activate")
+@click.argument("name", shell_complete=complete_jobs)
+def job_activate(name: str) -> None:
+    """Let this node's definition of a job count in the whole cluster, from now on."""
+
+    def draw(said: Any) -> None:
+        click.echo(f"{said['job']}: the definition {said['digest']} counts (number {said['sequence']})")
+
+    asked().show(asked().call("job.activate", job=name), draw)
 
 
 @job.command("suspend")

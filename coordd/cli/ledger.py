@@ -30,6 +30,14 @@ IMPORT_RISK = (
     "The ledger then knows what the file says and nothing else: a run that was launched since the export is launched "
     "again, unless a node or a runner that still lives puts it back."
 )
+CLOSE_RISK = (
+    "The ledger then answers nobody any more: nothing is launched, renewed or reported through it, on any node, until "
+    "the export is imported into another ledger and the nodes are given that one. It is not opened again."
+)
+IDENTITY_RISK = (
+    "This node then uses the ledger that [cluster] ledger names now, and forgets the one that it has used. Are both in "
+    "use, by different nodes, every job runs twice. Do it only when no node uses the other one any more."
+)
 ACCEPT_RISK = (
     "The quarantine waits until whatever the ledger has forgotten is put back, or its lease is over. Ended now, a run "
     "that still lives somewhere, and that nobody has put back yet, is launched a second time. Do it only when no node "
@@ -60,25 +68,33 @@ def status(context: click.Context) -> None:
 
 @ledger.command("export")
 @click.argument("file", metavar="[FILE|-]", default="-")
-def export(file: str) -> None:
+@click.option("--close", is_flag=True, help="Close the ledger first, to move it: it answers nobody from then on.")
+@click.option("--force", is_flag=True, help="With --close: also while attempts hold leases of it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def export(file: str, close: bool, force: bool, yes: bool) -> None:
     """Every row as a line of JSON, into FILE or to stdout: all of them, or nothing and an error."""
+    if force and not close:
+        raise click.UsageError("--force says how to --close")
+    if close:
+        _confirm(CLOSE_RISK, yes)
+    params = {"close": True, "force": force} if close else {}
     if file == "-":
         with tempfile.TemporaryFile() as spool:
-            count = _receive(spool)
+            count = _receive(spool, params)
             spool.seek(0)
             shutil.copyfileobj(spool, sys.stdout.buffer)
             sys.stdout.buffer.flush()
     else:
-        count = _receive_into(file)
+        count = _receive_into(file, params)
     say(f"{count} rows")
 
 
-def _receive_into(path: str) -> int:
+def _receive_into(path: str, params: dict[str, Any]) -> int:
     """Beside its name, then under it: a file of that name is a whole one. It holds arguments: for its owner alone."""
     draft = f"{path}.new-{os.urandom(4).hex()}"
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
-            count = _receive(out)
+            count = _receive(out, params)
             out.flush()
             os.fsync(out.fileno())
         os.replace(draft, path)
@@ -90,11 +106,9 @@ def _receive_into(path: str) -> int:
     return count
 
 
-def _receive(out: IO[bytes]) -> int:
+def _receive(out: IO[bytes], params: dict[str, Any]) -> int:
     count, total = 0, -1
-    for piece in asked().client.stream("ledger.export"):
-        if "error" in piece:
-            raise Failed(f"the export was not finished: {piece['error']}", EXIT_UNAVAILABLE)
+    for piece in asked().client.stream("ledger.export", params):
         for row in piece.get("rows", ()):
             out.write(json_line(row).encode() + b"\n")
             count += 1
@@ -131,11 +145,12 @@ def _opened(path: str) -> IO[bytes]:
 
 def _check(file: IO[bytes], name: str) -> int:
     """How many rows there are; every one is looked at before the daemon sees the first."""
-    from coordd.core.dump import checked
+    from coordd.core.dump import checked, take_head
 
     file.seek(0)
     try:
-        jobs, runs, attempts = checked(_parsed(file))
+        _, rest = take_head(_parsed(file))
+        jobs, runs, attempts = checked(rest)
     except RefusedError as exc:
         raise Failed(f"{'stdin' if name == '-' else name}: {exc}; nothing was changed", EXIT_FAILED, exc.hint) from exc
     return len(jobs) + len(runs) + len(attempts)
@@ -180,6 +195,20 @@ def accept_epoch(yes: bool) -> None:
             click.echo("the ledger is not recovering: nothing was changed")
 
     asked().show(asked().call("ledger.accept_epoch"), draw)
+
+
+@ledger.command("accept-identity")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def accept_identity(yes: bool) -> None:
+    """Use the ledger that is there now, though this node has used another one: you know that it was replaced."""
+    _confirm(IDENTITY_RISK, yes)
+
+    def draw(said: Any) -> None:
+        click.echo(f"this node uses the ledger {said['identity']}; before: {said['before'] or 'none'}")
+        if said["not_used"]:
+            say(f"it launches nothing yet: {said['not_used']}")
+
+    asked().show(asked().call("ledger.accept_identity"), draw)
 
 
 def _confirm(risk: str, yes: bool, *, can_ask: bool = True) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import click
 
 from coordd.cli.client import DEFAULT_SOCKET, Client
+from coordd.core.visible import visible_json
 from coordd.errors import ConfigError, CoorddError, JobFileError, RefusedError, UnavailableError
 
 TABLE = "table"
@@ -45,12 +46,13 @@ class Asked:
     def __init__(self) -> None:
         self.socket = DEFAULT_SOCKET
         self.output = TABLE
+        self.timeout_s: float | None = None
         self._client: Client | None = None
 
     @property
     def client(self) -> Client:
         if self._client is None:
-            self._client = click.get_current_context().find_root().with_resource(Client(self.socket))
+            self._client = click.get_current_context().find_root().with_resource(Client(self.socket, self.timeout_s))
         return self._client
 
     def call(self, method: str, **params: Any) -> Any:
@@ -65,7 +67,7 @@ class Asked:
             for item in result if isinstance(result, list) else [result]:
                 click.echo(json_line(item))
         else:
-            click.echo(json.dumps(result, indent=2, ensure_ascii=False))
+            click.echo(json_document(result))
 
     def item(self, item: Any, text: str) -> None:
         """Print one item of a stream: its text, or itself as one line of JSON."""
@@ -73,8 +75,13 @@ class Asked:
 
 
 def json_line(item: Any) -> str:
-    """One object, one line."""
-    return json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+    """One object, one line; what a terminal would obey is escaped, so that the values are exact."""
+    return visible_json(json.dumps(item, ensure_ascii=False, separators=(",", ":")))
+
+
+def json_document(item: Any) -> str:
+    """One document, likewise."""
+    return visible_json(json.dumps(item, indent=2, ensure_ascii=False))
 
 
 def asked() -> Asked:
@@ -129,10 +136,23 @@ def _set_output(context: click.Context, _parameter: click.Parameter, value: str 
         context.ensure_object(Asked).output = value
 
 
-def _shared(*, top: bool) -> list[click.Option]:
-    """The options themselves; the environment counts at the top only, or it would undo what was said there."""
+def _set_timeout(context: click.Context, _parameter: click.Parameter, value: float | None) -> None:
+    if value is not None:
+        context.ensure_object(Asked).timeout_s = value
+
+
+def _shared(*, top: bool, own: Iterable[str | None] = ()) -> list[click.Option]:
+    """The options themselves; the environment counts at the top only, or it would undo what was said there.
+
+    ``own``: names that the command has given to options of its own.
+    """
     variables = ["COORDD_SOCKET", "COORDD_CONTROL_SOCKET"] if top else None
-    return [
+    timeout = click.Option(
+        ["--timeout"], metavar="SECONDS", type=click.FloatRange(0, 86_400, min_open=True), expose_value=False,
+        callback=_set_timeout, is_eager=True,
+        help="Wait no longer than this for each answer of the daemon [default: 10; for changes 30].",
+    )  # fmt: skip
+    return ([] if "timeout" in own else [timeout]) + [
         click.Option(
             ["--socket"], metavar="PATH", envvar=variables, expose_value=False, callback=_set_socket, is_eager=True,
             help=f"The daemon's control socket (or COORDD_SOCKET) [default: {DEFAULT_SOCKET}].",
@@ -149,7 +169,7 @@ class Command(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params = [*self.params, *_shared(top=False)]
+        self.params = [*self.params, *_shared(top=False, own=[parameter.name for parameter in self.params])]
 
 
 class Group(click.Group):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import Any
 
-_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+from coordd.core.visible import visible
 
-# What could move a terminal's cursor, or colour a table (C0 without tab and newline, DEL, C1).
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def duration(seconds: float | None) -> str:
@@ -78,6 +76,12 @@ def some(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def rules_text(rules: dict[str, Any]) -> str:
+    """The rules in force, and who does not know the new ones; nothing where the daemon does not say."""
+    old = rules.get("held_back_by")
+    return plain(rules.get("in_force")) + (f"; members of an older version: {plain(old)}" if old else "")
+
+
 def plain(value: Any) -> str:
     """A value in one cell: nothing for None, words for lists, and no character that a terminal would obey."""
     if value is None:
@@ -95,4 +99,4 @@ def plain(value: Any) -> str:
 
 def safe(text: str) -> str:
     """A text that a terminal only shows: control characters are written out."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
+    return visible(text, lines=True)

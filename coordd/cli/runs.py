@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import shlex
-import time
 from typing import Any
 
 import click
 
+from coordd.cli import waiting
 from coordd.cli.jobs import complete_jobs, complete_runs, seconds
 from coordd.cli.options import EXIT_FAILED, EXIT_TIMED_OUT, JSON, JSONL, TABLE, Failed, Group, asked, json_line, say
-from coordd.core.rows import STATES, SUCCESS, TERMINAL, UNKNOWN
-from coordd.errors import RefusedError, UnavailableError
+from coordd.core.rows import STATES, SUCCESS
+from coordd.core.visible import visible
 
-# A run is looked at soon at first, then less often: many take seconds, some take days.
-POLL_FIRST_S = 0.1
-POLL_LAST_S = 2.0
+# What a cancellation comes to, by the state in which it found the run.
+CANCELLED = {
+    "started": "{} is being cancelled",
+    "revoked": "{} will not run",
+    "unknown": "{0} stays unknown: nobody hears its holder, which will end it if it comes back. Look at its output, "
+    "then say `coordctl run resolve {0} --as success|failed`",
+}
 
-# What a run that is waited for may meet on the way, and get over: the ledger or the daemon is away for a while.
-PASSING = frozenset(("unavailable", "try_later"))
 
-# After so long without a word about a run that is waited for, somebody must look.
-AWAY_S = 600.0
+def _instant(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """An instant, or a duration before now, in Unix seconds."""
+    if value is None:
+        return None
+    import time
+
+    from coordd.core.schedule import parse_instant
+
+    try:
+        return parse_instant(value, "UTC")
+    except ValueError:
+        length_s = seconds(context, parameter, value)
+        return None if length_s is None else time.time() - length_s
+
+
+def _says_which(asked_for: str, run: str) -> None:
+    """A job was named where a run is meant."""
+    if asked_for != run:
+        say(f"the newest run of {asked_for}: {run}")
 
 
 @click.group(cls=Group)
@@ -32,8 +51,11 @@ def run() -> None:
 @run.command("list")
 @click.option("--job", shell_complete=complete_jobs, help="Only runs of this job.")
 @click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
+@click.option("--node", help="Only runs that this node holds, or held last.")
+@click.option("--since", metavar="TIME", callback=_instant,
+              help="Only runs asked for, started or ended since then: 2h, or 2026-12-01T02:00 (UTC).")  # fmt: skip
 @click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many.")
-def run_list(job: str | None, state: str | None, limit: int) -> None:
+def run_list(job: str | None, state: str | None, node: str | None, since: float | None, limit: int) -> None:
     """The latest runs of the cluster."""
 
     def draw(runs: Any) -> None:
@@ -41,20 +63,22 @@ def run_list(job: str | None, state: str | None, limit: int) -> None:
 
         tables.draw(tables.RUNS, runs, "No such runs.")
 
-    asked().show(asked().call("run.list", job=job, state=state, limit=limit), draw)
+    asked().show(asked().call("run.list", job=job, state=state, node=node, since=since, limit=limit), draw)
 
 
 @run.command("show")
-@click.argument("ident", metavar="ID", shell_complete=complete_runs)
+@click.argument("ident", metavar="ID|JOB", shell_complete=complete_runs)
 def run_show(ident: str) -> None:
-    """One run with its attempts."""
+    """One run with its attempts; of a job the newest one."""
 
     def draw(shown: Any) -> None:
         from coordd.cli import tables
 
         tables.draw_run(shown)
 
-    asked().show(asked().call("run.show", id=ident), draw)
+    shown = asked().call("run.show", id=ident)
+    _says_which(ident, shown["id"])
+    asked().show(shown, draw)
 
 
 # ---- trigger
@@ -84,23 +108,28 @@ def run_trigger(
     context: click.Context, job: str, args: dict[str, str], ident: str | None, wait: bool, timeout: float | None,
     dry_run: bool,
 ) -> None:  # fmt: skip
-    """Run a job now, once. Prints the run's id."""
+    """Run a job now, once. Prints the run's id; exit 1 when it was rejected, revoked or missed at once."""
     if timeout is not None and not wait:
         raise click.UsageError("--timeout says how long to --wait: give both, or none")
     ask = asked()
     answer = ask.call("run.trigger", job=job, args=args or None, id=ident, dry_run=dry_run or None)
     if dry_run:
-        ask.show(answer, lambda said: click.echo(shlex.join(said["argv"])))
+        ask.show(answer, lambda said: click.echo(visible(shlex.join(said["argv"]))))
         return
     recorded = {"ledger": "recorded in the ledger", "node": "kept by this node until the ledger answers again"}
     if not wait:
-        ask.show(answer, lambda said: click.echo(said["id"]))
+        shown = waiting.first_look(answer)
+        ask.show(answer | ({"state": shown["state"]} if shown else {}), lambda said: click.echo(said["id"]))
+        if shown.get("state") in waiting.NOT_LAUNCHED:
+            raise Failed(waiting.told(shown), EXIT_FAILED, f"coordctl why '{answer['id']}'")
         if ask.output == TABLE:
             say(recorded.get(answer.get("durable"), "recorded"))
+            if shown and (trouble := waiting.trouble(shown)):
+                say(trouble)
         return
     if ask.output == TABLE:
         click.echo(answer["id"])
-    ended = _ended(answer["id"], answer.get("durable", ""), timeout)
+    ended = waiting.ended(answer["id"], answer.get("durable", ""), timeout)
     if ended is None:
         raise Failed(
             f"{answer['id']} has not ended after {timeout:g} s; it goes on", EXIT_TIMED_OUT,
@@ -112,54 +141,6 @@ def run_trigger(
         context.exit(EXIT_FAILED)
 
 
-def _ended(ident: str, durable: str, timeout_s: float | None) -> dict[str, Any] | None:
-    """Wait for a run's end, saying what happens; None when the time is over."""
-    started = time.monotonic()
-    pause_s, told, troubled = POLL_FIRST_S, "", ""
-    heard_at = started
-    while True:
-        try:
-            shown: dict[str, Any] = asked().call("run.show", id=ident)
-            troubled, heard_at = "", time.monotonic()
-        except (RefusedError, UnavailableError) as exc:
-            # A trigger that only this node keeps is unknown to the ledger until it answers again.
-            passing = PASSING | ({"unknown_run"} if durable == "node" else frozenset[str]())
-            if (isinstance(exc, RefusedError) and exc.kind not in passing) or time.monotonic() - heard_at > AWAY_S:
-                raise
-            if str(exc) != troubled:
-                troubled = str(exc)
-                say(f"{ident}: waiting, although: {exc}")
-            shown = {}
-        if shown.get("state") in TERMINAL:
-            say(_told(shown))
-            return shown
-        if shown and (now := _told(shown)) != told:
-            say(told := now)
-        if timeout_s is not None and time.monotonic() - started >= timeout_s:
-            return None
-        left_s = pause_s if timeout_s is None else started + timeout_s - time.monotonic()
-        time.sleep(max(0.0, min(pause_s, left_s)))
-        pause_s = min(POLL_LAST_S, pause_s * 1.3)
-
-
-def _told(run: dict[str, Any]) -> str:
-    from coordd.cli.phrases import duration, safe
-
-    words = [f"{run['id']}: {run['state']}"]
-    if run.get("node"):
-        words.append(f"on {run['node']}")
-    if run.get("attempt"):
-        words.append(f"(attempt {run['attempt']})")
-    if run.get("runtime_s") is not None and run["state"] in TERMINAL:
-        words.append(f"after {duration(run['runtime_s'])}")
-    text = " ".join(words)
-    if run.get("reason") and run["state"] not in (SUCCESS, "received", "started", "pending"):
-        text += f": {run['reason']}"
-    if run["state"] == UNKNOWN:
-        text += f"\n  hint: look at its output, then coordctl run resolve '{run['id']}' --as success|failed|relaunch"
-    return "\n".join(safe(line) for line in text.split("\n"))
-
-
 # ---- stop and settle
 
 
@@ -167,14 +148,34 @@ def _told(run: dict[str, Any]) -> str:
 @click.argument("ident", metavar="ID", shell_complete=complete_runs)
 def run_cancel(ident: str) -> None:
     """End an attempt that runs, on whichever node."""
-    asked().show(asked().call("run.cancel", id=ident), lambda said: click.echo(f"{said['id']} is being cancelled"))
+    answer = asked().call("run.cancel", id=ident)
+    asked().show(answer, lambda said: click.echo(CANCELLED.get(said["state"], CANCELLED["started"]).format(said["id"])))
 
 
 @run.command("revoke")
-@click.argument("ident", metavar="ID", shell_complete=complete_runs)
-def run_revoke(ident: str) -> None:
+@click.argument("ident", metavar="[ID]", default="", shell_complete=complete_runs)
+@click.option("--job", help="All runs of this job that have not started; its file may be gone.")
+def run_revoke(ident: str, job: str | None) -> None:
     """Forbid a run that has not started; it is remembered, also by nodes that are away."""
-    asked().show(asked().call("run.revoke", id=ident), lambda said: click.echo(f"{said['id']} will not run"))
+    if bool(ident) == bool(job):
+        raise click.UsageError("expected either the ID of a run, or --job NAME")
+    if not job:
+        asked().show(asked().call("run.revoke", id=ident), lambda said: click.echo(f"{said['id']} will not run"))
+        return
+    revoked: list[str] = []
+    more = True
+    while more:
+        answer = asked().call("run.revoke", job=job)
+        revoked += answer["revoked"]
+        more = answer["more"]
+
+    def draw(said: Any) -> None:
+        for run in said["revoked"]:
+            click.echo(f"{run} will not run")
+        if not said["revoked"]:
+            say(f"no run of {job} waits to be launched")
+
+    asked().show({"job": job, "revoked": revoked}, draw)
 
 
 @run.command("resolve")
@@ -190,17 +191,25 @@ def run_resolve(ident: str, outcome: str) -> None:
 # ---- logs
 
 
+def _output(text: str) -> str:
+    """What a program wrote, for a terminal: its lines, and none of its escape sequences."""
+    return visible(text.replace("\r\n", "\n"), lines=True)
+
+
 @run.command("logs")
-@click.argument("ident", metavar="ID", shell_complete=complete_runs)
+@click.argument("ident", metavar="ID|JOB", shell_complete=complete_runs)
 @click.option("--follow", "-f", is_flag=True, help="Go on as it grows, until the run is over.")
 @click.option("--attempt", type=click.IntRange(0), help="Which attempt [default: the last].")
 @click.option("--bytes", "limit", type=click.IntRange(1), help="No more than the last so many.")
 def run_logs(ident: str, follow: bool, attempt: int | None, limit: int | None) -> None:
-    """What an attempt has written, as kept on the node that ran it."""
+    """What an attempt has written, as kept on the node that ran it; of a job the newest run."""
     ask = asked()
+    if "@" not in ident and "#" not in ident:
+        job, ident = ident, ask.call("run.show", id=ident)["id"]
+        _says_which(job, ident)
     if not follow:
         answer = ask.call("run.logs", id=ident, attempt=attempt, bytes=limit)
-        ask.show(answer, lambda said: click.echo(said["text"], nl=False))
+        ask.show(answer, lambda said: click.echo(_output(said["text"]), nl=False))
         return
     params = {"id": ident, "follow": True} | ({} if attempt is None else {"attempt": attempt})
     for part in ask.client.stream("run.logs", params):
@@ -209,4 +218,4 @@ def run_logs(ident: str, follow: bool, attempt: int | None, limit: int | None) -
         if ask.output in (JSON, JSONL):
             click.echo(json_line({"id": ident, "text": part["text"]}))
         else:
-            click.echo(part["text"], nl=False)
+            click.echo(_output(part["text"]), nl=False)

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from coordd.cli.phrases import distance, duration, instant, moment, plain, size
+from coordd.cli.phrases import distance, duration, instant, moment, plain, rules_text, size
 
 # A table that is read by a program has no terminal to fit into.
 WIDTH_UNLIMITED = 4096
@@ -22,7 +22,7 @@ WIDTH_UNLIMITED = 4096
 # The states of runs, nodes, checks and connections; those that are not here are plain.
 STYLES = {
     "success": "green", "alive": "green", "ready": "green", "ok": "green", "connected": "green", "closed": "green",
-    "enabled": "green",
+    "enabled": "green", "done": "green", "refused": "bold red",
     "started": "bold cyan", "received": "cyan", "pending": "blue", "retry": "yellow",
     "suspect": "yellow", "warn": "yellow", "starting": "yellow", "mingling": "yellow", "draining": "yellow",
     "suspended": "yellow", "missed": "yellow", "rejected": "yellow", "revoked": "magenta",
@@ -130,12 +130,24 @@ def _runtime(row: Mapping[str, Any], now: float) -> str:
     return duration(ended - started) if ended else f"{duration(max(0.0, now - started))} …"
 
 
+def host(full_hostname: Any) -> str:
+    """edge-1 of edge-1.4711: a node's name without its process, which changes with each restart."""
+    name, _, pid = plain(full_hostname).rpartition(".")
+    return name if pid.isdecimal() else plain(full_hostname)
+
+
+def _host_and_pid(full_hostname: Any) -> str:
+    name = host(full_hostname)
+    pid = plain(full_hostname)[len(name) + 1 :]
+    return f"{name} (pid {pid})" if pid else name
+
+
 def _succession(row: Mapping[str, Any], _now: float) -> str:
-    return " > ".join(plain(name) for name in row.get("succession") or ()) or "nobody"
+    return " > ".join(host(name) for name in row.get("succession") or ()) or "nobody"
 
 
 def _statements(row: Mapping[str, Any], _now: float) -> str:
-    return "; ".join(f"{plain(name)} {plain(said)}" for name, said in (row.get("statements") or {}).items())
+    return "; ".join(f"{host(name)} {plain(said)}" for name, said in (row.get("statements") or {}).items())
 
 
 def _says(row: Mapping[str, Any], _now: float) -> Text:
@@ -167,6 +179,12 @@ JOBS = (
     Column("PROBLEMS", lambda row, _now: plain(row.get("problems"))),
 )
 
+
+def _node(row: Mapping[str, Any], _now: float) -> str:
+    """The node's name: the process that it was at the time says nothing to most people."""
+    return host(row.get("node"))
+
+
 FIRES = (
     Column("FIRE TIME (UTC)", text("fire_time")),
     Column("", lambda row, now: distance(instant(row.get("fire_time")), now), right=True),
@@ -177,7 +195,7 @@ RUNS = (
     Column("RUN", text("id"), whole=True),
     Column("STATE", state(), whole=True),
     Column("TRY", text("attempt"), right=True, whole=True),
-    Column("NODE", text("node")),
+    Column("NODE", _node),
     Column("STARTED (UTC)", when("started_at")),
     Column("RUNTIME", _runtime, right=True),
     Column("EXIT", text("exit_code"), right=True),
@@ -187,7 +205,7 @@ RUNS = (
 ATTEMPTS = (
     Column("TRY", text("attempt"), right=True, whole=True),
     Column("STATE", state(), whole=True),
-    Column("NODE", text("node")),
+    Column("NODE", lambda row, _now: _host_and_pid(row.get("node"))),
     Column("RECEIVED (UTC)", when("received_at")),
     Column("STARTED (UTC)", when("started_at")),
     Column("RUNTIME", _runtime, right=True),
@@ -200,7 +218,7 @@ ATTEMPTS = (
 ELECTIONS = (
     Column("ELECTION", text("id"), whole=True),
     Column("TOPIC", text("topic")),
-    Column("OPENED BY", text("opened_by")),
+    Column("OPENED BY", lambda row, _now: host(row.get("opened_by"))),
     Column("SUCCESSION", lambda row, now: _succession(row, now) if row.get("decided") else "open"),
     Column("TOOK", lambda row, _now: duration((row.get("duration_ms") or 0) / 1000) if row.get("decided") else "",
            right=True),
@@ -216,6 +234,25 @@ BREAKERS = (
            right=True),
     Column("LAST FAILURE", text("reason")),
 )  # fmt: skip
+
+ALARMS = (
+    Column("AT (UTC)", when("at")),
+    Column("ID", text("id"), whole=True),
+    Column("WHAT", text("text")),
+)
+
+AUDIT = (
+    Column("NO", text("n"), right=True, whole=True),
+    Column("AT (UTC)", when("at")),
+    Column("WHO", lambda row, _now: f"{plain(row.get('by'))} ({plain(row.get('uid'))})"),
+    Column("PID", text("pid"), right=True),
+    Column("REQUEST", text("request")),
+    Column("METHOD", text("method"), whole=True),
+    Column("ABOUT", text("subject")),
+    Column("OUTCOME", state("outcome"), whole=True),
+    Column("TIMES", text("count"), right=True),
+    Column("REASON", text("reason")),
+)
 
 CHECKS = (
     Column("STATE", state(), whole=True),
@@ -256,7 +293,7 @@ def draw_run(run: Mapping[str, Any]) -> None:
         ("fire time", at("fire_time")),
         ("asked for by", plain(run.get("by"))),
         ("args", plain(run.get("args"))),
-        ("node", plain(run.get("node"))),
+        ("node", _host_and_pid(run.get("node"))),
         ("attempt", plain(run.get("attempt"))),
         ("token", plain(run.get("token"))),
         ("application", plain(run.get("application_id"))),
@@ -271,6 +308,9 @@ def draw_run(run: Mapping[str, Any]) -> None:
     inside: list[RenderableType] = [about]
     if run.get("attempts"):
         inside += [Text(), table(ATTEMPTS, run["attempts"], now=now)]
+    if run.get("log_tail"):
+        inside += [Text(), Text("the last lines of its log", style="dim")]
+        inside += [Text(plain(line)) for line in run["log_tail"]]
     show(panel(title, *inside))
 
 
@@ -288,6 +328,13 @@ def draw_ledger(about: Mapping[str, Any]) -> None:
         ("error", plain(about.get("error"))),
         ("recovering", f"for {duration(left_s)}: nothing new is launched" if left_s else ""),
         ("cluster", plain(about.get("cluster"))),
+        ("identity", plain(about.get("identity"))),
+        ("continues", plain(about.get("predecessor"))),
+        ("closed", plain(about.get("closed"))),
+        ("this node's pin", plain(about.get("pin"))),
+        ("not used here", plain(about.get("not_used"))),
+        ("others", plain([_other(node) for node in about.get("nodes") or () if not node.get("agrees")])),
+        ("rules", rules_text(about.get("rules") or {})),
         ("epoch", plain(about.get("epoch"))),
         ("since", moment(about.get("since"), time.time())),
         ("schema", plain(about.get("schema"))),
@@ -304,6 +351,10 @@ def draw_ledger(about: Mapping[str, Any]) -> None:
     )
     weaker = [Text(f"weaker than advised: {plain(sentence)}", style="yellow") for sentence in about.get("weaker") or ()]
     show(panel(Text("ledger", style="bold"), facts(pairs), *weaker))
+
+
+def _other(node: Mapping[str, Any]) -> str:
+    return f"{node.get('node')} uses {node.get('identity')}" + ("" if node.get("pinned") else " (never used)")
 
 
 def draw_facts(about: Mapping[str, Any], title: str) -> None:

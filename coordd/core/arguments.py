@@ -14,8 +14,10 @@ from datetime import datetime
 
 import msgspec
 
+from coordd.core.choosing import choosing_places, conf_chooses, env_chooses
 from coordd.core.job import Command, SparkSubmit, iso
 from coordd.core.schedule import zone
+from coordd.core.sound import INSTANT_MAX, printable
 from coordd.errors import RefusedError
 
 # Arguments travel in messages of 64 KiB, as JSON, and lie in every row of the ledger. A message holds more than them.
@@ -27,6 +29,9 @@ FILLED_BYTES_MAX = 64 * 1024
 
 # Names that every definition may use without declaring them.
 BUILT_IN = ("fire_time", "date", "run", "job", "attempt", "token", "node")
+
+# A definition with more wrong placeholders is another kind of text; a hint for each would take their number squared.
+WRONG_MAX = 20
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -106,6 +111,39 @@ def packed(values: Mapping[str, str]) -> str:
     return json.dumps(values, sort_keys=True)
 
 
+def unpacked(text: str) -> dict[str, str]:
+    """The arguments that a row or a message holds: the inverse of ``packed``.
+
+    Raises RefusedError for everything else: a ledger and a peer are not believed.
+    """
+    if len(text) > VALUES_BYTES_MAX:
+        raise _refused(
+            f"the arguments are {len(text)} characters long; at most {VALUES_BYTES_MAX} are accepted", NOT_PACKED
+        )
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise _refused(f'the arguments are not JSON: {exc!s:.100}, in "{printable(text)[:60]}"', NOT_PACKED) from exc
+    if not isinstance(values, dict):
+        raise _refused(f'the arguments are not a JSON object: "{printable(text)[:60]}"', NOT_PACKED)
+    for name, value in values.items():
+        check_value(printable(name)[:64], value)
+    return values
+
+
+def fits(text: str) -> bool:
+    """``unpacked`` reads it."""
+    try:
+        unpacked(text)
+    except RefusedError:
+        return False
+    return True
+
+
+# What to do about arguments that did not come from a trigger of ours.
+NOT_PACKED = "the ledger's row, or a peer, holds what no trigger writes: revoke the run, and trigger it again"
+
+
 def check_value(name: str, value: object) -> None:
     """Refuse a value that is no single bounded line of text."""
     if not isinstance(value, str):
@@ -123,7 +161,12 @@ def check_value(name: str, value: object) -> None:
 def built_in(
     *, run: str, job: str, fire_at: float, timezone: str, attempt: int, token: int, node: str
 ) -> dict[str, str]:
-    """The values of BUILT_IN for one attempt; ``fire_time`` and ``date`` are in the job's zone."""
+    """The values of BUILT_IN for one attempt; ``fire_time`` and ``date`` are in the job's zone.
+
+    Raises RefusedError for a fire time that no calendar has.
+    """
+    if not 0.0 <= fire_at <= INSTANT_MAX:
+        raise _refused(f"the fire time {fire_at!r} is on no calendar", NOT_PACKED)
     local = datetime.fromtimestamp(fire_at, zone(timezone))
     return {
         "fire_time": iso(fire_at) if timezone == "UTC" else local.isoformat(),
@@ -144,41 +187,55 @@ def fill_launch(launch: SparkSubmit | Command, values: Mapping[str, str]) -> Spa
 def check_launch(launch: SparkSubmit | Command, declared: Iterable[str]) -> list[tuple[str, str]]:
     """(key, what is wrong) for every text whose placeholders could not be filled, or should not be.
 
-    What decides which code runs, as whom and where, takes only built-in names: whoever may trigger a job
-    chooses its arguments, not its program.
+    At most WRONG_MAX of them. What decides which code runs, as whom and where, takes only built-in names: people who
+    may trigger a job choose its arguments, not its program.
     """
     known = {*BUILT_IN, *declared}
     wrong: list[tuple[str, str]] = []
 
-    def check(key: str, text: str, fixed: bool) -> str:
+    def check(key: str, text: str, fixed: str) -> str:
+        if len(wrong) >= WRONG_MAX:
+            return text
         try:
             names = placeholders(text)
         except RefusedError as exc:
             wrong.append((key, f"{exc}: {exc.hint}"))
             return text
-        for name in names:
+        for name in dict.fromkeys(names):
+            if len(wrong) >= WRONG_MAX:
+                break
             if name not in known:
                 wrong.append((key, f'"{{{name}}}" is not declared under params: {nearest(name, known)}'))
             elif fixed and name not in BUILT_IN:
-                wrong.append((key, f'"{{{name}}}" may not stand here: a param must not choose what is run'))
+                wrong.append((key, f'"{{{name}}}" may not stand here: {fixed}'))
         return text
 
     _each_text(launch, check)
     return wrong
 
 
-def _each_text(launch: SparkSubmit | Command, change: Callable[[str, str, bool], str]) -> SparkSubmit | Command:
-    """A copy with ``change(key, text, fixed)`` applied to each text; fixed: it decides what is run."""
+# Why a param may not stand somewhere.
+CHOOSES = "a param must not choose what is run"
+
+
+def _each_text(launch: SparkSubmit | Command, change: Callable[[str, str, str], str]) -> SparkSubmit | Command:
+    """A copy with ``change(key, text, fixed)`` applied to each text; fixed: why it decides what is run, or ""."""
     free = ("args", "conf", "env", "name")
+    chooses = {"conf": conf_chooses, "env": env_chooses}
     changed: dict[str, object] = {}
     for field, value in msgspec.structs.asdict(launch).items():
-        fixed = field not in free
+        fixed = "" if field in free else CHOOSES
         if isinstance(value, str):
             changed[field] = change(field, value, fixed)
         elif isinstance(value, dict):
-            changed[field] = {name: change(f"{field}.{name}", text, fixed) for name, text in value.items()}
+            changed[field] = {
+                name: change(f"{field}.{name}", text, CHOOSES if chooses[field](name) else "")
+                for name, text in value.items()
+            }
         elif field == "argv":
-            changed[field] = tuple([change(field, text, place == 0) for place, text in enumerate(value)])
+            places = choosing_places(value)
+            why = {place: said if place else CHOOSES for place, said in places.items()}
+            changed[field] = tuple([change(field, text, why.get(place, "")) for place, text in enumerate(value)])
         else:
             changed[field] = tuple([change(field, text, fixed) for text in value])
     return msgspec.structs.replace(launch, **changed)

@@ -194,7 +194,8 @@ class Attempt:
         """An answer; None when there was none in time.
 
         ``question`` is what was asked. An answer to another question than this phase asks is late (a renewal
-        that was under way when the program ended) and is ignored: it must not pass for the report's.
+        that was under way when the program ended) and is ignored: it must not pass for the report's. Only that the
+        attempt is cancelled, or lost, is heeded until it starts: nothing is executed after that was heard.
         """
         if question == ASK_RESTORE:
             if self.restoring:
@@ -203,6 +204,11 @@ class Attempt:
         if question and question != QUESTIONS.get(self.phase):
             if answer is not None and answer.word == RECOVERING:
                 self._told_of_quarantine(answer, now)
+            elif answer is not None and self.phase == GATING:  # a renewal that was given up before the gate was asked
+                if answer.word == CANCEL:
+                    self._report(REVOKED, "cancelled before it started", now)
+                elif answer.word == LOST:
+                    self._done()
             return
         self.renewing = False
         if answer is not None and answer.word == RECOVERING:
@@ -230,10 +236,10 @@ class Attempt:
         self.exit_code = 127
         self._report(FAILURE, reason, now)
 
-    def ended(self, exit_code: int, *, now: float, final: bool = False) -> None:
+    def ended(self, exit_code: int, *, now: float, final: bool = False, detail: str = "") -> None:
         """The program has exited and nothing of its tree is left. Negative: ended by that signal.
 
-        ``final``: its output says that another try is of no use.
+        ``final``: its output says that another try is of no use. ``detail``: the line of it that tells why it failed.
         """
         self.exit_code = exit_code
         if self.ended_by:
@@ -243,6 +249,8 @@ class Attempt:
         else:
             state = FAILURE
             reason = f"ended by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+            if detail:
+                reason += f": {detail}"  # after a colon: viewers are not shown it
             self.final = final or exit_code in self.terms.final_exit_codes
         self._report(state, reason, now)
 
@@ -327,7 +335,7 @@ class Attempt:
         elif answer.word == CANCEL:
             self._report(REVOKED, "cancelled before it started", now)
         else:
-            self.deadline = max(self.deadline, lease_deadline(sent_at, answer.left_s))
+            self._renewed(sent_at, answer.left_s)
 
     def _gate_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
         if answer is None:
@@ -337,7 +345,7 @@ class Attempt:
             self.ask_at = now + min(answer.in_s, EARLY_MAX_S)
             self.renew_at = now
         elif answer.word == OK:
-            self.deadline = max(self.deadline, lease_deadline(sent_at, answer.left_s))
+            # The gate lends nothing: what it says is left only a clock could know that may have been set back.
             if self._too_late(now):
                 self._report(RETRY, "refused: the gate's answer came too late to start", now)
                 return
@@ -392,10 +400,14 @@ class Attempt:
             if self.phase == RUNNING:
                 self._end(LOST, "the ledger has given this attempt up", now)
             return
-        self.deadline = max(self.deadline, lease_deadline(sent_at, answer.left_s))
+        self._renewed(sent_at, answer.left_s)
         self.actions.append((PET, self.deadline))
         if answer.word == CANCEL and self.phase == RUNNING:
             self._end(REVOKED, "cancelled", now)
+
+    def _renewed(self, sent_at: float, left_s: float) -> None:
+        """The lease was lent again: never for longer than it lasts, whatever the ledger says."""
+        self.deadline = max(self.deadline, lease_deadline(sent_at, min(left_s, self.terms.lease_s)))
 
     def _fences(self) -> bool:
         """``hold`` jobs are never killed for want of a ledger."""

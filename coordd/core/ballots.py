@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import structs
+
 from coordd.core.context import Context
 from coordd.core.election import DECIDED_MAX, ELECTION_MEMBERS_MAX, Election, rendezvous
 from coordd.core.events import Action, Candidacy, WorkerBeat, WorkerElect, WorkerElectAck
@@ -21,6 +23,10 @@ EARLY_MAX = 1024
 # there any more, the transport says so, and the election need not wait for its timeout.
 LACKING_S = 0.025
 LACKING_APART_S = 1.0
+
+
+# Why a statement that was made under another ledger does not count.
+OTHER_LEDGER = "it uses another ledger"
 
 
 class Ballots:
@@ -77,7 +83,9 @@ class Ballots:
             election.state(ctx.full_hostname, mine)
         elif sender in election.statements:
             self._repeat(election, sender, now)  # our one answer may have been lost
-        if election.state(sender, event.candidacy) or (not election.missing and election.succession is None):
+        if election.state(sender, self._counted(event.candidacy)) or (
+            not election.missing and election.succession is None
+        ):
             self._close(election, now)
         return election
 
@@ -85,7 +93,7 @@ class Ballots:
         """A peer's statement; kept for a while if the election itself has not been heard of yet."""
         election = self.elections.get(event.id)
         if election is not None:
-            if election.state(sender, event.candidacy):
+            if election.state(sender, self._counted(event.candidacy)):
                 self._close(election, now)
             return
         if event.id not in self._early and len(self._early) >= EARLY_MAX:
@@ -145,8 +153,15 @@ class Ballots:
         self.open_ids[ident] = None
         if self._early:
             for sender, candidacy in self._early.pop(ident, {}).items():
-                election.state(sender, candidacy)
+                election.state(sender, self._counted(candidacy))
         return election
+
+    def _counted(self, candidacy: Candidacy) -> Candidacy:
+        """A statement as it counts here: who would ask another ledger is no candidate for a place before this one."""
+        ours = self._ctx.ledger
+        if candidacy.ledger and ours and candidacy.ledger != ours and not candidacy.abstains:
+            return structs.replace(candidacy, abstains=OTHER_LEDGER)
+        return candidacy
 
     def _leave_out_the_lost(self, election: Election) -> None:
         """Of the opener's view, whom we already know to be lost we need not wait for."""
@@ -188,6 +203,7 @@ class Ballots:
             m.name
             for m in ctx.membership.members.values()
             if m.state in (ALIVE, SUSPECT) and m.jobs_digest == ctx.jobs_digest and tags <= set(m.tags)
+            if not (m.ledger and ctx.ledger) or m.ledger == ctx.ledger
             if m.name not in stated or not stated[m.name].abstains
         ]
         mine = stated.get(ctx.full_hostname) or self._candidacy(election.topic, action, ctx.clock.value)

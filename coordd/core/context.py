@@ -8,10 +8,12 @@ from typing import Protocol
 import msgspec
 
 from coordd.core.clock import LamportClock
-from coordd.core.events import Event
-from coordd.core.job import Job
+from coordd.core.events import Action, Event
+from coordd.core.job import Job, due_time, fire_time, job_of
 from coordd.core.membership import Membership
 from coordd.core.ready import LedgerRequest, Notice, Now, Ready
+from coordd.core.rows import NEVER, NEW_RULES, OLD_RULES
+from coordd.core.run import nominal_time
 
 
 class Rng(Protocol):
@@ -43,6 +45,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 STAGGER_MIN_S = 0.01
 STAGGER_MAX_S = 1.0
 
+# A node whose wall clock is further than this from the ledger's opens nothing by schedule (seconds).
+SKEW_MAX_S = 10.0
+
+# A peer's word on a token is believed up to this much (seconds) after the ledger's present time, which tokens follow.
+TOKEN_AHEAD_S = 3600.0
+
 # Scheduled runs are opened this long before their fire time.
 LEAD_S = 1.0
 
@@ -51,9 +59,12 @@ class Context:
     """Shared by the parts of one node; nothing outside the core sees it."""
 
     __slots__ = (
-        "_armed", "_next_request", "_serial", "clock", "full_hostname", "hostname", "impaired", "incarnation",
-        "jobs", "jobs_digest", "launch_problems", "loadavg", "membership", "out", "pid", "processed",
-        "rng", "round_trip_s", "settings", "state", "timers", "tokens",
+        "_armed", "_ledger_blur_s", "_ledger_from_mono", "_next_request", "_serial", "bad_rows", "braked", "clock",
+        "clock_off", "full_hostname", "hostname",
+        "identity_from", "impaired", "incarnation",
+        "jobs", "jobs_digest", "launch_problems", "leased_s", "ledger", "loadavg", "membership", "out", "pid", "pinned",
+        "processed", "rng", "round_trip_s", "runtime_failure", "settings", "split", "state", "timers", "tokens",
+        "tokens_refused",
     )  # fmt: skip
 
     def __init__(
@@ -70,11 +81,24 @@ class Context:
         self.jobs: dict[str, Job] = {}
         self.jobs_digest = ""
         self.launch_problems: dict[str, str] = {}  # job -> why this node cannot start it (spark-submit missing, …)
-        self.impaired = ""  # why this node should launch nothing (its disk is full, …)
+        self.leased_s = 0.0  # the longest lease of the attempts that run, as the ledger's rows say
+        self.bad_rows: dict[str, str] = {}  # rows of the ledger that cannot be used, by run or job, and why
+        self.impaired = ""  # why its journal cannot be written
+        self.runtime_failure = ""  # why its runtime directory cannot be written
+        # Set by core.brake alone:
+        self.ledger = ""  # the identity of this node's ledger; "" while it is not known
+        self.pinned = False  # it has used that ledger
+        self.braked = ""  # why it may launch nothing from it now
+        self.split = False  # because others use another one
+        self.tokens_refused = 0  # words of peers on tokens that the ledger cannot have handed out yet
         self.tokens: dict[str, int] = {}  # job -> the highest token seen: a witness against a ledger gone back
+        self.identity_from = NEVER  # as the ledger said last: what is due after it is named by its nominal time
         self.loadavg = (0.0, 0.0, 0.0)
         self.processed = 0
         self.round_trip_s = STAGGER_MIN_S / 2
+        self.clock_off = False  # the wall clock is not the ledger's, by more than SKEW_MAX_S
+        self._ledger_from_mono: float | None = None  # the ledger's wall clock less our CLOCK_BOOTTIME
+        self._ledger_blur_s = 0.0  # as far as that may be wrong: half a round trip
         self.state = "starting"
         self.out = Ready()
         self.timers: list[tuple[float, int, str, str]] = []
@@ -105,6 +129,53 @@ class Context:
     def stagger_s(self) -> float:
         """What one rank of a succession is worth."""
         return min(STAGGER_MAX_S, max(STAGGER_MIN_S, 2 * self.round_trip_s))
+
+    def compare_clocks(self, ledger_wall: float, sent_at: float, now: Now) -> None:
+        """What the ledger's wall clock showed at some instant between ``sent_at`` and now (mono)."""
+        self._ledger_blur_s = (now.mono - sent_at) / 2
+        self._ledger_from_mono = ledger_wall - sent_at - self._ledger_blur_s
+        self.clock_is_off(now)
+
+    def skew_s(self, now: Now) -> float:
+        """How far this node's wall clock is ahead of the ledger's (negative: behind), for certain; 0.0: not compared.
+
+        A step of it since the last comparison is seen too, because the clock that never steps goes on.
+        """
+        if self._ledger_from_mono is None:
+            return 0.0
+        skew_s = now.wall - now.mono - self._ledger_from_mono
+        return max(0.0, skew_s - self._ledger_blur_s) + min(0.0, skew_s + self._ledger_blur_s)
+
+    def clock_is_off(self, now: Now) -> bool:
+        """This node's wall clock cannot say what is due: it opens nothing by schedule. Each change is told once."""
+        skew_s = self.skew_s(now)
+        off = abs(skew_s) > SKEW_MAX_S
+        if off != self.clock_off:
+            self.clock_off = off
+            self.note("wall_clock.off" if off else "wall_clock.right", seconds=round(skew_s, 1), limit=SKEW_MAX_S)
+        return off
+
+    @property
+    def unfit(self) -> str:
+        """Why this node should launch nothing (a disk of it is full, …); "" when it may."""
+        return self.impaired or self.runtime_failure
+
+    @property
+    def rules(self) -> int:
+        """The rules that this node goes by."""
+        return OLD_RULES if self.identity_from == NEVER else NEW_RULES
+
+    def is_named_now(self, action: Action) -> bool:
+        """Under the rules in force a run of the job that is due then has this name."""
+        job = self.jobs.get(action.job)
+        if job is None or not action.scheduled or action.digest != job.digest:
+            return True  # of another definition nobody here can say, and the ledger asks
+        return action.fire_at == fire_time(job, action.due_at, self.identity_from)
+
+    def due_of(self, run: str) -> float:
+        """When a scheduled run of a job that is known here is due, its jitter counted; else 0.0."""
+        job, fire_at = self.jobs.get(job_of(run)), nominal_time(run)
+        return due_time(job, fire_at, self.identity_from) if job is not None and fire_at is not None else 0.0
 
     # ---- output
 
@@ -138,9 +209,21 @@ class Context:
         """Say it to the log."""
         self.out.notices.append(Notice(event, fields))
 
+    def name_bad_rows(self, bad: dict[str, str], *, swept: bool = True) -> None:
+        """Rows that nothing can be done with until a person has: each is told once. A sweep tells of all of them."""
+        for name, why in bad.items():
+            if self.bad_rows.get(name) != why:
+                self.note("row.bad", row=name, reason=why)
+        self.bad_rows = dict(bad) if swept else {**self.bad_rows, **bad}
+
     def nonce(self) -> str:
         """A claimant's random mark."""
         return f"{self.rng.getrandbits(64):016x}"
+
+    def definition(self, job: str, digest: str) -> Job | None:
+        """The job, if it is still defined as that digest says; None when it was changed or removed."""
+        known = self.jobs.get(job)
+        return known if known is not None and known.digest == digest else None
 
     def lease_of(self, job: str) -> float:
         """The lease (seconds) that holders of that job's runs have, as far as this node knows."""
@@ -151,3 +234,13 @@ class Context:
         """Remember the highest token of a job."""
         if token > self.tokens.get(job, 0):
             self.tokens[job] = token
+
+    def told_token(self, job: str, token: int, peer: str, now: Now) -> None:
+        """A peer says that it has seen this token. One from the future would have every grant to come refused."""
+        present = now.wall if self._ledger_from_mono is None else now.mono + self._ledger_from_mono
+        if token <= (present + TOKEN_AHEAD_S) * 1e6:
+            self.saw_token(job, token)
+            return
+        self.tokens_refused += 1
+        if self.tokens_refused & (self.tokens_refused - 1) == 0:  # 1, 2, 4, 8, …: a flood is no log
+            self.note("token.not_believed", peer=peer, job=job, token=token, count=self.tokens_refused)

@@ -7,9 +7,13 @@ them back for journals and people. Enumerations are the words on the wire.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
+from msgspec import Meta
+
+from coordd.core.rows import OpenRun
+from coordd.core.sound import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX
 
 # A packet of another major is refused with a clear log line.
 PROTOCOL_MAJOR = 1
@@ -18,41 +22,72 @@ PROTOCOL_MAJOR = 1
 MESSAGE_BYTES_MAX = 64 * 1024
 
 
+# What a peer may say, checked where a message is read: what is outside is dropped and counted like an unknown type.
+# Bounds are wide, for older and newer nodes; they keep out what no date, no row and no JSON can hold (NaN among it).
+Name = Annotated[str, Meta(max_length=1024)]  # ids, names, words, digests, marks
+Names = Annotated[tuple[Name, ...], Meta(max_length=4096)]
+Count = Annotated[int, Meta(ge=0, le=TOKEN_MAX)]
+Token = Count
+Attempt = Annotated[int, Meta(ge=0, le=ATTEMPT_MAX)]
+Instant = Annotated[float, Meta(ge=0.0, le=INSTANT_MAX)]
+Seconds = Annotated[float, Meta(ge=-INSTANT_MAX, le=INSTANT_MAX)]  # below 0: a wall clock was set back meanwhile
+Lease = Annotated[float, Meta(ge=0.0, le=DURATION_MAX_S)]
+Load = Annotated[float, Meta(ge=0.0, le=1e9)]
+Offset = Annotated[int, Meta(ge=-86_400, le=86_400)]
+ExitCode = Annotated[int, Meta(ge=-(2**31), le=2**32)]
+Clock = int  # core.clock refuses and counts what is absurd
+
+
 class Candidacy(msgspec.Struct, frozen=True, array_like=True):
     """What one node says of itself in one election: a stamp that sorts, or a reason to abstain."""
 
-    load: int
-    clock: int
-    name: str  # full_hostname, the tie-breaker
+    load: Count
+    clock: Clock
+    name: Name  # full_hostname, the tie-breaker
     abstains: str = ""
+    ledger: Name = ""  # the identity of the ledger that it would ask
 
 
 class Action(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an election is about: a job and its parameters, never code and never a command line."""
 
-    job: str
-    run: str
-    attempt: int = 0
-    fire_at: float = 0.0
+    job: Name
+    run: Name
+    attempt: Attempt = 0
+    fire_at: Instant = 0.0
     scheduled: bool = False
-    digest: str = ""
+    digest: Name = ""
     args: str = "{}"
+    due: float = 0.0  # when it is due, where that is later than ``fire_at``, which its id names
+
+    @property
+    def due_at(self) -> float:
+        """When the run is due at the earliest."""
+        return max(self.fire_at, self.due)
+
+
+def asked_for(row: OpenRun, attempt: int) -> Action:
+    """What was asked for, as the ledger has it."""
+    due = row.due if row.due > row.fire_at else 0.0
+    return Action(row.job, row.run, attempt, row.fire_at, bool(row.scheduled), row.digest, row.args, due)
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True):
     """What one node tells of another: who it is, and what a succession without messages needs of it."""
 
-    name: str  # full_hostname
-    incarnation: str
-    jobs_digest: str = ""
-    tags: tuple[str, ...] = ()
+    name: Name  # full_hostname
+    incarnation: Name
+    jobs_digest: Name = ""
+    tags: Names = ()
+    ledger: Name = ""
+    pinned: bool = False
 
 
 class Event(msgspec.Struct, tag_field="type", omit_defaults=True, kw_only=True):
     """The root: every event has the sender's logical clock and its time."""
 
-    clock: int = 0
-    timestamp: float = 0.0
+    clock: Clock = 0
+    timestamp: Instant = 0.0
 
     TYPE: ClassVar[str] = ""
 
@@ -60,37 +95,40 @@ class Event(msgspec.Struct, tag_field="type", omit_defaults=True, kw_only=True):
 class WorkerElect(Event, tag="worker-elect"):
     """A node opens an election; its own candidacy rides along."""
 
-    id: str
-    topic: str
+    id: Name
+    topic: Name
     candidacy: Candidacy
-    view: tuple[str, ...] = ()
-    digest: str = ""
+    view: Names = ()
+    digest: Name = ""
     action: Action | None = None
-    cver: int = 1
+    cver: Count = 1
 
 
 class WorkerElectAck(Event, tag="worker-elect-ack"):
     """A node's one answer to an election that it has not opened itself."""
 
-    id: str
+    id: Name
     candidacy: Candidacy
-    acks: str = ""
+    acks: Name = ""
 
 
 class WorkerState(Event, kw_only=True):
     """What a node says of itself with every heartbeat."""
 
-    freq: float = 0.0
-    active: int = 0
-    processed: int = 0
-    loadavg: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    sw_ident: str = "coordd"
-    sw_ver: str = ""
-    sw_sys: str = ""
-    state: str = ""
-    tags: tuple[str, ...] = ()
-    view_digest: str = ""
-    jobs_digest: str = ""
+    freq: Seconds = 0.0
+    active: Count = 0
+    processed: Count = 0
+    loadavg: tuple[Load, Load, Load] = (0.0, 0.0, 0.0)
+    sw_ident: Name = "coordd"
+    sw_ver: Name = ""
+    sw_sys: Name = ""
+    state: Name = ""
+    tags: Names = ()
+    view_digest: Name = ""
+    jobs_digest: Name = ""
+    ledger: Name = ""  # the identity of its ledger
+    pinned: bool = False  # it has used that ledger
+    rules: Count = 1  # the newest that it knows; an older version says nothing of it
 
 
 class WorkerOnline(WorkerState, tag="worker-online"):
@@ -108,18 +146,18 @@ class WorkerOffline(WorkerState, tag="worker-offline"):
 class WorkerHello(WorkerState, tag="worker-hello"):
     """A node starts and asks what it has missed. With ``to`` it asks that one node; else a few answer for all."""
 
-    to: str = ""
+    to: Name = ""
 
 
 class WorkerHelloReply(WorkerState, tag="worker-hello-reply"):
     """What a starting node needs. Revoked and suspended are caches: the ledger has the truth."""
 
-    to: str = ""
-    members: tuple[str, ...] = ()
-    revoked: tuple[str, ...] = ()
-    suspended: tuple[str, ...] = ()
-    tokens: dict[str, int] = {}
-    protocol: int = PROTOCOL_MAJOR
+    to: Name = ""
+    members: Names = ()
+    revoked: Names = ()
+    suspended: Names = ()
+    tokens: dict[Name, Token] = {}
+    protocol: Count = PROTOCOL_MAJOR
     known: tuple[Known, ...] = ()
 
 
@@ -144,24 +182,28 @@ class WorkerVouch(Event, tag="worker-vouch"):
 class Task(Event, kw_only=True):
     """A run's life; the run is the task, ``uuid`` is derived from its id."""
 
-    uuid: str
-    name: str = ""
+    uuid: Name
+    name: Name = ""
     args: str = ""
     kwargs: str = ""
-    run: str = ""
-    attempt: int = 0
-    token: int = 0
-    nonce: str = ""
-    node: str = ""
-    fire_at: float = 0.0
-    application_id: str = ""
-    runtime: float | None = None
+    run: Name = ""
+    attempt: Attempt = 0
+    token: Token = 0
+    nonce: Name = ""
+    node: Name = ""
+    fire_at: Instant = 0.0
+    due: Instant = 0.0  # where that is later
+    application_id: Name = ""
+    runtime: Seconds | None = None
     result: str | None = None
-    exit_code: int | None = None
+    exit_code: ExitCode | None = None
     exception: str | None = None
     traceback: str | None = None
     reason: str = ""
-    retries: int = 0
+    retries: Attempt = 0
+    digest: Name = ""  # the definition, the policy (as the ledger keeps it) and the lease (seconds) that were granted;
+    policy: Name = ""  # absent where an older version says it
+    lease: Lease = 0.0
 
 
 class TaskSent(Task, tag="task-sent"):
@@ -199,14 +241,23 @@ class TaskRetried(Task, tag="task-retried"):
 class ControlRevoke(Event, tag="control-revoke"):
     """Hurries a revocation along; the ledger has it already."""
 
-    run: str
+    run: Name
 
 
 class ControlCancel(Event, tag="control-cancel"):
-    """Hurries a cancellation to the node that holds the run."""
+    """Hurries a cancellation to the node that holds the run: of that attempt (-1: an older version does not say)."""
 
-    run: str
+    run: Name
     reason: str = ""
+    attempt: int = -1
+
+
+class ControlClear(Event, tag="control-clear"):
+    """A person has looked at these alarms."""
+
+    ids: Names = ()
+    note: str = ""
+    by: Name = ""
 
 
 AnyEvent = (
@@ -230,6 +281,7 @@ AnyEvent = (
     | TaskRetried
     | ControlRevoke
     | ControlCancel
+    | ControlClear
 )
 
 # What the end of an attempt is called, by the state that was reported.
@@ -248,12 +300,12 @@ class Packet(msgspec.Struct, omit_defaults=True):
     """What one tick of one node says: the shared fields once, then the events."""
 
     v: int
-    cluster: str
-    hostname: str
-    pid: int
-    incarnation: str
-    seq: int
-    utcoffset: int
+    cluster: Name
+    hostname: Name
+    pid: Count
+    incarnation: Name
+    seq: Count
+    utcoffset: Offset
     events: list[AnyEvent]
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from datetime import UTC, datetime
 from typing import Literal
@@ -10,9 +11,14 @@ from typing import Literal
 import msgspec
 
 from coordd.core.rows import Policy
+from coordd.core.sound import INSTANT_MAX
 
 # The namespace of run ids; a run's uuid is the same on every node.
 RUN_NAMESPACE = uuid.UUID("6f0cbb0e-4ac5-5d5c-9a57-0d6a6cf9a7f1")
+
+
+# What people, and programs, may call a run that they ask for.
+IDENT = re.compile(r"[A-Za-z0-9._:+-]{1,128}", re.ASCII)
 
 
 class Blackout(msgspec.Struct, frozen=True):
@@ -103,6 +109,26 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry = Retry()
 
     @property
+    def offset_s(self) -> float:
+        """How much later than its nominal time a scheduled run is due: the job's jitter."""
+        return self.schedule.offset_s if self.schedule is not None else 0.0
+
+    @property
+    def schedule_digest(self) -> str:
+        """Of the part that says when it fires, whatever the version of the time zone data."""
+        schedule = self.schedule
+        if schedule is None:
+            return ""
+        usual = Schedule(kind=schedule.kind)
+        told = {
+            name: msgspec.to_builtins(getattr(schedule, name))
+            for name in Schedule.__struct_fields__
+            if getattr(schedule, name) != getattr(usual, name)
+        }
+        text = msgspec.json.encode([schedule.kind, told, self.misfire], order="deterministic")
+        return hashlib.sha256(text).hexdigest()[:16]
+
+    @property
     def waits(self) -> bool:
         """True for a driver that only waits (cluster mode), False for one that computes on this node."""
         return isinstance(self.launch, SparkSubmit) and self.launch.deploy_mode == "cluster"
@@ -121,13 +147,33 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scheduled_run(job: str, fire_at: float) -> str:
-    """The id of a scheduled run: every node computes the same for the same nominal fire time."""
+    """The id of a scheduled run: every node computes the same for the same fire time."""
     return f"{job}@{iso(fire_at)}"
 
 
+def fire_time(job: Job, due: float, identity_from: float) -> float:
+    """What a run that is due then is named by: its nominal time, or, up to ``identity_from``, when it is due.
+
+    The nominal time does not carry the jitter: a job whose jitter is changed must not run a second time.
+    """
+    return due - job.offset_s if due > identity_from else due
+
+
+def due_time(job: Job, fire_at: float, identity_from: float) -> float:
+    """When a run of that name is due: the other way round than ``fire_time``.
+
+    A name may stand for two instants right after ``identity_from``: it is the later one then.
+    """
+    due = fire_at + job.offset_s
+    return due if due > identity_from else fire_at
+
+
 def is_named(run: str, job: str, fire_at: float, *, scheduled: bool) -> bool:
-    """That id is the one of this fire time; or of a run that was asked for."""
-    return run == scheduled_run(job, fire_at) if scheduled else "@" not in run
+    """That id is the one of this fire time; or of a run of the job that was asked for. It may come from a peer."""
+    if scheduled:
+        return 0.0 <= fire_at <= INSTANT_MAX and run == scheduled_run(job, fire_at)
+    name, mark, ident = run.partition("#")
+    return bool(mark) and name == job and IDENT.fullmatch(ident) is not None
 
 
 def triggered_run(job: str, ident: str) -> str:

@@ -6,6 +6,7 @@ One table per section: key -> reader. A reader raises ValueError: what was expec
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from datetime import date
 from typing import Any
@@ -20,12 +21,15 @@ from coordd.errors import RefusedError
 ENTRIES_MAX = 1000
 TEXT_BYTES_MAX = 64 * 1024
 
+# Each fire time is compared with every one of them.
+BLACKOUTS_MAX = 100
+
 PRIORITY_MAX = 1_000_000
 TRIES_MAX = 1000
 
 # Keys of the format that this version does not act on: refused, since a limit that is not kept is worse than none.
 LATER = (
-    "pool", "concurrency", "rate", "after", "breaker", "check", "trigger", "sink", "run_as", "expect_within"
+    "pool", "concurrency", "rate", "after", "breaker", "check", "trigger", "sink", "run_as"
 )  # fmt: skip
 
 # What [spark].conf may not say, and why.
@@ -194,10 +198,26 @@ def _never_on(value: object) -> tuple[int | str, ...]:
             raise ValueError(f"expected exit codes from 1 to 255 (or -1 to -64 for signals), found {item}")
         if isinstance(item, str):
             try:
-                re.compile(values.text(item))
-            except re.error as exc:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error", FutureWarning)
+                    re.compile(values.text(item))
+            except (re.error, RecursionError, OverflowError) as exc:
                 raise ValueError(f"expected a regular expression, found {found(item)}: {exc}") from exc
+            except FutureWarning as exc:
+                raise ValueError(
+                    f"expected a regular expression, found {found(item)}: {exc}, which a later Python will read as "
+                    "another one; write \\[ for a bracket"
+                ) from exc
     return tuple(items[:ENTRIES_MAX])
+
+
+def _blackouts(value: object) -> list[dict[str, Any]]:
+    tables: list[dict[str, Any]] = converted(
+        value, list[dict[str, Any]], "a list of tables { from, to } or { cron, duration }"
+    )
+    if len(tables) > BLACKOUTS_MAX:
+        raise ValueError(f"expected at most {BLACKOUTS_MAX} blackouts, found {len(tables)}")
+    return tables
 
 
 TOP: dict[str, values.Reader] = {
@@ -208,11 +228,10 @@ TOP: dict[str, values.Reader] = {
     "start": _instant,
     "end": _instant,
     "jitter": parse_duration,
-    "blackout": lambda value: converted(
-        value, list[dict[str, Any]], "a list of tables { from, to } or { cron, duration }"
-    ),
+    "blackout": _blackouts,
     "misfire": _word("skip", "once", "all"),
     "start_within": _longer_than_nothing,
+    "expect_within": _longer_than_nothing,
     "overlap": _word("forbid", "allow", "replace", "queue"),
     "on_lost": _word("relaunch", "hold"),
     "placement": _word("first", "spread"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordd.core.context import Settings
 from coordd.core.rows import RHO
 
 
@@ -19,3 +20,14 @@ class LeaseWatch:
     def ripe_at(self) -> float:
         """When a whole lease will have been watched, and a little more than that."""
         return self.since + self.lease_s * (1 + 2 * RHO) + 0.001
+
+
+def watched_on(
+    watch: LeaseWatch | None, token: int, beat: int, lease_s: float, settings: Settings, now: float
+) -> LeaseWatch:
+    """An answer shows the holder's (token, beat): the watch goes on, or a new one begins."""
+    apart_s = (settings.renew_interval_s + settings.ledger_timeout_s) * (1 + 2 * RHO)
+    if watch is not None and (watch.token, watch.beat) == (token, beat) and now - watch.last_at <= apart_s:
+        watch.last_at = now
+        return watch
+    return LeaseWatch(token, beat, lease_s, now)

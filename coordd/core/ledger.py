@@ -13,10 +13,12 @@ A ledger that went back (a failover that lost writes, an old backup) is in quara
 (``LedgerTime.recovering_s``): it grants and launches nothing, tells whoever holds a grant that it does not know to
 put it back (RECOVERING), and takes that back by ``restore``.
 
-Rows, requests and answers are in rows.py, the single steps in run.py. All three are loaded by the runner before it
-starts a job, so they import nothing else.
+Rows, requests and answers are in rows.py, the single steps in run.py, what people ask for in people.py. All are loaded
+by the runner before it starts a job, so they import nothing else but the errors.
 """
 
+from coordd.core.identity import CLOSED
+from coordd.core.people import People
 from coordd.core.rows import (
     CANCEL,
     CLAIM_AHEAD_S,
@@ -26,16 +28,19 @@ from coordd.core.rows import (
     EXISTS,
     FAILURE,
     FINISHED,
+    HELD,
     LIMITED,
     LOST,
     MISSED,
     OK,
+    OPEN_PAGE,
     PENDING,
     RECEIVED,
     RECOVERING,
     REJECTED,
     RETRY,
     REVOKED,
+    SETTLED,
     STALE,
     STARTED,
     SUCCESS,
@@ -50,8 +55,10 @@ from coordd.core.rows import (
     Policy,
     Registration,
     Row,
+    is_overdue,
 )
-from coordd.core.run import HOLDING, MOVES, Life, nominal_time
+from coordd.core.run import HOLDING, MOVES
+from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,11 +70,8 @@ __all__ = ["MOVES", "OVERLAP_RETRY_S", "SUSPENDED_RETRY_S", "Rules"]
 SUSPENDED_RETRY_S = 5.0
 OVERLAP_RETRY_S = 1.0
 
-# The sweep sees this many open rows, those that are due first; the rest come up as these are settled.
-OPEN_RUNS_MAX = 10_000
-
-# What is said of a fire time that is over and of which no row is left, or never was one.
-SETTLED = "settled"
+# Runs are named in an answer up to this many.
+NAMED_MAX = 10
 
 # What a report may say, and as what an attempt so reported may stand in the record: a repeat is known by it.
 REPORTED: "dict[str, frozenset[str]]" = {
@@ -82,7 +86,7 @@ REPORTED: "dict[str, frozenset[str]]" = {
 RESTORED = frozenset((RECEIVED, STARTED, SUCCESS, FAILURE, REVOKED, LOST))
 
 
-class Rules(Life):
+class Rules(People):
     """The operations. ``store`` is one transaction; ``now`` is the ledger's time, never a client's."""
 
     # ---- before a launch
@@ -91,9 +95,12 @@ class Rules(Life):
         """Write PENDING before a trigger is answered: ok, exists, or conflict (same id, other digest)."""
         row = store.run(of.run)
         if row is None:
-            if of.scheduled and self._settled(store.job(of.job), of.fire_at, now):
+            job = self._known(store, of.job)
+            if of.scheduled and self._settled(job, of.due, now):
                 return Answer(EXISTS, state=SETTLED)
-            self._job(store, of.job, now)
+            refused = self._opens(store, job or self._job(store, of.job, now), of, now)
+            if refused is not None:
+                return refused
             store.put_run(self._new_row(of, now))
             return Answer(OK, state=PENDING)
         known = row.digest or row.state != REVOKED  # else it was revoked by its name alone, before anybody asked
@@ -107,12 +114,15 @@ class Rules(Life):
         row = store.run(of.run)
         if now.recovering_s > 0:
             if row is not None and row.attempt == claim.attempt and self._is_repeat(row, claim):
-                return self._granted(row, now)
+                return self._granted_again(store, row, claim, now)
             return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
         job = self._job(store, of.job, now)
         if row is None:
-            if claim.attempt != 0 or (of.scheduled and self._settled(job, of.fire_at, now)):
+            if claim.attempt != 0 or (of.scheduled and self._settled(job, of.due, now)):
                 return Answer(FINISHED, state=SETTLED)
+            refused = self._opens(store, job, of, now)
+            if refused is not None:
+                return refused
             row = self._new_row(of, now)
         if row.state in TERMINAL:
             return Answer(FINISHED, state=row.state, attempt=row.attempt)
@@ -124,19 +134,54 @@ class Rules(Life):
             return self._claim_due(store, job, row, claim, now)
         if row.state == RECEIVED:
             if self._is_repeat(row, claim):
-                return self._granted(row, now)  # the reply was lost: the same grant, what is left of it
-            if self._lapsed(row, claim, now):
+                return self._granted_again(store, row, claim, now)
+            if self._lapsed(row, claim.watched, now):
                 return self._claim_due(store, job, row, claim, now)  # never launched: the same checks as at first
             return self._held(row, now)
-        if row.state == STARTED and self._lapsed(row, claim, now):
-            reason = f"its lease lapsed; last held by {row.node}"
-            ended = (row.attempt, row.token, row.nonce, row.node, reason)
-            self._lose(store, row, reason, now)
-            if row.state == RETRY:
-                return Answer(LOST, attempt=row.attempt, in_s=max(0.0, row.not_before - now.wall), ended=ended)
-            if row.state in TERMINAL:
-                return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=ended)
+        if row.state == STARTED and self._lapsed(row, claim.watched, now):
+            return self._lease_lost(store, row, now)
         return self._held(row, now)
+
+    def _lease_lost(self, store: "Store", row: Row, now: LedgerTime) -> Answer:
+        """A started attempt that nobody holds any more."""
+        reason = f"its lease lapsed; last held by {row.node}"
+        ended = (row.attempt, row.token, row.nonce, row.node, reason)
+        self._lose(store, row, reason, now)
+        if row.state == RETRY:
+            return Answer(LOST, attempt=row.attempt, in_s=max(0.0, row.not_before - now.wall), ended=ended)
+        if row.state in TERMINAL:
+            return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=ended)
+        return self._held(row, now)
+
+    def settle(
+        self, store: "Store", run: str, attempt: int, watched: "tuple[int, int, float] | None", now: LedgerTime
+    ) -> Answer:
+        """End what nobody may launch any more, or nobody holds; any node may ask, also one that lacks the job.
+
+        Nothing is granted by it. What it finds is judged by the row alone: its own policy, its own lease.
+        """
+        row = store.run(run)
+        if row is None or row.state in TERMINAL:
+            return Answer(FINISHED, state=row.state if row is not None else SETTLED)
+        if now.recovering_s > 0:
+            return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+        if row.attempt != attempt:
+            return self._held(row, now)
+        nobodys = row.state in (RECEIVED, STARTED) and self._lapsed(row, watched, now)
+        if row.state == STARTED and nobodys:
+            return self._lease_lost(store, row, now)
+        if (row.state in (PENDING, RETRY) or nobodys) and is_overdue(row, now):
+            return self._missed(store, row, row.digest, now)
+        return self._held(row, now)
+
+    def _missed(self, store: "Store", row: Row, digest: str, now: LedgerTime) -> Answer:
+        """Nobody could launch it in time; ``digest`` is the definition of the node that says so."""
+        within_s, late_s = Policy.unpack(row.policy).start_within_s, now.wall - row.not_before
+        why = f"no node could launch it within {within_s:g} s of its time ({late_s:.0f} s late)"
+        if row.digest != digest:
+            why += "; the job's definition has changed since"
+        self._end(store, row, MISSED, why, now)
+        return self._ended(row)
 
     def _claim_due(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
         """A row that waits for a launch: may it start now, here?"""
@@ -144,13 +189,8 @@ class Rules(Life):
         if row.cancel:
             self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
             return self._ended(row)
-        if now.wall > row.not_before + policy.start_within_s:
-            late = now.wall - row.not_before
-            why = f"no node could launch it within {policy.start_within_s:g} s of its time ({late:.0f} s late)"
-            if row.digest != claim.of.digest:
-                why += "; the job's definition has changed since"
-            self._end(store, row, MISSED, why, now)
-            return self._ended(row)
+        if is_overdue(row, now):
+            return self._missed(store, row, claim.of.digest, now)
         if row.digest != claim.of.digest:
             return Answer(DIFFERS, state=row.state)
         if row.not_before - now.wall > CLAIM_AHEAD_S:
@@ -162,7 +202,7 @@ class Rules(Life):
             return blocked
         if claim.of.scheduled:
             # Not past the run itself: nothing is known yet of what comes after it.
-            job.horizon = max(job.horizon, min(claim.settled_to, row.fire_at))
+            job.horizon = max(job.horizon, min(claim.settled_to, row.due_at))
         return self._grant(store, job, row, claim, now)
 
     def _overlap(self, store: "Store", row: Row, policy: Policy, now: LedgerTime) -> "Answer | None":
@@ -257,7 +297,8 @@ class Rules(Life):
             return Answer(LOST)
         if row.state == UNKNOWN:
             self._move(row, STARTED)  # the holder is back, and nobody was granted anything meanwhile
-            row.reason = ""
+            if not row.cancel:
+                row.reason = ""
             self._record(store, row)
         elif row.state == RECEIVED and launched:
             self._move(row, STARTED)
@@ -365,7 +406,7 @@ class Rules(Life):
         job = self._job(store, of.job, now)
         if token > job.fence:
             job.fence = token
-            store.put_job(job)
+            self._put_job(store, job)
         row = store.run(of.run)
         if row is None or self._is_older(row, token):
             row = self._put_back(store, row, of, attempt, token, nonce, node, lease_s, state, application_id, now)
@@ -381,68 +422,64 @@ class Rules(Life):
             assert row is not None
         return Answer(OK, left_s=self._left(row, now) if row.state in HOLDING else 0.0, state=row.state)
 
-    # ---- for people
-
-    def revoke(self, store: "Store", run: str, by: str, now: LedgerTime) -> Answer:
-        """Forbid a run that has not started, known or not yet."""
-        row = store.run(run)
-        if row is None:
-            job = run.partition("#")[0].partition("@")[0]
-            fire_at = nominal_time(run)
-            if fire_at is not None and self._settled(store.job(job), fire_at, now):
-                return Answer(FINISHED, state=SETTLED)
-            at = now.wall if fire_at is None else fire_at
-            row = self._new_row(Registration(run, job, "", Policy(), at, scheduled=fire_at is not None, by=by), now)
-        if row.state in TERMINAL or row.state in (STARTED, UNKNOWN):
-            return Answer(FINISHED, state=row.state)
-        self._end(store, row, REVOKED, f"revoked by {by}", now)
-        return Answer(OK, state=REVOKED)
-
-    def cancel(self, store: "Store", run: str, by: str, now: LedgerTime) -> Answer:
-        """End an attempt that runs: its holder hears of it with the next renewal at the latest."""
-        row = store.run(run)
-        if row is None or row.state in TERMINAL:
-            return Answer(FINISHED, state=row.state if row else "")
-        if row.state in (PENDING, RETRY):
-            self._end(store, row, REVOKED, f"cancelled by {by}", now)
-            return Answer(OK, state=REVOKED)
-        row.cancel = 1
-        row.reason = f"cancelled by {by}"
-        store.put_run(row)
-        return Answer(OK, state=row.state, by=row.node, attempt=row.attempt)
-
-    def resolve(self, store: "Store", run: str, outcome: str, by: str, now: LedgerTime) -> Answer:
-        """A person says what became of an UNKNOWN run: success, failed or relaunch."""
-        row = store.run(run)
-        if row is None or row.state != UNKNOWN:
-            return Answer(FINISHED, state=row.state if row else "")
-        why = f"resolved as {outcome} by {by}"
-        assert outcome in ("success", "failed", "relaunch"), f"{run}: resolved as {outcome}"
-        if outcome == "relaunch":
-            row.cancel = 0  # what was asked last counts
-            self._again(store, row, LOST, 0.0, why, now)
-        else:
-            self._end(store, row, SUCCESS if outcome == "success" else FAILURE, why, now)
-        return Answer(OK, state=row.state)
-
-    def suspend(self, store: "Store", job: str, suspended: bool, by: str, now: LedgerTime) -> Answer:
-        """Stop granting a job's runs, or go on."""
-        row = self._job(store, job, now)
-        if row.suspended != int(suspended):
-            row.suspended = int(suspended)
-            row.version += 1
-            row.changed_by = by
-            store.put_job(row)
-        return Answer(OK, token=row.version)
+    # ---- the sweep, and the ledger as a whole
 
     def open(self, store: "Store", jobs: "tuple[str, ...]", now: LedgerTime) -> OpenAnswer:
         """Rows that are not terminal, for the sweep; a job never seen before starts here, at the ledger's time."""
         known: dict[str, tuple[float, float, bool, int]] = {}
+        bad: dict[str, str] = {}
+        current: dict[str, tuple[int, str, float]] = {}
         for name in jobs:
-            job = self._job(store, name, now)
-            known[name] = (job.horizon, store.last_fire_at(name), bool(job.suspended), job.fence)
-        runs = [OpenRun(row, now) for row in store.open_runs(OPEN_RUNS_MAX)]
-        return OpenAnswer(runs, known, now.wall, now.recovering_s, now.epoch)
+            try:
+                job = self._swept_job(store, name, now)
+            except BadRowError as exc:
+                bad[name] = str(exc)  # it begins nothing by schedule; the other jobs go on
+                continue
+            newest = store.last_fire_at(name, now.wall + CLAIM_AHEAD_S)
+            known[name] = (job.horizon, newest, bool(job.suspended), job.fence)
+            if job.digest:
+                current[name] = (job.sequence, job.digest, job.counts_from)
+        return self._page(store, known, None, bad, current, now)
+
+    def page(self, store: "Store", not_before: float, run: str, now: LedgerTime) -> OpenAnswer:
+        """The next page of a sweep: what comes after that row, whether or not it is still there."""
+        return self._page(store, {}, (not_before, run), {}, {}, now)
+
+    def _page(
+        self,
+        store: "Store",
+        known: "dict[str, tuple[float, float, bool, int]]",
+        after: "tuple[float, str] | None",
+        bad: "dict[str, str]",
+        current: "dict[str, tuple[int, str, float]]",
+        now: LedgerTime,
+    ) -> OpenAnswer:
+        rows, last = store.open_runs(OPEN_PAGE, after)
+        runs = [OpenRun(row, now) for row in rows]
+        return OpenAnswer(
+            runs, known, now.wall, now.recovering_s, now.epoch, bad=bad, after=last,
+            identity_from=self._identity_from(store), current=current,
+        )  # fmt: skip
+
+    def close(self, store: "Store", force: bool, by: str, now: LedgerTime) -> Answer:
+        """Answer nobody from now on, because the rows go elsewhere: ok, recovering, or held (``by`` names the runs).
+
+        An attempt that holds a lease could not be renewed or reported any more: with ``force`` that is accepted.
+        """
+        if not force:
+            if now.recovering_s > 0:
+                return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+            held: list[str] = []
+            rows, after = store.open_runs(OPEN_PAGE)
+            held += [row.run for row in rows if row.state in (RECEIVED, STARTED)]
+            while after is not None:
+                rows, after = store.open_runs(OPEN_PAGE, after)
+                held += [row.run for row in rows if row.state in (RECEIVED, STARTED)]
+            if held:
+                more = f" and {len(held) - NAMED_MAX} more" if len(held) > NAMED_MAX else ""
+                return Answer(HELD, by=", ".join(sorted(held)[:NAMED_MAX]) + more)
+        store.put_meta(CLOSED, f"by {by} at {now.wall:.0f}")
+        return Answer(OK)
 
     def prune(self, store: "Store", keep_s: float, limit: int, now: LedgerTime) -> int:
         """Forget runs that ended longer ago than ``keep_s``, oldest first; returns how many.
@@ -455,8 +492,8 @@ class Rules(Life):
         for row in rows:
             if row.scheduled:
                 job = self._job(store, row.job, now)
-                if row.fire_at > job.horizon:
-                    job.horizon = row.fire_at
-                    store.put_job(job)
+                if row.due_at > job.horizon:
+                    job.horizon = row.due_at
+                    self._put_job(store, job)
             store.drop_run(row.run)
         return len(rows)

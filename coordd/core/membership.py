@@ -31,6 +31,9 @@ MEMBERS_MAX = 4096
 # Incarnations come from the network: a longer one is nobody's, and would not fit into a message beside others.
 INCARNATION_LENGTH_MAX = 255
 
+# What a peer says of its ledger is kept up to this length: an identity has 16.
+IDENTITY_LENGTH_MAX = 32
+
 # No node has been started more often: a longer number is no count.
 BOOT_DIGITS_MAX = 20
 
@@ -67,8 +70,8 @@ class Member:
     """One incarnation of one node, as this node knows it."""
 
     __slots__ = (
-        "active", "clock", "freq", "heard_at", "hostname", "incarnation", "jobs_digest", "left_clock",
-        "loadavg", "name", "pid", "says", "spoken_at", "state", "sw_ver", "tags",
+        "active", "clock", "freq", "heard_at", "hostname", "incarnation", "jobs_digest", "ledger", "left_clock",
+        "loadavg", "name", "pid", "pinned", "rules", "said_clock", "says", "spoken_at", "state", "sw_ver", "tags",
     )  # fmt: skip
 
     def __init__(self, hostname: str, pid: int, incarnation: str, now: float) -> None:
@@ -85,8 +88,12 @@ class Member:
         self.active = 0
         self.loadavg: tuple[float, float, float] = (0.0, 0.0, 0.0)
         self.jobs_digest = ""
+        self.ledger = ""  # the identity of its ledger; "" while it is not known, and of older versions
+        self.pinned = False
         self.tags: tuple[str, ...] = ()
+        self.said_clock = 0  # the stamp of what it said last of itself
         self.says = ""
+        self.rules = 1
         self.sw_ver = ""
 
 
@@ -185,6 +192,7 @@ class Membership:
             elif member is None and len(self.members) < MEMBERS_MAX:
                 member = self._meet(hostname, int(pid), one.incarnation, now)
                 member.jobs_digest, member.tags = one.jobs_digest, one.tags
+                member.ledger, member.pinned = one.ledger[:IDENTITY_LENGTH_MAX], one.pinned
 
     def roster(self) -> list[Known]:
         """Who is alive, for a node that has just come."""
@@ -201,7 +209,13 @@ class Membership:
         return member is not None and member.incarnation != incarnation and member.state in (ALIVE, SUSPECT)
 
     def update(self, member: Member, said: WorkerState) -> None:
-        """Take over what a member says of itself. Who takes part after it has said good-bye is back."""
+        """Take over what a member says of itself. Who takes part after it has said good-bye is back.
+
+        What it said earlier and comes later says nothing of it now: a message may be late, or played back.
+        """
+        if said.clock < member.said_clock:
+            return
+        member.said_clock = said.clock
         if member.state == LEFT and said.clock > member.left_clock and said.state != "stopping":
             self._move(member, "speaks")
             self.changes.append(("join", member))
@@ -209,8 +223,10 @@ class Membership:
         member.active = said.active
         member.loadavg = said.loadavg
         member.jobs_digest = said.jobs_digest
+        member.ledger, member.pinned = said.ledger[:IDENTITY_LENGTH_MAX], said.pinned
         member.tags = said.tags
         member.says = said.state
+        member.rules = said.rules
         member.sw_ver = said.sw_ver
         member.spoken_at = member.heard_at
 
@@ -306,4 +322,4 @@ class Membership:
 
 def known_as(member: Member) -> Known:
     """A member, as one node tells another of it."""
-    return Known(member.name, member.incarnation, member.jobs_digest, member.tags)
+    return Known(member.name, member.incarnation, member.jobs_digest, member.tags, member.ledger, member.pinned)

@@ -15,18 +15,23 @@ from __future__ import annotations
 from typing import TypeVar
 
 from coordd.core import events
+from coordd.core.alarms import Alarms
 from coordd.core.ballots import Ballots
+from coordd.core.brake import Brake
 from coordd.core.clock import LamportClock
 from coordd.core.context import Context, Rng, Settings
 from coordd.core.election import Election
 from coordd.core.events import TASK_END, Action, Candidacy, Packet, Task, WorkerState
 from coordd.core.job import Job, jobs_digest, run_uuid
-from coordd.core.membership import boot_count
+from coordd.core.mingling import Mingling
+from coordd.core.namesake import Namesakes
 from coordd.core.planner import Planner
 from coordd.core.pursuit import Pursuits
 from coordd.core.ready import Elected, Launch, Now, Ready
-from coordd.core.rows import UNAVAILABLE, Answer, OpenAnswer, Registration
+from coordd.core.rows import NEW_RULES, OUTDATED, UNAVAILABLE, Answer, OpenAnswer, Registration
+from coordd.core.rulebook import Rulebook
 from coordd.core.speech import Speech
+from coordd.core.sweep import Sweep
 from coordd.core.triggers import Triggers
 from coordd.core.watch import Watch
 from coordd.core.witness import Witness
@@ -52,9 +57,6 @@ MOVES: dict[str, frozenset[str]] = {
 # How a change of membership is logged.
 HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}
 
-# A hint that a row has changed brings the next sweep forward, but not nearer than this to the last one.
-SWEEP_APART_S = 0.2
-
 # The topics of elections that end in a launch.
 LAUNCHES = frozenset(("spark", "command"))
 
@@ -63,30 +65,31 @@ class Node:
     """One node of the cluster."""
 
     def __init__(
-        self, *, hostname: str, pid: int, incarnation: str, settings: Settings, clock_mark: int, rng: Rng
-    ) -> None:
+        self, *, hostname: str, pid: int, incarnation: str, settings: Settings, clock_mark: int, rng: Rng,
+        pin: str = "", acquainted: str = "",
+    ) -> None:  # fmt: skip
+        """``pin`` and ``acquainted``: which ledger this node has used before (core.brake)."""
         self.ctx = Context(
             hostname=hostname, pid=pid, incarnation=incarnation, settings=settings,
             clock=LamportClock(clock_mark), rng=rng,
         )  # fmt: skip
         self.ballots = Ballots(self.ctx, self._candidacy, self._decided)
         self.pursuits = Pursuits(self.ctx, self.ballots)
+        self.brake = Brake(self.ctx, pin, acquainted, self._ledger_news, self.pursuits.slot_freed)
         self.witness = Witness(self.ctx)
-        self.planner = Planner(self.ctx, self._begin_scheduled)
+        self.alarms = Alarms(self.ctx)
+        self.rulebook = Rulebook(self.ctx)
+        self.planner = Planner(self.ctx, self._begin_scheduled, lambda: self.rulebook.definitions.stale)
         self.speech = Speech(self.ctx, self._says)
         self.watch = Watch(self.ctx, self.speech)
+        self.namesakes = Namesakes(self.ctx, self.speech.reply, self._become)
         self.topics = set(LAUNCHES)
         self.triggers = Triggers(self.ctx, self._begin_triggered)
         self.requests = self.triggers.requests  # accepted, not in the ledger yet
         self.ledger_up = True
         self.duplicates_dropped = 0
-        self._sweep_request = 0
-        self._mingle_until = 0.0
-        self._mingle_missing: set[str] | None = None
-        self._bus_seen = False  # it was connected since the start
-        self._sweep_sent_at = -SWEEP_APART_S
-        self._sweep_out = False
-        self._sweep_again = False  # something has changed since the one that is out was asked
+        self.mingling = Mingling(self.ctx, self._says, self._enter)
+        self.sweep = Sweep(self.ctx, self.pursuits, self._swept)
         self._handlers = {
             events.WorkerElect: self._on_elect,
             events.WorkerElectAck: self._on_ack,
@@ -100,24 +103,18 @@ class Node:
             events.WorkerVouch: self.watch.vouch_heard,
             events.ControlCancel: self._on_cancel,
             events.ControlRevoke: self._on_revoke,
+            events.ControlClear: self._on_clear,
         }
 
     # ---- life
 
     def start(self, peers: tuple[str, ...] | None, now: Now) -> None:
         """Mingle: ask everybody what was missed. ``peers`` are those the transport knows of, None if it cannot."""
-        settings = self.ctx.settings
-        if not settings.mingle:
+        if not self.ctx.settings.mingle:
             self._enter(now)
             return
         self._become(MINGLING)
-        self._mingle_missing = None if peers is None else set(peers)
-        self._mingle_until = now.mono + settings.mingle_timeout_s
-        if self.ballots.bus_up:  # else once it is; should it not come in time, the ledger is enough
-            self.ctx.publish(self._says(events.WorkerHello), now)
-        self.ctx.arm(self._mingle_until, "mingle")
-        if self._mingle_missing is not None and not self._mingle_missing:
-            self._enter(now)
+        self.mingling.begin(peers, self.ballots.bus_up, now)
 
     def stop(self, now: Now) -> None:
         """Stop opening and answering elections, and say good-bye. Runners go on."""
@@ -136,7 +133,7 @@ class Node:
 
     def set_jobs(self, jobs: dict[str, Job], now: Now) -> None:
         """Take over the job files as they are now."""
-        before, self.ctx.jobs = self.ctx.jobs, dict(jobs)
+        before = self.rulebook.definitions.take(jobs)
         digest, self.ctx.jobs_digest = self.ctx.jobs_digest, jobs_digest(jobs)
         if digest != self.ctx.jobs_digest and self.ctx.state in (READY, DRAINING):
             self.speech.news(now)
@@ -154,7 +151,7 @@ class Node:
         if packet.cluster != ctx.settings.cluster:
             return
         if packet.hostname == ctx.hostname:
-            self._namesake(packet, now)
+            self.namesakes.heard(packet, now)
             return
         clock = ctx.clock
         only_greets = all(isinstance(event, events.WorkerHello) for event in packet.events)
@@ -162,8 +159,8 @@ class Node:
             # Restarted, or a second node of that name, which will be refused: only its next words tell. Until
             # then it gets its answer, and the one that we know stays.
             for event in packet.events:
-                if isinstance(event, events.WorkerHello) and self.speech.answers(event, packet.sender):
-                    self._answer_hello(event, packet.sender, now)
+                if isinstance(event, events.WorkerHello):
+                    self.speech.hello_heard(event, packet.sender, now)
             return
         member = ctx.membership.hear(packet.hostname, packet.pid, packet.incarnation, 0, now.mono)
         if member is None:
@@ -186,21 +183,24 @@ class Node:
             self._members_changed(now)
 
     def receive_late(self, packet: Packet, now: Now) -> None:
-        """Facts about runs that had to wait before they could be sent: no sign of life, and no election either."""
+        """Facts about runs that had to wait before they could be sent: no sign of life, and no election either.
+
+        An old hello is answered: a node whose wall clock is off proves by what it says next that it lives.
+        """
         if packet.cluster != self.ctx.settings.cluster:
             return
         for event in packet.events:
-            if isinstance(event, Task) and self.ctx.clock.adjust(event.clock):
+            if isinstance(event, events.WorkerHello):
+                if packet.hostname != self.ctx.hostname:
+                    self.speech.hello_heard(event, packet.sender, now)
+            elif isinstance(event, Task) and self.ctx.clock.adjust(event.clock):
                 self._on_task(event, now)
 
     def peer_dead(self, name: str, now: Now) -> None:
         """A hint from the transport: nobody listens at this full_hostname any more."""
         if self.ctx.membership.proof_of_death(name):
             self.watch.dead(name)
-        if self._mingle_missing is not None and name in self._mingle_missing:
-            self._mingle_missing.discard(name)
-            if not self._mingle_missing and self.ctx.state == MINGLING:
-                self._enter(now)
+        self.mingling.not_missing(name, now)
         self._members_changed(now)
 
     def bus_changed(self, up: bool, now: Now) -> None:
@@ -217,13 +217,13 @@ class Node:
         if not up:
             ctx.membership.isolate(True)
         self.ballots.bus_changed(up, now)
+        self.brake.bus_up = up
+        self.brake.judge(now)
         if not up or ctx.state in (STARTING, STOPPING):
             return
-        if ctx.state == MINGLING and not self._bus_seen:  # once: a bus that comes and goes must not hold the start up
-            self._mingle_until = now.mono + ctx.settings.mingle_timeout_s
-        self._bus_seen = True
+        self.mingling.bus_came(now)
         self.speech.greet(now)
-        self._sweep_soon(now)  # revocations and ends that nobody could tell us
+        self.sweep.soon(now)  # revocations and ends that nobody could tell us
 
     # ---- inputs: the ledger
 
@@ -231,17 +231,24 @@ class Node:
         """The answer to a request; ``UNAVAILABLE`` when there was none in time. ``sent_at`` in mono."""
         if answer.word != UNAVAILABLE:
             self.ctx.round_trip_s += 0.1 * ((now.mono - sent_at) - self.ctx.round_trip_s)
-        if request == self._sweep_request:
-            self._sweep_request = 0
-            self._swept(answer, sent_at, now)
+        if request and request == self.sweep.request:
+            self.sweep.answered(answer, sent_at, now)
             return
         assert isinstance(answer, Answer)
         if request in self.triggers.asked:  # all share one space of ids
             self.triggers.answered(request, answer, now)
+        elif self.rulebook.has_asked(request):
+            self.rulebook.answered(request, answer, now)
         elif request in self.witness.asked:
             self.witness.answered(request, answer)
+        elif request in self.pursuits.leftovers.asked:
+            self.pursuits.leftovers.answered(request, answer, now)
+        elif request in self.pursuits._recording:
+            self.pursuits.recorded(request, answer, now)
         elif request in self.pursuits._asked:
             self.pursuits.claim_answered(request, answer, sent_at, now)
+            if answer.word == OUTDATED:
+                self.sweep.soon(now)
 
     # ---- inputs: people
 
@@ -257,15 +264,28 @@ class Node:
         """Open an election by hand."""
         return self.ballots.open(ident, topic, action, now)
 
-    def hurry_cancel(self, run: str, reason: str, now: Now) -> None:
+    def hurry_cancel(self, run: str, reason: str, attempt: int, now: Now) -> None:
         """The ledger has a cancellation: tell the runner, here or elsewhere, before its next renewal would."""
         self.ctx.out.cancels.append((run, reason))
-        self.ctx.record(events.ControlCancel(run=run, reason=reason), now)
+        self.ctx.record(events.ControlCancel(run=run, reason=reason, attempt=attempt), now)
 
     def look_again(self, now: Now) -> None:
         """Something in the ledger has changed: sweep now."""
-        self._sweep_again = self._sweep_out
-        self._sweep(now)
+        self.sweep.look_again(now)
+
+    def clear_alarms(self, idents: tuple[str, ...], note: str, by: str, now: Now) -> list[str]:
+        """A person has looked at them; returns those that stood."""
+        return self.alarms.clear(idents, note, by, now)
+
+    def recall(self, event: Task) -> None:
+        """News of an attempt, of this node or of another, now or from its journal."""
+        self.witness.saw(event)
+        self.alarms.saw(event)
+
+    def accept_ledger(self, identity: str, now: Now) -> None:
+        """A person says that the ledger with this identity is the one to use."""
+        self.brake.accept(identity, now)
+        self.look_again(now)
 
     # ---- inputs: runners of this node
 
@@ -284,18 +304,18 @@ class Node:
     ) -> None:  # fmt: skip
         """An attempt has ended here; its runner reports to the ledger itself, this tells everyone else."""
         event = self._task(TASK_END.get(state, events.TaskRetried), launch)
-        event.exit_code = exit_code
-        event.reason = reason
+        event.exit_code, event.reason = exit_code, reason
+        event.result = state
         event.application_id = application_id
         event.runtime = runtime_s
         if state == "failure":
             event.exception = reason
         self.ctx.record(event, now, sync=True)
         self.ctx.processed += 1
-        self.pursuits.ended_elsewhere(event)
+        self.pursuits.endings.heard(event)
         self.pursuits.gone(launch.run, launch.token, now)
         self.pursuits.run_ended(launch.job, now)
-        self._sweep_soon(now)
+        self.sweep.soon(now)
 
     def runner_gone(self, launch: Launch, now: Now) -> None:
         """A runner died without a word: only the ledger can tell what becomes of the attempt."""
@@ -306,18 +326,20 @@ class Node:
 
         This node leaves the job alone until it is next found that it can be launched here: it would win again.
         """
-        self.ctx.launch_problems = {**self.ctx.launch_problems, launch.job: reason}
+        job = self.ctx.jobs.get(launch.job)
+        if job is not None and job.digest == launch.digest:  # else it is no problem of the job as it is now
+            self.ctx.launch_problems = {**self.ctx.launch_problems, launch.job: reason}
         self.ctx.note("launch.failed", run=launch.run, attempt=launch.attempt, reason=reason)
         self.ctx.ask("report", launch.run, launch.attempt, launch.token, launch.nonce, "retry", None, reason, "", False)
         self.pursuits.gone(launch.run, launch.token, now)
-        self._sweep_soon(now)
+        self.sweep.soon(now)
 
-    def launch_refused(self, launch: Launch, reason: str, now: Now) -> None:
+    def launch_refused(self, launch: Launch, reason: str, now: Now, *, final: bool = True) -> None:
         """The run cannot be started, here or anywhere (its arguments do not fit): that is its end, and the job's
-        other runs are none the worse for it."""
+        other runs are none the worse for it. Not ``final``: it is a failed attempt, of which the job may allow more."""
         self.ctx.note("launch.refused", run=launch.run, attempt=launch.attempt, reason=reason)
         self.ctx.ask(
-            "report", launch.run, launch.attempt, launch.token, launch.nonce, "failure", None, reason, "", True
+            "report", launch.run, launch.attempt, launch.token, launch.nonce, "failure", None, reason, "", final
         )
         self.runner_ended(launch, "failure", None, reason, "", None, now)
 
@@ -335,7 +357,7 @@ class Node:
             elif kind == "lacking":
                 self.ballots.look(now)
             elif kind == "sweep":
-                self._sweep(now)
+                self.sweep.begin(now)
                 ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
             elif kind == "sweep_soon":
                 self.look_again(now)
@@ -349,11 +371,8 @@ class Node:
                     self.planner.plan(key, now)
             elif kind == "register":
                 self.triggers.timer(key, now)
-            elif kind == "mingle" and ctx.state == MINGLING:
-                if now.mono < self._mingle_until:  # the bus came late
-                    ctx.arm(self._mingle_until, "mingle")
-                else:
-                    self._enter(now)
+            elif kind == "mingle":
+                self.mingling.timer(now)
 
     def timer_at(self) -> float:
         """When ``handle_timer`` must be called next (mono); infinity when nothing is due."""
@@ -365,7 +384,7 @@ class Node:
         out, self.ctx.out = self.ctx.out, Ready()
         for event in out.journal:
             if isinstance(event, Task):
-                self.witness.saw(event)
+                self.recall(event)
         if out.messages or out.journal or out.letters:
             out.clock_mark = self.ctx.clock.reserve()
         return out
@@ -389,76 +408,43 @@ class Node:
         member = self.ctx.membership.members[packet.hostname]
         if event.jobs_digest != member.jobs_digest and event.jobs_digest != self.ctx.jobs_digest:
             self.ctx.note("jobs.differ", peer=sender, theirs=event.jobs_digest, ours=self.ctx.jobs_digest)
+        before = (member.ledger, member.pinned)
         self.ctx.membership.update(member, event)
+        if (member.ledger, member.pinned) != before:
+            self.brake.judge(now)
         self.speech.state_heard(member, now)
 
     def _on_hello(self, event: events.WorkerHello, packet: Packet, sender: str, now: Now) -> None:
         self._on_worker(event, packet, sender, now)
-        if self.speech.answers(event, sender):
-            self._answer_hello(event, sender, now)
-
-    def _answer_hello(self, hello: events.WorkerHello, sender: str, now: Now) -> None:
-        for fields in self.speech.replies(hello.freq):
-            reply = self._says(events.WorkerHelloReply)
-            reply.to = sender
-            for field, value in fields.items():
-                setattr(reply, field, value)
-            self.ctx.send(sender, reply, now)
+        self.speech.hello_heard(event, sender, now)
 
     def _on_hello_reply(self, event: events.WorkerHelloReply, packet: Packet, sender: str, now: Now) -> None:
         self._on_worker(event, packet, sender, now)
         for job, token in event.tokens.items():
-            self.ctx.saw_token(job, token)
+            self.ctx.told_token(job, token, sender, now)
         self.ctx.membership.told(event.known, now.mono, vouched=False)
-        if self.ctx.state != MINGLING:
-            return
-        if self._mingle_missing is None:
-            return  # the transport could not say who is there: wait for the timeout
-        self._mingle_missing.discard(sender)
-        if not self._mingle_missing:
-            self._enter(now)
+        self.mingling.not_missing(sender, now)
 
     def _on_offline(self, event: events.WorkerOffline, packet: Packet, sender: str, now: Now) -> None:
         self.ctx.membership.offline(self.ctx.membership.members[packet.hostname], event.clock)
 
     def _on_cancel(self, event: events.ControlCancel, packet: Packet, sender: str, now: Now) -> None:
-        if event.run in self.pursuits.running:
+        if (held := self.pursuits.running.get(event.run)) and event.attempt in (-1, held[0]):  # not a later attempt
             self.ctx.out.cancels.append((event.run, event.reason))
 
     def _on_revoke(self, event: events.ControlRevoke, packet: Packet, sender: str, now: Now) -> None:
-        self._sweep_soon(now)
+        self.sweep.soon(now)
+
+    def _on_clear(self, event: events.ControlClear, packet: Packet, sender: str, now: Now) -> None:
+        self.alarms.clear_heard(event)
 
     def _on_task(self, event: Task, now: Now) -> None:
-        self.witness.saw(event)
+        self.recall(event)
         self.pursuits.heard(event, now)
         if not isinstance(event, (events.TaskSent, events.TaskReceived, events.TaskStarted)):
-            self.pursuits.ended_elsewhere(event)
+            self.pursuits.endings.heard(event)
             self.pursuits.run_ended(event.name, now)
-            self._sweep_soon(now)
-
-    def _namesake(self, packet: Packet, now: Now) -> None:
-        """Somebody speaks under our own hostname: our echo, a predecessor's last words, or a second live node."""
-        if packet.incarnation == self.ctx.incarnation:
-            return
-        # Two that start at once: one of them yields. A predecessor's late hello must not be the one that stays.
-        outranks = _rank(packet.incarnation) > _rank(self.ctx.incarnation)
-        for event in packet.events:
-            self.ctx.clock.adjust(event.clock)
-            if isinstance(event, events.WorkerHello) and self.ctx.state != STOPPING:
-                self._answer_hello(event, packet.sender, now)  # so that the newcomer knows
-                if outranks:
-                    self._refuse(packet)
-            elif isinstance(event, events.WorkerHelloReply) and event.to == self.ctx.full_hostname:
-                if outranks or event.state in (READY, DRAINING):
-                    self._refuse(packet)
-
-    def _refuse(self, packet: Packet) -> None:
-        if self.ctx.state == MINGLING:
-            self.ctx.out.fatal = (
-                f"another live node is named {packet.hostname!r} (pid {packet.pid}): "
-                "each node needs its own [node] name, or stop the other one"
-            )
-            self._become(STOPPING)
+            self.sweep.soon(now)
 
     # ---- single steps
 
@@ -468,7 +454,7 @@ class Node:
         ctx = self.ctx
         ctx.record(self._says(events.WorkerOnline), now)
         self.speech.entered(now)
-        self._sweep(now)
+        self.sweep.begin(now)
         ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
         self._members_swept(now)
 
@@ -482,14 +468,14 @@ class Node:
         return kind(
             freq=ctx.membership.fanout_interval_s, active=len(self.pursuits.running), processed=ctx.processed,
             loadavg=ctx.loadavg, sw_ver=ctx.settings.version, sw_sys=ctx.settings.system, state=ctx.state,
-            tags=ctx.settings.tags, jobs_digest=ctx.jobs_digest,
+            tags=ctx.settings.tags, jobs_digest=ctx.jobs_digest, ledger=ctx.ledger, pinned=ctx.pinned, rules=NEW_RULES,
         )  # fmt: skip
 
     def _task(self, kind: type[T], launch: Launch) -> T:
         return kind(
             uuid=run_uuid(launch.run), name=launch.job, run=launch.run, attempt=launch.attempt, token=launch.token,
-            nonce=launch.nonce, node=self.ctx.full_hostname, fire_at=launch.fire_at,
-            kwargs=launch.args,
+            nonce=launch.nonce, node=self.ctx.full_hostname, fire_at=launch.fire_at, due=launch.due,
+            kwargs=launch.args, digest=launch.digest, policy=launch.policy, lease=launch.lease_s,
         )  # fmt: skip
 
     def _candidacy(self, topic: str, action: Action | None, clock: int) -> Candidacy:
@@ -503,7 +489,7 @@ class Node:
             return Candidacy(0, clock, ctx.full_hostname, "no action")
         job = ctx.jobs.get(action.job)
         load = self.pursuits.load() if job is not None and job.placement == "spread" else 0
-        return Candidacy(load, clock, ctx.full_hostname, self.pursuits.abstains(job, action))
+        return Candidacy(load, clock, ctx.full_hostname, self.pursuits.abstains(job, action), ctx.ledger)
 
     def _decided(self, election: Election, now: Now) -> None:
         if election.topic in LAUNCHES:
@@ -517,31 +503,16 @@ class Node:
     def _begin_triggered(self, action: Action, now: Now) -> None:
         self.pursuits.begin(action, now, in_ledger=True)
 
-    def _sweep(self, now: Now) -> None:
-        if self._sweep_out or self.ctx.state not in (READY, DRAINING):
-            return
-        self._sweep_out = True
-        self._sweep_sent_at = now.mono
-        self._sweep_request = self.ctx.ask("open", tuple(self.ctx.jobs))
-
-    def _sweep_soon(self, now: Now) -> None:
-        self.ctx.arm(max(now.mono, self._sweep_sent_at + SWEEP_APART_S), "sweep_soon")
-
     def _swept(self, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
-        self._sweep_out = False
         up = isinstance(answer, OpenAnswer)
         if up != self.ledger_up:
             self.ledger_up = up
             self.ctx.note("ledger.restored" if up else "ledger.lost")
         if isinstance(answer, OpenAnswer):
+            self.brake.ledger_says(answer, now)
             self.witness.ledger_says(answer.recovering_s, answer.epoch)
-            self.pursuits.swept(answer, sent_at, now)
+            self.rulebook.swept(answer, self.pursuits.pursuits, self.planner, self.ballots.bus_up, now)
             self.planner.horizons(answer, now)
-            if self._sweep_again:
-                self._sweep_again = False
-                self._sweep_soon(now)
-        else:
-            self.pursuits.unswept()
 
     def _members_swept(self, now: Now) -> None:
         self.watch.turn(now)
@@ -552,8 +523,13 @@ class Node:
             self.ctx.note(f"node.{HAPPENED[what]}", peer=member.name)
             if what != "join":
                 self.ballots.lost(member.name, now)
+        self.brake.judge(now)
 
-
-def _rank(incarnation: str) -> tuple[int, str]:
-    """Of two incarnations of one name, the higher was started later or drew more."""
-    return (boot_count(incarnation), incarnation)
+    def _ledger_news(self, now: Now) -> None:
+        """Which ledger this node uses, or that it has used it, cannot wait: others may be braked for want of it."""
+        if self.ctx.state not in (READY, DRAINING):
+            return
+        if self.ctx.membership.watched:
+            self.speech.news(now)
+        else:
+            self.ctx.publish(self._says(events.WorkerHeartbeat), now)

@@ -12,89 +12,65 @@ the run with it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import structs
 
 from coordd.core import rows
+from coordd.core.arguments import fits
 from coordd.core.ballots import Ballots
 from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
-from coordd.core.events import TASK_END, Action, Task, TaskReceived, event_type
+from coordd.core.endings import EPITAPHS_MAX, Endings
+from coordd.core.events import Action, Task, TaskReceived, asked_for
 from coordd.core.job import Command, Job, is_named, run_uuid
-from coordd.core.lease_watch import LeaseWatch
+from coordd.core.leftovers import Leftovers
+from coordd.core.pursued import (
+    BACKOFF_MAX_S,
+    BACKOFF_MIN_S,
+    CLAIMING,
+    DUE,
+    ELECTING,
+    HELD_BY_OTHER,
+    OWNED,
+    SLEEPING,
+    WAITING,
+    Phases,
+    Pursuit,
+)
 from coordd.core.ready import Launch, Now
-from coordd.core.rows import RHO, Answer, Claim, OpenAnswer, OpenRun, Registration
-
-ELECTING = "electing"
-DUE = "due"
-CLAIMING = "claiming"
-WAITING = "waiting"
-HELD_BY_OTHER = "held"
-SLEEPING = "sleeping"
-OWNED = "owned"
-
-# An unanswered or limited claim is repeated with a delay that doubles between these bounds.
-BACKOFF_MIN_S = 0.5
-BACKOFF_MAX_S = 10.0
+from coordd.core.rows import RHO, SETTLED, Answer, Claim, OpenRun, Registration
 
 # A claim that was answered "held" although the watch seemed ripe is not repeated sooner than this.
 HELD_AGAIN_S = 0.25
 
-# Elections decided less than this apart are one burst. Each claim of it takes the ledger so long; if the next in rank
-# did not wait for that as well, every node would claim everything.
+# Why a grant is given back.
+REDEFINED = "the definition was changed or removed while it was claimed"
+
+# Elections decided less than this apart are one burst: the next in rank also waits for the claims before it (seconds).
 BURST_APART_S = 0.05
 CLAIM_COST_S = 0.002
 
-# A run that nobody can take (its job was changed since, no node has the tags) is asked for all the same once it is
-# so much later than start_within: the ledger then writes that it was missed, and why.
-LATE_S = 60.0
 
-# What a node remembers of runs that are over, only to explain them (`why`).
-EPITAPHS_MAX = 2000
-
-
-class Pursuit:
-    """One run that this node is after."""
-
-    __slots__ = (
-        "action", "at", "attempt", "backoff_s", "floor", "late_at", "limited", "nonce", "owner", "phase",
-        "rank", "row_at", "settled_to", "unfit", "watch", "why",
-    )  # fmt: skip
-
-    def __init__(self, action: Action, settled_to: float) -> None:
-        self.action = action
-        self.attempt = action.attempt
-        self.settled_to = settled_to
-        self.phase = ELECTING
-        self.at = 0.0
-        self.rank: int | None = None
-        self.nonce = ""
-        self.floor = 0  # the job's highest token when the nonce was drawn: what that nonce is granted is above it
-        self.late_at = float("inf")  # from then on even a node that cannot take it asks
-        self.unfit = ""  # why this node may not launch what it has asked for
-        self.backoff_s = BACKOFF_MIN_S
-        self.row_at = float("inf")  # since when we know that the ledger has a row for it
-        self.limited = False  # the last answer was: not while others run
-        self.owner = ""
-        self.watch: LeaseWatch | None = None
-        self.why = ""
-
-
-class Pursuits:
+class Pursuits(Phases):
     """Every run that this node is after, and every one that it runs itself."""
 
     __slots__ = (
-        "_asked", "_ballots", "_burst", "_ctx", "claiming", "epitaphs", "finals", "pursuits", "running",
+        "_asked", "_ballots", "_burst", "_recording", "claiming", "endings", "epitaphs", "leftovers",
+        "pursuits", "running",
     )  # fmt: skip
 
     def __init__(self, ctx: Context, ballots: Ballots) -> None:
-        self._ctx = ctx
+        super().__init__(ctx)
         self._ballots = ballots
         self.pursuits: dict[str, Pursuit] = {}
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
         self.claiming = 0
         self._burst = (0, 0.0)  # how many were decided before the last one in the same burst, and when that was
-        self._asked: dict[int, str] = {}  # ledger request -> run
-        self.finals: dict[str, Task] = {}  # run -> the end of an attempt that was heard, until the ledger has it
+        self._asked: dict[int, tuple[Pursuit, Claim]] = {}  # by ledger request
+        self._recording: dict[int, str] = {}  # ledger request -> a run that nobody took, to be written down
+        self.endings = Endings(ctx)
+        self.leftovers = Leftovers(ctx, self.endings)
         self.epitaphs: dict[str, str] = {}
 
     # ---- beginning
@@ -102,7 +78,8 @@ class Pursuits:
     def begin(self, action: Action, now: Now, *, settled_to: float = 0.0, in_ledger: bool = False) -> Pursuit:
         """Go after a run: open its election (or join it)."""
         pursuit = self.pursuits.get(action.run)
-        if pursuit is None:
+        # A peer may have opened it first, under a definition that counts no more: then nobody could claim it.
+        if pursuit is None or (pursuit.action.digest != action.digest and pursuit.row_at == float("inf")):
             pursuit = self._new(action, settled_to, now)
             self._elect(pursuit, now)
         if in_ledger:
@@ -113,8 +90,9 @@ class Pursuits:
         """A peer has opened an election about a run: pursue it too, if the job is known here."""
         pursuit = self.pursuits.get(action.run)
         if pursuit is None:
-            # A fire time is what its run's name says; what a peer says of it counts for nothing.
+            # A fire time is what its run's name says, not what a peer says of it.
             named = is_named(action.run, action.job, action.fire_at, scheduled=action.scheduled)
+            named = named and fits(action.args) and self._ctx.is_named_now(action)
             if named and action.job in self._ctx.jobs and action.run not in self.epitaphs:
                 self._new(action, 0.0, now)
         elif action.attempt > pursuit.attempt and pursuit.phase not in (OWNED, CLAIMING):
@@ -164,8 +142,8 @@ class Pursuits:
             return "job differs"
         if not set(job.tags) <= set(ctx.settings.tags):
             return "tags do not match"
-        if ctx.impaired:
-            return ctx.impaired
+        if ctx.braked or ctx.unfit:
+            return ctx.braked or ctx.unfit
         if job.name in ctx.launch_problems:
             return ctx.launch_problems[job.name]
         if action.run in self.running:
@@ -224,20 +202,27 @@ class Pursuits:
 
     def claim_answered(self, request: int, answer: Answer, sent_at: float, now: Now) -> None:
         """What the ledger said to a claim."""
-        pursuit = self.pursuits.get(self._asked.pop(request, ""))
+        pursuit, claim = self._asked.pop(request)
         self.claiming -= 1
-        if pursuit is None or pursuit.phase != CLAIMING:
-            return
         word = answer.word
+        if self.pursuits.get(claim.of.run) is not pursuit or pursuit.phase != CLAIMING:
+            # Meanwhile it was begun again, under another definition, or is opened under another name.
+            if word == rows.GRANTED:
+                self._give_back(claim.of.run, answer, claim.nonce, REDEFINED)
+            return
         pursuit.limited = word == rows.LIMITED
+        pursuit.unanswered = word == rows.UNAVAILABLE
         if answer.ended is not None:
-            self._tell_ended(pursuit.action, answer, now)
-        if word in (rows.GRANTED, rows.HELD, rows.LOST):  # the others may be said of a run that has no row yet
+            self.endings.tell(pursuit.action, answer, now)
+        if word in (rows.GRANTED, rows.HELD, rows.LOST):  # others may be said of a run that has no row yet
             pursuit.row_at = min(pursuit.row_at, now.mono)
-        if word not in (rows.UNAVAILABLE, rows.RECOVERING, rows.LIMITED):
+        if word not in (rows.UNAVAILABLE, rows.RECOVERING, rows.LIMITED, rows.BAD):
             pursuit.backoff_s = BACKOFF_MIN_S
         if word == rows.GRANTED:
             self._granted(pursuit, answer, sent_at, now)
+        elif word == rows.HELD and answer.state == rows.UNKNOWN:
+            self._ctx.note("run.unknown", run=pursuit.action.run, job=pursuit.action.job, node=answer.by)
+            self._leave_to_people(pursuit, answer.by)
         elif word == rows.HELD:
             self._observe(pursuit, *answer.until_token, self._ctx.lease_of(pursuit.action.job), now)
             self._held(pursuit, answer.by, max(answer.left_s, HELD_AGAIN_S), now)
@@ -245,9 +230,13 @@ class Pursuits:
             self._next_attempt(pursuit, answer.attempt, answer.in_s, now)
         elif word == rows.EARLY:
             self._again(pursuit, answer.in_s, "not due yet", now)
-        elif word == rows.LIMITED:
-            self._again(pursuit, max(answer.in_s, pursuit.backoff_s), f"limited: {answer.by}", now)
+        elif word in (rows.LIMITED, rows.BAD):
+            if word == rows.BAD:
+                self._ctx.name_bad_rows({pursuit.action.run: answer.by}, swept=False)
+            self._again(pursuit, max(answer.in_s, pursuit.backoff_s), f"{word}: {answer.by}", now)
             pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
+        elif word == rows.OUTDATED:
+            self._again(pursuit, pursuit.backoff_s, "other rules are in force than this node knew", now)
         elif word == rows.DIFFERS:
             pursuit.why = "the job's definition here differs from the one it was registered with"
             self._wait(pursuit, now, BACKOFF_MAX_S)
@@ -263,25 +252,32 @@ class Pursuits:
             assert word in (rows.FINISHED, rows.REVOKED), word
             self._over(pursuit, answer.state or rows.REVOKED, now)
 
-    def swept(self, answer: OpenAnswer, sent_at: float, now: Now) -> None:
-        """Every open row, as the ledger has it: nothing hangs because nobody watched."""
-        seen = set()
-        for row in answer.runs:
-            seen.add(row.run)
+    def rows_seen(self, some: Iterable[OpenRun], now: Now) -> None:
+        """Open rows, as the ledger has them."""
+        for row in some:
             self._row_seen(row, now)
+            self.leftovers.row_seen(row, now)
+
+    def swept(self, seen: set[str], bad: dict[str, str], recovering: bool, sent_at: float, now: Now) -> None:
+        """These were all open rows since ``sent_at``: nothing hangs because nobody watched.
+
+        Never said of a sweep that was cut off: what it did not come to is not over.
+        """
+        self.leftovers.swept(seen)
         for run, pursuit in list(self.pursuits.items()):
             if run not in seen and pursuit.row_at < sent_at and pursuit.phase != CLAIMING:
                 if pursuit.phase == OWNED and run in self.running:
                     continue  # its runner will say how it ended
-                if answer.recovering_s > 0:
+                if recovering:
                     pursuit.row_at = float("inf")  # forgotten, not over: its claim writes it anew
                     continue
-                self._over(pursuit, "", now)
+                self._over(pursuit, rows.BAD if run in bad else "", now)
             elif pursuit.phase == WAITING and now.mono >= pursuit.at:
                 self._claim_if_eligible(pursuit, now)
 
     def unswept(self) -> None:
         """The ledger did not answer: what was watched until now proves nothing any more."""
+        self.leftovers.unswept()
         for pursuit in self.pursuits.values():
             pursuit.watch = None
 
@@ -290,7 +286,7 @@ class Pursuits:
     def heard(self, event: Task, now: Now) -> None:
         """Another node's word on a run: it postpones, it never ends a pursuit."""
         job = event.name
-        self._ctx.saw_token(job, event.token)
+        self._ctx.told_token(job, event.token, event.node, now)
         pursuit = self.pursuits.get(event.run)
         if pursuit is None:
             return
@@ -299,15 +295,6 @@ class Pursuits:
             if pursuit.phase in (ELECTING, DUE, WAITING, SLEEPING):
                 pursuit.attempt = event.attempt
                 self._held(pursuit, event.node, self._ctx.lease_of(job), now)
-
-    def ended_elsewhere(self, event: Task) -> None:
-        """The end of an attempt was heard; should its holder be unable to, we report it."""
-        known = self.finals.get(event.run)
-        if known is not None and known.token > event.token:
-            return  # late news of an earlier attempt
-        if len(self.finals) >= EPITAPHS_MAX:
-            del self.finals[next(iter(self.finals))]
-        self.finals[event.run] = event
 
     # ---- runners of this node
 
@@ -329,7 +316,7 @@ class Pursuits:
 
     def _new(self, action: Action, settled_to: float, now: Now) -> Pursuit:
         pursuit = self.pursuits[action.run] = Pursuit(action, settled_to)
-        self._be_patient(pursuit, action.fire_at - now.wall if action.scheduled else 0.0, now)
+        self._be_patient(pursuit, action.due_at - now.wall if action.scheduled else 0.0, now)
         return pursuit
 
     def _elect(self, pursuit: Pursuit, now: Now) -> None:
@@ -349,48 +336,59 @@ class Pursuits:
     def _claim_if_eligible(self, pursuit: Pursuit, now: Now) -> None:
         ctx = self._ctx
         action = pursuit.action
-        job = ctx.jobs.get(action.job)
+        job = self._definition(pursuit)
         if job is None:
             del self.pursuits[action.run]  # should the job come back, the sweep or its schedule brings the run back
             return
-        pursuit.unfit = self.abstains(job, action)
-        if pursuit.unfit and (ctx.state != "ready" or now.mono < pursuit.late_at):
-            pursuit.why = f"this node cannot take it: {pursuit.unfit}"
+        unfit = self.abstains(job, action)
+        if unfit:
+            pursuit.why = f"this node cannot take it: {unfit}"
+            self._see_to_a_row(pursuit, job, now)
             self._wait(pursuit, now, ctx.settings.election_timeout_s)
             return
         watch = pursuit.watch
         watched = (watch.token, watch.beat, max(0.0, now.mono - watch.since)) if watch else None
         if not pursuit.nonce:
             pursuit.nonce = ctx.nonce()
+            pursuit.claimed = job
             pursuit.floor = ctx.tokens.get(action.job, 0)
         pursuit.phase = CLAIMING
         pursuit.why = "asking the ledger"
         self.claiming += 1
         of = Registration(
             action.run, action.job, job.digest, job.policy(), action.fire_at,
-            scheduled=action.scheduled, args=action.args,
+            scheduled=action.scheduled, args=action.args, due=action.due, identity_from=ctx.identity_from,
         )  # fmt: skip
         claim = Claim(of, pursuit.attempt, pursuit.nonce, ctx.full_hostname, job.lease_s, watched, pursuit.settled_to)
-        self._asked[ctx.ask("claim", claim)] = action.run
+        self._asked[ctx.ask("claim", claim)] = pursuit, claim
+
+    def _definition(self, pursuit: Pursuit) -> Job | None:
+        """What a claim would launch: the job as it is now; where an answer is missing, what it was asked with."""
+        current = self._ctx.jobs.get(pursuit.action.job)
+        claimed = pursuit.claimed
+        if pursuit.nonce and claimed is not None:
+            if pursuit.unanswered or self._ctx.definition(claimed.name, claimed.digest):
+                return claimed
+            pursuit.nonce = ""  # nothing was granted under it: it is another claim now
+        return current
 
     def _granted(self, pursuit: Pursuit, answer: Answer, sent_at: float, now: Now) -> None:
         ctx, action = self._ctx, pursuit.action
         nonce, pursuit.nonce = pursuit.nonce, ""
+        job, pursuit.claimed = pursuit.claimed, None
+        assert job is not None, f"{action.run}: granted, and nothing was claimed"
         pursuit.watch = None
         if answer.token <= pursuit.floor:
             ctx.note("token.went_back", run=action.run, token=answer.token, seen=pursuit.floor)
             self._again(pursuit, BACKOFF_MAX_S, "the ledger handed out a token below one already seen", now)
             return
-        if pursuit.unfit:
-            pursuit.late_at = now.mono + LATE_S
-            why = f"given back: {pursuit.unfit}"
-            ctx.ask("report", action.run, answer.attempt, answer.token, nonce, rows.RETRY, None, why, "", False)
+        if ctx.braked or not ctx.definition(job.name, job.digest):
+            self._give_back(action.run, answer, nonce, ctx.braked or REDEFINED)
             self._held(pursuit, ctx.full_hostname, 0.0, now)
             return
         ctx.saw_token(action.job, answer.token)
-        job = ctx.jobs.get(action.job)
-        deadline = sent_at + answer.left_s * (1 - 2 * RHO)
-        if job is None or now.mono >= deadline - ctx.settings.kill_grace_s:
+        deadline = sent_at + min(answer.left_s, job.lease_s) * (1 - 2 * RHO)
+        if now.mono >= deadline - ctx.settings.kill_grace_s:
             self._held(pursuit, ctx.full_hostname, answer.left_s, now)  # too late to start: let it lapse
             return
         pursuit.phase = OWNED
@@ -400,41 +398,21 @@ class Pursuits:
         received = TaskReceived(
             uuid=run_uuid(action.run), name=action.job, kwargs=answer.args, run=action.run,
             attempt=pursuit.attempt, token=answer.token, nonce=nonce, node=ctx.full_hostname,
-            fire_at=action.fire_at, retries=pursuit.attempt,
+            fire_at=action.fire_at, due=action.due, retries=pursuit.attempt,
+            digest=job.digest, policy=job.policy().pack(), lease=job.lease_s,
         )  # fmt: skip
         ctx.record(received, now, sync=True)
         ctx.out.launches.append(
             Launch(
                 action.run, action.job, pursuit.attempt, answer.token, nonce, action.fire_at, answer.args,
-                deadline, job.lease_s, sent_at + answer.in_s,
+                deadline, job.lease_s, sent_at + answer.in_s, job.digest, job.policy().pack(), action.due,
             )
         )  # fmt: skip
 
-    def _held(self, pursuit: Pursuit, by: str, left_s: float, now: Now) -> None:
-        """Somebody has it: come back when its lease has been watched to its end."""
-        pursuit.phase = HELD_BY_OTHER
-        pursuit.owner = by
-        pursuit.nonce = ""
-        pursuit.why = f"held by {by}"
-        if pursuit.watch is None:
-            pursuit.at = float("inf")  # the next sweep begins a watch
-            return
-        ripe_at = max(pursuit.watch.ripe_at(), now.mono + max(0.0, left_s))
-        pursuit.at = ripe_at + (pursuit.rank or 0) * self._ctx.stagger_s
-        self._ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
-
-    def _observe(self, pursuit: Pursuit, token: int, beat: int, lease_s: float, now: Now) -> None:
-        """An answer shows the holder's (token, beat): go on watching, or begin anew."""
-        if not token:
-            pursuit.watch = None
-            return
-        settings = self._ctx.settings
-        apart_s = (settings.renew_interval_s + settings.ledger_timeout_s) * (1 + 2 * RHO)
-        watch = pursuit.watch
-        if watch and (watch.token, watch.beat) == (token, beat) and now.mono - watch.last_at <= apart_s:
-            watch.last_at = now.mono
-        else:
-            pursuit.watch = LeaseWatch(token, beat, lease_s, now.mono)
+    def _give_back(self, run: str, granted: Answer, nonce: str, why: str) -> None:
+        """What was granted is not launched here: nobody need wait for its lease to lapse."""
+        key = (run, granted.attempt, granted.token, nonce)
+        self._ctx.ask("report", *key, rows.RETRY, None, f"given back: {why}", "", False)
 
     def _row_seen(self, row: OpenRun, now: Now) -> None:
         ctx = self._ctx
@@ -444,9 +422,7 @@ class Pursuits:
         ctx.saw_token(row.job, row.token)
         runner = self.running.get(row.run)
         ours = runner is not None and runner[1] == row.token and row.state not in (rows.PENDING, rows.RETRY)
-        final = self.finals.get(row.run)
-        if final is not None and (final.token, final.nonce) == (row.token, row.nonce) and row.state != rows.RETRY:
-            self._report_for(final)
+        self.endings.row_seen(row)
         if pursuit is None:
             if row.job not in ctx.jobs or ours:
                 return
@@ -469,11 +445,8 @@ class Pursuits:
             pursuit.attempt = row.attempt
             self._observe(pursuit, row.token, row.beat, row.lease, now)
             self._held(pursuit, row.node, row.left_s, now)
-        else:
-            pursuit.why = f"unknown: {row.node} was lost while it ran; say `run resolve`"
-            if pursuit.phase != CLAIMING:
-                pursuit.phase = SLEEPING
-                pursuit.at = float("inf")
+        elif pursuit.phase != CLAIMING:
+            self._leave_to_people(pursuit, row.node)
 
     def _next_attempt(self, pursuit: Pursuit, attempt: int, in_s: float, now: Now) -> None:
         ctx = self._ctx
@@ -491,66 +464,36 @@ class Pursuits:
         else:
             self._elect(pursuit, now)
 
-    def _again(self, pursuit: Pursuit, in_s: float, why: str, now: Now) -> None:
-        pursuit.phase = DUE
-        pursuit.why = why
-        pursuit.at = now.mono + in_s
-        self._ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
-
-    def _wait(self, pursuit: Pursuit, now: Now, in_s: float) -> None:
-        """Not eligible now; looked at again then, at every sweep, and when a slot is freed."""
-        pursuit.phase = WAITING
-        pursuit.nonce = ""
-        pursuit.at = now.mono + in_s
-        self._ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
-
     def _over(self, pursuit: Pursuit, state: str, now: Now) -> None:
         run = pursuit.action.run
         del self.pursuits[run]
-        self.finals.pop(run, None)
+        self.endings.forget(run)
         if len(self.epitaphs) >= EPITAPHS_MAX:
             del self.epitaphs[next(iter(self.epitaphs))]
         self.epitaphs[run] = state
-        if state in (rows.MISSED, rows.REJECTED):
-            self._ctx.note("run.not_launched", run=run, state=state)
 
-    def _tell_ended(self, action: Action, answer: Answer, now: Now) -> None:
-        """Our claim has ended an attempt (its lease had lapsed, it came too late, …): the history is to know."""
-        assert answer.ended is not None
-        attempt, token, nonce, node, reason = answer.ended
-        kind = TASK_END.get(answer.state or "lost", TASK_END["lost"])
-        self._ctx.record(
-            kind(
-                uuid=run_uuid(action.run), name=action.job, run=action.run, attempt=attempt, token=token, nonce=nonce,
-                node=node, fire_at=action.fire_at, kwargs=action.args, reason=reason, retries=attempt,
-            ),
-            now,
-        )  # fmt: skip
+    def _see_to_a_row(self, pursuit: Pursuit, job: Job, now: Now) -> None:
+        """A scheduled run that no node can take (none has the tags) is recorded once it is later than its
+        ``start_within``: without a row nobody would ever know that it was missed."""
+        action = pursuit.action
+        recorded = pursuit.row_at < float("inf") or action.run in self._recording.values()
+        if self._ctx.state == "ready" and action.scheduled and not recorded and now.mono >= pursuit.late_at:
+            if action.digest in ("", job.digest):
+                of = Registration(action.run, action.job, job.digest, job.policy(), action.fire_at, scheduled=True)
+                self._recording[self._ctx.ask("register", of)] = action.run
 
-    def _report_for(self, final: Task) -> None:
-        """On the holder's behalf: it said how its attempt ended, and the ledger does not know yet."""
-        state = {"task-succeeded": "success", "task-failed": "failure", "task-revoked": "revoked"}.get(
-            event_type(final), rows.LOST
-        )
-        job = self._ctx.jobs.get(final.name)
-        never_again = job is not None and final.exit_code in job.retry.never_on_codes
-        self._ctx.ask(
-            "report", final.run, final.attempt, final.token, final.nonce, state, final.exit_code,
-            final.reason, final.application_id, never_again,
-        )  # fmt: skip
-
-    def _be_patient(self, pursuit: Pursuit, in_s: float, now: Now) -> None:
-        """It is due in so many seconds; so long a node that cannot take it leaves it to the others."""
-        job = self._ctx.jobs.get(pursuit.action.job)
-        if job is not None:
-            pursuit.late_at = now.mono + max(0.0, in_s) + job.start_within_s + LATE_S
+    def recorded(self, request: int, answer: Answer, now: Now) -> None:
+        """The ledger has a row of it, or says that it is over."""
+        pursuit = self.pursuits.get(self._recording.pop(request))
+        if pursuit is None or answer.word not in (rows.OK, rows.EXISTS, rows.CONFLICT):
+            return
+        if answer.state == SETTLED or answer.state in rows.TERMINAL:
+            if pursuit.phase not in (CLAIMING, OWNED):
+                self._over(pursuit, answer.state, now)
+        else:
+            pursuit.row_at = min(pursuit.row_at, now.mono)
 
     def _budget_left(self, job: Job) -> bool:
         settings = self._ctx.settings
         same_kind = sum(1 for _, _, waits in self.running.values() if waits == job.waits)
         return same_kind + self.claiming < (settings.budget_cluster if job.waits else settings.budget_client)
-
-
-def asked_for(row: OpenRun, attempt: int) -> Action:
-    """What was asked for, as the ledger has it."""
-    return Action(row.job, row.run, attempt, row.fire_at, bool(row.scheduled), row.digest, row.args)

@@ -36,7 +36,10 @@ class Launch(NamedTuple):
     args: str
     deadline: float  # CLOCK_BOOTTIME: from when the claim was SENT
     lease_s: float
-    due_at: float = 0.0  # CLOCK_BOOTTIME: its fire time by the ledger's clock; the gate has the last word
+    due_at: float = 0.0  # CLOCK_BOOTTIME: when it is due by the ledger's clock; the gate has the last word
+    digest: str = ""  # the definition that was granted: nothing else may be launched under this grant
+    policy: str = ""  # and its policy, as the ledger keeps it
+    due: float = 0.0  # Unix seconds: when it is due, where that is later than ``fire_at``
 
 
 class Reply(NamedTuple):
@@ -71,18 +74,22 @@ class Ready:
     """
 
     __slots__ = (
-        "cancels", "clock_mark", "elected", "fatal", "journal", "journal_sync", "launches", "ledger",
-        "letters", "messages", "notices", "replies", "requests_done", "requests_kept", "state",
+        "alarms_changed", "cancels", "clock_mark", "definitions", "elected", "fatal", "journal", "journal_sync",
+        "launches", "ledger",
+        "letters", "messages", "notices", "pin", "replies", "requests_done", "requests_kept", "state",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.fatal = ""  # stop now, with this sentence
         self.clock_mark: int | None = None  # persist BEFORE any message or journal line leaves
+        self.pin = ""  # the identity of the ledger that this node uses from now on: persist it
+        self.alarms_changed = False  # keep what ``core.alarms`` keeps
         self.journal: list[Event] = []  # append, and BEFORE the rest
         self.journal_sync = False  # fsync them: a launch or a reply depends on them
         self.requests_kept: list[Registration] = []  # on disk BEFORE the replies
         self.requests_done: list[str] = []  # the ledger has them now: forget the copies
         self.ledger: list[LedgerRequest] = []
+        self.definitions: dict[str, tuple[str, int, float]] | None = None  # to be kept over a restart
         self.launches: list[Launch] = []
         self.cancels: list[tuple[str, str]] = []  # (run, reason), for the runner of this node
         self.messages: list[Event] = []  # to every node
@@ -97,5 +104,6 @@ class Ready:
         return bool(
             self.messages or self.ledger or self.journal or self.notices or self.replies or self.launches
             or self.letters or self.cancels or self.elected or self.requests_kept or self.requests_done
-            or self.state or self.fatal or self.clock_mark is not None
+            or self.state or self.fatal or self.pin or self.alarms_changed or self.clock_mark is not None
+            or self.definitions is not None
         )  # fmt: skip

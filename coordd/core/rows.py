@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Protocol
 
+    from coordd.core.standing import Activation
+
     class Store(Protocol):
         """What the rules need of a transaction: read and write rows."""
 
@@ -16,6 +18,22 @@ if TYPE_CHECKING:
         def put_run(self, row: "Row") -> None: ...
         def job(self, job: str) -> "JobRow | None": ...
         def put_job(self, row: "JobRow") -> None: ...
+        def job_names(self) -> "list[str]": ...  # every job that has a row
+        def has_jobs(self) -> bool: ...  # some job has a row
+
+        def standing(self, job: str) -> "JobRow | None":
+            """What stands beside the job's row since the new rules are in force (its ``fence`` is 0)."""
+
+        def put_standing(self, row: "JobRow") -> None: ...
+        def drop_job(self, job: str) -> None: ...  # and what stands beside it
+        def highest_token(self, job: str) -> int: ...  # of the job's runs; 0: it has none
+
+        def activations(self, job: str) -> "list[Activation]":
+            """The last definitions of a job, oldest first."""
+
+        def put_activation(self, job: str, activation: "Activation") -> None:
+            """One more; of more than ACTIVATIONS_MAX the oldest are forgotten."""
+
         def attempt(self, run: str, attempt: int) -> "AttemptRow | None": ...
         def put_attempt(self, row: "AttemptRow") -> None: ...
 
@@ -25,8 +43,11 @@ if TYPE_CHECKING:
         def first_waiting(self, job: str) -> "Row | None":
             """A job's PENDING row that is first by (not_before, run)."""
 
-        def open_runs(self, limit: int) -> "list[Row]":
-            """Rows that are not terminal, to be read only; by (not_before, run)."""
+        def open_runs(
+            self, limit: int, after: "tuple[float, str] | None" = None
+        ) -> "tuple[list[Row], tuple[float, str] | None]":
+            """Rows that are not terminal, to be read only, by (not_before, run): those after that one; and after which
+            one the next page begins, None when there is no more."""
 
         def ended_runs(self, before: float, limit: int) -> "list[Row]":
             """Terminal rows that ended (and fired) before an instant, to be read only; by (ended_at, run)."""
@@ -34,18 +55,35 @@ if TYPE_CHECKING:
         def drop_run(self, run: str) -> None:
             """Forget a run and its attempts."""
 
-        def last_fire_at(self, job: str) -> float:
-            """The newest fire time of a job's scheduled rows, or 0.0.
+        def last_fire_at(self, job: str, before: float) -> float:
+            """Up to ``before`` the newest instant at which one of a job's scheduled rows was due, or 0.0.
 
             A run that was revoked before anybody claimed it does not count: it may lie far ahead.
             """
+
+        def meta(self, key: str) -> str:
+            """What the ledger keeps of itself under this name (core.identity); "" when it has none."""
+
+        def put_meta(self, key: str, value: str) -> None: ...
 
 
 # Clock-rate error that is tolerated between any two machines: 1 %, NTP's worst slew is 0.05 %.
 RHO = 0.01
 
+# Two versions of the rules. Under the old ones the id of a scheduled run is made of the instant at which it is due;
+# under the new ones of its nominal time, without the jitter, for all that is due after ``identity_from``. NEVER stands
+# for that instant (the year 3000) while the old ones are in force.
+OLD_RULES, NEW_RULES = 1, 2
+NEVER = 32_503_680_000.0
+
+# As far as two readings of one clock may be apart that should be the same: floats of Unix seconds end at 0.2 µs.
+CLOCK_EXACT_S = 0.001
+
 # A scheduled run may be claimed this long before its fire time: the runner then waits at the gate.
 CLAIM_AHEAD_S = 5.0
+
+# The sweep sees the open rows in pages of this many: one script holds the ledger up for a few milliseconds at the most.
+OPEN_PAGE = 1000
 
 # Run states: the words on the wire, in JSON, in logs and in metrics.
 PENDING = "pending"
@@ -78,7 +116,16 @@ FINISHED = "finished"
 RECOVERING = "recovering"
 STALE = "stale"
 CANCEL = "cancel"
+OUTDATED = "outdated"  # the one who asks goes by other rules than those in force
+# What is said of a fire time that is over and of which no row is left, or never was one.
+SETTLED = "settled"
 UNAVAILABLE = "unavailable"  # said by the shell when the ledger did not answer
+BAD = "bad"  # a row that the operation needs is damaged (``by`` says which and how): nothing was changed
+
+WORDS = frozenset((
+    OK, EXISTS, CONFLICT, GRANTED, EARLY, HELD, LIMITED, DIFFERS, FINISHED, RECOVERING, STALE, CANCEL, LOST, REVOKED,
+    UNAVAILABLE, BAD, OUTDATED,
+))  # fmt: skip
 
 
 class Answer:
@@ -196,11 +243,16 @@ RUN_COLUMNS = (
     "state", "attempt", "not_before", "failures", "relaunches",
     "token", "nonce", "node", "lease", "until", "boot", "beat", "commit_token", "cancel",
     "received_at", "started_at", "ended_at", "exit_code", "application_id", "reason",
+    "due",
 )  # fmt: skip
 
 
 class Row:
-    """One run, with its current attempt. Instants are Unix seconds, except ``until`` (the lease clock)."""
+    """One run, with its current attempt. Instants are Unix seconds, except ``until`` (the lease clock).
+
+    ``fire_at`` is the time that the run's id names. ``due`` is when it is due at the earliest, which is later by the
+    job's jitter; 0.0 in rows of an older version, whose ``fire_at`` is both.
+    """
 
     __slots__ = RUN_COLUMNS
     run: str
@@ -232,10 +284,16 @@ class Row:
     exit_code: "int | None"
     application_id: str
     reason: str
+    due: float
 
     def __init__(self, values: "Iterable[object]") -> None:
         for column, value in zip(RUN_COLUMNS, values, strict=True):
             setattr(self, column, value)
+
+    @property
+    def due_at(self) -> float:
+        """When the run is due at the earliest."""
+        return max(self.fire_at, self.due)
 
     def values(self) -> "tuple[object, ...]":
         """The columns' values, in the order of RUN_COLUMNS."""
@@ -281,34 +339,76 @@ class AttemptRow:
 JOB_COLUMNS = ("job", "fence", "horizon", "suspended", "version", "changed_by")
 
 
-class JobRow:
-    """What the ledger keeps per job: the fencing counter, the horizon, suspension."""
+# What stands beside the row that older versions read and write.
+STANDING_COLUMNS = (
+    "job", "horizon", "suspended", "version", "changed_by", "sequence", "digest", "schedule", "activated_at",
+    "counts_from",
+)  # fmt: skip
 
-    __slots__ = JOB_COLUMNS
+
+class JobRow:
+    """What the ledger keeps per job: the fencing counter, the horizon, suspension, and the definition that counts.
+
+    The definition is named by its ``digest`` ("": none was activated yet) and that of its ``schedule`` part; it was
+    activated as number ``sequence`` at ``activated_at``, and opens what is due after ``counts_from``. ``past`` has the
+    values of all definitions that the ledger remembers, oldest first, in the rows of an export alone.
+    """
+
+    __slots__ = (*JOB_COLUMNS, *STANDING_COLUMNS[5:], "past")
 
     def __init__(
-        self, job: str, fence: int = 0, horizon: float = 0.0, suspended: int = 0, version: int = 0, changed_by: str = ""
-    ) -> None:
+        self, job: str, fence: int = 0, horizon: float = 0.0, suspended: int = 0, version: int = 0,
+        changed_by: str = "", sequence: int = 0, digest: str = "", schedule: str = "",
+        activated_at: float = 0.0, counts_from: float = 0.0,
+    ) -> None:  # fmt: skip
         self.job = job
         self.fence = fence
         self.horizon = horizon
         self.suspended = suspended
         self.version = version
         self.changed_by = changed_by
+        self.sequence = sequence
+        self.digest = digest
+        self.schedule = schedule
+        self.activated_at = activated_at
+        self.counts_from = counts_from
+        self.past: list[tuple[int, str, str, float, float, str]] = []
 
     def values(self) -> "tuple[object, ...]":
         """The columns' values, in the order of JOB_COLUMNS."""
         return (self.job, self.fence, self.horizon, self.suspended, self.version, self.changed_by)
 
+    def standing(self) -> "tuple[object, ...]":
+        """The columns' values, in the order of STANDING_COLUMNS."""
+        return tuple([getattr(self, column) for column in STANDING_COLUMNS])
+
+    @classmethod
+    def of_standing(cls, values: "Iterable[object]") -> "JobRow":
+        """The inverse of ``standing``."""
+        row = cls("")
+        for column, value in zip(STANDING_COLUMNS, values, strict=True):
+            setattr(row, column, value)
+        return row
+
+    def copy(self) -> "JobRow":
+        """A row that can be changed without changing this one."""
+        row = JobRow.of_standing(self.standing())
+        row.fence = self.fence
+        return row
+
 
 class Registration:
     """What is known of a run before anybody has claimed it; the same from every node.
 
-    ``fire_at`` is the nominal time of a scheduled run. Of a triggered one it is the asking node's time, which
-    only that node can judge: it tells the ledger how old the request is (``age_s``), and the ledger dates it.
+    ``fire_at`` is the time that a scheduled run's id names, ``due`` when it is due (later by the job's jitter, where
+    the id is made of the nominal time), and ``identity_from`` the instant from which on ids are made so, as far as
+    the one who asks knows. Of a triggered run ``fire_at`` is the asking node's time, which only that node can judge:
+    it tells the ledger how old the request is (``age_s``), and the ledger dates it.
     """
 
-    __slots__ = ("age_s", "args", "by", "digest", "fire_at", "job", "policy", "run", "scheduled")
+    __slots__ = (
+        "age_s", "args", "by", "digest", "due", "fire_at", "identity_from", "job", "policy", "run", "scheduled",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -322,8 +422,12 @@ class Registration:
         args: str = "{}",
         by: str = "",
         age_s: float = 0.0,
+        due: float = 0.0,
+        identity_from: float = 0.0,
     ) -> None:
         self.age_s = age_s
+        self.due = max(fire_at, due)
+        self.identity_from = identity_from
         self.run = run
         self.job = job
         self.digest = digest
@@ -367,8 +471,8 @@ class OpenRun:
     """A row that is not terminal, as the sweep sees it."""
 
     __slots__ = (
-        "args", "attempt", "beat", "digest", "due_in_s", "fire_at", "job", "lease",
-        "left_s", "node", "nonce", "run", "scheduled", "state", "token",
+        "args", "attempt", "beat", "digest", "due", "due_in_s", "fire_at", "job", "lease",
+        "left_s", "node", "nonce", "overdue", "run", "scheduled", "state", "token",
     )  # fmt: skip
 
     def __init__(self, row: Row, now: LedgerTime) -> None:
@@ -378,6 +482,7 @@ class OpenRun:
         self.args = row.args
         self.scheduled = row.scheduled
         self.fire_at = row.fire_at
+        self.due = row.due
         self.state = row.state
         self.attempt = row.attempt
         self.due_in_s = max(0.0, row.not_before - now.wall)  # by the ledger's clock: nodes' clocks may be off
@@ -386,17 +491,45 @@ class OpenRun:
         self.node = row.node
         self.lease = row.lease
         self.beat = row.beat
-        self.left_s = row.until - now.lease if row.boot == now.boot and row.token else 0.0
+        self.left_s = left_of(row, now)
+        self.overdue = row.state in (PENDING, RETRY) and is_overdue(row, now)  # nobody may launch it any more
+
+
+def left_of(row: Row, now: LedgerTime) -> float:
+    """Seconds that are left of a lease, never more than it lasts: 0.0 where the ledger's clock cannot say (of another
+    boot, or set back since)."""
+    return row.until - now.lease if row.boot == now.boot and row.token and not was_set_back(row, now) else 0.0
+
+
+def was_set_back(row: Row, now: LedgerTime) -> bool:
+    """The lease ends further ahead than it lasts: the ledger's clock went back, or was ahead when it was granted."""
+    return row.boot == now.boot and row.until - now.lease > row.lease + CLOCK_EXACT_S
+
+
+def is_overdue(row: Row, now: LedgerTime) -> bool:
+    """Later than its ``start_within``, by the policy that the row itself has, whatever the job says by now."""
+    return now.wall > row.not_before and now.wall > row.not_before + Policy.unpack(row.policy).start_within_s
 
 
 class OpenAnswer:
-    """Every open row, and per job (horizon, newest scheduled fire time, suspended, highest token).
+    """Open rows, one page of them, and per job (horizon, newest instant that a scheduled run was due, suspended,
+    highest token).
+
+    ``identity_from`` tells which rules are in force (NEVER: the old ones), ``current`` which definition of a job
+    counts: (sequence, digest, counts from).
 
     ``recovering_s`` above 0.0: the ledger went back, and waits so long for what it forgot to be restored. Each time
-    that it does has an ``epoch`` of its own.
+    that it does has an ``epoch`` of its own. ``identity`` says which ledger it is, ``predecessor`` which closed one it
+    continues; "" where it has none. ``after``: where the next page begins (``page``); None with the last one.
+
+    ``bad`` names the rows that cannot be used, of runs and of jobs, and what is wrong with each; they are in none of
+    the other fields.
     """
 
-    __slots__ = ("epoch", "jobs", "recovering_s", "runs", "wall", "word")
+    __slots__ = (
+        "after", "bad", "current", "epoch", "identity", "identity_from", "jobs", "predecessor", "recovering_s", "runs",
+        "wall", "word",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -405,8 +538,20 @@ class OpenAnswer:
         wall: float,
         recovering_s: float = 0.0,
         epoch: str = "",
+        identity: str = "",
+        predecessor: str = "",
+        bad: "dict[str, str] | None" = None,
+        after: "tuple[float, str] | None" = None,
+        identity_from: float = 0.0,
+        current: "dict[str, tuple[int, str, float]] | None" = None,
     ) -> None:
+        self.bad = bad or {}
         self.word = OK
+        self.after = after
+        self.identity = identity
+        self.predecessor = predecessor
+        self.identity_from = identity_from
+        self.current = current or {}
         self.runs = runs
         self.jobs = jobs
         self.wall = wall

@@ -6,11 +6,12 @@
     pending -> rejected (overlap) | missed (start_within) | revoked
 
 The operations in ledger.py are made of these steps; nothing else writes a state. Loaded by the runner before it
-starts a job, so it imports nothing but rows.py.
+starts a job, so it imports nothing but rows.py and standing.py.
 """
 
 from coordd.core.rows import (
     ATTEMPT_COLUMNS,
+    DIFFERS,
     FAILURE,
     GRANTED,
     HELD,
@@ -35,7 +36,10 @@ from coordd.core.rows import (
     Policy,
     Registration,
     Row,
+    left_of,
+    was_set_back,
 )
+from coordd.core.standing import Standing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,29 +65,24 @@ RELAUNCH_DOUBLINGS_MAX = 6
 HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
 
 
-class Life:
+class Life(Standing):
     """The single steps. ``store`` is one transaction; ``now`` is the ledger's time."""
 
-    def _job(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
-        job = store.job(name)
-        if job is None:
-            job = JobRow(name, horizon=now.wall)
-            store.put_job(job)
-        return job
-
-    def _settled(self, job: "JobRow | None", fire_at: float, now: LedgerTime) -> bool:
-        """That fire time of the job is behind its horizon. In quarantine nobody can say: the horizon may be made up."""
-        return job is not None and fire_at <= job.horizon and now.recovering_s <= 0
+    def _settled(self, job: "JobRow | None", due: float, now: LedgerTime) -> bool:
+        """What was due then is behind the job's horizon. In quarantine nobody can say: the horizon may be made up."""
+        return job is not None and due <= job.horizon and now.recovering_s <= 0
 
     def _new_row(self, of: Registration, now: LedgerTime) -> Row:
         # A trigger is dated by the ledger: the clock of the node that took it may be off by hours.
         fire_at = of.fire_at if of.scheduled else now.wall - of.age_s
+        due = of.due if of.scheduled else fire_at
         # In the order of RUN_COLUMNS.
         return Row((
             of.run, of.job, of.digest, of.args, of.policy.pack(), int(of.scheduled), fire_at, now.wall, of.by,
-            PENDING, 0, fire_at, 0, 0,
+            PENDING, 0, due, 0, 0,
             0, "", "", 0.0, 0.0, "", 0, 0, 0,
             0.0, 0.0, 0.0, None, "", "",
+            due,
         ))  # fmt: skip
 
     def _mine(self, store: "Store", run: str, attempt: int, token: int, nonce: str) -> "Row | None":
@@ -114,24 +113,22 @@ class Life:
         return Answer(word)
 
     def _left(self, row: Row, now: LedgerTime) -> float:
-        """Seconds that are left of the lease; the clock of another boot says nothing about it."""
-        return row.until - now.lease if row.boot == now.boot and row.token else 0.0
+        return left_of(row, now)
 
     def _past(self, row: Row, now: LedgerTime) -> bool:
         """The ledger's own time has passed the lease's end (another boot: certainly)."""
         return row.boot != now.boot or now.lease >= row.until
 
-    def _lapsed(self, row: Row, claim: Claim, now: LedgerTime) -> bool:
-        """Past its end AND watched in silence for a whole lease by the claimant itself.
+    def _lapsed(self, row: Row, watched: "tuple[int, int, float] | None", now: LedgerTime) -> bool:
+        """Past its end, by a clock that was not set back, AND watched in silence for a whole lease by the claimant.
 
         The ledger's time alone does not do where it is a wall clock: one step of it would expire every lease
         at once. Another boot needs no watching: nothing of it is alive.
         """
-        if not self._past(row, now):
+        if not self._past(row, now) and not was_set_back(row, now):
             return False
         if row.boot != now.boot:
             return True
-        watched = claim.watched
         return (
             watched is not None
             and watched[0] == row.token
@@ -145,7 +142,7 @@ class Life:
 
     def _grant(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
         job.fence = self._next_token(job, now)
-        store.put_job(job)
+        self._put_job(store, job)
         self._move(row, RECEIVED)
         row.token = job.fence
         row.nonce = claim.nonce
@@ -169,6 +166,20 @@ class Life:
         return Answer(
             GRANTED, token=row.token, left_s=self._left(row, now), in_s=in_s, args=row.args, attempt=row.attempt
         )
+
+    def _granted_again(self, store: "Store", row: Row, claim: Claim, now: LedgerTime) -> Answer:
+        """The reply was lost: the same grant again, only for the definition that was granted.
+
+        A whole lease is lent again, with a new beat: those who watch begin again. What is left of the first one could
+        be told only by a clock that may have been set back since.
+        """
+        if claim.of.digest != row.digest:
+            return Answer(DIFFERS, state=row.state)
+        if row.boot == now.boot:
+            row.until = now.lease + row.lease
+            row.beat += 1
+            store.put_run(row)
+        return self._granted(row, now)
 
     def _held(self, row: Row, now: LedgerTime) -> Answer:
         left_s = self._left(row, now)
@@ -204,6 +215,7 @@ class Life:
     ) -> Row:
         """Write a grant that was forgotten; the table of moves does not bind what makes up for lost ones."""
         row = old or self._new_row(of, now)
+        row.digest, row.args = of.digest, of.args  # what runs is what was granted, whatever was asked for since
         if row.state in HOLDING and row.attempt < attempt:
             closed = self._attempt_row(row)  # its end is what was forgotten
             closed.state = LOST
@@ -251,12 +263,19 @@ class Life:
         if policy.on_lost == "hold" and row.state != RECEIVED:
             if row.state != UNKNOWN:
                 self._move(row, UNKNOWN)
-                row.reason = reason
+                self._explain(row, reason)
                 store.put_run(row)
                 self._record(store, row)
             return
         row.relaunches += 1
         self._relaunch(store, row, policy, reason, now)
+
+    def _explain(self, row: Row, reason: str) -> None:
+        """Why nobody knows its end; that it was cancelled, and by whom, stays."""
+        if not row.cancel:
+            row.reason = reason
+        elif reason not in row.reason:
+            row.reason = f"{reason}; {row.reason}"
 
     def _relaunch(self, store: "Store", row: Row, policy: Policy, reason: str, now: LedgerTime) -> None:
         if row.cancel:
@@ -282,7 +301,7 @@ class Life:
         self._move(row, RETRY)
         row.attempt += 1
         # Never before its fire time: an attempt that was claimed ahead may be given back before that.
-        row.not_before = max(row.fire_at, now.wall + delay_s)
+        row.not_before = max(row.due_at, now.wall + delay_s)
         store.put_run(row)
 
     def _record(self, store: "Store", row: Row) -> None:
@@ -290,6 +309,15 @@ class Life:
 
     def _attempt_row(self, row: Row) -> AttemptRow:
         return AttemptRow([getattr(row, column) for column in ATTEMPT_COLUMNS])
+
+
+def unseen(run: str, by: str, due: float, wall: float) -> Registration:
+    """What a run's name alone says of it. ``due``: when a scheduled one is due, as far as the caller knows its job's
+    jitter (0.0: when its name says). A triggered one is dated ``wall``."""
+    fire_at = nominal_time(run)
+    at, due = (wall, 0.0) if fire_at is None else (fire_at, due)
+    job = run.partition("#")[0].partition("@")[0]
+    return Registration(run, job, "", Policy(), at, scheduled=fire_at is not None, by=by, due=due)
 
 
 def nominal_time(run: str) -> "float | None":

@@ -41,6 +41,8 @@ DURATION_MAX_S = 100 * 366 * 86400.0
 # So many blackouts in a row, or so many seconds of them, with no fire time in between, and the schedule counts as
 # silent for ever. (Cron lines look 50 years ahead; blackouts that last for years would be followed for millennia.)
 SKIPS_MAX = 5000
+# Looking where a repeated blackout begins is slow: with more than a few of them a schedule is silent sooner.
+LOOKUPS_MAX = 4 * SKIPS_MAX
 SILENT_MAX_S = 50 * 366 * 86400.0
 
 # Nobody writes a longer schedule, and int() of a thousand digits is slow.
@@ -193,7 +195,8 @@ def _next_until(schedule: Schedule, after: float, until: float) -> float | None:
     """The first fire time with after < fire <= until."""
     after = max(after, math.nextafter(schedule.start, -math.inf))
     skipped_from = math.inf
-    for _ in range(SKIPS_MAX):
+    repeated = sum([bool(blackout.cron) for blackout in schedule.blackout])
+    for _ in range(min(SKIPS_MAX, LOOKUPS_MAX // max(1, repeated))):
         fire = _next(schedule, after)
         if fire is None or fire > until or fire - skipped_from > SILENT_MAX_S:
             return None

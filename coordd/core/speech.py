@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from coordd.core.context import Context
-from coordd.core.events import Known, WorkerHeartbeat, WorkerHello, WorkerState
+from coordd.core.events import Known, WorkerHeartbeat, WorkerHello, WorkerHelloReply, WorkerState
 from coordd.core.membership import ALIVE, Member
 from coordd.core.ready import Now
 
@@ -125,6 +125,21 @@ class Speech:
                 break
         return False
 
+    def hello_heard(self, hello: WorkerHello, sender: str, now: Now) -> None:
+        """Answer it, if this node is one of those who do."""
+        if self.answers(hello, sender):
+            self.reply(hello, sender, now)
+
+    def reply(self, hello: WorkerHello, sender: str, now: Now) -> None:
+        """Answer a hello, in as many letters as it takes."""
+        for fields in self.replies(hello.freq):
+            reply = self._says(WorkerHelloReply)
+            assert isinstance(reply, WorkerHelloReply)
+            reply.to = sender
+            for field, value in fields.items():
+                setattr(reply, field, value)
+            self._ctx.send(sender, reply, now)
+
     def replies(self, freq: float) -> Iterator[dict[str, Any]]:
         """The fields of each reply to a hello: a message holds so many tokens, or so many members; the rest follow.
 
@@ -161,5 +176,5 @@ def pages(known: Iterable[Known]) -> Iterator[tuple[Known, ...]]:
 
 def _length(one: Known) -> int:
     """At least what it takes on the wire: every text has a head of 5 bytes at the most."""
-    texts = (one.name, one.incarnation, one.jobs_digest, *one.tags)
-    return 10 + sum([5 + len(text.encode(errors="replace")) for text in texts])
+    texts = (one.name, one.incarnation, one.jobs_digest, one.ledger, *one.tags)
+    return 11 + sum([5 + len(text.encode(errors="replace")) for text in texts])

@@ -8,7 +8,7 @@ from coordd.core.context import Context
 from coordd.core.events import Action, TaskSent
 from coordd.core.job import run_uuid
 from coordd.core.ready import Now, Reply
-from coordd.core.rows import CONFLICT, EXISTS, OK, UNAVAILABLE, Answer, Registration
+from coordd.core.rows import BAD, CONFLICT, EXISTS, OK, UNAVAILABLE, Answer, Registration
 
 # Triggers that the ledger has not yet; each is also on this node's disk.
 REQUESTS_MAX = 10_000
@@ -35,6 +35,9 @@ class Triggers:
         if reply_id and len(self.requests) >= REQUESTS_MAX:
             out.replies.append(Reply(reply_id, {}, "try_later", f"{REQUESTS_MAX} triggers wait already"))
             return
+        if reply_id and self._ctx.split:
+            out.replies.append(Reply(reply_id, {}, "other_ledger", f"this node may launch nothing: {self._ctx.braked}"))
+            return
         known = self.requests.get(of.run)
         if reply_id and known is not None and (known.digest, known.args) != (of.digest, of.args):
             out.replies.append(Reply(reply_id, {}, "conflict", differs(of.run)))
@@ -59,17 +62,7 @@ class Triggers:
         of, reply_id = self.asked.pop(request)
         out = self._ctx.out
         if answer.word == UNAVAILABLE:
-            if of.run not in self.requests:
-                # It was asked for twice, and the other call was answered, or refused, meanwhile.
-                if not reply_id:
-                    return
-                self.requests[of.run] = of  # asked again until the ledger says that it has it: then nothing stays here
-            if reply_id:
-                if of.run not in self.kept:  # once: a disk that is full now must not cost what was accepted before
-                    self.kept.add(of.run)
-                    out.requests_kept.append(of)
-                out.replies.append(Reply(reply_id, {"id": of.run, "durable": "node"}))
-            self._ctx.arm(now.mono + REGISTER_AGAIN_S, "register", of.run)
+            self._keep(of, reply_id, now)
             return
         self.requests.pop(of.run, None)
         self.kept.discard(of.run)
@@ -80,6 +73,14 @@ class Triggers:
             else:
                 self._ctx.note("request.dropped", run=of.run, reason=differs(of.run))
             return
+        if answer.word == BAD:
+            if reply_id:
+                out.replies.append(
+                    Reply(reply_id, {}, "bad_row", f"{answer.by}; `coordctl run revoke {of.run}` ends it")
+                )
+            else:
+                self._ctx.note("request.dropped", run=of.run, reason=answer.by)
+            return
         assert answer.word in (OK, EXISTS), answer
         if answer.word == OK:
             sent = TaskSent(uuid=run_uuid(of.run), name=of.job, kwargs=of.args, run=of.run, fire_at=of.fire_at)
@@ -89,7 +90,25 @@ class Triggers:
         if answer.state in ("pending", "retry") and of.job in self._ctx.jobs:
             self._begin(Action(of.job, of.run, fire_at=of.fire_at, digest=of.digest, args=of.args), now)
 
+    def _keep(self, of: Registration, reply_id: int, now: Now) -> None:
+        """The ledger does not have it yet: this node does, and offers it again."""
+        out = self._ctx.out
+        if of.run not in self.requests:
+            # It was asked for twice, and the other call was answered, or refused, meanwhile.
+            if not reply_id:
+                return
+            self.requests[of.run] = of  # asked again until the ledger says that it has it: then nothing stays here
+        if reply_id:
+            if of.run not in self.kept:  # once: a disk that is full now must not cost what was accepted before
+                self.kept.add(of.run)
+                out.requests_kept.append(of)
+            out.replies.append(Reply(reply_id, {"id": of.run, "durable": "node"}))
+        self._ctx.arm(now.mono + REGISTER_AGAIN_S, "register", of.run)
+
     def _register(self, of: Registration, reply_id: int, now: Now) -> None:
+        if self._ctx.braked:  # in a ledger that may be the wrong one it would be lost
+            self._keep(of, reply_id, now)
+            return
         of.age_s = max(0.0, now.wall - of.fire_at)
         self.asked[self._ctx.ask("register", of)] = (of, reply_id)
 

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from coordd.core.arguments import control_character, nearest
+from coordd.core.redaction import redact_text
+from coordd.core.visible import visible
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 NAME_RULE = "1 to 64 of the characters A-Z a-z 0-9 . _ -"
@@ -25,13 +27,12 @@ Reader = Callable[[Any], Any]
 
 def redact_url(text: str) -> str:
     """The text with the passwords of its URLs blotted out."""
-    text = re.sub(r"(://[^:/@\s]*):[^\s]*@", r"\1:***@", text)
-    return re.sub(r"([?&](?:password|passwd|secret|token)=)[^&\s]+", r"\1***", text, flags=re.IGNORECASE)
+    return redact_text(text)
 
 
 def printable(text: str) -> str:
     """The text with what no terminal should be sent escaped."""
-    return "".join([c.encode("unicode_escape").decode() if control_character(c) else c for c in text])
+    return visible(text)
 
 
 def found(value: object) -> str:

@@ -1,10 +1,13 @@
-"""Bytes to packets and back: the one module that packs. Sizes are bounded before anything is parsed."""
+"""Bytes to packets and back: the one module that packs. Sizes are bounded before anything is parsed.
+
+An event with a value that is out of its bounds (core.events) is dropped and counted, as one of an unknown type is.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from coordd.core.events import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, AnyEvent, Event, Packet
+from coordd.core.events import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, AnyEvent, Count, Event, Name, Offset, Packet
 from coordd.errors import RemoteProtocolError
 
 # A newer peer may send a packet full of events that we do not know, but each of them has some size of its own; more
@@ -20,12 +23,12 @@ class _Loose(msgspec.Struct):
     """A packet whose events are not looked into yet."""
 
     v: int
-    cluster: str
-    hostname: str
-    pid: int
-    incarnation: str
-    seq: int
-    utcoffset: int
+    cluster: Name
+    hostname: Name
+    pid: Count
+    incarnation: Name
+    seq: Count
+    utcoffset: Offset
     events: list[msgspec.Raw]
 
 

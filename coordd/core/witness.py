@@ -10,9 +10,23 @@ What this does not promise: an attempt that no node that lives has seen is forgo
 from __future__ import annotations
 
 from coordd.core.context import Context
+from coordd.core.endings import is_final
 from coordd.core.events import Task, TaskFailed, TaskReceived, TaskRetried, TaskRevoked, TaskStarted, TaskSucceeded
 from coordd.core.job import Job, scheduled_run
-from coordd.core.rows import FAILURE, LOST, OK, RECEIVED, REVOKED, STALE, STARTED, SUCCESS, Answer, Registration
+from coordd.core.rows import (
+    FAILURE,
+    LOST,
+    OK,
+    RECEIVED,
+    REVOKED,
+    STALE,
+    STARTED,
+    SUCCESS,
+    Answer,
+    Policy,
+    Registration,
+)
+from coordd.core.sound import policy_fault
 
 # Attempts that are remembered; those that were said something of longest ago are forgotten first.
 SEEN_MAX = 2000
@@ -31,12 +45,15 @@ _ORDER = {RECEIVED: 0, STARTED: 1}  # all others are ends: 2
 class Seen:
     """One attempt, as far as it is known."""
 
-    __slots__ = ("application_id", "args", "event", "restored", "state")
+    __slots__ = ("application_id", "args", "digest", "event", "lease_s", "policy", "restored", "state")
 
     def __init__(self, event: Task, state: str, args: str) -> None:
         self.event = event  # the newest
         self.state = state
         self.args = args
+        self.digest = event.digest  # what was granted, and under which policy and lease; "" and 0.0 where nobody said
+        self.policy = event.policy
+        self.lease_s = event.lease
         self.application_id = event.application_id
         self.restored = ""  # the state that the ledger has taken over, in this quarantine
 
@@ -69,6 +86,8 @@ class Witness:
         elif _ORDER.get(state, 2) > _ORDER.get(known.state, 2):
             known.event, known.state = event, state
         known.args = known.args or event.kwargs
+        if event.digest and not known.policy:
+            known.digest, known.policy, known.lease_s = event.digest, event.policy, event.lease
         known.application_id = known.application_id or event.application_id
         self.seen[key] = known
         if self.recovering and known.restored != known.state:
@@ -113,22 +132,42 @@ class Witness:
                 continue
             event = seen.event
             job = ctx.jobs.get(event.name)
-            if job is None:
+            of = registration(seen, job)
+            if of is None:
                 continue  # without its definition the row could not be told from another
             # Who has only heard of the grant cannot know that nothing was started: only the runner says "received".
             state = STARTED if seen.state == RECEIVED else seen.state
+            lease_s = seen.lease_s or (job.lease_s if job is not None else ctx.settings.lease_s)
             request = ctx.ask(
-                "restore", registration(seen, job), event.attempt, event.token, event.nonce, event.node, job.lease_s,
-                state, event.exit_code, event.reason, seen.application_id,
-                event.exit_code in job.retry.never_on_codes,
+                "restore", of, event.attempt, event.token, event.nonce, event.node, lease_s, state, event.exit_code,
+                event.reason, seen.application_id, is_final(event, job),
             )  # fmt: skip
             self.asked[request] = (key, seen.state)
 
 
-def registration(seen: Seen, job: Job) -> Registration:
-    """The run of an attempt, made of its events and the job's definition here."""
+def registration(seen: Seen, job: Job | None) -> Registration | None:
+    """The run of an attempt, with the definition and the policy that were granted.
+
+    An older version says neither, and who has only ended the attempt may not know the policy: then the job as it is
+    here must do for what was not said, and None says that it is not known here.
+    """
     event = seen.event
-    scheduled = event.run == scheduled_run(job.name, event.fire_at)
+    policy = read_policy(seen.policy) if seen.digest else None
+    if policy is None:
+        if job is None:
+            return None
+        policy = job.policy()
+    digest = seen.digest or (job.digest if job is not None else "")
+    scheduled = event.run == scheduled_run(event.name, event.fire_at)
     return Registration(
-        event.run, job.name, job.digest, job.policy(), event.fire_at, scheduled=scheduled, args=seen.args or "{}"
-    )
+        event.run, event.name, digest, policy, event.fire_at, scheduled=scheduled, args=seen.args or "{}",
+        due=event.due,
+    )  # fmt: skip
+
+
+def read_policy(text: str) -> Policy | None:
+    """A policy as a peer's event has it; None for a text that cannot be read as one."""
+    if policy_fault(text):
+        return None
+    policy = Policy.unpack(text)
+    return policy if policy.pack() == text else None

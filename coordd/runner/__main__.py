@@ -66,9 +66,11 @@ def _live(spec: "dict[str, Any]") -> None:
         os.close(its_life)
         os.close(its_pet)
         os.setsid()  # no signal to one's group reaches the other
+        kernel.take_name(kernel.RUNNER_NAME)
         kernel.become_subreaper()  # this is not inherited
         Runner(spec, boot(sys.path[0]), watcher, life_fd, pet_fd).run()
         return
+    kernel.take_name(kernel.WATCHER_NAME)
     os.close(life_fd)
     os.close(pet_fd)
     if spec.get("launcher_port"):
@@ -102,6 +104,7 @@ def _watch_again(spec: "dict[str, Any]") -> None:
     """A runner whose watcher has died has started this one; or a daemon, because both are gone (no ``fds``)."""
     from coordd.runner.watcher import Watcher
 
+    kernel.take_name(kernel.WATCHER_NAME)
     watch = spec["watch"]
     if watch["fds"]:
         pet_fd, life_fd = watch["fds"]

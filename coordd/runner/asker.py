@@ -6,7 +6,7 @@ import sys
 
 from coordd.core.rows import Answer
 from coordd.errors import ConfigError, CoorddError
-from coordd.runner.kernel import boottime
+from coordd.runner.kernel import boottime, complain, drain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,11 +36,6 @@ def load_ledger(url: str) -> "Callable[..., Ledger]":
     raise ConfigError(f"no ledger of this kind in this version: {url.partition(':')[0]}")
 
 
-def complain(exc: Exception) -> None:
-    """Into runner.log: no answer came, and why."""
-    os.write(2, f"{boottime():.3f} {exc}\n".encode(errors="replace"))
-
-
 class Asker:
     """Asks in place, or one question at a time from a thread; ``fd`` becomes readable when that answer is there."""
 
@@ -66,7 +61,7 @@ class Asker:
             try:
                 self._ledger = load_ledger(self.url)(self.url, timeout_s=self.timeout_s, **self.options)
             except CoorddError as exc:
-                complain(exc)
+                complain(str(exc))
         return self._ledger
 
     def call(self, op: str, args: "tuple[object, ...]") -> "Answer | None":
@@ -77,7 +72,7 @@ class Asker:
         try:
             answer = ledger.call(op, *args)
         except CoorddError as exc:
-            complain(exc)
+            complain(str(exc))
             return None
         assert isinstance(answer, Answer)
         return answer
@@ -96,7 +91,7 @@ class Asker:
 
     def take(self) -> "tuple[Answer | None, float]":
         """The thread's answer and when its question left; called when ``fd`` is readable."""
-        os.read(self.fd, 64)
+        drain(self.fd)
         self.busy = False
         return self._answer
 

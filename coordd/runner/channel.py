@@ -6,6 +6,7 @@ so it is only read, loosely, and only for the id; whether a run succeeded, the e
 """
 
 import _socket
+import os
 import re
 
 # Nothing but the driver has a reason to connect, and its messages are short.
@@ -21,6 +22,23 @@ PRINTED = re.compile(
     rb"\b(application_\d{9,}_\d{4,}|app-\d{14}-\d{4,}|local-\d{13}|driver-\d{14}-\d{4,}|spark-[0-9a-f]{32})\b"
 )
 PRINTED_LENGTH_MAX = 64
+
+
+def is_ours(peer_port: int, port: int) -> bool:
+    """The other end of a connection over the loop-back device is a process of our own user (or root's)."""
+    ours = (str(os.geteuid()), "0")
+    ends = (f"{peer_port:04X}", f"{port:04X}")
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):  # Java speaks IPv4 by way of IPv6 sockets
+        try:
+            with open(table, encoding="ascii") as file:
+                next(file, "")
+                for line in file:
+                    fields = line.split()
+                    if (fields[1].rpartition(":")[2], fields[2].rpartition(":")[2]) == ends:
+                        return fields[7] in ours
+        except OSError:
+            return True  # no /proc/net: the secret alone has to tell
+    return False
 
 
 class Channel:
@@ -39,10 +57,13 @@ class Channel:
     def accept(self) -> "int | None":
         """Take a connection; its descriptor, or None."""
         try:
-            fd, _ = self._listener._accept()  # type: ignore[attr-defined]  # what socket.accept is made of
+            fd, peer = self._listener._accept()  # type: ignore[attr-defined]  # what socket.accept is made of
         except OSError:
             return None
         sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM, 0, fd)
+        if not is_ours(peer[1], self._listener.getsockname()[1]):  # anybody on this machine may connect
+            sock.close()
+            return None
         if len(self._buffers) >= CONNECTIONS_MAX:
             sock.close()
             return None

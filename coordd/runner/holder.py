@@ -19,6 +19,7 @@ from coordd.runner.tree import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket
     from typing import Any
 
     from coordd.runner.facts import Facts
@@ -32,8 +33,15 @@ LEFTOVERS_TERM_S = 1.0
 LOOK_FOR_LEFTOVERS_S = 0.05
 KILL_AGAIN_S = 0.1
 
+# What the watcher hears of a reason: a line to it is written whole or not at all up to 4096 bytes (PIPE_BUF), and JSON
+# may take six for a character.
+WATCHER_REASON_MAX = 500
+
 # A watcher that is killed again and again is somebody's will: the job ends then.
 WATCHERS_MAX = 5
+
+# A module that could not be loaded is loaded again after this.
+LOAD_AGAIN_S = 0.02
 
 NEVER = float("inf")
 
@@ -44,10 +52,18 @@ CLOCKS_AGREE_S = 0.05
 
 
 def _wait_s(spec: "dict[str, Any]") -> float:
-    """Seconds to the fire time; the gate has the last word in any case."""
-    by_our_clock = float(spec["fire_at"]) - time.time()
+    """Seconds until it is due; the gate has the last word in any case."""
+    by_our_clock = max(float(spec["fire_at"]), float(spec.get("due", 0.0))) - time.time()
     by_the_ledger = float(spec["due_at"]) - boottime() if "due_at" in spec else by_our_clock
     return by_our_clock if abs(by_our_clock - by_the_ledger) < CLOCKS_AGREE_S else by_the_ledger
+
+
+def _ticks(pid: int) -> int:
+    """When a process was started; 0 where that cannot be seen just now."""
+    try:
+        return kernel.start_ticks(pid)
+    except OSError:
+        return 0
 
 
 class Runner:
@@ -61,21 +77,25 @@ class Runner:
         self.watchers = 1
         self.pet_fd = pet_fd
         self.facts: Facts | None = None
+        self.socket: socket | None = None  # commands come by it
         self.output: Output | None = None  # from its execution on
         self.exec_failure = ""
         self.asked = core.ASK_RENEW  # what the asker's thread was asked last
         self.refused = ""  # what the gate said when it let nothing through
         self.recorded = False
+        self.last_words = b""  # what the watcher was told of the end: a new one hears it too
         self.done = False
         self.terminated = False
         self.childless = False
         self.kill_again_at = NEVER
         self.look_at = NEVER  # when leftovers are looked for again
         self.leftovers_kill_at = NEVER
+        self.start_ticks = kernel.start_ticks(os.getpid())
         self.loop = Loop()
         self.loop.on(kernel.take_signals(self._terminate), self._woken)
         cgroup = spec.get("cgroup", "")
-        self.program = Program(spec["argv"], self._environment(), spec.get("cwd", ""), cgroup)
+        mark = kernel.mark_of(spec["nonce"])
+        self.program = Program(spec["argv"], self._environment(), spec.get("cwd", ""), cgroup, mark)
         cgroup = cgroup if self.program.in_cgroup else ""
         self.tree = Tree(spec["nonce"], cgroup, {os.getpid()}, spec["born_ticks"])
         self.tree.session = self.program.pid
@@ -115,7 +135,10 @@ class Runner:
             self.loop.wait(wait_at - boottime(), fine=waits)
         self.tree.remove_cgroup()
         self._tell_watcher(b"bye\n")
-        os.unlink(f"{self.spec['directory']}/{COMMAND_SOCKET}")
+        try:
+            os.unlink(f"{self.spec['directory']}/{COMMAND_SOCKET}")
+        except OSError:
+            return  # somebody has removed it, or the disk is read-only by now
 
     # ---- what the attempt decides
 
@@ -139,7 +162,7 @@ class Runner:
         elif word == core.ASK_RESTORE:
             self._ask_restore(action[1])
         elif word == core.TERM:
-            self.tree.signal(SIGTERM)
+            self._signal_tree(SIGTERM)
         elif word == core.KILL:
             self._kill()
         elif word == core.ASK_REPORT:
@@ -158,6 +181,7 @@ class Runner:
 
     def _renewed(self, _fd: int) -> None:
         answer, sent_at = self.asker.take()
+        self._look_after_files()
         self.attempt.answered(answer, question=self.asked, sent_at=sent_at, now=boottime())
         if self.attempt.phase == core.WAITING:
             self._tell_watcher(f"wait {self.attempt.deadline}\n".encode())
@@ -169,7 +193,7 @@ class Runner:
         spec, (run, attempt, token, nonce) = self.spec, self.key
         of = Registration(
             run, spec["job"], spec["digest"], Policy.unpack(spec["policy"]), spec["fire_at"],
-            scheduled=spec["scheduled"], args=spec["args"],
+            scheduled=spec["scheduled"], args=spec["args"], due=float(spec.get("due", 0.0)),
         )  # fmt: skip
         args = (
             of, attempt, token, nonce, spec["node"], spec["lease_s"], state, None, "", self._application_id(), False,
@@ -189,6 +213,7 @@ class Runner:
         sent_at = boottime()
         answer = self.asker.call("report", (*self.key, state, exit_code, reason, self._application_id(), final))
         if answer is not None:
+            self._last_words(b"told\n")
             self._say("reported", state=state, answer=answer.word)
         self.attempt.answered(answer, question=core.ASK_REPORT, sent_at=sent_at, now=boottime())
 
@@ -199,24 +224,57 @@ class Runner:
 
     def _introduce(self) -> None:
         """Say who we are, and listen."""
-        import _socket
-
         from coordd.runner.facts import Facts
 
         self.facts = Facts(self.spec["directory"])
         self._say_who()
-        # By way of the directory's descriptor: the path itself may be longer than a socket's name may be.
-        fd = os.open(self.spec["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
-        self.socket.bind(f"/proc/self/fd/{fd}/{COMMAND_SOCKET}")
-        os.close(fd)
-        self.loop.on(self.socket.fileno(), self._commanded)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Take commands; what the disk refuses now is tried again with each renewal."""
+        import _socket
+
+        fd = -1
+        sock = None
+        try:
+            # By way of the directory's descriptor: the path itself may be longer than a socket's name may be.
+            fd = os.open(self.spec["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+            sock.bind(f"/proc/self/fd/{fd}/{COMMAND_SOCKET}")
+        except OSError as exc:
+            kernel.complain(f"cannot take commands at {self.spec['directory']}/{COMMAND_SOCKET}: {exc.strerror}")
+            if sock is not None:
+                sock.close()
+            return
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        self.socket = sock
+        self.loop.on(sock.fileno(), self._commanded)
+
+    def _look_after_files(self) -> None:
+        """Write what the disk has refused so far; make our files again where somebody has removed them."""
+        if self.facts is None:
+            return
+        if self.facts.failure or not self.facts.is_there():
+            self.facts.catch_up()
+        if self.socket is not None and not os.path.exists(f"{self.spec['directory']}/{COMMAND_SOCKET}"):
+            self.loop.off(self.socket.fileno())
+            self.socket.close()
+            self.socket = None
+        if self.socket is None:
+            self._listen()
 
     def _say_who(self) -> None:
         run, attempt, token, nonce = self.key
+        try:
+            ticks, boot = kernel.start_ticks(self.watcher), kernel.boot_id()
+        except OSError as exc:
+            kernel.complain(f"cannot say who watches: {exc}")
+            ticks, boot = 0, ""
         self._say(
             "adopted", run=run, attempt=attempt, token=token, nonce=nonce, watcher=self.watcher,
-            watcher_start_ticks=kernel.start_ticks(self.watcher), boot_id=kernel.boot_id(), cgroup=self.tree.cgroup,
+            watcher_start_ticks=ticks, boot_id=boot, cgroup=self.tree.cgroup,
         )  # fmt: skip
 
     def _say(self, fact: str, *, sync: bool = False, **fields: object) -> None:
@@ -226,26 +284,31 @@ class Runner:
         self.facts.append(fact, sync=sync, **fields)
 
     def _record(self, state: str, reason: str) -> None:
-        """How it ended, on the disk before anybody is told."""
+        """How it ended: to the watcher, and on the disk if it takes it, before anybody else is told."""
+        from coordd.runner.facts import encode
+
         self.recorded = True
         self.program.discard()
+        end: dict[str, object] = {
+            "state": state, "exit_code": self.attempt.exit_code, "reason": reason, "final": self.attempt.final,
+            "application_id": self._application_id(),
+        }  # fmt: skip
+        short = encode({**end, "reason": reason[:WATCHER_REASON_MAX]})
+        self._last_words(f"end {short}\n".encode())
         ran = self.output is not None or self.exec_failure
         self._say(
             "ended" if ran else "refused",
             sync=True,
-            state=state,
-            exit_code=self.attempt.exit_code,
-            reason=reason,
-            final=self.attempt.final,
-            application_id=self._application_id(),
+            **end,
             lines=self.output.log.lines() if self.output else [],
             log_failure=self.output.log.failure if self.output else "",
         )
 
     def _commanded(self, _fd: int) -> None:
+        assert self.socket is not None, "the loop looks at it"
         try:
             word, _, reason = self.socket.recv(COMMAND_BYTES_MAX).decode(errors="replace").partition(" ")
-        except BlockingIOError:
+        except OSError:
             return
         if word == "cancel":
             self.attempt.cancel(reason or "cancelled", now=boottime())
@@ -256,7 +319,7 @@ class Runner:
         self.terminated = True
 
     def _woken(self, fd: int) -> None:
-        os.read(fd, 4096)
+        kernel.drain(fd)
         if self.terminated:
             self.terminated = False
             self.attempt.shut_down("the machine or a person shut the runner down", now=boottime())
@@ -287,6 +350,8 @@ class Runner:
         if failure is None:
             return
         executed_at = time.time()
+        if not (failure or self.exec_failure) and not self._can_follow():
+            return
         self.loop.off(fd)
         os.close(fd)
         self.exec_failure = failure or self.exec_failure
@@ -296,15 +361,32 @@ class Runner:
 
         pid = self.program.pid
         self.output = Output(self.spec, self.program.output_fd, self.loop, self._identified)
-        self._say("started", at=executed_at, program=pid, program_start_ticks=kernel.start_ticks(pid))
+        self._say("started", at=executed_at, program=pid, program_start_ticks=_ticks(pid))
+
+    def _can_follow(self) -> bool:
+        """What follows the program can be loaded: with no descriptor left it cannot, and is tried again."""
+        try:
+            import coordd.runner.facts
+            import coordd.runner.output  # noqa: F401
+        except (ImportError, OSError) as exc:
+            kernel.complain(f"cannot follow the program yet: {exc}")
+            time.sleep(LOAD_AGAIN_S)
+            return False
+        return True
 
     def _identified(self, application_id: str) -> None:
         self._say("application", application_id=application_id)
         self.attempt.hurry(now=boottime())  # the ledger hears of it with a renewal
 
     def _kill(self) -> None:
-        self.tree.signal(SIGKILL)
+        self._signal_tree(SIGKILL)
         self.kill_again_at = boottime() + KILL_AGAIN_S
+
+    def _signal_tree(self, number: int) -> None:
+        try:
+            self.tree.signal(number)
+        except OSError as exc:
+            kernel.complain(f"cannot see all of the program's processes, and tries again: {exc}")
 
     def _reap(self) -> None:
         while True:
@@ -335,23 +417,31 @@ class Runner:
         self.look_at = self.kill_again_at = NEVER
         if self.loop.has(self.program.status_fd):
             self._status(self.program.status_fd)
+        if self.loop.has(self.program.status_fd):
+            return  # whether it was executed cannot be read just now, or it cannot be followed yet: soon again
         if self.output is None:
             self.attempt.exec_failed(self.exec_failure, now=now)
             return
         self.output.finish()
-        is_final = self.program.exit_code != 0 and self.output.is_final()
-        self.attempt.ended(self.program.exit_code, now=now, final=is_final)
+        is_final, detail = False, ""
+        if self.program.exit_code != 0:
+            is_final, detail = self.output.is_final(), self.output.telling_line()
+        self.attempt.ended(self.program.exit_code, now=now, final=is_final, detail=detail)
 
     def _is_left(self) -> bool:
-        """Something of the program's tree is alive."""
-        if self.childless:
-            return self.tree.populated()  # all that it started descends from us, a subreaper
-        return bool(self.tree.members())
+        """Something of the program's tree is alive, or may be: /proc cannot be read just now."""
+        try:
+            if self.childless:
+                return self.tree.populated()  # all that it started descends from us, a subreaper
+            return bool(self.tree.members())
+        except OSError as exc:
+            kernel.complain(f"cannot see whether something of the program is left, and looks again: {exc}")
+            return True
 
     def _end_leftovers(self, now: float) -> None:
         if self.leftovers_kill_at == NEVER:
             self.leftovers_kill_at = now + min(LEFTOVERS_TERM_S, self.spec["kill_grace_s"] / 2)
-            self.tree.signal(SIGTERM)
+            self._signal_tree(SIGTERM)
         elif now >= self.leftovers_kill_at and self.kill_again_at == NEVER:
             self._kill()
         self.look_at = now + LOOK_FOR_LEFTOVERS_S
@@ -361,8 +451,12 @@ class Runner:
     def _tell_watcher(self, line: bytes) -> None:
         try:
             os.write(self.pet_fd, line)
-        except (BrokenPipeError, BlockingIOError):
+        except OSError:
             return  # it is gone, which its other pipe says, or it is stopped, and no worse off for old news
+
+    def _last_words(self, line: bytes) -> None:
+        self.last_words = line
+        self._tell_watcher(line)
 
     def _watcher_died(self, fd: int) -> None:
         """Have another one."""
@@ -378,7 +472,7 @@ class Runner:
 
         watch = {
             "runner": os.getpid(),
-            "runner_start_ticks": kernel.start_ticks(os.getpid()),
+            "runner_start_ticks": self.start_ticks,
             "session": self.program.pid,
             "cgroup": self.tree.cgroup,
             "deadline": self.attempt.deadline,
@@ -390,4 +484,6 @@ class Runner:
         os.set_blocking(self.pet_fd, False)
         self.tree.spare.add(self.watcher)
         self.loop.on(life_fd, self._watcher_died)
+        if self.last_words:
+            self._tell_watcher(self.last_words)
         self._say_who()

@@ -41,9 +41,12 @@ class Log:
             data = data[written:]
 
     def lines(self) -> "list[str]":
-        """The last lines of the output."""
-        text = self.tail.decode(errors="replace")
-        return [line[:LINE_LENGTH_MAX] for line in text.splitlines()[-LINES_MAX:]]
+        """The last lines of the output, for a fact."""
+        return self.tail_lines()[-LINES_MAX:]
+
+    def tail_lines(self) -> "list[str]":
+        """All lines of the end that is kept in memory."""
+        return [line[:LINE_LENGTH_MAX] for line in self.tail.decode(errors="replace").splitlines()]
 
     def _open(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 import os
 
+from coordd.runner.kernel import complain
 from coordd.runner.log import READ_BYTES, Log
 from coordd.runner.loop import Loop, is_readable
 
@@ -9,6 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+
+# What cannot be read at the end, after this many tries, is lost: the output, never the run.
+READ_FAILURES_MAX = 10
 
 
 class Output:
@@ -32,33 +37,48 @@ class Output:
 
     def finish(self) -> None:
         """Nobody writes any more: take what is left."""
-        while self.loop.has(self.fd) and is_readable(self.fd):
-            self._read(self.fd)
+        failures = 0
+        while failures < READ_FAILURES_MAX and self.loop.has(self.fd) and is_readable(self.fd):
+            failures = 0 if self._take() else failures + 1
 
     def is_final(self) -> bool:
         """The job says that a failure which ends its output like this one is not to be tried again."""
         if not self._patterns:
             return False
-        import re
-
-        text = "\n".join(self.log.lines())
         try:
-            return any(re.search(pattern, text) for pattern in self._patterns)
-        except re.error as exc:
-            os.write(2, f"never_on: {exc}\n".encode())  # into runner.log: a bad pattern must not lose the run
+            from coordd.runner.patterns import found
+
+            return found(self._patterns, "\n".join(self.log.lines()))
+        except Exception as exc:  # no descriptor or process left, or the package was replaced: a failure stays one
+            complain(f"never_on: {exc}")
             return False
 
-    def _read(self, fd: int) -> None:
+    def telling_line(self) -> str:
+        """The line of the output that tells why it failed; "" when there is none."""
         try:
-            data = os.read(fd, READ_BYTES)
-        except BlockingIOError:
-            return
+            from coordd.core.redaction import telling_line
+
+            return telling_line(self.log.tail_lines())
+        except Exception as exc:  # no descriptor left, or the package was replaced since: a failure stays a failure
+            complain(f"cannot say why it failed: {exc}")
+            return ""
+
+    def _read(self, _fd: int) -> None:
+        self._take()
+
+    def _take(self) -> bool:
+        """Take a piece; False when none could be read."""
+        try:
+            data = os.read(self.fd, READ_BYTES)
+        except OSError:
+            return False  # nothing yet, or not to be read just now
         if not data:
-            self.loop.off(fd)
-            return
+            self.loop.off(self.fd)
+            return True
         self.log.write(data)
         if self._printed is not None and not self.application_id:
             self._identified(self._printed.search(data))
+        return True
 
     def _driver_connects(self, _fd: int) -> None:
         fd = self._channel.accept()

@@ -11,8 +11,8 @@ GO = b"g"
 class Program:
     """A child of the runner that is about to execute, or has executed, the program."""
 
-    def __init__(self, argv: "list[str]", env: "dict[str, str]", cwd: str, cgroup: str) -> None:
-        """Fork it. It leads a session of its own, and waits.
+    def __init__(self, argv: "list[str]", env: "dict[str, str]", cwd: str, cgroup: str, mark: int) -> None:
+        """Fork it. It leads a session of its own, carries the ``mark`` (``kernel.mark_of``), and waits.
 
         ``cgroup`` is where it is to be born, if the kernel lets us; ``in_cgroup`` says whether it was.
         """
@@ -36,7 +36,7 @@ class Program:
                 self.in_cgroup = _move_into(cgroup, self.pid)
         if self.pid == 0:
             os.close(self._release)
-            _be_the_program(argv, env, cwd, held, status, output, parent)
+            _be_the_program(argv, env, cwd, mark, held, status, output, parent)
         os.close(held)
         os.close(status)
         os.close(output)
@@ -64,8 +64,8 @@ class Program:
         """Why it could not be executed; "" once it has been; None while that is not known."""
         try:
             return os.read(self.status_fd, 4096).decode(errors="replace")
-        except BlockingIOError:
-            return None
+        except OSError:
+            return None  # nothing yet; what could not be read just now is asked for again
 
 
 def _move_into(cgroup: str, pid: int) -> bool:
@@ -83,12 +83,13 @@ def _move_into(cgroup: str, pid: int) -> bool:
 
 
 def _be_the_program(
-    argv: "list[str]", env: "dict[str, str]", cwd: str, held: int, status: int, output: int, parent: int
+    argv: "list[str]", env: "dict[str, str]", cwd: str, mark: int, held: int, status: int, output: int, parent: int
 ) -> None:
     """In the child: get ready, wait for the word, become the program. Never returns."""
     try:
         os.setsid()
         kernel.die_with_parent(kernel.SIGKILL)
+        kernel.carry_mark(mark)  # where it may not, the other nets must do
         if os.getppid() != parent:
             os._exit(126)
         kernel.reset_signals()

@@ -24,7 +24,8 @@ def start_watcher(boot: str, spec: "dict[str, Any]", watch: "dict[str, Any]") ->
         os.set_inheritable(inherited, True)
     pid = os.posix_spawn(
         sys.executable,
-        [sys.executable, "-I", "-S", "-E", "-c", boot],
+        # What follows the text is for those who look with ps.
+        [sys.executable, "-I", "-S", "-E", "-c", boot, "coordd-watcher", spec["run"], "attempt", str(spec["attempt"])],
         {"LANG": "C.UTF-8"},
         file_actions=[(os.POSIX_SPAWN_DUP2, its_stdin, 0)],
         setsid=True,

@@ -1,14 +1,15 @@
 """The processes of one attempt: find all of them, signal them, know when none is left.
 
-Three nets, because each has a hole. The cgroup holds whatever was born in it, but there may be none. Descent and
-session hold what has not been orphaned elsewhere. The nonce in the environment holds what has left both.
+Four nets, because each has a hole. The cgroup holds whatever was born in it, but there may be none. Descent and
+session hold what has not been orphaned elsewhere. The nonce in the environment holds what has left both. The mark
+(``kernel.mark_of``) holds what has wiped its environment too: it is a limit, and limits are inherited.
 
 And one fence, because a mistake here would kill strangers: nothing that is older than the attempt is ever a member.
 """
 
 import os
 
-from coordd.runner.kernel import SIGKILL, stat_of
+from coordd.runner.kernel import NONE_OF_OURS, SIGKILL, living_thread, mark_of, read_proc, stat_of
 
 # A cgroup that a job has filled with cgroups of its own is removed from below, no deeper than this.
 CGROUP_DEPTH_MAX = 16
@@ -25,13 +26,17 @@ class Tree:
         assert born_ticks > 0, "the fence needs a place"
         assert min(spare) > 1, "everything descends from init and from the kernel's 0"
         self.born_ticks = born_ticks
-        self.mark = b"COORDD_NONCE=" + nonce.encode() + b"\0"
+        self.nonce = b"COORDD_NONCE=" + nonce.encode() + b"\0"
+        self.mark = str(mark_of(nonce)).encode()
         self.cgroup = cgroup  # "" where there is none
         self.spare = spare
         self.session = 0  # the program's pid; it leads a session of its own
 
     def members(self) -> "list[int]":
-        """Every process of the attempt that is alive; descent counts from the spare ones."""
+        """Every process of the attempt that is alive; descent counts from the spare ones.
+
+        Raises OSError when /proc cannot be read: then nobody may say that none is left.
+        """
         parents: dict[int, list[int]] = {}
         alive: set[int] = set()
         found: list[int] = self._cgroup_members(self.cgroup, 0) if self.cgroup else []
@@ -49,7 +54,7 @@ class Tree:
             if state in "ZX":
                 continue
             alive.add(pid)
-            if (self.session and session == self.session) or self._carries_nonce(name):
+            if (self.session and session == self.session) or self._carries_mark(pid):
                 found.append(pid)
         members: set[int] = set()
         found.extend(self.spare)
@@ -60,46 +65,43 @@ class Tree:
                 found.extend(parents.get(pid, ()))
         return [pid for pid in members if pid in alive and pid not in self.spare]
 
-    def _carries_nonce(self, pid: str) -> bool:
-        try:
-            fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False  # it is gone, or another user's: none of ours
-        try:
-            text = b""
-            while part := os.read(fd, 65536):
-                text += part
-        except OSError:
+    def _carries_mark(self, pid: int) -> bool:
+        """A process of ours: a person who learns the nonce could put it on a process of another user, to have that
+        killed by a runner that is root, or waited for by one that may not kill it. One of ours that has become another
+        user altogether is held by the other nets."""
+        if not self._is_marked(pid):
             return False
-        finally:
-            os.close(fd)
-        return self.mark in text + b"\0"
+        status = read_proc(f"/proc/{pid}/status") or b""
+        uids = status.partition(b"\nUid:")[2].partition(b"\n")[0].split()
+        return str(os.geteuid()).encode() in uids
+
+    def _is_marked(self, pid: int) -> bool:
+        if self.mark in (read_proc(f"/proc/{pid}/limits") or b""):
+            return True
+        environ = read_proc(f"/proc/{pid}/environ")
+        if environ == b"" and (thread := living_thread(pid)):
+            environ = read_proc(f"/proc/{pid}/task/{thread}/environ")  # the main thread has ended, with its memory
+        return self.nonce in (environ or b"") + b"\0"
 
     def _cgroup_members(self, path: str, depth: int) -> "list[int]":
-        pids: list[int] = []
-        try:
-            with open(f"{path}/cgroup.procs", "rb") as file:
-                pids.extend([int(line) for line in file.read().split()])
-            if depth < CGROUP_DEPTH_MAX:
-                for entry in os.scandir(path):
-                    if entry.is_dir(follow_symlinks=False):
-                        pids.extend(self._cgroup_members(entry.path, depth + 1))
-        except OSError:
-            return pids  # removed meanwhile
+        pids = [int(line) for line in (read_proc(f"{path}/cgroup.procs") or b"").split()]
+        if depth < CGROUP_DEPTH_MAX:
+            try:
+                below = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+            except OSError as exc:
+                if exc.errno not in NONE_OF_OURS:
+                    raise
+                return pids  # removed meanwhile
+            for each in below:
+                pids.extend(self._cgroup_members(each, depth + 1))
         return pids
 
     def populated(self) -> bool:
-        """The cgroup holds a process; False where there is no cgroup."""
-        if not self.cgroup:
-            return False
-        try:
-            with open(f"{self.cgroup}/cgroup.events", "rb") as file:
-                return b"populated 1" in file.read()
-        except OSError:
-            return False
+        """The cgroup holds a process; False where there is no cgroup. Raises OSError as ``members`` does."""
+        return bool(self.cgroup) and b"populated 1" in (read_proc(f"{self.cgroup}/cgroup.events") or b"")
 
     def signal(self, number: int) -> int:
-        """Send a signal to every member; returns how many there were."""
+        """Send a signal to every member; returns how many there were. Raises OSError as ``members`` does."""
         if number == SIGKILL and self.cgroup:
             self._kill_cgroup()
         members = self.members()
@@ -119,6 +121,8 @@ class Tree:
             return  # before Linux 5.14: the members are killed one by one
         try:
             os.write(fd, b"1")
+        except OSError:
+            return  # likewise
         finally:
             os.close(fd)
 

@@ -7,7 +7,7 @@ import os
 import select
 
 from coordd.core.attempt import watcher_kill_at
-from coordd.core.rows import FAILURE, LOST, RECOVERING, RETRY, Answer
+from coordd.core.rows import FAILURE, LOST, RECOVERING, RETRY, STALE, Answer
 from coordd.runner import kernel
 from coordd.runner.asker import Asker
 from coordd.runner.facts import FACT_FILE, Facts
@@ -47,6 +47,7 @@ class Watcher:
         self.pet_fd = pet_fd
         self.deadline: float = spec["deadline"]
         self.petted = False  # the runner may have executed the program
+        self.said: dict[str, Any] | None = None  # how the runner says that it ended; state "" once it has reported
         self.said_bye = False
         self.gone = False
         self._rest = b""
@@ -86,7 +87,7 @@ class Watcher:
         self._terminated = True
 
     def _woken(self, fd: int) -> None:
-        os.read(fd, 4096)
+        kernel.drain(fd)
         if self._terminated and self._runner_is_ours():
             self._terminated = False
             self._signal_runner(SIGTERM)  # it ends the job and reports; we go when it does
@@ -94,20 +95,28 @@ class Watcher:
     def _read(self) -> None:
         try:
             data = os.read(self.pet_fd, 65536)
-        except BlockingIOError:
-            return
+        except OSError:
+            return  # nothing yet, or not to be read just now
         if not data:
             self.gone = True
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         for line in lines:
             words = line.split()
+            if not words:
+                continue
             if words[0] == b"pet":
                 self.deadline = float(words[1])
                 self.tree.session = int(words[2])
                 self.petted = True
             elif words[0] == b"wait":
                 self.deadline = float(words[1])  # renewed, and still no leave to execute anything
+            elif words[0] == b"end":
+                import json
+
+                self.said = json.loads(line[4:])
+            elif words[0] == b"told":
+                self.said = {"state": ""}  # nothing is left to say
             elif words[0] == b"bye":
                 self.said_bye = True
 
@@ -147,14 +156,18 @@ class Watcher:
         if left:
             facts.append("ended", sync=True, state="", reason=f"{why}; these cannot be killed: {left}", watcher=True)
             return
+        asker = Asker(self.spec["ledger"], self.spec["ledger_timeout_s"], self.spec.get("ledger_options"))
         said = self._last_said()
+        told: Answer | None = None
         if said is None:
             # Without a pet the runner never had leave to execute anything.
             state = LOST if self.petted else RETRY
             said = {"state": state, "exit_code": None, "reason": why, "application_id": self._application_id()}
-            facts.append("ended" if self.petted else "refused", sync=True, watcher=True, lines=[], **said)
+            told = self._ask_report(asker, said)
+            if told is None or told.word != STALE:  # else the ledger knows an end already, and it alone knows which
+                facts.append("ended" if self.petted else "refused", sync=True, watcher=True, lines=[], **said)
         if said["state"]:
-            self._report(facts, said)
+            self._report(asker, facts, said, told)
 
     def _kill_everything(self) -> "list[int]":
         """Kill until nothing is left; returns what cannot be killed."""
@@ -166,20 +179,34 @@ class Watcher:
             else:
                 self.gone = True
                 self.tree.spare.discard(self.runner)  # before anything descends from whoever has its pid by now
-            self.tree.signal(SIGKILL)
-            self._wait(pause_s)
+            left = self._kill_tree(pause_s)
             if self.gone:
-                left = self.tree.members()
-                if not left and not self.tree.populated():
+                if not left:
                     self.tree.remove_cgroup()
                     return []
                 if boottime() >= limit:
-                    return left or [0]
+                    return left
             pause_s = min(pause_s * 2, KILL_AGAIN_MAX_S)
+
+    def _kill_tree(self, pause_s: float) -> "list[int]":
+        """One round of SIGKILL; returns what is left after it, [0] where that cannot be seen."""
+        try:
+            self.tree.signal(SIGKILL)
+            self._wait(pause_s)
+            return self.tree.members() or ([0] if self.tree.populated() else [])
+        except OSError as exc:
+            kernel.complain(f"cannot see all of the program's processes, and tries again: {exc}")
+            self._wait(pause_s)
+            return [0]
 
     def _runner_is_ours(self) -> bool:
         """The runner lives, and its pid has not become another process's."""
-        return not self.gone and kernel.start_ticks(self.runner) == self.runner_start_ticks != 0
+        if self.gone:
+            return False
+        try:
+            return kernel.start_ticks(self.runner) == self.runner_start_ticks != 0
+        except OSError:
+            return True  # not to be seen just now; asked again soon
 
     def _wait(self, seconds: float) -> None:
         select.poll().poll(int(seconds * 1000))
@@ -188,19 +215,25 @@ class Watcher:
     def _facts(self) -> "list[dict[str, Any]]":
         import json
 
-        with open(f"{self.spec['directory']}/{FACT_FILE}", "rb") as file:
-            lines = file.read().split(b"\n")
+        try:
+            with open(f"{self.spec['directory']}/{FACT_FILE}", "rb") as file:
+                lines = file.read().split(b"\n")
+        except OSError as exc:
+            kernel.complain(f"{self.spec['directory']}/{FACT_FILE}: {exc.strerror}")
+            return []
         facts = []
         for line in lines:
             try:
-                facts.append(json.loads(line))
+                fact = json.loads(line)
             except ValueError:
-                continue  # torn: the runner died while it wrote
+                continue  # torn: the runner died while it wrote, or the disk was full
+            if isinstance(fact, dict) and "fact" in fact:
+                facts.append(fact)
         return facts
 
     def _last_said(self) -> "dict[str, Any] | None":
         """How the runner itself says that it ended: it may have died between that and its report."""
-        said = None
+        said = self.said  # the disk need not have taken it
         for fact in self._facts():
             if fact["fact"] in ("ended", "refused"):
                 said = fact
@@ -214,22 +247,23 @@ class Watcher:
                 return str(fact["application_id"])
         return ""
 
-    def _report(self, facts: Facts, said: "dict[str, Any]") -> None:
-        """Tell the ledger, so that nobody has to wait for the lease."""
+    def _ask_report(self, asker: Asker, said: "dict[str, Any]") -> "Answer | None":
+        """Tell the ledger once; None when it does not answer, or has forgotten the grant."""
         spec = self.spec
         final = bool(said.get("final")) and said["state"] == FAILURE
-        args = (
+        answer = asker.call("report", (
             spec["run"], spec["attempt"], spec["token"], spec["nonce"],
             said["state"], said["exit_code"], said["reason"], said["application_id"], final,
-        )  # fmt: skip
-        limit = boottime() + REPORT_LIMIT_S
-        answer: Answer | None = None
-        asker = Asker(spec["ledger"], spec["ledger_timeout_s"], spec.get("ledger_options"))
-        while boottime() < limit:
-            answer = asker.call("report", args)
-            if answer is not None and answer.word != RECOVERING:
-                break
-            self._wait(REPORT_AGAIN_S)
+        ))  # fmt: skip
         # A ledger that has forgotten the grant is told by the node, from its journal: until then nothing is reported.
-        if answer is not None and answer.word != RECOVERING:
-            facts.append("reported", state=said["state"], answer=answer.word, watcher=True)
+        return answer if answer is not None and answer.word != RECOVERING else None
+
+    def _report(self, asker: Asker, facts: Facts, said: "dict[str, Any]", told: "Answer | None") -> None:
+        """Tell the ledger, so that nobody has to wait for the lease."""
+        limit = boottime() + REPORT_LIMIT_S
+        while told is None and boottime() < limit:
+            told = self._ask_report(asker, said)
+            if told is None:
+                self._wait(REPORT_AGAIN_S)
+        if told is not None:
+            facts.append("reported", state=said["state"], answer=told.word, watcher=True)

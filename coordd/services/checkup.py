@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from coordd.core import addresses
+from coordd.core.alarms import Alarms
 from coordd.core.breaker import Breaker
-from coordd.core.context import Context
+from coordd.core.context import SKEW_MAX_S, Context
 from coordd.core.envelope import ACCEPT, REFUSALS, Keyring
-from coordd.core.membership import ALIVE, SUSPECT
-from coordd.core.rows import OpenAnswer
+from coordd.core.membership import ALIVE, LEFT, SUSPECT
+from coordd.core.node import Node
+from coordd.core.rows import NEW_RULES, OpenAnswer
+from coordd.core.visible import visible
 from coordd.core.windows import CLOCK_SKEW_MAX_S
 from coordd.errors import UnavailableError
 from coordd.ports import Bus, Ledger
 from coordd.services.driver import Driver
-from coordd.services.ledger import LedgerService, boottime
+from coordd.services.ledger import CLOSED, FOREIGN, LedgerService, boottime
 from coordd.services.sealed_bus import SealedBus
+from coordd.services.troubles import Found, Trouble
 from coordd.services.views import is_isolated
 
 Check = dict[str, str]
@@ -41,6 +46,10 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
         checks += [*signing_checks(driver.bus, time.time()), *tls_checks(driver.bus.url, ledger_url)]
     if not ledger_url.startswith("sqlite:"):  # a file is judged by our own clock
         checks.append(await _skew_check(ledger))
+    checks.append(identity_check(driver.node.ctx, ledger))
+    checks.append(rules_check(driver.node))
+    checks += alarm_checks(driver.node.alarms)
+    checks += row_checks(driver.node.ctx)
     checks += node_checks(driver.node.ctx)
     checks += breaker_checks(driver.breakers, boottime())
     if driver.outbox is not None:
@@ -51,6 +60,57 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
 def check(name: str, state: str, text: str, advice: str = "") -> Check:
     """One line of `doctor`; where all is well, nothing is advised."""
     return {"check": name, "state": state, "text": text, "advice": "" if state == OK else advice}
+
+
+def identity_check(ctx: Context, ledger: LedgerService) -> Check:
+    """Whether this node uses the ledger that it has used before, and that the others use."""
+    name, see = "ledger identity", "see docs/runbook.md: ledger identity differs"
+    if ledger.state in (FOREIGN, CLOSED):
+        return check(name, FAIL, ledger.error, see)
+    if ctx.braked:
+        return check(name, FAIL, f"this node launches nothing: {ctx.braked}", see)
+    others = [m for m in ctx.membership.members.values() if m.state != LEFT]
+    differing = [f"{m.name} uses {m.ledger}" for m in others if m.ledger not in ("", ctx.ledger)]
+    if differing:
+        text = f"{ctx.ledger} here; {', '.join(sorted(differing)[:NAMES_MAX])}: launches nothing there"
+        return check(name, WARN, text, f"the same [cluster] ledger on every node; {see}")
+    same = sum(m.ledger == ctx.ledger for m in others)
+    silent = f", nothing is known of {len(others) - same}" if same < len(others) else ""
+    return check(name, OK, f"{ctx.ledger or 'not known yet'}, used here and by {same} of {len(others)} others{silent}")
+
+
+def rules_check(node: Node) -> Check:
+    """Which rules are in force, and who holds the new ones back."""
+    advice = "upgrade them; see docs/runbook.md: a node goes by the old rules"
+    in_force, old = node.ctx.rules, node.rulebook.held_back_by()
+    names = ", ".join(old[:NAMES_MAX]) + (f" and {len(old) - NAMES_MAX} more" if len(old) > NAMES_MAX else "")
+    if in_force < NEW_RULES:
+        waits = f"the new ones are held back by {names}" if old else "nobody holds the new ones back: they begin soon"
+        return check("rules", WARN if old else OK, f"the old rules ({in_force}) are in force; {waits}", advice)
+    told = f"the new rules ({in_force}) are in force"
+    if old:
+        return check("rules", WARN, f"{told}; of an older version, so they launch nothing: {names}", advice)
+    return check("rules", OK, told)
+
+
+def row_checks(ctx: Context) -> list[Check]:
+    """Rows of the ledger that the last sweep could not use, and how a person puts each right."""
+    checks = []
+    for name, why in sorted(ctx.bad_rows.items())[:NAMES_MAX]:
+        if "#" not in name and "@" not in name:  # else it is a run: JOB#ID, JOB@TIME
+            told = f"{why}: nothing of the job {visible(name)} begins"
+            advice = f"coordctl job suspend {visible(name)} replaces it by a sound one; then job resume"
+        else:
+            told, advice = f"{why}: the run is left alone", f"coordctl run revoke {visible(name)}"
+        checks.append(check("ledger rows", FAIL, told, f"{advice}; see docs/runbook.md: a row of the ledger is bad"))
+    return checks or [check("ledger rows", OK, "none of those that the last sweep saw is bad")]
+
+
+def alarm_checks(alarms: Alarms) -> list[Check]:
+    """What should never happen, and has."""
+    advice = "see docs/runbook.md: alarm; then coordctl alarm clear --note TEXT"
+    standing = [check("alarm", FAIL, alarm["text"], advice) for alarm in alarms.standing.values()]
+    return standing or [check("alarm", OK, "none stands")]
 
 
 def signing_checks(bus: Bus, now: float) -> list[Check]:
@@ -120,6 +180,11 @@ def skew_check(skew_s: float, blur_s: float) -> Check:
             "clock", FAIL, f"{text}: nodes whose clocks are right refuse what this one says in elections",
             "set this machine's clock, or the ledger's (chrony)",
         )  # fmt: skip
+    if off_s > SKEW_MAX_S:
+        return check(
+            "clock", FAIL, f"{text}: this node opens nothing by schedule above {SKEW_MAX_S:g} s",
+            "set this machine's clock, or the ledger's (chrony)",
+        )  # fmt: skip
     if off_s > SKEW_WARN_S:
         return check("clock", WARN, f"{text}: scheduled runs start late or early by that", "chrony, on both")
     return check("clock", OK, text)
@@ -156,6 +221,30 @@ def breaker_checks(breakers: tuple[Breaker, ...], now: float) -> list[Check]:
         if breaker.is_open
     ]  # fmt: skip
     return checks or [check("breakers", OK, "closed")]
+
+
+def trouble_checks(found: Found) -> list[Check]:
+    """Runs and jobs that wait for a person."""
+    advice = {
+        "unknown": "look at its output, then coordctl run resolve RUN --as success|failed|relaunch",
+        "late": "coordctl why RUN",
+        "stuck": "coordctl why RUN; coordctl node list",
+    }
+    checks = [
+        check(f"runs {word}", FAIL if word == "unknown" else WARN, told(runs), advice[word])
+        for word, runs in (("unknown", found.unknown), ("stuck", found.stuck), ("late", found.late))
+        if runs
+    ]
+    checks += [
+        check(f"job {name} is late", FAIL, text, f"coordctl why {name}") for name, text in found.late_jobs.items()
+    ]
+    return checks or [check("runs", OK, "none is unknown, stuck or late")]
+
+
+def told(runs: Sequence[Trouble]) -> str:
+    """The first of these runs with what is wrong, and how many more there are."""
+    shown = "; ".join(f"{trouble.run}: {trouble.text}" for trouble in runs[:NAMES_MAX])
+    return shown + (f"; and {len(runs) - NAMES_MAX} more" if len(runs) > NAMES_MAX else "")
 
 
 def backlog_check(about: dict[str, Any]) -> Check:

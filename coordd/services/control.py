@@ -10,13 +10,18 @@ import pwd
 import socket
 import stat
 import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Any
 
 import structlog
 import trio
 
 from coordd.errors import ConfigError, CoorddError, JobFileError, RefusedError, UnavailableError
+from coordd.services.audit import LOOK_S as AUDIT_LOOK_S, Audit
+from coordd.services.callers import ADMIN, NOBODY, OPERATOR, VIEWER, Asked, Caller, Method, subject_of
+from coordd.services.ledger import ONLY_LOOKS
+from coordd.services.quota import Place, Quotas
 from coordd.services.rpc import (
     INTERNAL_ERROR,
     LINE_BYTES_MAX,
@@ -34,9 +39,17 @@ from coordd.services.rpc import (
 
 log = structlog.get_logger("control")
 
-# Clients at a time. Anybody on the machine may connect, so some places are kept for those who run the daemon.
+# Clients at a time. Anybody on the machine may connect, so some places are kept for those who run the daemon
+# (and quota.py keeps more of them for operators).
 CONNECTIONS_MAX = 256
 CONNECTIONS_KEPT = 16
+
+# Clients without a place are listened to for a moment after they were told why; at most this many at a time.
+TURNED_AWAY_S = 0.2
+TURNED_AWAY_MAX = 32
+
+# Connections of one uid whose groups are being looked up, before it is known what else it may take.
+UNKNOWN_MAX = 64
 
 # Questions of one client that are being worked on, and streams that it listens to beside them.
 IN_FLIGHT_MAX = 16
@@ -52,6 +65,14 @@ SEND_S = 10.0
 NAMES_S = 5.0
 LOOKUPS_MAX = 4
 
+# Once known they are believed for a moment, so that who connects again and again asks the directory rarely. Groups
+# themselves come from the kernel each time; these are only their names.
+NAMES_KEPT_S = 10.0
+NAMES_KEPT_MAX = 256
+
+# A list with more items is made into a line in a thread.
+ITEMS_MAX = 100
+
 # How long a daemon that may own the socket already is waited for.
 PROBE_S = 2.0
 
@@ -59,31 +80,6 @@ SO_PEERGROUPS = 59
 
 # As much as Python's getsockopt takes: 256 groups.
 GROUPS_BYTES = 1024
-
-# Roles, each with everything below it.
-ADMIN = 3
-OPERATOR = 2
-OWNER = 1  # of one job only: the method looks which
-VIEWER = 0
-NOBODY = -1  # viewer_group is set, and the caller is not in it
-
-
-class Caller(NamedTuple):
-    """Who asks, as the kernel says."""
-
-    uid: int
-    groups: frozenset[str]
-    role: int
-    pid: int
-    name: str
-
-
-class Method(NamedTuple):
-    """A method: what it does and the least role that may."""
-
-    call: Callable[[dict[str, Any], Caller], Awaitable[Any]]
-    role: int = VIEWER
-
 
 # A stream's messages; the method returns one instead of a result.
 Stream = AsyncGenerator[dict[str, Any], None]
@@ -94,15 +90,26 @@ class ControlServer:
 
     def __init__(
         self, path: str, methods: dict[str, Method], *, operator_group: str, viewer_group: str,
-        unavailable: frozenset[str] = frozenset(),
+        unavailable: frozenset[str] = frozenset(), shown: Callable[[str, Any], Any] | None = None,
+        audit: Audit | None = None, in_a_run: Callable[[int, int], bool] = lambda _pid, _uid: False,
     ) -> None:  # fmt: skip
+        """``shown``: a method's answer as viewers see it. ``audit``: told of privileged calls. ``in_a_run``: the
+        process of this pid and uid belongs to a run, and may only look."""
+        self.audit = audit
+        self._in_a_run = in_a_run
         self.path = path
+        self.shown = shown
         self.methods = methods
         self.unavailable = unavailable
         self._operator_group = operator_group
         self._viewer_group = viewer_group
         self._connections = 0
         self._lookups = trio.CapacityLimiter(LOOKUPS_MAX)
+        self._quotas = Quotas()
+        self._turned_away = 0
+        self._unknown: Counter[int] = Counter()  # uid -> connections whose role is not known yet
+        self._names: dict[tuple[int, frozenset[int]], tuple[float, str, frozenset[str]]] = {}
+        self._naming: dict[tuple[int, frozenset[int]], trio.Lock] = {}
         self.served = 0
 
     def bind(self) -> trio.SocketListener:
@@ -146,29 +153,64 @@ class ControlServer:
     async def serve(self, listener: trio.SocketListener) -> None:
         """Serve for ever."""
         async with trio.open_nursery() as nursery:
+            if self.audit is not None:
+                nursery.start_soon(self._look_at_audit, self.audit)
             await trio.serve_listeners(self._connected, [listener], handler_nursery=nursery)
+
+    async def _look_at_audit(self, audit: Audit) -> None:
+        try:
+            while True:
+                await trio.sleep(AUDIT_LOOK_S)
+                audit.look()
+        finally:
+            audit.close()
 
     async def _connected(self, stream: trio.SocketStream) -> None:
         self._connections += 1
+        counted = True
         try:
             async with stream:
                 caller = await self._caller(stream)
-                kept = 0 if caller.role == ADMIN else CONNECTIONS_KEPT
+                kept = 0 if caller is not None and caller.role == ADMIN else CONNECTIONS_KEPT
+                place: Place | str
                 if self._connections > CONNECTIONS_MAX - kept:
-                    busy = RpcError(
-                        REFUSED, f"{CONNECTIONS_MAX - kept} clients are connected already", kind="try_later",
-                        hint="close some of them, or wait a little",
-                    )  # fmt: skip
-                    await self._send(stream, error_line(None, busy))
+                    place = f"{CONNECTIONS_MAX - kept} clients are connected already"
+                elif caller is None:
+                    place = f"{UNKNOWN_MAX} connections of this user wait for the users' directory already"
+                else:
+                    place = self._quotas.place(
+                        caller.uid, caller.name, limited=caller.role < ADMIN, looks=caller.role <= VIEWER
+                    )
+                if caller is None or isinstance(place, str):
+                    hint = "close some of them, or wait a little"
+                    await self._send(
+                        stream, error_line(None, RpcError(REFUSED, str(place), kind="try_later", hint=hint))
+                    )
                     return
-                await Connection(self, stream, caller).run()
+                with place:
+                    await Connection(self, stream, caller, place).run()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("client.gone")
         except Exception:
             # The boundary: a bug in one method must not end the daemon; it is logged with its traceback.
             log.exception("client.failed")
         finally:
-            self._connections -= 1
+            self._connections -= counted
+
+    async def _turn_away(self, stream: trio.SocketStream, why: str) -> None:
+        """Say why there is no place. What the client has sent is read, or the kernel would give it a reset instead."""
+        busy = RpcError(REFUSED, why, kind="try_later", hint="close some of them, or wait a little")
+        await self._send(stream, error_line(None, busy))
+        if self._turned_away >= TURNED_AWAY_MAX:
+            return
+        self._turned_away += 1
+        try:
+            with trio.move_on_after(TURNED_AWAY_S):
+                await stream.send_eof()
+                while await stream.receive_some(65536):
+                    pass
+        finally:
+            self._turned_away -= 1
 
     async def _send(self, stream: trio.SocketStream, data: bytes) -> None:
         with trio.move_on_after(SEND_S) as scope:
@@ -176,9 +218,14 @@ class ControlServer:
         if scope.cancelled_caught:
             raise trio.BrokenResourceError("the client does not read its answers")
 
-    async def _caller(self, stream: trio.SocketStream) -> Caller:
+    async def _caller(self, stream: trio.SocketStream) -> Caller | None:
+        """Who it is; None when too many connections of that uid wait to be known."""
         sock = stream.socket
         pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        # root can do everything anyway; where the daemon is root, so are its jobs.
+        inside = (uid != 0 or os.getuid() == 0) and self._in_a_run(pid, uid)
+        if inside:
+            return Caller(uid, frozenset(), VIEWER, pid, f"{'root' if uid == 0 else f'uid {uid}'} inside a run")
         if uid in (0, os.getuid()):
             # They may do everything, so nobody need be asked who they are: our own watchdog asks in this way,
             # and must be answered also while the site's directory of users is down.
@@ -189,11 +236,15 @@ class ControlServer:
             gids.update(struct.unpack(f"{len(raw) // 4}I", raw))
         except OSError as exc:  # an old kernel, or more groups than fit: the primary one is all that is known
             log.warning("client.groups_unknown", uid=uid, reason=exc.strerror)
+        if self._unknown[uid] >= UNKNOWN_MAX:
+            return None
+        self._unknown[uid] += 1
         name, groups = f"uid {uid}", frozenset[str]()
-        with trio.move_on_after(NAMES_S) as scope:
-            name, groups = await trio.to_thread.run_sync(
-                _names, uid, gids, abandon_on_cancel=True, limiter=self._lookups
-            )
+        try:
+            with trio.move_on_after(NAMES_S) as scope:
+                name, groups = await self._named(uid, frozenset(gids))
+        finally:
+            self._unknown -= Counter((uid,))
         if scope.cancelled_caught:
             log.warning("client.groups_unknown", uid=uid, reason=f"no answer from the users' directory in {NAMES_S} s")
         if self._operator_group in groups:
@@ -204,8 +255,28 @@ class ControlServer:
             role = VIEWER
         return Caller(uid, groups, role, pid, name)
 
+    async def _named(self, uid: int, gids: frozenset[int]) -> tuple[str, frozenset[str]]:
+        """The names of a user and its groups. One question at a time for each user, however often it connects."""
+        key = (uid, gids)
+        turn = self._naming.setdefault(key, trio.Lock())
+        try:
+            async with turn:
+                at, name, groups = self._names.get(key, (-NAMES_KEPT_S, "", frozenset[str]()))
+                if trio.current_time() - at >= NAMES_KEPT_S:
+                    name, groups = await trio.to_thread.run_sync(
+                        _names, uid, gids, abandon_on_cancel=True, limiter=self._lookups
+                    )
+                    if len(self._names) >= NAMES_KEPT_MAX:
+                        self._names.clear()
+                    self._names[key] = (trio.current_time(), name, groups)
+                return name, groups
+        finally:
+            statistics = turn.statistics()
+            if not statistics.locked and not statistics.tasks_waiting:
+                self._naming.pop(key, None)
 
-def _names(uid: int, gids: set[int]) -> tuple[str, frozenset[str]]:
+
+def _names(uid: int, gids: Iterable[int]) -> tuple[str, frozenset[str]]:
     return _user_name(uid), frozenset(name for name in map(_group_name, gids) if name)
 
 
@@ -226,10 +297,14 @@ def _group_name(gid: int) -> str:
 class Connection:
     """One client."""
 
-    def __init__(self, server: ControlServer, stream: trio.SocketStream, caller: Caller) -> None:
+    def __init__(
+        self, server: ControlServer, stream: trio.SocketStream, caller: Caller, place: Place | None = None
+    ) -> None:
+        """Without ``place`` nothing is counted."""
         self._server = server
         self._stream = stream
         self._caller = caller
+        self._place = place or Place(Quotas(), caller.uid, ())
         self._sending = trio.Lock()
         self._in_flight = trio.Semaphore(IN_FLIGHT_MAX, max_value=IN_FLIGHT_MAX)
         self._streams = 0
@@ -242,6 +317,7 @@ class Connection:
             async with trio.open_nursery() as nursery, contextlib.aclosing(self._lines()) as lines:
                 async for line in lines:
                     await self._in_flight.acquire()
+                    await self._place.begin()
                     nursery.start_soon(self._answer, line)
                 # What is still being answered, and streams (a client may close its sending half and listen on), end
                 # the nursery by themselves: a stream speaks every few seconds, so a client that is gone is noticed.
@@ -250,20 +326,29 @@ class Connection:
         buffer = bytearray()
         while True:
             end = buffer.find(b"\n")
-            if (len(buffer) if end < 0 else end) > LINE_BYTES_MAX:  # however it has come: whole, or piece by piece
-                too_large = RpcError(PARSE_ERROR, f"a line of more than {LINE_BYTES_MAX} bytes", kind="too_large")
+            line_max = min(LINE_BYTES_MAX, self._place.line_max)
+            if (len(buffer) if end < 0 else end) > line_max:  # however it has come: whole, or piece by piece
+                too_large = RpcError(PARSE_ERROR, f"a line of more than {line_max} bytes", kind="too_large")
                 await self._say(error_line(None, too_large))
                 return
             if end >= 0:
                 line = bytes(buffer[:end])
                 del buffer[: end + 1]
                 if line.strip():
+                    self._place.answered(1)  # its end; the line itself when it is answered
                     yield line
+                else:
+                    self._place.answered(end + 1)
                 continue
             data = await self._read()
             if not data:
                 if buffer.strip():  # a last line without its end: `printf` instead of `echo`
                     yield bytes(buffer)
+                return
+            full = self._place.asks(len(data))
+            if full:
+                hint = "end lines with a line feed, and read the answers"
+                await self._say(error_line(None, RpcError(REFUSED, full, kind="too_large", hint=hint)))
                 return
             buffer += data
 
@@ -271,7 +356,7 @@ class Connection:
         while True:
             with trio.move_on_after(IDLE_S):
                 try:
-                    return bytes(await self._stream.receive_some(65536))
+                    return bytes(await self._stream.receive_some(self._place.read_bytes))
                 except trio.BrokenResourceError:
                     self._scope.cancel()  # reset: nobody is left to answer
                     return b""
@@ -290,16 +375,24 @@ class Connection:
 
     async def _answer(self, line: bytes) -> None:
         stream = None
+        size = len(line)
+        ONLY_LOOKS.set(self._caller.role <= VIEWER)
         try:
             stream = await self._send_answer(line)
         finally:
             self._in_flight.release()
+            self._place.end()
+            self._place.answered(size)
+        del line  # a stream goes on for days
         if stream is not None:
             await self._stream_out(*stream)
 
     async def _send_answer(self, line: bytes) -> tuple[Call, Stream] | None:
         """Answer one line; a stream is returned, to be sent without holding up other questions."""
         try:
+            if line.count(b"[") + line.count(b"{") > self._place.nested_max:
+                message = f"more than {self._place.nested_max} objects and lists in one request"
+                raise RpcError(PARSE_ERROR, message, kind="too_large")
             call = parse(line)
         except RpcError as exc:
             await self._say(error_line(exc.ident, exc))
@@ -307,12 +400,15 @@ class Connection:
         try:
             result = await self._perform(call)
             if isinstance(result, AsyncGenerator):
+                full = f"{STREAMS_MAX} streams are open already on this connection"
                 if self._streams < STREAMS_MAX:
-                    self._streams += 1
-                    return call, result
-                await result.aclose()
-                raise RpcError(REFUSED, f"{STREAMS_MAX} streams are open already on this connection", kind="try_later")
-            answer = result_line(call.id, result)
+                    full = self._place.opens_stream()
+                if full:
+                    await result.aclose()
+                    raise RpcError(REFUSED, full, kind="try_later", hint="end some of them")
+                self._streams += 1
+                return call._replace(params={}), result  # of which a stream has taken what it needs
+            answer = await self._line(call, result)
         except RpcError as exc:
             answer = error_line(call.id, exc)
         except RefusedError as exc:
@@ -330,8 +426,25 @@ class Connection:
             log.exception("method.failed", method=call.method)
             answer = error_line(call.id, RpcError(INTERNAL_ERROR, f"a bug in coordd: {exc!r}", kind="internal"))
         if not call.notification:
-            await self._say(answer)
+            full = self._place.tells(len(answer))
+            if full:
+                answer = error_line(call.id, RpcError(REFUSED, full, kind="try_later", hint="read the answers"))
+            try:
+                await self._say(answer)
+            finally:
+                if not full:
+                    self._place.told(len(answer))
         return None
+
+    async def _line(self, call: Call, result: Any) -> bytes:
+        """The answer as this caller may see it; a long one is made in a thread."""
+
+        def make() -> bytes:
+            return result_line(call.id, self._shown(call.method, result))
+
+        if isinstance(result, list) and len(result) > ITEMS_MAX:
+            return await trio.to_thread.run_sync(make)
+        return make()
 
     async def _perform(self, call: Call) -> Any:
         server = self._server
@@ -343,25 +456,71 @@ class Connection:
                 METHOD_NOT_FOUND, f"no method {call.method!r}", kind="unknown_method",
                 hint="known: " + ", ".join(sorted(server.methods)),
             )  # fmt: skip
-        if self._caller.role < method.role:
+        caller = self._caller._replace(asked=Asked(call.id, call.method))
+        try:
+            answer = await self._permitted(method, call, caller)
+        except (RefusedError, UnavailableError) as exc:
+            self._record(method, call, caller, str(exc))
+            raise
+        self._record(method, call, caller, None)
+        return answer
+
+    async def _permitted(self, method: Method, call: Call, caller: Caller) -> Any:
+        server = self._server
+        if caller.role < method.role:
             needs = {
                 ADMIN: "root or the daemon's user", OPERATOR: f"the group {server._operator_group}",
             }.get(method.role, f"the group {server._viewer_group}")  # fmt: skip
             raise RefusedError(
-                f"{self._caller.name} may not call {call.method}", kind="not_permitted", hint=f"it takes {needs}"
+                f"{caller.name} may not call {call.method}", kind="not_permitted", hint=f"it takes {needs}"
             )
         server.served += 1
-        return await method.call(call.params, self._caller)
+        return await method.call(call.params, caller)
+
+    def _record(self, method: Method, call: Call, caller: Caller, refused: str | None) -> None:
+        """For the audit: what was done, or why it was refused."""
+        audit = self._server.audit
+        if audit is None or not method.privileged:
+            return
+        record = {
+            "method": call.method, "subject": subject_of(call.params), "uid": caller.uid, "by": caller.name,
+            **caller.details(),
+        }  # fmt: skip
+        if refused is not None:
+            audit.refused({**record, "reason": refused})
+        elif method.logs:
+            audit.looked(record)
+        elif caller.asked is None or not caller.asked.recorded:
+            audit.done(record)
+
+    def _shown(self, method: str, answer: Any) -> Any:
+        """What this caller may see of an answer, or of a message of a stream."""
+        if self._caller.role > VIEWER or self._server.shown is None:
+            return answer
+        return self._server.shown(method, answer)
 
     async def _stream_out(self, call: Call, stream: Stream) -> None:
         self._last_subscription += 1
         subscription = self._last_subscription
+        why = ""
         try:
             async with contextlib.aclosing(stream):
                 if not call.notification:
                     await self._say(result_line(call.id, {"subscription": subscription}))
-                async for item in stream:
-                    await self._say(notification_line(call.method, {"subscription": subscription, **item}))
+                try:
+                    async for item in stream:
+                        told = self._shown(call.method, item)
+                        await self._say(notification_line(call.method, {"subscription": subscription, **told}))
+                except CoorddError as exc:
+                    why = str(exc)
+                    log.warning("stream.failed", method=call.method, reason=why)
+                except Exception as exc:
+                    # The boundary of one stream: our bug, said so to the caller and in full to the log.
+                    why = f"a bug in coordd: {exc!r}"
+                    log.exception("stream.failed", method=call.method)
+                if why:
+                    await self._say(notification_line(call.method, {"subscription": subscription, "error": why}))
                 await self._say(notification_line(call.method, {"subscription": subscription, "end": True}))
         finally:
             self._streams -= 1
+            self._place.stream_ended()

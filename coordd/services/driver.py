@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,6 +18,7 @@ from coordd.core.events import (
     MESSAGE_BYTES_MAX,
     PROTOCOL_MAJOR,
     ControlCancel,
+    ControlClear,
     ControlRevoke,
     Event,
     Packet,
@@ -25,11 +26,12 @@ from coordd.core.events import (
     flatten,
 )
 from coordd.core.node import Node
-from coordd.core.ready import Elected, Launch, Now, Ready, Reply
+from coordd.core.ready import Elected, Launch, Notice, Now, Ready, Reply
 from coordd.core.rows import Answer, OpenAnswer, Registration
 from coordd.core.windows import Windows
 from coordd.errors import RemoteProtocolError, UnavailableError
 from coordd.ports import Bus, Journal
+from coordd.services import runlog
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.outbox import KEEP_COMMANDS_S, KEEP_FACTS_S, Outbox
 
@@ -37,6 +39,9 @@ log = structlog.get_logger("core")
 
 # Recent events that are kept for `events` and `watch`; a subscriber who is slower loses the oldest.
 RECENT_MAX = 2000
+
+# What the planner passed over is remembered for `why`, this many times.
+PASSED_OVER_MAX = 1000
 
 # Events of one tick leave in one message, up to this size: room is left for what stands around them.
 PACKET_BYTES = MESSAGE_BYTES_MAX - 4096
@@ -49,7 +54,12 @@ PROBE_BYTES = 8192
 
 # What must arrive, and for how long it is worth keeping while the bus is away. All else is of the moment: an election
 # must not wait behind a backlog, and a heartbeat that comes late is a lie.
-KEEP_S: dict[type[Event], float] = {Task: KEEP_FACTS_S, ControlRevoke: KEEP_COMMANDS_S, ControlCancel: KEEP_COMMANDS_S}
+KEEP_S: dict[type[Event], float] = {
+    Task: KEEP_FACTS_S,
+    ControlRevoke: KEEP_COMMANDS_S,
+    ControlCancel: KEEP_COMMANDS_S,
+    ControlClear: KEEP_COMMANDS_S,
+}
 MUST_ARRIVE = tuple(KEEP_S)
 
 # refused: events that were heard before, or are too old to act on. late: facts that had to wait at their sender.
@@ -60,7 +70,8 @@ NOT_WRITTEN = "the journal cannot be written"
 
 
 class Keeper(NamedTuple):
-    """What of a node must outlive its process: the clock's mark, and triggers that the ledger has not yet.
+    """What of a node must outlive its process: the clock's mark, triggers that the ledger has not yet, and which
+    definitions it had.
 
     Each raises UnavailableError when the disk does not take it.
     """
@@ -68,6 +79,9 @@ class Keeper(NamedTuple):
     save_mark: Callable[[int], None]
     keep_request: Callable[[Registration], None]
     forget_request: Callable[[str], None]
+    save_pin: Callable[[str], None] = lambda _pin: None
+    save_alarms: Callable[[dict[str, Any]], None] = lambda _kept: None
+    keep_definitions: Callable[[Mapping[str, tuple[str, int, float]]], None] = lambda _: None
 
 
 class Driver:
@@ -96,6 +110,8 @@ class Driver:
         self._windows = windows
         self.bus_breaker = Breaker("bus")
         self._unsaved_mark: int | None = None  # the disk did not take it
+        self._unsaved: dict[Callable[[Any], None], Any] = {}  # likewise: how each is saved, and what
+        self.chain: Callable[[dict[str, Any]], str] | None = None  # likewise: writes audit records, returns their hash
         self.outbox: Outbox | None = None  # set by the composition root where the bus has a connection to lose
         self._seq = 0
         self._utcoffset = -time.timezone // 3600
@@ -113,6 +129,8 @@ class Driver:
         self.turns = 0  # proof of progress, for the watchdog
         self.counts = dict.fromkeys(COUNTS, 0)
         self.on_state: Callable[[str], None] = lambda _: None
+        self.lost_at: dict[str, float] = {}  # hostname -> CLOCK_BOOTTIME
+        self._passed_over: deque[Notice] = deque(maxlen=PASSED_OVER_MAX)
 
     # ---- inputs
 
@@ -213,25 +231,33 @@ class Driver:
             self.news = trio.Event()
         return self.news
 
-    def journal_control(self, method: str, subject: str, uid: int, name: str) -> None:
-        """A change that a person made, for the record."""
+    def journal_control(self, method: str, subject: str, uid: int, by: str, **more: Any) -> None:
+        """A change that a person made, or a call that was refused, for the record; ``more`` are further fields."""
         ctx = self.node.ctx
         record = {
             "type": "control", **self._head(), "seq": self._seq, "clock": ctx.clock.forward(),
-            "timestamp": time.time(), "method": method, "subject": subject, "uid": uid, "by": name,
+            "timestamp": time.time(), "method": method, "subject": subject, "uid": uid, "by": by, **more,
         }  # fmt: skip
-        log.info("control.changed", method=method, subject=subject, by=name, uid=uid)
+        chain = ""
         try:
-            self._journal.append([record], sync=False)
+            if self.chain is not None:
+                chain = self.chain(record)
+            else:
+                self._journal.append([record], sync=False)
         except UnavailableError as exc:
             self.counts["journal_failures"] += 1
             log.error("journal.failed", reason=str(exc))
+        # With its hash: a copy of the log elsewhere shows whether the journal was written again.
+        word = "control.refused" if more.get("outcome") == "refused" else "control.changed"
+        log.info(word, method=method, subject=subject, by=by, uid=uid, chain=chain or None)
 
     def probe_journal(self) -> None:
         """After a failure: does the disk take anything again?"""
         ctx = self.node.ctx
         if self._unsaved_mark is not None:
             self._save_mark(self._unsaved_mark)  # the clock asks for its next one only half a block later
+        for save, what in list(self._unsaved.items()):  # nothing need change for long: then nobody would save it again
+            self._save(save, what)
         if ctx.impaired:
             record = {
                 "type": "journal-restored", **self._head(), "seq": self._seq, "clock": ctx.clock.forward(),
@@ -287,12 +313,18 @@ class Driver:
             return
         if ready.clock_mark is not None:
             self._save_mark(ready.clock_mark)
+        if ready.pin:
+            self._save(self._keeper.save_pin, ready.pin)
         packets = self._packets_to_send(ready.messages) if ready.messages else []
+        if ready.definitions is not None:
+            self._save(self._keeper.keep_definitions, ready.definitions)
         launches = ready.launches
         if ready.journal and not self._write_journal(ready):
             for launch in launches:  # no intent on the disk, no launch: another node may have a better disk
                 self.node.launch_failed(launch, NOT_WRITTEN, self.now())
             launches = []
+        if ready.alarms_changed:
+            self._save(self._keeper.save_alarms, self.node.alarms.kept())
         unkept = self._keep_requests(ready)
         if ready.ledger:
             self._ledger.submit(ready.ledger)
@@ -312,10 +344,32 @@ class Driver:
             waiting = self._replies.pop(reply.id, None)
             if waiting is not None:
                 waiting(unkept.get(reply.result.get("id", ""), reply) if not reply.kind else reply)
+        for event in ready.journal:
+            line = runlog.line_of(event, self.node.ctx.full_hostname, self.node.ctx.jobs)
+            if line is not None:
+                getattr(log, line.level)(line.event, **line.fields)
         for notice in ready.notices:
-            log.info(notice.event, **notice.fields)
+            getattr(log, runlog.level_of(notice.event))(notice.event, **notice.fields)
+            self._remember(notice)
         if ready.state:
             self.on_state(ready.state)
+
+    def _remember(self, notice: Notice) -> None:
+        """What `why` is asked for later, and nothing else keeps."""
+        if notice.event == "node.lost":
+            self.lost_at[str(notice.fields["peer"]).rpartition(".")[0]] = boottime()
+        elif notice.event == "node.joined":
+            self.lost_at.pop(str(notice.fields["peer"]).rpartition(".")[0], None)
+        elif notice.event.startswith("fires."):
+            self._passed_over.append(notice)
+
+    def passed_over(self, job: str, fire_at: float) -> str:
+        """skipped or coalesced, where this node has done so with that fire time since its start; else ""."""
+        for notice in self._passed_over:
+            fields = notice.fields
+            if fields["job"] == job and fields["first"] <= fire_at <= fields["last"]:
+                return notice.event.removeprefix("fires.")
+        return ""
 
     def _save_mark(self, mark: int) -> None:
         try:
@@ -325,6 +379,20 @@ class Driver:
             log.error("state.not_saved", reason=str(exc))
         else:
             self._unsaved_mark = None
+
+    def _save(self, save: Callable[[Any], None], what: Any) -> None:
+        """It counts from now on, whatever the disk says: a node that forgets its pin compares as at its first start.
+
+        What the disk does not take is offered to it again; of several failures in a row the first is told.
+        """
+        try:
+            save(what)
+        except UnavailableError as exc:
+            if save not in self._unsaved:
+                log.error("state.not_saved", reason=str(exc))
+            self._unsaved[save] = what
+        else:
+            self._unsaved.pop(save, None)
 
     def _write_journal(self, ready: Ready) -> bool:
         head = self._head()

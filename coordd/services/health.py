@@ -11,8 +11,9 @@ import trio
 from coordd.core.rows import RECOVERING
 from coordd.ports import Notifier
 from coordd.services.driver import Driver
-from coordd.services.ledger import CONNECTED, LedgerService, boottime
+from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
 from coordd.services.methods import active_jobs
+from coordd.services.troubles import Troubles
 
 log = structlog.get_logger("health")
 
@@ -36,19 +37,23 @@ class Health:
         self,
         driver: Driver,
         ledger: LedgerService,
+        troubles: Troubles,
         notifier: Notifier,
         *,
         control_path: str,
         check_launch: Callable[[], dict[str, str]],
+        check_room: Callable[[], str],
         clean: Callable[[], None],
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """``look`` is called with each look, in the event loop."""
+        """``look`` is called with each look, in the event loop; ``check_room`` likewise, in a thread."""
         self._driver = driver
         self._ledger = ledger
+        self._troubles = troubles
         self._notifier = notifier
         self._control_path = control_path
         self._check_launch = check_launch
+        self._check_room = check_room
         self._clean = clean
         self._look = look
         self._said = ""
@@ -70,6 +75,7 @@ class Health:
             self._driver.probe_journal()
             self._driver.look_at_bus()
             self._look()
+            await self._look_for_room()
             self.say()
             if self._notifier.watchdog_s is not None:
                 self.stuck = await self._proof()
@@ -78,6 +84,16 @@ class Health:
                 else:
                     self._notifier.notify("WATCHDOG=1")
             await trio.sleep(every_s)
+
+    async def _look_for_room(self) -> None:
+        """Whether the runtime directory takes another attempt."""
+        ctx = self._driver.node.ctx
+        failure = await trio.to_thread.run_sync(self._check_room)
+        if failure and not ctx.runtime_failure:
+            log.error("runtime_dir.failed", reason=failure)
+        elif ctx.runtime_failure and not failure:
+            log.info("runtime_dir.written_again")
+        ctx.runtime_failure = failure
 
     def say(self) -> None:
         """STATUS=, when it has changed."""
@@ -92,24 +108,35 @@ class Health:
         counts = node.ctx.membership.count()
         runs = len(node.pursuits.running)
         jobs = active_jobs(node.pursuits)
-        parts = [
-            node.ctx.state,
-            f"{counts['alive']} node{'s' if counts['alive'] != 1 else ''} alive",
-            f"{runs} run{'s' if runs != 1 else ''} active" + (f" ({jobs})" if jobs else ""),
-        ]
+        parts = [node.ctx.state]
+        alarms = list(node.alarms.standing.values())
+        if alarms:
+            more = f" (and {len(alarms) - 1} more)" if len(alarms) > 1 else ""
+            parts.append(f"ALARM: {alarms[0]['text']}{more}")
         if self._ledger.state == RECOVERING:
             # Rounded up to what a person would say: the line is not to change with every look.
             left_s = -(-self._ledger.recovering_s // 10) * 10
             parts.append(f"ledger recovering: nothing new starts for {left_s:.0f} s")
+        elif self._ledger.state == FOREIGN:
+            parts.append("another ledger than this node has used: nothing new starts")
         elif self._ledger.state != CONNECTED:
-            parts.append("ledger unavailable: nothing new starts")
+            parts.append(f"ledger {self._ledger.state}: nothing new starts")
+        elif node.ctx.braked:
+            parts.append(f"nothing new starts: {node.ctx.braked}")
+        parts += [
+            f"{counts['alive']} node{'s' if counts['alive'] != 1 else ''} alive",
+            f"{runs} run{'s' if runs != 1 else ''} active" + (f" ({jobs})" if jobs else ""),
+        ]
+        parts += filter(None, [self._troubles.found.sentence()])
+        if node.ctx.clock_off:
+            parts.append("wall clock off: nothing is opened by schedule")
         if self._driver.bus.state == "disconnected":
             parts.append("bus disconnected")
         waiting = self._driver.outbox.waiting if self._driver.outbox is not None else 0
         if waiting:
             parts.append(f"{waiting} message{'s wait' if waiting != 1 else ' waits'} for the bus")
-        if node.ctx.impaired:
-            parts.append(node.ctx.impaired)
+        if node.ctx.unfit:
+            parts.append(node.ctx.unfit)
         names = [breaker.name for breaker in self._driver.breakers if breaker.is_open]
         parts.append(f"breakers open: {', '.join(names)}" if names else "breakers closed")
         return " · ".join(parts)

@@ -6,6 +6,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import TypeVar
 
@@ -14,8 +15,15 @@ import trio
 
 from coordd.core.breaker import HALF_OPEN, Breaker
 from coordd.core.ready import LedgerRequest
-from coordd.core.rows import RECOVERING, UNAVAILABLE, Answer, OpenAnswer
-from coordd.errors import ConfigError, UnavailableError
+from coordd.core.rows import BAD, RECOVERING, UNAVAILABLE, Answer, OpenAnswer
+from coordd.errors import (
+    BadRowError,
+    ConfigError,
+    ForeignLedgerError,
+    LedgerClosedError,
+    RefusedError,
+    UnavailableError,
+)
 from coordd.ports import Batching, Ledger, LedgerCall
 
 log = structlog.get_logger("ledger")
@@ -27,11 +35,27 @@ BATCH_MAX = 64
 # Questions that may wait; further ones are answered "unavailable" at once.
 QUEUE_MAX = 50_000
 
+# Whether the present question comes from somebody who may only look. These share one reader of the ledger, and the
+# others have another: operators do not wait behind strangers.
+ONLY_LOOKS: ContextVar[bool] = ContextVar("only_looks", default=False)
+
 CONNECTED = "connected"
+# It answers, and is another one than this node has used; it was closed, and lives on elsewhere.
+FOREIGN = "foreign"
+CLOSED = "closed"
 UNREACHABLE = "unavailable"
 
 Result = tuple[int, Answer | OpenAnswer, float]
 Answered = Callable[[list[Result]], None]
+
+
+class Reader:
+    """One connection for people's questions, and the line before it."""
+
+    def __init__(self) -> None:
+        self.ledger: Ledger | None = None
+        self.turn = trio.Lock()
+        self.thread = trio.CapacityLimiter(1)
 
 
 class LedgerService:
@@ -41,17 +65,21 @@ class LedgerService:
     answered UNAVAILABLE at once, and one of them is the probe when it is time for that.
     """
 
-    def __init__(self, open_ledger: Callable[[], Ledger], timeout_s: float) -> None:
+    def __init__(
+        self, open_ledger: Callable[[], Ledger], timeout_s: float, *, open_any: Callable[[], Ledger] | None = None
+    ) -> None:
+        """``open_any`` opens a ledger that this node would refuse, too."""
         self._open = open_ledger
+        self._open_any = open_any or open_ledger
         self._ledger: Ledger | None = None
-        self._reader: Ledger | None = None
+        self._readers = {looks: Reader() for looks in (False, True)}
         self._timeout_s = timeout_s
         self._queue: deque[LedgerRequest] = deque()
         self._wake = trio.Event()
         self._thread = trio.CapacityLimiter(1)
-        self._reading = trio.CapacityLimiter(1)
         self._unread_at = 0.0  # when people were last told that nothing could be read
         self._up = True
+        self._refused = ""  # FOREIGN or CLOSED, when that is why it is not up
         self._recovering_until = 0.0
         self._writes_fail = False  # a locked SQLite file still answers readers
         self.breaker = Breaker("ledger")
@@ -61,9 +89,9 @@ class LedgerService:
 
     @property
     def state(self) -> str:
-        """connected, recovering (it went back, and grants nothing for a while) or unavailable."""
+        """connected, recovering (it went back, and grants nothing for a while), foreign, closed or unavailable."""
         if not self._up:
-            return UNREACHABLE
+            return self._refused or UNREACHABLE
         return RECOVERING if self.recovering_s else CONNECTED
 
     @property
@@ -90,25 +118,66 @@ class LedgerService:
             answered(await self._ask(batch))
 
     async def query(self, call: Callable[[Ledger], T]) -> T:
-        """Read for people, on a connection of its own.
+        """Read for people, on a connection of its own (one for those who may only look, one for all others).
 
         Raises UnavailableError when the ledger does not answer within twice its timeout, and at once while the
-        breaker is open and another reader has waited in vain since.
+        breaker is open and another reader has waited in vain since. Raises RefusedError when others were before.
         """
         if self.breaker.is_open and self._unread_at >= self.breaker.changed_at > 0.0:
             raise UnavailableError(self.error or self.breaker.reason)
+        looks = ONLY_LOOKS.get()
+        with trio.move_on_after(2 * self._timeout_s) as waiting:
+            reader = await self._next_turn(looks)
+        if waiting.cancelled_caught and not looks:
+            raise UnavailableError(f"the ledger did not answer within {2 * self._timeout_s:g} s")
+        if waiting.cancelled_caught:
+            raise RefusedError(
+                "too many questions about the ledger wait already", kind="try_later", hint="wait a little"
+            )
         try:
             with trio.move_on_after(2 * self._timeout_s):
                 return await trio.to_thread.run_sync(
-                    partial(self._read, call), limiter=self._reading, abandon_on_cancel=True
+                    partial(self._read, reader, call), limiter=reader.thread, abandon_on_cancel=True
                 )
         except UnavailableError:
             self._unread_at = boottime()
             raise
+        finally:
+            reader.turn.release()
         self._unread_at = boottime()
-        self._reader = None  # its thread may still be stuck in it
-        self._reading = trio.CapacityLimiter(1)
+        if self._readers[looks] is reader:
+            self._readers[looks] = Reader()  # its thread may still be stuck in the old one
         raise UnavailableError(f"the ledger did not answer within {2 * self._timeout_s:g} s")
+
+    async def _next_turn(self, looks: bool) -> Reader:
+        """The reader, whose turn the caller now has."""
+        while True:
+            reader = self._readers[looks]
+            await reader.turn.acquire()
+            if reader is self._readers[looks]:
+                return reader
+            reader.turn.release()  # it got stuck meanwhile, and there is another
+
+    async def query_any(self, call: Callable[[Ledger], T], limit_s: float = 0.0) -> T:
+        """Ask whatever ledger is there, this node's own or not, on a connection for this question alone.
+
+        Raises UnavailableError when it does not answer within ``limit_s``, or twice the ledger's timeout.
+        """
+
+        def ask() -> T:
+            try:
+                ledger = self._open_any()
+            except ConfigError as exc:
+                raise UnavailableError(str(exc)) from exc
+            try:
+                return call(ledger)
+            finally:
+                ledger.close()
+
+        limit_s = limit_s or 2 * self._timeout_s
+        with trio.move_on_after(limit_s):
+            return await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
+        raise UnavailableError(f"the ledger was not done within {limit_s:g} s; `coordctl ledger status` shows it")
 
     def reset(self) -> None:
         """A person says that it is back: the next question is asked."""
@@ -157,20 +226,45 @@ class LedgerService:
             if isinstance(ledger, Batching) and len(batch) > 1:
                 op = next((request.op for request in batch if request.op != "open"), "open")
                 sent_at = boottime()
-                answers = ledger.calls([LedgerCall(request.op, request.args) for request in batch])
-                results += [(r.id, answer, sent_at) for r, answer in zip(batch, answers, strict=True)]
-            else:
-                for request in batch:
-                    op, sent_at = request.op, boottime()
-                    results.append((request.id, ledger.call(op, *request.args), sent_at))
-                    if not self._up:
-                        self._check_writes(ledger, op)
+                answers = self._together(ledger, batch)
+                if answers is not None:
+                    results += [(r.id, answer, sent_at) for r, answer in zip(batch, answers, strict=True)]
+                    batch = []
+            for request in batch:
+                op, sent_at = request.op, boottime()
+                results.append((request.id, self._alone(ledger, request), sent_at))
+                if not self._up:
+                    self._check_writes(ledger, op)
             if not self._up:
                 self._check_writes(ledger, op)
         except (UnavailableError, ConfigError) as exc:  # ConfigError: its file has become something else
+            self._refused = refused_as(exc)
             self._writes_fail = self._writes_fail or op != "open"
             return str(exc) or "it did not answer"  # the rest of the batch would only wait as long again
         return ""
+
+    def _together(self, ledger: Batching, batch: list[LedgerRequest]) -> list[Answer | OpenAnswer] | None:
+        """In the thread. None when a question among them cannot be asked: each is asked by itself then."""
+        try:
+            return ledger.calls([LedgerCall(request.op, request.args) for request in batch])
+        except (UnavailableError, ConfigError):
+            raise
+        except Exception as exc:
+            log.warning("ledger.batch_failed", reason=repr(exc), questions=len(batch))
+            return None
+
+    def _alone(self, ledger: Ledger, request: LedgerRequest) -> Answer | OpenAnswer:
+        """In the thread: one question. Whatever is wrong with its row, or with our handling of it, is its answer."""
+        try:
+            return ledger.call(request.op, *request.args)
+        except BadRowError as exc:
+            return Answer(BAD, by=str(exc))
+        except (UnavailableError, ConfigError):
+            raise
+        except Exception as exc:
+            # The boundary of one question: it must not end the node, which has others to ask.
+            log.exception("ledger.question_failed", op=request.op)
+            return Answer(BAD, by=f"{request.op} failed: {exc!r:.300}")
 
     def _check_writes(self, ledger: Ledger, op: str) -> None:
         """In the thread: it is back once it does again what it could not do."""
@@ -206,11 +300,11 @@ class LedgerService:
             return
         self._recovering_until = sent_at + left_s if left_s > 0 else 0.0
 
-    def _read(self, call: Callable[[Ledger], T]) -> T:
+    def _read(self, reader: Reader, call: Callable[[Ledger], T]) -> T:
         try:
-            if self._reader is None:
-                self._reader = self._open()
-            return call(self._reader)
+            if reader.ledger is None:
+                reader.ledger = self._open()
+            return call(reader.ledger)
         except ConfigError as exc:  # its file has become something else
             raise UnavailableError(str(exc)) from exc
 
@@ -221,9 +315,16 @@ class LedgerService:
 
     def close(self) -> None:
         """Close the connections."""
-        for ledger in (self._ledger, self._reader):
+        for ledger in (self._ledger, *[reader.ledger for reader in self._readers.values()]):
             if ledger is not None:
                 ledger.close()
+
+
+def refused_as(exc: Exception) -> str:
+    """FOREIGN or CLOSED where the ledger has answered so; "" where it has not answered."""
+    if isinstance(exc, ForeignLedgerError):
+        return FOREIGN
+    return CLOSED if isinstance(exc, LedgerClosedError) else ""
 
 
 def boottime() -> float:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import secrets
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-import trio
-
-from coordd.core.rows import RECOVERING, UNAVAILABLE, Answer
-from coordd.errors import CoorddError, RefusedError, UnavailableError
+from coordd.core.rows import HELD, RECOVERING, UNAVAILABLE, Answer, OpenAnswer
+from coordd.errors import CoorddError, LedgerClosedError, RefusedError, UnavailableError
 from coordd.ports import Ledger, Portable, Quarantined
-from coordd.services.control import ADMIN, OPERATOR, Caller, Method
+from coordd.services import views
+from coordd.services.audit import DONE
+from coordd.services.callers import ADMIN, OPERATOR, Caller, Method
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, LedgerService, boottime
 from coordd.services.rpc import take
@@ -56,10 +56,12 @@ class LedgerMethods:
         """Every method with the least role that may call it."""
         return {
             "ledger.status": Method(self.ledger_status),
-            "ledger.export": Method(self.ledger_export, OPERATOR),
+            "ledger.export": Method(self.ledger_export, OPERATOR, logs=True),
             "ledger.import": Method(self.ledger_import, ADMIN),
             "ledger.accept_epoch": Method(self.ledger_accept_epoch, ADMIN),
             "ledger.accept-epoch": Method(self.ledger_accept_epoch, ADMIN),
+            "ledger.accept_identity": Method(self.ledger_accept_identity, ADMIN),
+            "ledger.accept-identity": Method(self.ledger_accept_identity, ADMIN),
         }
 
     # ---- what all changes share
@@ -73,7 +75,9 @@ class LedgerMethods:
         return answer
 
     def _audit(self, caller: Caller, what: str, subject: str) -> None:
-        self._driver.journal_control(what, subject, caller.uid, caller.name)
+        if caller.asked is not None:
+            caller.asked.recorded = True
+        self._driver.journal_control(what, subject, caller.uid, caller.name, **caller.details(), outcome=DONE)
 
     # ---- status
 
@@ -83,17 +87,48 @@ class LedgerMethods:
         state = self._ledger.state
         if recovering_s and state == CONNECTED:
             state = RECOVERING  # the sweep, which tells this node, is still to come
+        node = self._driver.node
+        ctx = node.ctx
         return {
             "url": self._ledger_url, "state": state, "error": self._ledger.error or None, "weaker": [], **about,
-            "recovering_s": round(recovering_s, 1),
+            "recovering_s": round(recovering_s, 1), "pin": ctx.ledger if ctx.pinned else None,
+            "not_used": ctx.braked or None, "nodes": views.ledgers_of_nodes(ctx),
+            "rules": views.rules_view(node),
         }  # fmt: skip
 
     # ---- export and import
 
     async def ledger_export(self, params: dict[str, Any], caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
+        if take(params, "close", bool, False):
+            await self._close(caller, force=take(params, "force", bool, False))
         rows = await self._ledger.query(lambda ledger: _portable(ledger).export())
         first = await self._ledger.query(lambda _: _piece(rows))
         return self._export(first, rows)
+
+    async def _close(self, caller: Caller, *, force: bool) -> None:
+        """Before the first row is read: nothing is written any more that the export would lack."""
+        if caller.role < ADMIN:
+            raise RefusedError(
+                f"{caller.name} may not close the ledger",
+                kind="not_permitted",
+                hint="it takes root or the daemon's user",
+            )
+        try:
+            answer = await self._change("close", force, caller.name)
+        except LedgerClosedError:
+            return  # by an export that was not finished, say
+        if answer.word == RECOVERING:
+            raise RefusedError(
+                f"the ledger is recovering for {answer.left_s:.0f} s: what it has forgotten may still be put back",
+                kind="try_later", hint="wait, then export again",
+            )  # fmt: skip
+        if answer.word == HELD:
+            raise RefusedError(
+                f"attempts of these runs hold leases of this ledger: {answer.by}", kind="in_use",
+                hint="suspend the jobs and wait for their runs, or cancel them; --force ends what may be relaunched",
+            )  # fmt: skip
+        self._audit(caller, "ledger.close", "forced" if force else "nothing ran")
+        self._driver.feed(self._driver.node.look_again)
 
     async def _export(
         self, piece: list[dict[str, Any]], rows: Iterator[dict[str, Any]]
@@ -116,6 +151,8 @@ class LedgerMethods:
         more = take(params, "more", bool, False)
         upload = self._taken_up(take(params, "import", str, ""), rows)
         if more:
+            if caller.asked is not None:
+                caller.asked.recorded = True  # nothing is changed until the last piece is there
             self._upload = upload
             return {"import": upload.id, "rows": upload.rows}
         self._upload = None
@@ -123,7 +160,9 @@ class LedgerMethods:
             raise RefusedError("no rows", kind="bad_row", hint="take a file that `ledger export` wrote")
         what = f"{upload.rows} rows" + (" instead of all that was there" if replace else "")
         try:
-            count = await self._at_length(lambda ledger: _portable(ledger).import_(_rows(upload), replace=replace))
+            count = await self._ledger.query_any(
+                lambda ledger: _portable(ledger).import_(_rows(upload), replace=replace), IMPORT_S
+            )
         except UnavailableError as exc:
             self._audit(caller, "ledger.import", f"{what}; whether it took place is not known")
             raise UnavailableError(
@@ -157,13 +196,6 @@ class LedgerMethods:
         pieces = [*upload.pieces, zlib.compress(text, 1)]
         return Upload(upload.id, pieces, upload.size + len(text), upload.rows + len(rows), now)
 
-    async def _at_length(self, call: Callable[[Ledger], T]) -> T:
-        """Something that may take longer than a question; other readers may have to wait meanwhile."""
-        ledger = await self._ledger.query(lambda reader: reader)
-        with trio.move_on_after(IMPORT_S):
-            return await trio.to_thread.run_sync(call, ledger, abandon_on_cancel=True)
-        raise UnavailableError(f"the ledger was not done within {IMPORT_S:.0f} s; `coordctl ledger status` shows it")
-
     # ---- quarantine
 
     async def ledger_accept_epoch(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -174,6 +206,23 @@ class LedgerMethods:
             self._audit(caller, "ledger.accept_epoch", f"{left_s:.0f} s before its end")
             self._driver.feed(self._driver.node.look_again)
         return {"ended": left_s > 0, "left_s": round(left_s, 1)}
+
+    async def ledger_accept_identity(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """A person says that the ledger which is there now is the one to use."""
+        ctx = self._driver.node.ctx
+        before = ctx.ledger if ctx.pinned else ""
+        found = await self._ledger.query_any(_identity_of)
+        self._driver.feed(self._driver.node.accept_ledger, found)
+        self._ledger.reset()
+        self._audit(caller, "ledger.accept_identity", f"{found}, before: {before or 'none'}")
+        return {"identity": found, "before": before or None, "not_used": ctx.braked or None}
+
+
+def _identity_of(ledger: Ledger) -> str:
+    """The identity of a ledger that is there; one that has none is given one."""
+    answer = ledger.call("open", ())
+    assert isinstance(answer, OpenAnswer)
+    return answer.identity
 
 
 def _portable(ledger: Ledger) -> Portable:

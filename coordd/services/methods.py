@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import trio
 
 from coordd import __version__
 from coordd.core.arguments import merge_params, packed
-from coordd.core.events import Action, event_type
-from coordd.core.job import Job, iso, job_of, triggered_run
+from coordd.core.events import Action
+from coordd.core.job import IDENT, Job, job_of, triggered_run
 from coordd.core.pursuit import Pursuits
-from coordd.core.rows import OK, STATES, Registration, Row
-from coordd.errors import RefusedError, UnavailableError
+from coordd.core.rows import (
+    FAILURE,
+    LOST,
+    OK,
+    OUTDATED,
+    PENDING,
+    RECEIVED,
+    RECOVERING,
+    RETRY,
+    STATES,
+    AttemptRow,
+    Registration,
+    Row,
+)  # fmt: skip
+from coordd.errors import RefusedError
 from coordd.ports import Ledger
-from coordd.services import checkup, views, why
-from coordd.services.control import ADMIN, OPERATOR, VIEWER, Caller, Method
-from coordd.services.driver import Driver, flat
-from coordd.services.ledger import LedgerService, boottime
-from coordd.services.ledger_methods import LedgerMethods
-from coordd.services.logfiles import find_log, read_from, read_tail
+from coordd.services import checkup, jobview, views
+from coordd.services.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
+from coordd.services.core_methods import ALIVE_S, LIST_MAX, VIEWER_LIST_MAX
+from coordd.services.driver import Driver
+from coordd.services.explanations import Explanations
+from coordd.services.ledger import ONLY_LOOKS, LedgerService, boottime
+from coordd.services.logfiles import find_log, read_from, read_tail, tail_lines
+from coordd.services.lookups import Lookups, Work
 from coordd.services.rpc import INVALID_PARAMS, RpcError, take
-from coordd.services.why import CALM, Surroundings
-
-# Ids that people give to their runs.
-ID = re.compile(r"[A-Za-z0-9._:+-]{1,128}")
+from coordd.services.troubles import Trouble, Troubles
 
 # Names that a job file can have.
 JOB = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-# Rows that one answer may carry.
-LIST_MAX = 10_000
+# Fire times that one answer may carry; to compute one may take a millisecond.
+FIRES_MAX = 1000
 
-# A stream says at least this often that it is there, so that a client that is gone is noticed.
-ALIVE_S = 15.0
+# To check a large ledger may take this long; those who may only look are told for a while what was found last.
+DOCTOR_S = 60.0
+DOCTOR_KEPT_S = 10.0
+
+# `status` answers also while the ledger hangs: with what was found last.
+STATUS_WAITS_S = 1.0
+
+# Runs that one question revokes; who asks goes on asking.
+REVOKED_AT_ONCE_MAX = 200
 
 # How often a followed log is looked at.
 FOLLOW_S = 0.25
@@ -48,13 +69,14 @@ UNAVAILABLE_METHODS = frozenset((
 ))  # fmt: skip
 
 
-class Methods(LedgerMethods):
+class Methods(Explanations):
     """Everything that can be asked on the control socket."""
 
     def __init__(
         self,
         driver: Driver,
         ledger: LedgerService,
+        troubles: Troubles,
         *,
         ledger_url: str,
         started_at: float,
@@ -63,15 +85,17 @@ class Methods(LedgerMethods):
         reload: Callable[[], Any],
         argv: Callable[[Job, dict[str, str]], list[str]],
         doctor: Callable[[], list[dict[str, str]]],
+        audit: Callable[[float, int], dict[str, Any]],
     ) -> None:
-        super().__init__(driver, ledger, ledger_url)
+        super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems)
         self._started_at = started_at
         self._log_dir = log_dir
-        self._job_problems = job_problems
         self._reload = reload
         self._argv = argv
         self._doctor = doctor
-        self.suspended: dict[str, bool] = {}
+        self._read_audit = audit
+        self._lookups = Lookups()
+        self._checked: tuple[float, list[dict[str, str]]] = (-math.inf, [])  # the last doctor's, and when
 
     def table(self) -> dict[str, Method]:
         """Every method with the least role that may call it."""
@@ -84,21 +108,18 @@ class Methods(LedgerMethods):
             "job.list": Method(self.job_list),
             "job.show": Method(self.job_show),
             "job.next": Method(self.job_next),
-            "job.suspend": Method(self.job_suspend),
-            "job.resume": Method(self.job_resume),
+            "job.activate": Method(self.job_activate, OPERATOR, changes=True),
+            "job.suspend": Method(self.job_suspend, changes=True),
+            "job.resume": Method(self.job_resume, changes=True),
             "run.list": Method(self.run_list),
             "run.show": Method(self.run_show),
-            "run.trigger": Method(self.run_trigger),
-            "run.cancel": Method(self.run_cancel),
-            "run.revoke": Method(self.run_revoke),
-            "run.resolve": Method(self.run_resolve),
-            "run.logs": Method(self.run_logs),
-            "why": Method(self.why),
-            "election.list": Method(self.election_list),
+            "run.trigger": Method(self.run_trigger, changes=True),
+            "run.cancel": Method(self.run_cancel, changes=True),
+            "run.revoke": Method(self.run_revoke, changes=True),
+            "run.resolve": Method(self.run_resolve, changes=True),
+            "run.logs": Method(self.run_logs, logs=True),
+            "audit": Method(self.audit, OPERATOR, logs=True),
             "election.open": Method(self.election_open, OPERATOR),
-            "breaker.list": Method(self.breaker_list),
-            "breaker.reset": Method(self.breaker_reset, OPERATOR),
-            "events.subscribe": Method(self.events_subscribe),
             "doctor": Method(self.doctor),
             "reload": Method(self.reload, ADMIN),
             **super().table(),
@@ -110,6 +131,8 @@ class Methods(LedgerMethods):
         return {"pong": True, "version": __version__}
 
     async def status(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        with trio.move_on_after(STATUS_WAITS_S):
+            await self._troubles.look()
         return self.status_now()
 
     def status_now(self) -> dict[str, Any]:
@@ -137,6 +160,9 @@ class Methods(LedgerMethods):
                 "state": self._ledger.state,
                 "error": self._ledger.error or None,
                 "recovering_s": round(self._ledger.recovering_s, 1),
+                "identity": ctx.ledger or None,
+                "pinned": ctx.pinned,
+                "not_used": ctx.braked or None,
             },
             "backlog": driver.outbox.statistics() if driver.outbox is not None else None,
             "members": ctx.membership.count(),
@@ -146,10 +172,16 @@ class Methods(LedgerMethods):
                 "pursued": len(node.pursuits.pursuits),
                 "processed": ctx.processed,
                 "jobs": sorted({job_of(run) for run in node.pursuits.running}),
+                **views.troubles_view(self._troubles.found),
             },
+            "late_jobs": sorted(self._troubles.found.late_jobs),
             "jobs": {"enabled": len(ctx.jobs), "disabled": sorted(set(problems) - set(ctx.jobs))},
+            "stale_jobs": sorted(node.rulebook.definitions.stale),
+            "rules": views.rules_view(node),
             "breakers_open": [breaker.name for breaker in self._driver.breakers if breaker.is_open],
-            "impaired": ctx.impaired or None,
+            "impaired": ctx.unfit or None,
+            "clock_skew_s": round(ctx.skew_s(driver.now()), 3),
+            "alarms": [alarm["text"] for alarm in node.alarms.standing.values()],
             "counts": dict(driver.counts),
             "uptime_s": round(boottime() - self._started_at, 3),
         }
@@ -181,23 +213,19 @@ class Methods(LedgerMethods):
         return result
 
     async def doctor(self, params: dict[str, Any], caller: Caller) -> list[dict[str, str]]:
-        checks = await trio.to_thread.run_sync(self._doctor)
+        looks = caller.role <= VIEWER
+        at, checks = self._checked
+        if not looks or boottime() - at > DOCTOR_KEPT_S:
+            checks = await self._lookups.do(lambda _: self._doctor(), looks=looks, limit_s=DOCTOR_S)
+            self._checked = (boottime(), checks)
+        checks = checks + checkup.trouble_checks(await self._troubles.look())
         return checks + await checkup.cluster_checks(self._driver, self._ledger, self._ledger_url)
 
-    async def breaker_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
-        return [views.breaker_view(breaker, boottime()) for breaker in self._driver.breakers]
-
-    async def breaker_reset(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        name = take(params, "name", str)
-        for breaker in self._driver.breakers:
-            if breaker.name == name:
-                breaker.reset(boottime())
-                self._audit(caller, "breaker.reset", name)
-                if name == "ledger":
-                    self._driver.feed(self._driver.node.look_again)
-                return views.breaker_view(breaker, boottime())
-        known = ", ".join(breaker.name for breaker in self._driver.breakers)
-        raise RefusedError(f"no breaker {name!r}", kind="unknown_breaker", hint=f"there are {known}")
+    async def audit(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        whole = isinstance(params.get("since"), int) and not isinstance(params["since"], bool)
+        since = float(params["since"]) if whole else take(params, "since", float, 0.0)
+        limit = min(max(1, take(params, "limit", int, 1000)), LIST_MAX)
+        return await self._lookups.do(lambda _: self._read_audit(since, limit), looks=False, limit_s=DOCTOR_S)
 
     # ---- jobs
 
@@ -208,9 +236,9 @@ class Methods(LedgerMethods):
             problems = self._job_problems().get(name)
             if problems:
                 raise RefusedError(f"the job {name} is disabled: {problems[0]}", kind="bad_job")
-            raise RefusedError(
-                f"no job {name!r} on this node", kind="unknown_job", hint="coordctl job list shows what there is"
-            )
+            near = self._like(name)
+            hint = f"did you mean {near}?" if near else "coordctl job list shows what there is"
+            raise RefusedError(f"no job {name!r} on this node", kind="unknown_job", hint=hint)
         return job
 
     def _may_operate(self, caller: Caller, job: str) -> None:
@@ -220,31 +248,40 @@ class Methods(LedgerMethods):
                 f"{caller.name} may not operate {job}", kind="not_permitted",
                 hint="it takes the operator group" + (f" or the group {owner}" if owner else ""),
             )  # fmt: skip
-
-    async def _suspended(self) -> dict[str, bool]:
-        def read(ledger: Ledger) -> dict[str, bool]:
-            answer = ledger.call("open", tuple(self._driver.node.ctx.jobs))
-            return {name: bool(about[2]) for name, about in answer.jobs.items()}  # type: ignore[union-attr]
-
-        try:
-            self.suspended = await self._ledger.query(read)
-        except UnavailableError:
-            return self.suspended  # what was last known; the ledger's state is shown beside it
-        return self.suspended
+        ONLY_LOOKS.set(False)  # what an owner does need not wait behind those who look
 
     async def job_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         suspended = await self._suspended()
         now = self._driver.now().wall
-        listed = [self._job_view(job, suspended, now, caller) for job in self._driver.node.ctx.jobs.values()]
-        for name, problems in self._job_problems().items():
-            if name not in self._driver.node.ctx.jobs:
-                listed.append({"name": name, "enabled": False, "problems": problems})
-        return sorted(listed, key=lambda view: str(view["name"]))
+        jobs = dict(self._driver.node.ctx.jobs)  # as they are now: the rest is done in a thread
 
-    def _job_view(self, job: Job, suspended: dict[str, bool], now: float, caller: Caller) -> dict[str, Any]:
+        def look(work: Work) -> list[dict[str, Any]]:
+            all_problems = self._job_problems()
+            listed = [self._job_view(job, suspended, now, caller, all_problems, work) for job in jobs.values()]
+            listed += [
+                {"name": name, "enabled": False, "problems": problems}
+                for name, problems in all_problems.items()
+                if name not in jobs
+            ]
+            return sorted(listed, key=lambda view: str(view["name"]))
+
+        return await self._lookups.do(look, looks=caller.role <= VIEWER)
+
+    def _job_view(
+        self, job: Job, suspended: dict[str, bool], now: float, caller: Caller, all_problems: dict[str, list[str]],
+        work: Work,
+    ) -> dict[str, Any]:  # fmt: skip
+        """In a thread."""
+        work.check()
         fires = views.next_fires(job, now, 1)
-        problems = self._job_problems().get(job.name, [])
-        problem = self._driver.node.ctx.launch_problems.get(job.name, "") or (problems[0] if problems else "")
+        problems = all_problems.get(job.name, [])
+        node = self._driver.node
+        problem = (
+            node.ctx.launch_problems.get(job.name, "") or node.rulebook.definitions.stale.get(job.name, "")
+            or (problems[0] if problems else "")
+        )  # fmt: skip
+        if not problem and job.overlap != "allow":
+            problem = next((blocked(one) for one in self._troubles.found.unknown if one.job == job.name), "")
         return views.job_view(
             job, suspended=suspended.get(job.name, False), next_at=fires[0] if fires else None, problem=problem,
             redacted=caller.role <= VIEWER,
@@ -252,13 +289,39 @@ class Methods(LedgerMethods):
 
     async def job_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
-        return self._job_view(job, await self._suspended(), self._driver.now().wall, caller)
+        suspended, now = await self._suspended(), self._driver.now().wall
+        return await self._lookups.do(
+            lambda work: {
+                **self._job_view(job, suspended, now, caller, self._job_problems(), work),
+                **jobview.everything(job, redacted=caller.role <= VIEWER),
+            },
+            looks=caller.role <= VIEWER,
+        )
 
     async def job_next(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         job = self._job(params)
-        count = min(max(1, take(params, "count", int, 5)), 1000)
-        fires = views.next_fires(job, self._driver.now().wall, count)
-        return [{"job": job.name, "fire_time": views.instant(at), "run": f"{job.name}@{iso(at)}"} for at in fires]
+        looks, now = caller.role <= VIEWER, self._driver.now().wall
+        count = min(max(1, take(params, "count", int, 5)), VIEWER_LIST_MAX if looks else FIRES_MAX)
+        fires = await self._lookups.do(lambda work: views.next_fires(job, now, count, work.check), looks=looks)
+        return [views.fire_view(job, at, self._driver.node.ctx.identity_from) for at in fires]
+
+    async def job_activate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        job = self._job(params)
+        node = self._driver.node
+        how = ("activate", job.name, job.digest, job.schedule_digest, "person", caller.name, 0, 0.0)
+        answer = await self._change(*how)
+        if answer.word == RECOVERING:
+            raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")
+        if answer.word == OUTDATED:
+            held = ", ".join(node.rulebook.held_back_by()) or "they begin soon"
+            raise RefusedError(
+                f"the cluster goes by the old rules, under which every definition counts (held back by: {held})",
+                kind="try_later",
+                hint="upgrade those nodes; `coordctl status` shows which rules are in force",
+            )
+        self._audit(caller, "job.activate", job.name)
+        self._driver.feed(node.look_again)
+        return {"job": job.name, "digest": job.digest, "sequence": answer.token}
 
     async def job_suspend(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         return await self._suspend(params, caller, True)
@@ -278,19 +341,51 @@ class Methods(LedgerMethods):
 
     async def run_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         job, state = take(params, "job", str, ""), take(params, "state", str, "")
-        limit = min(max(1, take(params, "limit", int, 100)), LIST_MAX)
+        looks = caller.role <= VIEWER
+        limit = min(max(1, take(params, "limit", int, 100)), VIEWER_LIST_MAX if looks else LIST_MAX)
         if state and state not in STATES:
             raise RpcError(INVALID_PARAMS, f"no state {state!r}", kind="invalid_params", hint=", ".join(STATES))
-        rows = await self._ledger.query(lambda ledger: ledger.runs(job=job, state=state, limit=limit))
-        return [views.run_view(row, redacted=caller.role <= VIEWER) for row in rows]
+        node, since = take(params, "node", str, ""), float(take(params, "since", float, 0.0))
+        filtered = bool(node or since)
+        most = (VIEWER_LIST_MAX if looks else LIST_MAX) if filtered else limit  # of these the newest are looked through
+
+        def read(ledger: Ledger) -> list[dict[str, Any]]:  # in the thread the rows are made for people, too
+            rows: Iterable[Row] = ledger.runs(job=job, state=state, limit=most)
+            if filtered:
+                rows = (row for row in rows if views.is_of(row, node, since))
+            return [views.run_view(row, redacted=looks) for row in islice(rows, limit)]
+
+        return await self._ledger.query(read)
+
+    async def _run_of(self, params: dict[str, Any]) -> str:
+        """The run that is meant: by its id, or the newest one of a job."""
+        named: str = take(params, "id", str)
+        if job_of(named) != named:
+            return named
+        rows = await self._ledger.query(lambda ledger: ledger.runs(job=named, limit=1))
+        if rows:
+            return rows[0].run
+        if named in self._driver.node.ctx.jobs:
+            raise RefusedError(f"{named} has never run, as far as the history goes", kind="unknown_run")
+        near = self._like(named)
+        hint = f"did you mean {near}?" if near else "coordctl run list shows what there is"
+        raise RefusedError(f"no run and no job {named!r}", kind="unknown_run", hint=hint)
 
     async def run_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        run = take(params, "id", str)
+        run = await self._run_of(params)
         row = await self._row(run)
         attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         shown = views.run_view(row, redacted=caller.role <= VIEWER)
         shown["attempts"] = [views.attempt_view(attempt) for attempt in attempts]
+        if caller.role > VIEWER:  # as those who may read logs
+            shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
         return shown
+
+    def _log_tail(self, run: str, attempts: Sequence[AttemptRow]) -> list[str]:
+        """The last lines of the newest attempt that failed, as far as its log is on this node."""
+        failed = [row.attempt for row in attempts if row.state in (FAILURE, LOST) and isinstance(row.attempt, int)]
+        path = find_log(self._log_dir, run, max(failed), earlier=False) if failed else ""
+        return tail_lines(path) if path else []
 
     async def _row(self, run: str) -> Row:
         row = await self._ledger.query(lambda ledger: ledger.run(run))
@@ -303,7 +398,7 @@ class Methods(LedgerMethods):
         self._may_operate(caller, job.name)
         given = take(params, "args", dict, None) or {}
         ident = take(params, "id", str, "") or secrets.token_hex(6)
-        if not ID.fullmatch(ident):
+        if not IDENT.fullmatch(ident):
             raise RpcError(
                 INVALID_PARAMS,
                 f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -",
@@ -311,6 +406,8 @@ class Methods(LedgerMethods):
             )
         values = merge_params(job.params, given)
         if take(params, "dry_run", bool, False):
+            if caller.asked is not None:
+                caller.asked.recorded = True  # nothing is changed
             return {"id": triggered_run(job.name, ident), "dry_run": True, "argv": self._argv(job, values)}
         of = Registration(
             triggered_run(job.name, ident), job.name, job.digest, job.policy(), self._driver.now().wall,
@@ -330,23 +427,43 @@ class Methods(LedgerMethods):
         if answer.word != OK:
             raise RefusedError(f"{run} is {answer.state} already", kind="finished")
         self._audit(caller, "run.cancel", run)
-        self._driver.feed(self._driver.node.hurry_cancel, run, f"cancelled by {caller.name}")
+        self._driver.feed(self._driver.node.hurry_cancel, run, f"cancelled by {caller.name}", answer.attempt)
         return {"id": run, "state": answer.state}
 
     async def run_revoke(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        if "job" in params:
+            return await self._revoke_all(take(params, "job", str), caller)
         run = take(params, "id", str)
         self._may_operate(caller, job_of(run))
         if job_of(run) == run or not JOB.fullmatch(job_of(run)):
             raise RefusedError(
                 f"{run!r} names no run", kind="unknown_run", hint="runs are JOB@FIRE_TIME or JOB#ID: coordctl job next"
             )
-        answer = await self._change("revoke", run, caller.name)
+        answer = await self._change("revoke", run, caller.name, self._driver.node.ctx.due_of(run))
         if answer.word != OK:
             hint = f"coordctl run cancel {run}" if answer.state == "started" else ""
             raise RefusedError(f"{run} is {answer.state}: too late to revoke it", kind="finished", hint=hint)
         self._audit(caller, "run.revoke", run)
         self._driver.feed(self._driver.node.look_again)
         return {"id": run, "state": answer.state}
+
+    async def _revoke_all(self, job: str, caller: Caller) -> dict[str, Any]:
+        """Every run of a job that has not started; the job may be gone. At most REVOKED_AT_ONCE_MAX at a time."""
+        self._may_operate(caller, job)
+        revoked: list[str] = []
+
+        def waiting(ledger: Ledger) -> list[str]:
+            states = (RETRY, RECEIVED, PENDING)
+            most = REVOKED_AT_ONCE_MAX
+            return [row.run for state in states for row in ledger.runs(job=job, state=state, limit=most)]
+
+        for run in (await self._ledger.query(waiting))[:REVOKED_AT_ONCE_MAX]:
+            answer = await self._change("revoke", run, caller.name, self._driver.node.ctx.due_of(run))
+            if answer.word == OK:  # else it has started meanwhile
+                self._audit(caller, "run.revoke", run)
+                revoked.append(run)
+        self._driver.feed(self._driver.node.look_again)
+        return {"job": job, "revoked": revoked, "more": len(revoked) >= REVOKED_AT_ONCE_MAX}
 
     async def run_resolve(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         run, outcome = take(params, "id", str), take(params, "as", str)
@@ -364,9 +481,9 @@ class Methods(LedgerMethods):
         return {"id": run, "state": answer.state}
 
     async def run_logs(self, params: dict[str, Any], caller: Caller) -> Any:
-        run = take(params, "id", str)
         if caller.role <= VIEWER:
-            self._may_operate(caller, job_of(run))
+            self._may_operate(caller, job_of(take(params, "id", str)))
+        run = await self._run_of(params)
         row = await self._row(run)
         attempt = take(params, "attempt", int, row.attempt)
         path = find_log(self._log_dir, run, attempt, earlier="attempt" not in params)
@@ -376,7 +493,12 @@ class Methods(LedgerMethods):
         if take(params, "follow", bool, False):
             return self._follow(run, path)
         limit = min(max(1, take(params, "bytes", int, 256 * 1024)), 768 * 1024)
-        return {"id": run, "attempt": attempt, "path": path, "text": read_tail(path, limit)}
+        return {
+            "id": run,
+            "attempt": attempt,
+            "path": path,
+            "text": await trio.to_thread.run_sync(read_tail, path, limit),
+        }
 
     async def _follow(self, run: str, path: str) -> AsyncIterator[dict[str, Any]]:
         """A log as it grows, until the run is over."""
@@ -395,63 +517,12 @@ class Methods(LedgerMethods):
             if quiet_s % ALIVE_S < FOLLOW_S:
                 yield {"alive": True}
 
-    # ---- explanations
-
-    async def why(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        subject = take(params, "id", str, "") or take(params, "job", str)
-        if job_of(subject) == subject:
-            return {"id": subject, "why": await self._why_job(subject)}
-        return {"id": subject, "why": await self._why_run(subject)}
-
-    async def _why_run(self, run: str, around: Surroundings | None = None) -> str:
-        node = self._driver.node
-        pursuit = node.pursuits.pursuits.get(run)
-        attempt = pursuit.attempt if pursuit else 0
-        election = node.ballots.elections.get(f"{run}/{attempt}")
-        try:
-            row = await self._ledger.query(lambda ledger: ledger.run(run))
-            attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
-        except UnavailableError as exc:
-            return why.why_run(run, None, [], pursuit, election, self._around(str(exc)))
-        return why.why_run(run, row, attempts, pursuit, election, around or self._around())
-
-    def _around(self, error: str = "") -> Surroundings:
-        """``error``: what the question itself met. A ledger that only writes do not reach still answers it."""
-        bus, breaker = self._driver.bus, self._ledger.breaker
-        return Surroundings(
-            ledger_error=error or self._ledger.error, recovering_s=self._ledger.recovering_s,
-            breaker_open=breaker.is_open, retry_in_s=breaker.retry_in_s(boottime()),
-            bus_down=bus.state == "disconnected", bus_error=bus.error,
-        )  # fmt: skip
-
-    async def _why_job(self, name: str) -> str:
-        node = self._driver.node
-        job = node.ctx.jobs.get(name)
-        error, rows = "", []
-        try:
-            rows = await self._ledger.query(lambda ledger: ledger.runs(job=name, limit=1))
-        except UnavailableError as exc:
-            error = str(exc)
-        last_word = await self._why_run(rows[0].run, CALM) if rows else ""  # what is around is said once
-        suspended = (await self._suspended()).get(name, False)
-        fires = views.next_fires(job, self._driver.now().wall, 1) if job else []
-        problems = self._job_problems().get(name, [])
-        return why.why_job(
-            name, job, problems[0] if problems else "", suspended, fires[0] if fires else None,
-            rows[0] if rows else None, last_word, node.ctx, self._around(error),
-        )  # fmt: skip
-
     # ---- elections and events
-
-    async def election_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
-        limit = min(max(1, take(params, "limit", int, 50)), LIST_MAX)
-        elections = list(self._driver.node.ballots.elections.values())[-limit:]
-        return [views.election_view(election) for election in elections]
 
     async def election_open(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         ident, topic = take(params, "id", str), take(params, "topic", str)
         action = take(params, "action", dict, None)
-        if not ID.fullmatch(ident):
+        if not IDENT.fullmatch(ident):
             raise RpcError(INVALID_PARAMS, "the id must be 1 to 128 of A-Z a-z 0-9 . _ : + -", kind="invalid_params")
         if topic in ("spark", "command"):
             if action is None:
@@ -466,36 +537,10 @@ class Methods(LedgerMethods):
                 await trio.sleep(0.005)
         return views.election_view(election)
 
-    async def events_subscribe(self, params: dict[str, Any], caller: Caller) -> AsyncIterator[dict[str, Any]]:
-        wanted = tuple(take(params, "types", list, []))
-        backlog = min(max(0, take(params, "backlog", int, 0)), 2000)
-        return self._events(wanted, backlog, redacted=caller.role <= VIEWER, follow=take(params, "follow", bool, True))
 
-    async def _events(
-        self, wanted: Iterable[Any], backlog: int, *, redacted: bool, follow: bool
-    ) -> AsyncIterator[dict[str, Any]]:
-        """What this node says and hears, as it happens. Who reads too slowly loses the oldest, and is told."""
-        driver = self._driver
-        types = {str(word) for word in wanted}
-        seen = max(0, driver.recent_total - min(backlog, len(driver.recent)))
-        while True:
-            news = driver.wait_for_news()  # taken before counting: what comes while we send wakes us again
-            fresh, seen = driver.recent_total - seen, driver.recent_total
-            recent = list(driver.recent)[-fresh:] if fresh else []
-            if fresh > len(recent):
-                yield {"lost": fresh - len(recent)}
-            for packet, event in recent:
-                if not types or event_type(event) in types:
-                    record = flat(packet, event)
-                    if redacted:
-                        record = {k: v for k, v in record.items() if k not in ("args", "kwargs", "nonce")}
-                    yield {"event": record}
-            if not follow:
-                return
-            with trio.move_on_after(ALIVE_S) as scope:
-                await news.wait()
-            if scope.cancelled_caught:
-                yield {"alive": True}
+def blocked(unknown: Trouble) -> str:
+    """What an unknown run does to its job."""
+    return f"{unknown.run} is unknown, and counts as running: coordctl run resolve {unknown.run}"
 
 
 def active_jobs(pursuits: Pursuits) -> str:

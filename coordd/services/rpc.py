@@ -183,7 +183,9 @@ def take(params: dict[str, Any], name: str, kind: type, default: Any = ...) -> A
         raise RpcError(INVALID_PARAMS, f"the parameter {name!r} is missing", kind="invalid_params")
     if value is default:
         return value
-    if not isinstance(value, kind) or (kind in (int, float) and isinstance(value, bool)):
+    if not isinstance(value, (int, float) if kind is float else kind) or (
+        kind in (int, float) and isinstance(value, bool)
+    ):
         wanted = {str: "text", dict: "an object", list: "an array", bool: "true or false"}.get(kind, "a number")
         raise RpcError(
             INVALID_PARAMS, f"the parameter {name!r} must be {wanted}, found {_name(value)}", kind="invalid_params"

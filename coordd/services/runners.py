@@ -24,6 +24,16 @@ log = structlog.get_logger("runners")
 # Facts are looked for at least this often, should a poke be lost.
 LOOK_S = 1.0
 
+# A burial that was cut off, or could not be begun, is begun again after a pause that doubles: a directory that is gone
+# for good costs a line a minute, not one a second.
+BURY_AGAIN_S = 0.5
+BURY_AGAIN_MAX_S = 60.0
+
+# One round takes at most this many pokes; the rest is readable at once again. One that carries a fact has the last
+# lines of the output in it: 20 of 500 characters, each up to 6 bytes in JSON.
+POKES_MAX = 256
+POKE_BYTES_MAX = 128 * 1024
+
 # Directories of attempts whose end is known are kept this many looks for the runner to say its last word.
 LINGER_LOOKS = 5
 
@@ -32,7 +42,8 @@ class Runner:
     """One runner, as the daemon knows it."""
 
     __slots__ = (
-        "application_id", "buried", "directory", "ended", "launch", "linger", "read", "reported", "started_at", "waits",
+        "application_id", "bury_at", "bury_pause_s", "directory", "ended", "launch", "linger", "read", "reported",
+        "started_at", "waits",
     )  # fmt: skip
 
     def __init__(self, directory: str, launch: Launch, waits: bool) -> None:
@@ -44,7 +55,8 @@ class Runner:
         self.application_id = ""
         self.ended = False
         self.reported = False
-        self.buried = False
+        self.bury_at = 0.0  # no burial is begun before, in trio's time
+        self.bury_pause_s = 0.0  # 0 until it has vanished
         self.linger = LINGER_LOOKS
 
 
@@ -63,13 +75,23 @@ class Runners:
     def launch(self, launch: Launch) -> None:
         """Start the runner of a granted attempt."""
         job = self.driver.node.ctx.jobs.get(launch.job)
+        node = self.driver.node
         try:
             directory = self._launcher.start(self._build(launch))
-        except CoorddError as exc:
+        except RefusedError as exc:
             log.error("runner.not_started", run=launch.run, attempt=launch.attempt, reason=str(exc))
-            node = self.driver.node
-            tell = node.launch_refused if isinstance(exc, RefusedError) else node.launch_failed
-            tell(launch, str(exc), self.driver.now())
+            node.launch_refused(launch, str(exc), self.driver.now())
+            return
+        except (CoorddError, OSError) as exc:  # this node lacks something, or its disk fails
+            log.error("runner.not_started", run=launch.run, attempt=launch.attempt, reason=str(exc))
+            node.launch_failed(launch, str(exc), self.driver.now())
+            return
+        except Exception as exc:
+            # The boundary of one launch: a value that nobody thought of must end this attempt, and count as one,
+            # not the daemon of each node in turn.
+            log.exception("runner.not_started", run=launch.run, attempt=launch.attempt)
+            why = f"it cannot be started: {type(exc).__name__}: {exc!s:.300}"
+            node.launch_refused(launch, why, self.driver.now(), final=False)
             return
         self.runners[directory] = Runner(directory, launch, waits=bool(job and job.waits))
 
@@ -90,12 +112,14 @@ class Runners:
     def adopt(self) -> int:
         """Find the runners of an earlier daemon, before the node takes part; returns how many live on."""
         alive = 0
+        self._launcher.clear_away()
         for directory in self._launcher.scan():
             try:
                 spec = self._launcher.spec(directory)
                 launch = Launch(
                     spec["run"], spec["job"], spec["attempt"], spec["token"], spec["nonce"], spec["fire_at"],
                     spec.get("args", "{}"), spec["deadline"], spec["lease_s"],
+                    digest=spec.get("digest", ""), policy=spec.get("policy", ""), due=float(spec.get("due", 0.0)),
                 )  # fmt: skip
             except (UnavailableError, KeyError) as exc:
                 log.error("runner.not_adopted", directory=directory, reason=str(exc))
@@ -115,10 +139,7 @@ class Runners:
             while True:
                 with trio.move_on_at(look_at):
                     await trio.lowlevel.wait_readable(sock)
-                    for directory in self._pokes(sock):
-                        runner = self.runners.get(directory)
-                        if runner is not None:
-                            self._take_in(runner)
+                    self._poked(sock)
                 if trio.current_time() >= look_at:  # also while pokes come all the time
                     self._look()
                     look_at = trio.current_time() + LOOK_S
@@ -135,14 +156,24 @@ class Runners:
         os.chmod(self._poke_path, 0o600)
         return sock
 
-    def _pokes(self, sock: socket.socket) -> set[str]:
-        names: set[str] = set()
-        while len(names) < 256:  # a bounded burst; the rest is readable at once again
+    def _poked(self, sock: socket.socket) -> None:
+        """Each datagram is a directory's name; a fact that the disk did not take stands on a line below it."""
+        names: dict[str, list[bytes]] = {}
+        for _ in range(POKES_MAX):
             try:
-                names.add(sock.recv(4096).decode(errors="replace"))
-            except BlockingIOError:
+                name, _, line = sock.recv(POKE_BYTES_MAX).partition(b"\n")
+            except OSError:
                 break
-        return {directory for directory in self.runners if os.path.basename(directory) in names or directory in names}
+            names.setdefault(name.decode(errors="replace"), []).append(line)
+        for runner in list(self.runners.values()):
+            lines = names.get(os.path.basename(runner.directory))
+            if lines is None:
+                continue
+            self._take_in(runner)
+            for line in lines:
+                fact = self._launcher.fact(line) if line else None
+                if fact is not None and runner.directory in self.runners:
+                    self._fact(runner, fact)
 
     def _look(self) -> None:
         self._launcher.reap()
@@ -150,9 +181,11 @@ class Runners:
             self._take_in(runner)
             if runner.ended:
                 self._maybe_forget(runner)
-            elif not runner.buried and not self._launcher.alive(runner.directory):
+            elif self._launcher.alive(runner.directory):
+                self._launcher.restore(runner.directory)
+            else:
                 self._take_in(runner)  # its last words may just have been written
-                if not runner.ended:
+                if not runner.ended and runner.directory in self.runners:
                     self._bury(runner)
 
     def _take_in(self, runner: Runner) -> None:
@@ -167,6 +200,8 @@ class Runners:
         driver, launch = self.driver, runner.launch
         what = fact.get("fact")
         if what == "started":
+            if runner.started_at:
+                return  # it came with a poke, and has been written since
             runner.started_at = float(fact.get("at", 0.0))
             driver.feed(driver.node.runner_started, launch)
         elif what == "application":
@@ -199,11 +234,31 @@ class Runners:
         self._launcher.forget(runner.directory)
 
     def _bury(self, runner: Runner) -> None:
-        """It died, and its watcher too, without a last word: see to it that nothing of it is left."""
-        runner.buried = True
-        log.warning("runner.vanished", run=runner.launch.run, attempt=runner.launch.attempt)
+        """It died, and its watcher too, without a last word: see to it that nothing of it is left.
+
+        Begun again when the process that did it was killed in the middle of it: a burial under way counts as alive.
+        """
+        if self._launcher.buried(runner.directory):
+            # Nothing is left, and no disk has taken how it ended: what it said by poke may still be under way.
+            runner.linger -= 1
+            if runner.linger <= 0:
+                self.driver.feed(self.driver.node.runner_gone, runner.launch)
+                self.runners.pop(runner.directory, None)
+                self._launcher.forget(runner.directory)
+            return
+        now = trio.current_time()
+        if now < runner.bury_at:
+            return
+        if not runner.bury_pause_s:
+            log.warning("runner.vanished", run=runner.launch.run, attempt=runner.launch.attempt)
+        failure = ""
         try:
             self._launcher.bury(runner.directory)
         except UnavailableError as exc:
-            runner.buried = False
-            log.error("runner.not_buried", run=runner.launch.run, reason=str(exc))
+            failure = str(exc)
+        runner.bury_pause_s = min(max(BURY_AGAIN_S, 2 * runner.bury_pause_s), BURY_AGAIN_MAX_S)
+        runner.bury_at = now + runner.bury_pause_s
+        if failure:
+            log.error(
+                "runner.not_buried", run=runner.launch.run, reason=failure, tries_again_in_s=runner.bury_pause_s
+            )  # fmt: skip

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from typing import Any
 
+from coordd.core.arguments import unpacked
 from coordd.core.breaker import Breaker
 from coordd.core.context import Context
 from coordd.core.election import Election
-from coordd.core.job import Command, Job, iso
-from coordd.core.membership import ALIVE, LOST, SUSPECT
-from coordd.core.rows import AttemptRow, Row
+from coordd.core.job import Command, Job, fire_time, iso, scheduled_run
+from coordd.core.membership import ALIVE, LEFT, LOST, SUSPECT
+from coordd.core.node import Node
+from coordd.core.rows import BAD, AttemptRow, Row
 from coordd.core.schedule import next_fire
+from coordd.core.sound import attempt_fault, bad_run, printable, run_fault
+from coordd.errors import RefusedError
+from coordd.services.troubles import Found
 
 REDACTED = "(hidden)"
 
@@ -22,7 +27,10 @@ def instant(at: float) -> str | None:
 
 
 def run_view(row: Row, *, redacted: bool) -> dict[str, Any]:
-    """One run, as `run.list` and `run.show` tell it."""
+    """One run, as `run.list` and `run.show` tell it. A row that cannot be believed says so, and nothing else."""
+    fault = run_fault(row)
+    if fault:
+        return _bad_view(row, fault)
     runtime_s = None
     if row.started_at and row.ended_at:
         runtime_s = round(row.ended_at - row.started_at, 3)
@@ -41,13 +49,48 @@ def run_view(row: Row, *, redacted: bool) -> dict[str, Any]:
         "ended_at": instant(row.ended_at),
         "runtime_s": runtime_s,
         "reason": row.reason or None,
-        "args": REDACTED if redacted else json.loads(row.args or "{}"),
+        "args": REDACTED if redacted else _arguments(row.args),
         "by": row.by or ("schedule" if row.scheduled else None),
     }
 
 
+def _bad_view(row: Row, fault: str) -> dict[str, Any]:
+    """The fields of a run, empty: `state` and `reason` tell why."""
+    fields = dict.fromkeys((
+        "id", "job", "fire_time", "state", "attempt", "node", "token", "application_id", "exit_code", "received_at",
+        "started_at", "ended_at", "runtime_s", "reason", "args", "by",
+    ))  # fmt: skip
+    return {
+        **fields, "id": printable(row.run), "job": printable(row.job), "state": BAD, "attempt": 0,
+        "reason": f"{bad_run(row.run, fault)}; `coordctl run revoke` ends it",
+    }  # fmt: skip
+
+
+def _arguments(text: str) -> Any:
+    """Arguments for people; text that is not an object of texts as it stands."""
+    try:
+        return unpacked(text or "{}")
+    except RefusedError:
+        return printable(text)
+
+
+def is_of(row: Row, node: str, since: float) -> bool:
+    """It is (or was last) on that node, and was asked for or changed since that instant; "" and 0.0 fit all."""
+    if run_fault(row):
+        return not node
+    newest = max(row.created_at, row.started_at, row.ended_at)
+    return newest >= since and node in ("", row.node, row.node.rpartition(".")[0])
+
+
 def attempt_view(row: AttemptRow) -> dict[str, Any]:
     """One attempt of a run."""
+    fault = attempt_fault(row)
+    if fault:
+        number = row.attempt if isinstance(row.attempt, int) else 0
+        fields = dict.fromkeys((
+            "node", "token", "application_id", "exit_code", "received_at", "started_at", "ended_at",
+        ))  # fmt: skip
+        return {"attempt": number, "state": BAD, **fields, "reason": bad_run(f"{row.run}/{number}", fault)}
     return {
         "attempt": row.attempt,
         "state": row.state,
@@ -92,6 +135,24 @@ def nodes_view(ctx: Context, active: int, now: float) -> list[dict[str, Any]]:
     return sorted(nodes, key=lambda node: (str(node["hostname"]), str(node["pid"])))
 
 
+def ledgers_of_nodes(ctx: Context) -> list[dict[str, Any]]:
+    """Which ledger each known node uses, itself first; "identity" None: it has not said so."""
+    own = {"node": ctx.full_hostname, "identity": ctx.ledger or None, "pinned": ctx.pinned, "agrees": True}
+    return [own] + [
+        {
+            "node": m.name, "identity": m.ledger or None, "pinned": m.pinned,
+            "agrees": not m.ledger or not ctx.ledger or m.ledger == ctx.ledger,
+        }
+        for m in sorted(ctx.membership.members.values(), key=lambda m: m.name)
+        if m.state != LEFT
+    ]  # fmt: skip
+
+
+def rules_view(node: Node) -> dict[str, Any]:
+    """The rules in force (docs/protocol.md, section 6), and the members that hold the new ones back."""
+    return {"in_force": node.ctx.rules, "held_back_by": node.rulebook.held_back_by()}
+
+
 def election_view(election: Election) -> dict[str, Any]:
     """One election."""
     statements = {
@@ -108,6 +169,15 @@ def election_view(election: Election) -> dict[str, Any]:
         "statements": statements,
         "missing": sorted(election.missing),
         "duration_ms": round((election.decided_at - election.opened_at) * 1000, 3) if decided else None,
+    }
+
+
+def troubles_view(found: Found) -> dict[str, list[str]]:
+    """The runs that wait for a person, by what is wrong with them."""
+    return {
+        "unknown": [trouble.run for trouble in found.unknown],
+        "late": [trouble.run for trouble in found.late],
+        "stuck": [trouble.run for trouble in found.stuck],
     }
 
 
@@ -133,7 +203,7 @@ def job_view(job: Job, *, suspended: bool, next_at: float | None, problem: str, 
         "owner": job.owner or None,
         "schedule": job.schedule_text or None,
         "timezone": job.schedule.timezone if job.schedule else None,
-        "next": instant(next_at) if next_at else None,
+        "next": instant(next_at) if next_at and not suspended else None,  # a suspended job does not start then
         "suspended": suspended,
         "kind": "command" if isinstance(launch, Command) else "spark",
         "starts": REDACTED if redacted else (launch.argv[0] if isinstance(launch, Command) else launch.application),
@@ -149,11 +219,20 @@ def job_view(job: Job, *, suspended: bool, next_at: float | None, problem: str, 
     }
 
 
-def next_fires(job: Job, after: float, count: int) -> list[float]:
-    """The next fire times of a job, at most ``count``."""
+def fire_view(job: Job, due: float, identity_from: float) -> dict[str, Any]:
+    """A time at which a job fires; ``due`` is later than it by the job's jitter."""
+    named = fire_time(job, due, identity_from)
+    return {
+        "job": job.name, "fire_time": instant(named), "run": scheduled_run(job.name, named), "due": instant(due),
+    }  # fmt: skip
+
+
+def next_fires(job: Job, after: float, count: int, check: Callable[[], None] = lambda: None) -> list[float]:
+    """The next fire times of a job, at most ``count``; ``check`` is called before each, and may raise."""
     fires: list[float] = []
     at: float | None = after
     while job.schedule is not None and at is not None and len(fires) < count:
+        check()
         at = next_fire(job.schedule, at)
         if at is not None:
             fires.append(at)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from system.cluster import Entry, fire_time
 
-from chaos.load import KINDS, Accepted
+from chaos.load import KINDS, Accepted, Edit
 from chaos.nemesis import Fault
 
 # An attempt ends in one of these words, or in silence: then it was killed.
@@ -29,6 +29,9 @@ OPEN = ("pending", "received", "started", "retry")
 LAG_S = 5.0
 # So long after a setback nothing is launched, and witnesses put back what they know: lease + 10 s, and detection.
 QUARANTINE_S = 25.0
+
+# A child that its program leaves behind is ended with the attempt: within this, TERM, KILL and a busy machine included.
+CHILD_S = 12.0
 
 TICK_S = 0.05  # clocks of one machine, read one after the other
 
@@ -54,7 +57,8 @@ class Life(NamedTuple):
 
 
 class Record(NamedTuple):
-    """All that was seen. ``beats``: (token, pid) -> last sign of life."""
+    """All that was seen. ``beats``: (token, pid) -> last sign of life; ``children``: (token, pid of the program, last
+    sign of life) of those that made themselves daemons; ``edits``: what job files said from when on."""
 
     entries: Sequence[Entry]
     beats: Mapping[tuple[int, int], float]
@@ -62,6 +66,8 @@ class Record(NamedTuple):
     accepted: Sequence[Accepted]
     faults: Sequence[Fault]
     answers: Mapping[str, Answer]
+    children: Sequence[tuple[int, int, float]] = ()
+    edits: Sequence[Edit] = ()
 
 
 class Verdict(NamedTuple):
@@ -95,7 +101,10 @@ def judge(record: Record) -> Verdict:
     """Everything that must hold, and the figures."""
     runs = lives(record.entries, record.beats)
     counts: Counter[str] = Counter()
-    violations = [*_launches(runs, record, counts), *_locks(record, counts), *_missing(runs, record, counts)]
+    violations = [
+        *_launches(runs, record, counts), *_locks(record, counts), *_children(runs, record, counts),
+        *_before_their_definition(runs, record), *_missing(runs, record, counts),
+    ]  # fmt: skip
     takeovers = [
         later.start.at - earlier.last
         for of_run in runs.values()
@@ -173,6 +182,39 @@ def _locks(record: Record, counts: Counter[str]) -> Iterable[str]:
             counts["two runs of a job that allows one"] += 1
             if not _set_back(entry.at - 60.0, entry.at, record.faults):
                 yield f"{entry.run}/{entry.attempt} on {entry.node} found another run of its job alive"
+
+
+def _children(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
+    """A child that made itself a daemon ends with its attempt: it is never alive beside the next one, and is not left
+    when the program has ended, unless what should have ended it was stopped or killed in between."""
+    for of_run in runs.values():
+        for number, life in enumerate(of_run):
+            mine = (life.start.token, life.start.pid)
+            for last in [at for *owner, at in record.children if tuple(owner) == mine]:
+                counts["children that made themselves daemons"] += 1
+                later = next(iter(of_run[number + 1 :]), None)
+                if later and last > later.start.at + TICK_S and not _unwitnessed(life, later, record.faults):
+                    both = _told([life, later])
+                    yield f"{life.start.run}: a child of the attempt before is alive to {last:.2f}: {both}"
+                elif last > life.last + CHILD_S and not _harmed(life.start.node, life.last, last, record.faults):
+                    yield f"{life.start.run}: a child was left for {last - life.last:.1f} s: {_told([life])}"
+
+
+def _harmed(node: str, since: float, until: float, faults: Sequence[Fault]) -> bool:
+    """A fault struck that node in this time, or had not ended long before it."""
+    return any(
+        fault.began < until and fault.until > since - CHILD_S
+        for fault in faults
+        if fault.node == node or fault.harms == "ledger"
+    )
+
+
+def _before_their_definition(runs: Mapping[str, list[Life]], record: Record) -> Iterable[str]:
+    """A changed schedule launches nothing for the time before the change."""
+    for run, of_run in runs.items():
+        at, mine = fire_time(run), [edit for edit in record.edits if edit.job == _job(run)]
+        if at and mine and not any(at % edit.every_s == 0 and at >= edit.wall - TICK_S for edit in mine):
+            yield f"{run} was launched, and no definition stood that fires then: {_told(of_run)}"
 
 
 def _before_start(runs: Mapping[str, list[Life]], faults: Sequence[Fault]) -> tuple[int, list[float]]:

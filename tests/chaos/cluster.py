@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import servers
 from netns import inside
 from system.cluster import Cluster, Node
+from system.processes import processes
 
 from chaos.net import Net
 
@@ -26,6 +28,8 @@ SETUPS = tuple(LEDGER_HOSTS)
 TIMING = {"lease": 8.0, "renew": 1.0, "ledger_timeout": 1.0, "kill_grace": 3.0, "heartbeat": 1.0}
 
 STATE_DISK = "size=32m"  # each node's own; small, so that it is filled at once
+RUNTIME_DISK = "size=8m"
+BALLAST = "ballast"
 PATIENCE_S = 4.0  # a client's, with one node
 BUDGET = 12
 
@@ -43,11 +47,11 @@ class Member(Node):
         self.netns = cluster.net.netns(name)
         self.patience_s = PATIENCE_S
         self.skew_path = Path(f"{cluster.path}/{name}.skew")
-        self.ballast = self.state_dir / "ballast"
         if cluster.skew_library:
             self.env = {"LD_PRELOAD": str(cluster.skew_library), "SKEW_FILE": str(self.skew_path)}
-        self.state_dir.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", STATE_DISK, "tmpfs", str(self.state_dir)], check=True)
+        for directory, size in ((self.state_dir, STATE_DISK), (self.runtime_dir, RUNTIME_DISK)):
+            directory.mkdir(mode=0o700)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"{size},mode=700", "tmpfs", str(directory)], check=True)
 
     def launch(self) -> subprocess.Popen[bytes]:
         with inside(self.netns):
@@ -59,17 +63,23 @@ class Member(Node):
         fresh.write_text(f"{ahead_s}")
         fresh.rename(self.skew_path)
 
-    def fill(self) -> None:
-        """Leave no byte on its disk."""
-        with self.ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+    def fill(self, directory: Path) -> None:
+        """Leave no byte on the disk of its state or runtime directory."""
+        with (directory / BALLAST).open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"\0" * 65536)
-        with self.ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        with (directory / BALLAST).open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"\0")
 
     def empty(self) -> None:
-        self.ballast.unlink(missing_ok=True)
+        """Give the room on both disks back."""
+        for directory in (self.state_dir, self.runtime_dir):
+            (directory / BALLAST).unlink(missing_ok=True)
+
+    def family(self) -> set[int]:
+        """Also the children that its programs have left: a power cut ends those too."""
+        return super().family() | processes([f"chaos-child-of-{self.name}"])
 
 
 class Arena(Cluster):
@@ -92,7 +102,7 @@ class Arena(Cluster):
         super().__init__(0, backend="production", parent=str(net.home), budget=BUDGET, **TIMING, **options)
         self.timing["allow_insecure"] = True
         self.count_dir = self.path / "count"
-        for name in ("locks", "beats"):
+        for name in ("locks", "beats", "children"):
             (self.count_dir / name).mkdir(parents=True)
         self.log_path = self.count_dir / "launches"
         self.program = self.path / "program.py"
@@ -121,12 +131,14 @@ class Arena(Cluster):
     def ledger_hosts(self) -> list[str]:
         return [host for host in self.net.hosts if host in SENTINEL_HOSTS]
 
-    def chaos_job(self, name: str, *, longest_s: float, fails: int = 0, deaf: int = 0, **keys: Any) -> None:
-        """A job file; ``fails`` and ``deaf`` (to TERM) in percent."""
+    def chaos_job(
+        self, name: str, *, longest_s: float, fails: int = 0, deaf: int = 0, child: int = 0, **keys: Any
+    ) -> None:
+        """A job file; ``fails``, ``deaf`` (to TERM) and ``child`` (leaves a daemon behind) in percent."""
         alone = name if keys.get("overlap", "forbid") != "allow" else ""
         argv = [
             sys.executable, "-I", "-S", "-E", str(self.program), str(self.count_dir), alone, str(longest_s),
-            str(fails), str(deaf),
+            str(fails), str(deaf), str(child),
         ]  # fmt: skip
         tables = {"command": {"argv": argv}} | {key: keys.pop(key) for key in list(keys) if isinstance(keys[key], dict)}
         lines = [f"{key} = {_toml(value)}" for key, value in keys.items()]
@@ -143,12 +155,16 @@ class Arena(Cluster):
 
     def beats(self) -> dict[tuple[int, int], float]:
         """(token, pid) -> when that program was last alive, on CLOCK_BOOTTIME."""
-        found = {}
-        for path in (self.count_dir / "beats").iterdir():
-            token, _, pid = path.name.partition("-")
+        return {(token, pid): at for (token, pid, *_), at in self._last_signs("beats")}
+
+    def children(self) -> list[tuple[int, int, float]]:
+        """(token, pid of the program, when its child was last alive) of each child that daemonised."""
+        return [(token, pid, at) for (token, pid, *_), at in self._last_signs("children")]
+
+    def _last_signs(self, kind: str) -> Iterator[tuple[tuple[int, ...], float]]:
+        for path in (self.count_dir / kind).iterdir():
             if text := path.read_text():
-                found[int(token), int(pid)] = float(text)
-        return found
+                yield tuple(int(part) for part in path.name.split("-")), float(text)
 
 
 def member_names(size: int) -> list[str]:

@@ -13,6 +13,7 @@ import servers
 
 from chaos.cluster import BROKER, Arena, Member
 from chaos.grants import Grant, Grants, facts
+from chaos.load import Jobs
 from chaos.net import Way, both_ways
 
 Mend = Callable[[], object]
@@ -40,6 +41,7 @@ class Scene(NamedTuple):
     chance: random.Random
     node: Member
     grant: Grant | None
+    jobs: Jobs
 
     def seconds(self, bounds: tuple[float, float]) -> float:
         return self.chance.uniform(*bounds)
@@ -55,7 +57,7 @@ class Scene(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """``harms``: node | bus | ledger; ``strike`` returns None where there is nothing to strike at."""
+    """``harms``: node | bus | ledger | files; ``strike`` returns None where there is nothing to strike at."""
 
     harms: str
     weight: float
@@ -92,6 +94,18 @@ def kill_watcher(scene: Scene) -> Done | None:
     return Done(0.0, _nothing) if pids and _signalled(pids["watcher"], signal.SIGKILL) else None
 
 
+def kill_runner_and_watcher(scene: Scene) -> Done | None:
+    """Both at once: nobody is left beside the program but the daemon."""
+    pids = scene.pids()
+    if not pids:
+        return None
+    for pid in pids.values():
+        _signalled(pid, signal.SIGSTOP)
+    for pid in pids.values():
+        _signalled(pid, signal.SIGKILL)
+    return Done(0.0, _nothing)
+
+
 def kill_runner_and_daemon(scene: Scene) -> Done | None:
     pids = scene.pids()
     if not pids:
@@ -114,14 +128,42 @@ def _stop(name: str, bounds: tuple[float, float]) -> Callable[[Scene], Done | No
 def jump(scene: Scene) -> Done | None:
     if not scene.node.env:
         return None  # no compiler here
-    ahead_s = scene.chance.choice((-1, 1)) * scene.seconds(scene.chance.choice(((2.0, 25.0), (40.0, 120.0))))
+    ahead_s = scene.chance.choice((-1, 1)) * scene.seconds(
+        scene.chance.choice(((2.0, 25.0), (40.0, 120.0), (3500.0, 3700.0)))
+    )
     scene.node.set_clock(ahead_s)
     return Done(scene.seconds((4.0, 20.0)), lambda: scene.node.set_clock(0.0), f"{ahead_s:+.0f} s")
 
 
 def fill_disk(scene: Scene) -> Done:
-    scene.node.fill()
+    scene.node.fill(scene.node.state_dir)
     return Done(scene.seconds((3.0, 12.0)), scene.node.empty)
+
+
+def fill_runtime_directory(scene: Scene) -> Done:
+    scene.node.fill(scene.node.runtime_dir)
+    return Done(scene.seconds((1.0, 8.0)), scene.node.empty)
+
+
+# ---- people
+
+
+def _edited(edit: Callable[[Jobs, random.Random], str]) -> Callable[[Scene], Done]:
+    """A job file is changed: one node reads it at once, the others after a while, one after the other."""
+
+    def strike(scene: Scene) -> Done:
+        what = edit(scene.jobs, scene.chance)
+        _reload(scene.node)
+        others = [node for node in scene.arena.nodes if node is not scene.node]
+        return Done(scene.seconds((0.2, 6.0)), lambda: [_reload(node) for node in others], what)
+
+    return strike
+
+
+def _reload(node: Member) -> None:
+    """As `systemctl reload` does, without waiting; a node that is down reads the files when it starts."""
+    if node.up:
+        node.signal(signal.SIGHUP)
 
 
 def _nothing() -> None:
@@ -227,6 +269,7 @@ KINDS = {
     "power cut": Kind("node", 10, power_cut),
     "kill runner": Kind("node", 7, kill_runner),
     "kill watcher": Kind("node", 2, kill_watcher),
+    "kill runner and watcher": Kind("node", 3, kill_runner_and_watcher),
     "kill runner and daemon": Kind("node", 4, kill_runner_and_daemon),
     "stop daemon, short": Kind("node", 2, _stop("daemon", SHORT_S)),
     "stop daemon, long": Kind("node", 3, _stop("daemon", LONG_S)),
@@ -236,6 +279,9 @@ KINDS = {
     "stop watcher, long": Kind("node", 2, _stop("watcher", LONG_S)),
     "clock jumps": Kind("node", 4, jump),
     "disk full": Kind("node", 3, fill_disk),
+    "runtime directory full": Kind("node", 4, fill_runtime_directory),
+    "schedule edited": Kind("files", 3, _edited(Jobs.edit_schedule)),
+    "description edited": Kind("files", 2, _edited(Jobs.edit_description)),
     "node cut from bus": Kind("node", 3, cut_from_bus),
     "node cut from ledger": Kind("node", 6, cut_from_ledger),
     "node cut from both": Kind("node", 4, cut_from_both),

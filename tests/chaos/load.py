@@ -25,6 +25,8 @@ class JobKind(NamedTuple):
     overlap: str = "allow"
     on_lost: str = "relaunch"
     retry: bool = False
+    child: int = 20
+    edited: bool = False  # its schedule changes; what it must have run cannot be told beforehand
 
     @property
     def holds(self) -> bool:
@@ -36,7 +38,8 @@ JOBS = (
     JobKind("hold-tick", 12.0, 12.0, on_lost="hold"),
     JobKind("queue-tick", 10.0, 5.0, overlap="queue"),
     JobKind("forbid-tick", 7.0, 8.0, fails=20, overlap="forbid", retry=True),
-    JobKind("asked", longest_s=30.0, fails=10),
+    JobKind("edited-tick", 6.0, 4.0, edited=True),
+    JobKind("asked", longest_s=30.0, fails=10, child=50),
     JobKind("hold-asked", longest_s=10.0, fails=10, on_lost="hold"),
     JobKind("retry-asked", longest_s=8.0, fails=30, retry=True),
     JobKind("queue-asked", longest_s=3.0, overlap="queue"),
@@ -51,25 +54,72 @@ TWICE = 0.15  # of the triggers, on a second node at the same time
 AGAIN_S = 0.3
 
 
-def write_jobs(arena: Arena, start: float, end: float) -> None:
-    """Schedules run from ``start`` to ``end`` (Unix seconds, whole), and every fire time in between counts."""
-    for job in JOBS:
-        keys: dict[str, Any] = {"overlap": job.overlap, "on_lost": job.on_lost}
-        if job.every_s:
-            keys |= {"schedule": f"every {job.every_s:g}s", "start": _iso(start), "end": _iso(end), "misfire": "all"}
+# What the schedule of ``edited-tick`` becomes, and what it may be spread by.
+EVERY_S = (6.0, 7.0, 8.0)
+JITTERS = ("0s", "3s")
+
+
+class Edit(NamedTuple):
+    """A job file was changed: from ``wall`` (Unix seconds) on its schedule is every ``every_s``."""
+
+    job: str
+    every_s: float
+    wall: float
+
+
+class Jobs:
+    """The job files. Schedules run from ``start`` to ``end`` (Unix seconds, whole); every fire time between counts."""
+
+    def __init__(self, arena: Arena, start: float, end: float) -> None:
+        self.arena = arena
+        self.start = start
+        self.end = end
+        self.edits: list[Edit] = []
+        self._description = 0
+
+    def write(self) -> None:
+        """All of them, as they are at first."""
+        for job in JOBS:
+            self._write(job, job.every_s, "0s")
+
+    def edit_schedule(self, chance: random.Random) -> str:
+        """Change when a job fires, in its file; nodes learn of it when they reload."""
+        job = next(job for job in JOBS if job.edited)
+        now_s = next((edit.every_s for edit in reversed(self.edits)), job.every_s)
+        every_s = chance.choice([other for other in EVERY_S if other != now_s])
+        jitter = chance.choice(JITTERS)
+        self._write(job, every_s, jitter)
+        return f"{job.name} every {every_s:g}s, jitter {jitter}"
+
+    def edit_description(self, chance: random.Random) -> str:
+        """Change what has nothing to do with when a job fires: no fire time may be lost for it."""
+        job = chance.choice([job for job in JOBS if job.every_s and not job.edited])
+        self._description += 1
+        self._write(job, job.every_s, "0s")
+        return f"{job.name}, its description"
+
+    def _write(self, job: JobKind, every_s: float, jitter: str) -> None:
+        keys: dict[str, Any] = {
+            "overlap": job.overlap, "on_lost": job.on_lost, "description": f"edited {self._description} times",
+        }  # fmt: skip
+        if every_s:
+            keys |= {"schedule": f"every {every_s:g}s", "jitter": jitter, "start": _iso(self.start)}
+            keys |= {"end": _iso(self.end), "misfire": "skip" if job.edited else "all"}
         retry: dict[str, Any] = {"relaunches": 50} if job.on_lost == "relaunch" else {}
         if job.retry:
             retry |= {"attempts": 3, "delay": "1s"}
         if retry:
             keys["retry"] = retry
-        arena.chaos_job(job.name, longest_s=job.longest_s, fails=job.fails, deaf=job.deaf, **keys)
+        if job.edited:
+            self.edits.append(Edit(job.name, every_s, time.time()))
+        self.arena.chaos_job(job.name, longest_s=job.longest_s, fails=job.fails, deaf=job.deaf, child=job.child, **keys)
 
 
 def fire_times(start: float, end: float) -> list[str]:
     """The runs that the schedules stand for: every multiple of the interval since the epoch, the end left out."""
     runs = []
     for job in JOBS:
-        if job.every_s:
+        if job.every_s and not job.edited:
             at = -(-start // job.every_s) * job.every_s
             while at < end:
                 runs.append(f"{job.name}@{_iso(at)}")

@@ -15,6 +15,7 @@ from system.processes import boottime
 from chaos.cluster import Arena, Member
 from chaos.faults import KINDS, Kind, Mend, Scene
 from chaos.grants import Grant, Grants
+from chaos.load import Jobs
 
 LOOK_S = 0.02
 AIM = 0.5  # of the faults
@@ -22,7 +23,7 @@ AIM_LIMIT_S = 6.0  # so long it waits for an attempt to strike at
 
 # So many nodes at once, so that others can take over; a broker and a ledger need time to show that they are back.
 NODES_MAX = 2
-REST_S = {"node": 0.0, "bus": 15.0, "ledger": 40.0}
+REST_S = {"node": 0.0, "files": 5.0, "bus": 15.0, "ledger": 40.0}
 RESTART_S = 1.0  # a service manager's, for a daemon that has ended by itself
 
 
@@ -45,9 +46,10 @@ class Fault(NamedTuple):
 class Nemesis:
     """Strikes and mends, in the main thread: servers die with the thread that has started them."""
 
-    def __init__(self, arena: Arena, seed: int, per_minute: float, only: Sequence[str] = ()) -> None:
+    def __init__(self, arena: Arena, jobs: Jobs, seed: int, per_minute: float, only: Sequence[str] = ()) -> None:
         """``only``: these kinds alone."""
         self.arena = arena
+        self.jobs = jobs
         self.kinds = {name: kind for name, kind in KINDS.items() if name in (only or KINDS)}
         self.grants = Grants(arena)
         self.chance = random.Random(seed)
@@ -56,7 +58,7 @@ class Nemesis:
         self.ended_alone: list[str] = []  # daemons that nobody had killed
         self._mends: list[tuple[float, int, str, str, Mend]] = []  # at, order, harms, node, mend
         self._numbers = itertools.count()
-        self._resting = {"bus": 0.0, "ledger": 0.0}
+        self._resting = {"files": 0.0, "bus": 0.0, "ledger": 0.0}
         self._restart_at: dict[str, float] = {}
 
     def run(self, until: float, show: Callable[[], object]) -> None:
@@ -121,7 +123,7 @@ class Nemesis:
         began = boottime()
         before_start = [one.key for one in self.grants.before_start() if kind.harms != "node" or one.node == chosen]
         try:
-            done = kind.strike(Scene(self.arena, self.grants, self.chance, node, grant))
+            done = kind.strike(Scene(self.arena, self.grants, self.chance, node, grant, self.jobs))
         except servers.ServerError:
             return  # nobody can say who the master is just now
         if done is None:

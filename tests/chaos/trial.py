@@ -15,7 +15,7 @@ from system.processes import boottime, until
 
 from chaos.checker import OPEN, Answer, Record, Verdict, judge, lives
 from chaos.cluster import Arena, hosts
-from chaos.load import Load, fire_times, write_jobs
+from chaos.load import Jobs, Load, fire_times
 from chaos.nemesis import Nemesis
 from chaos.net import Net
 
@@ -89,7 +89,6 @@ def run(plan: Plan, show: Show, evidence: Path) -> Outcome:
 
 
 def _trial(arena: Arena, plan: Plan, show: Show) -> Outcome:
-    nemesis = Nemesis(arena, plan.seed, plan.faults, plan.only)
     load = Load(arena, plan.seed, plan.triggers)
 
     def tell(phase: str, part: float) -> None:
@@ -101,7 +100,9 @@ def _trial(arena: Arena, plan: Plan, show: Show) -> Outcome:
     until(lambda: all((node.try_call("status") or {}).get("state") == "ready" for node in arena.nodes), READY_S)
     first = float(int(time.time()) + LEAD_S)
     last = first + float(int(plan.minutes * 60.0))
-    write_jobs(arena, first, last)
+    jobs = Jobs(arena, first, last)
+    nemesis = Nemesis(arena, jobs, plan.seed, plan.faults, plan.only)
+    jobs.write()
     for node in arena.nodes:
         node.call("reload")
     began = boottime()
@@ -167,7 +168,7 @@ def _record(arena: Arena, nemesis: Nemesis, load: Load, expected: list[str]) -> 
     wanted = dict.fromkeys([*expected, *[one.run for one in load.accepted], *runs])
     asked = [run for run in wanted if not any(life.end == "end" for life in runs.get(run, ()))]
     answers = {run: _ask(arena, run) for run in asked}
-    return Record(entries, beats, expected, load.accepted, nemesis.log, answers)
+    return Record(entries, beats, expected, load.accepted, nemesis.log, answers, arena.children(), nemesis.jobs.edits)
 
 
 def _ask(arena: Arena, run: str) -> Answer:

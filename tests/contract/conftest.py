@@ -33,7 +33,8 @@ def own_redis() -> Iterator[servers.Redis]:
 
 @pytest.fixture
 def clock(request: pytest.FixtureRequest) -> FakeClock:
-    kind = getattr(getattr(request.node, "callspec", None), "params", {}).get("nodes", "")
+    params = getattr(getattr(request.node, "callspec", None), "params", {})
+    kind = params.get("nodes", params.get("kind", ""))
     return OneClock() if kind == "redis" else FakeClock()
 
 

@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 from contract.ledger_coverage import Seen, states
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from ledger_calls import LEASE_S, FakeClock, Nodes
 
 from coordd.adapters.memory import MemoryLedger
-from coordd.core.rows import ACTIVE, UNKNOWN, Answer, Claim, Registration
+from coordd.core.rows import ACTIVE, NEVER, UNKNOWN, Answer, Claim, JobRow, Registration
 from coordd.ports import Ledger
 
 FIRE_AT = {"a@2025-01-29T08:00:01Z": 1.0, "a@2025-01-29T08:01:00Z": 60.0}
+JITTER_S = {"a@2025-01-29T08:01:00Z": 7.25}
 RUNS = ("a#1", "a#2", *FIRE_AT, "b#1", "b#é")
 NODES = ("edge-1.10", "edge-2.20")
 
@@ -102,10 +103,28 @@ class LedgerMachine(RuleBasedStateMachine):
     def ask_report(self, key: Key, *said: Any) -> None:
         self.call("report", *key, *said)
 
+    def an_older_version_was_there(self, row: JobRow) -> None:
+        """Leave that row of a job in the ledger, as an older version writes it, and nothing else."""
+        raise NotImplementedError
+
+    @initialize(old=st.booleans())
+    def the_rules_that_are_in_force(self, old: bool) -> None:
+        if old:
+            row = JobRow("a", fence=7, horizon=self.start)
+            self.memory._store.put_job(row)
+            self.memory._store.commit()
+            self.an_older_version_was_there(row)
+
     # ---- what is asked for
 
+    def identity_from(self) -> float:
+        kept = self.memory._store.meta("identity_from")
+        return float(kept) if kept else NEVER if self.memory._store.jobs else 0.0
+
     def of(self, run: str, policy: dict[str, Any], digest: str = "d1", **more: Any) -> Any:
-        return self.nodes.of(run, fire_at=self.start + FIRE_AT.get(run, 0.0), digest=digest, **policy, **more)
+        fire_at = self.start + FIRE_AT.get(run, 0.0)
+        more = {"due": fire_at + JITTER_S.get(run, 0.0), "identity_from": self.identity_from(), **more}
+        return self.nodes.of(run, fire_at=fire_at, digest=digest, **policy, **more)
 
     def held(self, data: st.DataObject) -> Key:
         """Mostly of an attempt that is not over, and as it was granted."""
@@ -120,7 +139,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def ask_claim(self, of: Registration, attempt: int, nonce: str, node: str, watched: Any) -> None:
         """Whoever claims a fire time has settled all before it."""
-        claim = Claim(of, attempt, nonce, node, LEASE_S, watched, of.fire_at if of.scheduled else 0.0)
+        claim = Claim(of, attempt, nonce, node, LEASE_S, watched, of.due if of.scheduled else 0.0)
         answer = self.call("claim", claim)
         if answer.word == "granted":
             self.granted(claim, answer)
@@ -146,6 +165,23 @@ class LedgerMachine(RuleBasedStateMachine):
         attempt = max(0, (row.attempt if row else 0) + other)
         watched = (row.token + watch[0], row.beat + watch[1], LEASE_S * watch[2]) if row and watch else None
         self.ask_claim(self.of(run, policy, digest), attempt, nonce, node, watched)
+
+    @rule(run=st.sampled_from(sorted(FIRE_AT)), known=st.sampled_from((0.0, 1.5e9, NEVER)))
+    def a_node_claims_by_other_rules(self, run: str, known: float) -> None:
+        self.ask_claim(self.of(run, {}, identity_from=known), 0, "x", NODES[0], None)
+
+    @rule(known=st.sampled_from((-1.0, -1.0, 0.0, 1738137650.5)))
+    def nobody_speaks_the_old_rules_any_more(self, known: float) -> None:
+        self.call("new_rules", known)
+
+    @rule(
+        job=st.sampled_from(("a", "a", "b", "c")), digest=st.sampled_from(("d1", "d1", "d2", "d3")),
+        schedule=st.sampled_from(("s1", "s2")),
+        how=st.sampled_from(("new", "changed", "returned", "restored", "person")),
+        sequence=st.integers(0, 9), ago_s=st.sampled_from((0.0, 100.25)),
+    )  # fmt: skip
+    def activate(self, job: str, digest: str, schedule: str, how: str, sequence: int, ago_s: float) -> None:
+        self.call("activate", job, digest, schedule, how, "ann\nb", sequence, self.clock.wall - ago_s)
 
     @rule(run=runs, policy=ordinary, go=st.booleans(), silent=st.booleans())
     def a_run_is_let_in(self, run: str, policy: dict[str, Any], go: bool, silent: bool) -> None:
@@ -200,6 +236,24 @@ class LedgerMachine(RuleBasedStateMachine):
     def report(self, data: st.DataObject, state: str, final: bool, code: int | None) -> None:
         self.ask_report(self.held(data), state, code, "why\n✓", "", final)
 
+    @rule(run=runs, watch=watches, late=st.booleans(), silent=st.booleans())
+    def settle(self, run: str, watch: Any, late: bool, silent: bool) -> None:
+        """Somebody who may not know the job asks whether it is over."""
+        if late or silent:
+            self.clock.step(3700.0 if late else LEASE_S * 1.03)
+        row = self.memory.run(run)
+        watched = (row.token + watch[0], row.beat + watch[1], LEASE_S * watch[2]) if row and watch else None
+        self.call("settle", run, row.attempt if row else 0, watched)
+
+    def sweep(self) -> None:
+        """All open rows, page by page, each one once."""
+        answer = self.call("open", ("a", "b"))
+        shown = list(answer.runs)
+        while answer.after is not None:
+            answer = self.call("page", *answer.after)
+            shown += answer.runs
+        assert [row.run for row in shown] == [row.run for row in self.memory._store.open_runs(1000)[0]]
+
     # ---- people and time
 
     @rule(seconds=st.sampled_from((0.000001, 0.1, 0.5, 4.0, 20.3, 70.0)))
@@ -208,7 +262,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(run=runs, what=st.sampled_from(("revoke", "cancel")))
     def a_person_acts(self, run: str, what: str) -> None:
-        self.call(what, run, "ann")
+        self.call(what, run, "ann", *([self.of(run, {}).due] if what == "revoke" else []))
 
     @rule(data=st.data(), outcome=st.sampled_from(("success", "failed", "relaunch")))
     def resolve(self, data: st.DataObject, outcome: str) -> None:

@@ -13,8 +13,8 @@ from ledger_calls import LEASE_S
 from search import examples
 from stepped_redis import OneClock, SteppedLedger
 
-from coordd.adapters.redis_scripts import attempts_of
-from coordd.core.rows import STATES, LedgerTime
+from coordd.adapters.redis_scripts import attempts_of, value_of
+from coordd.core.rows import JOB_COLUMNS, STATES, JobRow, LedgerTime
 
 QUARANTINE_S = 70.0
 
@@ -58,6 +58,15 @@ class DifferentialMachine(LedgerMachine):
     def before_call(self) -> None:
         self.clock.parts()
 
+    def an_older_version_was_there(self, row: JobRow) -> None:
+        fields = [part for pair in zip(JOB_COLUMNS, row.values(), strict=True) for part in pair]
+        self.ledger.read(
+            [
+                ("HSET", self.ledger.key("job:a"), *[str(part) for part in fields]),
+                ("SADD", self.ledger.key("jobs"), "a"),
+            ]
+        )
+
     @rule(seconds=st.sampled_from((-30.0, 30.0)))
     def the_clock_is_set(self, seconds: float) -> None:
         self.clock.step(seconds)
@@ -95,7 +104,7 @@ class DifferentialMachine(LedgerMachine):
         )
         self.grants.setdefault((run, attempt), (token, nonce))
 
-    @precondition(lambda self: not self.moved and self.memory.runs())
+    @precondition(lambda self: not self.moved and self.memory.runs() and self.identity_from() == 0.0)
     @rule()
     def the_ledger_is_exported_and_imported(self) -> None:
         """What was written meanwhile is gone, and a quarantine follows."""
@@ -113,7 +122,11 @@ class DifferentialMachine(LedgerMachine):
         found = self.ledger.read([("HGETALL", self.ledger.key(f"attempts:{name}")) for name in names]) if names else []
         for name, flat in zip(names, found, strict=True):
             assert fields(attempts_of(flat)) == fields(self.memory.attempts(name))
-        self.call("open", ("a", "b"))
+        self.sweep()
+        for job, row in self.memory._store.jobs.items():  # as an older version reads it
+            (read,) = self.ledger.read([("HMGET", self.ledger.key(f"job:{job}"), *JOB_COLUMNS)])
+            values = zip(JOB_COLUMNS, read, strict=True)
+            assert tuple([value_of(column, value) for column, value in values]) == row.values()
         # The lists by state, one of them at each step: a step costs a few round trips, and there are thousands.
         self.steps += 1
         state, job = STATES[self.steps % len(STATES)], ("", "a")[self.steps % 2]

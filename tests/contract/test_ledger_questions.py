@@ -8,6 +8,7 @@ import pytest
 from ledger_calls import EPOCH, LEASE_S, FakeClock, Nodes
 
 from coordd.adapters.memory import MemoryLedger
+from coordd.core.job import iso
 from coordd.core.rows import OpenAnswer
 from coordd.core.run import Life
 from coordd.errors import LocalProtocolError, UnavailableError
@@ -33,14 +34,14 @@ def row_of(nodes: Nodes, run: str = RUN) -> dict[str, object]:
 
 
 def test_a_run_is_revoked_before_it_starts_or_not_at_all(nodes: Nodes) -> None:
-    assert nodes.ask("revoke", RUN, "ann").word == "ok"  # nobody has heard of it yet
+    assert nodes.ask("revoke", RUN, "ann", 0.0).word == "ok"  # nobody has heard of it yet
     assert nodes.claim(nodes.of()).state == "revoked"
     assert (nodes.ask("register", nodes.of()).word, nodes.ask("register", nodes.of()).state) == ("exists", "revoked")
     grant = nodes.granted(nodes.of("sales#2"))
-    assert nodes.ask("revoke", "sales#2", "ann").word == "ok"
+    assert nodes.ask("revoke", "sales#2", "ann", 0.0).word == "ok"
     assert nodes.gate(grant).word == "revoked"
     nodes.started(nodes.of("sales#3"))
-    assert nodes.ask("revoke", "sales#3", "ann").word == "finished"
+    assert nodes.ask("revoke", "sales#3", "ann", 0.0).word == "finished"
     assert nodes.state("sales#3") == "started"
 
 
@@ -65,6 +66,28 @@ def test_a_cancelled_run_is_never_tried_again(nodes: Nodes) -> None:
     nodes.granted(nodes.of("sales#3"))
     nodes.ask("cancel", "sales#3", "ann")
     assert nodes.claim(nodes.of("sales#3"), nonce="b", watched=nodes.lapse("sales#3")).state == "revoked"
+
+
+def test_a_cancelled_unknown_run_still_says_why_nobody_knows_its_end(nodes: Nodes) -> None:
+    of = nodes.of(on_lost="hold")
+    grant = nodes.started(of)
+    nodes.claim(of, nonce="b", watched=nodes.lapse(RUN))
+    told = "its lease lapsed; last held by edge-1.10; cancelled by ann"
+    for by in ("ann", "bob"):
+        assert nodes.ask("cancel", RUN, by).state == "unknown"
+        assert nodes.reason(RUN) == told
+    assert nodes.renew(grant).word == "cancel"  # the holder is back: who cancelled it is not forgotten
+    assert nodes.report(grant, "revoked", None).word == "ok"
+    assert nodes.reason(RUN) == told
+
+
+def test_a_cancelled_run_that_becomes_unknown_says_both(nodes: Nodes) -> None:
+    of = nodes.of(on_lost="hold")
+    nodes.started(of)
+    nodes.ask("cancel", RUN, "ann")
+    nodes.claim(of, nonce="b", watched=nodes.lapse(RUN))
+    assert nodes.state(RUN) == "unknown"
+    assert nodes.reason(RUN) == "its lease lapsed; last held by edge-1.10; cancelled by ann"
 
 
 def test_a_waiting_run_is_cancelled_at_once(nodes: Nodes) -> None:
@@ -94,6 +117,20 @@ def test_suspension_has_a_version_that_only_a_change_raises(nodes: Nodes) -> Non
 # ---- open, prune, questions
 
 
+def test_a_run_that_was_revoked_before_anybody_asked_is_not_opened_again_once_it_is_forgotten(nodes: Nodes) -> None:
+    """Its job's jitter makes it due later than its id says."""
+    swept(nodes, "sales")
+    fire_at = nodes.clock.wall + 60.0
+    run = f"sales@{iso(fire_at)}"
+    of = nodes.of(run, fire_at=fire_at, due=fire_at + 30.0)
+    assert nodes.ask("revoke", run, "ann", of.due).word == "ok"
+    nodes.clock.step(1000.0)
+    assert nodes.ledger.prune(100.0) == 1
+    assert nodes.ask("register", of).state == "settled"
+    assert nodes.claim(of).state == "settled"
+    assert nodes.ask("revoke", run, "ann", of.due).state == "settled"
+
+
 def test_the_sweep_sees_every_row_that_is_not_over(nodes: Nodes) -> None:
     nodes.ask("register", nodes.of("a#1"))
     nodes.clock.step(1.0)
@@ -117,7 +154,7 @@ def test_the_sweep_sees_every_row_that_is_not_over(nodes: Nodes) -> None:
 
 def test_the_newest_fire_time_leaves_out_runs_revoked_ahead(nodes: Nodes) -> None:
     nodes.granted(nodes.of(FIRE, fire_at=EPOCH + 1.0, overlap="allow"))
-    nodes.ask("revoke", "sales@2030-01-01T00:00:00Z", "ann")
+    nodes.ask("revoke", "sales@2030-01-01T00:00:00Z", "ann", 0.0)
     assert swept(nodes, "sales").jobs["sales"][1] == EPOCH + 1.0
     assert nodes.claim(nodes.of("sales@2030-01-01T00:00:00Z", fire_at=EPOCH)).state == "revoked"
 
@@ -128,7 +165,7 @@ def test_pruning_forgets_what_is_over_and_never_opens_it_again(nodes: Nodes) -> 
     old = nodes.of(FIRE, fire_at=nodes.clock.wall, overlap="allow")
     nodes.report(nodes.started(old))
     nodes.started(nodes.of("sales#open"))
-    nodes.ask("revoke", "sales@2030-01-01T00:00:00Z", "ann")
+    nodes.ask("revoke", "sales@2030-01-01T00:00:00Z", "ann", 0.0)
     nodes.clock.step(100.0)
     later = nodes.of("sales@later", fire_at=nodes.clock.wall, overlap="allow")
     nodes.report(nodes.started(later))

@@ -237,19 +237,6 @@ def test_sentinels_lead_to_the_new_master(connect: Callable[..., Nodes]) -> None
 # ---- a server in trouble
 
 
-def test_a_full_memory_refuses_whole_operations(own: servers.Redis, connect: Callable[..., Nodes]) -> None:
-    nodes = connect(own.url)
-    grant = nodes.started(nodes.of())
-    before = list(redis_of(nodes).export())
-    own.cli("CONFIG", "SET", "maxmemory", "1")
-    for ask in (lambda: nodes.claim(nodes.of("sales#2", overlap="allow")), lambda: nodes.report(grant)):
-        with pytest.raises(UnavailableError, match="memory is full"):
-            ask()
-    assert list(redis_of(nodes).export()) == before
-    own.cli("CONFIG", "SET", "maxmemory", "0")
-    assert nodes.report(grant).word == "ok"
-
-
 def test_a_slow_answer_is_none_and_the_next_call_is_well_again(
     own: servers.Redis, connect: Callable[..., Nodes]
 ) -> None:
@@ -371,6 +358,36 @@ def test_another_major_version_is_refused_and_unknown_fields_stay(
     own.cli("HSET", key("meta"), "schema", "2")
     with pytest.raises(ConfigError, match="schema 2"):
         nodes.claim(nodes.of("sales#2"))
+
+
+def test_a_ledger_that_was_moved_remembers_which_definitions_are_over(
+    own: servers.Redis, connect: Callable[..., Nodes], tmp_path: Path
+) -> None:
+    """A node that comes back with an old job file is told so there as well."""
+    nodes = connect(own.url)
+    nodes.ask("activate", "sales", "d1", "s1", "new", "edge-1", 0, 0.0)
+    nodes.ask("activate", "sales", "d2", "s2", "changed", "edge-1", 0, 0.0)
+    rows = list(redis_of(nodes).export())
+    assert [past[:2] for past in rows[0]["activations"]] == [[1, "d1"], [2, "d2"]]
+    file = SqliteLedger(f"sqlite:///{tmp_path}/ledger.db")
+    file.import_(rows)
+    assert list(file.export()) == rows
+    redis_of(nodes).import_(file.export(), replace=True)
+    redis_of(nodes).accept_epoch()
+    assert list(redis_of(nodes).export()) == rows
+    for ledger in (file, redis_of(nodes)):
+        answer = ledger.call("activate", "sales", "d1", "s1", "new", "edge-2", 0, 0.0)
+        assert isinstance(answer, Answer)
+        assert (answer.word, answer.token) == ("differs", 2)
+    for bad in ("d", [["1", "d1", "s1", 0.0, 0.0, ""]], [[1, "d1"]], [[1, "d\n1", "s1", 0.0, 0.0, ""]]):
+        with pytest.raises(RefusedError, match=r"row 1: (activations|sequence)"):
+            file.import_([{**rows[0], "activations": bad}], replace=True)
+    # What an older version exports does not say it.
+    file.import_([{key: value for key, value in rows[0].items() if key != "activations"}], replace=True)
+    assert [past[1:] for [row] in [list(file.export())] for past in row["activations"]] == [
+        [*rows[0]["activations"][1][1:5], "import"]
+    ]
+    file.close()
 
 
 def test_rows_go_from_one_ledger_to_another_and_back(

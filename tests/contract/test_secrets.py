@@ -59,6 +59,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write(path: Path, text: str | bytes) -> str:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.chmod(0o600)
     return str(path)
 
 

@@ -20,16 +20,17 @@ ROOT = os.path.dirname(os.path.dirname(coordd.__file__))
 
 # What every child program begins with: a ledger at argv[1], and calls to it.
 CHILD = f"""
-import json, os, sys
+import json, os, sys, time
 sys.path[:0] = [{ROOT!r}, {os.path.join(ROOT, "tests")!r}]
 from coordd.adapters import sqlite_ledger, sqlite_rows
 from coordd.core.run import Life
 from ledger_calls import FakeClock, Nodes
 def open_ledger():
-    return Nodes(sqlite_ledger.SqliteLedger(sys.argv[1], timeout_s=60.0), FakeClock())
+    clock = FakeClock()
+    clock.wall = time.time()  # the ledger keeps real time: a trigger of the fake clock's would be years late
+    return Nodes(sqlite_ledger.SqliteLedger(sys.argv[1], timeout_s=60.0), clock)
 def die(*_):
     os.kill(os.getpid(), 9)
-FOREVER = 1e12  # the fake clock's triggers are years late for the real one
 """
 
 
@@ -48,7 +49,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 granted = []
 for number in range(200):
-    of = nodes.of(f"job#{number}", overlap="allow", start_within_s=FOREVER)
+    of = nodes.of(f"job#{number}", overlap="allow")
     answer = nodes.claim(of, nonce=sys.argv[2], node=sys.argv[2])
     assert answer.word in ("granted", "held"), answer
     if answer.word == "granted":
@@ -94,18 +95,18 @@ def test_threads_share_one_ledger(open_ledger: Callable[..., Nodes]) -> None:
 KILLED_WHILE_WRITING = """
 nodes = open_ledger()
 for number in range(100_000):
-    grant = nodes.started(nodes.of(f"job#{sys.argv[2]}-{number}", overlap="allow", start_within_s=FOREVER))
+    grant = nodes.started(nodes.of(f"job#{sys.argv[2]}-{number}", overlap="allow"))
     nodes.report(grant)
     print(grant.run, flush=True)
 """
 
 KILLED_INSIDE = """
 nodes = open_ledger()
-of = nodes.of("job#1", overlap="allow", start_within_s=FOREVER)
+of = nodes.of("job#1", overlap="allow")
 grant = nodes.granted(of)
 Life._record = die  # the last step of an operation: its rows are written, and not committed
 print("inside", flush=True)
-nodes.gate(grant) if sys.argv[2] == "gate" else nodes.claim(nodes.of("job#2", overlap="allow", start_within_s=FOREVER))
+nodes.gate(grant) if sys.argv[2] == "gate" else nodes.claim(nodes.of("job#2", overlap="allow"))
 """
 
 KILLED_WHILE_CREATING = """

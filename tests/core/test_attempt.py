@@ -564,9 +564,31 @@ def test_a_late_renewal_of_the_same_grant_still_counts() -> None:
     runner.answer(left(), question=ASK_GATE)
     assert runner.attempt.phase == RUNNING
 
-    runner.attempt.answered(left(80.0), sent_at=sent_at, now=runner.now, question=ASK_RENEW)
+    runner.attempt.answered(left(LEASE_S), sent_at=sent_at, now=runner.now, question=ASK_RENEW)
 
-    assert runner.attempt.deadline == lease_deadline(sent_at, 80.0)
+    assert runner.attempt.deadline == lease_deadline(sent_at, LEASE_S)
+
+
+def test_no_renewal_is_believed_to_lend_more_than_a_lease() -> None:
+    runner = running()
+    runner.wait(RENEW_S)
+    sent_at = runner.asked_at
+
+    runner.answer(left(LEASE_S + 3600.0))
+
+    assert runner.attempt.deadline == lease_deadline(sent_at, LEASE_S)
+
+
+@pytest.mark.parametrize("left_s", [LEASE_S, LEASE_S + 60.0])
+def test_the_gate_lends_nothing_its_ledgers_clock_may_have_been_set_back(left_s: float) -> None:
+    runner = Runner()
+    before = runner.attempt.deadline
+    runner.wait(0.2)
+
+    runner.answer(left(left_s), question=ASK_GATE)
+
+    assert runner.attempt.phase == RUNNING
+    assert runner.attempt.deadline == before
 
 
 # ---- for every history

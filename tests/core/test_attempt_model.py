@@ -71,6 +71,7 @@ class AttemptMachine(RuleBasedStateMachine):
         self.report_taken = False
         self.recovering_until = 0.0
         self.silenced = False  # the ledger has said, before the launch, that the grant is another's
+        self.forgotten = False  # the ledger has said that it does not know the grant: it is told that first
         self.exited = False
 
     # ---- the process around it
@@ -189,6 +190,7 @@ class AttemptMachine(RuleBasedStateMachine):
             self.wanted = True
         if word == RECOVERING:
             self.recovering_until = self.now + left_s
+            self.forgotten = True
         if question == ASK_REPORT and word in (OK, STALE):
             if word == OK:
                 self.recovering_until = max(self.recovering_until, self.now + left_s)
@@ -236,12 +238,12 @@ class AttemptMachine(RuleBasedStateMachine):
     def it_goes_only_when_it_may(self) -> None:
         if not self.exited:
             return
-        if self.reported is None:
+        given_up = 0.0 < self.attempt.reported_since < self.now - REPORT_LIMIT_S
+        if self.reported is not None:
+            assert self.report_taken or given_up, "it left and its report was not taken"
+        elif not (self.forgotten and given_up):  # else it had to put the grant back first, and nobody answered that
             assert self.started_at is None, "it left and never told the end"
             assert self.silenced, "it left, and the grant was still its own"
-        else:
-            given_up = self.now - self.attempt.reported_since > REPORT_LIMIT_S
-            assert self.report_taken or given_up, "it left and its report was not taken"
 
     def teardown(self) -> None:
         """With a ledger that takes what it is told, or with none, it comes to an end in bounded time."""

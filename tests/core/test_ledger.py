@@ -197,7 +197,8 @@ def test_a_retry_has_its_own_time_to_start_within(nodes: Nodes) -> None:
 def test_a_claim_that_lapsed_before_the_gate_is_judged_like_a_new_one(
     nodes: Nodes, changes: dict[str, Any], word: str, state: str
 ) -> None:
-    first = nodes.granted(nodes.of(start_within_s=1000.0))
+    within_s = changes.get("start_within_s", 1000.0)
+    first = nodes.granted(nodes.of(start_within_s=within_s))
     watched = nodes.lapse(RUN)
     if changes.pop("suspended", False):
         nodes.ask("suspend", "sales", True, "ann")
@@ -322,7 +323,7 @@ def test_a_row_that_exists_may_run_although_its_time_is_settled(nodes: Nodes) ->
 def test_a_run_revoked_unseen_is_dated_by_its_name(nodes: Nodes, run: str, instant: float | None) -> None:
     assert nominal_time(run) == instant
     nodes.clock.step(7.0)
-    nodes.ask("revoke", run, "ann")
+    nodes.ask("revoke", run, "ann", 0.0)
     row = nodes.ledger.run(run)
     assert row is not None
     assert (row.job, row.state, bool(row.scheduled)) == ("sales", "revoked", instant is not None)

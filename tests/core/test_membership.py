@@ -242,3 +242,24 @@ def test_nobody_can_have_a_name_that_no_node_may_have(members: Membership, name:
     assert members.hear(name, 7, FIRST, 1, 0.0) is None
     members.told([Known(f"{name}.7", FIRST)], 0.0, vouched=True)
     assert members.members == {}
+
+
+def test_what_a_member_said_earlier_and_comes_later_is_not_believed() -> None:
+    members = Membership("a.1", 2.0)
+    member = members.hear("b", 2, "1-b", 0, 0.0)
+    assert member is not None
+    members.update(member, WorkerHeartbeat(clock=500, state="draining", active=3, tags=("new",), jobs_digest="new"))
+    members.update(member, WorkerHeartbeat(clock=5, state="ready", active=0, tags=("old",), jobs_digest="old"))
+    assert (member.says, member.active, member.tags, member.jobs_digest) == ("draining", 3, ("new",), "new")
+    members.update(member, WorkerHeartbeat(clock=501, state="ready"))
+    assert member.says == "ready"
+
+
+def test_a_good_bye_is_not_taken_back_by_an_earlier_heartbeat() -> None:
+    members = Membership("a.1", 2.0)
+    member = members.hear("b", 2, "1-b", 0, 0.0)
+    assert member is not None
+    members.update(member, WorkerHeartbeat(clock=10, state="ready", active=1))
+    members.offline(member, 20)
+    members.update(member, WorkerHeartbeat(clock=9, state="ready", active=7))
+    assert (member.state, member.active) == (LEFT, 1)

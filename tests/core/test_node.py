@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from small_cluster import MONO, SETTINGS, Cluster, Lone, asked_for, job, open_answer, open_run
 
-from coordd.core import node as nodes, speech, wire
+from coordd.core import speech, sweep, wire
 from coordd.core.clock import CLOCK_JUMP_MAX
 from coordd.core.context import Settings
 from coordd.core.events import (
@@ -33,7 +33,7 @@ from coordd.core.events import (
 from coordd.core.ready import Launch
 from coordd.core.rows import GRANTED, OK, STARTED, UNAVAILABLE, Answer
 
-LAUNCH = Launch("sales#1", "sales", 0, 7, "nonce", 0.0, "{}", MONO + 58.0, 60.0)
+LAUNCH = Launch("sales#1", "sales", 0, 7, "nonce", 0.0, "{}", MONO + 58.0, 60.0, digest="d1")
 STANDS = Candidacy(0, 5, "b.1")
 
 
@@ -125,6 +125,16 @@ def test_a_hello_is_answered_in_as_many_letters_as_the_tokens_take() -> None:
         assert len(wire.encode(packet)) < MESSAGE_BYTES_MAX
 
 
+def test_an_old_hello_is_answered_and_is_no_sign_of_life() -> None:
+    lone = Lone(job()).ready()
+    old = Packet(PROTOCOL_MAJOR, "default", "b", 1, "1-b", 0, 0, [WorkerHello(clock=3)])
+
+    lone.do(lone.node.receive_late, old)
+
+    assert [to for to, event in lone.letters if isinstance(event, WorkerHelloReply)] == ["b.1"]
+    assert lone.node.ctx.membership.members == {}
+
+
 def test_when_the_bus_is_back_the_node_says_hello_again() -> None:
     lone = Lone(job()).ready()
 
@@ -140,7 +150,7 @@ def test_when_the_bus_is_back_what_nobody_could_tell_is_looked_up_in_the_ledger(
     lone.do(lone.node.bus_changed, False)
 
     lone.do(lone.node.bus_changed, True)
-    lone.wait(nodes.SWEEP_APART_S + 0.01)
+    lone.wait(sweep.SWEEP_APART_S + 0.01)
 
     assert len(lone.questions("open")) == 1
 
@@ -395,7 +405,7 @@ def test_one_sweep_is_out_at_a_time_and_what_changed_meanwhile_brings_another() 
     assert len(lone.questions("open")) == 1
     lone.answer("open", open_answer())
     assert lone.questions("open") == []
-    lone.wait(nodes.SWEEP_APART_S)
+    lone.wait(sweep.SWEEP_APART_S)
 
     assert len(lone.questions("open")) == 1
 
@@ -406,7 +416,7 @@ def test_many_hints_make_one_sweep() -> None:
     for number in range(50):
         lone.hear("b.1", TaskSucceeded(uuid="u", run=f"sales#{number}", name="sales"))
         lone.hear("b.1", ControlRevoke(run=f"sales#{number}"))
-    lone.wait(nodes.SWEEP_APART_S)
+    lone.wait(sweep.SWEEP_APART_S)
 
     assert [request.op for request in lone.asked] == ["open"]
     assert len(lone.node.ctx.timers) < 10
@@ -476,10 +486,21 @@ def test_a_cancellation_reaches_the_runner_where_it_is() -> None:
 def test_a_cancellation_that_is_hurried_goes_everywhere() -> None:
     lone = Lone(job()).ready()
 
-    lone.do(lone.node.hurry_cancel, "sales#1", "by ann")
+    lone.do(lone.node.hurry_cancel, "sales#1", "by ann", 2)
 
     assert lone.cancels == [("sales#1", "by ann")]
     assert types(lone.said) == types(lone.journal) == ["control-cancel"]
+    assert [event.attempt for event in lone.said if isinstance(event, ControlCancel)] == [2]
+
+
+@pytest.mark.parametrize(("attempt", "told"), [(0, False), (1, True), (2, False), (-1, True)])
+def test_a_late_cancellation_ends_the_attempt_that_it_names_and_no_later_one(attempt: int, told: bool) -> None:
+    lone = Lone(job()).ready()
+    lone.node.runner_adopted("sales#1", "sales", 1, 7, waits=False)
+
+    lone.hear("b.1", ControlCancel(run="sales#1", reason="by ann", attempt=attempt))
+
+    assert bool(lone.cancels) == told
 
 
 def test_a_draining_node_abstains_and_a_resumed_one_stands() -> None:
@@ -551,9 +572,10 @@ def test_the_end_of_an_attempt_is_told_and_looked_after(state: str, said: str) -
     assert (event.run, event.token, event.exit_code, event.application_id, event.runtime) == (
         "sales#1", 7, 3, "app-1", 1.5,
     )  # fmt: skip
+    assert event.result == state  # in the journal a lost attempt and one that was given back are both retried
     assert ready.journal_sync
     assert lone.node.pursuits.running == {}
-    lone.wait(nodes.SWEEP_APART_S)
+    lone.wait(sweep.SWEEP_APART_S)
     assert len(lone.questions("open")) == 1
 
 
@@ -588,6 +610,16 @@ def test_a_failed_launch_is_given_back_and_this_node_leaves_the_job_to_others() 
 
     abstains = [event.candidacy.abstains for event in lone.said if isinstance(event, WorkerElectAck)]
     assert abstains == ["no space left", ""]
+
+
+def test_a_launch_of_a_definition_that_was_changed_is_given_back_and_is_no_problem_of_the_new_one() -> None:
+    lone = Lone(job(digest="d2"), peers=("b.1",)).ready()
+    lone.node.runner_adopted("sales#1", "sales", 0, 7, waits=False)
+
+    lone.do(lone.node.launch_failed, LAUNCH, "the definition was changed")
+
+    assert [request.args[4] for request in lone.questions("report")] == ["retry"]
+    assert lone.node.ctx.launch_problems == {}
 
 
 def test_a_run_whose_arguments_do_not_fit_has_failed_and_the_job_goes_on() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from small_cluster import EPOCH, SETTINGS, Lone, job, open_answer
 
 from coordd.core.context import LEAD_S
-from coordd.core.job import Job, scheduled_run
+from coordd.core.job import Job, fire_time, scheduled_run
 from coordd.core.planner import CATCH_UP_MAX, RECHECK_S, SKIP_GRACE_S
-from coordd.core.rows import OpenAnswer
+from coordd.core.rows import NEVER, OpenAnswer
 
 HOUR_S = 3600.0
 
@@ -180,11 +181,16 @@ def test_a_draining_node_opens_its_runs_all_the_same() -> None:
 # ---- the wall clock steps
 
 
-def test_a_step_forward_is_seen_soon() -> None:
+def test_a_step_forward_is_seen_soon_once_the_ledger_says_the_same() -> None:
     lone = Lone(hourly()).ready()
 
     lone.step_wall(HOUR_S)
     lone.wait(RECHECK_S)
+    assert begun(lone) == []
+    answer = nothing_open(lone)
+    answer.wall = lone.now.wall
+    lone.answer("open", answer)
+    lone.wait(2.0)
 
     assert begun(lone) == [run_at(1)]
 
@@ -193,7 +199,7 @@ def test_what_a_clock_ran_ahead_of_fires_when_its_time_comes() -> None:
     lone = Lone(hourly()).ready()
     lone.step_wall(5 * HOUR_S)
     lone.wait(RECHECK_S)
-    assert begun(lone) == [run_at(5)]  # four of them look missed; the ledger answers "early" to the fifth
+    assert begun(lone) == []  # four of them look missed, and the fifth due
 
     lone.step_wall(-5 * HOUR_S)
     while lone.questions("open"):
@@ -222,3 +228,69 @@ def test_one_timer_a_job_however_often_it_is_swept() -> None:
         lone.answer("open", nothing_open(lone))
 
     assert [timer[2] for timer in lone.node.ctx.timers].count("plan") == 1
+
+
+# ---- a wall clock that is not the ledger's
+
+
+@pytest.mark.parametrize("off_s", [11.0, -11.0, 3 * 3600.0])
+def test_a_node_whose_clock_is_off_opens_nothing_by_schedule_until_it_is_right(off_s: float) -> None:
+    lone = Lone(job(every_s=60.0)).ready()
+    lone.step_wall(off_s)
+    lone.sweep()
+    assert lone.node.ctx.clock_off
+    lone.forget()
+
+    lone.wait(125.0)
+    assert lone.questions("claim") == []
+    assert lone.node.pursuits.pursuits == {}
+
+    lone.step_wall(-off_s)
+    lone.wait(2.0)
+    assert not lone.node.ctx.clock_off
+    assert lone.node.pursuits.pursuits
+    assert [notice.event for notice in lone.notices if notice.event.startswith("wall_clock.")][-1] == "wall_clock.right"
+
+
+def test_a_clock_that_is_off_by_less_goes_on() -> None:
+    lone = Lone(job(every_s=60.0)).ready()
+    lone.step_wall(9.0)
+    lone.sweep()
+
+    lone.wait(60.0)
+
+    assert not lone.node.ctx.clock_off
+    assert lone.node.pursuits.pursuits
+
+
+def test_a_step_is_noticed_before_the_next_sweep() -> None:
+    lone = Lone(job(every_s=60.0)).ready()
+    lone.wait(1.0)
+    lone.step_wall(3 * 3600.0)
+
+    lone.wait(65.0)
+
+    assert lone.node.pursuits.pursuits == {}
+    assert lone.node.ctx.clock_off
+
+
+def test_a_slow_answer_is_no_skew() -> None:
+    lone = Lone(job(every_s=60.0)).ready()
+    ctx, now = lone.node.ctx, lone.now
+
+    ctx.compare_clocks(EPOCH, now.mono - 30.0, now)
+    assert (ctx.skew_s(now), ctx.clock_off) == (0.0, False)
+    ctx.compare_clocks(EPOCH - 45.0, now.mono - 30.0, now)
+    assert (ctx.skew_s(now), ctx.clock_off) == (pytest.approx(15.0), True)
+
+
+def test_when_a_run_is_due_is_told_by_its_name_and_its_jobs_jitter() -> None:
+    plain = hourly()
+    assert plain.schedule is not None
+    jittered = replace(plain, schedule=replace(plain.schedule, offset_s=90.0))
+    ctx = Lone(jittered).ready().node.ctx
+    due = EPOCH + HOUR_S + 90.0
+    for identity_from in (0.0, due - 1.0, NEVER):  # by the old rules it is named by when it is due
+        ctx.identity_from = identity_from
+        assert ctx.due_of(scheduled_run("sales", fire_time(jittered, due, identity_from))) == due
+    assert ctx.due_of("sales#1") == ctx.due_of("other@2025-01-29T08:00:00Z") == ctx.due_of("sales@nonsense") == 0.0

@@ -22,6 +22,7 @@ from coordd.core.events import (
     WorkerElect,
     WorkerElectAck,
     WorkerHeartbeat,
+    WorkerHello,
     event_type,
 )
 from coordd.core.windows import CLOCK_SKEW_MAX_S, EXPIRY_S, FORGOTTEN_S, REACH, SENDERS_MAX, Admission, Windows
@@ -39,7 +40,7 @@ def fact(at: float = WALL) -> TaskSucceeded:
 
 
 def elect(at: float = WALL) -> WorkerElect:
-    return WorkerElect(id="sales#1/0", topic="spark", candidacy=Candidacy(0, 1, "edge.1"), timestamp=at)
+    return WorkerElect(id="sales#1/0", topic="spark", candidacy=Candidacy(0, 1, "edge.1"), clock=1, timestamp=at)
 
 
 def ack(at: float = WALL) -> WorkerElectAck:
@@ -193,6 +194,41 @@ def test_a_node_whose_clock_is_off_is_still_a_member(skew_s: float) -> None:
     assert "clocks of the two nodes are apart" in told.notice
 
 
+DAY_S = 86400.0
+MARK = (
+    70_000  # of the logical clock: what this node, and those whom it had heard, had said before its restart was below
+)
+
+
+def test_an_old_heartbeat_after_a_restart_brings_nobody_to_life() -> None:
+    restarted = Windows(MONO, WALL, MARK)
+    told = restarted.admit(packet(900, WorkerHeartbeat(clock=MARK - 9, timestamp=WALL - DAY_S)), MONO, WALL)
+    assert (told.events, told.fresh, told.refused) == ([], False, {"old": 1})
+    assert "does not show that it is news" in told.notice
+    hundreds_behind = packet(400, WorkerHeartbeat(clock=MARK - 800, timestamp=WALL - DAY_S - 600))
+    assert not restarted.admit(hundreds_behind, MONO, WALL).events
+    fact_of_then = packet(399, TaskSucceeded(uuid="u", run="sales#1", clock=MARK - 801, timestamp=WALL - DAY_S))
+    told = restarted.admit(fact_of_then, MONO, WALL)
+    assert (len(told.events), told.fresh) == (1, False)
+
+
+def test_what_a_sender_has_overtaken_itself_is_old_also_when_nobody_had_heard_it() -> None:
+    ear = Ear(started=True)
+    assert ear.hear(900, WorkerHeartbeat(clock=5000, timestamp=WALL)).fresh
+    assert ear.hear(899, WorkerHeartbeat(clock=4999, timestamp=WALL - 2)).fresh, "overtaken on its way"
+    assert not ear.hear(400, WorkerHeartbeat(clock=4000, timestamp=WALL - DAY_S)).events
+
+
+@pytest.mark.parametrize("skew_s", [-86400.0, 86400.0])
+def test_an_honest_node_whose_clock_is_off_is_heard_once_it_has_heard_us(skew_s: float) -> None:
+    restarted = Windows(MONO, WALL, MARK)
+    hello = restarted.admit(packet(0, WorkerHello(clock=1, timestamp=WALL + skew_s)), MONO, WALL)
+    assert (len(hello.events), hello.fresh) == (1, skew_s > 0), "answered, which is how it hears"
+    for seq in (1, 2, 3):
+        said = WorkerHeartbeat(clock=MARK + 1 + seq, timestamp=WALL + skew_s)
+        assert restarted.admit(packet(seq, said), MONO, WALL).fresh
+
+
 def test_what_was_said_before_a_restart_does_not_act_again() -> None:
     recorded = packet(3, cancel(WALL - 1), elect(WALL - 1), fact(WALL - 1))
     listening = Windows(MONO - 100, WALL - 100)
@@ -247,7 +283,7 @@ def test_a_flood_is_told_of_at_powers_of_two() -> None:
     ear.hear(1, elect())
     told = [number for number in range(1, 101) if ear.hear(1, elect()).notice]
     assert told == [1, 2, 4, 8, 16, 32, 64]
-    assert ear.windows.refused == {"duplicate": 100, "superseded": 0, "late": 0, "expired": 0, "forgotten": 0}
+    assert ear.windows.refused == {"duplicate": 100, "superseded": 0, "late": 0, "expired": 0, "forgotten": 0, "old": 0}
 
 
 @pytest.mark.parametrize("seq", [-1, -(2**70), 2**70])
@@ -275,7 +311,7 @@ def test_every_event_has_its_place() -> None:
     for kind in get_args(AnyEvent):
         place = "fact" if issubclass(kind, Task) else "acts" if kind in windows.ACTS else "itself"
         kinds[place].add(str(kind.__struct_config__.tag))
-    assert kinds["acts"] == {"worker-elect", "worker-elect-ack", "control-cancel", "control-revoke"}
+    assert kinds["acts"] == {"worker-elect", "worker-elect-ack", "control-cancel", "control-revoke", "control-clear"}
     assert all(word.startswith("task-") for word in kinds["fact"])
     assert all(word.startswith("worker-") for word in kinds["itself"])
     assert event_type(TaskStarted(uuid="u")) in kinds["fact"]

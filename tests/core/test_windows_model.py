@@ -10,7 +10,7 @@ from search import examples
 
 from coordd.core import windows
 from coordd.core.events import PROTOCOL_MAJOR, ControlCancel, Packet, TaskSucceeded, WorkerHeartbeat
-from coordd.core.windows import CLOCK_SKEW_MAX_S, EXPIRY_S, REACH, Windows
+from coordd.core.windows import CLOCK_SKEW_MAX_S, EXPIRY_S, FORGOTTEN_S, REACH, Windows
 
 WALL, MONO = 1_738_137_600.0, 500.0
 SENDERS = ("edge-1", "edge-2", "edge-3")
@@ -30,6 +30,8 @@ class WindowMachine(RuleBasedStateMachine):
         self.after_s = 0.0
         self.windows = Windows(MONO, WALL)
         self.listening_since = 0.0
+        self.clock = self.mark = 0  # the logical clock of all, as if each heard the others at once
+        self.shown: dict[tuple[str, str], int] = {}
         self.lives = dict.fromkeys(SENDERS, 1)
         self.next_seq: dict[tuple[str, int], int] = {}
         self.said: list[tuple[Packet, float]] = []  # all that was ever said, and when
@@ -51,10 +53,11 @@ class WindowMachine(RuleBasedStateMachine):
         seq = self.next_seq.get((hostname, life), 0) + skipped
         self.next_seq[hostname, life] = seq + 1
         at = WALL + self.after_s
+        self.clock += 1
         said = [
-            ControlCancel(run="sales#1", timestamp=at),
-            TaskSucceeded(uuid="u", run="sales#1", timestamp=at),
-            WorkerHeartbeat(timestamp=at),
+            ControlCancel(run="sales#1", clock=self.clock, timestamp=at),
+            TaskSucceeded(uuid="u", run="sales#1", clock=self.clock, timestamp=at),
+            WorkerHeartbeat(clock=self.clock, timestamp=at),
         ]
         packet = Packet(PROTOCOL_MAJOR, "prod", hostname, 1, f"{life}-aa", seq, 0, said)
         self.said.append((packet, self.after_s))
@@ -66,9 +69,10 @@ class WindowMachine(RuleBasedStateMachine):
     @rule()
     def the_receiver_restarts(self) -> None:
         self.after_s += 0.001
-        self.windows = Windows(MONO + self.after_s, WALL + self.after_s)
+        self.mark = self.clock
+        self.windows = Windows(MONO + self.after_s, WALL + self.after_s, self.mark)
         self.listening_since = self.after_s
-        self.heard, self.latest = {}, []
+        self.heard, self.latest, self.shown = {}, [], {}
 
     @precondition(lambda self: self.said)
     @rule(data=st.data())
@@ -81,6 +85,7 @@ class WindowMachine(RuleBasedStateMachine):
         forgotten = sender in self.heard and sender not in self.latest[-self.senders_max :]
         if forgotten:
             del self.heard[sender]
+            self.shown.pop(sender, None)
         heard = self.heard.setdefault(sender, set())
         crowded = len({*self.latest, sender}) > self.senders_max  # what is older than now may not act any more
         fresh = packet.seq not in heard
@@ -102,7 +107,11 @@ class WindowMachine(RuleBasedStateMachine):
         if within_reach and young and not crowded:
             assert acts, "a fresh command is refused"
         assert fresh == fact, "a fact counts once, however late"
-        assert itself == admission.fresh == within_reach
+        stamp = packet.events[0].clock
+        old = age_s > FORGOTTEN_S and stamp <= max(self.mark, self.shown.get(sender, 0))
+        assert itself == admission.fresh == (within_reach and not old)
+        if within_reach:
+            self.shown[sender] = max(stamp, self.shown.get(sender, 0))
         heard.add(packet.seq)
         if sender in self.latest:
             self.latest.remove(sender)

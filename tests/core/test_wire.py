@@ -48,7 +48,7 @@ def raw(**changes: Any) -> dict[str, Any]:
 
 
 def test_what_is_packed_is_unpacked() -> None:
-    said = packet(ELECT, WorkerHeartbeat(clock=8, active=2), TaskStarted(uuid="u", run="sales#1", token=2**60))
+    said = packet(ELECT, WorkerHeartbeat(clock=8, active=2), TaskStarted(uuid="u", run="sales#1", token=2**52))
     assert decode(encode(said)) == (said, 0)
     assert said.sender == "edge.1"
 
@@ -58,7 +58,11 @@ def test_another_reader_finds_celerys_words() -> None:
     assert (said["v"], said["hostname"], said["pid"], said["seq"]) == (1, "edge", 1, 3)
     [event] = said["events"]
     assert (event["type"], event["clock"], event["timestamp"]) == ("worker-elect", 7, 1.5)
-    assert (event["topic"], event["candidacy"], event["view"]) == ("spark", [0, 7, "edge.1", ""], ["edge.1", "edge.2"])
+    assert (event["topic"], event["candidacy"], event["view"]) == (
+        "spark",
+        [0, 7, "edge.1", "", ""],
+        ["edge.1", "edge.2"],
+    )
     assert event["action"] == {"job": "sales", "run": "sales#1", "digest": "d"}
     assert msgpack.unpackb(encode_event(ELECT)) == event
 

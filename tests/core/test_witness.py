@@ -8,6 +8,7 @@ from small_cluster import EPOCH, MONO, Lone, asked_for, job, open_answer, open_r
 from coordd.core import witness as module
 from coordd.core.events import (
     PROTOCOL_MAJOR,
+    Action,
     ControlRevoke,
     Event,
     Packet,
@@ -21,7 +22,7 @@ from coordd.core.events import (
     flatten,
     task_of,
 )
-from coordd.core.job import Retry
+from coordd.core.job import Job, Retry
 from coordd.core.ready import Launch
 from coordd.core.rows import OK, STALE, UNAVAILABLE, Answer
 
@@ -250,3 +251,63 @@ def test_every_event_of_an_attempt_carries_its_arguments() -> None:
     lone.do(lone.node.runner_ended, launch, "failure", 1, "", "", 1.0)
 
     assert lone.node.witness.seen["sales#1", 0, 7].args == '{"day": "1"}'
+
+
+GRANTED = {"digest": "d1", "policy": job(on_lost="hold").policy().pack(), "lease": 90.0}
+
+
+@pytest.mark.parametrize("jobs", [(job(digest="d2"),), (job("other"),)], ids=["changed", "removed"])
+def test_what_was_granted_is_put_back_whatever_the_job_is_today(jobs: tuple[Job, ...]) -> None:
+    lone = Lone(*jobs).ready()
+    lone.hear("b.1", news(TaskReceived, **GRANTED))
+    lone.hear("b.1", news(TaskStarted))  # of a node that does not say it again
+
+    quarantine(lone)
+
+    of, *_, lease_s, _state, _code, _reason, _application, _final = lone.questions("restore")[0].args
+    assert (of.digest, of.policy.pack(), lease_s) == ("d1", GRANTED["policy"], 90.0)
+
+
+def test_what_an_older_version_says_is_put_back_with_the_job_as_it_is_here() -> None:
+    lone = Lone(job(digest="d2", lease_s=45.0)).ready()
+    lone.hear("b.1", news(TaskStarted))
+
+    quarantine(lone)
+
+    of, *rest = lone.questions("restore")[0].args
+    assert (of.digest, rest[4]) == ("d2", 45.0)
+
+
+@pytest.mark.parametrize("policy", ["", "hold", "hold forbid x y z fixed w", "hold forbid 1 5 nan fixed"])
+def test_a_policy_that_is_none_ends_no_daemon(policy: str) -> None:
+    lone = Lone(job(digest="d2")).ready()
+    lone.hear("b.1", news(TaskStarted, digest="d1", policy=policy))
+
+    quarantine(lone)
+
+    assert lone.questions("restore")[0].args[0].digest == "d1"
+
+
+def test_an_end_that_another_made_is_put_back_with_the_definition_that_had_run() -> None:
+    """Whoever ends a lapsed attempt says of which definition it was: a node that hears no more may have another."""
+    teller = Lone(job(digest="d1")).ready()
+    answer = Answer("lost", attempt=1, ended=(0, 7, "n7", "b.1", "its lease lapsed"))
+    teller.node.pursuits.endings.tell(Action("sales", "sales#1", digest="d1"), answer, teller.now)
+    (told,) = [event for event in teller.node.ready().messages if isinstance(event, TaskRetried)]
+    lone = Lone(job(digest="d2", on_lost="hold")).ready()
+    lone.hear("b.1", told)
+
+    quarantine(lone)
+
+    of = lone.questions("restore")[0].args[0]
+    assert (of.digest, of.policy.pack()) == ("d1", job().policy().pack())
+
+
+def test_an_exit_code_is_final_only_by_the_definition_that_ran() -> None:
+    lone = Lone(job(retry=Retry(never_on_codes=(3,)))).ready()
+    lone.hear("b.1", news(TaskFailed, exit_code=3, **{**GRANTED, "digest": "d0"}))
+    lone.hear("b.1", news(TaskFailed, "sales#2", exit_code=3, **GRANTED))
+
+    quarantine(lone)
+
+    assert [request.args[-1] for request in lone.questions("restore")] == [False, True]

@@ -167,6 +167,7 @@ class World:
         self.ledger = MemoryLedger(clock=lambda: LedgerTime(self.driver.time.wall, self.driver.time.mono))
         for one in JOBS:
             self.ledger._store.put_job(JobRow(one.name, horizon=EPOCH))
+            self.ledger._store.put_meta("identity_from", "0")
         self.sealed._deliver = self._opened
         self.arrived = b""
         self.outcome = ""

@@ -23,11 +23,13 @@ from coordd.core.node import Node
 from coordd.core.ready import LedgerRequest
 from coordd.launching import LaunchBuilder
 from coordd.services import driver as driver_module
-from coordd.services.control import ADMIN, OPERATOR, VIEWER, Caller, Connection, ControlServer
+from coordd.services.callers import ADMIN, OPERATOR, VIEWER, Caller
+from coordd.services.control import Connection, ControlServer
 from coordd.services.driver import Driver, Keeper
 from coordd.services.ledger import LedgerService, Result
 from coordd.services.methods import UNAVAILABLE_METHODS, Methods
 from coordd.services.rpc import INTERNAL_ERROR, LINE_BYTES_MAX, RpcError, parse
+from coordd.services.troubles import Troubles
 from fuzz.bus import Paper
 from fuzz.mutate import Pool, distort, pick
 from fuzz.trial import Try, check, scratch
@@ -62,7 +64,7 @@ REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("election.open", {"id": "e1", "topic": "command", "action": {"job": "sales", "args": {"day": "3"}}}),
     ("breaker.list", {}), ("breaker.reset", {"name": "ledger"}),
     ("events.subscribe", {"types": ["task-sent"], "backlog": 5, "follow": False}), ("events.subscribe", {"backlog": 1}),
-    ("doctor", {}), ("reload", {}), ("ledger.status", {}), ("ledger.export", {}),
+    ("doctor", {}), ("reload", {}), ("audit", {"since": 5, "limit": 3}), ("ledger.status", {}), ("ledger.export", {}),
     ("ledger.import", {"rows": [{"kind": "job", "job": "sales"}], "replace": False, "more": True}),
     ("ledger.import", {"rows": [], "replace": True, "import": "0" * 16}), ("ledger.accept_epoch", {}),
     ("deadletter.list", {}), ("exec", {"argv": ["x"]}),
@@ -90,7 +92,7 @@ class PromptLedger(LedgerService):
 
     async def query(self, call: Any) -> Any:
         await trio.lowlevel.checkpoint()
-        return self._read(call)
+        return self._read(self._readers[False], call)
 
     async def _ask_under(self, permit: int, batch: list[LedgerRequest]) -> list[Result]:
         results: list[Result] = []
@@ -114,9 +116,10 @@ class World:
         node.set_jobs({one.name: one for one in JOBS}, self.driver.now())
         builder = LaunchBuilder(Config(), node.ctx, lambda *_: root, cast(Any, None))
         self.methods = Methods(
-            self.driver, self.service, ledger_url=f"sqlite:///{root}/ledger.db", started_at=0.0, log_dir=root,
+            self.driver, self.service, Troubles(self.driver, self.service),
+            ledger_url=f"sqlite:///{root}/ledger.db", started_at=0.0, log_dir=root,
             job_problems=lambda: {"bad": ["bad.toml: it is not TOML"]}, reload=lambda: {"jobs": 3}, argv=builder.argv,
-            doctor=list,
+            doctor=list, audit=lambda _since, _limit: {"records": [], "chain": {}},
         )  # fmt: skip
         self.server = ControlServer(
             f"{root}/sock", self.methods.table(), operator_group="ops", viewer_group="", unavailable=UNAVAILABLE_METHODS
@@ -125,9 +128,9 @@ class World:
         self._journal_control = self.driver.journal_control
         self.driver.journal_control = self._changed  # type: ignore[method-assign]
 
-    def _changed(self, *what: Any) -> None:
+    def _changed(self, *what: Any, **more: Any) -> None:
         self.changes += 1
-        self._journal_control(*what)
+        self._journal_control(*what, **more)
 
     async def attempt(self, data: bytes) -> str:
         """One connection."""

@@ -32,10 +32,11 @@ from fuzz.files import FilesTarget
 from fuzz.journal import JournalTarget
 from fuzz.leftovers import LeftoversTarget
 from fuzz.trial import Target
+from fuzz.worth import WorthTarget
 
 TARGETS: dict[str, type[Target]] = {
     target.name: target
-    for target in (ControlTarget, BusTarget, AmqpTarget, FilesTarget, JournalTarget, LeftoversTarget)
+    for target in (ControlTarget, BusTarget, AmqpTarget, FilesTarget, JournalTarget, LeftoversTarget, WorthTarget)
 }
 PAST = Path(__file__).parent / "past"
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from coordd import jobfile
-from coordd.adapters import amqp_frames, journal, process
+from coordd.adapters import amqp_frames, journal, process, sqlite_rows
 from coordd.core import envelope, windows
 from coordd.core.journal_line import TAIL_LENGTH
-from coordd.services import methods
+from coordd.services import methods, views
 from fuzz import mutate, run
 
 # The first inputs of a seed that `make fuzz` does not begin with.
 SEED = 0
-INPUTS = {"control": 1000, "files": 1000, "leftovers": 2000}
+INPUTS = {"control": 1000, "files": 1000, "leftovers": 2000, "values": 2000}
 INPUTS_ELSE = 3000
 
 PAST = sorted(run.PAST.glob("*/*.txt"))
@@ -89,6 +89,9 @@ BROKEN: list[tuple[str, object, str, Callable[..., Any], str]] = [
     ("control", methods.Methods, "_may_operate", lambda *_: None, "Wrong: who may only look"),
     ("files", jobfile._Reading, "failed", lambda _self: False, "Wrong: refused without a reason"),
     ("journal", journal, "decode_line", unchecked_line, "Wrong: read before the repair"),
+    ("values", sqlite_rows, "run_fault", lambda _row: "", "Error"),
+    ("values", sqlite_rows, "job_fault", lambda _row: "", "Wrong: the node has said what its peers"),
+    ("values", views, "run_fault", lambda _row: "", "Error"),
     ("leftovers", process, "_says", lambda _record, _needs: True, "Error"),
 ]
 

@@ -21,7 +21,7 @@ def test_more_rows_than_one_bite_are_forgotten_in_one_cleaning(monkeypatch: pyte
     for number in range(35):
         ledger.call("register", asked_for(f"sales#{number}"))
         if number:
-            ledger.call("revoke", f"sales#{number}", "root")
+            ledger.call("revoke", f"sales#{number}", "root", 0.0)
     history = HistoryConfig()
     idle: Any = SimpleNamespace(
         config=SimpleNamespace(history=history), _journal=SimpleNamespace(prune=lambda _keep_s, _now: []),

@@ -15,10 +15,12 @@ from typing import Any, Self
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from coordd.errors import ConfigError, JobFileError, RefusedError, UnavailableError
 from coordd.services import control
-from coordd.services.control import ADMIN, OPERATOR, Caller, ControlServer, Method
+from coordd.services.callers import ADMIN, OPERATOR, Caller, Method
+from coordd.services.control import ControlServer
 from coordd.services.rpc import LINE_BYTES_MAX
 
 # Longer than anything here takes on a busy machine; reached only when something hangs.
@@ -70,6 +72,7 @@ class Methods:
             "count": Method(self.count),
             "endless": Method(self.endless),
             "unwritable": Method(self.unwritable),
+            "breaks": Method(self.breaks),
         }
 
     async def echo(self, params: dict[str, Any], caller: Caller) -> Any:
@@ -105,6 +108,13 @@ class Methods:
                 yield {"number": number}
 
         return counted()
+
+    async def breaks(self, params: dict[str, Any], caller: Caller) -> Any:
+        async def broken() -> AsyncGenerator[dict[str, Any], None]:
+            yield {"number": 0}
+            await self.fail(params, caller)
+
+        return broken()
 
     async def endless(self, params: dict[str, Any], caller: Caller) -> Any:
         async def ticking() -> AsyncGenerator[dict[str, Any], None]:
@@ -410,6 +420,29 @@ def test_a_stream_carries_its_subscription_and_ends(server: Server) -> None:
         said = [client.read()["params"] for _ in range(4)]
         assert said == [*({"subscription": 1, "number": n} for n in range(3)), {"subscription": 1, "end": True}]
         assert client.ask("count")["result"] == {"subscription": 2}
+
+
+@pytest.mark.parametrize(
+    ("how", "words", "level"),
+    [
+        ("bug", "a bug in coordd: RuntimeError('oops')", "error"),
+        ("group", "a bug in coordd: ExceptionGroup(", "error"),
+        ("unavailable", "the ledger does not answer", "warning"),
+    ],
+)
+def test_a_stream_that_fails_ends_with_a_sentence_and_the_connection_goes_on(
+    server: Server, how: str, words: str, level: str
+) -> None:
+    with capture_logs() as logged, server.connect() as client:
+        assert client.ask("breaks", how=how)["result"] == {"subscription": 1}
+        said = [client.read()["params"] for _ in range(3)]
+        assert said[0] == {"subscription": 1, "number": 0}
+        assert said[1]["error"].startswith(words)
+        assert said[2] == {"subscription": 1, "end": True}
+        assert client.ask("echo", x=1)["result"] == {"x": 1}
+    assert [(line["event"], line["log_level"], line["method"]) for line in logged] == [
+        ("stream.failed", level, "breaks")
+    ]
 
 
 def test_questions_are_answered_beside_a_stream(server: Server) -> None:

@@ -13,7 +13,8 @@ from hypothesis import given
 from search import examples
 
 from coordd.services import control
-from coordd.services.control import ADMIN, Caller, Connection, ControlServer, Method
+from coordd.services.callers import ADMIN, Caller, Method
+from coordd.services.control import Connection, ControlServer
 from coordd.services.rpc import RpcError, error_line, parse, result_line
 
 LINE_MAX = 200

@@ -11,11 +11,11 @@ from small_cluster import Lone, job
 from coordd.core.breaker import Breaker
 from coordd.core.envelope import ACCEPT, RETIRED, SIGN, EnvelopeError, Key, Keyring
 from coordd.core.events import WorkerHeartbeat
-from coordd.core.rows import Policy, Row
+from coordd.core.rows import NEVER, NEW_RULES, Policy, Row
 from coordd.services import checkup
 from coordd.services.sealed_bus import SealedBus
 from coordd.services.views import nodes_view
-from coordd.services.why import Surroundings, why_job, why_run
+from coordd.services.why import Absent, Holder, Surroundings, why_job, why_no_job, why_run
 
 DOWN = Surroundings(ledger_error="Connection refused")
 RECOVERING = Surroundings(recovering_s=42.0)
@@ -69,7 +69,101 @@ def test_a_ledger_that_forgot_does_not_say_that_there_never_was_such_a_run() -> 
 @pytest.mark.parametrize(("around", "sentence"), TROUBLES)
 def test_a_job_tells_each_trouble_once(around: Surroundings, sentence: str) -> None:
     ctx = Lone(job("j")).ready().node.ctx
-    assert why_job("j", job("j"), "", False, None, None, "", ctx, around).count(sentence) == 1
+    assert why_job(job("j"), False, None, None, "", ctx, around).count(sentence) == 1
+    assert why_no_job("j", "", [], [], "", around).count(sentence) == 1
+
+
+# ---- a node that is gone
+
+
+def held(**changes: Any) -> Row:
+    made = row("started")
+    made.node, made.lease, made.started_at = "edge-3.146", 60.0, 1000.0
+    for column, value in changes.items():
+        setattr(made, column, value)
+    return made
+
+
+def test_a_run_on_a_lost_node_tells_since_when_and_what_comes() -> None:
+    gone = Holder("lost", heard_s=20.0, lost_s=14.0, silent_s=18.0, lease_s=60.0, turn_in_s=44.0)
+    said = why_run("j#1", held(), [], None, None, holder=gone)
+    for words in (
+        "was running on edge-3 since", "edge-3 was last heard of 20 s ago and is lost since 14 s",
+        "its lease ends in 42 s at the latest", "lost, and tried again (this node's turn is in 44 s)",
+    ):  # fmt: skip
+        assert words in said
+    said = why_run("j#1", held(policy=Policy(on_lost="hold").pack()), [], None, None, holder=gone)
+    assert "unknown, and held for a person" in said
+    said = why_run("j#1", held(cancel=1, reason="cancelled by ann"), [], None, None, holder=gone)
+    assert "after that it is ended: it was cancelled" in said
+
+
+@pytest.mark.parametrize(
+    ("holder", "words"),
+    [
+        (Holder("", lease_s=60.0), "this node has not heard of edge-3 since it was started"),
+        (Holder("left", 5.0, None, 5.0, 60.0), "edge-3 was last heard of 5 s ago and is left"),
+        (Holder("alive", 0.1, None, 40.0, 60.0), "edge-3 is heard of, but it has not renewed its lease for 40 s"),
+        (Holder("lost", 99.0, 95.0, 61.0, 60.0), "its lease has ended"),
+    ],
+)
+def test_what_is_known_of_a_holder(holder: Holder, words: str) -> None:
+    assert words in why_run("j#1", held(), [], None, None, holder=holder)
+
+
+def test_a_run_on_a_node_that_lives_is_simply_running() -> None:
+    said = why_run("j#1", held(), [], None, None, holder=Holder("alive", 0.5, None, 3.0, 60.0))
+    assert said == "j#1 is running on edge-3 since 1970-01-01T00:16:40Z (attempt 0)."
+    said = why_run(
+        "j#1", held(cancel=1, reason="cancelled by ann"), [], None, None, holder=Holder("alive", lease_s=60.0)
+    )
+    assert "and is to be cancelled (cancelled by ann)" in said
+
+
+# ---- a fire time without a row
+
+
+@pytest.mark.parametrize(
+    ("absent", "words"),
+    [
+        (Absent(True), "it was never triggered, or it is older than the history kept"),
+        (Absent(False, 900.0), "this node does not know its job's schedule"),
+        (Absent(True, 900.0, False, 960.0, now=1e4), "has no such time; the next one after it is 1970-01-01T00:16:00Z"),
+        (Absent(True, 900.0, True, 960.0, now=890.0), "it is due in 10 s"),
+        (Absent(True, 900.0, True, 960.0, 960.0, "skipped", "skip", 1e4), "was skipped: nobody was there to launch it"),
+        (Absent(True, 900.0, True, 960.0, 960.0, "", "skip", 1e4), "it was skipped if no node was there at the time"),
+        (Absent(True, 900.0, True, 960.0, 960.0, "", "once", 1e4), "which of these, this node cannot know"),
+        (Absent(True, 900.0, True, 960.0, 960.0, "", "all", 1e4), "It is from before the job was first seen"),
+        (Absent(True, 900.0, True, 960.0, 840.0, "", "once", 1e4), "it was due, and no node has claimed it yet"),
+    ],
+)
+def test_a_time_that_was_passed_over_is_not_said_never_to_have_been_due(absent: Absent, words: str) -> None:
+    said = why_run("j@1970-01-01T00:15:00Z", None, [], None, None, absent=absent)
+    assert words in said
+    assert ("never due" in said) == (absent.fire_at is not None and not absent.is_fire_time)
+
+
+# ---- suspended, removed
+
+
+def test_a_suspended_job_has_no_next_time_as_if_it_would_run() -> None:
+    ctx = Lone(job("j")).ready().node.ctx
+    said = why_job(job("j"), True, 900.0, None, "", ctx)
+    assert "Next:" not in said
+    assert "it starts only if the job is resumed before that, or at most 3600 s after it" in said
+    assert "coordctl job resume j" in why_run("j#1", row("pending"), [], None, None, suspended=True)
+
+
+def test_a_removed_job_tells_of_the_runs_that_it_left() -> None:
+    said = why_no_job("j", "", [row("pending"), row("retry"), row("started")], [], "")
+    assert "2 runs of it waits" not in said
+    assert "2 runs of it wait to be launched" in said
+    assert "j#1 is started on  all the same" not in said
+    assert "`coordctl run revoke --job j` ends them" in said
+    assert "nobody starts them" in said
+    assert "Only edge-2 may have its file" in why_no_job("j", "", [row("pending")], ["edge-2"], "")
+    assert "Did you mean jay?" in why_no_job("j", "", [], [], "jay")
+    assert "This node has no job 'j'" in why_run("j#1", row("pending"), [], None, None, no_file=True)
 
 
 # ---- node list
@@ -164,6 +258,29 @@ def test_a_clock_that_is_off(skew_s: float, blur_s: float, state: str) -> None:
     assert ("ahead of" if skew_s > 0 else "behind") in found["text"]
 
 
+def test_doctor_says_which_rules_are_in_force_and_who_holds_the_new_ones_back() -> None:
+    lone = Lone(job("j"), peers=("b.1",)).ready()
+    node = lone.node
+    node.ctx.identity_from = 0.0
+    lone.hear("b.1", WorkerHeartbeat(state="ready", rules=NEW_RULES))
+    assert checkup.rules_check(node) == checkup.check("rules", "ok", "the new rules (2) are in force")
+
+    lone.hear("c.1", WorkerHeartbeat(state="ready"))  # an older version does not say
+    told = checkup.rules_check(node)
+    assert (told["state"], told["text"]) == (
+        "warn", "the new rules (2) are in force; of an older version, so they launch nothing: c.1",
+    )  # fmt: skip
+
+    node.ctx.identity_from = NEVER
+    told = checkup.rules_check(node)
+    assert (told["state"], told["text"]) == (
+        "warn", "the old rules (1) are in force; the new ones are held back by c.1",
+    )  # fmt: skip
+    assert "upgrade" in told["advice"]
+    lone.hear("c.1", WorkerHeartbeat(state="ready", rules=NEW_RULES))
+    assert checkup.rules_check(node)["state"] == "ok"
+
+
 def test_nodes_with_other_jobs_are_named() -> None:
     lone = Lone(job("j"), peers=("b.1",)).ready()
     ctx = lone.node.ctx
@@ -203,3 +320,23 @@ def test_what_waits_for_the_bus(changes: dict[str, Any], state: str, words: str)
     about = {"waiting": 0, "oldest_s": 0.0, "given_up": 0, "error": None, **changes}
     found = checkup.backlog_check(about)
     assert (found["state"], words in found["text"]) == (state, True)
+
+
+def test_nodes_are_called_by_their_names_without_the_number_of_a_process() -> None:
+    made = row("failure")
+    made.node, made.reason = "edge-3.146", "its lease lapsed; last held by edge-3.146; edge-3.1467 and edge-3.146.x.org"
+    said = why_run("j#1", made, [], None, None)
+    assert "failed on edge-3 at" in said
+    assert "last held by edge-3; edge-3.1467 and edge-3.146.x.org" in said
+
+
+def test_the_doctor_names_each_bad_row_and_what_ends_it() -> None:
+    ctx = Lone(job("j")).ready().node.ctx
+    assert states(checkup.row_checks(ctx)) == {"ledger rows": "ok"}
+    ctx.bad_rows = {"j": "the row of the job j is bad: fence: x", "j#1": "the row of j#1 is bad: lease: x"}
+    of_job, of_run = checkup.row_checks(ctx)
+    assert (of_job["state"], of_run["state"]) == ("fail", "fail")
+    assert "fence: x" in of_job["text"]
+    assert "nothing of the job j begins" in of_job["text"]
+    assert "coordctl job suspend j " in of_job["advice"]
+    assert "coordctl run revoke j#1" in of_run["advice"]

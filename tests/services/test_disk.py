@@ -30,9 +30,21 @@ class TestStateFile:
         state.save(7, 131072, {"redis://h/0": "12"})
         assert state.load(wall_s=WALL_S, highest_clock=lambda: 0).ledgers == {"redis://h/0": "12"}
 
+    def test_remembers_which_ledger_it_has_used(self, tmp_path: Path) -> None:
+        state = StateFile(str(tmp_path / "state.json"))
+        state.save(7, 131072, pin=("0123456789abcdef", "redis://h/0 cluster default"))
+        found = state.load(wall_s=WALL_S, highest_clock=lambda: 0)
+        assert found.pin == ("0123456789abcdef", "redis://h/0 cluster default")
+
+    @pytest.mark.parametrize("pin", ["x", 7, [], {"identity": "x"}, {"identity": 7, "address": "x"}])
+    def test_a_pin_that_is_none_is_not_taken(self, tmp_path: Path, pin: object) -> None:
+        path = tmp_path / "state.json"
+        path.write_text(json.dumps({"boots": 7, "clock_mark": 9, "pin": pin}))
+        assert StateFile(str(path)).load(wall_s=WALL_S, highest_clock=lambda: 0) == (7, 9, "", {}, ("", ""))
+
     def test_the_first_start_is_above_any_earlier_life_of_this_name(self, tmp_path: Path) -> None:
         state = StateFile(str(tmp_path / "state.json")).load(wall_s=WALL_S, highest_clock=lambda: 0)
-        assert state == (int(WALL_S), 0, "", {})
+        assert state == (int(WALL_S), 0, "", {}, ("", ""))
 
     @pytest.mark.parametrize(
         "content",

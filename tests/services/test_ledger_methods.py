@@ -17,10 +17,11 @@ import trio
 
 from coordd.adapters.redis_ledger import RedisLedger
 from coordd.adapters.sqlite_ledger import SqliteLedger
+from coordd.core.identity import Known
 from coordd.core.rows import Policy, Registration
-from coordd.errors import RefusedError, UnavailableError
+from coordd.errors import ForeignLedgerError, RefusedError, UnavailableError
 from coordd.services import ledger_methods as module
-from coordd.services.control import ADMIN, OPERATOR, VIEWER, Caller
+from coordd.services.callers import ADMIN, OPERATOR, VIEWER, Caller
 from coordd.services.ledger import LedgerService
 from coordd.services.ledger_methods import LedgerMethods
 
@@ -57,11 +58,26 @@ class Desk:
         self.journal: list[tuple[str, str, int]] = []
         self.looked = 0
         driver: Any = SimpleNamespace(
-            node=SimpleNamespace(look_again=self._look),
+            node=SimpleNamespace(
+                look_again=self._look,
+                accept_ledger=self._accept,
+                ctx=SimpleNamespace(
+                    full_hostname="n1.1",
+                    ledger="0" * 16,
+                    pinned=True,
+                    braked="",
+                    membership=SimpleNamespace(members={}),
+                    rules=1,
+                ),
+                rulebook=SimpleNamespace(held_back_by=lambda: ["b.1"]),
+            ),
             feed=lambda call, *args: call(*args),
-            journal_control=lambda what, subject, uid, _name: self.journal.append((what, subject, uid)),
+            journal_control=lambda what, subject, uid, _name, **_: self.journal.append((what, subject, uid)),
         )
         self.methods = LedgerMethods(driver, self.service, "url")
+
+    def _accept(self, identity: str) -> None:
+        self.accepted = identity
 
     def _look(self) -> None:
         self.looked += 1
@@ -132,6 +148,7 @@ def test_who_may_do_what() -> None:
     table = LedgerMethods.table(LedgerMethods.__new__(LedgerMethods))
     assert {name.removeprefix("ledger."): method.role for name, method in table.items()} == {
         "status": VIEWER, "export": OPERATOR, "import": ADMIN, "accept_epoch": ADMIN, "accept-epoch": ADMIN,
+        "accept_identity": ADMIN, "accept-identity": ADMIN,
     }  # fmt: skip
 
 
@@ -143,6 +160,7 @@ def test_status_is_the_same_question_for_every_ledger(desk: Desk) -> None:
     assert {"url", "state", "error", "schema", "recovering_s", "weaker", "runs", "jobs"} <= set(said)
     assert said["state"] == "connected"
     assert isinstance(said["weaker"], list)
+    assert said["rules"] == {"in_force": 1, "held_back_by": ["b.1"]}
 
 
 def test_a_quarantine_that_no_sweep_has_told_of_shows_in_the_status(
@@ -317,6 +335,30 @@ def test_a_person_ends_a_quarantine(desk_of: Callable[..., Desk], redis: servers
     assert desk.call("status")["recovering_s"] == 0
     assert desk.call("accept_epoch") == {"ended": False, "left_s": 0.0}
     assert len(desk.journal) == 1, "nothing was changed"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_a_person_accepts_another_ledger(
+    desk_of: Callable[..., Desk], tmp_path: Path, redis: servers.Redis, kind: str
+) -> None:
+    """The pinned connection is refused; the question goes out under no pin, and the answer becomes the pin."""
+    cluster, theirs = uuid.uuid4().hex, Known("?", proposal="b" * 16)
+
+    def opened(known: Known) -> Any:
+        if kind == "redis":
+            return RedisLedger(redis.url, TIMEOUT_S, cluster=cluster, known=known)
+        return SqliteLedger(f"sqlite:///{tmp_path}/ledger.db", TIMEOUT_S, known=known)
+
+    with contextlib.closing(opened(theirs)) as ledger:
+        ledger.call("open", ())
+    mine = Known("?", pin="a" * 16, pinned_at="elsewhere")
+    desk = desk_of(lambda: opened(mine))
+    desk.service._open_any = lambda: opened(Known("-"))
+    with pytest.raises(ForeignLedgerError, match="accept-identity"):
+        desk.do(lambda methods: methods._change("suspend", "job", True, "root"))
+    said = desk.call("accept-identity")
+    assert (said["identity"], said["before"], desk.accepted) == ("b" * 16, "0" * 16, "b" * 16)
+    assert [(what, uid) for what, _, uid in desk.journal] == [("ledger.accept_identity", 0)]
 
 
 def test_a_file_has_no_quarantine(desk_of: Callable[..., Desk], tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +70,72 @@ def test_a_kept_trigger_that_is_none_is_named(tmp_path: Path, text: str) -> None
     found, bad = files.load()
     assert [of.run for of in found] == ["j#1"]
     assert bad == [str(tmp_path / "requests" / "bad.json")]
+
+
+def test_a_directory_of_no_attempt_is_cleared_away(tmp_path: Path, directory: Path) -> None:
+    """A daemon that was killed while it made or removed one leaves it, perhaps with a secret in it."""
+    (directory / "secrets.properties").write_text("spark.password x\n")
+    kept = directory.parent / "two"
+    kept.mkdir()
+    (kept / "spec.json").write_text(json.dumps(SPEC))
+    launcher = ProcessLauncher(str(tmp_path))
+    launcher.clear_away()
+    assert launcher.scan() == [str(kept)]
+    assert list(directory.parent.iterdir()) == [kept]
+
+
+def test_a_kept_trigger_that_the_disk_does_not_let_go_of_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only disk once ended the daemon here."""
+    files = RequestFiles(str(tmp_path / "requests"))
+    for run in ("j#1", "j#2"):
+        files.keep(Registration(run, "j", "d", Policy(), 1.0, scheduled=False))
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        files.forget("j#1")
+    assert len(files.load()[0]) == 2
+    files.forget("j#2")
+    assert files.load() == ([], [])
+
+
+def test_what_could_not_be_started_leaves_no_attempt_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor is left from the moment at which the spec is on the disk: not even the directory can be listed."""
+    launcher = ProcessLauncher(str(tmp_path), use_cgroups=False)
+    real = os.open
+
+    def refuse(path: str, *how: Any, **more: Any) -> int:
+        if any((tmp_path / "runs").glob("*/spec.json")):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return real(path, *how, **more)
+
+    spec = {**SPEC, "argv": ["/bin/true"], "env": {}, "ledger_options": {}}
+    del spec["cgroup"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(UnavailableError, match="Too many open files"):
+            launcher.start(spec)
+    assert launcher.scan() == []
+    launcher.clear_away()
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_spec_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon is killed while it writes one: no attempt was started, and the next daemon finds none."""
+    launcher = ProcessLauncher(str(tmp_path), use_cgroups=False)
+
+    def killed(*_: Any, **__: Any) -> str:
+        raise KeyboardInterrupt
+
+    spec = {**SPEC, "argv": ["/bin/true"], "env": {}, "ledger_options": {}}
+    del spec["cgroup"]
+    with monkeypatch.context() as patch:
+        patch.setattr("coordd.adapters.process.json.dumps", killed)
+        with pytest.raises(KeyboardInterrupt):
+            launcher.start(spec)
+    after = ProcessLauncher(str(tmp_path), use_cgroups=False)
+    assert after.scan() == []

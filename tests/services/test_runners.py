@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from small_cluster import job
 
+from coordd.config import SparkConfig
+from coordd.core.job import Command
 from coordd.core.ready import Launch
 from coordd.errors import RefusedError, UnavailableError
+from coordd.launching import LaunchBuilder
 from coordd.services.runners import Runners
 
 LAUNCH = Launch("sales#1", "sales", 0, 7, "nonce", 0.0, "{}", 100.0, 60.0)
@@ -16,13 +21,22 @@ LAUNCH = Launch("sales#1", "sales", 0, 7, "nonce", 0.0, "{}", 100.0, 60.0)
 
 @pytest.mark.parametrize(
     ("failure", "told"),
-    [(RefusedError("the arguments do not fit"), "launch_refused"), (UnavailableError("no Java"), "launch_failed")],
+    [
+        (RefusedError("the arguments do not fit"), "launch_refused"),
+        (UnavailableError("no Java"), "launch_failed"),
+        (OSError(28, "No space left on device"), "launch_failed"),
+        (TypeError("a bug"), "launch_refused, not final"),
+        (OverflowError("a value nobody thought of"), "launch_refused, not final"),
+        (RecursionError("nested"), "launch_refused, not final"),
+    ],
 )
 def test_a_run_that_fits_nowhere_is_told_from_a_node_that_lacks_something(failure: Exception, told: str) -> None:
     said: list[tuple[Any, ...]] = []
 
     def node_hears(word: str) -> Any:
-        return lambda launch, reason, _now: said.append((word, launch.run, reason))
+        return lambda launch, reason, _now, final=True: said.append(
+            (word if final else f"{word}, not final", launch.run, reason)
+        )
 
     def build(_launch: Launch) -> dict[str, Any]:
         raise failure
@@ -34,5 +48,30 @@ def test_a_run_that_fits_nowhere_is_told_from_a_node_that_lacks_something(failur
 
     runners.launch(LAUNCH)
 
-    assert said == [(told, "sales#1", str(failure))]
+    [(word, run, reason)] = said
+    assert (word, run) == (told, "sales#1")
+    assert str(failure) in reason
     assert runners.runners == {}
+
+
+@pytest.mark.parametrize(
+    ("args", "fire_at"),
+    [('{"who": 5}', 0.0), ("not json", 0.0), ("[]", 0.0), ("null", 0.0),
+     ('{"who": {"a": 1}}', 0.0), ("[" * 30_000, 0.0),
+     ('{"who": "a\\u0000b"}', 0.0), ('{"who": "\\ud800"}', 0.0), ("9" * 5000, 0.0), ("{}" + " " * 70_000, 0.0),
+     ('{"who": "ann"}', 1e308), ('{"who": "ann"}', float("nan")), ('{"who": "ann"}', -1.0),
+     ('{"who": "ann"}', float("inf"))],
+)  # fmt: skip
+def test_what_a_ledger_says_of_a_run_is_not_believed(args: str, fire_at: float, tmp_path: Path) -> None:
+    sales = job("sales", params={"who": "x"}, launch=Command(argv=("/bin/echo", "{who}", "{date}")))
+    ctx = SimpleNamespace(jobs={"sales": sales}, full_hostname="a.1", definition=lambda *_: sales)
+    config = SimpleNamespace(
+        node=SimpleNamespace(state_dir=str(tmp_path), name="a"), spark=SparkConfig(),
+        control=SimpleNamespace(socket="/run/coordd/control.sock"),
+        cluster=SimpleNamespace(renew_interval=5.0, ledger_timeout=2.0, kill_grace=10.0),
+    )  # fmt: skip
+    connections = SimpleNamespace(ledger_url="sqlite:////x", ledger_options=dict)
+    builder = LaunchBuilder(config, ctx, lambda *_: str(tmp_path), connections)  # type: ignore[arg-type]
+    launch = Launch("sales#1", "sales", 0, 7, "nonce", fire_at, args, 100.0, 60.0)
+    with pytest.raises(RefusedError):
+        builder.spec(launch)

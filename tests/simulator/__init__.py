@@ -8,15 +8,18 @@ bug report. What is simulated is everything around the core: bus, disk, clocks, 
     server      the ledger across a network, going back     bus         datagrams, or a broker with its outboxes
     daemon      a node's shell                              runner      a runner, its watcher, its program
     disk        what outlives a power cut                   people      who asks, forbids, suspends, resolves
-    intruder    forged messages, and lies                   judge       what must hold, at every step and at last
-    shrink      the least of a plan that still fails        terms       the durations that all share
+    intruder    forged messages, and lies                   records     what befell which machine, and when
+    judge       what must hold of ledger, launches, ends    hearing     and of messages and decisions
+    final       what must hold at last                      knowledge   who had heard of what, and could tell
+    excuses     what is not promised, and how often         shrink      the least of a plan that still fails
+    terms       the durations that all share
 
 As in TigerBeetle's VOPR each seed draws *which* faults exist and how strong they are (swarm testing).
 """
 
 from __future__ import annotations
 
-from simulator.final import judge
+from simulator.final import judge as judge_at_last, judge_waiting
 from simulator.judge import Violation
 from simulator.plan import Plan, draw
 from simulator.terms import CHAOS_S, LOOK_AGAIN_S, QUIET_S, SETTLED_LIMIT_S
@@ -25,17 +28,24 @@ from simulator.world import World
 __all__ = ["Violation", "World", "draw", "live", "run"]
 
 
-def run(seed: int, *, trace: bool = False, faults: tuple[str, ...] | None = None, forgets: bool | None = None) -> World:
+def run(
+    seed: int,
+    *,
+    trace: bool = False,
+    faults: tuple[str, ...] | None = None,
+    forgets: bool | None = None,
+    redis_url: str = "",
+) -> World:
     """One world, from its seed; raises Violation with the world attached as ``world``.
 
     ``faults`` narrows it to these; ``forgets`` makes its ledger lose acknowledged writes, or keep them all.
     """
-    return live(draw(seed, faults, forgets), trace=trace)
+    return live(draw(seed, faults, forgets), trace=trace, redis_url=redis_url)
 
 
-def live(plan: Plan, *, trace: bool = False) -> World:
+def live(plan: Plan, *, trace: bool = False, redis_url: str = "") -> World:
     """One world, from its plan."""
-    world = World(plan, trace=trace)
+    world = World(plan, trace=trace, redis_url=redis_url)
     try:
         with world.memory_of_receivers():
             world.until(CHAOS_S)
@@ -43,7 +53,9 @@ def live(plan: Plan, *, trace: bool = False) -> World:
             world.until(CHAOS_S + QUIET_S)
             while world.unsettled() and world.now < CHAOS_S + SETTLED_LIMIT_S:
                 world.until(world.now + LOOK_AGAIN_S)  # long programs, one after the other
-            judge(world)
+                judge_waiting(world)
+            judge_at_last(world)
+            world.judge_identity()
     except Violation as exc:
         exc.world = world  # type: ignore[attr-defined]  # for the transcript
         raise
@@ -51,4 +63,7 @@ def live(plan: Plan, *, trace: bool = False) -> World:
         crash = Violation(f"X {type(exc).__name__}: {exc}")
         crash.world = world  # type: ignore[attr-defined]
         raise crash from exc
+    finally:
+        if world.server.scripts is not None:
+            world.server.scripts.close()
     return world

@@ -106,7 +106,7 @@ class Datagrams:
 
     def _pass_on(self, daemon: Daemon, packet: Packet, *, only: str = "", loses: bool = True) -> None:
         world, host = self.world, daemon.host
-        world.judge.said(daemon, packet)
+        world.hearing.said(daemon, packet)
         if not self.leaves(host):
             return
         sent: Any = wire.encode(packet) if world.plan.packs else packet

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from coordd.core import wire
+from coordd.core.definitions import Had
 from coordd.core.election import Election
 from coordd.core.events import Task
 from coordd.core.node import Node
 from coordd.core.ready import Launch, Now, Reply
 from coordd.core.rows import UNAVAILABLE, Answer
 from coordd.core.windows import Windows
+from simulator.knowledge import Key
 from simulator.runner import Runner
 from simulator.terms import SETTINGS
 
@@ -32,7 +36,7 @@ class WatchedNode(Node):
     daemon: Daemon
 
     def _decided(self, election: Election, now: Now) -> None:
-        self.daemon.world.judge.decided(self.daemon, election, now)
+        self.daemon.world.hearing.decided(self.daemon, election, now)
         super()._decided(election, now)
 
     def _members_changed(self, now: Now) -> None:
@@ -58,13 +62,19 @@ class Daemon:
         self.changed_at: dict[str, float] = {}  # full_hostname -> when it was last found to have come or gone (mono)
         self.bus_changed_at = 0.0  # mono
         self.given: dict[str, list[Any]] = {}  # incarnation -> [highest number, all numbers] that it was given
+        self.stated: set[tuple[str, str]] = set()  # (election, full_hostname) of the statements that it was given
+        self.told: set[Key] = set()  # attempts of which it was told, or which its journal has
+        self.began_at = world.now
+        self.stopping = False
+        self.unkept: Any = None  # definitions that are not on the disk yet
         self.node = WatchedNode(
-            hostname=host.name, pid=self.pid, incarnation=self.incarnation, settings=SETTINGS,
-            clock_mark=host.disk.clock_mark, rng=world.rng,
+            hostname=host.name, pid=self.pid, incarnation=self.incarnation,
+            settings=structs.replace(SETTINGS, kill_grace_s=world.plan.kill_grace_s),
+            clock_mark=host.disk.clock_mark, rng=world.rng, pin=host.disk.pin[0],
         )  # fmt: skip
         self.node.daemon = self
         self.name = self.node.ctx.full_hostname
-        self.windows = Windows(*self.time()) if world.plan.production else None
+        self.windows = Windows(*self.time(), host.disk.clock_mark) if world.plan.production else None
 
     def time(self) -> Now:
         return Now(self.world.mono(self.host), self.world.wall(self.host))
@@ -72,7 +82,9 @@ class Daemon:
     def begin(self) -> None:
         host, now = self.host, self.time()
         host.mark_lost, host.disk.unsaved_mark = host.mark_lost or bool(host.disk.unsaved_mark), 0
-        self.node.set_jobs(host.jobs, now)
+        self.node.rulebook.definitions.had = {job: Had(*one) for job, one in host.disk.definitions.items()}
+        self.world.configuration.noticed(host, host.jobs, now)
+        self.world.judge.knowledge.told(self, host.disk.journal)
         for event in host.disk.journal:
             self.node.witness.saw(event)
         for runner in list(host.runners):
@@ -96,6 +108,7 @@ class Daemon:
 
     def pause(self, seconds: float) -> None:
         self.paused_until = max(self.paused_until, self.world.now + seconds)
+        self.world.records.befell(self.host.index, "pause_daemon", self.world.now, seconds)
         self.world.at(seconds, self.resume)
 
     def resume(self) -> None:
@@ -131,6 +144,7 @@ class Daemon:
     def _receive(self, packet: Any, now: Now) -> None:
         clock = self.node.ctx.clock
         refused = clock.jumps_refused
+        self.world.hearing.handed(self, packet)
         self.node.receive(packet, now)
         # Who greets under a name that is known is only answered; an own echo is not heard at all.
         heard = self.node.ctx.membership.members.get(packet.hostname)
@@ -143,7 +157,7 @@ class Daemon:
         """As the driver does it: each message once, and what is late is no sign of life."""
         now, world = self.time(), self.world
         admission = windows.admit(packet, now.mono, now.wall)
-        world.judge.admitted(self, packet, admission.events)
+        world.hearing.admitted(self, packet, admission.events)
         if not admission.events:
             world.fault_log["refused"] += 1
             return
@@ -157,6 +171,7 @@ class Daemon:
             return
         world.fault_log["late"] += 1
         before = self._believed()
+        world.hearing.handed(self, packet)
         self.node.receive_late(packet, now)
         if self._believed() != before:
             world.violate(f"M late news of {packet.hostname} passed for a sign of life on {self.host.name}")
@@ -227,11 +242,17 @@ class Daemon:
                 self.world.at(PROBE_S, self._probe)
             else:
                 host.disk.save_mark(ready.clock_mark)
+        if ready.pin and host.known is not None:
+            host.known.use(ready.pin)
+            host.disk.pin = (ready.pin, host.known.address)
         launches = ready.launches
         if ready.journal and not self._write_journal(ready, full=full):
             for launch in launches:
                 self.node.launch_failed(launch, "the journal cannot be written", self.time())
             launches = []
+        if ready.definitions is not None:
+            self.unkept = ready.definitions
+            self._keep_definitions()
         unkept = set()
         for of in ready.requests_kept:
             if full:
@@ -243,7 +264,9 @@ class Daemon:
             host.disk.requests.pop(run, None)
         for request in ready.ledger:
             sent = world.mono(host)
-            world.server.ask(host, request.op, request.args, lambda a, r=request.id, s=sent: self.answered(r, s, a))
+            world.server_of(host).ask(
+                host, request.op, request.args, lambda a, r=request.id, s=sent: self.answered(r, s, a)
+            )
         for launch in launches:
             world.at(world.rng.uniform(0.005, 0.05), self._spawn, launch)
         for run, reason in ready.cancels:
@@ -276,8 +299,20 @@ class Daemon:
                 self.world.at(PROBE_S, self._probe)
             return False
         ctx.impaired = ""
-        self.host.disk.append([event for event in ready.journal if isinstance(event, Task)], sync=ready.journal_sync)
+        lines = [event for event in ready.journal if isinstance(event, Task)]
+        self.host.disk.append(lines, sync=ready.journal_sync)
+        self.world.judge.knowledge.told(self, lines)
         return True
+
+    def _keep_definitions(self) -> None:
+        """What the disk does not take is offered again."""
+        disk = self.host.disk
+        if self.unkept is None or not self.alive:
+            return
+        if self.world.now < disk.full_until:
+            self.world.at(PROBE_S, self._keep_definitions)
+        else:
+            disk.definitions, self.unkept = self.unkept, None
 
     def _probe(self) -> None:
         """Does the disk take anything again?"""
@@ -310,9 +345,20 @@ class Daemon:
             return
         elif "launch_fails" in world.rough and world.rng.random() < LAUNCH_FAILS:
             world.fault_log["launch_fails"] += 1
+            world.records.befell(self.host.index, "launch_fails", world.now)
             self.node.launch_failed(launch, "no memory", self.time())
             self.pump()
             world.at(CHECK_S, self._check)
         else:
-            world.judge.spawned(self.host, launch)
-            Runner(world, self.host, launch)
+            self._start(launch)
+
+    def _start(self, launch: Launch) -> None:
+        """As the launch builder does it: the job as it is now, which must be the one that was granted."""
+        job = self.node.ctx.definition(launch.job, launch.digest)
+        if job is None:
+            self.world.fault_log["launch_outdated"] += 1
+            self.node.launch_failed(launch, "the definition was changed after the attempt was granted", self.time())
+            self.pump()
+            return
+        self.world.judge.spawned(self.host, launch)
+        Runner(self.world, self.host, launch, job)

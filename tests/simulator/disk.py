@@ -7,6 +7,7 @@ then (``packs``) the journal is its real bytes, cut at any byte and read by the 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from coordd.core.events import Task, flatten, task_of
 from coordd.core.journal_line import decode_line, encode_line
@@ -21,7 +22,9 @@ class Disk:
         self.full_until = 0.0
         self.clock_mark = 0
         self.unsaved_mark = 0  # one that the full disk did not take
+        self.pin = ("", "")  # the identity of the ledger that was used, and where that was
         self.requests: dict[str, Registration] = {}
+        self.definitions: dict[str, Any] = {}
         self.journal: list[Task] = []
         self.synced = 0  # so many of them
         self.torn = 0  # lines that a power cut has left in part

@@ -5,26 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordd.core.job import Job, scheduled_run
-from coordd.core.rows import TERMINAL, UNKNOWN
+from coordd.core.planner import CATCH_UP_MAX
+from coordd.core.rows import PENDING, RETRY, TERMINAL, UNKNOWN, Policy
 from coordd.core.schedule import fires_between
-from simulator.judge import REACH_S
-from simulator.terms import SCHEDULES_END_S, WALL
+from simulator.configuration import CATCH_UP
+from simulator.excuses import COUNTED_LATER, FIRE_TIME_FORGOTTEN, NEVER_WRITTEN, NOT_CAUGHT_UP, TRIGGER_FORGOTTEN
+from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
 
 if TYPE_CHECKING:
     from simulator.world import Host, World
 
-# Without any of these no attempt has a reason to be lost.
-VIOLENT = frozenset((
-    "ledger_cut", "ledger_deaf", "crash", "power", "shutdown", "pause_daemon", "pause_runner", "kill_runner",
-    "ledger_down", "ledger_step", "gone", "freeze", "reboot", "disk_full", "launch_fails",
-))  # fmt: skip
-
-
 # What ends a daemon.
-DEADLY = frozenset(("crash", "power", "shutdown", "reboot", "gone"))
+DEADLY = frozenset(("crash", "power", "shutdown"))
 
-# So many lost replies about one run may cost it its lease: those to its claim, and then to its renewals.
-MANY_REPLIES = 3
+# So soon after the last file was changed on the last machine all plan by it.
+OF_ONE_MIND_S = 5.0
+
+# A row that waits is ended this long after ``start_within`` at the latest, once nobody is cut off.
+ENDED_S = 30.0
 
 
 def judge(world: World) -> None:
@@ -33,12 +31,8 @@ def judge(world: World) -> None:
         held = row.state == UNKNOWN and row.policy.startswith("hold")
         if row.state not in TERMINAL and not held:
             world.violate(f"L {row.run} is still {row.state} long after healing")
-        if row.state in ("missed", "rejected", "revoked", "lost") and not row.reason and not world.plan.forgets:
+        if row.state in ("missed", "rejected", "revoked", "lost") and not row.reason:
             world.violate(f"L {row.run} is {row.state} without a reason")
-    if not world.plan.faults & VIOLENT and not world.plan.forgets:
-        for row in world.ledger.runs(limit=100_000):
-            if (row.relaunches or row.state == UNKNOWN) and world.server.unanswered[row.run] < MANY_REPLIES:
-                world.violate(f"G {row.run} was lost ({row.reason}) though nothing was killed, paused or cut off")
     _judge_witnesses(world)
     for run in sorted(world.accepted):
         _judge_trigger(world, run, world.accepted[run])
@@ -46,6 +40,16 @@ def judge(world: World) -> None:
         if job.schedule is not None:
             _judge_schedule(world, job)
     _judge_nodes(world)
+
+
+def judge_waiting(world: World) -> None:
+    """U: what could not be started within ``start_within`` ends, also where no node has its definition."""
+    healed_at = world.server.wall() - (world.now - CHAOS_S) * world.server.rate
+    for row in world.ledger.runs(limit=100_000):
+        if row.state in (PENDING, RETRY):
+            due = max(row.not_before, row.created_at) + Policy.unpack(row.policy).start_within_s
+            if world.server.wall() > max(due, healed_at) + ENDED_S:
+                world.violate(f"U {row.run} is {row.state}, and its time to start is long over")
 
 
 def _judge_nodes(world: World) -> None:
@@ -67,25 +71,22 @@ def _judge_nodes(world: World) -> None:
 
 
 def _judge_witnesses(world: World) -> None:
-    """After the last setback: what a witness that reached the ledger long enough had seen has its row."""
-    number = len(world.server.setbacks) - 1
-    if number < 0 or world.server.setbacks[number].shortened:
-        return
-    for (which, (run, attempt, _), host), reached_s in world.judge.longest.items():
-        if which == number and reached_s >= REACH_S and world.ledger.run(run) is None:
-            world.violate(f"W {run} attempt {attempt} was known to n{host}, and the ledger was not told")
+    """After the last setback: what a witness that reached the ledger long enough had heard of has its row."""
+    for (run, attempt, _), host in world.judge.knowledge.untold():
+        world.violate(f"W {run} attempt {attempt} was known to n{host}, and the ledger was not told")
 
 
 def _judge_trigger(world: World, run: str, keeper: Host | None) -> None:
     row = world.ledger.run(run)
+    verdict = f"L the trigger {run} was accepted and is nowhere"
     if row is None and keeper is not None and keeper.gone:
         return  # accepted as durable on that node only, and said so
     if row is None and run in world.judge.forgotten_by_retention:
         return
-    if row is None and world.plan.forgets and world.server.setbacks:
-        world.judge.forgotten["trigger"] += 1
+    if row is None and any(run in setback.runs for setback in world.server.setbacks):
+        world.judge.excuse(TRIGGER_FORGOTTEN, verdict)
     elif row is None:
-        world.violate(f"L the trigger {run} was accepted and is nowhere")
+        world.violate(verdict)
     elif row.state not in TERMINAL and row.state != UNKNOWN:
         world.violate(f"L the trigger {run} was accepted and is {row.state}")
 
@@ -93,22 +94,35 @@ def _judge_trigger(world: World, run: str, keeper: Host | None) -> None:
 def _judge_schedule(world: World, job: Job) -> None:
     """The newest fire time of all has its row: whatever the misfire policy, that one is never skipped over.
 
-    With ``misfire = "all"`` every one has, from when the ledger first heard of the job; unless daemons died while the
-    ledger was away, before they could write it there, or it was older than what retention keeps (a clock that steps
-    ahead of a frozen cluster makes it so).
+    With ``misfire = "all"`` every one has, from when the ledger first heard of the job.
     """
     assert job.schedule is not None
-    if job.misfire == "all" and not world.plan.forgets and not world.plan.faults & DEADLY:
-        for at in fires_between(job.schedule, world.server.known_from, WALL + SCHEDULES_END_S, 100):
-            run = scheduled_run(job.name, at)
-            if world.ledger.run(run) is None and at >= world.judge.kept_from:
-                world.violate(f"L {run} has no row, and no fire time may be left out")
-    last = fires_between(job.schedule, WALL, WALL + SCHEDULES_END_S, 1)[-1]
-    run = scheduled_run(job.name, last)
-    if world.ledger.run(run) is not None or run in world.judge.forgotten_by_retention:
+    # What came up while the files were being changed is another's business (N, D): here all machines are of one mind.
+    since = max(world.server.known_from, WALL + world.configuration.settled_at + OF_ONE_MIND_S)
+    every = fires_between(job.schedule, since, WALL + SCHEDULES_END_S, 100)
+    newest = fires_between(job.schedule, WALL, WALL + SCHEDULES_END_S, 1)[-1]
+    for at in every if job.misfire == "all" else [newest]:
+        run = scheduled_run(job.name, at - job.offset_s)
+        if world.ledger.run(run) is None and at >= world.judge.kept_from:
+            _nothing_says_why(world, job.name, run, at, every)
+
+
+def _nothing_says_why(world: World, job: str, run: str, at: float, every: list[float]) -> None:
+    """A fire time without a row; ``at`` by the wall clock of nobody, who may have thought so earlier or later."""
+    judge = world.judge
+    later = sum(1 for fire_at in every if fire_at > at)
+    if run in judge.forgotten_by_retention:
         return
-    if world.server.setbacks:
-        # Forgotten with its job (one that the ledger does not know begins anew), or rejected before the setback.
-        world.judge.forgotten["fire time"] += 1
+    verdict = f"L {run} has no row: it never ran, and nothing says why"
+    if any(run in setback.runs for setback in world.server.setbacks):
+        judge.excuse(FIRE_TIME_FORGOTTEN, verdict)
+    elif at <= world.server.known_again.get(job, 0.0):
+        judge.excuse(FIRE_TIME_FORGOTTEN, verdict)  # with its job: one that the ledger does not know begins then
+    elif at <= judge.counts_from.get(job, 0.0):
+        judge.excuse(COUNTED_LATER, verdict)
+    elif later >= world.plan.limits.get(CATCH_UP, CATCH_UP_MAX):
+        judge.excuse(NOT_CAUGHT_UP, verdict)
+    elif later and any(world.records.between(h.index, at - WALL - 1, CHAOS_S, DEADLY) for h in world.hosts):
+        judge.excuse(NEVER_WRITTEN, verdict)
     else:
-        world.violate(f"L {run} has no row: it never ran, and nothing says why")
+        world.violate(verdict)

@@ -96,6 +96,8 @@ class Intruder:
             PROTOCOL_MAJOR, "default", other.name, other.daemon.pid, other.daemon.incarnation,
             rng.randrange(10_000), 0, [event],  # type: ignore[list-item]  # one of AnyEvent
         )  # fmt: skip
+        about = event.id if isinstance(event, (WorkerElect, WorkerElectAck)) else ""
+        world.hearing.lied(to.daemon.name, other.daemon.name, about)
         world.at(0.001, world.bus.hand, to.daemon, wire.encode(packet) if world.plan.packs else packet)
 
     def _lie(self, other: str, to: str) -> Event:
@@ -109,7 +111,7 @@ class Intruder:
         view = tuple(rng.sample((other, to, "n77.1"), rng.randint(0, 3)))
         kind = rng.randrange(4)
         if kind == 0:
-            digest = rng.choice((world.jobs[job].digest, "", "made up"))
+            digest = rng.choice((world.plan.jobs[job].digest, "", "made up"))
             fire_at = rng.choice((0.0, WALL + 20.0))
             action = Action(job, run, attempt, fire_at, "@" in run, digest) if rng.random() < 0.9 else None
             return WorkerElect(id=f"{run}/{attempt}", topic="command", candidacy=candidacy, view=view, action=action)

@@ -10,11 +10,18 @@ from coordd.core.events import ControlRevoke
 from coordd.core.rows import OK, UNKNOWN, Answer, Registration
 
 if TYPE_CHECKING:
-    from simulator.plan import Item
+    from simulator.item import Item
     from simulator.world import Host, World
 
 # People try again after this.
 AGAIN_S = 1.0
+
+# A job whose redefinition takes longer than this is removed afterwards.
+REMOVED_ABOVE_S = 8.0
+
+# Runs that are asked for so shortly before their job is redefined, and their numbers: above those of the plan.
+ASKED_BEFORE_S = 0.15
+ASIDE = 1000
 
 # How often somebody looks after runs of which nobody knows how they ended, and how many of them are then resolved.
 LOOKS_S = 7.0
@@ -52,7 +59,7 @@ class People:
             if daemon is None or not isinstance(answer, Answer) or answer.word != OK:
                 return
             if op == "cancel":
-                daemon.feed(daemon.node.hurry_cancel, args[0], f"cancelled by {args[1]}")
+                daemon.feed(daemon.node.hurry_cancel, args[0], f"cancelled by {args[1]}", answer.attempt)
             elif op == "revoke":
                 daemon.feed(lambda now: daemon.node.ctx.record(ControlRevoke(run=args[0]), now))
             else:
@@ -64,7 +71,9 @@ class People:
 
     def _trigger(self, host: Host, item: Item, args: str = "{}") -> None:
         name, _, number = item.what.partition("#")
-        job = host.jobs[name]
+        job = host.jobs.get(name)
+        if job is None:
+            return  # there is no such job
         assert host.daemon is not None
         self.asked.add(item.what)
         of = Registration(item.what, name, job.digest, job.policy(), self.world.wall(host), scheduled=False, args=args)
@@ -75,7 +84,9 @@ class People:
         self._trigger(host, item, '{"day":"other"}')
 
     def _revoke(self, host: Host, item: Item) -> None:
-        self._ledger(host, "revoke", item.what, "a person")
+        """A node that knows the job says when the run is due."""
+        assert host.daemon is not None
+        self._ledger(host, "revoke", item.what, "a person", host.daemon.node.ctx.due_of(item.what))
 
     def _cancel(self, host: Host, item: Item) -> None:
         self._ledger(host, "cancel", item.what, "a person")
@@ -93,15 +104,30 @@ class People:
 
     def _redefine(self, host: Host, item: Item) -> None:
         """The file of one job is changed, on one machine after the other."""
-        new = msgspec.structs.replace(self.world.jobs["morph"], digest="d7b")
+        if "morph" not in self.world.jobs:
+            return
+        new = msgspec.structs.replace(self.world.jobs["morph"], digest="d7b", on_lost="hold")
         self.world.jobs = {**self.world.jobs, "morph": new}
         for number, machine in enumerate(self.world.hosts):
-            self.world.at(number * item.amount / 4, self._reload, machine)
+            at = number * item.amount / 4
+            self.world.at(at, self.world.configuration.reload, machine)
+            # Somebody asks for a run a moment before: the claim, or its launch, is under way then.
+            asked = item._replace(what=f"morph#{ASIDE + number}", who=self.world.rng.random())
+            self.world.at(at - self.world.rng.uniform(0.0, ASKED_BEFORE_S), self._ask_anywhere, asked)
+        if item.amount > REMOVED_ABOVE_S:
+            self.world.at(item.amount, self._remove_for_good, item)
 
-    def _reload(self, host: Host) -> None:
-        host.jobs = self.world.jobs
-        if host.daemon is not None:
-            host.daemon.feed(host.daemon.node.set_jobs, host.jobs)
+    def _remove_for_good(self, item: Item) -> None:
+        """The file is gone from everywhere; what was asked for waits for nobody."""
+        self.world.fault_log["job_removed"] += 1
+        self.world.jobs = {name: job for name, job in self.world.jobs.items() if name != "morph"}
+        for number, machine in enumerate(self.world.hosts):
+            self.world.at(number * item.amount / 4, self.world.configuration.reload, machine)
+
+    def _ask_anywhere(self, item: Item) -> None:
+        host = self._somewhere(item.who)
+        if host is not None:
+            self._trigger(host, item)
 
     def _drain(self, host: Host, item: Item) -> None:
         daemon = host.daemon
@@ -123,11 +149,10 @@ class People:
             if host is not None and world.rng.random() < RESOLVED:
                 outcome = world.rng.choice(("success", "failed", "relaunch"))
                 world.acts[f"resolve {outcome}"] += 1
-                world.judge.resolved(row.run)
                 world.say(f"PEOPLE resolve {row.run} as {outcome}")
                 self._ledger(host, "resolve", row.run, outcome, "a person")
         if world.chaos_over:  # a ledger that went back may have a job suspended that was resumed since
-            for job in sorted(world.jobs):
+            for job in sorted(world.plan.jobs):
                 host = self._somewhere(world.rng.random())
                 if host is not None and world.server.suspended(job):
                     self._ledger(host, "suspend", job, False, "a person")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from coordd.core import windows
 from coordd.core.job import Command, Job, Retry, Schedule, scheduled_run
 from coordd.core.rows import RHO
 from coordd.core.schedule import fires_between
-from simulator.terms import CHAOS_S, LEASE, SCHEDULES_END_S, WALL
+from simulator import configuration
+from simulator.item import Item
+from simulator.terms import CHAOS_S, KILL_GRACE, LEASE, SCHEDULES_END_S, WALL
 
 # What befalls single messages, calls and starts, with a probability; the others strike at an instant.
 CONTINUOUS = (
@@ -45,13 +46,31 @@ SETBACKS = ("failover", "old_snapshot", "flush")
 STRIKES = {**MACHINES, **LEDGER, **ONE_MACHINE, **PRODUCTION}
 FAULTS = (*CONTINUOUS, *STRIKES)
 
+# Two kinds of worlds in which ledgers have identities, each with seeds of its own. Misplaced: half of the nodes,
+# rounded down, ask another ledger at their first start, until a person puts that right; everybody hears everybody
+# there, for who is cut off cannot compare. Pinned: all have used the one ledger, and it goes back under them.
+MISPLACED, PINNED = "misplaced", "pinned"
+MISPLACED_SEEDS, PINNED_SEEDS = (50, 8), (20, 4)  # seed modulo the first is the second
+HEARING = frozenset((
+    "duplication", "skew", "lost_reply", "launch_fails", "pause_runner", "kill_runner", "ledger_down", "ledger_cut",
+    "ledger_deaf", "step", "disk_full", "forged",
+))  # fmt: skip
+
 # Last digits of the seeds whose clusters have a broker and a ledger of their own machines, and of those among them
 # whose ledger goes back. The others are one machine's: datagrams, and a ledger that forgets nothing.
 PRODUCTION_SEEDS = frozenset((1, 4, 5, 8, 9))
 FORGETFUL_SEEDS = frozenset((4, 5, 9))
 
+# Of those, remainders by 20 of the seeds whose ledger is Redis's own scripts.
+SCRIPTED_SEEDS = frozenset((8, 9))
+
 # Messages that a receiver remembers of each sender, in the worlds in which late ones come: else hardly any is late.
 REACH = 16
+
+# In some worlds every clock runs at one of its bounds, and nothing else makes up for that: programs are ended in the
+# last moment of their lease.
+TIGHT = 0.15
+TIGHT_GRACE_S = 0.05
 
 # A second setback within the quarantine of the first.
 SOON_S = (3.0, 12.0)
@@ -61,19 +80,6 @@ TRIGGERS = (12, 16, 24)
 
 # What people do, each so often at the most.
 ACTS = {"revoke": 3, "cancel": 3, "suspend": 2, "conflict": 2, "redefine": 1, "drain": 2, "prune": 4}
-
-
-class Item(NamedTuple):
-    """One thing that happens. ``who`` in [0, 1) picks from those whom it may befall; ``amount`` as STRIKES say."""
-
-    at: float
-    kind: str
-    who: float
-    amount: float
-    what: str = ""  # a run or a job
-
-    def __str__(self) -> str:
-        return f"{self.at:.2f} s: {self.kind} {self.what} {self.amount:.2f}"
 
 
 @dataclass(frozen=True)
@@ -88,16 +94,30 @@ class Plan:
     skews: tuple[float, ...]
     joins: tuple[float, ...]
     ledger_rate: float
+    kill_grace_s: float
     loss: float
     delay_s: float
     reach: int
+    limits: dict[str, int]  # of the product's bounds, by their names, what they are in this world
     jobs: dict[str, Job]
     items: tuple[Item, ...]
+    misplaced: int = 0  # how many of the last nodes ask another ledger at their first start
+    pinned: bool = False  # every node has used the ledger before
     without: frozenset[str] = frozenset()  # numbers of items, names of continuous faults, names of nodes
 
     @property
     def nodes(self) -> int:
         return len(self.rates)
+
+    @property
+    def identified(self) -> bool:
+        """Its ledgers have identities, and nodes compare them."""
+        return self.pinned or self.misplaced > 0
+
+    @property
+    def scripted(self) -> bool:
+        """Its ledger is Redis's scripts, where there is a server: in a tenth of the worlds, half of which forget."""
+        return self.production and not self.identified and self.seed % 20 in SCRIPTED_SEEDS
 
     @property
     def packs(self) -> bool:
@@ -126,30 +146,53 @@ def draw(
         while len(chosen & set(STRIKES)) < 2:
             chosen.add(rng.choice([fault for fault in there if fault in STRIKES]))
     else:
-        production = forgetful or bool(set(faults) & set(PRODUCTION))
-        chosen = set(faults)
+        production = forgetful or bool(set(faults) & {*PRODUCTION, MISPLACED})
+        chosen = set(faults) - {MISPLACED, PINNED} - set(configuration.CHANCES)
+    misplaced = MISPLACED in faults if faults is not None else _of_kind(seed, MISPLACED_SEEDS)
+    pinned = forgetful and (PINNED in faults if faults is not None else _of_kind(seed, PINNED_SEEDS))
+    if misplaced:
+        chosen = chosen & HEARING | ({"ledger_cut", "pause_runner"} if faults is None else set())
     nodes = rng.choice((3, 4, 5, 6))
     jobs = _jobs(rng)
     items = [*_strikes(rng, sorted(chosen), forgetful), *_triggers(rng), *_acts(rng, jobs, forgetful)]
+    if misplaced:
+        items = [item for item in items if item.kind not in ACTS]
+    else:
+        configured = configuration.draw(seed, jobs, forgets=forgetful, only=faults)
+        items += configured
+        if any(item.kind in configuration.CONFIGURES for item in configured):
+            jobs = configuration.short_lived(jobs)
     skews = [rng.choice((0.0, rng.uniform(-40, 40))) for _ in range(nodes)]
     late = [rng.uniform(5, 30) if number else rng.uniform(0, 0.5) for number in range(nodes)]
     early = [rng.uniform(0, 0.5) for _ in range(nodes)]
+    rates = tuple(1 + rng.uniform(-RHO, RHO) * 0.99 for _ in range(nodes))
+    ledger_rate = 1 + rng.uniform(-RHO, RHO)
+    bounds = random.Random(f"bounds of {seed}")
+    tight = bounds.random() < TIGHT
     return Plan(
         seed=seed,
         production=production,
         forgets=forgetful,
         faults=frozenset(chosen) - without,
-        rates=tuple(1 + rng.uniform(-RHO, RHO) * 0.99 for _ in range(nodes)),
+        rates=tuple(1 + bounds.choice((-RHO, RHO)) for _ in range(nodes)) if tight else rates,
         skews=tuple(skews) if "skew" in chosen - without else (0.0,) * nodes,
         joins=tuple(late if "late_join" in chosen - without else early),
-        ledger_rate=1 + rng.uniform(-RHO, RHO),
+        ledger_rate=1 + bounds.choice((-RHO, RHO)) if tight else ledger_rate,
+        kill_grace_s=TIGHT_GRACE_S if tight else KILL_GRACE,
         loss=rng.choice((0.05, 0.15, 0.3)),
         delay_s=rng.choice((0.05, 0.5, 2.0)),
+        limits=configuration.limits(seed),
         reach=rng.choice((REACH, windows.REACH)) if production else windows.REACH,
         jobs=jobs,
         items=tuple(sorted(items)),
+        misplaced=nodes // 2 if misplaced else 0,
+        pinned=pinned,
         without=without,
     )
+
+
+def _of_kind(seed: int, which: tuple[int, int]) -> bool:
+    return seed % which[0] == which[1]
 
 
 def _jobs(rng: random.Random) -> dict[str, Job]:

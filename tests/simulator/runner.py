@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from coordd.core import attempt as life
 from coordd.core.attempt import Attempt, Terms
+from coordd.core.job import Job
 from coordd.core.ready import Launch
 from coordd.core.rows import OK, RECOVERING, Registration
 from simulator.judge import Child
-from simulator.terms import KILL_GRACE, LEDGER_TIMEOUT, RENEW
+from simulator.terms import LEDGER_TIMEOUT, RENEW
 
 if TYPE_CHECKING:
     from simulator.world import Host, World
@@ -31,16 +32,16 @@ GUARDED = "guarded"  # the job whose programs publish under a commit
 class Runner:
     """One attempt."""
 
-    def __init__(self, world: World, host: Host, launch: Launch) -> None:
-        self.world, self.host, self.launch = world, host, launch
-        job = world.jobs[launch.job]
+    def __init__(self, world: World, host: Host, launch: Launch, job: Job) -> None:
+        """``job``: the definition that is executed, as the daemon had it when it wrote the runner's spec."""
+        self.world, self.host, self.launch, self.job = world, host, launch, job
         self.on_lost = job.on_lost
         self.key = (launch.run, launch.attempt, launch.token)
         now = world.mono(host)
         self.attempt = Attempt(
             Terms(
                 deadline=launch.deadline, lease_s=launch.lease_s, renew_interval_s=RENEW,
-                ledger_timeout_s=LEDGER_TIMEOUT, kill_grace_s=KILL_GRACE, on_lost=job.on_lost,
+                ledger_timeout_s=LEDGER_TIMEOUT, kill_grace_s=world.plan.kill_grace_s, on_lost=job.on_lost,
             ),
             wait_s=launch.due_at - now, now=now,
         )  # fmt: skip
@@ -69,6 +70,7 @@ class Runner:
     def pause(self, seconds: float) -> None:
         if self.alive:
             self.world.say(f"{self.host.name} runner of {self.launch.run}/{self.launch.attempt} paused {seconds:.1f}")
+            self.world.records.befell(self.host.index, "pause_runner", self.world.now, seconds)
             self.awake_at = self.paused_until = max(self.paused_until, self.world.now + seconds)
             self.world.at(seconds, self.resume)
 
@@ -118,7 +120,7 @@ class Runner:
                 self._ask("restore", self._witness(str(action[1])))
             elif word == life.PET:
                 if self.on_lost != "hold":
-                    self.watcher_at = life.watcher_kill_at(float(str(action[1])), KILL_GRACE)
+                    self.watcher_at = life.watcher_kill_at(float(str(action[1])), world.plan.kill_grace_s)
                     world.at((self.watcher_at - world.mono(host)) / host.rate, self._watch, self.watcher_at)
             elif word == life.EXEC:
                 self._strike_before_exec()
@@ -158,14 +160,21 @@ class Runner:
     def _ask(self, op: str, args: tuple[Any, ...]) -> None:
         sent = self.world.mono(self.host)
         question = f"ask_{op}"
-        self.world.server.ask(self.host, op, args, lambda answer: self._answered(answer, sent, question))
+        self.world.server_of(self.host).ask(self.host, op, args, lambda answer: self._answered(answer, sent, question))
 
     def _witness(self, state: str) -> tuple[Any, ...]:
         """The ledger has forgotten our grant: what we know of it."""
-        launch, job = self.launch, self.world.jobs[self.launch.job]
+        launch, job = self.launch, self.job
         scheduled = "@" in launch.run
         of = Registration(
-            launch.run, launch.job, job.digest, job.policy(), launch.fire_at, scheduled=scheduled, args=launch.args
+            launch.run,
+            launch.job,
+            job.digest,
+            job.policy(),
+            launch.fire_at,
+            scheduled=scheduled,
+            args=launch.args,
+            due=launch.due,
         )
         return (of, launch.attempt, launch.token, launch.nonce, self.node, launch.lease_s, state, None, "", "", False)
 
@@ -173,11 +182,20 @@ class Runner:
         if not self._late(self._answered, answer, sent, question):
             self.taken = question == life.ASK_REPORT and answer is not None and answer.word == OK
             if answer is not None and answer.word == RECOVERING and question == life.QUESTIONS.get(self.attempt.phase):
-                self.told_until = self.world.now + answer.left_s / self.host.rate
+                self.told_until = self._recovers_until(question)
             if self.taken:
-                self.told_until = max(self.told_until, self.world.now + answer.left_s / self.host.rate)
+                self.told_until = max(self.told_until, self._recovers_until(question))
             self.attempt.answered(answer, sent_at=sent, now=self.world.mono(self.host), question=question)
             self.obey()
+
+    def _recovers_until(self, question: str) -> float:
+        """The end of the quarantine in which that was asked: the answer says so."""
+        server = self.world.server
+        at = server.asked_at.get((question.removeprefix("ask_"), self.launch.run), 0.0)
+        if not server.setbacks or at < server.setbacks[-1].at:
+            return 0.0
+        until = server.setbacks[-1].opens_at
+        return until if until < float("inf") else 0.0
 
     def _exec(self) -> None:
         if self._late(self._exec) or self.attempt.phase not in (life.RUNNING, life.ENDING):
@@ -197,7 +215,7 @@ class Runner:
         self.child = Child(
             self.launch.run, self.launch.attempt, self.host.index, world.now, code, token=self.launch.token
         )
-        world.judge.launched(self.child, self.launch, world.jobs[self.launch.job])
+        world.judge.launched(self.child, self.launch, self.job)
         if self.host.daemon is not None:
             self.host.daemon.runner_started(self.launch)
         world.at(world.rng.choice(PROGRAMS_S), self._child_dies, "exit")
@@ -271,6 +289,7 @@ class Runner:
         if self.alive:
             self.world.say(f"{self.host.name} runner of {self.launch.run}/{self.launch.attempt} killed")
             self.alive = False
+            self.world.records.befell(self.host.index, "kill_runner", self.world.now)
             self.world.at(self.world.rng.uniform(0.01, 0.2), self._emptied, "watcher: the runner died")
 
     def _emptied(self, reason: str) -> None:

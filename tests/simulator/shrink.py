@@ -57,5 +57,16 @@ def shrink(
 def telling(trace: list[str], verdict: str) -> list[str]:
     """Of a transcript, the lines that a person needs: faults, people, and those about the run in the verdict."""
     runs = [word.partition("/")[0].rstrip(":,") for word in verdict.split() if "#" in word or "@" in word]
-    always = ("FAULT", "PEOPLE", "HEAL", "VIOLATION", "UNWITNESSED", "the ledger", "daemon killed", "paused", " killed")
+    always = (
+        "FAULT",
+        "PEOPLE",
+        "CONFIGURATION",
+        "HEAL",
+        "VIOLATION",
+        "EXCUSED",
+        "the ledger",
+        "daemon killed",
+        "paused",
+        " killed",
+    )
     return [line for line in trace if any(word in line for word in (*always, *runs))]

@@ -12,23 +12,32 @@ from typing import Any
 from unittest import mock
 
 from coordd.core import windows
+from coordd.core.context import SKEW_MAX_S
+from coordd.core.identity import Known
 from coordd.core.job import Job, scheduled_run
 from coordd.core.ready import Launch
 from coordd.core.rows import TERMINAL, UNKNOWN
 from coordd.core.schedule import fires_between
 from simulator.bus import Broker, Bus, Datagrams, Letter
+from simulator.configuration import CONFIGURES, FAR, Configuration
 from simulator.daemon import Daemon
 from simulator.disk import Disk
+from simulator.hearing import Hearing
 from simulator.intruder import Intruder
+from simulator.item import Item
 from simulator.judge import Child, Judge, Violation
 from simulator.people import People
-from simulator.plan import ACTS, CONTINUOUS, SETBACKS, Item, Plan
+from simulator.plan import ACTS, CONTINUOUS, SETBACKS, Plan
+from simulator.records import Records
 from simulator.runner import Runner
-from simulator.server import Server
+from simulator.server import Elsewhere, Server
 from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
 
 # A world has some 6,000 events; one that has this many turns in circles.
 EVENTS_MAX = 150_000
+
+# What the ledger is, in worlds in which every node has used it before.
+IDENTITY = "0123456789abcdef"
 
 # The delay of messages where nothing slows them down, at the most.
 DELAY_S = 0.02
@@ -50,6 +59,8 @@ class Host:
     disk: Disk
     jobs: dict[str, Job]
     daemon: Daemon | None = None
+    misplaced: bool = False  # its configuration names another ledger
+    known: Known | None = None  # which ledger it has used, where ledgers have identities
     boots: int = 0
     runners: list[Runner] = field(default_factory=list)
     bus_cut: float = 0.0
@@ -73,7 +84,8 @@ class Host:
 class World:
     """Everything of one seed."""
 
-    def __init__(self, plan: Plan, *, trace: bool = False) -> None:
+    def __init__(self, plan: Plan, *, trace: bool = False, redis_url: str = "") -> None:
+        """``redis_url``: a private server on which worlds that are so drawn run the real scripts."""
         self.plan = plan
         self.rng = random.Random(plan.seed)
         self.now = 0.0
@@ -90,29 +102,49 @@ class World:
         self.targeted = plan.faults if "targeted" in plan.faults else frozenset()
         self.delay = plan.delay_s if "slow" in plan.faults else DELAY_S
         self.pairs: dict[tuple[int, int], float] = {}  # (from, to) -> until when nothing passes
-        self.jobs = plan.jobs
+        self.jobs = plan.jobs  # the files as they should be; each machine has its own
+        self.known_jobs = {job.digest: job for job in plan.jobs.values()}  # every definition that there ever was
 
-        self.server = Server(self, plan.ledger_rate)
+        self.server = Server(self, plan.ledger_rate, redis_url)
         self.ledger = self.server.ledger
+        self.elsewhere = Elsewhere(self, plan.ledger_rate) if plan.misplaced else None
+        self.records = Records()
         self.judge = Judge(self)
+        self.hearing = Hearing(self)
         self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it, if the ledger had not
         self.hosts = [
             Host(index, rate, skew, Disk(packs=plan.packs), plan.jobs)
             for index, (rate, skew) in enumerate(zip(plan.rates, plan.skews, strict=True))
             if f"n{index}" not in plan.without
         ]
+        for host in self.hosts:
+            host.misplaced = host.index >= plan.nodes - plan.misplaced
+            if plan.pinned:
+                host.disk.pin = (IDENTITY, self.server.address)
+        if plan.pinned:
+            self.ledger._store.metas["identity"] = IDENTITY
         self.bus: Bus = Broker(self) if plan.production else Datagrams(self)
         self.intruder = Intruder(self)
         self.people = People(self)
+        self.configuration = Configuration(self)
         for host in self.hosts:
             self.at(plan.joins[host.index], self.boot, host)
         for number, item in enumerate(plan.items):
             if str(number) not in plan.without:
-                self.at(item.at, self.people.do if item.kind == "trigger" or item.kind in ACTS else self.strike, item)
+                self.at(item.at, self._doer(item.kind), item)
+
+    def _doer(self, kind: str) -> Callable[[Item], None]:
+        if kind in CONFIGURES:
+            return self.configuration.do
+        return self.people.do if kind == "trigger" or kind in ACTS else self.strike
 
     def memory_of_receivers(self) -> contextlib.AbstractContextManager[Any]:
-        """How many messages of each sender are remembered, while this world lives."""
-        return mock.patch.multiple(windows, REACH=self.plan.reach, _FULL=(1 << self.plan.reach) - 1)
+        """How many messages of each sender are remembered, and what else is bounded, while this world lives."""
+        patches = contextlib.ExitStack()
+        patches.enter_context(mock.patch.multiple(windows, REACH=self.plan.reach, _FULL=(1 << self.plan.reach) - 1))
+        for name, value in self.plan.limits.items():
+            patches.enter_context(mock.patch(name, value))
+        return patches
 
     # ---- the world's machinery
 
@@ -161,7 +193,7 @@ class World:
         """Every run that was due, asked for or launched."""
         rows = {row.run for row in self.ledger.runs(limit=100_000)}
         due = {
-            scheduled_run(job.name, at)
+            scheduled_run(job.name, at - job.offset_s)
             for job in self.jobs.values() if job.schedule is not None
             for at in fires_between(job.schedule, self.server.known_from, WALL + SCHEDULES_END_S, 100)
         }  # fmt: skip
@@ -173,17 +205,32 @@ class World:
         """The machine of that number; some may have been left out of the plan."""
         return next(host for host in self.hosts if host.index == index)
 
+    def server_of(self, host: Host) -> Server:
+        """The ledger that a machine's configuration names."""
+        return self.elsewhere if host.misplaced and self.elsewhere is not None else self.server
+
+    def _acquaint(self, host: Host) -> None:
+        """What a daemon that starts knows of its ledger."""
+        if self.plan.identified:
+            pin, pinned_at = host.disk.pin
+            host.known = Known(
+                "?", pin=pin, pinned_at=pinned_at, address=self.server_of(host).address,
+                proposal=f"{host.index:08x}{host.boots:08x}",
+            )  # fmt: skip
+
     def boot(self, host: Host) -> None:
         if self.now < host.frozen_until:
             self.at(host.frozen_until - self.now, self.boot, host)  # nothing starts on a machine that stands still
         elif host.daemon is None and self.now >= host.down_until and not host.gone:
             host.boots += 1
+            self._acquaint(host)
             host.daemon = Daemon(self, host)
             host.daemon.begin()
 
     def crash_daemon(self, host: Host, back_in: float) -> None:
         if host.daemon is not None:
             self.say(f"{host.name} daemon killed")
+            self.records.befell(host.index, "crash", self.now, back_in)
             host.daemon.alive = False
             host.daemon = None
             host.outbox = [letter for letter in host.outbox if letter.on_disk]
@@ -191,6 +238,7 @@ class World:
 
     def power_cut(self, host: Host, back_in: float) -> None:
         self.crash_daemon(host, back_in)
+        self.records.befell(host.index, "power", self.now, back_in)
         host.disk.power_cut(self.rng)
         host.down_until = self.now + back_in
         for runner in list(host.runners):
@@ -202,9 +250,11 @@ class World:
         if self.now < host.frozen_until:
             return
         daemon = host.daemon
+        self.records.befell(host.index, "shutdown", self.now, back_in)
         for runner in list(host.runners):
             runner.shut_down()
         if daemon is not None and not daemon.paused:
+            daemon.stopping = True
             daemon.feed(daemon.node.stop)
         self.at(1.0, lambda: self.power_cut(host, 0.5 if self.chaos_over else back_in))
 
@@ -217,6 +267,7 @@ class World:
     def freeze(self, host: Host, seconds: float) -> None:
         """The whole machine stands still, and goes on as if nothing had been."""
         host.frozen_until = max(host.frozen_until, self.now + seconds)
+        self.records.befell(host.index, "freeze", self.now, seconds)
         if host.daemon is not None:
             host.daemon.pause(seconds)
         for runner in list(host.runners):
@@ -240,7 +291,9 @@ class World:
         self.fault_log[kind] += 1
         self.struck += 1
         self.say(f"FAULT {kind} {host.name} {amount:.2f}")
-        if kind in SETBACKS:
+        if kind in FAR:
+            self.configuration.sets_clock(item, there)
+        elif kind in SETBACKS:
             self.server.goes_back(kind, amount)
         elif kind == "ledger_down":
             self.server.away(amount)
@@ -252,7 +305,9 @@ class World:
             self.bus.lose_connection(host, amount)
         elif kind in ("bus_cut", "deaf", "mute", "ledger_cut", "ledger_deaf"):
             setattr(host, kind, max(getattr(host, kind), self.now + amount))
-            if not kind.startswith("ledger"):
+            if kind.startswith("ledger"):
+                self.records.befell(host.index, kind, self.now, amount)
+            else:
                 self.bus.cut(host)
         elif kind == "pair_cut":
             others = [h for h in there if h is not host]
@@ -273,6 +328,7 @@ class World:
             host.skew += amount
         elif kind == "disk_full":
             host.disk.full_until = max(host.disk.full_until, self.now + amount)
+            self.records.befell(host.index, kind, self.now, amount)
         elif kind == "forged":
             self.intruder.forges()
         elif kind == "liar":
@@ -316,9 +372,12 @@ class World:
         self.delay = DELAY_S
         self.pairs.clear()
         self.server.down_until = 0.0
+        self.server.steps(-self.server.far, far=True)
         for host in self.hosts:
             host.bus_cut = host.deaf = host.mute = host.ledger_cut = host.ledger_deaf = host.down_until = 0.0
             host.disk.full_until = 0.0
+            if abs(host.skew - self.server.step) > SKEW_MAX_S / 2:
+                host.skew = self.server.step  # somebody sets it right: as the ledger's is
             host.frozen_until = min(host.frozen_until, self.now)
             if host.daemon is not None:
                 host.daemon.resume()
@@ -327,6 +386,20 @@ class World:
             for runner in list(host.runners):
                 runner.resume()
         self.bus.heal()
+        self._put_right()
+
+    def _put_right(self) -> None:
+        """A person has seen what the nodes say of their ledgers, and gives all of them the same."""
+        for host in self.hosts:
+            if host.misplaced:
+                host.misplaced = False
+                self.crash_daemon(host, 0.5)
+
+    def judge_identity(self) -> None:
+        """B: whatever has befallen it, the ledger is the one that its nodes have used."""
+        if self.plan.pinned and self.ledger._store.meta("identity") != IDENTITY:
+            self.violate(f"B the ledger's identity became {self.ledger._store.meta('identity')!r}")
+        self.records.healed(self.now)
 
     # ---- time of a host
 

@@ -56,12 +56,13 @@ if "run" in sys.orig_argv:
     from coordd import daemon
     from coordd.adapters import amqp_session
     from coordd.adapters.journal import Journal
-    from coordd.core import ballots, envelope, pursuit, ring, windows, witness
+    from coordd.core import ballots, endings, envelope, pursuit, ring, windows, witness
     from coordd.services import driver, health
     Journal.__init__.__kwdefaults__["segment_age_s"] = {SEGMENT_S}
     health.CLEAN_S = {CLEAN_S}
     ballots.EARLY_MAX = {REMEMBERED_MAX}
-    ballots.DECIDED_MAX = pursuit.EPITAPHS_MAX = witness.SEEN_MAX = driver.RECENT_MAX = {REMEMBERED_MAX}
+    pursuit.EPITAPHS_MAX = endings.EPITAPHS_MAX = witness.SEEN_MAX = {REMEMBERED_MAX}
+    ballots.DECIDED_MAX = driver.RECENT_MAX = {REMEMBERED_MAX}
     windows.SENDERS_MAX = envelope.INBOXES_MAX = amqp_session.INBOXES_MAX = {PEERS_MAX}
     ring.place = lru_cache({PEERS_MAX})(ring.place.__wrapped__)
     _run.DEADLINE_HEAP_MIN_PRUNE_THRESHOLD = {DEADLINES_MAX}

@@ -11,13 +11,17 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from system.backends import BACKENDS, Backend, Embedded, Production
-from system.processes import LIMIT_S, PROGRAM, ROOT, kill_at_once, processes, until
+from system.processes import LIMIT_S, LOOK_S, PROGRAM, ROOT, kill_at_once, processes, until
+
+# A brake for first starts lets go after a few heartbeats; a node without its bus waits ten seconds.
+BRAKE_S = 15.0
 
 
 class Entry(NamedTuple):
@@ -61,20 +65,21 @@ class Node:
         self.socket = Path(f"{base}.sock")
         self.log_path = Path(f"{base}.log")
         self.settings = ""  # more sections of its configuration
-        self.changes: dict[str, Any] = {}  # keys of [cluster] in which it differs from the others
+        self.changes: dict[str, Any] = {}  # keys of [cluster] in which it differs from the others; None: not there
         self.env: dict[str, str] = {}
+        self.root = ROOT  # where the package lies that it runs
         self.budget = cluster.budget
         self.patience_s = LIMIT_S  # how long a control call waits for its answer
         self.process: subprocess.Popen[bytes] | None = None
 
     def write_config(self, **changes: Any) -> None:
-        """The configuration file; ``changes`` are keys of [cluster]."""
+        """The configuration file; ``changes`` are keys of [cluster], None leaves a key out."""
         cluster = {**self.cluster.backend.settings(), **self.cluster.timing, **self.changes, **changes}
         lines = [
             "[node]", f'name = "{self.name}"', f'state_dir = "{self.state_dir}"',
             f'runtime_dir = "{self.runtime_dir}"', f'jobs_dir = "{self.cluster.jobs_dir}"',
             f"budget = {{ client = {self.budget}, cluster = {self.budget} }}",
-            "[cluster]", *[f"{key} = {json.dumps(value)}" for key, value in cluster.items()],
+            "[cluster]", *[f"{key} = {json.dumps(value)}" for key, value in cluster.items() if value is not None],
             "[control]", f'socket = "{self.socket}"', self.settings,
         ]  # fmt: skip
         self.config_path.write_text("\n".join(lines) + "\n")
@@ -87,7 +92,7 @@ class Node:
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "coordd", "run", "--config", str(self.config_path)],
-                cwd=ROOT,
+                cwd=self.root,
                 env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.cluster.path), **self.env},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
@@ -273,7 +278,18 @@ class Cluster:
             node.launch()
         for node in self.nodes:
             node.ready()
-        return self.meet()
+        self.meet()
+        self.use_their_ledger()
+        return self
+
+    def use_their_ledger(self) -> None:
+        """Wait a while until no node is kept from its ledger by the brake for first starts: until it has seen its
+        ledger, and knows that the others use the same. Clusters of differing ledgers are kept from them for good."""
+        limit = time.monotonic() + BRAKE_S
+        while time.monotonic() < limit and any(
+            (node.try_call("status") or {"ledger": {}})["ledger"].get("not_used") for node in self.nodes if node.up
+        ):
+            time.sleep(LOOK_S)
 
     def meet(self) -> Cluster:
         """Wait until every node that is up counts all of them as alive."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from system.backends import locked
 from system.cluster import CallError, Node, cluster_of
-from system.processes import boottime, exists, until
+from system.disks import fill, small_disk
+from system.processes import boottime, exists, kill_at_once, until
 
 EXIT_UNAVAILABLE = 69
 
@@ -23,18 +22,6 @@ def trigger(node: Node, job: str, ident: str = "1") -> str:
 
 
 # ---- disks
-
-
-@contextmanager
-def small_disk() -> Iterator[Path]:
-    """A file system so small that it can be filled. It needs root, as the machine has that runs these tests."""
-    path = Path(tempfile.mkdtemp(prefix="cd-disk-"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)], check=True)
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)  # a failed test may hold files open
-        path.rmdir()
 
 
 def test_a_node_whose_disk_is_full_abstains_until_there_is_room() -> None:
@@ -93,6 +80,58 @@ def test_a_state_directory_that_cannot_be_written_is_said_at_the_start() -> None
         other.start()
         trigger(other, "hello")
         cluster.becomes("hello#1", "success")
+
+
+@pytest.mark.parametrize("on_lost", ["relaunch", "hold"])
+def test_a_full_runtime_directory_is_said_and_costs_no_run(on_lost: str) -> None:
+    """What a runner writes there is for people and for the next daemon; how a run ends is the ledger's."""
+    with cluster_of(1, budget=1) as cluster, small_disk(Path(f"{cluster.path}/n1.run")) as disk:
+        (node,) = cluster.nodes
+        cluster.job("hello", "until", cluster.go("on"), overlap="allow", on_lost=on_lost)
+        cluster.start()
+        run = trigger(node, "hello")
+        cluster.started(run)
+        ballast = fill(disk)
+        until(lambda: node.status()["impaired"])
+        assert f"its runtime directory {disk} cannot be written: No space left" in node.status()["impaired"]
+        waits = trigger(node, "hello", "waits")
+        until(lambda: "cannot be written" in node.why(waits))
+        cluster.go("on").touch()
+        row = cluster.becomes(run, "success")
+        assert row["attempt"] == 0
+        assert not cluster.starts(waits)
+        ballast.unlink()
+        until(lambda: not node.status()["impaired"])
+        assert cluster.becomes(waits, "success")["attempt"] == 0, "the one slot of the budget is free again"
+        assert len(cluster.starts()) == 2
+        assert "runtime_dir.failed" in node.log()
+
+
+@pytest.mark.parametrize("what", ["its attempt's", "all of it"])
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_runtime_directory_that_is_removed_costs_no_slot(what: str, dies: bool) -> None:
+    with cluster_of(1, budget=1) as cluster:
+        (node,) = cluster.nodes
+        cluster.job("hello", "until", cluster.go("on"), overlap="allow", on_lost="hold")
+        cluster.start()
+        run = trigger(node, "hello")
+        program = cluster.started(run)
+        said = node.runner(run)
+        until(lambda: any(fact["fact"] == "started" for fact in node.facts(run)))
+        shutil.rmtree(node.runtime_dir / "runs")
+        if what == "all of it":
+            (node.runtime_dir / "facts.sock").unlink()
+        if dies:
+            kill_at_once(lambda: {pid for pid in (said["pid"], said["watcher"]) if exists(pid)})
+            cluster.becomes(run, "unknown")
+            assert not exists(program.pid)
+        cluster.go("on").touch()
+        if not dies:
+            cluster.becomes(run, "success")
+        after = trigger(node, "hello", "after")
+        cluster.becomes(after, "success")
+        until(lambda: not list((node.runtime_dir / "runs").iterdir()))
+        assert node.log().count("runner.not_buried") == 0
 
 
 # ---- the ledger

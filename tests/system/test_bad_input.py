@@ -84,7 +84,8 @@ def test_nodes_without_spark_or_java_abstain() -> None:
         no_java.env = {"PATH": str(cluster.path / "empty")}
         able.settings = f'[spark]\nsubmit = "{_fake_submit(cluster, "able")}"\n'
         cluster.job_file(
-            "count", 'overlap = "allow"\n[spark]\napplication = "/srv/count.py"\nargs = ["--rows", "{run}"]\n'
+            "count",
+            f'overlap = "allow"\n[spark]\napplication = "{cluster.program}"\nargs = ["--rows", "{{run}}"]\n',
         )
         cluster.start()
         for number in range(4):

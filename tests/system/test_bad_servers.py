@@ -297,3 +297,35 @@ def test_a_redis_that_cannot_hold_a_ledger_is_named_and_nothing_runs_twice() -> 
         cluster.go("go").touch()
         assert cluster.becomes(run, "success")["attempt"] == 0
         never_twice(cluster)
+
+
+def test_a_running_job_outlives_a_full_redis_and_its_success_is_recorded_there() -> None:
+    """Longer than a lease, which would have ended it: its policy is to be launched again."""
+    with cluster_of(2, backend="production", **TIMING) as cluster:
+        cluster.job("short", "sleep", 0, overlap="allow")
+        for job in ("renewed", "cancelled"):
+            cluster.job(job, "until", cluster.go(job))
+        redis = cluster.production.redis
+        first = cluster.start().nodes[0]
+        for node in cluster.nodes:
+            node.ledger_is("connected")
+        run, other = trigger(first, "renewed", "1"), trigger(first, "cancelled", "1")
+        pid, other_pid = cluster.started(run).pid, cluster.started(other).pid
+        beats(cluster, run, 1)
+
+        assert redis.cli("CONFIG", "SET", "maxmemory", "1") == "OK"
+        waits = first.call("run.trigger", job="short", id="waits")["id"]
+        ledger_says(first, "memory is full", "runs that are under way go on")
+        beats(cluster, run, 2 * round(TIMING["lease"] / TIMING["renew"]))
+        assert exists(pid)
+        assert exists(other_pid)
+        first.call("run.cancel", id=other)
+        cluster.becomes(other, "revoked")
+        cluster.go("renewed").touch()
+        assert cluster.becomes(run, "success")["attempt"] == 0
+        assert not cluster.starts(waits)
+
+        assert redis.cli("CONFIG", "SET", "maxmemory", "0") == "OK"
+        cluster.becomes(waits, "success")
+        assert [len(cluster.starts(each)) for each in (run, other, waits)] == [1, 1, 1]
+        never_twice(cluster)

@@ -270,12 +270,16 @@ def test_fire_times_that_the_whole_cluster_missed() -> None:
 
 
 def pretend_to_have_been_down(cluster: Cluster, seconds: float) -> float:
-    """Put the ledger back by so long, as if nobody had been there since; returns up to when all is settled."""
+    """Put the ledger back by these seconds, as if nobody had been there since; returns up to when all is settled."""
+    back_to = time.time() - seconds
     with contextlib.closing(sqlite3.connect(cluster.ledger_path, isolation_level=None)) as db:
         db.execute("DELETE FROM runs")
         db.execute("DELETE FROM attempts")
-        db.execute("UPDATE jobs SET horizon = ?", (time.time() - seconds,))
-        return float(db.execute("SELECT horizon FROM jobs").fetchone()[0])
+        # The definitions were given before that; they count from then.
+        for table in ("standing", "activations"):
+            db.execute(f"UPDATE {table} SET activated_at = ?, counts_from = ?", (back_to, back_to))  # noqa: S608
+        db.execute("UPDATE standing SET horizon = ?", (back_to,))
+    return back_to
 
 
 @pytest.mark.parametrize("backend", ["embedded", "production"])

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from system.runner_lab import BEATING, DAEMON, LIMIT_S, SHORT, STUBBORN, World, boottime, exists, kill, until, world_in
 
+from coordd.runner.kernel import RUNNER_NAME, WATCHER_NAME
+
 
 @pytest.fixture(params=["cgroup", "no cgroup"])
 def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
@@ -189,6 +191,26 @@ def test_at_shutdown_it_ends_its_job_and_says_so(world: World, who: str) -> None
     assert (row.state, row.attempt) == ("retry", 1), "another node need not wait for the lease"
     assert attempt.attempt().state == "lost"
     assert attempt.pids() == []
+
+
+def test_the_reason_of_a_failure_has_the_line_that_tells_why(world: World) -> None:
+    row = world.sh("echo 'ValueError: no column amount' >&2; exit 1").over()
+    assert (row.state, row.reason) == ("failure", "exit code 1: ValueError: no column amount")
+
+
+def test_ps_shows_whose_runner_and_watcher_it_is(world: World) -> None:
+    attempt = world.sh(BEATING).begun()
+    first = attempt.watcher()
+    wanted = f"coordd-runner {attempt.run} attempt 0"
+    for pid, name in ((attempt.runner(), RUNNER_NAME), (first, WATCHER_NAME)):
+        assert wanted in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        assert Path(f"/proc/{pid}/comm").read_text().strip() == name
+    kill(first)
+    second = until(lambda: attempt.watcher() if attempt.watcher() != first else 0)
+    until(lambda: Path(f"/proc/{second}/comm").read_text() == f"{WATCHER_NAME}\n")
+    assert f"coordd-watcher {attempt.run} attempt 0" in Path(f"/proc/{second}/cmdline").read_text().replace("\0", " ")
+    world.launcher.command(attempt.directory, "cancel", "")
+    attempt.over()
 
 
 # ---- nothing is left behind

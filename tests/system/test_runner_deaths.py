@@ -11,15 +11,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from system.backends import locked as locked_file
+from system.cluster import cluster_of
+from system.processes import kill_at_once
 from system.runner_lab import (
     BEATING,
+    HEADLESS,
     SHORT,
     STUBBORN,
     World,
+    beats_on,
     boottime,
     exists,
     guarded,
     kill,
+    kill_together,
     last_beat,
     lease_end,
     locked,
@@ -43,6 +49,11 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 def world(tmp_path: Path) -> Iterator[World]:
     with world_in(tmp_path) as world:
         yield world
+
+
+def children_of(pid: int) -> set[int]:
+    """The processes that this one has started, and not yet reaped."""
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if exists(int(child))}
 
 
 # ---- whoever dies
@@ -173,10 +184,7 @@ def test_a_daemon_that_comes_back_finds_its_runners(world: World) -> None:
 def test_both_are_killed_and_the_next_daemon_buries_them(either: World) -> None:
     attempt = either.sh(f"({STUBBORN}) & {STUBBORN}").begun()
     runner, watcher = attempt.runner(), attempt.watcher()
-    for pid in (watcher, runner):
-        os.kill(pid, signal.SIGSTOP)  # or one would see the other die
-    for pid in (watcher, runner):
-        kill(pid)
+    kill_together(watcher, runner)
     until(lambda: not either.launcher.alive(attempt.directory))
     assert "ended" not in attempt.facts()
     either.launcher.bury(attempt.directory)
@@ -184,6 +192,102 @@ def test_both_are_killed_and_the_next_daemon_buries_them(either: World) -> None:
     row = attempt.over()
     assert attempt.pids() == []
     assert (row.state, row.attempt) == ("retry", 1)
+
+
+def test_the_program_dies_with_its_runner_even_if_nobody_buries_it(either: World) -> None:
+    """The kernel sees to it: no watcher is left, and no daemon is there."""
+    attempt = either.sh(BEATING).begun()
+    program = attempt.fact("started")["program"]
+    kill_together(attempt.watcher(), attempt.runner())
+    until(lambda: not exists(program), 10.0)
+
+
+WIPED = """
+import os, sys, time
+out = os.environ["OUT"]
+for number, leaves in enumerate((False, True, True)):
+    if os.fork() == 0:
+        if leaves:
+            os.setsid()
+        if number == 2 and os.fork() > 0:
+            os._exit(0)
+        script = 'echo $$ > "$1.new"; mv "$1.new" "$1"; sleep 1000; :'
+        os.execve("/bin/sh", ["sh", "-c", script, "sh", f"{out}.{number}"], {})
+while not all(os.path.exists(f"{out}.{number}") for number in range(3)):
+    time.sleep(0.01)
+open(out, "w").write("x")
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("who", ["both", "both, and the program", "a second watcher and the runner"])
+def test_a_burial_ends_what_has_wiped_its_environment_and_left_the_session(either: World, who: str) -> None:
+    attempt = either.python(WIPED).begun()
+    pids = [int(Path(f"{attempt.out}.{number}").read_text()) for number in range(3)]
+    if who == "a second watcher and the runner":  # the runner's child: what it guards falls to init
+        first = attempt.watcher()
+        kill(first)
+        until(lambda: attempt.watcher() != first)
+    program = [attempt.fact("started")["program"]] if "program" in who else []
+    kill_together(attempt.watcher(), attempt.runner(), *program)
+    until(lambda: not either.launcher.alive(attempt.directory))
+    either.launcher.bury(attempt.directory)
+    attempt.fact("reported")
+    row = attempt.over()
+    left = [pid for pid in pids if exists(pid)]
+    for pid in left:
+        kill(pid)
+    assert not left
+    assert (row.state, row.attempt) == ("retry", 1)
+
+
+def test_a_burial_that_is_cut_off_is_begun_again() -> None:
+    """By the daemon: the watcher that buries may be killed as well, at any instant of it."""
+    with cluster_of(1, budget=1) as cluster:
+        (node,) = cluster.nodes
+        cluster.job("hello", "until", cluster.go("on"), overlap="allow")
+        cluster.start()
+        run = str(node.call("run.trigger", job="hello", id="1")["id"])
+        cluster.started(run)
+        said = node.runner(run)
+        with locked_file(cluster.ledger_path):  # so that the burial cannot come to its end
+            kill_at_once(lambda: {pid for pid in (said["pid"], said["watcher"]) if exists(pid)})
+            assert node.process is not None
+            daemon = node.process.pid
+            for _ in range(3):
+                children = until(lambda: children_of(daemon))
+                time.sleep(0.2)
+                for pid in children:
+                    kill(pid)
+        cluster.go("on").touch()
+        assert cluster.becomes(run, "success")["attempt"] == 1
+        assert cluster.attempts(run)[0]["reason"] == "the runner died"
+        assert node.log().count("runner.vanished") == 1
+
+
+@pytest.mark.parametrize("cause", ["cancel", "the runner is killed", "both are killed"])
+def test_a_program_whose_main_thread_has_ended_is_alive(either: World, cause: str) -> None:
+    attempt = either.python(HEADLESS, kill_grace_s=1.0)
+    until(lambda: attempt.out.exists() and beats_on(attempt.out))
+    attempt.fact("started")
+    if cause == "cancel":
+        either.launcher.command(attempt.directory, "cancel", "enough")
+    elif cause == "the runner is killed":
+        kill(attempt.runner())
+    else:
+        kill_together(attempt.watcher(), attempt.runner())
+        until(lambda: not either.launcher.alive(attempt.directory))
+        either.launcher.bury(attempt.directory)
+        attempt.fact("reported")
+    row = attempt.over()
+    assert not beats_on(attempt.out)
+    assert row.state == ("revoked" if cause == "cancel" else "retry")
+
+
+def test_what_is_left_with_its_main_thread_ended_does_not_outlive_the_run(either: World) -> None:
+    attempt = either.start([sys.executable, "-I", "-c", HEADLESS, "leave"])
+    assert attempt.over().state == "success"
+    assert not beats_on(attempt.out)
 
 
 def test_the_runner_is_stopped(either: World) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from system.runner_lab import Attempt, World, exists, kill, world_in
 
+from coordd.adapters.disk import write_atomic
 from coordd.adapters.spark import Facts, SparkDefaults, build
 from coordd.core.job import Job, SparkSubmit
 
@@ -61,6 +62,8 @@ def submit(world: World, script: str, *args: str) -> Attempt:
     job = Job(name=spec["job"], digest="digest", launch=launch)
     facts = Facts(spec["run"], 0, spec["token"], spec["nonce"], "edge-1", spec["fire_at"], "", attempt.directory)
     program = build(job, launch, SparkDefaults(master="local[1]"), facts)
+    os.makedirs(attempt.directory, mode=0o700, exist_ok=True)
+    write_atomic(program.secrets_path, program.secrets.encode())
     env: dict[str, Any] = {**program.env, "MARK": spec["env"]["MARK"]}
     world.launcher.start({**spec, "argv": program.argv, "env": env})
     return attempt

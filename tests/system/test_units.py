@@ -32,7 +32,7 @@ class TestByTheTools:
     def unit(self, tmp_path: Path) -> Path:
         """The unit with a program that this machine has; systemd-analyze looks for it."""
         copy = tmp_path / "coordd.service"
-        copy.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/sleep", UNIT.read_text()))
+        copy.write_text(re.sub(r"(?m)^(Exec\w+)=\S+", r"\1=/bin/sleep", UNIT.read_text()))
         return copy
 
     def test_verify_has_nothing_to_say(self, unit: Path) -> None:
@@ -60,6 +60,10 @@ class TestByTheTools:
         for above, line in pairwise(lines):
             if "=" in line and not line.startswith("#"):
                 assert above.startswith("#"), f"{line} has no reason above it"
+
+    def test_a_reload_can_fail(self) -> None:
+        """A signal cannot say that it was refused: `kill -HUP` always succeeds."""
+        assert dict(directives())["ExecReload"] == "/usr/bin/coordctl reload"
 
     def test_nothing_that_ends_or_breaks_spark(self) -> None:
         found = dict(directives())
@@ -90,7 +94,7 @@ class TestByTheTools:
 class Service:
     """The unit, installed in a lab, with a program in place of /usr/bin/coordd."""
 
-    def __init__(self, lab: SystemdLab, exec_start: str) -> None:
+    def __init__(self, lab: SystemdLab, exec_start: str, exec_reload: str = "/bin/kill -HUP $MAINPID") -> None:
         self.lab = lab
         etc = lab.root / "etc"
         (etc / "systemd/system/coordd.service").write_text(UNIT.read_text())
@@ -101,7 +105,9 @@ class Service:
         lab.run("systemd-tmpfiles", "--create", "coordd.conf")
         environment = " ".join(f'"{name}={value}"' for name, value in lab.environment.items())
         self.drop_in(
-            "lab", f"ExecStart=\nExecStart={exec_start}\nEnvironment={environment}\nWatchdogSec=5\nRestartSec=200ms"
+            "lab",
+            f"ExecStart=\nExecStart={exec_start}\nExecReload=\nExecReload={exec_reload}\nEnvironment={environment}\n"
+            "WatchdogSec=5\nRestartSec=200ms",
         )
 
     def drop_in(self, name: str, settings: str) -> None:
@@ -110,8 +116,8 @@ class Service:
         (path / f"{name}.conf").write_text(f"[Service]\n{settings}\n")
         self.lab.run("systemctl", "daemon-reload")
 
-    def systemctl(self, *words: str) -> str:
-        return self.lab.run("systemctl", *words, "coordd")
+    def systemctl(self, *words: str, check: bool = True) -> str:
+        return self.lab.run("systemctl", *words, "coordd", check=check)
 
     @property
     def main_pid(self) -> str:

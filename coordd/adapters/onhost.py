@@ -1,0 +1,103 @@
+"""What this machine lacks for a job or a configuration, also as another user sees it."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pickle
+import pwd
+from collections.abc import Callable
+from typing import TypeVar
+
+from coordd.core.job import Job, SparkSubmit
+from coordd.errors import ConfigError, RefusedError
+
+T = TypeVar("T")
+
+# The user of the packaged unit.
+SERVICE_USER = "coordd"
+
+
+def absent_file(job: Job) -> str:
+    """Which of the files that a job names is not there for this user; "" when all are, or lie elsewhere (URIs)."""
+    launch = job.launch
+    if not isinstance(launch, SparkSubmit):
+        program = launch.argv[0]
+        if os.path.isabs(program) and "{" not in program and not os.access(program, os.X_OK):
+            return f"{program} is not there or not executable"
+        return ""
+    named = [
+        ("application", launch.application), ("keytab", launch.keytab), ("properties_file", launch.properties_file),
+        *[("py_files", path) for path in launch.py_files], *[("files", path) for path in launch.files],
+        *[("jars", path) for path in launch.jars],
+    ]  # fmt: skip
+    for key, value in named:
+        path = value.partition("#")[0]  # files: PATH#ALIAS
+        if os.path.isabs(path) and not set(path) & set("{*?"):
+            why = _unreadable(path)
+            if why:
+                return f"{key} {path} {why}"
+    return ""
+
+
+def _unreadable(path: str) -> str:
+    try:
+        os.stat(path)
+    except OSError as exc:
+        return f"is not there ({exc.strerror})"
+    return "" if os.access(path, os.R_OK) else "may not be read by this user"
+
+
+def unknown_group(name: str) -> str:
+    """Why a group of that name gives nobody a right; "" when there is one."""
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return f'there is no group "{name}" on this machine: it gives nobody the right to operate the job'
+    return ""
+
+
+def service_user(name: str = SERVICE_USER) -> pwd.struct_passwd | None:
+    """The account that the daemon runs under; None where there is none of that name."""
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return None
+
+
+def as_user(user: pwd.struct_passwd, call: Callable[[], T]) -> T:
+    """Call it with the rights of that user, in a child of this process; what it needs must be imported already.
+
+    Raises:
+        RefusedError: only root may become another user.
+        ConfigError: the child died.
+    """
+    if os.geteuid() == user.pw_uid:
+        return call()
+    if os.geteuid() != 0:
+        raise RefusedError(
+            f"only root can look with the eyes of {user.pw_name}", kind="not_permitted",
+            hint=f"sudo coordd check-config --as-service, or run it as {user.pw_name}",
+        )  # fmt: skip
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reading)
+            os.initgroups(user.pw_name, user.pw_gid)
+            os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+            os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+            with os.fdopen(writing, "wb") as pipe:
+                pickle.dump(call(), pipe)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if status != 0 or not data:
+        raise ConfigError(f"the look as {user.pw_name} failed (status {status})")
+    result: T = pickle.loads(data)  # noqa: S301 - our own child wrote it
+    return result

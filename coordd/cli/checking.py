@@ -1,0 +1,91 @@
+"""`coordd check-config`: tells everything that is wrong with the files."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from coordd import ownership
+from coordd.adapters import onhost
+from coordd.config import Config, read_config
+from coordd.errors import RefusedError
+from coordd.jobfile import JobSet, check, load_jobs
+from coordd.safety import warnings
+from coordd.tomlfile import Problem
+
+
+class Found(NamedTuple):
+    """What one look has found: lines for people, the kind of each error (config | job), how many jobs can run."""
+
+    lines: list[str]
+    errors: list[str]
+    jobs: int
+
+
+def look(file: str | None) -> Found:
+    """Look as this user does. Root is warned of what the daemon's user would not be able to do."""
+    service = onhost.service_user()
+    if os.geteuid() == 0 and service is not None:
+        ownership.trust_also(service.pw_uid, service.pw_gid)  # the files may be those of the daemon that will read them
+    found = _look(file)
+    if os.geteuid() != 0 or service is None or service.pw_uid == 0:
+        return found
+    theirs = onhost.as_user(service, lambda: _look(file))
+    more = [line for line in theirs.lines if line not in found.lines]
+    told = [f"warning: root can, {service.pw_name} cannot: {line}" for line in more]
+    if told:
+        told.append(f"warning: this was read as root; the daemon's user: coordd check-config --as-service {file or ''}")
+    return Found(found.lines + [line.rstrip() for line in told], found.errors, found.jobs)
+
+
+def look_as(user: str, file: str | None) -> Found:
+    """Look as another user does.
+
+    Raises:
+        RefusedError: there is no such user, or only root may do that.
+    """
+    account = onhost.service_user(user)
+    if account is None:
+        raise RefusedError(
+            f'there is no user "{user}" on this machine', kind="bad_config",
+            hint="systemd-sysusers makes it from sysusers.d-coordd.conf; or name another: --as-service USER",
+        )  # fmt: skip
+    _look(file)  # everything is imported now: Python may lie where only we can read
+    return onhost.as_user(account, lambda: _look(file))
+
+
+def _look(file: str | None) -> Found:
+    config, _ = read_config(file, os.environ)
+    problems = [*(warnings(config) if config else []), *check(file, os.environ)]
+    jobs = JobSet()
+    if config is not None:
+        jobs = load_jobs(config.node.jobs_dir, config)
+        problems += [*_of_node(config), *_of_machine(jobs, config)]
+    errors = [problem.kind for problem in problems if problem.severity == "error"]
+    return Found([str(problem) for problem in problems], list(errors), len(jobs.jobs))
+
+
+def _of_node(config: Config) -> list[Problem]:
+    """Directories that are there and cannot be used."""
+    told = []
+    for key, path in (("node.state_dir", config.node.state_dir), ("node.runtime_dir", config.node.runtime_dir)):
+        if os.path.isdir(path) and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            told.append(
+                Problem(config.path or "defaults", key, None, f"{path}: this user may not write it", kind="config")
+            )
+    return told
+
+
+def _of_machine(jobs: JobSet, config: Config) -> list[Problem]:
+    """What the jobs name, and this machine does not have. Other nodes may have it, so it disables nothing."""
+    told = []
+    for name in sorted(jobs.jobs):
+        job = jobs.jobs[name]
+        file = os.path.join(config.node.jobs_dir, f"{name}.toml")
+        absent = onhost.absent_file(job)
+        if absent:
+            told.append(Problem(file, "", None, absent, severity="warning"))
+        group = onhost.unknown_group(job.owner) if job.owner else ""
+        if group:
+            told.append(Problem(file, "owner", None, group, severity="warning"))
+    return told

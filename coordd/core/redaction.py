@@ -1,0 +1,68 @@
+"""Texts that people are shown: without passwords; and of a program's output the line that tells most."""
+
+import re
+
+HIDDEN = "***"
+
+# Every pattern takes time that grows with the text's length and no faster: what is redacted may be anybody's.
+
+# The password of a URL, also when it has an "@" in it; "://" ends it, so that a list of URLs is taken one by one.
+_URL_PASSWORD = re.compile(r"(://[^\s:/?#@\"']*:)(?:(?!://)[^\s\"'])*@")
+
+# The end of a name that stands before a secret: password=, aws_secret_access_key=, sig=, X-Amz-Signature=.
+_NAME = r"(?:password|passwd|passphrase|pwd|secret|token|apikey|key|sig|signature|credentials?|authorization)"
+
+# name=value in a query, an option or a sentence. Fencing tokens are numbers, and no secret.
+_END = r"[&;,\s\"'()]"
+_ASSIGNED = re.compile(rf"((?!token=\d{{1,19}}(?:{_END}|$)){_NAME}=)[^{_END[1:]}+", re.IGNORECASE)
+
+# "name": "value" of JSON, and of Python's repr.
+_QUOTED = re.compile(rf"({_NAME}[\"']\s{{0,8}}:\s{{0,8}})(\"[^\"\n]*\"|'[^'\n]*')", re.IGNORECASE)
+
+# Authorization: Bearer …; what follows such a word and looks like a word of a sentence is one.
+_SCHEME = re.compile(
+    r"\b(Bearer|Basic|Digest|Negotiate|ApiKey)(\s{1,8})(?=[^\s\"',;]{0,200}[0-9=+/._~-])[^\s\"',;]{6,}", re.IGNORECASE
+)
+
+# X-Api-Key: …, Cookie: …, up to the end of the line.
+_HEADER = re.compile(r"\b((?:x-[a-z0-9-]{0,40}(?:key|token)|(?:set-)?cookie)\s{0,8}:\s{0,8})[^\r\n\"']+", re.IGNORECASE)
+
+# A line that names what went wrong: Python's and Java's exceptions, a shell's and a tool's complaints.
+_TELLS = re.compile(
+    r"(?:Error|Exception)\b|\b(?:error|fatal|cannot|failed|failure|refused|denied|not found|no such)\b", re.IGNORECASE
+)
+
+# Lines that follow the one that tells: frames of a stack, and what a logger says at levels that are no failure.
+_NOISE = re.compile(r"\s*(?:at |\.\.\. \d+ more|File \"|\^+\s*$)|.{0,40}\b(?:TRACE|DEBUG|INFO|WARN|WARNING)\b")
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+LINE_LENGTH_MAX = 200
+
+
+def redact_text(text: str) -> str:
+    """A text with ``***`` instead of its secrets, as far as they can be told from other words: the passwords of URLs,
+    ``key=value``, JSON, headers. The one redactor of all."""
+    if "://" in text:
+        text = _URL_PASSWORD.sub(rf"\1{HIDDEN}@", text)
+    if "=" in text:
+        text = _ASSIGNED.sub(rf"\1{HIDDEN}", text)
+    if ":" in text:
+        text = _HEADER.sub(rf"\1{HIDDEN}", _QUOTED.sub(_hidden, text))
+    return _SCHEME.sub(rf"\1\2{HIDDEN}", text)
+
+
+def _hidden(match: "re.Match[str]") -> str:
+    quote = match.group(2)[0]
+    return f"{match.group(1)}{quote}{HIDDEN}{quote}"
+
+
+def telling_line(lines: "list[str]") -> str:
+    """Of an output's last lines the one that says most about a failure; "" when there is none.
+
+    Redacted, and at most 200 characters long.
+    """
+    said = [line for line in lines if line.strip() and not _NOISE.match(line)]
+    found = next((line for line in reversed(said) if _TELLS.search(line)), said[-1] if said else "")
+    line = redact_text(_CONTROL.sub(" ", found).strip())
+    return line if len(line) <= LINE_LENGTH_MAX else line[: LINE_LENGTH_MAX - 1] + "…"

@@ -1,0 +1,133 @@
+"""The audit: every change that a person made, and every privileged call that was refused.
+
+A stranger may ask for what it may not as often as it likes, and must not fill the disk: of calls that are alike (one
+user, one method) the first is recorded at once and the others are counted, into one record for each window. Windows
+grow while it goes on. Reading logs is recorded in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coordd.core.chain import Checked
+from coordd.services.ledger import boottime
+from coordd.services.views import instant
+
+# Alike within this time are counted together; twice as long while it goes on, up to the bound: a record an hour.
+WINDOW_S = 60.0
+WINDOW_MAX_S = 3600.0
+
+# Windows at a time. Whoever comes beyond that (with many uids) shares one window for each method.
+WINDOWS_MAX = 256
+OTHERS = -1
+
+# How often windows that are over are looked for.
+LOOK_S = 5.0
+
+TEXT_MAX = 300
+
+DONE, REFUSED = "done", "refused"
+
+
+class Window:
+    """Calls that are alike, since the last record of them."""
+
+    def __init__(self, until: float, length_s: float) -> None:
+        self.until = until
+        self.length_s = length_s
+        self.count = 0
+        self.last: dict[str, Any] = {}
+
+
+class Audit:
+    """Decides which record is written when. ``write`` writes one; it does not raise."""
+
+    def __init__(self, write: Callable[[dict[str, Any]], None], clock: Callable[[], float] = boottime) -> None:
+        self._write = write
+        self._clock = clock
+        self._windows: dict[tuple[int, str, str], Window] = {}
+
+    def done(self, record: dict[str, Any]) -> None:
+        """A change took place."""
+        self._write(_bounded({**record, "outcome": DONE}))
+
+    def looked(self, record: dict[str, Any]) -> None:
+        """Something was read that not everybody may read."""
+        self._counted({**record, "outcome": DONE})
+
+    def refused(self, record: dict[str, Any]) -> None:
+        """A privileged call was refused; ``reason`` says why."""
+        self._counted({**record, "outcome": REFUSED})
+
+    def _counted(self, record: dict[str, Any]) -> None:
+        now = self._clock()
+        key = (int(record["uid"]), str(record["method"]), str(record["outcome"]))
+        if key not in self._windows and len(self._windows) >= WINDOWS_MAX:
+            key = (OTHERS, *key[1:])
+        window = self._windows.get(key)
+        if window is None:
+            self._windows[key] = Window(now + WINDOW_S, WINDOW_S)
+            self._write(_bounded(record))
+            return
+        window.count += 1
+        window.last = record
+
+    def look(self) -> None:
+        """Write what was counted in windows that are over."""
+        now = self._clock()
+        for key, window in list(self._windows.items()):
+            if now >= window.until:
+                if not window.count:
+                    del self._windows[key]
+                    continue
+                self._tell(window)
+                window.length_s = min(2 * window.length_s, WINDOW_MAX_S)
+                window.until = now + window.length_s
+
+    def close(self) -> None:
+        """Write everything that was counted: the daemon ends."""
+        for window in self._windows.values():
+            if window.count:
+                self._tell(window)
+        self._windows.clear()
+
+    def _tell(self, window: Window) -> None:
+        self._write(_bounded({**window.last, "count": window.count}))
+        window.count, window.last = 0, {}
+
+
+def _bounded(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value[:TEXT_MAX] if isinstance(value, str) else value for key, value in record.items()}
+
+
+def audit_view(checked: Checked) -> dict[str, Any]:
+    """What a check of the journal has found, for people."""
+    return {
+        "records": [_record_view(record) for record in checked.records],
+        "chain": {
+            "intact": not checked.breaks,
+            "records": checked.total,
+            "first": checked.first or None,
+            "breaks": [broken._asdict() for broken in checked.breaks],
+        },
+    }
+
+
+def _record_view(record: dict[str, Any]) -> dict[str, Any]:
+    at = record.get("timestamp")
+    return {
+        "n": record.get("n"),
+        "at": instant(at) if isinstance(at, (int, float)) else None,
+        "method": record.get("method"),
+        "subject": record.get("subject") or None,
+        "outcome": record.get("outcome", DONE),  # an older version recorded nothing else
+        "by": record.get("by"),
+        "uid": record.get("uid"),
+        "pid": record.get("caller_pid"),
+        "request": record.get("request"),
+        "reason": record.get("reason"),
+        "count": record.get("count", 1),
+        "node": record.get("hostname"),
+        "unwritten": record.get("unwritten", 0),
+    }

@@ -1,0 +1,132 @@
+"""What the contract tests asked of the true scripts and heard, kept so that changed scripts can be asked the same.
+
+The tests under a stepped clock depend on nothing but the scripts: one reply that differs tells a changed one.
+That takes a second, where the tests themselves take half a minute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import servers
+
+from coordd.adapters import redis_scripts
+from coordd.adapters.redis_scripts import Scripts
+from coordd.adapters.redis_server import Server
+from coordd.adapters.resp import Problem
+from coordd.errors import UnavailableError
+
+# A command as it is kept: of EVALSHA the operation stands where the script's name was.
+Command = tuple[Any, ...]
+Exchange = tuple[Command, Any]
+
+# Commands that are sent before their replies are compared.
+TOGETHER = 100
+
+# A script that takes longer does not end; Redis then serves nobody.
+HANGS_AFTER_S = 5.0
+
+REPLICATION_ID = re.compile(rb"[0-9a-f]{40}")
+
+# Replies in no certain order, or about the server itself.
+UNORDERED = ("KEYS", "SCAN", "SMEMBERS", "INFO", "CONFIG", "TIME", "DEL", "MEMORY")
+
+
+def load(path: Path) -> list[Exchange]:
+    """What ``recorder`` has written, in order."""
+    with path.open("rb") as file:
+        kept: list[Exchange] = pickle.load(file)  # noqa: S301  # written by this very run
+    return kept
+
+
+@contextlib.contextmanager
+def rewritten(rewrite: Callable[[str, str], str]) -> Iterator[None]:
+    """Scripts that are read meanwhile are changed."""
+    real = redis_scripts._read
+    redis_scripts._read = lambda name: rewrite(name, real(name))
+    try:
+        yield
+    finally:
+        redis_scripts._read = real
+
+
+class Interview:
+    """Asks changed scripts what was asked of the true ones, on a Redis of its own."""
+
+    def __init__(self, kept: list[Exchange], clock: Callable[[str], str]) -> None:
+        """``clock`` is the tests' own rewriting of the scripts, which brings the stepped clock in."""
+        self._kept = kept
+        self._clock = clock
+        self._redis: servers.Redis | None = None
+
+    def close(self) -> None:
+        """Stop the server."""
+        if self._redis is not None:
+            self._redis.close()
+            self._redis = None
+
+    def noticed(self, rewrite: Callable[[str, str], str]) -> str:
+        """What was heard differently; "" when nothing was."""
+        try:
+            with rewritten(rewrite):
+                scripts = Scripts(self._clock)
+        except (AssertionError, ValueError) as exc:
+            return f"the scripts cannot be read: {exc}"
+        if self._redis is None:
+            self._redis = servers.Redis()
+            self._redis.start()
+        server = Server(self._redis.url, HANGS_AFTER_S)
+        try:
+            return self._ask(server, scripts)
+        except UnavailableError as exc:
+            self.close()  # it hangs in a script
+            return f"no answer: {exc}"
+        finally:
+            server.drop()
+
+    def _ask(self, server: Server, scripts: Scripts) -> str:
+        server.exchange([("FLUSHALL",)], server.deadline())
+        names = {}
+        for op, text in scripts.texts.items():
+            (name,) = server.ask([("SCRIPT", "LOAD", text)], server.deadline())
+            if isinstance(name, Problem):
+                return f"invalid: {name.text}"
+            names[op] = name
+        for begin in range(0, len(self._kept), TOGETHER):
+            some = self._kept[begin : begin + TOGETHER]
+            asked = [
+                (command[0], names[command[1]], *command[2:]) if command[0] == "EVALSHA" else command
+                for command, _ in some
+            ]
+            for (command, heard), now in zip(some, server.ask(asked, server.deadline()), strict=True):
+                if command[0] not in UNORDERED and plain(command[0], now) != heard:
+                    return f"{command[1] if command[0] == 'EVALSHA' else command[0]}: {plain(command[0], now)!r:.120}"
+        return ""
+
+
+def plain(command: str, reply: Any) -> Any:
+    """A reply as it is kept and compared; of an error its first word.
+
+    Fields in no certain order are sorted: a large hash is read by the server's hashes, an answer is made by Lua's
+    pairs(), and both have a random seed.
+    """
+    if isinstance(reply, Problem):
+        return f"error {reply.word}"
+    if isinstance(reply, bytes) and REPLICATION_ID.fullmatch(reply):
+        return "a replication id"  # each server has its own
+    if not isinstance(reply, list):
+        return reply
+    if command == "HGETALL":
+        return _pairs(reply)
+    if command == "EVALSHA" and len(reply) > 2 and len(reply) % 2 == 0 and isinstance(reply[2], bytes):
+        return [*reply[:2], *_pairs([plain("", part) for part in reply[2:]])]
+    return [plain(command, part) for part in reply]
+
+
+def _pairs(flat: list[Any]) -> list[Any]:
+    return sorted(zip(flat[::2], flat[1::2], strict=True), key=repr)

@@ -1,0 +1,236 @@
+"""Configuration and time as faults: job files that are edited, removed and brought back; clocks that are hours off.
+
+All of it is drawn from a random stream of its own: a seed that draws none of it has the world that it had before.
+A file is changed on one machine after the other, as a person or a tool does it, while claims are in flight.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from coordd.core.job import Command, Job, Retry, Schedule
+from simulator.item import Item
+from simulator.terms import LEASE, SCHEDULES_END_S, WALL
+
+if TYPE_CHECKING:
+    from coordd.core.ready import Now
+    from simulator.world import Host, World
+
+# The last edit begins before this, and reaches its last machine within this time: of later fire times all nodes know
+# the same definition.
+EDITED_BY_S = 30.0
+SPREAD_S = (0.0, 8.0)
+
+# How often a job is edited in a world that has edits, and how long one that was removed is away.
+EDITS = (1, 3, 6)
+AWAY_S = (1.0, 12.0)
+
+# How likely each is.
+CHANCES = {"edit": 0.3, "remove": 0.15, "far_skew": 0.1, "far_step": 0.1, "ledger_far_step": 0.08, "ledger_glitch": 0.1}
+
+# Seconds that a clock is off, or is set by.
+FAR_SKEWS_S = (-10_800.0, -3_600.0, -90.0, 90.0, 3_600.0, 10_800.0)
+FAR_STEPS_S = (-3_600.0, -300.0, -60.0, 60.0, 300.0, 3_600.0)
+GLITCHES_S = (20.0, 60.0, 300.0)  # forward, and back a moment later
+LEDGER_STEPS_S = (-300.0, -60.0, 60.0, 300.0)
+
+# How long a run may wait in a world whose definitions change.
+START_WITHIN_S = 20.0
+
+# Bounds that are so high that no world comes near them, and how low they are in some.
+LIMITED = 0.15
+CATCH_UP = "coordd.core.planner.CATCH_UP_MAX"
+LIMITS: dict[str, tuple[int, ...]] = {
+    CATCH_UP: (2, 4), "coordd.core.witness.AT_A_TIME": (1, 3), "coordd.core.pursuit.EPITAPHS_MAX": (3, 10),
+    "coordd.core.ballots.DECIDED_MAX": (3, 10), "coordd.core.ledger.OPEN_PAGE": (2, 4, 12),
+}  # fmt: skip
+
+AMOUNTS_S = {
+    "far_skew": FAR_SKEWS_S, "far_step": FAR_STEPS_S, "ledger_far_step": LEDGER_STEPS_S, "ledger_glitch": GLITCHES_S,
+}  # fmt: skip
+OF_THE_LEDGER = frozenset(("ledger_far_step", "ledger_glitch"))
+
+CONFIGURES = frozenset(("edit", "remove"))
+FAR = frozenset(("far_skew", "far_step", "ledger_far_step", "ledger_glitch"))
+
+END = WALL + SCHEDULES_END_S
+
+# One field of a definition and what it becomes. ``pick`` in [0, 1) chooses among values.
+Change = Callable[[Job, float], dict[str, Any]]
+
+
+def _other(values: tuple[Any, ...], now: Any, pick: float) -> Any:
+    """One of the values that it does not have now."""
+    others = [value for value in values if value != now]
+    return others[int(pick * len(others))]
+
+
+def _schedule(job: Job, pick: float) -> dict[str, Any]:
+    old = job.schedule
+    every_s = _other((7.0, 9.0, 11.0, 12.0, 13.0, 14.0), old.every_s if old is not None else 0.0, pick)
+    return {"schedule": Schedule(kind="every", every_s=every_s, end=END)}
+
+
+def _jitter(job: Job, pick: float) -> dict[str, Any]:
+    if job.schedule is None:
+        return _schedule(job, pick)
+    return {"schedule": structs.replace(job.schedule, offset_s=_other((0.0, 1.0, 3.0), job.schedule.offset_s, pick))}
+
+
+def _retry(job: Job, pick: float) -> dict[str, Any]:
+    return {"retry": Retry(attempts=_other((1, 2, 4), job.retry.attempts, pick), delay_s=1.0, relaunches=50)}
+
+
+CHANGES: dict[str, Change] = {
+    "schedule": _schedule,
+    "jitter": _jitter,
+    "on_lost": lambda job, pick: {"on_lost": _other(("relaunch", "hold"), job.on_lost, pick)},
+    "overlap": lambda job, pick: {"overlap": _other(("forbid", "queue", "allow", "replace"), job.overlap, pick)},
+    "start_within": lambda job, pick: {"start_within_s": _other((2.0, 6.0, 20.0), job.start_within_s, pick)},
+    "attempts": _retry,
+    "lease": lambda job, pick: {"lease_s": _other((6.5, LEASE), job.lease_s, pick)},
+    "misfire": lambda job, pick: {"misfire": _other(("once", "all"), job.misfire, pick)},
+    "placement": lambda job, pick: {"placement": _other(("first", "spread"), job.placement, pick)},
+    "args": lambda job, pick: {"launch": Command(argv=("/bin/true", f"{pick:.3f}"))},
+}
+NAMES = sorted(CHANGES)
+
+
+def limits(seed: int) -> dict[str, int]:
+    """The bounds that are lower in that world."""
+    rng = random.Random(f"limits of {seed}")
+    if rng.random() >= LIMITED:
+        return {}
+    return {name: rng.choice(values) for name, values in LIMITS.items() if rng.random() < 0.5}
+
+
+def edited(job: Job, item: Item) -> Job:
+    """The definition with the one field changed that the item names; its digest says which edit made it."""
+    changes = CHANGES[NAMES[int(item.who * len(NAMES))]](job, item.amount % 1)
+    return structs.replace(job, digest=f"{job.name} at {item.at:.3f}", **changes)
+
+
+def short_lived(jobs: dict[str, Job]) -> dict[str, Job]:
+    """Runs of a definition that nobody has any more wait for ``start_within``: it is short where there are edits."""
+    return {
+        name: structs.replace(job, start_within_s=min(job.start_within_s, START_WITHIN_S)) for name, job in jobs.items()
+    }
+
+
+def draw(seed: int, jobs: dict[str, Job], *, forgets: bool, only: Container[str] | None = None) -> list[Item]:
+    """What is done to the files and the clocks of that world: what is drawn, or all of ``only``."""
+    rng = random.Random(f"configuration of {seed}")
+    made: list[Item] = []
+    for kind, chance in CHANCES.items():
+        there = (rng.random() < chance if only is None else kind in only) and not (
+            forgets and kind in OF_THE_LEDGER
+        )  # S3 leans on its clock then
+        if not there:
+            continue
+        for _ in range(rng.choice(EDITS) if kind == "edit" else rng.choice((1, 2))):
+            at, who, name = rng.uniform(2.0, EDITED_BY_S), rng.random(), rng.choice(sorted(jobs))
+            if kind in CONFIGURES:
+                made.append(Item(at, kind, who, rng.uniform(*(SPREAD_S if kind == "edit" else AWAY_S)), name))
+            else:
+                made.append(Item(0.0 if kind == "far_skew" else at, kind, who, rng.choice(AMOUNTS_S[kind])))
+    return made
+
+
+class Configuration:
+    """The job files of a world, as they should be and as each machine has them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        # Digest -> when a machine got its schedule first; each job's newest definition; and jobs that were removed:
+        # the machines whose daemon has noticed.
+        self._first = {job.digest: (0.0, 0.0) for job in world.plan.jobs.values()}
+        self._newest = dict(world.plan.jobs)
+        self._removed: dict[str, set[int]] = {}
+        self.settled_at = 0.0  # since when all machines have had the same files
+
+    def do(self, item: Item) -> None:
+        """One edit, on one machine after the other."""
+        world = self.world
+        world.say(f"CONFIGURATION {item.kind} {item.what} {NAMES[int(item.who * len(NAMES))]}")
+        field = NAMES[int(item.who * len(NAMES))]
+        world.acts["remove" if item.kind == "remove" else f"edit {field}"] += 1
+        spread_s = item.amount if item.kind == "edit" else 2.0
+        if item.kind == "edit":
+            old = world.jobs.get(item.what) or world.plan.jobs[item.what]
+            self._take({**world.jobs, item.what: edited(old, item)}, spread_s)
+        else:
+            removed = world.jobs.get(item.what)
+            self._take({name: job for name, job in world.jobs.items() if name != item.what}, spread_s)
+            if removed is not None:
+                self._removed[item.what] = set()
+                world.at(item.amount + spread_s, self._bring_back, removed, spread_s)
+
+    def _bring_back(self, job: Job, spread_s: float) -> None:
+        if job.name not in self.world.jobs:
+            self.world.say(f"CONFIGURATION {job.name} is brought back")
+            self._take({**self.world.jobs, job.name: job}, spread_s)
+
+    def _take(self, jobs: dict[str, Job], spread_s: float) -> None:
+        world = self.world
+        world.jobs = jobs
+        world.known_jobs.update({job.digest: job for job in jobs.values()})
+        for number, machine in enumerate(world.hosts):
+            world.at(spread_s * number / len(world.hosts), self.reload, machine)
+        self.settled_at = max(self.settled_at, world.now + spread_s)
+
+    def scheduled_since(self, digest: str, opened_at: float) -> float:
+        """When the first machine got that schedule, or got it back, by the ledger's clock as it was then or is now.
+
+        0.0 for a run that was opened before that.
+        """
+        at, told = self._first[digest]
+        if opened_at < at:
+            return 0.0
+        return min(told, self.world.server.wall() - (self.world.now - at) * self.world.server.rate)
+
+    def reload(self, host: Host) -> None:
+        """That machine has the files of now, and its daemon is told."""
+        world = self.world
+        for name, job in self.world.jobs.items():
+            returns = self._all_noticed(name)
+            if job.digest not in self._first or returns:
+                before = self._newest[name]
+                same = before.schedule == job.schedule  # a file that was put back, or changed elsewhere: it goes on
+                goes_on = same and not returns
+                self._first[job.digest] = self._first[before.digest] if goes_on else (world.now, world.server.wall())
+            self._newest[name] = job
+            self._removed.pop(name, None)
+        host.jobs = self.world.jobs
+        if host.daemon is not None:
+            host.daemon.feed(self.noticed, host, host.jobs)
+
+    def noticed(self, host: Host, jobs: dict[str, Job], now: Now) -> None:
+        """A daemon has these files; what it does not find any more it keeps on its disk, if that takes it."""
+        assert host.daemon is not None
+        before = host.daemon.node.ctx.jobs
+        host.daemon.node.set_jobs(jobs, now)
+        for name in before.keys() | jobs.keys():
+            if before.get(name) is not jobs.get(name):
+                self.world.records.redefined[host.index, name].append(self.world.now)
+        for name, machines in self._removed.items():
+            if name not in jobs and self.world.now >= host.disk.full_until:
+                machines.add(host.index)
+
+    def _all_noticed(self, name: str) -> bool:
+        """It was removed everywhere, and no daemon can take it for one that was never away."""
+        there = {host.index for host in self.world.hosts if not host.gone}
+        return name in self._removed and there <= self._removed[name]
+
+    def sets_clock(self, item: Item, there: list[Host]) -> None:
+        """A clock is far off, or is set."""
+        if item.kind == "ledger_far_step":
+            self.world.server.steps(item.amount, far=True)
+        elif item.kind == "ledger_glitch":
+            self.world.server.steps(item.amount, far=True)
+            self.world.at(0.3 + 3.0 * item.who, lambda: self.world.server.steps(-item.amount, far=True))
+        else:
+            there[int(item.who * len(there))].skew += item.amount

@@ -1,0 +1,79 @@
+"""The page that faults.c and a test share, and the C files themselves, built on the spot."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+
+ROLES = ("daemon", "watcher", "runner", "program", "burial")
+FAIL, KILL = 1, 2
+
+# As struct page in faults.c.
+PAGE = struct.Struct("<8i24s6i")
+
+
+class Plan(NamedTuple):
+    """What is to happen: at the n-th call of a role; n 0 is nothing."""
+
+    role: str = "daemon"
+    n: int = 0
+    action: int = FAIL
+    pick: int = 0  # which of the errors that this call may have
+    repeat: int = 1  # how many calls of this kind fail
+
+    def __str__(self) -> str:
+        what = "killed" if self.action == KILL else f"error {self.pick}, {self.repeat} times"
+        return f"{self.role} call {self.n}: {what}"
+
+
+class Seen(NamedTuple):
+    """What has happened."""
+
+    fired: int
+    error: int
+    call: str
+    counts: dict[str, int]
+
+
+class Page:
+    """Shared with every process of one daemon's family."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(4096))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 4096)
+
+    def set(self, plan: Plan, *, armed: bool = True) -> None:
+        """From now on; everything is counted from 0 again."""
+        self._map[: PAGE.size] = bytes(PAGE.size)
+        fields = (plan.action, plan.pick, plan.repeat, 0, 0, b"", *[0] * 6)
+        self._map[: PAGE.size] = PAGE.pack(0, ROLES.index(plan.role), plan.n, *fields)
+        self._map[:4] = struct.pack("<i", armed)
+
+    def clear(self) -> None:
+        """Nothing more happens to anybody; what has been counted stays."""
+        self._map[:12] = bytes(12)
+
+    def seen(self) -> Seen:
+        fields = PAGE.unpack(self._map[: PAGE.size])
+        counts = dict(zip(ROLES, fields[9:14], strict=True))
+        return Seen(fields[6], fields[7], fields[8].rstrip(b"\0").decode(), counts)
+
+
+def compile_c(name: str, directory: Path, *, library: bool) -> Path:
+    """Build a C file of this directory."""
+    compiler = shutil.which("cc")
+    assert compiler is not None, "faults are made by a small C library: a C compiler is needed (Debian: gcc, libc6-dev)"
+    target = directory / (f"{name}.so" if library else name)
+    how = ["-shared", "-fPIC"] if library else []
+    argv = [compiler, "-O2", "-Wall", *how, "-o", str(target), str(HERE / f"{name}.c"), "-ldl"]
+    subprocess.run(argv, check=True, env={**os.environ, "LC_ALL": "C"})
+    return target

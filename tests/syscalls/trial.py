@@ -1,0 +1,218 @@
+"""One daemon, one attempt after the other, one fault in each; judged by locks, the ledger and the daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from system.cluster import CallError, Cluster, Node, cluster_of
+from system.processes import exists, kill_at_once, until
+
+from syscalls.faults import Page, Plan, Seen, compile_c
+
+# A case that works takes a second or two; one in which a node must leave a job alone takes half a minute.
+LIMIT_S = 90.0
+
+LIFES = ("ends", "waits")
+
+
+class Outcome(NamedTuple):
+    """Of one case: ``problems`` is empty when everything held."""
+
+    life: str
+    plan: Plan
+    seen: Seen
+    attempts: int
+    seconds: float
+    problems: list[str]
+
+    def __str__(self) -> str:
+        what = f"{self.seen.call} errno {self.seen.error}" if self.seen.fired else "never came"
+        return f"{self.life}: {self.plan} ({what}), {self.attempts} attempts, {self.seconds:.1f} s: {self.problems}"
+
+
+class Trial:
+    """A daemon whose every process can be made to fail. A budget of one: a slot that is lost stops all that follow."""
+
+    def __init__(self, cluster: Cluster, *, use_cgroup: bool) -> None:
+        self.cluster = cluster
+        self.node: Node = cluster.nodes[0]
+        library = compile_c("faults", cluster.path, library=True)
+        self.victim = compile_c("victim", cluster.path, library=False)
+        self.page = Page(cluster.path / "page")
+        (cluster.path / "locks").mkdir()
+        self.log = cluster.path / "log"
+        self.log.touch()
+        self.node.env = {"LD_PRELOAD": str(library), "FAULTS": str(self.page.path), "FAULTS_ROLE": "0"}
+        if not use_cgroup:
+            self.node.env["FAULTS_NO_CGROUP"] = "1"
+        for life in LIFES:
+            self.cluster.job_file(life, JOB.format(victim=self.victim, directory=cluster.path, life=life))
+        self.number = 0
+        self.node.start()
+
+    def case(self, life: str, plan: Plan) -> Outcome:
+        """One run from its trigger to its end, with one fault in it."""
+        self.number += 1
+        run = f"{life}#{self.number}"
+        began = time.monotonic()
+        problems: list[str] = []
+        self.page.set(plan)
+        try:
+            self._trigger(life, run)
+            if life == "waits":
+                self._kill_both(run)
+            until(lambda: self._over(run), LIMIT_S, why=f"{run} comes to its end")
+        except AssertionError as exc:
+            problems.append(f"{exc}; its row: {self._row(run)}")
+        seen = self.page.seen()
+        self.page.clear()
+        try:
+            self._keep_daemon()
+            until(self._is_cleared, LIMIT_S, why="the attempts' directories are cleared away")
+        except AssertionError as exc:
+            problems.append(f"{exc}: {self._runs_left()}")
+        problems += self._judge(run)
+        if problems:
+            self._clean_up()
+        attempts = len(self._lines(run, "start"))
+        return Outcome(life, plan, seen, attempts, time.monotonic() - began, problems)
+
+    # ---- steps
+
+    def _trigger(self, life: str, run: str) -> None:
+        """Until the ledger has it: a daemon that is killed meanwhile is started again, and asked again."""
+
+        def ask() -> bool:
+            self._keep_daemon()
+            with contextlib.suppress(OSError, CallError):
+                self.node.call("run.trigger", job=life, id=run.partition("#")[2])
+            return bool(self._row(run))
+
+        until(ask, LIMIT_S, why=f"{run} is in the ledger")
+
+    def _kill_both(self, run: str) -> None:
+        """Runner and watcher at once, as soon as the first attempt's program and its children are there."""
+        directory = self.node.runtime_dir / "runs"
+
+        def ready() -> bool:
+            self._keep_daemon()
+            return bool(self._lines(run, "ready")) or bool(self._row_is_over(run))
+
+        until(ready, LIMIT_S, why=f"the program of {run} runs")
+        pids = {
+            int(name)
+            for name in os.listdir("/proc")
+            if name.isdigit() and _is_ours(int(name), str(directory)) and exists(int(name))
+        }
+        kill_at_once(lambda: {pid for pid in pids if exists(pid)})
+
+    def _over(self, run: str) -> bool:
+        self._keep_daemon()
+        return self._row_is_over(run)
+
+    def _row(self, run: str) -> dict[str, Any]:
+        try:
+            return self.cluster.row(run)
+        except (OSError, sqlite3.Error):
+            return {}  # the first daemon has not made the ledger yet; somebody was killed in it: it is asked again
+
+    def _row_is_over(self, run: str) -> bool:
+        return self._row(run).get("state") in ("success", "failure", "lost", "unknown", "revoked", "missed")
+
+    def _keep_daemon(self) -> None:
+        """The plan may have killed it: then the next one must go on."""
+        if self.node.up:
+            return
+        assert self.page.seen().error < 0, f"the daemon has ended:\n{self.node.log()[-3000:]}"
+        self.page.clear()
+        self.node.start()
+
+    def _is_cleared(self) -> bool:
+        self._keep_daemon()
+        return not self._runs_left()
+
+    def _runs_left(self) -> list[str]:
+        """The attempts that the daemon has still to do with; the rest of a directory is for the next daemon."""
+        return [path.parent.name for path in (self.node.runtime_dir / "runs").glob("*/spec.json")]
+
+    # ---- the judge
+
+    def _judge(self, run: str) -> list[str]:
+        problems = []
+        row = self._row(run)
+        if row.get("state") != "success":
+            problems.append(f"its end is {row.get('state')}: {row.get('reason')}")
+        if self._lines(run, "overlap"):
+            problems.append("an attempt began while an earlier one was alive")
+        started = self._lines(run, "start")
+        if len(started) != len(set(started)):
+            problems.append(f"an attempt ran twice: {started}")
+        if not self._is_free(run):
+            problems.append("something of it is alive")
+        if not self.node.up:
+            problems.append("the daemon has ended")
+        if "Traceback" in self.node.log():
+            problems.append(f"the daemon's log has a traceback:\n{self.node.log()[-3000:]}")
+        return problems
+
+    def _lines(self, run: str, word: str) -> list[str]:
+        lines = [line.split() for line in self.log.read_text().splitlines()]
+        return [attempt for of, attempt, said in lines if (of, said) == (run, word)]
+
+    def _is_free(self, run: str) -> bool:
+        path = self.cluster.path / "locks" / run
+        if not path.exists():
+            return True
+        with path.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    def _clean_up(self) -> None:
+        """After a failure: the next case is not to suffer from this one."""
+        kill_at_once(self.cluster.processes)
+        self.node.process = None
+        shutil.rmtree(self.node.runtime_dir / "runs", ignore_errors=True)
+        self.node.log_path.rename(f"{self.node.log_path}.{self.number}")
+        self.node.start()
+
+
+JOB = """
+overlap = "allow"
+on_lost = "relaunch"
+[retry]
+attempts = 5
+delay = 0
+[command]
+argv = ["{victim}", "{directory}", "{life}"]
+"""
+
+
+def _is_ours(pid: int, runs: str) -> bool:
+    """Its standard output is a runner's."""
+    try:
+        return (
+            os.readlink(f"/proc/{pid}/fd/1").startswith(runs)
+            and b"coordd.runner" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def trial(*, use_cgroup: bool) -> Iterator[Trial]:
+    """A trial that leaves nothing behind."""
+    with cluster_of(
+        1, budget=1, lease=5.0, renew=0.5, ledger_timeout=0.5, kill_grace=2.0, heartbeat=0.5
+    ) as cluster:  # fmt: skip
+        yield Trial(cluster, use_cgroup=use_cgroup)

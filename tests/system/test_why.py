@@ -1,0 +1,56 @@
+"""`coordctl why` and the log, when a node dies while it runs something: what is known, and what comes next."""
+
+from __future__ import annotations
+
+import json
+
+from system.cluster import cluster_of
+from system.processes import until
+
+
+def told(log: str, run: str) -> list[tuple[str, str]]:
+    """(level, event) of the lines about a run."""
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{") and line.endswith("}")]
+    return [(line["level"], line["event"]) for line in lines if line.get("run") == run]
+
+
+def test_why_tells_of_a_node_that_died_until_another_takes_over() -> None:
+    with cluster_of(2, lease=12.0) as cluster:
+        cluster.job("long", "until", cluster.go("long"))
+        cluster.start()
+        cluster.nodes[0].call("run.trigger", job="long", id="1")
+        cluster.becomes("long#1", "started")
+        until(lambda: cluster.starts("long#1"), why="the program has begun")
+        (start,) = cluster.starts("long#1")
+        holder = next(node for node in cluster.nodes if node.name == start.node)
+        other = next(node for node in cluster.nodes if node is not holder)
+        assert f"is running on {holder.name}" in other.why("long#1")
+        holder.kill_family()
+        until(lambda: f"{holder.name} was last heard of" in other.why("long#1"), why="it is missed")
+        said = other.why("long#1")
+        for words in (f"was running on {holder.name}", "is lost since", "its lease ends in", "and tried again"):
+            assert words in said, said
+        cluster.go("long").touch()
+        cluster.becomes("long#1", "success")
+        wanted = [
+            ("warning", "run.taken_over"), ("warning", "run.retried"), ("info", "run.started"),
+            ("info", "run.succeeded"),
+        ]  # fmt: skip
+        until(lambda: told(other.log(), "long#1") == wanted, why="the log of the node that took over tells it")
+
+
+def test_a_job_that_was_removed_with_runs_waiting_is_explained() -> None:
+    with cluster_of(1) as cluster:
+        (node,) = cluster.nodes
+        cluster.job("gone", "sleep", 0.1)
+        cluster.start()
+        node.call("job.suspend", job="gone")
+        node.call("run.trigger", job="gone", id="1")
+        assert "is suspended" in node.why("gone#1")
+        (cluster.jobs_dir / "gone.toml").unlink()
+        node.call("reload")
+        said = node.why("gone")
+        assert "1 run of it waits to be launched (gone#1)" in said
+        assert "coordctl run revoke --job gone" in said
+        assert "This node has no job 'gone'" in node.why("gone#1")
+        node.call("run.revoke", id="gone#1")

@@ -1,0 +1,205 @@
+"""A small cluster in which some nodes are of the version before: the real old core, over the rows of the new one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from ledger_calls import EPOCH
+from small_cluster import MONO, Cluster, Shell
+from versions import unpacked
+
+from coordd.core import wire
+from coordd.core.job import Job
+from coordd.core.ready import Launch
+from coordd.core.rows import RUN_COLUMNS, AttemptRow, JobRow, LedgerTime, Row
+
+OLD_COLUMNS = len(RUN_COLUMNS) - 1  # all but ``due``
+
+
+class OldStore:
+    """What the old rules find where the new ones write: their own columns, and nothing else."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.rows = unpacked.load("coordd.core.rows")
+
+    def _row(self, row: Row) -> Any:
+        return self.rows.Row(row.values()[:OLD_COLUMNS])
+
+    def run(self, run: str) -> Any:
+        row = self.store.run(run)
+        return self._row(row) if row is not None else None
+
+    def put_run(self, row: Any) -> None:
+        known = self.store.run(row.run)
+        self.store.put_run(Row((*row.values(), known.due if known is not None else 0.0)))
+
+    def job(self, job: str) -> Any:
+        row = self.store.job(job)
+        return self.rows.JobRow(*row.values()) if row is not None else None
+
+    def put_job(self, row: Any) -> None:
+        self.store.put_job(JobRow(*row.values()))
+
+    def attempt(self, run: str, attempt: int) -> Any:
+        row = self.store.attempt(run, attempt)
+        return self.rows.AttemptRow(row.values()) if row is not None else None
+
+    def put_attempt(self, row: Any) -> None:
+        self.store.put_attempt(AttemptRow(row.values()))
+
+    def active_runs(self, job: str) -> list[Any]:
+        return [self._row(row) for row in self.store.active_runs(job)]
+
+    def first_waiting(self, job: str) -> Any:
+        row = self.store.first_waiting(job)
+        return self._row(row) if row is not None else None
+
+    def open_runs(self, limit: int) -> list[Any]:
+        return [self._row(row) for row in self.store.open_runs(limit)[0]]
+
+    def last_fire_at(self, job: str) -> float:
+        return float(self.store.last_fire_at(job, float("inf")))
+
+
+def old_job(job: Job) -> Any:
+    """The same definition, as the old version has it."""
+    jobs = unpacked.load("coordd.core.job")
+    fields = {name: getattr(job, name) for name in jobs.Job.__struct_fields__}
+    schedule = job.schedule
+    if schedule is not None:
+        fields["schedule"] = jobs.Schedule(**{n: getattr(schedule, n) for n in jobs.Schedule.__struct_fields__})
+    fields["launch"] = jobs.Command(argv=("/bin/true",))
+    fields["retry"] = jobs.Retry()
+    return jobs.Job(**fields)
+
+
+class Mixed(Cluster):
+    """Its nodes begin with the version before; ``upgrade`` replaces a daemon, and its runners live on."""
+
+    def __init__(self, *names: str, jobs: tuple[Job, ...], seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.old: set[str] = set()  # daemons
+        self.seen_runs: set[tuple[str, int]] = set()
+        self.old_runs: set[tuple[str, int]] = set()  # attempts whose runner is of the version before
+        self.rules = unpacked.load("coordd.core.ledger").Rules()
+        self.started_at: dict[str, float] = {}
+        super().__init__(jobs=())
+        self.ledger._store.metas.clear()
+        self.jobs = {one.name: one for one in jobs}
+        for name in names:
+            self.boot_old(name, 1)
+        for name in names:
+            self.start(name)
+
+    def boot_old(self, name: str, boot: int) -> Shell:
+        """A daemon of the version before."""
+        shell = Shell(self, name, boot)
+        nodes, contexts = unpacked.load("coordd.core.node"), unpacked.load("coordd.core.context")
+        settings = contexts.Settings(
+            **{field: getattr(self.settings, field) for field in contexts.Settings.__struct_fields__}
+        )
+        shell.node = nodes.Node(
+            hostname=name, pid=boot, incarnation=f"{boot}-{name}", settings=settings, clock_mark=boot * 1_000_000,
+            rng=random.Random(f"{name}{boot}"),
+        )  # fmt: skip
+        shell.node.set_jobs({one.name: old_job(one) for one in self.jobs.values()}, self.time())
+        self.old.add(name)
+        self.shells[name] = shell
+        return shell
+
+    def replace(self, name: str, boot: int, *, old: bool) -> None:
+        """The daemon stops in order, and one of that version takes its place; runners go on."""
+        before = self.shells[name]
+        before.do(before.node.stop)
+        self.settle()
+        before.alive = False
+        if old:
+            shell = self.boot_old(name, boot)
+        else:
+            self.old.discard(name)
+            shell = self.boot(name, boot)
+        kind = unpacked.load("coordd.core.ready").Launch if old else Launch
+        # What a runner's file says of its attempt, as that version reads it.
+        shell.launches = [
+            kind(**{f: getattr(one, f) for f in kind._fields if hasattr(one, f)}) for one in before.launches
+        ]
+        shell.gate_at, shell.renew_at = before.gate_at, before.renew_at
+        shell.bus = before.bus
+        for run in [*shell.gate_at, *shell.renew_at]:
+            launch = shell.launch(run)
+            shell.node.runner_adopted(run, launch.job, launch.attempt, launch.token, False)
+        self.start(name)
+
+    # ---- what differs
+
+    def says(self, shell: Shell, events: Any, only: str) -> None:
+        """Over the wire: each version reads what the other wrote."""
+        words = unpacked.load("coordd.core.wire") if shell.name in self.old else wire
+        kinds = unpacked.load("coordd.core.events") if shell.name in self.old else None
+        from coordd.core import events as new_events
+
+        packets = kinds or new_events
+        ctx = shell.node.ctx
+        data = words.encode(
+            packets.Packet(
+                packets.PROTOCOL_MAJOR, "default", ctx.hostname, ctx.pid, ctx.incarnation, 0, 0, list(events)
+            )
+        )
+        for peer in self.shells.values():
+            wanted = only in ("", peer.node.ctx.full_hostname) and peer.node.ctx.state != "starting"
+            if peer is not shell and peer.alive and wanted and shell.bus and peer.bus:
+                self.queue.append((self._hand, (peer, data)))
+
+    def _hand(self, peer: Shell, data: bytes) -> None:
+        words = unpacked.load("coordd.core.wire") if peer.name in self.old else wire
+        peer.do(peer.node.receive, words.decode(data)[0])
+
+    def by_old_rules(self, op: str, *args: Any) -> Any:
+        """An operation as an old daemon or runner asks for it."""
+        rule = getattr(self.rules, op)
+
+        def step(store: Any, now: LedgerTime) -> Any:
+            return rule(OldStore(store), *args, now)
+
+        return self.ledger._transact(step, ())
+
+    def asked(self, shell: Shell, request: Any, sent_at: float) -> None:
+        if shell.name not in self.old or not shell.alive:
+            super().asked(shell, request, sent_at)
+            return
+        answer = self.by_old_rules(request.op, *request.args)
+        shell.do(lambda now: shell.node.ledger_answered(request.id, answer, sent_at, now))
+
+    def launched(self, shell: Shell, launch: Launch) -> None:
+        key = (launch.run, launch.attempt)
+        if key not in self.seen_runs and shell.name in self.old:
+            self.old_runs.add(key)  # a runner stays what it was started as
+        self.seen_runs.add(key)
+        if key not in self.old_runs:
+            super().launched(shell, launch)
+        else:
+            answer = self.by_old_rules("gate", *key, launch.token, launch.nonce)
+            if answer.word == "ok":
+                shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
+                shell.do(shell.node.runner_started, launch)
+            elif answer.word == "early":
+                shell.gate_at[launch.run] = self.mono + answer.in_s
+        if launch.run in shell.renew_at:
+            self.started_at.setdefault(launch.run, self.mono)
+
+    def _renew(self, shell: Shell, launch: Launch) -> None:
+        key = (launch.run, launch.attempt, launch.token, launch.nonce)
+        ask = self.by_old_rules if key[:2] in self.old_runs else self.ledger.call
+        assert ask("renew", *key, launch.lease_s, "", True).word == "ok", f"{launch.run} has lost its lease"
+        shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
+
+    def end_old_programs(self, seconds: float) -> None:
+        """Programs run that long."""
+        for shell in list(self.shells.values()):
+            for run in [run for run in shell.renew_at if self.mono - self.started_at[run] >= seconds]:
+                self.end(shell.name, run)
+
+
+__all__ = ["EPOCH", "MONO", "Mixed"]
