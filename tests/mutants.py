@@ -294,9 +294,9 @@ def _retention_forgets_the_horizon(_real: Any, _rules: Rules, store: Any, keep_s
 
 
 @instead(Rules, "_job")
-def _a_new_job_starts_at_the_epoch(real: Any, self: Rules, store: Any, name: str, now: Any) -> Any:
+def _a_new_job_starts_at_the_epoch(real: Any, self: Rules, store: Any, name: str, *rest: Any) -> Any:
     new = store.job(name) is None
-    row = real(self, store, name, now)
+    row = real(self, store, name, *rest)
     if new:
         row.horizon = 0.0
         self._put_job(store, row)
