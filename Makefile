@@ -5,6 +5,8 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# A program of the tests: a folder of tests/ with its own command.
+PROGRAM := PYTHONPATH=.:tests $(PY) -m
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,7 +29,7 @@ test: $(READY) ## every test
 	@$(PY) tests/run.py $(ARGS)
 
 bench: $(READY) ## the benchmarks, as a table and as JSON
-	@$(PY) tests/bench/run.py $(ARGS)
+	@$(PROGRAM) bench $(ARGS)
 
 check: $(READY) ## format, lint and types
 	@$(VENV)/bin/ruff format --check coordd tests deploy docs
@@ -35,25 +37,25 @@ check: $(READY) ## format, lint and types
 	@$(VENV)/bin/mypy
 
 sim: $(READY) ## the simulator: SEEDS=2000, or SEED=7 for the transcript of one world
-	@$(PY) tests/simulate.py $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+	@$(PROGRAM) simulator $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(HOURS),--hours $(HOURS)) $(ARGS)
 
 mutants: $(READY) ## break each safety rule in turn; the simulator must notice
-	@$(PY) tests/simulate.py --mutants $(ARGS)
+	@$(PROGRAM) simulator --mutants $(ARGS)
 
 mutants-lua: $(READY) ## change the ledger's scripts in Redis line by line; the contract tests must notice
-	@$(PY) tests/mutate_lua.py $(ARGS)
+	@$(PROGRAM) lua_mutants $(ARGS)
 
 chaos: $(READY) ## five daemons, RabbitMQ and Redis under faults: MINUTES=10 SETUP=redis|sentinel SEED=7
-	@$(PY) tests/chaos_run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SETUP),--setup $(SETUP)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(PROGRAM) chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SETUP),--setup $(SETUP)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 syscalls: $(READY) ## an error and a crash at every system call of a launch, an end, a takeover (an hour): SEED=1
-	@$(PY) tests/syscalls_run.py $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(PROGRAM) syscalls $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 fuzz: $(READY) ## spoilt bytes for everything that reads bytes of others: INPUTS=1000000 for each target
-	@$(PY) tests/fuzzing.py $(if $(INPUTS),--inputs $(INPUTS)) $(ARGS)
+	@$(PROGRAM) fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(ARGS)
 
 soak: $(READY) ## real clusters under a steady load, HOURS=0.25: nothing that they hold may grow
-	@$(PY) tests/soaking.py $(if $(HOURS),--hours $(HOURS)) $(ARGS)
+	@$(PROGRAM) soak $(if $(HOURS),--hours $(HOURS)) $(ARGS)
 
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis

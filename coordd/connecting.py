@@ -9,15 +9,15 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from coordd import keyring
 from coordd.adapters import secrets
-from coordd.adapters.resp import without_password
-from coordd.adapters.sqlite_ledger import SqliteLedger
-from coordd.adapters.unix_bus import UnixBus
-from coordd.config import ClusterConfig
-from coordd.core.addresses import ENCRYPTED
-from coordd.core.identity import Known
-from coordd.core.job import Job
+from coordd.adapters.bus.unix_bus import UnixBus
+from coordd.adapters.ledger.resp import without_password
+from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
+from coordd.config import keyring
+from coordd.config.addresses import ENCRYPTED
+from coordd.config.sections import ClusterConfig
+from coordd.core.jobs.job import Job
+from coordd.core.ledger.identity import Known
 from coordd.errors import UnavailableError
 from coordd.ports import Bus, Ledger
 from coordd.services.sealed_bus import SealedBus
@@ -34,11 +34,7 @@ class Connections:
     """The bus and the ledger of one node. ``cluster`` is replaced by a reload, from the next connection on."""
 
     def __init__(
-        self,
-        cluster: ClusterConfig,
-        full_hostname: str,
-        ledgers: Mapping[str, str],
-        pin: tuple[str, str] = ("", ""),
+        self, cluster: ClusterConfig, full_hostname: str, ledgers: Mapping[str, str], pin: tuple[str, str] = ("", "")
     ) -> None:
         """``ledgers``: which life of each ledger (by its URL) this node saw last; one it never saw is not there.
         ``pin``: the identity of the ledger that it has used, and where that was.
@@ -52,9 +48,12 @@ class Connections:
         self._bus: Any = None  # the one inside the envelopes
         self._at_start = cluster
         self.known = Known(
-            ledgers.get(self.ledger_url, ""), pin=pin[0], pinned_at=pin[1], address=ledger_address(cluster),
+            ledgers.get(self.ledger_url, ""),
+            pin=pin[0],
+            pinned_at=pin[1],
+            address=ledger_address(cluster),
             proposal=os.urandom(8).hex(),
-        )  # fmt: skip
+        )
         self._ledger_seen = False
         self.bus = self._make_bus()
 
@@ -75,9 +74,13 @@ class Connections:
         """
         start = self._at_start  # a reload moves neither bus nor ledger
         cluster = msgspec.structs.replace(
-            cluster, name=start.name, bus=start.bus, ledger=start.ledger, ledger_timeout=start.ledger_timeout,
+            cluster,
+            name=start.name,
+            bus=start.bus,
+            ledger=start.ledger,
+            ledger_timeout=start.ledger_timeout,
             unsigned=start.unsigned,
-        )  # fmt: skip
+        )
         tls = self._tls(cluster)
         keys = keyring.load(cluster.keyring, os.environ) if isinstance(self.bus, SealedBus) else None
         self.cluster = cluster
@@ -95,11 +98,11 @@ class Connections:
             return UnixBus(cluster.bus, self._full_hostname, check_interval_s=cluster.heartbeat_interval)
         urls, common = list(cluster.bus_urls), {"cluster": cluster.name, "password": self._bus_password}
         if cluster.bus_scheme in ("amqp", "amqps"):
-            from coordd.adapters.amqp_bus import AmqpBus
+            from coordd.adapters.bus.amqp_bus import AmqpBus
 
             self._bus = AmqpBus(urls, self._full_hostname, tls=tls, **common)  # type: ignore[arg-type]  # as named there
         else:
-            from coordd.adapters.redis_bus import RedisBus
+            from coordd.adapters.bus.redis_bus import RedisBus
 
             self._bus = RedisBus(urls, self._full_hostname, tls=tls, **common)  # type: ignore[arg-type]
         bus: Bus = self._bus
@@ -140,7 +143,7 @@ class Connections:
         return self.open_ledger(Known("-", proposal=self.known.proposal))
 
     def _redis_ledger(self, known: Known) -> Ledger:
-        from coordd.adapters.redis_ledger import RedisLedger
+        from coordd.adapters.ledger.redis_ledger import RedisLedger
 
         options = {**self.ledger_options(), "identity": "", "quarantine_s": self._quarantine_s}
         ledger: Ledger = RedisLedger(self.cluster.ledger, self.cluster.ledger_timeout, known=known, **options)
@@ -175,9 +178,11 @@ class Connections:
             "quarantine_s": self._quarantine_s(),
             "short_quarantine_s": 2 * cluster.renew_interval + cluster.ledger_timeout,
             "password_file": _password_path(cluster.ledger_password_file, LEDGER_PASSWORD),
-            "tls_ca": cluster.tls_ca, "tls_cert": cluster.tls_cert, "tls_key": cluster.tls_key,
+            "tls_ca": cluster.tls_ca,
+            "tls_cert": cluster.tls_cert,
+            "tls_key": cluster.tls_key,
             "tls_verify": cluster.verifies_ledger,
-        }  # fmt: skip
+        }
         inline = _inline_password(cluster.ledger)
         if inline and not options["password_file"]:
             options["password"] = inline

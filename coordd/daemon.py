@@ -18,41 +18,43 @@ from typing import Any
 import structlog
 import trio
 
-from coordd import __version__, safety
-from coordd.adapters import journal as journal_files
-from coordd.adapters.alarm_file import AlarmFile
-from coordd.adapters.audit_files import AuditChain, check as check_audit
-from coordd.adapters.backlog import SqliteBacklog
-from coordd.adapters.definitions import DefinitionsFile
+from coordd import __version__
 from coordd.adapters.descent import in_a_run
-from coordd.adapters.disk import StateFile
+from coordd.adapters.disk import journal as journal_files
+from coordd.adapters.disk.alarm_file import AlarmFile
+from coordd.adapters.disk.audit_files import AuditChain, check as check_audit
+from coordd.adapters.disk.backlog import SqliteBacklog
+from coordd.adapters.disk.definitions import DefinitionsFile
+from coordd.adapters.disk.files import StateFile
+from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.process import ProcessLauncher
-from coordd.adapters.requests import RequestFiles
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
-from coordd.config import Config, load
+from coordd.config import safety
+from coordd.config.jobfile import JobSet, load_jobs
+from coordd.config.sections import Config
+from coordd.config.settings import load
 from coordd.connecting import Connections, url_of_ledger
-from coordd.core.chain import Checked
 from coordd.core.context import Settings
-from coordd.core.definitions import Had
-from coordd.core.events import task_of
-from coordd.core.job import Job
-from coordd.core.node import Node
-from coordd.core.windows import Windows
+from coordd.core.jobs.job import Job
+from coordd.core.node.definitions import Had
+from coordd.core.node.node import Node
+from coordd.core.wire.chain import Checked
+from coordd.core.wire.events import task_of
+from coordd.core.wire.windows import Windows
 from coordd.errors import ConfigError, CoorddError, UnavailableError
-from coordd.jobfile import JobSet, load_jobs
 from coordd.launching import LaunchBuilder
 from coordd.ports import Verifiable
-from coordd.services import disclosure
 from coordd.services.audit import Audit, audit_view
-from coordd.services.checkup import FAIL, OK, WARN, check
-from coordd.services.control import ControlServer
+from coordd.services.control import disclosure
+from coordd.services.control.doctor import FAIL, OK, WARN, check
+from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
+from coordd.services.control.server import ControlServer
 from coordd.services.driver import Driver, Keeper
 from coordd.services.health import Health
 from coordd.services.ledger import LedgerService, boottime
-from coordd.services.methods import UNAVAILABLE_METHODS, Methods
 from coordd.services.outbox import Outbox
 from coordd.services.runners import Runners
-from coordd.services.troubles import Troubles
+from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("daemon")
 
@@ -131,10 +133,15 @@ class Daemon:
         self.jobs: JobSet = load_jobs(config.node.jobs_dir, config)
         self._log_problems(self.jobs)
         self.node = Node(
-            hostname=config.node.name, pid=os.getpid(), incarnation=incarnation, settings=settings_of(config),
-            clock_mark=state.clock_mark, rng=rng, pin=state.pin[0],
+            hostname=config.node.name,
+            pid=os.getpid(),
+            incarnation=incarnation,
+            settings=settings_of(config),
+            clock_mark=state.clock_mark,
+            rng=rng,
+            pin=state.pin[0],
             acquainted="" if state.pin[0] else state.ledgers.get(url_of_ledger(config.cluster), ""),
-        )  # fmt: skip
+        )
         self._ledgers = state.ledgers
         self.connections = Connections(config.cluster, self.node.ctx.full_hostname, state.ledgers, state.pin)
         self.connections.jobs = self._jobs_now
@@ -147,15 +154,24 @@ class Daemon:
         self.builder = LaunchBuilder(config, self.node.ctx, self._launcher.directory, self.connections)
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
         self.driver = Driver(
-            self.node, bus=self.bus, ledger=self.ledger, journal=self._journal,
+            self.node,
+            bus=self.bus,
+            ledger=self.ledger,
+            journal=self._journal,
             keeper=Keeper(
-                self._save_mark, self._requests.keep, self._requests.forget, self._save_pin, self._alarms.save,
+                self._save_mark,
+                self._requests.keep,
+                self._requests.forget,
+                self._save_pin,
+                self._alarms.save,
                 self._definitions.save,
             ),
-            launch=self.runners.launch, cancel=self.runners.cancel,
+            launch=self.runners.launch,
+            cancel=self.runners.cancel,
             windows=Windows(boottime(), time.time(), self.node.ctx.clock.value)
-            if self.connections.loses_connection else None,
-        )  # fmt: skip
+            if self.connections.loses_connection
+            else None,
+        )
         if self.connections.loses_connection:
             backlog = SqliteBacklog(os.path.join(state_dir, "backlog.db"))
             try:
@@ -170,21 +186,39 @@ class Daemon:
         self.driver.handlers["drill"] = lambda elected: log.info("election.won", id=elected.id, topic=elected.topic)
         self.troubles = Troubles(self.driver, self.ledger)
         self.methods = Methods(
-            self.driver, self.ledger, self.troubles, ledger_url=self.connections.ledger_url,
-            started_at=self._started_at, log_dir=self.builder.log_dir, job_problems=self._problems,
-            reload=self.reload, argv=self.builder.argv, doctor=self._doctor,
+            self.driver,
+            self.ledger,
+            self.troubles,
+            ledger_url=self.connections.ledger_url,
+            started_at=self._started_at,
+            log_dir=self.builder.log_dir,
+            job_problems=self._problems,
+            reload=self.reload,
+            argv=self.builder.argv,
+            doctor=self._doctor,
             audit=lambda since, limit: audit_view(self._check_audit(since, limit)),
-        )  # fmt: skip
+        )
         self.control = ControlServer(
-            config.control.socket, self.methods.table(), operator_group=config.control.operator_group,
-            viewer_group=config.control.viewer_group, unavailable=UNAVAILABLE_METHODS, shown=disclosure.shown,
-            audit=Audit(lambda record: self.driver.journal_control(**record)), in_a_run=in_a_run,
-        )  # fmt: skip
+            config.control.socket,
+            self.methods.table(),
+            operator_group=config.control.operator_group,
+            viewer_group=config.control.viewer_group,
+            unavailable=UNAVAILABLE_METHODS,
+            shown=disclosure.shown,
+            audit=Audit(lambda record: self.driver.journal_control(**record)),
+            in_a_run=in_a_run,
+        )
         self.health = Health(
-            self.driver, self.ledger, self.troubles, self.notifier, control_path=config.control.socket,
-            check_launch=self.builder.problems, check_room=self._launcher.check_room,
-            clean=self._clean, look=self._save_ledger_mark,
-        )  # fmt: skip
+            self.driver,
+            self.ledger,
+            self.troubles,
+            self.notifier,
+            control_path=config.control.socket,
+            check_launch=self.builder.problems,
+            check_room=self._launcher.check_room,
+            clean=self._clean,
+            look=self._save_ledger_mark,
+        )
         self._stopping = False
 
     # ---- life
@@ -511,9 +545,7 @@ _NEEDS_RESTART = (
 )  # fmt: skip
 
 # Accepted, and without effect until the adapters that need them are there.
-_NOT_YET = (
-    ("history", "journal_sink"), ("history", "log_sink"),
-)  # fmt: skip
+_NOT_YET = (("history", "journal_sink"), ("history", "log_sink"))
 
 
 def jobs_of(config: Config) -> dict[str, Job]:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from coordd.adapters.disk import write_atomic
+from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.onhost import absent_file
 from coordd.adapters.spark import Facts, Program, SparkDefaults, build, redacted
-from coordd.config import Config
+from coordd.config.sections import Config
 from coordd.connecting import Connections
-from coordd.core.arguments import built_in, fill_launch, unpacked
 from coordd.core.context import Context
-from coordd.core.job import Job, SparkSubmit
+from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
+from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.core.ready import Launch
 from coordd.errors import CoorddError, UnavailableError
 from coordd.services.logfiles import log_path
@@ -50,19 +50,38 @@ class LaunchBuilder:
         cluster = self.config.cluster
         program = self._program(job, launch, unpacked(launch.args))
         return {
-            "run": launch.run, "job": launch.job, "attempt": launch.attempt, "token": launch.token,
-            "nonce": launch.nonce, "node": self._ctx.full_hostname, "fire_at": launch.fire_at,
-            "due": launch.due, "due_at": launch.due_at,
-            "args": launch.args, "waits": job.waits, "deadline": launch.deadline, "lease_s": launch.lease_s,
-            "renew_interval_s": cluster.renew_interval, "ledger_timeout_s": cluster.ledger_timeout,
-            "kill_grace_s": cluster.kill_grace, "on_lost": job.on_lost, "timeout_s": job.timeout_s,
-            "never_on_codes": job.retry.never_on_codes, "never_on_patterns": job.retry.never_on_patterns,
-            "ledger": self._connections.ledger_url, "ledger_options": self._connections.ledger_options(),
-            "digest": job.digest, "policy": job.policy().pack(), "scheduled": launch.run.startswith(f"{job.name}@"),
-            "argv": program.argv, "env": program.env, "cwd": program.cwd,
+            "run": launch.run,
+            "job": launch.job,
+            "attempt": launch.attempt,
+            "token": launch.token,
+            "nonce": launch.nonce,
+            "node": self._ctx.full_hostname,
+            "fire_at": launch.fire_at,
+            "due": launch.due,
+            "due_at": launch.due_at,
+            "args": launch.args,
+            "waits": job.waits,
+            "deadline": launch.deadline,
+            "lease_s": launch.lease_s,
+            "renew_interval_s": cluster.renew_interval,
+            "ledger_timeout_s": cluster.ledger_timeout,
+            "kill_grace_s": cluster.kill_grace,
+            "on_lost": job.on_lost,
+            "timeout_s": job.timeout_s,
+            "never_on_codes": job.retry.never_on_codes,
+            "never_on_patterns": job.retry.never_on_patterns,
+            "ledger": self._connections.ledger_url,
+            "ledger_options": self._connections.ledger_options(),
+            "digest": job.digest,
+            "policy": job.policy().pack(),
+            "scheduled": launch.run.startswith(f"{job.name}@"),
+            "argv": program.argv,
+            "env": program.env,
+            "cwd": program.cwd,
             "directory": self._directory(launch.run, launch.attempt, launch.token),
-            "log_path": log_path(self.log_dir, launch.run, launch.attempt), "log_bytes_max": LOG_BYTES_MAX,
-        }  # fmt: skip
+            "log_path": log_path(self.log_dir, launch.run, launch.attempt),
+            "log_bytes_max": LOG_BYTES_MAX,
+        }
 
     def argv(self, job: Job, args: dict[str, str]) -> list[str]:
         """What would be executed, for `run trigger --dry-run`."""
@@ -71,14 +90,25 @@ class LaunchBuilder:
 
     def _program(self, job: Job, launch: Launch, args: dict[str, str], *, write: bool = True) -> Program:
         values = {**job.params, **args} | built_in(
-            run=launch.run, job=job.name, fire_at=launch.fire_at, timezone=job.timezone, attempt=launch.attempt,
-            token=launch.token, node=self.config.node.name,
-        )  # fmt: skip
+            run=launch.run,
+            job=job.name,
+            fire_at=launch.fire_at,
+            timezone=job.timezone,
+            attempt=launch.attempt,
+            token=launch.token,
+            node=self.config.node.name,
+        )
         directory = self._directory(launch.run, launch.attempt, launch.token)
         facts = Facts(
-            launch.run, launch.attempt, launch.token, launch.nonce, self.config.node.name, launch.fire_at,
-            self.config.control.socket, directory,
-        )  # fmt: skip
+            launch.run,
+            launch.attempt,
+            launch.token,
+            launch.nonce,
+            self.config.node.name,
+            launch.fire_at,
+            self.config.control.socket,
+            directory,
+        )
         program = build(job, fill_launch(job.launch, values), self._defaults(), facts)
         if program.secrets_path and write:
             os.makedirs(directory, mode=0o700, exist_ok=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from coordd.core.rows import Answer, AttemptRow, OpenAnswer, Row
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.rows import AttemptRow, Row
 
 
 class LedgerCall(NamedTuple):

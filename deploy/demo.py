@@ -291,9 +291,10 @@ def main() -> int:
             "Three coordd nodes on this machine, no broker and no Redis: a unix-socket bus and an SQLite ledger.\n"
             'They elect who launches each job. In mid-run the machine of the winner "loses power" (kill -9 of its\n'
             "daemon, its runner and its Spark); another node takes over. At no time are two attempts alive.",
-            title="coordd demo", expand=False,
+            title="coordd demo",
+            expand=False,
         )
-    )  # fmt: skip
+    )
     try:
         with cluster() as (home, nodes):
             return play(home, nodes, output)
@@ -308,9 +309,10 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
         node.start()
     for node in nodes:
         wait_for(
-            f"{node.name} ready (see {node.log})", READY_LIMIT_S,
+            f"{node.name} ready (see {node.log})",
+            READY_LIMIT_S,
             lambda node=node: (node.ask("status") or {}).get("members", {}).get("alive") == len(nodes),
-        )  # fmt: skip
+        )
     say(f"{len(nodes)} nodes are ready and see each other: {', '.join(node.name for node in nodes)}", "green")
     story = Story(nodes)
 
@@ -325,9 +327,10 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
 
     say(f"[bold]{job}[/bold] is scheduled for {at:%H:%M:%S} UTC on all three nodes: a Spark job over their journals")
     first = story.until(
-        "the pipeline's start", RUN_LIMIT_S,
+        "the pipeline's start",
+        RUN_LIMIT_S,
         lambda runs: (run := find(runs, job)) and run["state"] == "started" and run["application_id"] and run,
-    )  # fmt: skip
+    )
     owner = next(node for node in nodes if node.name == first["node"].split(".")[0])
     say(f"Spark says its application is {first['application_id']}")
     family = family_of(owner, first["id"], 0)
@@ -339,15 +342,17 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
     say(f"kill -9 on [cyan]{owner.name}[/cyan]: {shown}", "bold red")
 
     again = story.until(
-        "the takeover", RUN_LIMIT_S,
+        "the takeover",
+        RUN_LIMIT_S,
         lambda runs: (run := find(runs, job)) and run["state"] == "started" and run["attempt"] == 1 and run,
-    )  # fmt: skip
+    )
     took_s = time.monotonic() - killed_at
     limit_s = LEASE_S + 2 * RENEW_S + 1
     say(
         f"[cyan]{again['node'].split('.')[0]}[/cyan] has taken over {took_s:.1f} s after the kill "
-        f"(a lease of {LEASE_S:g} s; promised within {limit_s:g} s)", "green",
-    )  # fmt: skip
+        f"(a lease of {LEASE_S:g} s; promised within {limit_s:g} s)",
+        "green",
+    )
     runs = story.until(
         "the pipeline's end", RUN_LIMIT_S, lambda runs: (r := find(runs, job)) and r["state"] == "success" and runs
     )
@@ -379,9 +384,13 @@ def show_runs(node: Node) -> None:
                 seconds = f"{(ended - begun).total_seconds():.1f}"
             colour = {"success": "green", "lost": "yellow"}.get(attempt["state"], "red")
             table.add_row(
-                run["id"], str(attempt["attempt"]), f"[{colour}]{attempt['state']}[/{colour}]",
-                (attempt["node"] or "").split(".")[0], (attempt["started_at"] or "")[11:19], seconds,
-            )  # fmt: skip
+                run["id"],
+                str(attempt["attempt"]),
+                f"[{colour}]{attempt['state']}[/{colour}]",
+                (attempt["node"] or "").split(".")[0],
+                (attempt["started_at"] or "")[11:19],
+                seconds,
+            )
     console.print(table)
 
 

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from coordd.config import jobkeys
+from coordd.core import attempt
+from coordd.core.ledger import rows, steps, words as ledger_words
+from coordd.core.members import membership
+from coordd.core.node import node
+from coordd.core.wire import events, merge
+from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
+from coordd.services.control.server import ADMIN, OPERATOR, VIEWER
+
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent)]
-
-from coordd.core import attempt, events, jobkeys, membership, node, rows, run, state  # noqa: E402  # the path above
-from coordd.services.control import ADMIN, OPERATOR, VIEWER  # noqa: E402  # the same
-from coordd.services.methods import UNAVAILABLE_METHODS, Methods  # noqa: E402  # the same
-
 BLOCK = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -59,7 +61,7 @@ def _moves(moves: Mapping[str, Iterable[str]], order: tuple[str, ...]) -> str:
 
 
 def run_moves() -> str:
-    return _moves(run.MOVES, rows.STATES)
+    return _moves(steps.MOVES, ledger_words.STATES)
 
 
 def attempt_moves() -> str:
@@ -75,18 +77,20 @@ def member_moves() -> str:
     happened = ("heard", "speaks", "offline", "silent", "dead")
     assert {what for _, what in membership.MOVES} == set(happened)
     lines = [
-        [f"`{word}`", *[f"`{membership.MOVES[word, what]}`" if (word, what) in membership.MOVES else "-"
-                        for what in happened]]
+        [
+            f"`{word}`",
+            *[f"`{membership.MOVES[word, what]}`" if (word, what) in membership.MOVES else "-" for what in happened],
+        ]
         for word in states
-    ]  # fmt: skip
+    ]
     return table(("state", *happened), lines)
 
 
 def precedence() -> str:
-    said = {word: [kind for kind, becomes in state.STATE_OF.items() if becomes == word] for word in state.PRECEDENCE}
+    said = {word: [kind for kind, becomes in merge.STATE_OF.items() if becomes == word] for word in merge.PRECEDENCE}
     lines = []
-    for rank, word in enumerate(state.PRECEDENCE):
-        fields = state.MERGE_RULES.get(word or "", None)
+    for rank, word in enumerate(merge.PRECEDENCE):
+        fields = merge.MERGE_RULES.get(word or "", None)
         brings = code(fields) if fields else "all its fields"
         lines.append((str(rank), f"`{word}`" if word else "any other", code(said[word]), brings))
     return table(("rank", "state", "event", "what it still brings when it comes too late"), lines)
@@ -140,7 +144,7 @@ def _field(kind: Any) -> str:
     if isinstance(kind, type):
         return {"Candidacy": "candidacy", "Action": "action"}.get(kind.__name__, kind.__name__)
     optional = re.sub(r"^typing\.Optional\[(\w+)\]$", r"\1?", str(kind))  # how a bounded type says "or None"
-    word = optional.replace("coordd.core.events.", "").replace(" | None", "?").replace("Action", "action")
+    word = optional.replace("coordd.core.wire.events.", "").replace(" | None", "?").replace("Action", "action")
     return word.replace("tuple[str, ...]", "[str]").replace("tuple[float, float, float]", "[float, float, float]")
 
 
@@ -333,50 +337,50 @@ def later_methods() -> str:
 # ---- limits
 
 _LIMITS = (
-    ("core.events", "MESSAGE_BYTES_MAX", "bytes of one message"),
+    ("core.wire.events", "MESSAGE_BYTES_MAX", "bytes of one message"),
     ("core.clock", "CLOCK_JUMP_MAX", "a larger jump of the logical clock is refused"),
     ("core.clock", "CLOCK_BLOCK", "stamps per write of the clock's mark"),
-    ("core.membership", "MEMBERS_MAX", "members a node keeps"),
-    ("core.membership", "FANOUT_DELIVERIES_S", "deliveries a second of all heartbeats to all together"),
-    ("core.speech", "WATCHERS", "watchers of each node, and nodes that answer a hello, in a large cluster"),
-    ("core.watch", "BEATS_MAX", "letters that a node writes in an interval to those who watch it"),
-    ("core.membership", "FORGET_AFTER_S", "seconds after which a member that is gone is forgotten"),
+    ("core.members.membership", "MEMBERS_MAX", "members a node keeps"),
+    ("core.members.membership", "FANOUT_DELIVERIES_S", "deliveries a second of all heartbeats to all together"),
+    ("core.members.heartbeat", "WATCHERS", "watchers of each node, and nodes that answer a hello, in a large cluster"),
+    ("core.members.detector", "BEATS_MAX", "letters that a node writes in an interval to those who watch it"),
+    ("core.members.membership", "FORGET_AFTER_S", "seconds after which a member that is gone is forgotten"),
     ("core.election", "ELECTION_MEMBERS_MAX", "members above which nothing is said"),
     ("core.election", "DECIDED_MAX", "decided elections remembered"),
-    ("core.ballots", "OPEN_MAX", "undecided elections at a time"),
-    ("core.ballots", "EARLY_MAX", "elections of which an answer came before the question"),
-    ("core.triggers", "REQUESTS_MAX", "triggers that wait for the ledger"),
-    ("core.rows", "OPEN_PAGE", "open rows on one page of a sweep"),
-    ("core.leftovers", "AT_A_TIME", "rows that a node asks to settle at a time"),
-    ("core.leftovers", "WATCHED_MAX", "holders that a node watches to settle what they leave"),
-    ("core.planner", "CATCH_UP_MAX", "missed fire times that `misfire = all` catches up"),
-    ("core.planner", "SKIP_GRACE_S", "seconds after which `misfire = skip` skips"),
-    ("core.rows", "CLAIM_AHEAD_S", "seconds before its time that a run may be claimed"),
+    ("core.node.elections", "OPEN_MAX", "undecided elections at a time"),
+    ("core.node.elections", "EARLY_MAX", "elections of which an answer came before the question"),
+    ("core.runs.triggers", "REQUESTS_MAX", "triggers that wait for the ledger"),
+    ("core.ledger.words", "OPEN_PAGE", "open rows on one page of a sweep"),
+    ("core.runs.leftovers", "AT_A_TIME", "rows that a node asks to settle at a time"),
+    ("core.runs.leftovers", "WATCHED_MAX", "holders that a node watches to settle what they leave"),
+    ("core.runs.planner", "CATCH_UP_MAX", "missed fire times that `misfire = all` catches up"),
+    ("core.runs.planner", "SKIP_GRACE_S", "seconds after which `misfire = skip` skips"),
+    ("core.ledger.words", "CLAIM_AHEAD_S", "seconds before its time that a run may be claimed"),
     ("core.context", "LEAD_S", "seconds before its time that an election is opened"),
     (
         "core.context",
         "SKEW_MAX_S",
         "seconds that a node's wall clock may be off the ledger's; beyond, it opens nothing by schedule",
     ),
-    ("core.rows", "RHO", "clock-rate error tolerated between two machines"),
+    ("core.ledger.words", "RHO", "clock-rate error tolerated between two machines"),
     ("core.attempt", "REPORT_LIMIT_S", "seconds that a runner repeats its report"),
     ("core.attempt", "KILL_PART", "part of `kill_grace` that is left for KILL"),
     ("core.attempt", "WATCHER_PART", "part of `kill_grace` that is left for the watcher"),
     ("runner.holder", "WATCHERS_MAX", "watchers of one attempt; the job ends when the last of these was killed"),
     ("launching", "LOG_BYTES_MAX", "bytes of an attempt's output kept"),
-    ("core.arguments", "VALUE_BYTES_MAX", "bytes of one argument"),
-    ("core.arguments", "VALUES_BYTES_MAX", "bytes of all arguments of a run"),
-    ("services.rpc", "LINE_BYTES_MAX", "bytes of a line on the control socket"),
-    ("services.rpc", "DEPTH_MAX", "nesting of a request"),
-    ("services.control", "CONNECTIONS_MAX", "clients at a time"),
-    ("services.control", "CONNECTIONS_KEPT", "of these kept for root and the daemon's user"),
-    ("services.control", "IN_FLIGHT_MAX", "questions of one client at a time"),
-    ("services.control", "STREAMS_MAX", "streams of one client"),
-    ("adapters.unix_bus", "PEERS_MAX", "other nodes of one machine"),
-    ("adapters.unix_peer", "WAITING_LENGTH_MAX", "messages that wait for a slow peer; the oldest are dropped"),
+    ("core.jobs.arguments", "VALUE_BYTES_MAX", "bytes of one argument"),
+    ("core.jobs.arguments", "VALUES_BYTES_MAX", "bytes of all arguments of a run"),
+    ("services.control.rpc", "LINE_BYTES_MAX", "bytes of a line on the control socket"),
+    ("services.control.rpc", "DEPTH_MAX", "nesting of a request"),
+    ("services.control.server", "CONNECTIONS_MAX", "clients at a time"),
+    ("services.control.server", "CONNECTIONS_KEPT", "of these kept for root and the daemon's user"),
+    ("services.control.server", "IN_FLIGHT_MAX", "questions of one client at a time"),
+    ("services.control.server", "STREAMS_MAX", "streams of one client"),
+    ("adapters.bus.unix_bus", "PEERS_MAX", "other nodes of one machine"),
+    ("adapters.bus.unix_peer", "WAITING_LENGTH_MAX", "messages that wait for a slow peer; the oldest are dropped"),
     ("services.ledger", "QUEUE_MAX", "questions that wait for the ledger"),
-    ("jobfile", "JOBS_MAX", "job files"),
-    ("core.jobkeys", "BLACKOUTS_MAX", "blackouts of a job"),
+    ("config.jobfile", "JOBS_MAX", "job files"),
+    ("config.jobkeys", "BLACKOUTS_MAX", "blackouts of a job"),
 )
 
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import search  # noqa: F401 - registers the profiles
-import servers
 from click.testing import CliRunner, Result
-from fake_daemon import FakeDaemon, open_directory
 from hypothesis import settings
+from support import (
+    search,  # noqa: F401 - registers the profiles
+    servers,
+)
+from support.fake_daemon import FakeDaemon, open_directory
 
 from coordd.cli import coordctl
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordd.config import ClusterConfig
+from coordd.config.sections import ClusterConfig
 from coordd.connecting import REPLICA_LAG_S, Connections
-from coordd.core.job import Command, Job
+from coordd.core.jobs.job import Command, Job
 from coordd.errors import ConfigError
 from coordd.services.sealed_bus import SealedBus
 

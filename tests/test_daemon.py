@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_daemon import configuration, open_directory
 from structlog.testing import capture_logs
+from support.fake_daemon import configuration, open_directory
 
-from coordd.adapters.journal import Journal
-from coordd.config import load
-from coordd.core.events import TaskStarted
+from coordd.adapters.disk.journal import Journal
+from coordd.config.settings import load
+from coordd.core.wire.events import TaskStarted
 from coordd.daemon import Daemon
 
 REDIS = 'ledger = "redis://127.0.0.1:1/0"'

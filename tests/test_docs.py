@@ -17,10 +17,10 @@ import pytest
 
 from coordd.cli.coordctl import program as coordctl
 from coordd.cli.coordd import program as coordd
-from coordd.config import SECTIONS, read_config
-from coordd.core import jobkeys
-from coordd.core.rows import STATES
-from coordd.jobfile import load_job
+from coordd.config import jobkeys
+from coordd.config.jobfile import load_job
+from coordd.config.settings import SECTIONS, read_config
+from coordd.core.ledger.words import STATES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

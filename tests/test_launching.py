@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from small_cluster import EPOCH, MONO, Lone, job
+from support.small_cluster import EPOCH, MONO, Lone, job
 
-from coordd.config import Config
+from coordd.config.sections import Config
 from coordd.core.ready import Launch
 from coordd.errors import UnavailableError
 from coordd.launching import LaunchBuilder

@@ -8,13 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-import servers
-from components import Component, MissingError, ensure, no_service_starts
+from support import servers
+from support.components import Component, MissingError, ensure, no_service_starts
 
 LIMIT_S = 60.0
 
 SERVE = """
-import sys, servers
+import sys
+from support import servers
 one, other = servers.Redis(), servers.PortMapper()
 one.start(), other.start()
 print(one.pid, other.pid, flush=True)
@@ -73,7 +74,7 @@ def test_two_runs_of_the_tests_never_get_the_same_port() -> None:
 
 def test_a_component_that_cannot_be_installed_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = Component("no-such-program", "no-such-package")
-    monkeypatch.setattr("components.os.getuid", lambda: 1000)
+    monkeypatch.setattr("support.components.os.getuid", lambda: 1000)
 
     with pytest.raises(MissingError) as caught:
         ensure((absent, Component("sh", "dash")))

@@ -9,7 +9,7 @@ import pwd
 from collections.abc import Callable
 from typing import TypeVar
 
-from coordd.core.job import Job, SparkSubmit
+from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.errors import ConfigError, RefusedError
 
 T = TypeVar("T")
@@ -27,10 +27,13 @@ def absent_file(job: Job) -> str:
             return f"{program} is not there or not executable"
         return ""
     named = [
-        ("application", launch.application), ("keytab", launch.keytab), ("properties_file", launch.properties_file),
-        *[("py_files", path) for path in launch.py_files], *[("files", path) for path in launch.files],
+        ("application", launch.application),
+        ("keytab", launch.keytab),
+        ("properties_file", launch.properties_file),
+        *[("py_files", path) for path in launch.py_files],
+        *[("files", path) for path in launch.files],
         *[("jars", path) for path in launch.jars],
-    ]  # fmt: skip
+    ]
     for key, value in named:
         path = value.partition("#")[0]  # files: PATH#ALIAS
         if os.path.isabs(path) and not set(path) & set("{*?"):
@@ -76,9 +79,10 @@ def as_user(user: pwd.struct_passwd, call: Callable[[], T]) -> T:
         return call()
     if os.geteuid() != 0:
         raise RefusedError(
-            f"only root can look with the eyes of {user.pw_name}", kind="not_permitted",
+            f"only root can look with the eyes of {user.pw_name}",
+            kind="not_permitted",
             hint=f"sudo coordd check-config --as-service, or run it as {user.pw_name}",
-        )  # fmt: skip
+        )
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

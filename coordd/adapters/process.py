@@ -23,8 +23,8 @@ import time
 from typing import Any
 
 import coordd
-from coordd.core.job import run_tag
-from coordd.core.sound import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX, text_fault
+from coordd.core.jobs.job import run_tag
+from coordd.core.ledger.sound import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX, text_fault
 from coordd.errors import LocalProtocolError, UnavailableError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(coordd.__file__)))
@@ -58,10 +58,13 @@ BACKLOG = 4
 _PROCESSES = ("pid", "start_ticks", "watcher_start_ticks", "program", "program_start_ticks")
 NUMBERS: dict[str, tuple[tuple[type, ...], float, float]] = {
     **dict.fromkeys(_PROCESSES, ((int,), -(2**63), 2**63 - 1)),
-    "attempt": ((int,), 0, ATTEMPT_MAX), "token": ((int,), 0, TOKEN_MAX), "exit_code": ((int,), -(2**31), 2**32),
+    "attempt": ((int,), 0, ATTEMPT_MAX),
+    "token": ((int,), 0, TOKEN_MAX),
+    "exit_code": ((int,), -(2**31), 2**32),
     **dict.fromkeys(("at", "fire_at", "due"), ((float, int), 0.0, INSTANT_MAX)),
-    "deadline": ((float, int), -INSTANT_MAX, 2 * INSTANT_MAX), "lease_s": ((float, int), 0.0, DURATION_MAX_S),
-}  # fmt: skip
+    "deadline": ((float, int), -INSTANT_MAX, 2 * INSTANT_MAX),
+    "lease_s": ((float, int), 0.0, DURATION_MAX_S),
+}
 TEXTS = (
     "fact", "boot_id", "cgroup", "state", "reason", "run", "job", "nonce", "args", "digest", "policy", "application_id",
 )  # fmt: skip
@@ -247,9 +250,14 @@ class ProcessLauncher:
                 session = started[-1]["program"]  # else the number may be another process's by now
             said = self._adopted(directory)
             spec["watch"] = {
-                "fds": None, "runner": 0, "runner_start_ticks": 0, "session": session, "petted": True,
-                "cgroup": said["cgroup"] if said else spec["cgroup"], "deadline": spec["deadline"],
-            }  # fmt: skip
+                "fds": None,
+                "runner": 0,
+                "runner_start_ticks": 0,
+                "session": session,
+                "petted": True,
+                "cgroup": said["cgroup"] if said else spec["cgroup"],
+                "deadline": spec["deadline"],
+            }
             self._spawn(directory, spec, None)
         except OSError as exc:
             raise UnavailableError(f"cannot start a watcher for {directory}: {exc}") from exc

@@ -23,7 +23,7 @@ def password(path: str, credential: str) -> str:
     Raises:
         UnavailableError: it cannot be read, or holds no password. The message does not repeat the content.
     """
-    from coordd import ownership  # a runner makes its TLS contexts here, and needs no more than that
+    from coordd.config import ownership  # a runner makes its TLS contexts here, and needs no more than that
 
     if not path:
         directory = os.environ.get("CREDENTIALS_DIRECTORY", "")

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from coordd import ownership
-from coordd.core.job import Command, Job, SparkSubmit, iso, run_tag
+from coordd.config import ownership
+from coordd.core.jobs.job import Command, Job, SparkSubmit, iso, run_tag
 from coordd.errors import UnavailableError
 
 # No setting is in an argv, which every user of the machine can read: which of them are secret nobody can list (as in
@@ -81,16 +81,18 @@ def build(
         argv, cwd = list(launch.argv), launch.cwd
     else:
         argv, secrets, secrets_path = _spark_argv(job, launch, defaults, facts, env)
-    env.update({
-        "COORDD_RUN": facts.run,
-        "COORDD_JOB": job.name,
-        "COORDD_ATTEMPT": str(facts.attempt),
-        "COORDD_TOKEN": str(facts.token),
-        "COORDD_NONCE": facts.nonce,
-        "COORDD_NODE": facts.node,
-        "COORDD_FIRE_TIME": iso(facts.fire_at),
-        "COORDD_SOCKET": facts.socket,
-    })  # fmt: skip
+    env.update(
+        {
+            "COORDD_RUN": facts.run,
+            "COORDD_JOB": job.name,
+            "COORDD_ATTEMPT": str(facts.attempt),
+            "COORDD_TOKEN": str(facts.token),
+            "COORDD_NONCE": facts.nonce,
+            "COORDD_NODE": facts.node,
+            "COORDD_FIRE_TIME": iso(facts.fire_at),
+            "COORDD_SOCKET": facts.socket,
+        }
+    )
     return Program(argv, env, cwd, secrets, secrets_path)
 
 
@@ -214,12 +216,14 @@ def _spark_argv(
     conf["spark.yarn.tags"] = run_tag(facts.run)
     if master.startswith("k8s://"):
         conf["spark.kubernetes.driver.label.coordd-run"] = run_tag(facts.run)
-    conf.update({
-        "spark.coordd.run": facts.run,
-        "spark.coordd.attempt": str(facts.attempt),
-        "spark.coordd.token": str(facts.token),
-        "spark.coordd.nonce": facts.nonce,
-    })  # fmt: skip
+    conf.update(
+        {
+            "spark.coordd.run": facts.run,
+            "spark.coordd.attempt": str(facts.attempt),
+            "spark.coordd.token": str(facts.token),
+            "spark.coordd.nonce": facts.nonce,
+        }
+    )
     base = launch.properties_file or defaults.properties_file or _default_properties(env)
     text, path = _properties_text(conf, base), f"{facts.directory}/{SECRETS_FILE}"
     argv = [submit, "--master", master, "--deploy-mode", launch.deploy_mode, "--name", launch.name or job.name]

@@ -62,8 +62,11 @@ def machine_is_stopping() -> bool:
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         asked = subprocess.run(
             ["systemctl", "is-system-running"],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=SYSTEMCTL_TIMEOUT_S, check=False,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SYSTEMCTL_TIMEOUT_S,
+            check=False,
+        )
         return asked.stdout.strip() == b"stopping"
     return False
 

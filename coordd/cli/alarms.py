@@ -19,7 +19,7 @@ def list_() -> None:
     """The alarms that stand."""
 
     def draw(found: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw(tables.ALARMS, found, "No alarm stands.")
 

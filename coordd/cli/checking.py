@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from coordd import ownership
 from coordd.adapters import onhost
-from coordd.config import Config, read_config
+from coordd.config import ownership
+from coordd.config.jobfile import JobSet, check, load_jobs
+from coordd.config.safety import warnings
+from coordd.config.sections import Config
+from coordd.config.settings import read_config
+from coordd.config.tomlfile import Problem
 from coordd.errors import RefusedError
-from coordd.jobfile import JobSet, check, load_jobs
-from coordd.safety import warnings
-from coordd.tomlfile import Problem
 
 
 class Found(NamedTuple):
@@ -47,9 +48,10 @@ def look_as(user: str, file: str | None) -> Found:
     account = onhost.service_user(user)
     if account is None:
         raise RefusedError(
-            f'there is no user "{user}" on this machine', kind="bad_config",
+            f'there is no user "{user}" on this machine',
+            kind="bad_config",
             hint="systemd-sysusers makes it from sysusers.d-coordd.conf; or name another: --as-service USER",
-        )  # fmt: skip
+        )
     _look(file)  # everything is imported now: Python may lie where only we can read
     return onhost.as_user(account, lambda: _look(file))
 

@@ -122,8 +122,9 @@ class Client:
         if len(line) > LINE_BYTES_MAX:
             raise RefusedError(
                 f"{method} would be {len(line)} bytes long; a daemon takes at most {LINE_BYTES_MAX}",
-                kind="too_large", hint="pass a path instead of data",
-            )  # fmt: skip
+                kind="too_large",
+                hint="pass a path instead of data",
+            )
         if self._sock is None:
             self._sock = self._connect()
         self._sock.settimeout(self.timeout_s or ANSWER_S)
@@ -209,9 +210,10 @@ def not_running(exc: BaseException) -> bool:
 def _not_connected(path: str, exc: OSError) -> UnavailableError | RefusedError:
     if isinstance(exc, PermissionError):
         return RefusedError(
-            f"{path} may not be opened by uid {os.getuid()}", kind="not_permitted",
+            f"{path} may not be opened by uid {os.getuid()}",
+            kind="not_permitted",
             hint=f"the directories above it must let you pass: namei -l {path}",
-        )  # fmt: skip
+        )
     reason = {errno.ENOENT: "there is no such socket", errno.ECONNREFUSED: "nobody listens there"}
     return UnavailableError(
         f"no daemon answers at {path} ({reason.get(exc.errno or 0, exc.strerror or str(exc))}): start it with "

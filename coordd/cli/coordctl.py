@@ -61,7 +61,7 @@ def status() -> None:
         answer = asked().call("status")
     except UnavailableError as exc:
         raise Failed(str(exc), EXIT_NOT_RUNNING if not_running(exc) else EXIT_STATE_UNKNOWN) from exc
-    from coordd.cli.brief import status_text
+    from coordd.cli.show.brief import status_text
 
     asked().show(answer, lambda said: click.echo(status_text(said)))
 
@@ -76,7 +76,7 @@ def ping() -> None:
 @click.argument("subject", metavar="ID|JOB", shell_complete=lambda *args: complete_jobs(*args) + complete_runs(*args))
 def why(subject: str) -> None:
     """Why a run did or did not run, or what stands between a job and its next run."""
-    from coordd.cli.brief import wrapped
+    from coordd.cli.show.brief import wrapped
 
     asked().show(asked().call("why", id=subject), lambda said: click.echo(wrapped(said["why"])))
 
@@ -88,7 +88,7 @@ def doctor(context: click.Context) -> None:
     checks = asked().call("doctor")
 
     def draw(found: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw(tables.CHECKS, found, "Nothing was checked.")
 
@@ -141,7 +141,7 @@ def call(method: str, params: str) -> None:
 
 def _since(_context: click.Context, _parameter: click.Parameter, given: str | None) -> float | None:
     """Unix seconds of an instant, or of a duration before now."""
-    from coordd.core.schedule import parse_duration, parse_instant
+    from coordd.core.jobs.schedule import parse_duration, parse_instant
 
     if given is None:
         return None
@@ -163,7 +163,7 @@ def audit(context: click.Context, since: float | None, limit: int) -> None:
     answer = asked().call("audit", since=since, limit=limit)
 
     def draw(said: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw(tables.AUDIT, said["records"], "No such records.")
 
@@ -185,7 +185,7 @@ def audit(context: click.Context, since: float | None, limit: int) -> None:
 @click.option("--limit", "-n", type=click.IntRange(0, 2000), help="How many past ones [default: 100, with -f 10].")
 def events(follow: bool, types: tuple[str, ...], heartbeats: bool, limit: int | None) -> None:
     """What the nodes say to each other, as this node hears it; heartbeats only when they are asked for."""
-    from coordd.cli.brief import event_text
+    from coordd.cli.show.brief import event_text
 
     ask = asked()
     params: dict[str, Any] = {"backlog": (10 if follow else 100) if limit is None else limit, "follow": follow}
@@ -211,11 +211,17 @@ def _subscribed(params: dict[str, Any], follow: bool) -> Any:
 
 
 @program.command("watch")
-@click.option("--interval", "-n", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True,
-              help="Seconds between two looks.")  # fmt: skip
+@click.option(
+    "--interval",
+    "-n",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
 def watch(interval: float) -> None:
     """Nodes, active runs and recent events, as they change; q or Ctrl-C ends it."""
-    from coordd.cli.watch import once, watch_terminal
+    from coordd.cli.show.watch import once, watch_terminal
 
     if asked().output != TABLE:
         raise click.UsageError("watch draws for people; programs take: coordctl events -f --output jsonl")
@@ -238,7 +244,7 @@ def breaker_list() -> None:
     """Each connection's breaker, and why it opened."""
 
     def draw(found: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw(tables.BREAKERS, found, "There are no breakers.")
 

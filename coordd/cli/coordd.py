@@ -15,7 +15,7 @@ from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_FAILED, Faile
 from coordd.errors import CoorddError
 
 if TYPE_CHECKING:
-    from coordd.config import Config
+    from coordd.config.sections import Config
 
 # The user of the packaged unit, as in coordd.adapters.onhost, which is imported only when it is needed.
 SERVICE_USER = "coordd"
@@ -45,7 +45,7 @@ def run(context: click.Context, config: str | None, log_level: str) -> None:
     from coordd.adapters import logs  # first: it keeps rich out of the process
 
     logs.configure(level=log_level)
-    from coordd.config import load
+    from coordd.config.settings import load
 
     try:
         code = _daemon(load(config, os.environ), config)
@@ -76,13 +76,19 @@ def _first(group: BaseExceptionGroup[CoorddError]) -> CoorddError:
 
 @program.command("check-config")
 @click.argument("file", required=False)
-@click.option("--as-service", "user", metavar="[USER]", is_flag=False, flag_value=SERVICE_USER,
-              help="Look as the daemon's user does, which takes root [default USER: coordd].")  # fmt: skip
+@click.option(
+    "--as-service",
+    "user",
+    metavar="[USER]",
+    is_flag=False,
+    flag_value=SERVICE_USER,
+    help="Look as the daemon's user does, which takes root [default USER: coordd].",
+)
 @click.pass_context
 def check_config(context: click.Context, file: str | None, user: str | None) -> None:
     """Validate the configuration and every job file: one problem a line, exit 78 or 65; or a line that says ok."""
     from coordd.cli.checking import look, look_as
-    from coordd.cli.phrases import some
+    from coordd.cli.show.phrases import some
 
     if user is not None and ("/" in user or user.endswith(".toml")) and file is None:
         file, user = user, SERVICE_USER  # `--as-service FILE`
@@ -105,8 +111,15 @@ def check_config(context: click.Context, file: str | None, user: str | None) -> 
 @click.option("--id", "ident", metavar="ID", help="Once per id.")
 @click.option("--lease", metavar="SECONDS", type=float, help="How long it is held without a word.")
 @click.option("--wait", is_flag=True, help="Wait for the lock instead of leaving.")
-@click.option("-E", "code", metavar="CODE", type=click.IntRange(0, 255), default=75, show_default=True,
-              help="The exit code when it was not run here.")  # fmt: skip
+@click.option(
+    "-E",
+    "code",
+    metavar="CODE",
+    type=click.IntRange(0, 255),
+    default=75,
+    show_default=True,
+    help="The exit code when it was not run here.",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(**_said: object) -> None:
     """Run COMMAND once in the cluster. Not available in this version: nothing is run."""

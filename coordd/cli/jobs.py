@@ -43,7 +43,7 @@ def seconds(_context: click.Context, _parameter: click.Parameter, value: str | N
     """A duration option: 90, 30s, 1h30m."""
     if value is None:
         return None
-    from coordd.core.schedule import parse_duration
+    from coordd.core.jobs.schedule import parse_duration
 
     try:
         return parse_duration(float(value) if value.replace(".", "", 1).isdigit() else value)
@@ -64,7 +64,7 @@ def node_list() -> None:
     """Every node that this one knows of, itself included."""
 
     def draw(nodes: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw(tables.NODES, nodes, "No nodes.")
 
@@ -124,7 +124,7 @@ def job_list() -> None:
     """Every job file of this node, also the bad ones."""
 
     def draw(jobs: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw(tables.JOBS, jobs, "No jobs: put a file NAME.toml into the jobs directory, then coordctl reload.")
 
@@ -137,7 +137,7 @@ def job_show(name: str) -> None:
     """One job, with everything that its file and the defaults say."""
 
     def draw(shown: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw_facts(shown, name)
 
@@ -151,7 +151,7 @@ def job_next(name: str, count: int) -> None:
     """When the job fires next, and the ids that its runs will have."""
 
     def draw(fires: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw(tables.FIRES, fires, f"{name} does not fire again: it has no schedule, or its end has passed.")
 
@@ -199,7 +199,7 @@ def election_list(limit: int) -> None:
     """The latest elections that this node took part in."""
 
     def draw(elections: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw(tables.ELECTIONS, elections, "No elections: no run has become due since this daemon was started.")
 

@@ -14,7 +14,7 @@ from coordd.cli.options import EXIT_FAILED, Failed, failed, say
 from coordd.errors import CoorddError
 
 if TYPE_CHECKING:
-    from coordd.core.envelope import Key, Keyring
+    from coordd.core.wire.envelope import Key, Keyring
 
 # The daemon's user in the packaged unit. What root makes must be readable by it.
 DAEMON_USER = "coordd"
@@ -29,9 +29,9 @@ def keys() -> None:
 @click.option("--output", metavar="FILE", help="Where to [default: the configuration's keyring].")
 def new(output: str | None) -> None:
     """Make a keyring with one fresh key. A file that is there is never overwritten."""
-    from coordd.adapters.disk import sync_directory
-    from coordd.core.envelope import SIGN, Keyring
-    from coordd.keyring import render
+    from coordd.adapters.disk.files import sync_directory
+    from coordd.config.keyring import render
+    from coordd.core.wire.envelope import SIGN, Keyring
 
     path = output or _path()
     fresh = _fresh()._replace(state=SIGN)
@@ -65,8 +65,8 @@ def rotate(file: str | None) -> None:
     After each step the file goes to every node, which reloads it: so no message is ever refused. The file itself
     tells which step is next.
     """
-    from coordd import keyring
-    from coordd.adapters.disk import write_atomic
+    from coordd.adapters.disk.files import write_atomic
+    from coordd.config import keyring
 
     path = os.path.realpath(file or _path())  # a link stays a link
     try:
@@ -94,7 +94,7 @@ def rotate(file: str | None) -> None:
 @click.argument("file", required=False)
 def list_(file: str | None) -> None:
     """The keys with their states; never their secrets."""
-    from coordd import keyring
+    from coordd.config import keyring
 
     path = file or _path()
     try:
@@ -105,13 +105,13 @@ def list_(file: str | None) -> None:
 
 
 def _path() -> str:
-    from coordd.config import keyring_path
+    from coordd.config.settings import keyring_path
 
     return keyring_path(os.environ)
 
 
 def _fresh() -> Key:
-    from coordd.core.envelope import ACCEPT, SECRET_BYTES_MIN, Key
+    from coordd.core.wire.envelope import ACCEPT, SECRET_BYTES_MIN, Key
 
     made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Key(secrets.token_hex(4), ACCEPT, secrets.token_bytes(SECRET_BYTES_MIN), made)
@@ -128,7 +128,7 @@ def _give_to_the_daemon(fd: int) -> None:
 
 
 def _show(path: str, ring: Keyring, did: dict[str, str]) -> None:
-    from coordd.cli import tables
+    from coordd.cli.show import tables
 
     columns = [
         tables.Column("KEY", tables.text("id"), whole=True),

@@ -57,7 +57,7 @@ def status(context: click.Context) -> None:
     answer = asked().call("ledger.status")
 
     def draw(said: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw_ledger(said)
 
@@ -145,7 +145,7 @@ def _opened(path: str) -> IO[bytes]:
 
 def _check(file: IO[bytes], name: str) -> int:
     """How many rows there are; every one is looked at before the daemon sees the first."""
-    from coordd.core.dump import checked, take_head
+    from coordd.core.ledger.dump import checked, take_head
 
     file.seek(0)
     try:
@@ -187,7 +187,7 @@ def accept_epoch(yes: bool) -> None:
     _confirm(ACCEPT_RISK, yes)
 
     def draw(said: Any) -> None:
-        from coordd.cli.phrases import duration
+        from coordd.cli.show.phrases import duration
 
         if said["ended"]:
             click.echo(f"the quarantine is over, {duration(said['left_s'])} before its time")

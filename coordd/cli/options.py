@@ -107,7 +107,7 @@ class Failed(click.ClickException):
         self.program = context.find_root().info_name if context else None
 
     def show(self, file: Any = None) -> None:
-        from coordd.cli.phrases import safe
+        from coordd.cli.show.phrases import safe
 
         say(f"{self.program or 'coordd'}: {safe(self.message)}" + (f"\n  hint: {safe(self.hint)}" if self.hint else ""))
 
@@ -148,20 +148,33 @@ def _shared(*, top: bool, own: Iterable[str | None] = ()) -> list[click.Option]:
     """
     variables = ["COORDD_SOCKET", "COORDD_CONTROL_SOCKET"] if top else None
     timeout = click.Option(
-        ["--timeout"], metavar="SECONDS", type=click.FloatRange(0, 86_400, min_open=True), expose_value=False,
-        callback=_set_timeout, is_eager=True,
+        ["--timeout"],
+        metavar="SECONDS",
+        type=click.FloatRange(0, 86_400, min_open=True),
+        expose_value=False,
+        callback=_set_timeout,
+        is_eager=True,
         help="Wait no longer than this for each answer of the daemon [default: 10; for changes 30].",
-    )  # fmt: skip
+    )
     return ([] if "timeout" in own else [timeout]) + [
         click.Option(
-            ["--socket"], metavar="PATH", envvar=variables, expose_value=False, callback=_set_socket, is_eager=True,
+            ["--socket"],
+            metavar="PATH",
+            envvar=variables,
+            expose_value=False,
+            callback=_set_socket,
+            is_eager=True,
             help=f"The daemon's control socket (or COORDD_SOCKET) [default: {DEFAULT_SOCKET}].",
         ),
         click.Option(
-            ["--output", "-o"], type=click.Choice([TABLE, JSON, JSONL]), expose_value=False, callback=_set_output,
-            is_eager=True, help="How data is printed [default: table].",
+            ["--output", "-o"],
+            type=click.Choice([TABLE, JSON, JSONL]),
+            expose_value=False,
+            callback=_set_output,
+            is_eager=True,
+            help="How data is printed [default: table].",
         ),
-    ]  # fmt: skip
+    ]
 
 
 class Command(click.Command):

@@ -10,7 +10,7 @@ import click
 from coordd.cli import waiting
 from coordd.cli.jobs import complete_jobs, complete_runs, seconds
 from coordd.cli.options import EXIT_FAILED, EXIT_TIMED_OUT, JSON, JSONL, TABLE, Failed, Group, asked, json_line, say
-from coordd.core.rows import STATES, SUCCESS
+from coordd.core.ledger.words import STATES, SUCCESS
 from coordd.core.visible import visible
 
 # What a cancellation comes to, by the state in which it found the run.
@@ -28,7 +28,7 @@ def _instant(context: click.Context, parameter: click.Parameter, value: str | No
         return None
     import time
 
-    from coordd.core.schedule import parse_instant
+    from coordd.core.jobs.schedule import parse_instant
 
     try:
         return parse_instant(value, "UTC")
@@ -52,14 +52,18 @@ def run() -> None:
 @click.option("--job", shell_complete=complete_jobs, help="Only runs of this job.")
 @click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
 @click.option("--node", help="Only runs that this node holds, or held last.")
-@click.option("--since", metavar="TIME", callback=_instant,
-              help="Only runs asked for, started or ended since then: 2h, or 2026-12-01T02:00 (UTC).")  # fmt: skip
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=_instant,
+    help="Only runs asked for, started or ended since then: 2h, or 2026-12-01T02:00 (UTC).",
+)
 @click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many.")
 def run_list(job: str | None, state: str | None, node: str | None, since: float | None, limit: int) -> None:
     """The latest runs of the cluster."""
 
     def draw(runs: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw(tables.RUNS, runs, "No such runs.")
 
@@ -72,7 +76,7 @@ def run_show(ident: str) -> None:
     """One run with its attempts; of a job the newest one."""
 
     def draw(shown: Any) -> None:
-        from coordd.cli import tables
+        from coordd.cli.show import tables
 
         tables.draw_run(shown)
 
@@ -105,9 +109,14 @@ def _arguments(_context: click.Context, _parameter: click.Parameter, given: tupl
 @click.option("--dry-run", is_flag=True, help="Show what would be started; start nothing.")
 @click.pass_context
 def run_trigger(
-    context: click.Context, job: str, args: dict[str, str], ident: str | None, wait: bool, timeout: float | None,
+    context: click.Context,
+    job: str,
+    args: dict[str, str],
+    ident: str | None,
+    wait: bool,
+    timeout: float | None,
     dry_run: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Run a job now, once. Prints the run's id; exit 1 when it was rejected, revoked or missed at once."""
     if timeout is not None and not wait:
         raise click.UsageError("--timeout says how long to --wait: give both, or none")
@@ -132,9 +141,10 @@ def run_trigger(
     ended = waiting.ended(answer["id"], answer.get("durable", ""), timeout)
     if ended is None:
         raise Failed(
-            f"{answer['id']} has not ended after {timeout:g} s; it goes on", EXIT_TIMED_OUT,
+            f"{answer['id']} has not ended after {timeout:g} s; it goes on",
+            EXIT_TIMED_OUT,
             f"coordctl why '{answer['id']}'",
-        )  # fmt: skip
+        )
     if ask.output != TABLE:
         ask.show({**ended, "durable": answer.get("durable")}, lambda _: None)
     if ended["state"] != SUCCESS:
@@ -180,8 +190,13 @@ def run_revoke(ident: str, job: str | None) -> None:
 
 @run.command("resolve")
 @click.argument("ident", metavar="ID", shell_complete=complete_runs)
-@click.option("--as", "outcome", type=click.Choice(["success", "failed", "relaunch"]), required=True,
-              help="What became of it, or: start it again.")  # fmt: skip
+@click.option(
+    "--as",
+    "outcome",
+    type=click.Choice(["success", "failed", "relaunch"]),
+    required=True,
+    help="What became of it, or: start it again.",
+)
 def run_resolve(ident: str, outcome: str) -> None:
     """Settle a run in the state unknown, after a look at what it left."""
     answer = asked().call("run.resolve", id=ident, **{"as": outcome})

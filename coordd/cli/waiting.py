@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from coordd.cli.options import asked, say
-from coordd.core.rows import MISSED, PENDING, REJECTED, REVOKED, SUCCESS, TERMINAL, UNKNOWN
+from coordd.core.ledger.words import MISSED, PENDING, REJECTED, REVOKED, SUCCESS, TERMINAL, UNKNOWN
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 
 # A run is looked at soon at first, then less often: many take seconds, some take days.
@@ -51,7 +51,7 @@ def trouble(run: dict[str, Any]) -> str:
         why = str(asked().call("why", id=run["id"])["why"])
     except CoorddError:
         return ""
-    from coordd.cli.phrases import safe
+    from coordd.cli.show.phrases import safe
 
     return safe(why)
 
@@ -93,7 +93,7 @@ def ended(ident: str, durable: str, timeout_s: float | None) -> dict[str, Any] |
 
 def told(run: dict[str, Any]) -> str:
     """A run's state in a line or two."""
-    from coordd.cli.phrases import duration, safe
+    from coordd.cli.show.phrases import duration, safe
 
     words = [f"{run['id']}: {run['state']}"]
     if run.get("node"):

@@ -12,7 +12,8 @@ left, less the clock-rate error of both sides. Counted from the answer it would 
 Like rows.py this file is loaded before a job starts, so it imports no library.
 """
 
-from coordd.core.rows import (
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.words import (
     CANCEL,
     EARLY,
     FAILURE,
@@ -26,7 +27,6 @@ from coordd.core.rows import (
     STALE,
     STARTED,
     SUCCESS,
-    Answer,
 )
 
 WAITING = "waiting"
@@ -58,8 +58,12 @@ EXIT = "exit"
 
 # The question that each phase asks.
 QUESTIONS: "dict[str, str]" = {
-    WAITING: ASK_RENEW, GATING: ASK_GATE, RUNNING: ASK_RENEW, ENDING: ASK_RENEW, REPORTING: ASK_REPORT,
-}  # fmt: skip
+    WAITING: ASK_RENEW,
+    GATING: ASK_GATE,
+    RUNNING: ASK_RENEW,
+    ENDING: ASK_RENEW,
+    REPORTING: ASK_REPORT,
+}
 
 # The last part of the kill grace is for SIGKILL, and the very last for the watcher, should the runner be stopped.
 KILL_PART = 0.3
@@ -96,9 +100,15 @@ class Terms:
     """What an attempt is held under. Durations in seconds; ``deadline`` on CLOCK_BOOTTIME."""
 
     __slots__ = (
-        "deadline", "final_exit_codes", "kill_grace_s", "lease_s", "ledger_timeout_s",
-        "on_lost", "renew_interval_s", "timeout_s",
-    )  # fmt: skip
+        "deadline",
+        "final_exit_codes",
+        "kill_grace_s",
+        "lease_s",
+        "ledger_timeout_s",
+        "on_lost",
+        "renew_interval_s",
+        "timeout_s",
+    )
 
     def __init__(
         self,
@@ -126,10 +136,26 @@ class Attempt:
     """One attempt, as its runner sees it."""
 
     __slots__ = (
-        "actions", "ask_at", "asked_at", "deadline", "ended_by", "exit_code", "final", "hurried", "kill_at",
-        "outcome", "phase", "reason", "recovering_until", "renew_at", "renewing", "reported_since", "restoring",
-        "started_at", "terms",
-    )  # fmt: skip
+        "actions",
+        "ask_at",
+        "asked_at",
+        "deadline",
+        "ended_by",
+        "exit_code",
+        "final",
+        "hurried",
+        "kill_at",
+        "outcome",
+        "phase",
+        "reason",
+        "recovering_until",
+        "renew_at",
+        "renewing",
+        "reported_since",
+        "restoring",
+        "started_at",
+        "terms",
+    )
 
     def __init__(self, terms: Terms, *, wait_s: float, now: float) -> None:
         """Begin to wait for the fire time, ``wait_s`` seconds from now."""

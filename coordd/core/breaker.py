@@ -49,9 +49,21 @@ class Breaker:
     """The breaker of one connection. Times are seconds on one monotonic clock, given by the caller."""
 
     __slots__ = (
-        "_cool_down_s", "_outcomes", "_permit", "_probe_until", "changed_at", "cool_down_max_s", "cool_down_min_s",
-        "failures", "failures_max", "name", "opened", "reason", "retry_at", "state",
-    )  # fmt: skip
+        "_cool_down_s",
+        "_outcomes",
+        "_permit",
+        "_probe_until",
+        "changed_at",
+        "cool_down_max_s",
+        "cool_down_min_s",
+        "failures",
+        "failures_max",
+        "name",
+        "opened",
+        "reason",
+        "retry_at",
+        "state",
+    )
 
     def __init__(
         self,

@@ -8,12 +8,12 @@ from typing import Protocol
 import msgspec
 
 from coordd.core.clock import LamportClock
-from coordd.core.events import Action, Event
-from coordd.core.job import Job, due_time, fire_time, job_of
-from coordd.core.membership import Membership
+from coordd.core.jobs.job import Job, due_time, fire_time, job_of
+from coordd.core.ledger.steps import nominal_time
+from coordd.core.ledger.words import NEVER, NEW_RULES, OLD_RULES
+from coordd.core.members.membership import Membership
 from coordd.core.ready import LedgerRequest, Notice, Now, Ready
-from coordd.core.rows import NEVER, NEW_RULES, OLD_RULES
-from coordd.core.run import nominal_time
+from coordd.core.wire.events import Action, Event
 
 
 class Rng(Protocol):
@@ -59,13 +59,41 @@ class Context:
     """Shared by the parts of one node; nothing outside the core sees it."""
 
     __slots__ = (
-        "_armed", "_ledger_blur_s", "_ledger_from_mono", "_next_request", "_serial", "bad_rows", "braked", "clock",
-        "clock_off", "full_hostname", "hostname",
-        "identity_from", "impaired", "incarnation",
-        "jobs", "jobs_digest", "launch_problems", "leased_s", "ledger", "loadavg", "membership", "out", "pid", "pinned",
-        "processed", "rng", "round_trip_s", "runtime_failure", "settings", "split", "state", "timers", "tokens",
+        "_armed",
+        "_ledger_blur_s",
+        "_ledger_from_mono",
+        "_next_request",
+        "_serial",
+        "bad_rows",
+        "braked",
+        "clock",
+        "clock_off",
+        "full_hostname",
+        "hostname",
+        "identity_from",
+        "impaired",
+        "incarnation",
+        "jobs",
+        "jobs_digest",
+        "launch_problems",
+        "leased_s",
+        "ledger",
+        "loadavg",
+        "membership",
+        "out",
+        "pid",
+        "pinned",
+        "processed",
+        "rng",
+        "round_trip_s",
+        "runtime_failure",
+        "settings",
+        "split",
+        "state",
+        "timers",
+        "tokens",
         "tokens_refused",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, *, hostname: str, pid: int, incarnation: str, settings: Settings, clock: LamportClock, rng: Rng

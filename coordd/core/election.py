@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 
-from coordd.core.events import Action, Candidacy
+from coordd.core.wire.events import Action, Candidacy
 
 # Above this many members nobody says anything: ranks come from a hash that all can compute.
 ELECTION_MEMBERS_MAX = 16

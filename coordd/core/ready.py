@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from coordd.core.events import Action, Event
-from coordd.core.rows import Registration
+from coordd.core.ledger.requests import Registration
+from coordd.core.wire.events import Action, Event
 
 
 class Now(NamedTuple):
@@ -74,10 +74,25 @@ class Ready:
     """
 
     __slots__ = (
-        "alarms_changed", "cancels", "clock_mark", "definitions", "elected", "fatal", "journal", "journal_sync",
-        "launches", "ledger",
-        "letters", "messages", "notices", "pin", "replies", "requests_done", "requests_kept", "state",
-    )  # fmt: skip
+        "alarms_changed",
+        "cancels",
+        "clock_mark",
+        "definitions",
+        "elected",
+        "fatal",
+        "journal",
+        "journal_sync",
+        "launches",
+        "ledger",
+        "letters",
+        "messages",
+        "notices",
+        "pin",
+        "replies",
+        "requests_done",
+        "requests_kept",
+        "state",
+    )
 
     def __init__(self) -> None:
         self.fatal = ""  # stop now, with this sentence
@@ -102,8 +117,21 @@ class Ready:
     def any(self) -> bool:
         """True when there is anything to do."""
         return bool(
-            self.messages or self.ledger or self.journal or self.notices or self.replies or self.launches
-            or self.letters or self.cancels or self.elected or self.requests_kept or self.requests_done
-            or self.state or self.fatal or self.pin or self.alarms_changed or self.clock_mark is not None
+            self.messages
+            or self.ledger
+            or self.journal
+            or self.notices
+            or self.replies
+            or self.launches
+            or self.letters
+            or self.cancels
+            or self.elected
+            or self.requests_kept
+            or self.requests_done
+            or self.state
+            or self.fatal
+            or self.pin
+            or self.alarms_changed
+            or self.clock_mark is not None
             or self.definitions is not None
-        )  # fmt: skip
+        )

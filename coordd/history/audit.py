@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
-from coordd.core.state import TASK
+from coordd.core.wire.merge import TASK
 
 FINDING = ("kind", "severity", "job", "run", "attempt", "at", "detail")
 
@@ -68,8 +68,12 @@ def overlaps(all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> Dat
     overlap_s = F.least("ended", "earlier.ended") - F.col("started")
     detail = F.format_string(
         "attempt %d on %s was alive for %.3f s beside attempt %d on %s",
-        "attempt", "hostname", "overlap_s", F.col("earlier.attempt"), F.col("earlier.hostname"),
-    )  # fmt: skip
+        "attempt",
+        "hostname",
+        "overlap_s",
+        F.col("earlier.attempt"),
+        F.col("earlier.hostname"),
+    )
     return (
         all_attempts.select("job", "run", "attempt", "token", "nonce", "hostname", "started", "ended")
         # What ended last among those that started before: if any overlaps, that one does.
@@ -130,7 +134,10 @@ def tokens(all_events: DataFrame) -> DataFrame:
     """
     grants = (
         all_events.select(
-            "timestamp", "run", "hostname", "token",
+            "timestamp",
+            "run",
+            "hostname",
+            "token",
             F.coalesce("name", F.regexp_extract("run", "^[^#@]*", 0)).alias("job"),
             F.coalesce("attempt", F.lit(0)).alias("attempt"),
             F.coalesce("nonce", F.lit("")).alias("nonce"),
@@ -138,7 +145,7 @@ def tokens(all_events: DataFrame) -> DataFrame:
         .where(F.col("type").startswith(TASK) & F.col("run").isNotNull() & (F.col("token") > 0))
         .groupBy("job", "run", "attempt", "token", "nonce")
         .agg(F.min("timestamp").alias("at"))
-    )  # fmt: skip
+    )
     repeated = (
         grants.groupBy("job", "token")
         .agg(

@@ -126,11 +126,19 @@ def _runs(report: Report, tint: dict[str, str]) -> str:
         nodes = launched.get(run["run"]) or ([run["hostname"]] if started else [])
         where = " → ".join(f'<i class="dot" style="background:{tint.get(n, "#888")}"></i>{escape(n)}' for n in nodes)
         reason = "" if run["state"] == "success" else run.get("reason") or run.get("exception") or ""
-        rows.append((
-            _badge(run["state"]), _code(run["run"] or run["uuid"]), where, _number(len(nodes) or None),
-            _instant(started), _seconds(run.get("runtime")), _number(run.get("exit_code")),
-            _code(run.get("application_id")), _text(reason),
-        ))  # fmt: skip
+        rows.append(
+            (
+                _badge(run["state"]),
+                _code(run["run"] or run["uuid"]),
+                where,
+                _number(len(nodes) or None),
+                _instant(started),
+                _seconds(run.get("runtime")),
+                _number(run.get("exit_code")),
+                _code(run.get("application_id")),
+                _text(reason),
+            )
+        )
     total = sum(report.states.values())
     more = f'<p class="none">The latest {len(rows)} of {total}.</p>' if total > len(rows) else ""
     heads = ("state", "run", "launched on", "launches", "started (UTC)", "runtime", "exit", "application", "reason")

@@ -1,6 +1,6 @@
 """From journal lines to events, runs and attempts: DataFrame in, DataFrame out, nothing read or written.
 
-The rules are those of coordd.core.state, in Spark's own functions only: no Python touches a row. The result
+The rules are those of coordd.core.wire.merge, in Spark's own functions only: no Python touches a row. The result
 depends neither on the order of the lines nor on how often one occurs.
 """
 
@@ -10,9 +10,9 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
-from coordd.core.journal_line import TAIL_END, TAIL_LENGTH, TAIL_START
-from coordd.core.rows import RECEIVED, RETRY
-from coordd.core.state import LIFE, MERGE_RULES, PRECEDENCE, STATE_OF, TASK, life_rank, precedence
+from coordd.core.ledger.words import RECEIVED, RETRY
+from coordd.core.wire.journal_line import TAIL_END, TAIL_LENGTH, TAIL_START
+from coordd.core.wire.merge import LIFE, MERGE_RULES, PRECEDENCE, STATE_OF, TASK, life_rank, precedence
 
 # What an event is read as. Fields that are not named here stay in ``line``; null and absent are the same.
 IDENTITY = {
@@ -110,9 +110,16 @@ def runs(all_events: DataFrame) -> DataFrame:
     """
     kind = F.col("type")
     life = Window.partitionBy("uuid").orderBy(
-        F.coalesce("attempt", F.lit(0)), F.coalesce("token", F.lit(0)), "clock", "timestamp", "full_hostname",
-        _life_rank(kind), kind, F.coalesce("incarnation", F.lit("")), F.crc32(F.col("line").cast("binary")),
-    )  # fmt: skip
+        F.coalesce("attempt", F.lit(0)),
+        F.coalesce("token", F.lit(0)),
+        "clock",
+        "timestamp",
+        "full_hostname",
+        _life_rank(kind),
+        kind,
+        F.coalesce("incarnation", F.lit("")),
+        F.crc32(F.col("line").cast("binary")),
+    )
     so_far = life.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     before = life.rowsBetween(Window.unboundedPreceding, -1)
     stands = F.struct("segment", "weight")
@@ -152,13 +159,21 @@ def attempts(all_events: DataFrame) -> DataFrame:
     """
     kind = F.col("type")
     of_tasks = all_events.select(
-        "type", "hostname", "clock", "timestamp", "full_hostname", "run", "application_id", "runtime",
-        "exit_code", "reason",
+        "type",
+        "hostname",
+        "clock",
+        "timestamp",
+        "full_hostname",
+        "run",
+        "application_id",
+        "runtime",
+        "exit_code",
+        "reason",
         F.coalesce("name", F.regexp_extract("run", "^[^#@]*", 0)).alias("job"),
         F.coalesce("attempt", F.lit(0)).alias("attempt"),
         F.coalesce("token", F.lit(0)).alias("token"),
         F.coalesce("nonce", F.lit("")).alias("nonce"),
-    ).where(kind.startswith(TASK) & F.col("run").isNotNull())  # fmt: skip
+    ).where(kind.startswith(TASK) & F.col("run").isNotNull())
     first = F.struct("clock", "timestamp", "full_hostname")
     launches = (
         of_tasks.where(kind == "task-started")
@@ -166,10 +181,18 @@ def attempts(all_events: DataFrame) -> DataFrame:
         .agg(F.min_by("hostname", first).alias("hostname"), F.min_by("timestamp", first).alias("started"))
     )
     ends = of_tasks.where(kind.isin(*ENDS)).select(
-        "run", "attempt", F.col("token").alias("end_token"), F.col("nonce").alias("end_nonce"),
-        "timestamp", "runtime", "exit_code", "reason",
-        "application_id", kind.alias("end_type"), _weight(_state(kind)).alias("weight"),
-    )  # fmt: skip
+        "run",
+        "attempt",
+        F.col("token").alias("end_token"),
+        F.col("nonce").alias("end_nonce"),
+        "timestamp",
+        "runtime",
+        "exit_code",
+        "reason",
+        "application_id",
+        kind.alias("end_type"),
+        _weight(_state(kind)).alias("weight"),
+    )
     exited = F.col("exit_code").isNotNull() | (F.col("end_type") == "task-succeeded")
     # least() passes over nulls: without a runtime it is the report's own time.
     exit_at = F.when(exited, F.least("timestamp", F.col("started") + F.col("runtime")))
@@ -188,12 +211,20 @@ def attempts(all_events: DataFrame) -> DataFrame:
             F.max(F.when(F.col("mine"), F.col("application_id"))).alias("application_id"),
         )
         .select(
-            "job", "run", "attempt", "token", "nonce", "hostname", "started",
+            "job",
+            "run",
+            "attempt",
+            "token",
+            "nonce",
+            "hostname",
+            "started",
             F.greatest("ended", F.when(F.col("ended").isNotNull(), F.col("started"))).alias("ended"),
-            _state(F.col("told.end_type")).alias("outcome"), F.col("told.reason").alias("reason"),
-            "exit_code", "application_id",
+            _state(F.col("told.end_type")).alias("outcome"),
+            F.col("told.reason").alias("reason"),
+            "exit_code",
+            "application_id",
         )
-    )  # fmt: skip
+    )
 
 
 # The events that end an attempt.

@@ -4,7 +4,7 @@ import _thread
 import os
 import sys
 
-from coordd.core.rows import Answer
+from coordd.core.ledger.answers import Answer
 from coordd.errors import ConfigError, CoorddError
 from coordd.runner.kernel import boottime, complain, drain
 
@@ -26,11 +26,11 @@ def load_ledger(url: str) -> "Callable[..., Ledger]":
     Raises ConfigError for a kind that there is none of.
     """
     if url.startswith("sqlite:"):
-        from coordd.adapters.sqlite_ledger import SqliteLedger
+        from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 
         return SqliteLedger
     if url.startswith(("redis:", "rediss:", "redis+sentinel:", "rediss+sentinel:")):
-        from coordd.adapters.redis_ledger import RedisLedger
+        from coordd.adapters.ledger.redis_ledger import RedisLedger
 
         return RedisLedger
     raise ConfigError(f"no ledger of this kind in this version: {url.partition(':')[0]}")

@@ -32,9 +32,13 @@ class Facts:
         """Write one fact; with ``sync`` it is on the disk when this returns True. False: the disk refused it."""
         pid = os.getpid()
         record = {
-            "fact": fact, "at": time.time(), "boottime": boottime(), "pid": pid, "start_ticks": _own_start_ticks(pid),
+            "fact": fact,
+            "at": time.time(),
+            "boottime": boottime(),
+            "pid": pid,
+            "start_ticks": _own_start_ticks(pid),
             **fields,
-        }  # fmt: skip
+        }
         self._lines.append(encode(record).encode() + b"\n")
         written = self.catch_up(sync=sync)
         self._poke(b"" if written else self._lines[-1])

@@ -188,16 +188,33 @@ class Runner:
 
     def _ask_restore(self, state: str) -> None:
         """The ledger has forgotten our grant: we are its witness."""
-        from coordd.core.rows import Policy, Registration
+        from coordd.core.ledger.requests import Registration
+        from coordd.core.ledger.rows import Policy
 
         spec, (run, attempt, token, nonce) = self.spec, self.key
         of = Registration(
-            run, spec["job"], spec["digest"], Policy.unpack(spec["policy"]), spec["fire_at"],
-            scheduled=spec["scheduled"], args=spec["args"], due=float(spec.get("due", 0.0)),
-        )  # fmt: skip
+            run,
+            spec["job"],
+            spec["digest"],
+            Policy.unpack(spec["policy"]),
+            spec["fire_at"],
+            scheduled=spec["scheduled"],
+            args=spec["args"],
+            due=float(spec.get("due", 0.0)),
+        )
         args = (
-            of, attempt, token, nonce, spec["node"], spec["lease_s"], state, None, "", self._application_id(), False,
-        )  # fmt: skip
+            of,
+            attempt,
+            token,
+            nonce,
+            spec["node"],
+            spec["lease_s"],
+            state,
+            None,
+            "",
+            self._application_id(),
+            False,
+        )
         self._say("restoring", state=state)
         if self.attempt.phase != core.REPORTING:
             if self.asker.ask("restore", args):
@@ -273,9 +290,16 @@ class Runner:
             kernel.complain(f"cannot say who watches: {exc}")
             ticks, boot = 0, ""
         self._say(
-            "adopted", run=run, attempt=attempt, token=token, nonce=nonce, watcher=self.watcher,
-            watcher_start_ticks=ticks, boot_id=boot, cgroup=self.tree.cgroup,
-        )  # fmt: skip
+            "adopted",
+            run=run,
+            attempt=attempt,
+            token=token,
+            nonce=nonce,
+            watcher=self.watcher,
+            watcher_start_ticks=ticks,
+            boot_id=boot,
+            cgroup=self.tree.cgroup,
+        )
 
     def _say(self, fact: str, *, sync: bool = False, **fields: object) -> None:
         if self.facts is None:
@@ -290,9 +314,12 @@ class Runner:
         self.recorded = True
         self.program.discard()
         end: dict[str, object] = {
-            "state": state, "exit_code": self.attempt.exit_code, "reason": reason, "final": self.attempt.final,
+            "state": state,
+            "exit_code": self.attempt.exit_code,
+            "reason": reason,
+            "final": self.attempt.final,
             "application_id": self._application_id(),
-        }  # fmt: skip
+        }
         short = encode({**end, "reason": reason[:WATCHER_REASON_MAX]})
         self._last_words(f"end {short}\n".encode())
         ran = self.output is not None or self.exec_failure
@@ -468,7 +495,7 @@ class Runner:
             self.pet_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             self.attempt.shut_down(f"its watcher was killed {self.watchers} times", now=boottime())
             return
-        from coordd.runner.rewatch import start_watcher
+        from coordd.runner.watcher import start_watcher
 
         watch = {
             "runner": os.getpid(),

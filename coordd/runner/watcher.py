@@ -3,11 +3,14 @@
 It needs so little that nothing should ever happen to it: it reads a pipe and looks at a clock.
 """
 
+import marshal
 import os
 import select
+import sys
 
 from coordd.core.attempt import watcher_kill_at
-from coordd.core.rows import FAILURE, LOST, RECOVERING, RETRY, STALE, Answer
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.words import FAILURE, LOST, RECOVERING, RETRY, STALE
 from coordd.runner import kernel
 from coordd.runner.asker import Asker
 from coordd.runner.facts import FACT_FILE, Facts
@@ -34,6 +37,9 @@ KILL_LIMIT_S = 600.0
 # How long the ledger is told; after that the daemon goes on from the files, and the lease lapses anyway.
 REPORT_LIMIT_S = 60.0
 REPORT_AGAIN_S = 0.2
+
+# The program's own part of the spec, and what is secret, no watcher needs.
+LEFT_OUT = ("argv", "env", "launcher_port", "launcher_secret")
 
 
 class Watcher:
@@ -251,10 +257,20 @@ class Watcher:
         """Tell the ledger once; None when it does not answer, or has forgotten the grant."""
         spec = self.spec
         final = bool(said.get("final")) and said["state"] == FAILURE
-        answer = asker.call("report", (
-            spec["run"], spec["attempt"], spec["token"], spec["nonce"],
-            said["state"], said["exit_code"], said["reason"], said["application_id"], final,
-        ))  # fmt: skip
+        answer = asker.call(
+            "report",
+            (
+                spec["run"],
+                spec["attempt"],
+                spec["token"],
+                spec["nonce"],
+                said["state"],
+                said["exit_code"],
+                said["reason"],
+                said["application_id"],
+                final,
+            ),
+        )
         # A ledger that has forgotten the grant is told by the node, from its journal: until then nothing is reported.
         return answer if answer is not None and answer.word != RECOVERING else None
 
@@ -267,3 +283,30 @@ class Watcher:
                 self._wait(REPORT_AGAIN_S)
         if told is not None:
             facts.append("reported", state=said["state"], answer=told.word, watcher=True)
+
+
+def start_watcher(boot: str, spec: "dict[str, Any]", watch: "dict[str, Any]") -> "tuple[int, int, int]":
+    """Start it as a fresh program; returns (pid, a descriptor that tells of its death, one to tell it of ours).
+
+    A fork would be quicker, but there may be a thread in the middle of a call to the ledger.
+    """
+    life_fd, its_life = os.pipe()
+    its_pet, pet_fd = os.pipe()
+    its_stdin, spec_fd = os.pipe()
+    for inherited in (its_pet, its_life):
+        os.set_inheritable(inherited, True)
+    pid = os.posix_spawn(
+        sys.executable,
+        # What follows the text is for those who look with ps.
+        [sys.executable, "-I", "-S", "-E", "-c", boot, "coordd-watcher", spec["run"], "attempt", str(spec["attempt"])],
+        {"LANG": "C.UTF-8"},
+        file_actions=[(os.POSIX_SPAWN_DUP2, its_stdin, 0)],
+        setsid=True,
+    )
+    for inherited in (its_stdin, its_pet, its_life):
+        os.close(inherited)
+    shown = {key: value for key, value in spec.items() if key not in LEFT_OUT}
+    shown["watch"] = {**watch, "fds": (its_pet, its_life)}
+    with open(spec_fd, "wb") as file:
+        file.write(marshal.dumps(shown))
+    return pid, life_fd, pet_fd

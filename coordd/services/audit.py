@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordd.core.chain import Checked
+from coordd.core.wire.chain import Checked
 from coordd.services.ledger import boottime
-from coordd.services.views import instant
+from coordd.services.views.objects import instant
 
 # Alike within this time are counted together; twice as long while it goes on, up to the bound: a record an hour.
 WINDOW_S = 60.0

@@ -12,9 +12,13 @@ import msgspec
 import structlog
 import trio
 
-from coordd.core import wire
 from coordd.core.breaker import Breaker
-from coordd.core.events import (
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import Registration
+from coordd.core.node.node import Node
+from coordd.core.ready import Elected, Launch, Notice, Now, Ready, Reply
+from coordd.core.wire import codec
+from coordd.core.wire.events import (
     MESSAGE_BYTES_MAX,
     PROTOCOL_MAJOR,
     ControlCancel,
@@ -25,10 +29,7 @@ from coordd.core.events import (
     Task,
     flatten,
 )
-from coordd.core.node import Node
-from coordd.core.ready import Elected, Launch, Notice, Now, Ready, Reply
-from coordd.core.rows import Answer, OpenAnswer, Registration
-from coordd.core.windows import Windows
+from coordd.core.wire.windows import Windows
 from coordd.errors import RemoteProtocolError, UnavailableError
 from coordd.ports import Bus, Journal
 from coordd.services import runlog
@@ -150,7 +151,7 @@ class Driver:
             self.pump()
             return
         try:
-            packet, dropped = wire.decode(data)
+            packet, dropped = codec.decode(data)
         except RemoteProtocolError as exc:
             self.counts["malformed"] += 1
             if self.counts["malformed"] & (self.counts["malformed"] - 1) == 0:  # 1, 2, 4, 8, …: a flood is no log
@@ -235,9 +236,17 @@ class Driver:
         """A change that a person made, or a call that was refused, for the record; ``more`` are further fields."""
         ctx = self.node.ctx
         record = {
-            "type": "control", **self._head(), "seq": self._seq, "clock": ctx.clock.forward(),
-            "timestamp": time.time(), "method": method, "subject": subject, "uid": uid, "by": by, **more,
-        }  # fmt: skip
+            "type": "control",
+            **self._head(),
+            "seq": self._seq,
+            "clock": ctx.clock.forward(),
+            "timestamp": time.time(),
+            "method": method,
+            "subject": subject,
+            "uid": uid,
+            "by": by,
+            **more,
+        }
         chain = ""
         try:
             if self.chain is not None:
@@ -260,9 +269,14 @@ class Driver:
             self._save(save, what)
         if ctx.impaired:
             record = {
-                "type": "journal-restored", **self._head(), "seq": self._seq, "clock": ctx.clock.forward(),
-                "timestamp": time.time(), "reason": ctx.impaired, "room": "." * PROBE_BYTES,
-            }  # fmt: skip
+                "type": "journal-restored",
+                **self._head(),
+                "seq": self._seq,
+                "clock": ctx.clock.forward(),
+                "timestamp": time.time(),
+                "reason": ctx.impaired,
+                "room": "." * PROBE_BYTES,
+            }
             try:
                 self._journal.append([record], sync=True)
             except UnavailableError:
@@ -335,7 +349,7 @@ class Driver:
         for packet, keep_s in packets:
             self._publish(packet, keep_s)
         for name, event in ready.letters:
-            self.bus.send(name, wire.encode(self._packet([event])))
+            self.bus.send(name, codec.encode(self._packet([event])))
         for elected in ready.elected:
             handler = self.handlers.get(elected.topic)
             if handler is not None:
@@ -423,16 +437,20 @@ class Driver:
 
     def _head(self) -> dict[str, Any]:
         ctx = self.node.ctx
-        return {
-            "hostname": ctx.hostname, "pid": ctx.pid, "incarnation": ctx.incarnation, "utcoffset": self._utcoffset,
-        }  # fmt: skip
+        return {"hostname": ctx.hostname, "pid": ctx.pid, "incarnation": ctx.incarnation, "utcoffset": self._utcoffset}
 
     def _packet(self, events: Sequence[Event]) -> Packet:
         ctx = self.node.ctx
         packet = Packet(
-            PROTOCOL_MAJOR, ctx.settings.cluster, ctx.hostname, ctx.pid, ctx.incarnation, self._seq, self._utcoffset,
+            PROTOCOL_MAJOR,
+            ctx.settings.cluster,
+            ctx.hostname,
+            ctx.pid,
+            ctx.incarnation,
+            self._seq,
+            self._utcoffset,
             list(events),  # type: ignore[arg-type]  # every Event that the core makes is one of AnyEvent
-        )  # fmt: skip
+        )
         self._seq += len(events)
         return packet
 
@@ -447,8 +465,8 @@ class Driver:
 
     def renewed(self, data: bytes) -> bytes:
         """A packet that an earlier life of this node has left behind, as this one says it."""
-        packet, _ = wire.decode(data)
-        return wire.encode(self._packet(packet.events))
+        packet, _ = codec.decode(data)
+        return codec.encode(self._packet(packet.events))
 
     def _packets(self, events: list[Event]) -> list[Packet]:
         """What one tick produces in as few messages as the size allows."""
@@ -459,7 +477,7 @@ class Driver:
             part: list[Event] = []
             size = 0
             for event in events:
-                length = len(wire.encode_event(event))
+                length = len(codec.encode_event(event))
                 if part and size + length > PACKET_BYTES:
                     packets.append(self._packet(part))
                     part, size = [], 0
@@ -473,7 +491,7 @@ class Driver:
         return packets
 
     def _publish(self, packet: Packet, keep_s: float) -> None:
-        data = wire.encode(packet)
+        data = codec.encode(packet)
         if len(data) <= MESSAGE_BYTES_MAX:
             if keep_s and self.outbox is not None:
                 self.outbox.put(data, keep_s)
@@ -491,6 +509,10 @@ class Driver:
 def flat(packet: Packet, event: Event) -> dict[str, Any]:
     """An event of ``recent`` with all its fields."""
     return flatten(
-        event, hostname=packet.hostname, pid=packet.pid, incarnation=packet.incarnation, seq=packet.seq,
+        event,
+        hostname=packet.hostname,
+        pid=packet.pid,
+        incarnation=packet.incarnation,
+        seq=packet.seq,
         utcoffset=packet.utcoffset,
-    )  # fmt: skip
+    )

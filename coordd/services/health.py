@@ -8,12 +8,12 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from coordd.core.rows import RECOVERING
+from coordd.core.ledger.words import RECOVERING
 from coordd.ports import Notifier
+from coordd.services.control.methods import active_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
-from coordd.services.methods import active_jobs
-from coordd.services.troubles import Troubles
+from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("health")
 

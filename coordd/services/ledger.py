@@ -14,8 +14,9 @@ import structlog
 import trio
 
 from coordd.core.breaker import HALF_OPEN, Breaker
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.words import BAD, RECOVERING, UNAVAILABLE
 from coordd.core.ready import LedgerRequest
-from coordd.core.rows import BAD, RECOVERING, UNAVAILABLE, Answer, OpenAnswer
 from coordd.errors import (
     BadRowError,
     ConfigError,

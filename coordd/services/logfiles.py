@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 
-from coordd.core.job import job_of
+from coordd.core.jobs.job import job_of
 from coordd.core.redaction import redact_text
 
 # What people choose for a run of theirs, and what keeps the file name it always had.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from coordd.core import events
-from coordd.core.job import Job
-from coordd.core.rows import LOST, MISSED, RETRY
+from coordd.core.jobs.job import Job
+from coordd.core.ledger.words import LOST, MISSED, RETRY
+from coordd.core.wire import events
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 
@@ -47,10 +47,15 @@ def line_of(event: events.Event, own_name: str, jobs: Mapping[str, Job]) -> Line
         return None
     level, name = told
     fields = {
-        "run": event.run, "job": event.name, "attempt": event.attempt, "node": event.node.rpartition(".")[0],
-        "exit_code": event.exit_code, "reason": event.reason, "application_id": event.application_id,
+        "run": event.run,
+        "job": event.name,
+        "attempt": event.attempt,
+        "node": event.node.rpartition(".")[0],
+        "exit_code": event.exit_code,
+        "reason": event.reason,
+        "application_id": event.application_id,
         "runtime_s": None if event.runtime is None else round(event.runtime, 3),
-    }  # fmt: skip
+    }
     return Line(level, name, {key: value for key, value in fields.items() if value not in (None, "")})
 
 

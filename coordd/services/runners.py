@@ -42,9 +42,18 @@ class Runner:
     """One runner, as the daemon knows it."""
 
     __slots__ = (
-        "application_id", "bury_at", "bury_pause_s", "directory", "ended", "launch", "linger", "read", "reported",
-        "started_at", "waits",
-    )  # fmt: skip
+        "application_id",
+        "bury_at",
+        "bury_pause_s",
+        "directory",
+        "ended",
+        "launch",
+        "linger",
+        "read",
+        "reported",
+        "started_at",
+        "waits",
+    )
 
     def __init__(self, directory: str, launch: Launch, waits: bool) -> None:
         self.directory = directory
@@ -117,10 +126,19 @@ class Runners:
             try:
                 spec = self._launcher.spec(directory)
                 launch = Launch(
-                    spec["run"], spec["job"], spec["attempt"], spec["token"], spec["nonce"], spec["fire_at"],
-                    spec.get("args", "{}"), spec["deadline"], spec["lease_s"],
-                    digest=spec.get("digest", ""), policy=spec.get("policy", ""), due=float(spec.get("due", 0.0)),
-                )  # fmt: skip
+                    spec["run"],
+                    spec["job"],
+                    spec["attempt"],
+                    spec["token"],
+                    spec["nonce"],
+                    spec["fire_at"],
+                    spec.get("args", "{}"),
+                    spec["deadline"],
+                    spec["lease_s"],
+                    digest=spec.get("digest", ""),
+                    policy=spec.get("policy", ""),
+                    due=float(spec.get("due", 0.0)),
+                )
             except (UnavailableError, KeyError) as exc:
                 log.error("runner.not_adopted", directory=directory, reason=str(exc))
                 continue
@@ -210,9 +228,14 @@ class Runners:
             runner.ended = True
             runtime_s = float(fact["at"]) - runner.started_at if runner.started_at else None
             driver.feed(
-                driver.node.runner_ended, launch, str(fact.get("state", "retry")), fact.get("exit_code"),
-                str(fact.get("reason", "")), str(fact.get("application_id") or runner.application_id), runtime_s,
-            )  # fmt: skip
+                driver.node.runner_ended,
+                launch,
+                str(fact.get("state", "retry")),
+                fact.get("exit_code"),
+                str(fact.get("reason", "")),
+                str(fact.get("application_id") or runner.application_id),
+                runtime_s,
+            )
         elif what == "reported":
             runner.reported = True
 
@@ -259,6 +282,4 @@ class Runners:
         runner.bury_pause_s = min(max(BURY_AGAIN_S, 2 * runner.bury_pause_s), BURY_AGAIN_MAX_S)
         runner.bury_at = now + runner.bury_pause_s
         if failure:
-            log.error(
-                "runner.not_buried", run=runner.launch.run, reason=failure, tries_again_in_s=runner.bury_pause_s
-            )  # fmt: skip
+            log.error("runner.not_buried", run=runner.launch.run, reason=failure, tries_again_in_s=runner.bury_pause_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from coordd.core.envelope import REFUSALS, EnvelopeError, Envelopes, Keyring
+from coordd.core.wire.envelope import REFUSALS, EnvelopeError, Envelopes, Keyring
 from coordd.ports import Bus
 
 log = structlog.get_logger("bus")

@@ -83,8 +83,11 @@ class Node:
             at = boottime()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "coordd", "run", "--config", self.config],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": TOP, **env},
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": TOP, **env},
+            )
         return at
 
     @property
@@ -218,9 +221,10 @@ def kill_attempt(facts: dict[str, dict[str, Any]]) -> None:
         pids.append(facts["started"]["program"])
     ticks = {}
     for word, pid, born in (
-        ("adopted", "pid", "start_ticks"), ("adopted", "watcher", "watcher_start_ticks"),
+        ("adopted", "pid", "start_ticks"),
+        ("adopted", "watcher", "watcher_start_ticks"),
         ("started", "program", "program_start_ticks"),
-    ):  # fmt: skip
+    ):
         if word in facts:
             ticks[facts[word][pid]] = facts[word][born]
     pids = [pid for pid in pids if start_ticks(pid) == ticks[pid]]  # else the number is another process's by now

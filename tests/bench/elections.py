@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from figures import Figure, summary
+from bench.figures import Figure, summary
 
 SECTION = "election, unix bus"
 LIMIT_S = 40.0
@@ -29,11 +29,13 @@ class Process:
 
     def __init__(self, root: str, index: int, count: int) -> None:
         here = os.path.dirname(os.path.abspath(__file__))
-        top = os.path.dirname(os.path.dirname(here))
+        path = f"{os.path.dirname(os.path.dirname(here))}:{os.path.dirname(here)}"
         self._process = subprocess.Popen(
             [sys.executable, f"{here}/member.py", root, str(index), str(count)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": top},
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
         self._buffer = b""
 
     def tell(self, do: str, **fields: Any) -> None:
@@ -122,9 +124,8 @@ def _latency(members: list[Process], rounds: int) -> list[Figure]:
         p50 = statistics.median(values)
         told = f"p50 {p50 * 1e6:.0f} µs, bare exchange {base * 1e6:.0f} µs; {rounds} of each in turn"
         return Figure(
-            SECTION, f"{size}: {what} ÷ bare exchange", p50 / base, "x", target, "<=", told,
-            {"microseconds": samples},
-        )  # fmt: skip
+            SECTION, f"{size}: {what} ÷ bare exchange", p50 / base, "x", target, "<=", told, {"microseconds": samples}
+        )
 
     worst = max(published, key=lambda each: abs(each - 1))
     return [
@@ -154,13 +155,17 @@ def _bursts(members: list[Process], rate: float, repeats: int) -> list[Figure]:
         dropped += _dropped(members)
         figures.append(
             Figure(
-                SECTION, f"N = {len(members)}: burst of {BURST:,}, {what}", statistics.median(last), "decided/s",
-                rate if together else None, ">=",
+                SECTION,
+                f"N = {len(members)}: burst of {BURST:,}, {what}",
+                statistics.median(last),
+                "decided/s",
+                rate if together else None,
+                ">=",
                 f"p50 of {repeats}, until the last node has decided all; opener {statistics.median(opener):,.0f}; "
                 f"{dropped} messages dropped, {unheard} elections never heard of",
                 {"last": summary(last), "opener": summary(opener)},
             )
-        )  # fmt: skip
+        )
     return figures
 
 

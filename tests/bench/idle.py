@@ -7,8 +7,8 @@ import select
 import socket
 import statistics
 
-from cluster import LIMIT_S, Cluster, Node, boottime, cluster
-from figures import Figure, summary
+from bench.cluster import LIMIT_S, Cluster, Node, boottime, cluster
+from bench.figures import Figure, summary
 
 SECTION = "idle node in a cluster of three"
 
@@ -20,16 +20,19 @@ def measure(*, quick: bool) -> list[Figure]:
         watch_s = 10.0 if quick else 60.0
         used = nodes.usage(watch_s)
     return [
-        Figure(
-            SECTION, "RSS", used.rss_mb, "MB", 45, "<=",
-            f"the largest of three; PSS {used.pss_mb:.1f} MB",
-        ),
+        Figure(SECTION, "RSS", used.rss_mb, "MB", 45, "<=", f"the largest of three; PSS {used.pss_mb:.1f} MB"),
         Figure(SECTION, "CPU", used.cpu_percent, "% of a core", 0.2, "<=", f"the busiest of three, over {watch_s:g} s"),
         Figure(
-            SECTION, "READY=1 after exec, two peers up: p50", statistics.median(starts), "s", 1.0, "<=",
-            f"{len(starts)} starts, slowest {max(starts):.2f} s", {"seconds": summary(starts)},
+            SECTION,
+            "READY=1 after exec, two peers up: p50",
+            statistics.median(starts),
+            "s",
+            1.0,
+            "<=",
+            f"{len(starts)} starts, slowest {max(starts):.2f} s",
+            {"seconds": summary(starts)},
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _ready_after(nodes: Cluster, node: Node, number: int) -> float:

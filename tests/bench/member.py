@@ -14,16 +14,16 @@ import time
 from typing import Any
 
 import trio
-from told import NoJournal, commands
+from support.memory import MemoryLedger
 
+from bench.told import NoJournal, commands
 from coordd.adapters import logs
-from coordd.adapters.memory import MemoryLedger
-from coordd.adapters.unix_bus import UnixBus
+from coordd.adapters.bus.unix_bus import UnixBus
 from coordd.core.context import Settings
 from coordd.core.election import Election
-from coordd.core.node import Node
+from coordd.core.ledger.rows import LedgerTime
+from coordd.core.node.node import Node
 from coordd.core.ready import Now
-from coordd.core.rows import LedgerTime
 from coordd.services.driver import Driver, Keeper
 from coordd.services.ledger import LedgerService, boottime
 
@@ -52,17 +52,25 @@ class Member:
         self.index = index
         self.count = count
         self.node = Node(
-            hostname=f"n{index}", pid=os.getpid(), incarnation=f"1-{index:016x}", settings=SETTINGS, clock_mark=0,
+            hostname=f"n{index}",
+            pid=os.getpid(),
+            incarnation=f"1-{index:016x}",
+            settings=SETTINGS,
+            clock_mark=0,
             rng=random.SystemRandom(),
-        )  # fmt: skip
+        )
         self.node.topics.add("drill")
         self.bus = UnixBus(f"unix://{root}/bus", self.node.ctx.full_hostname)
         self.ledger = LedgerService(lambda: MemoryLedger(_ledger_time), 1.0)  # asked once, by the first sweep
         self.driver = Driver(
-            self.node, bus=self.bus, ledger=self.ledger, journal=NoJournal(),
+            self.node,
+            bus=self.bus,
+            ledger=self.ledger,
+            journal=NoJournal(),
             keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
-            launch=lambda _launch: None, cancel=lambda _run, _reason: None,
-        )  # fmt: skip
+            launch=lambda _launch: None,
+            cancel=lambda _run, _reason: None,
+        )
         self.decided: dict[str, float] = {}
         self.news = trio.Event()
         self._decided_by_node = self.node.ballots._decided

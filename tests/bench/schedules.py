@@ -10,8 +10,8 @@ import sys
 import time
 from datetime import datetime
 
-from cluster import Cluster, cluster, read_facts
-from figures import Figure, percentile, summary
+from bench.cluster import Cluster, cluster, read_facts
+from bench.figures import Figure, percentile, summary
 
 SECTION = "scheduled run, exec after its fire time"
 

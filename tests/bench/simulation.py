@@ -6,7 +6,8 @@ import statistics
 import time
 
 import simulator
-from figures import Figure, summary
+
+from bench.figures import Figure, summary
 
 SECTION = "simulator"
 

@@ -9,8 +9,8 @@ import statistics
 import threading
 import time
 
-from cluster import Cluster, cluster, kill_attempt, until
-from figures import Figure, summary
+from bench.cluster import Cluster, cluster, kill_attempt, until
+from bench.figures import Figure, summary
 
 SECTION = "takeover after SIGKILL"
 

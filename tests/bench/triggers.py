@@ -7,15 +7,12 @@ import statistics
 import sys
 import time
 
-from cluster import Cluster, cluster, memory_mb
-from figures import Figure, summary
+from bench.cluster import Cluster, cluster, memory_mb
+from bench.figures import Figure, summary
 
 SECTION = "trigger to exec"
 
-JOBS = {
-    "probe": '[command]\nargv = ["/bin/sleep", "0.25"]\n',
-    "long": '[command]\nargv = ["/bin/sleep", "60"]\n',
-}
+JOBS = {"probe": '[command]\nargv = ["/bin/sleep", "0.25"]\n', "long": '[command]\nargv = ["/bin/sleep", "60"]\n'}
 
 # Between two measurements everybody comes to rest.
 PAUSE_S = 0.1
@@ -47,10 +44,15 @@ def _latency(nodes: Cluster, rounds: int) -> Figure:
     reached = statistics.median(triggered)
     count = len(nodes.nodes)
     return Figure(
-        SECTION, f"N = {count}: p50 ÷ bare start of python -I -S -E", reached / base, "x", 1.5, "<=",
+        SECTION,
+        f"N = {count}: p50 ÷ bare start of python -I -S -E",
+        reached / base,
+        "x",
+        1.5,
+        "<=",
         f"p50 {reached * 1e3:.1f} ms, bare {base * 1e3:.1f} ms; {rounds} of each in turn",
         {"milliseconds": {"bare": summary(bare, 1e3), "triggered": summary(triggered, 1e3)}},
-    )  # fmt: skip
+    )
 
 
 def _bare_start() -> float:

@@ -6,5 +6,5 @@
     nemesis     what strikes when, drawn from a seed            checker     what the programs wrote, judged (pure)
     verdict     the table and the file
 
-`make chaos` is tests/chaos_run.py; a slice of it is tests/system/test_chaos.py.
+`make chaos` is tests/chaos/command.py; a slice of it is tests/system/trouble/test_chaos.py.
 """

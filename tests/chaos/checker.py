@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from system.cluster import Entry, fire_time
+from system.lab.cluster import Entry, fire_time
 
 from chaos.load import KINDS, Accepted, Edit
 from chaos.nemesis import Fault
@@ -102,9 +102,12 @@ def judge(record: Record) -> Verdict:
     runs = lives(record.entries, record.beats)
     counts: Counter[str] = Counter()
     violations = [
-        *_launches(runs, record, counts), *_locks(record, counts), *_children(runs, record, counts),
-        *_before_their_definition(runs, record), *_missing(runs, record, counts),
-    ]  # fmt: skip
+        *_launches(runs, record, counts),
+        *_locks(record, counts),
+        *_children(runs, record, counts),
+        *_before_their_definition(runs, record),
+        *_missing(runs, record, counts),
+    ]
     takeovers = [
         later.start.at - earlier.last
         for of_run in runs.values()
@@ -310,8 +313,10 @@ def _job(run: str) -> str:
 
 
 def _told(some: Iterable[Life]) -> str:
-    return "; ".join([
-        f"attempt {one.start.attempt} token {one.start.token} on {one.start.node} pid {one.start.pid}"
-        f" from {one.start.at:.2f} to {one.last:.2f} ({one.end or 'killed'})"
-        for one in some
-    ])  # fmt: skip
+    return "; ".join(
+        [
+            f"attempt {one.start.attempt} token {one.start.token} on {one.start.node} pid {one.start.pid}"
+            f" from {one.start.at:.2f} to {one.last:.2f} ({one.end or 'killed'})"
+            for one in some
+        ]
+    )

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import servers
-from netns import inside
-from system.cluster import Cluster, Node
-from system.processes import processes
+from support import servers
+from support.netns import inside
+from system.lab.cluster import Cluster, Node
+from system.lab.processes import processes
 
 from chaos.net import Net
 
-HERE = Path(__file__).parent
+PAYLOAD = Path(__file__).with_name("payload")
 BROKER = "mq"
 SENTINEL_HOSTS = ("r1", "r2", "r3", "s1", "s2", "s3")
 LEDGER_HOSTS = {"redis": ("r1",), "sentinel": SENTINEL_HOSTS}
@@ -35,8 +35,11 @@ BUDGET = 12
 
 # A Redis that lost its replicas stops taking writes after so long: what a failover can lose is bounded by it.
 SENTINEL_SETTINGS = {
-    "appendfsync": "always", "min_replicas_to_write": "1", "min_replicas_max_lag": "3", "repl_ping_replica_period": "1",
-}  # fmt: skip
+    "appendfsync": "always",
+    "min_replicas_to_write": "1",
+    "min_replicas_max_lag": "3",
+    "repl_ping_replica_period": "1",
+}
 
 
 class Member(Node):
@@ -106,7 +109,7 @@ class Arena(Cluster):
             (self.count_dir / name).mkdir(parents=True)
         self.log_path = self.count_dir / "launches"
         self.program = self.path / "program.py"
-        shutil.copy(HERE / "program.py", self.program)
+        shutil.copy(PAYLOAD / "program.py", self.program)
         self.nodes = [Member(self, host) for host in member_names(size)]
 
     @property
@@ -137,9 +140,18 @@ class Arena(Cluster):
         """A job file; ``fails``, ``deaf`` (to TERM) and ``child`` (leaves a daemon behind) in percent."""
         alone = name if keys.get("overlap", "forbid") != "allow" else ""
         argv = [
-            sys.executable, "-I", "-S", "-E", str(self.program), str(self.count_dir), alone, str(longest_s),
-            str(fails), str(deaf), str(child),
-        ]  # fmt: skip
+            sys.executable,
+            "-I",
+            "-S",
+            "-E",
+            str(self.program),
+            str(self.count_dir),
+            alone,
+            str(longest_s),
+            str(fails),
+            str(deaf),
+            str(child),
+        ]
         tables = {"command": {"argv": argv}} | {key: keys.pop(key) for key in list(keys) if isinstance(keys[key], dict)}
         lines = [f"{key} = {_toml(value)}" for key, value in keys.items()]
         for table, items in tables.items():
@@ -188,6 +200,6 @@ def _skew_library(directory: Path) -> Path | None:
     if compiler is None:
         return None
     library = directory / "skew.so"
-    argv = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(HERE / "skew.c"), "-ldl"]
+    argv = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(PAYLOAD / "skew.c"), "-ldl"]
     subprocess.run(argv, check=True, env={**os.environ, "LC_ALL": "C"})
     return library

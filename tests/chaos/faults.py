@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
-import servers
+from support import servers
 
 from chaos.cluster import BROKER, Arena, Member
 from chaos.grants import Grant, Grants, facts

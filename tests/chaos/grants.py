@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from system.processes import boottime, exists
+from system.lab.processes import boottime, exists
 
 from chaos.cluster import Arena
 

@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from system.cluster import CallError, Node
+from system.lab.cluster import CallError, Node
 
 from chaos.cluster import Arena
 
@@ -100,8 +100,10 @@ class Jobs:
 
     def _write(self, job: JobKind, every_s: float, jitter: str) -> None:
         keys: dict[str, Any] = {
-            "overlap": job.overlap, "on_lost": job.on_lost, "description": f"edited {self._description} times",
-        }  # fmt: skip
+            "overlap": job.overlap,
+            "on_lost": job.on_lost,
+            "description": f"edited {self._description} times",
+        }
         if every_s:
             keys |= {"schedule": f"every {every_s:g}s", "jitter": jitter, "start": _iso(self.start)}
             keys |= {"end": _iso(self.end), "misfire": "skip" if job.edited else "all"}

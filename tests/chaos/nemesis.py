@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import servers
-from system.processes import boottime
+from support import servers
+from system.lab.processes import boottime
 
 from chaos.cluster import Arena, Member
 from chaos.faults import KINDS, Kind, Mend, Scene
@@ -131,9 +131,19 @@ class Nemesis:
         struck = boottime()
         until = struck + done.lasts_s
         self.log.append(
-            Fault(name, kind.harms, self._named(kind, node), done.detail, began, struck, until, before_start,
-                  done.cut_off, done.forgets)
-        )  # fmt: skip
+            Fault(
+                name,
+                kind.harms,
+                self._named(kind, node),
+                done.detail,
+                began,
+                struck,
+                until,
+                before_start,
+                done.cut_off,
+                done.forgets,
+            )
+        )
         heapq.heappush(self._mends, (until, next(self._numbers), kind.harms, node.name, done.mend))
         if kind.harms != "node":
             self._resting[kind.harms] = until + REST_S[kind.harms]

@@ -29,9 +29,13 @@ def ip(*words: str, batch: Sequence[str] = ()) -> str:
     """The command ``ip``, or many of its commands at once."""
     argv = ["ip", *words, *(["-batch", "-"] if batch else [])]
     done = subprocess.run(
-        argv, input="\n".join(batch) or None, stdin=None if batch else subprocess.DEVNULL,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        argv,
+        input="\n".join(batch) or None,
+        stdin=None if batch else subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise OSError(f"{' '.join(argv)}: {done.stderr.strip()}")
     return done.stdout

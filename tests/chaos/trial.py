@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from system.cluster import CallError
-from system.processes import boottime, until
+from system.lab.cluster import CallError
+from system.lab.processes import boottime, until
 
 from chaos.checker import OPEN, Answer, Record, Verdict, judge, lives
 from chaos.cluster import Arena, hosts
@@ -127,10 +127,15 @@ def _trial(arena: Arena, plan: Plan, show: Show) -> Outcome:
     record = _record(arena, nemesis, load, expected)
     verdict = judge(record)
     about = {
-        **plan._asdict(), "settled": not left, "not_settled": left, "refused_triggers": len(load.refused),
-        "given_up_triggers": load.given_up, "daemons_that_ended_alone": nemesis.ended_alone,
-        "clock_jumps": bool(arena.skew_library), "tracebacks": [n.name for n in arena.nodes if "Traceback" in n.log()],
-    }  # fmt: skip
+        **plan._asdict(),
+        "settled": not left,
+        "not_settled": left,
+        "refused_triggers": len(load.refused),
+        "given_up_triggers": load.given_up,
+        "daemons_that_ended_alone": nemesis.ended_alone,
+        "clock_jumps": bool(arena.skew_library),
+        "tracebacks": [n.name for n in arena.nodes if "Traceback" in n.log()],
+    }
     if left:
         verdict.violations.append(f"not settled {SETTLE_S:g} s after all was mended: {', '.join(left[:10])}")
     verdict.violations.extend(f"{name} has a traceback in its log" for name in about["tracebacks"])

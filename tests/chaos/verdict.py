@@ -39,9 +39,11 @@ def as_json(verdict: Verdict, faults: Sequence[Fault], about: dict[str, Any]) ->
 
 def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
     return {
-        "count": len(values), "p50": percentile(values, 0.5), "p99": percentile(values, 0.99),
+        "count": len(values),
+        "p50": percentile(values, 0.5),
+        "p99": percentile(values, 0.99),
         "max": values[-1] if values else None,
-    }  # fmt: skip
+    }
 
 
 def show(told: dict[str, Any], console: Console) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import servers
-from ledger_calls import FakeClock, Nodes
-from stepped_redis import OneClock, SteppedLedger
+from support import servers
+from support.ledger_calls import FakeClock, Nodes
+from support.memory import MemoryLedger
+from support.stepped_redis import OneClock, SteppedLedger
 
-from coordd.adapters.memory import MemoryLedger
-from coordd.adapters.sqlite_ledger import SqliteLedger
+from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.ports import Ledger
 
 KINDS = ("memory", "sqlite", "redis")

@@ -65,9 +65,14 @@ def write(path: Path, text: str | bytes) -> str:
 
 @pytest.mark.parametrize(
     ("content", "read"),
-    [("hunter2", "hunter2"), ("hunter2\n", "hunter2"), ("hunter2\r\n", "hunter2"), (" two words \n", " two words "),
-     ("pässword\n", "pässword")],
-)  # fmt: skip
+    [
+        ("hunter2", "hunter2"),
+        ("hunter2\n", "hunter2"),
+        ("hunter2\r\n", "hunter2"),
+        (" two words \n", " two words "),
+        ("pässword\n", "pässword"),
+    ],
+)
 def test_a_password_file(tmp_path: Path, content: str, read: str) -> None:
     assert password(write(tmp_path / "p", content), "bus_password") == read
 

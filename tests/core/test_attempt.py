@@ -30,7 +30,8 @@ from coordd.core.attempt import (
     lease_deadline,
     watcher_kill_at,
 )
-from coordd.core.rows import CANCEL, EARLY, LOST, OK, REVOKED, RHO, STALE, Answer
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.words import CANCEL, EARLY, LOST, OK, REVOKED, RHO, STALE
 
 START = 1000.0
 LEASE_S, RENEW_S, TIMEOUT_S, GRACE_S = 60.0, 5.0, 2.0, 10.0
@@ -45,11 +46,16 @@ class Runner:
         held = {"on_lost": "relaunch", **terms}
         self.attempt = Attempt(
             Terms(
-                deadline=deadline, lease_s=LEASE_S, renew_interval_s=RENEW_S, ledger_timeout_s=TIMEOUT_S,
-                kill_grace_s=GRACE_S, **held,  # type: ignore[arg-type]
+                deadline=deadline,
+                lease_s=LEASE_S,
+                renew_interval_s=RENEW_S,
+                ledger_timeout_s=TIMEOUT_S,
+                kill_grace_s=GRACE_S,
+                **held,  # type: ignore[arg-type]
             ),
-            wait_s=wait_s, now=START,
-        )  # fmt: skip
+            wait_s=wait_s,
+            now=START,
+        )
         self.done: list[tuple[object, ...]] = []
         self.asked_at = START
         self.attempt.timer(START)
@@ -594,20 +600,12 @@ def test_the_gate_lends_nothing_its_ledgers_clock_may_have_been_set_back(left_s:
 # ---- for every history
 
 
-HAPPENS = (
-    "wait", "ok", "early", "lost", "none", "stale", "cancel word", "cancel", "hurry", "shut_down", "ended",
-)  # fmt: skip
+HAPPENS = ("wait", "ok", "early", "lost", "none", "stale", "cancel word", "cancel", "hurry", "shut_down", "ended")
 
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(HAPPENS),
-            st.floats(0.0, 8.0),
-        ),
-        max_size=30,
-    ),
+    st.lists(st.tuples(st.sampled_from(HAPPENS), st.floats(0.0, 8.0)), max_size=30),
     st.floats(0.0, 20.0),
     st.sampled_from(["relaunch", "hold"]),
 )
@@ -616,9 +614,13 @@ def test_it_never_spins_never_starts_twice_and_never_outlives_its_lease(
 ) -> None:
     runner = Runner(wait_s=wait_s, on_lost=on_lost, timeout_s=30.0)
     answers = {
-        "ok": left(), "early": Answer(EARLY, in_s=1.0), "lost": Answer(LOST), "none": None, "stale": Answer(STALE),
+        "ok": left(),
+        "early": Answer(EARLY, in_s=1.0),
+        "lost": Answer(LOST),
+        "none": None,
+        "stale": Answer(STALE),
         "cancel word": left(word=CANCEL),
-    }  # fmt: skip
+    }
     for word, seconds in history:
         runner.sleep(seconds)
         if word in answers:

@@ -10,7 +10,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from search import examples
+from support.search import examples
 
 from coordd.core.attempt import (
     ASK_GATE,
@@ -26,7 +26,8 @@ from coordd.core.attempt import (
     Attempt,
     Terms,
 )
-from coordd.core.rows import CANCEL, EARLY, LOST, OK, RECOVERING, REVOKED, RHO, STALE, Answer
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.words import CANCEL, EARLY, LOST, OK, RECOVERING, REVOKED, RHO, STALE
 
 LEASE_S, RENEW_S, TIMEOUT_S, GRACE_S = 60.0, 5.0, 2.0, 10.0
 QUESTIONS = (ASK_GATE, ASK_RENEW, ASK_REPORT, ASK_RESTORE)
@@ -47,18 +48,25 @@ class AttemptMachine(RuleBasedStateMachine):
     """One runner, obeying. ``now`` is its CLOCK_BOOTTIME."""
 
     @initialize(
-        wait_s=st.sampled_from((0.0, 0.0, 1.0, 20.0, 90.0)), hold=st.booleans(), timeout_s=st.sampled_from((0.0, 30.0)),
+        wait_s=st.sampled_from((0.0, 0.0, 1.0, 20.0, 90.0)),
+        hold=st.booleans(),
+        timeout_s=st.sampled_from((0.0, 30.0)),
         forsaken=st.sampled_from((False, False, False, True)),
-    )  # fmt: skip
+    )
     def begin(self, wait_s: float, hold: bool, timeout_s: float, forsaken: bool) -> None:
         self.forsaken = forsaken
         self.now = 1000.0
         self.hold = hold
         self.deadline = self.now + LEASE_S
         terms = Terms(
-            deadline=self.deadline, lease_s=LEASE_S, renew_interval_s=RENEW_S, ledger_timeout_s=TIMEOUT_S,
-            kill_grace_s=GRACE_S, on_lost="hold" if hold else "relaunch", timeout_s=timeout_s,
-        )  # fmt: skip
+            deadline=self.deadline,
+            lease_s=LEASE_S,
+            renew_interval_s=RENEW_S,
+            ledger_timeout_s=TIMEOUT_S,
+            kill_grace_s=GRACE_S,
+            on_lost="hold" if hold else "relaunch",
+            timeout_s=timeout_s,
+        )
         self.attempt = Attempt(terms, wait_s=wait_s, now=self.now)
         self.timeout_s = timeout_s
         self.started_at: float | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordd.core.attempt import Attempt, Terms
-from coordd.core.rows import OK, RECOVERING, Answer
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.words import OK, RECOVERING
 
 
 def recovering(left_s: float = 30.0) -> Answer:
@@ -15,12 +16,16 @@ def recovering(left_s: float = 30.0) -> Answer:
 def at_its_gate() -> Attempt:
     attempt = Attempt(
         Terms(
-            deadline=160.0, lease_s=60.0, renew_interval_s=5.0, ledger_timeout_s=2.0, kill_grace_s=10.0,
+            deadline=160.0,
+            lease_s=60.0,
+            renew_interval_s=5.0,
+            ledger_timeout_s=2.0,
+            kill_grace_s=10.0,
             on_lost="relaunch",
         ),
         wait_s=0.0,
         now=100.0,
-    )  # fmt: skip
+    )
     attempt.timer(100.0)
     return attempt
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from search import examples
+from support.search import examples
 
 from coordd.core.breaker import (
     CLOSED,

@@ -9,8 +9,7 @@ from coordd.core.clock import CLOCK_BLOCK, CLOCK_JUMP_MAX, LamportClock
 
 
 @pytest.mark.parametrize(
-    ("local", "remote", "after"),
-    [(0, 0, 1), (5, 3, 6), (5, 5, 6), (5, 9, 10), (0, CLOCK_JUMP_MAX, CLOCK_JUMP_MAX + 1)],
+    ("local", "remote", "after"), [(0, 0, 1), (5, 3, 6), (5, 5, 6), (5, 9, 10), (0, CLOCK_JUMP_MAX, CLOCK_JUMP_MAX + 1)]
 )
 def test_a_message_moves_the_clock_past_both(local: int, remote: int, after: int) -> None:
     clock = LamportClock(local)

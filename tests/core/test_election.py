@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from coordd.core.election import Election, rendezvous
-from coordd.core.events import Candidacy
+from coordd.core.wire.events import Candidacy
 
 VIEW = ("a.1", "b.2", "c.3")
 

@@ -36,11 +36,13 @@ Caused by: java.io.FileNotFoundException: /data/in/part-0 (No such file or direc
         (SPARK, "Caused by: java.io.FileNotFoundException: /data/in/part-0 (No such file or directory)"),
         ("26/11/22 08:00:09 INFO only\n", ""),
         ("sh: 1: spark-sql: not found\nbye\n", "sh: 1: spark-sql: not found"),
-        ("cannot log in to jdbc:pg://me:secret@db/x?password=secret\n",
-         "cannot log in to jdbc:pg://me:***@db/x?password=***"),
+        (
+            "cannot log in to jdbc:pg://me:secret@db/x?password=secret\n",
+            "cannot log in to jdbc:pg://me:***@db/x?password=***",
+        ),
         ("error: \x1b[31mred\x1b[0m\tand tab\n", "error:  [31mred [0m and tab"),
     ],
-)  # fmt: skip
+)
 def test_the_line_that_tells(output: str, line: str) -> None:
     assert telling_line(output.splitlines()) == line
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from pamqp import commands, header
 from pamqp.body import ContentBody
-from samples import delivery, frames
+from support.samples import delivery, frames
 
-from coordd.adapters.amqp_frames import FRAME_BYTES_MAX, HEARTBEAT, Tap, own_end
+from coordd.adapters.bus.amqp_frames import FRAME_BYTES_MAX, HEARTBEAT, Tap, own_end
 from fuzz.mutate import Pool
 from fuzz.trial import Try, check
 
@@ -59,9 +59,15 @@ class AmqpTarget:
 
     def __init__(self) -> None:
         words = [
-            HEARTBEAT, OWN, b"\xce", b"\x03\x00\x01\xff\xff\xff\xff", b"\x01\x00\x01\x00\x00\x00\x04",
-            b"\x00\x3c\x00\x3c", b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + b"\xff" * 8, b"\x00\x14\x00\x28",
-        ]  # fmt: skip
+            HEARTBEAT,
+            OWN,
+            b"\xce",
+            b"\x03\x00\x01\xff\xff\xff\xff",
+            b"\x01\x00\x01\x00\x00\x00\x04",
+            b"\x00\x3c\x00\x3c",
+            b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + b"\xff" * 8,
+            b"\x00\x14\x00\x28",
+        ]
         self._pool = Pool(seeds(), words)
 
     def make(self, rng: random.Random) -> bytes:
@@ -115,15 +121,28 @@ def seeds() -> list[bytes]:
     """Streams of a good broker."""
     returned = frames(
         commands.Basic.Return(312, "NO_ROUTE", "coordd.x.inbox", "c.3"),
-        header.ContentHeader(0, 3, commands.Basic.Properties()), ContentBody(b"???"),
-    )  # fmt: skip
+        header.ContentHeader(0, 3, commands.Basic.Properties()),
+        ContentBody(b"???"),
+    )
     closed = frames(commands.Channel.Close(404, "NOT_FOUND", 60, 40))
     ended = frames(commands.Connection.Close(320, "CONNECTION_FORCED", 0, 0), channel=0)
     blocked = frames(commands.Connection.Blocked("low on memory"), commands.Connection.Unblocked(), channel=0)
     confirmed = frames(commands.Basic.Ack(3, True), commands.Basic.Nack(4, False), channel=2)
     single = [
-        frames(commands.Channel.OpenOk()), delivery(b"one"), delivery(b"own", "a.1"), delivery(b""), returned,
-        confirmed, delivery(b"x" * 450), delivery(b"y" * 1001), delivery(b"z" * 990, part=2000), blocked, closed, ended,
-        HEARTBEAT, frames(commands.Basic.Cancel("tag")), frames(commands.Basic.ConsumeOk("tag")),
-    ]  # fmt: skip
+        frames(commands.Channel.OpenOk()),
+        delivery(b"one"),
+        delivery(b"own", "a.1"),
+        delivery(b""),
+        returned,
+        confirmed,
+        delivery(b"x" * 450),
+        delivery(b"y" * 1001),
+        delivery(b"z" * 990, part=2000),
+        blocked,
+        closed,
+        ended,
+        HEARTBEAT,
+        frames(commands.Basic.Cancel("tag")),
+        frames(commands.Basic.ConsumeOk("tag")),
+    ]
     return [*single, b"".join(single), single[1] + confirmed + single[6] + returned]

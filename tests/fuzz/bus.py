@@ -13,17 +13,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from small_cluster import EPOCH, MONO, SETTINGS, job
+from support.memory import MemoryLedger
+from support.small_cluster import EPOCH, MONO, SETTINGS, job
 
-from coordd.adapters.memory import MemoryLedger
-from coordd.core import events, wire
-from coordd.core.envelope import ACCEPT, ALL, HEADER_BYTES, MAC_AT, RETIRED, SIGN, Envelopes, Key, Keyring
-from coordd.core.events import MESSAGE_BYTES_MAX, Packet
-from coordd.core.journal_line import encode_line
-from coordd.core.node import Node
+from coordd.core.ledger.rows import JobRow, LedgerTime
+from coordd.core.node.node import Node
 from coordd.core.ready import LedgerRequest, Now
-from coordd.core.rows import JobRow, LedgerTime
-from coordd.core.windows import SENDERS_MAX, Windows
+from coordd.core.wire import codec, events
+from coordd.core.wire.envelope import ACCEPT, ALL, HEADER_BYTES, MAC_AT, RETIRED, SIGN, Envelopes, Key, Keyring
+from coordd.core.wire.events import MESSAGE_BYTES_MAX, Packet
+from coordd.core.wire.journal_line import encode_line
+from coordd.core.wire.windows import SENDERS_MAX, Windows
 from coordd.errors import LocalProtocolError, RemoteProtocolError
 from coordd.services.driver import Driver, Keeper
 from coordd.services.sealed_bus import SealedBus
@@ -58,23 +58,38 @@ def packets() -> list[Packet]:
     known = events.Known("c.3", "1-c", "x", ("gpu",))
     state: dict[str, Any] = {"freq": 2.0, "loadavg": (0.5, 0.4, 0.3), "state": "ready", "sw_ver": "1", "tags": ("t",)}
     task: dict[str, Any] = {
-        "uuid": "u", "name": "sales", "run": "sales#1", "token": 7, "nonce": "n", "node": "b.2",
+        "uuid": "u",
+        "name": "sales",
+        "run": "sales#1",
+        "token": 7,
+        "nonce": "n",
+        "node": "b.2",
         "kwargs": '{"day": "x"}',
-    }  # fmt: skip
+    }
     made: list[events.AnyEvent] = [
         events.WorkerElect(id="sales#1/0", topic="command", candidacy=candidacy, view=("a.1", "b.2"), action=action),
         events.WorkerElect(id="drill-1", topic="drill", candidacy=candidacy, view=("a.1", "b.2", "c.3"), digest="d"),
         events.WorkerElectAck(id="sales#1/0", candidacy=candidacy),
-        events.WorkerOnline(**state), events.WorkerHeartbeat(**state), events.WorkerOffline(**state),
-        events.WorkerHello(**state), events.WorkerHello(**state, to=INBOX),
+        events.WorkerOnline(**state),
+        events.WorkerHeartbeat(**state),
+        events.WorkerOffline(**state),
+        events.WorkerHello(**state),
+        events.WorkerHello(**state, to=INBOX),
         events.WorkerHelloReply(**state, to=INBOX, members=("b.2", "c.3"), tokens={"sales": 3}, known=(known,)),
-        events.WorkerBeat(ask=True), events.WorkerSuspect(suspects=(known,)), events.WorkerVouch(known=(known,)),
-        events.TaskSent(**task), events.TaskReceived(**task), events.TaskStarted(**task, application_id="app-1"),
-        events.TaskSucceeded(**task, runtime=1.5, exit_code=0), events.TaskFailed(**task, exit_code=3, exception="x"),
-        events.TaskRejected(**task, reason="overlap"), events.TaskRevoked(**task),
+        events.WorkerBeat(ask=True),
+        events.WorkerSuspect(suspects=(known,)),
+        events.WorkerVouch(known=(known,)),
+        events.TaskSent(**task),
+        events.TaskReceived(**task),
+        events.TaskStarted(**task, application_id="app-1"),
+        events.TaskSucceeded(**task, runtime=1.5, exit_code=0),
+        events.TaskFailed(**task, exit_code=3, exception="x"),
+        events.TaskRejected(**task, reason="overlap"),
+        events.TaskRevoked(**task),
         events.TaskRetried(**task, retries=1),
-        events.ControlRevoke(run="sales#1"), events.ControlCancel(run="sales#1", reason="person"),
-    ]  # fmt: skip
+        events.ControlRevoke(run="sales#1"),
+        events.ControlCancel(run="sales#1", reason="person"),
+    ]
     for clock, event in enumerate(made, 10):
         event.clock, event.timestamp = clock, EPOCH
     singles = [[event] for event in made]
@@ -99,7 +114,7 @@ class Wire:
 
     def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
         """Everything that is said must be readable: what one enemy says must not silence a node."""
-        check(wire.decode(PEER.open(data))[1] == 0, "the node has said what its peers do not understand")
+        check(codec.decode(PEER.open(data))[1] == 0, "the node has said what its peers do not understand")
         self.said += len(data)
 
     def send(self, name: str, data: bytes) -> None:
@@ -152,18 +167,21 @@ class World:
     """One node and all that it hears."""
 
     def __init__(self) -> None:
-        node = Node(
-            hostname="a", pid=1, incarnation="1-a", settings=SETTINGS, clock_mark=0, rng=random.Random(1)
-        )  # fmt: skip
+        node = Node(hostname="a", pid=1, incarnation="1-a", settings=SETTINGS, clock_mark=0, rng=random.Random(1))
         self.wire = Wire()
         self.questions = Questions()
         self.sealed = SealedBus(self.wire, KEYRING, CLUSTER, inbox=INBOX)
         self.windows = Windows()
         self.driver = PlainDriver(
-            node, bus=self.sealed, ledger=self.questions, journal=Paper(),  # type: ignore[arg-type]
+            node,
+            bus=self.sealed,
+            ledger=self.questions,
+            journal=Paper(),  # type: ignore[arg-type]
             keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
-            launch=lambda _launch: None, cancel=lambda _run, _reason: None, windows=self.windows,
-        )  # fmt: skip
+            launch=lambda _launch: None,
+            cancel=lambda _run, _reason: None,
+            windows=self.windows,
+        )
         self.ledger = MemoryLedger(clock=lambda: LedgerTime(self.driver.time.wall, self.driver.time.mono))
         for one in JOBS:
             self.ledger._store.put_job(JobRow(one.name, horizon=EPOCH))
@@ -249,13 +267,13 @@ class World:
     def _means_the_same(self, payload: bytes) -> None:
         """What was understood, said again, is understood as the same."""
         try:
-            packet, _ = wire.decode(payload)
+            packet, _ = codec.decode(payload)
         except RemoteProtocolError:
             return
-        again = wire.encode(packet)
+        again = codec.encode(packet)
         if len(again) <= MESSAGE_BYTES_MAX:  # a number that came as an integer may take more room as a fraction
-            read, dropped = wire.decode(again)
-            check(dropped == 0 and wire.encode(read) == again, "a packet, said again, means something else")
+            read, dropped = codec.decode(again)
+            check(dropped == 0 and codec.encode(read) == again, "a packet, said again, means something else")
 
     def _live_on(self) -> None:
         """The node goes on: the ledger answers, time passes, timers ring."""
@@ -289,14 +307,22 @@ class BusTarget:
     limit_s = 2.0
 
     def __init__(self) -> None:
-        plain = [wire.encode(packet) for packet in packets()]
+        plain = [codec.encode(packet) for packet in packets()]
         self._trees = [msgspec.msgpack.decode(data) for data in plain]
         sealed = [PEER.seal(data, pick(random.Random(at), (ALL, INBOX))) for at, data in enumerate(plain)]
         words = [
-            b"CD1", b"CD1\x01", b"old\0\0\0\0\0", b"gone\0\0\0\0", b"\xa4type", b"worker-elect",
-            b"\xdf\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",
-            b"\xcb\x7f\xf8" + b"\0" * 6, b"\xcf" + b"\xff" * 8,
-        ]  # fmt: skip
+            b"CD1",
+            b"CD1\x01",
+            b"old\0\0\0\0\0",
+            b"gone\0\0\0\0",
+            b"\xa4type",
+            b"worker-elect",
+            b"\xdf\xff\xff\xff\xff",
+            b"\xdd\xff\xff\xff\xff",
+            b"\xc6\xff\xff\xff\xff",
+            b"\xcb\x7f\xf8" + b"\0" * 6,
+            b"\xcf" + b"\xff" * 8,
+        ]
         self._wire = Pool([*plain, *sealed], words)
 
     def make(self, rng: random.Random) -> bytes:

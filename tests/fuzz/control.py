@@ -13,23 +13,23 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import trio
-from small_cluster import SETTINGS, job
+from support.memory import MemoryBus, MemoryExchange
+from support.small_cluster import SETTINGS, job
 
-from coordd.adapters.memory import MemoryBus, MemoryExchange
-from coordd.adapters.sqlite_ledger import SqliteLedger
-from coordd.config import Config
-from coordd.core.job import Command, SparkSubmit
-from coordd.core.node import Node
+from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
+from coordd.config.sections import Config
+from coordd.core.jobs.job import Command, SparkSubmit
+from coordd.core.node.node import Node
 from coordd.core.ready import LedgerRequest
 from coordd.launching import LaunchBuilder
 from coordd.services import driver as driver_module
-from coordd.services.callers import ADMIN, OPERATOR, VIEWER, Caller
-from coordd.services.control import Connection, ControlServer
+from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller
+from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
+from coordd.services.control.rpc import INTERNAL_ERROR, LINE_BYTES_MAX, RpcError, parse
+from coordd.services.control.server import Connection, ControlServer
 from coordd.services.driver import Driver, Keeper
 from coordd.services.ledger import LedgerService, Result
-from coordd.services.methods import UNAVAILABLE_METHODS, Methods
-from coordd.services.rpc import INTERNAL_ERROR, LINE_BYTES_MAX, RpcError, parse
-from coordd.services.troubles import Troubles
+from coordd.services.views.troubles import Troubles
 from fuzz.bus import Paper
 from fuzz.mutate import Pool, distort, pick
 from fuzz.trial import Try, check, scratch
@@ -108,22 +108,33 @@ class World:
         self.service = PromptLedger(lambda: SqliteLedger(f"sqlite:///{root}/ledger.db"), 2.0)
         exchange = MemoryExchange()
         self.driver = Driver(
-            node, bus=cast(MemoryBus, exchange.bus("a.1")), ledger=self.service, journal=Paper(),
+            node,
+            bus=cast(MemoryBus, exchange.bus("a.1")),
+            ledger=self.service,
+            journal=Paper(),
             keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
-            launch=lambda _launch: None, cancel=lambda _run, _reason: None,
-        )  # fmt: skip
+            launch=lambda _launch: None,
+            cancel=lambda _run, _reason: None,
+        )
         node.topics.add("drill")
         node.set_jobs({one.name: one for one in JOBS}, self.driver.now())
         builder = LaunchBuilder(Config(), node.ctx, lambda *_: root, cast(Any, None))
         self.methods = Methods(
-            self.driver, self.service, Troubles(self.driver, self.service),
-            ledger_url=f"sqlite:///{root}/ledger.db", started_at=0.0, log_dir=root,
-            job_problems=lambda: {"bad": ["bad.toml: it is not TOML"]}, reload=lambda: {"jobs": 3}, argv=builder.argv,
-            doctor=list, audit=lambda _since, _limit: {"records": [], "chain": {}},
-        )  # fmt: skip
+            self.driver,
+            self.service,
+            Troubles(self.driver, self.service),
+            ledger_url=f"sqlite:///{root}/ledger.db",
+            started_at=0.0,
+            log_dir=root,
+            job_problems=lambda: {"bad": ["bad.toml: it is not TOML"]},
+            reload=lambda: {"jobs": 3},
+            argv=builder.argv,
+            doctor=list,
+            audit=lambda _since, _limit: {"records": [], "chain": {}},
+        )
         self.server = ControlServer(
             f"{root}/sock", self.methods.table(), operator_group="ops", viewer_group="", unavailable=UNAVAILABLE_METHODS
-        )  # fmt: skip
+        )
         self.changes = 0
         self._journal_control = self.driver.journal_control
         self.driver.journal_control = self._changed  # type: ignore[method-assign]
@@ -202,9 +213,23 @@ class ControlTarget:
     def __init__(self) -> None:
         lines = [line(method, params) for method, params in REQUESTS]
         words = [
-            *[f'"{method}"'.encode() for method, _ in REQUESTS], b'"params":', b'"id":', b"null", b"NaN", b"-Infinity",
-            b"1e999", b'"\\ud800"', b"\n", b"\r\n", b"\n\n", b"[", b"{", b"]}", b'{"id":1,"method":"ping"}\n', DEEP,
-        ]  # fmt: skip
+            *[f'"{method}"'.encode() for method, _ in REQUESTS],
+            b'"params":',
+            b'"id":',
+            b"null",
+            b"NaN",
+            b"-Infinity",
+            b"1e999",
+            b'"\\ud800"',
+            b"\n",
+            b"\r\n",
+            b"\n\n",
+            b"[",
+            b"{",
+            b"]}",
+            b'{"id":1,"method":"ping"}\n',
+            DEEP,
+        ]
         self._pool = Pool(lines, words, bytes_max=16 * 1024)
 
     def make(self, rng: random.Random) -> bytes:

@@ -17,21 +17,22 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import msgspec
-from samples import EVERY_KEY
-from small_cluster import EPOCH, SETTINGS
+from support.samples import EVERY_KEY
+from support.small_cluster import EPOCH, SETTINGS
 
-from coordd import jobfile, keyring
-from coordd.config import Config, NodeConfig, read_config
-from coordd.core.arguments import packed
+from coordd.config import jobfile, keyring
+from coordd.config.sections import Config, NodeConfig
+from coordd.config.settings import read_config
+from coordd.config.tomlfile import Problem
 from coordd.core.clock import LamportClock
 from coordd.core.context import Context
-from coordd.core.envelope import ACCEPT, RETIRED, SIGN, Key, Keyring
-from coordd.core.job import Job
-from coordd.core.schedule import fires_between, next_fire
+from coordd.core.jobs.arguments import packed
+from coordd.core.jobs.job import Job
+from coordd.core.jobs.schedule import fires_between, next_fire
+from coordd.core.wire.envelope import ACCEPT, RETIRED, SIGN, Key, Keyring
 from coordd.errors import ConfigError, RefusedError, UnavailableError
 from coordd.launching import LaunchBuilder
-from coordd.services.views import job_view
-from coordd.tomlfile import Problem
+from coordd.services.views.objects import job_view
 from fuzz.mutate import Pool, distort, pick
 from fuzz.trial import Try, check, scratch
 
@@ -61,10 +62,16 @@ env = { JAVA_HOME = "/usr" }
 keep = "30d"
 """
 VARIABLES = (
-    "NODE_NAME=a", "CLUSTER_LEASE=60", "NODE_TAGS=a,b", "NODE_BUDGET={ client = 1 }", "CLUSTER_MINGLE=true",
-    "CLUSTER_BUS=amqps://u:p@h:5671/v?x=1", "CLUSTER_LEDGER=rediss://h:6379/0", "HISTORY_KEEP=1d",
+    "NODE_NAME=a",
+    "CLUSTER_LEASE=60",
+    "NODE_TAGS=a,b",
+    "NODE_BUDGET={ client = 1 }",
+    "CLUSTER_MINGLE=true",
+    "CLUSTER_BUS=amqps://u:p@h:5671/v?x=1",
+    "CLUSTER_LEDGER=rediss://h:6379/0",
+    "HISTORY_KEEP=1d",
     "SPARK_ENV={ A = '1' }",
-)  # fmt: skip
+)
 WORDS = (
     b"[[key]]", b"[spark]", b'"""', b"'''", b"=", b" = {}", b"[", b"\n", b"#", b"nan", b"-inf", b"1e999", b"0x",
     b"1979-05-27T07:32:00Z", b"25:61:61", b"9999-12-31", b"0001-01-01", b'"* * * * *"', b'"0 0 31 2 *"', b'"every 1s"',
@@ -80,7 +87,7 @@ class World:
         self.config = Config(node=NodeConfig(name="edge-1", jobs_dir=f"{root}/jobs"))
         ctx = Context(
             hostname="a", pid=1, incarnation="1-a", settings=SETTINGS, clock=LamportClock(), rng=random.Random(1)
-        )  # fmt: skip
+        )
         self.builder = LaunchBuilder(self.config, ctx, lambda *_: root, cast(Any, None))
         self.path = f"{root}/file.toml"
         self.jobs_dir = f"{root}/jobs"

@@ -16,12 +16,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from small_cluster import EPOCH, Lone, job
+from support.small_cluster import EPOCH, Lone, job
 
-from coordd.adapters import journal as journal_files
-from coordd.adapters.journal import Journal, read
-from coordd.core.events import task_of
-from coordd.core.journal_line import decode_line, encode_line
+from coordd.adapters.disk import journal as journal_files
+from coordd.adapters.disk.journal import Journal, read
+from coordd.core.wire.events import task_of
+from coordd.core.wire.journal_line import decode_line, encode_line
 from coordd.services.driver import flat
 from fuzz.bus import packets
 from fuzz.mutate import Pool, distort, pick

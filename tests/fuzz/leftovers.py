@@ -15,14 +15,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from small_cluster import EPOCH
+from support.small_cluster import EPOCH
 
-from coordd.adapters.backlog import SqliteBacklog
-from coordd.adapters.disk import StateFile
+from coordd.adapters.disk.backlog import SqliteBacklog
+from coordd.adapters.disk.files import StateFile
+from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.process import ProcessLauncher
-from coordd.adapters.requests import RequestFiles
-from coordd.core import wire
-from coordd.core.rows import Policy
+from coordd.core.ledger.rows import Policy
+from coordd.core.wire import codec
 from coordd.errors import UnavailableError
 from coordd.ports import Message
 from coordd.runner.facts import encode
@@ -35,18 +35,25 @@ BACKLOG, STATE, REQUEST, FACTS, SPEC = range(5)
 
 SAID: tuple[dict[str, Any], ...] = (
     {"fact": "adopted", "token": 1, "watcher": 12, "watcher_start_ticks": 3, "boot_id": "b", "cgroup": ""},
-    {"fact": "started", "program": 13, "program_start_ticks": 5}, {"fact": "application", "application_id": "app-1"},
+    {"fact": "started", "program": 13, "program_start_ticks": 5},
+    {"fact": "application", "application_id": "app-1"},
     {"fact": "ended", "state": "success", "exit_code": 0, "reason": "", "application_id": "app-1"},
-    {"fact": "refused", "state": "retry", "exit_code": None, "reason": "late"}, {"fact": "reported"},
-)  # fmt: skip
+    {"fact": "refused", "state": "retry", "exit_code": None, "reason": "late"},
+    {"fact": "reported"},
+)
 SPEC_FIELDS: dict[str, Any] = {
     "run": "sales#1", "job": "sales", "attempt": 0, "token": 1, "nonce": "n", "fire_at": EPOCH, "args": "{}",
     "deadline": 5.0, "lease_s": 60.0, "waits": False, "cgroup": "", "argv": ["/bin/true"], "env": {},
 }  # fmt: skip
 REQUEST_FIELDS: dict[str, Any] = {
-    "run": "sales#1", "job": "sales", "digest": "d1", "policy": Policy().pack(), "fire_at": EPOCH, "args": "{}",
+    "run": "sales#1",
+    "job": "sales",
+    "digest": "d1",
+    "policy": Policy().pack(),
+    "fire_at": EPOCH,
+    "args": "{}",
     "by": "root",
-}  # fmt: skip
+}
 
 
 class World:
@@ -142,7 +149,7 @@ def backlogs() -> list[bytes]:
         for count in (1, 4):
             path = f"{directory}/{count}.db"
             backlog = SqliteBacklog(path)
-            data = [wire.encode(packet) for packet in packets()[:count]]
+            data = [codec.encode(packet) for packet in packets()[:count]]
             backlog.append([Message(at, EPOCH, EPOCH + 9, one) for at, one in enumerate(data, 1)], EPOCH)
             backlog.close()
             made.append(Path(path).read_bytes())

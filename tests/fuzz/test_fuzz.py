@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
-from coordd import jobfile
-from coordd.adapters import amqp_frames, journal, process, sqlite_rows
-from coordd.core import envelope, windows
-from coordd.core.journal_line import TAIL_LENGTH
-from coordd.services import methods, views
+from coordd.adapters import process
+from coordd.adapters.bus import amqp_frames
+from coordd.adapters.disk import journal
+from coordd.adapters.ledger import sqlite_rows
+from coordd.config import jobfile
+from coordd.core.wire import envelope, windows
+from coordd.core.wire.journal_line import TAIL_LENGTH
+from coordd.services.control import methods
+from coordd.services.views import objects
 from fuzz import mutate, run
 
 # The first inputs of a seed that `make fuzz` does not begin with.
@@ -91,7 +95,7 @@ BROKEN: list[tuple[str, object, str, Callable[..., Any], str]] = [
     ("journal", journal, "decode_line", unchecked_line, "Wrong: read before the repair"),
     ("values", sqlite_rows, "run_fault", lambda _row: "", "Error"),
     ("values", sqlite_rows, "job_fault", lambda _row: "", "Wrong: the node has said what its peers"),
-    ("values", views, "run_fault", lambda _row: "", "Error"),
+    ("values", objects, "run_fault", lambda _row: "", "Error"),
     ("leftovers", process, "_says", lambda _record, _needs: True, "Error"),
 ]
 

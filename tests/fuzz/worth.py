@@ -18,10 +18,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from small_cluster import EPOCH, MONO, SETTINGS, job
+from support.small_cluster import EPOCH, MONO, SETTINGS, job
 
-from coordd.adapters.redis_scripts import answer_of, attempts_of, row_of
-from coordd.adapters.sqlite_rows import (
+from coordd.adapters.ledger.redis_scripts import answer_of, attempts_of, row_of
+from coordd.adapters.ledger.sqlite_rows import (
     ADDED,
     ADDED_COLUMNS,
     ADDED_INDEXES,
@@ -30,43 +30,46 @@ from coordd.adapters.sqlite_rows import (
     RUN_LIST,
     Transaction,
 )
-from coordd.config import SparkConfig
-from coordd.core import wire
-from coordd.core.events import event_type
-from coordd.core.job import Command
-from coordd.core.ledger import Rules
-from coordd.core.node import Node
-from coordd.core.ready import Now
-from coordd.core.rows import (
+from coordd.config.sections import SparkConfig
+from coordd.core.jobs.job import Command
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.rows import (
     ATTEMPT_COLUMNS,
-    BAD,
     JOB_COLUMNS,
     RUN_COLUMNS,
-    STATES,
-    UNAVAILABLE,
-    Answer,
     AttemptRow,
     JobRow,
     LedgerTime,
-    OpenAnswer,
     Policy,
-    Registration,
     Row,
 )
-from coordd.core.run import Life
+from coordd.core.ledger.rules import Rules
+from coordd.core.ledger.steps import Life
+from coordd.core.ledger.words import BAD, STATES, UNAVAILABLE
+from coordd.core.node.node import Node
+from coordd.core.ready import Now
+from coordd.core.wire import codec
+from coordd.core.wire.events import event_type
 from coordd.errors import BadRowError, UnavailableError
 from coordd.launching import LaunchBuilder
 from coordd.services.driver import Keeper, flat
 from coordd.services.runners import Runners
-from coordd.services.views import attempt_view, election_view, nodes_view, run_view
-from coordd.services.why import why_run
+from coordd.services.views.objects import attempt_view, election_view, nodes_view, run_view
+from coordd.services.views.why import why_run
 from fuzz.bus import JOBS, Paper, PlainDriver, Questions, Wire, packets
 from fuzz.mutate import NOT_FINITE, NUMBERS, TEXTS, distort, pick
 from fuzz.trial import Try, Wrong, check, scratch
 
 PACKET, RUN, ATTEMPT, JOB, OPEN, CLAIMED, HASH = KINDS = (
-    "packet", "run", "attempt", "job", "open-reply", "claim-reply", "hash",
-)  # fmt: skip
+    "packet",
+    "run",
+    "attempt",
+    "job",
+    "open-reply",
+    "claim-reply",
+    "hash",
+)
 
 STEP_S = 0.5
 
@@ -76,13 +79,29 @@ ROUNDS_MAX = 300
 # Bounds that a sound value may just reach, and what lies beside them.
 EDGES = (32_503_680_000.0, 32_503_680_001.0, 2**53, 2**53 + 1, 1_000_000, 1_000_001, 315_360_000.0, -0.0, 1e-320)
 POLICIES = (
-    "relaunch forbid 1 5 30.0 fixed 3600.0", "hold allow 3 0 0.0 exponential 1e9", "relaunch queue 0 0 0 linear 0",
-    "relaunch forbid nan 5 30.0 fixed 3600.0", "relaunch forbid 1 5 nan fixed 3600.0", "", "x " * 7, "relaunch",
-)  # fmt: skip
+    "relaunch forbid 1 5 30.0 fixed 3600.0",
+    "hold allow 3 0 0.0 exponential 1e9",
+    "relaunch queue 0 0 0 linear 0",
+    "relaunch forbid nan 5 30.0 fixed 3600.0",
+    "relaunch forbid 1 5 nan fixed 3600.0",
+    "",
+    "x " * 7,
+    "relaunch",
+)
 ARGS = (
-    "{}", '{"who": "ann"}', '{"who": 5}', "not json", "[]", "null", '{"who": "a\\u0000"}', '{"who": "\\ud800"}',
-    "[" * 3000, '{"date": "x"}', "9" * 5000, '{"who": ' + '"x' * 50,
-)  # fmt: skip
+    "{}",
+    '{"who": "ann"}',
+    '{"who": 5}',
+    "not json",
+    "[]",
+    "null",
+    '{"who": "a\\u0000"}',
+    '{"who": "\\ud800"}',
+    "[" * 3000,
+    '{"date": "x"}',
+    "9" * 5000,
+    '{"who": ' + '"x' * 50,
+)
 WITH_ARGS = job("sales", params={"who": "x"}, launch=Command(argv=("/bin/echo", "{who}", "{date}", "{fire_time}")))
 
 
@@ -154,17 +173,23 @@ class World:
         node = Node(hostname="a", pid=1, incarnation="1-a", settings=SETTINGS, clock_mark=0, rng=random.Random(1))
         self.questions = Questions()
         config = SimpleNamespace(
-            node=SimpleNamespace(state_dir=directory, name="a"), spark=SparkConfig(),
-            control=SimpleNamespace(socket="/run/coordd/coordd.sock"), cluster=SETTINGS_OF_CLUSTER,
-        )  # fmt: skip
+            node=SimpleNamespace(state_dir=directory, name="a"),
+            spark=SparkConfig(),
+            control=SimpleNamespace(socket="/run/coordd/coordd.sock"),
+            cluster=SETTINGS_OF_CLUSTER,
+        )
         connections = SimpleNamespace(ledger_url="sqlite:////x", ledger_options=dict)
         builder = LaunchBuilder(config, node.ctx, lambda *_: directory, connections)  # type: ignore[arg-type]
         self.runners = Runners(Launcher(), builder.spec, "")  # type: ignore[arg-type]
         self.driver = PlainDriver(
-            node, bus=Plain(), ledger=self.questions, journal=Paper(),  # type: ignore[arg-type]
+            node,
+            bus=Plain(),
+            ledger=self.questions,
+            journal=Paper(),  # type: ignore[arg-type]
             keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
-            launch=self.runners.launch, cancel=self.runners.cancel,
-        )  # fmt: skip
+            launch=self.runners.launch,
+            cancel=self.runners.cancel,
+        )
         self.runners.driver = self.driver
         self.ledger = LooseLedger()
         self.count = 0
@@ -230,8 +255,12 @@ class World:
         tries = [AttemptRow(each) for each in self.ledger.db.execute(f"SELECT {ATTEMPT_LIST} FROM attempts")]  # noqa: S608
         self.look(found, tries)
         bad = len(self.driver.node.ctx.bad_rows)
-        for op, more in (("gate", (0, 1, "n")), ("renew", (0, 1, "n", 60.0, "", True)), ("cancel", ("ann",)),
-                         ("resolve", ("relaunch", "ann"))):  # fmt: skip
+        for op, more in (
+            ("gate", (0, 1, "n")),
+            ("renew", (0, 1, "n", 60.0, "", True)),
+            ("cancel", ("ann",)),
+            ("resolve", ("relaunch", "ann")),
+        ):
             self.ledger.ask(op, run, *more)
         check(self.ledger.ask("revoke", run, "ann", 0.0).word != BAD, "a person cannot end a bad row")
         self.ledger.ask("prune", 0.0, 100)
@@ -308,7 +337,7 @@ class Plain(Wire):
     """A bus without envelopes."""
 
     def publish(self, data: bytes, confirmed: Any = None) -> None:
-        if wire.decode(data)[1]:
+        if codec.decode(data)[1]:
             raise Wrong(f"the node has said what its peers do not understand: {msgspec.msgpack.decode(data)}")
 
 
@@ -383,7 +412,7 @@ class WorthTarget:
     limit_s = 3.0
 
     def __init__(self) -> None:
-        self._trees = [msgspec.msgpack.decode(wire.encode(packet)) for packet in packets()]
+        self._trees = [msgspec.msgpack.decode(codec.encode(packet)) for packet in packets()]
         self._rows = {state: dict(zip(RUN_COLUMNS, row(state).values(), strict=True)) for state in STATES}
 
     def make(self, rng: random.Random) -> bytes:
@@ -429,8 +458,24 @@ class WorthTarget:
 
     def _open_reply(self, rng: random.Random) -> Any:
         made = self._rows[pick(rng, STATES)]
-        columns = ("run", "job", "digest", "args", "scheduled", "fire_at", "state", "attempt", "token", "nonce", "node",
-                   "lease", "beat", "not_before", "until", "boot")  # fmt: skip
+        columns = (
+            "run",
+            "job",
+            "digest",
+            "args",
+            "scheduled",
+            "fire_at",
+            "state",
+            "attempt",
+            "token",
+            "nonce",
+            "node",
+            "lease",
+            "beat",
+            "not_before",
+            "until",
+            "boot",
+        )
         fields = [str(made[column]).encode() for column in columns]
         about = [b"sales", b"1738137600", b"0", b"0", b"7"]
         place = int(rng.random() * len(fields))
@@ -445,9 +490,15 @@ class WorthTarget:
 
     def _claim_reply(self, rng: random.Random) -> Any:
         pairs = {
-            b"token": b"1738137600000001", b"left_s": b"60", b"in_s": b"0", b"args": b"{}", b"attempt": b"0",
-            b"by": b"b.2", b"state": b"received", b"until_token": b"7 3",
-        }  # fmt: skip
+            b"token": b"1738137600000001",
+            b"left_s": b"60",
+            b"in_s": b"0",
+            b"args": b"{}",
+            b"attempt": b"0",
+            b"by": b"b.2",
+            b"state": b"received",
+            b"until_token": b"7 3",
+        }
         word = pick(
             rng, (b"granted", b"granted", b"held", b"lost", b"early", b"limited", b"finished", b"bad", b"recovering")
         )

@@ -6,7 +6,8 @@ import os
 import random
 from typing import Any
 
-from coordd.core.events import (
+from coordd.core.jobs.job import run_uuid, scheduled_run
+from coordd.core.wire.events import (
     Event,
     Task,
     TaskFailed,
@@ -20,10 +21,9 @@ from coordd.core.events import (
     WorkerHeartbeat,
     WorkerOnline,
     flatten,
-)  # fmt: skip
-from coordd.core.job import run_uuid, scheduled_run
-from coordd.core.journal_line import encode_line
-from coordd.core.state import run_key
+)
+from coordd.core.wire.journal_line import encode_line
+from coordd.core.wire.merge import run_key
 
 Record = dict[str, Any]
 
@@ -67,9 +67,12 @@ class Cluster:
             node = order[attempt % len(order)]
             self.token += 1 + self.rng.randrange(10_000)
             grant: dict[str, Any] = {
-                **task, "attempt": attempt, "token": self.token, "nonce": f"{self.rng.getrandbits(64):016x}",
+                **task,
+                "attempt": attempt,
+                "token": self.token,
+                "nonce": f"{self.rng.getrandbits(64):016x}",
                 "node": f"{node}.{self.pids[node]}",
-            }  # fmt: skip
+            }
             self.now += 0.05
             self.say(node, TaskReceived(**grant, kwargs='{"day":"2026-09-21"}', retries=attempt))
             self.now += 0.03
@@ -81,8 +84,11 @@ class Cluster:
                 self.pids[node] += 100  # it comes back as another process
                 continue
             end: dict[str, type[Task]] = {
-                "success": TaskSucceeded, "failure": TaskFailed, "revoked": TaskRevoked, "retry": TaskRetried,
-            }  # fmt: skip
+                "success": TaskSucceeded,
+                "failure": TaskFailed,
+                "revoked": TaskRevoked,
+                "retry": TaskRetried,
+            }
             code = 0 if outcome == "success" else 1
             reason = "" if outcome == "success" else "exit code 1"
             event = end[outcome](
@@ -127,9 +133,10 @@ def busy_day(seed: int = 1, runs: int = 30) -> Cluster:
     """A day with everything in it that may happen to a run."""
     cluster = Cluster(nodes=3, seed=seed)
     fates = (
-        [["success"]] * 12 + [["lost", "success"]] * 3
+        [["success"]] * 12
+        + [["lost", "success"]] * 3
         + [["failure", "success"], ["failure"], ["revoked"], ["retry", "success"], ["lost", "failure", "success"]]
-    )  # fmt: skip
+    )
     jobs = ("nightly-sales", "hourly-clicks", "load-orders", "compact")
     for number in range(runs):
         cluster.run(jobs[number % len(jobs)], cluster.rng.choice(fates), seconds=cluster.rng.uniform(10, 120))
@@ -140,9 +147,16 @@ def busy_day(seed: int = 1, runs: int = 30) -> Cluster:
 
 
 TYPES = (
-    "task-sent", "task-received", "task-started", "task-succeeded", "task-failed", "task-rejected",
-    "task-revoked", "task-retried", "task-progress",
-)  # fmt: skip
+    "task-sent",
+    "task-received",
+    "task-started",
+    "task-succeeded",
+    "task-failed",
+    "task-rejected",
+    "task-revoked",
+    "task-retried",
+    "task-progress",
+)
 TEXTS = ("name", "args", "kwargs", "nonce", "node", "application_id", "result", "exception", "traceback", "reason",
          "eta", "expires", "parent_id", "root_id")  # fmt: skip
 
@@ -153,10 +167,16 @@ def disorder(seed: int, count: int, uuids: int) -> list[Record]:
     by_key: dict[Any, Record] = {}
     while len(by_key) < count:
         record: Record = {
-            "type": rng.choice(TYPES), "hostname": f"edge-{rng.randrange(3)}", "pid": rng.randrange(2),
-            "incarnation": f"{rng.randrange(2)}-aa", "seq": rng.randrange(9), "utcoffset": 0,
-            "clock": rng.randrange(40), "timestamp": DAY + rng.randrange(8) / 4, "uuid": f"u{rng.randrange(uuids)}",
-        }  # fmt: skip
+            "type": rng.choice(TYPES),
+            "hostname": f"edge-{rng.randrange(3)}",
+            "pid": rng.randrange(2),
+            "incarnation": f"{rng.randrange(2)}-aa",
+            "seq": rng.randrange(9),
+            "utcoffset": 0,
+            "clock": rng.randrange(40),
+            "timestamp": DAY + rng.randrange(8) / 4,
+            "uuid": f"u{rng.randrange(uuids)}",
+        }
         if rng.random() < 0.5:
             record["attempt"] = rng.randrange(3)
         if rng.random() < 0.3:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-from history.conftest import Frame, at_rest
-from history.journals import busy_day
 
-from coordd.core.journal_line import encode_line
+from coordd.core.wire.journal_line import encode_line
 from coordd.history import transforms
 from coordd.history.audit import audit
+from history.conftest import Frame, at_rest
+from history.journals import busy_day
 
 
 class Told:
@@ -24,10 +24,18 @@ class Told:
         self.events: list[dict[str, Any]] = []
 
     def add(self, word: str, at: float, node: str, attempt: int, token: int, **more: Any) -> Told:
-        self.events.append({
-            "type": f"task-{word}", "timestamp": at, "hostname": node, "attempt": attempt, "token": token,
-            "nonce": f"n{token}", "run": "@1", **more,
-        })  # fmt: skip
+        self.events.append(
+            {
+                "type": f"task-{word}",
+                "timestamp": at,
+                "hostname": node,
+                "attempt": attempt,
+                "token": token,
+                "nonce": f"n{token}",
+                "run": "@1",
+                **more,
+            }
+        )
         return self
 
     def attempt(self, begin: float, end: float | None, node: str, attempt: int, token: int, **more: Any) -> Told:
@@ -68,11 +76,7 @@ HISTORIES: dict[str, tuple[Told, list[tuple[str, str, str, int]]]] = {
     "one after the other": (killed(150), [TWICE]),
     "a short attempt between hides nothing": (
         Told().attempt(100, 300, "a", 0, 10).attempt(240, 245, "b", 1, 11).attempt(250, 260, "c", 2, 12),
-        [
-            ("notice", "succeeded_twice", "@1", 2),
-            ("violation", "overlap", "@1", 1),
-            ("violation", "overlap", "@1", 2),
-        ],
+        [("notice", "succeeded_twice", "@1", 2), ("violation", "overlap", "@1", 1), ("violation", "overlap", "@1", 2)],
     ),
     "runs of a job may overlap": (
         Told().attempt(100, 200, "a", 0, 10).attempt(110, 190, "b", 0, 11, run="#by-hand"),

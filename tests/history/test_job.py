@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from history.journals import busy_day
 from pyspark.sql import SparkSession
 
-from coordd.core.state import merge
+from coordd.core.wire.merge import merge
 from coordd.history import job
+from history.journals import busy_day
 
 RUN_TIMEOUT_S = 240
 DRIVER = os.path.abspath(job.__file__)
@@ -26,20 +26,43 @@ def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: Spark
         current.write(b'{"type":"task-sta')
     output, report = tmp_path / "out", tmp_path / "report.html"
     environ = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYSPARK_PYTHON": sys.executable,
-        "COORDD_JOB": "history", "COORDD_RUN": "history@1", "COORDD_TOKEN": "17", "COORDD_ATTEMPT": "1",
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYSPARK_PYTHON": sys.executable,
+        "COORDD_JOB": "history",
+        "COORDD_RUN": "history@1",
+        "COORDD_TOKEN": "17",
+        "COORDD_ATTEMPT": "1",
+    }
     if "JAVA_HOME" in os.environ:
         environ["JAVA_HOME"] = os.environ["JAVA_HOME"]
     submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
     done = subprocess.run(
         [
-            submit, "--master", "local[2]", "--conf", "spark.ui.enabled=false",
-            "--driver-java-options", "-XX:TieredStopAtLevel=1", DRIVER,
-            "--journals", *paths, "--output", str(output), "--report", str(report), "--pause-s", "0.1",
+            submit,
+            "--master",
+            "local[2]",
+            "--conf",
+            "spark.ui.enabled=false",
+            "--driver-java-options",
+            "-XX:TieredStopAtLevel=1",
+            DRIVER,
+            "--journals",
+            *paths,
+            "--output",
+            str(output),
+            "--report",
+            str(report),
+            "--pause-s",
+            "0.1",
         ],
-        env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
-    )  # fmt: skip
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "pausing for 0.1 s in a Spark task" in done.stdout
     counts = {name: spark.read.parquet(f"file://{output}/{name}").count() for name in job.TABLES}
@@ -65,7 +88,7 @@ def test_nothing_to_read_is_one_sentence_and_exit_1(tmp_path: Path, capfd: pytes
 def test_it_imports_nothing_of_the_daemon() -> None:
     code = (
         "import sys; import coordd.history.job;"
-        "print(sorted({'trio', 'structlog', 'click', 'coordd.daemon', 'coordd.config'} & set(sys.modules)))"
+        "print(sorted({'trio', 'structlog', 'click', 'coordd.daemon', 'coordd.config.settings'} & set(sys.modules)))"
     )
     root = os.path.dirname(os.path.dirname(os.path.dirname(DRIVER)))
     environ = {**os.environ, "PYTHONPATH": root}

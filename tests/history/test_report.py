@@ -18,8 +18,15 @@ OWNER = Owner("history", "history@2026-09-21T02:00:00Z", 1, 1_790_000_000_000_12
 def attempt(
     run: str, number: int, node: str, started: float, ended: float | None, outcome: str | None
 ) -> dict[str, Any]:
-    return {"run": run, "attempt": number, "hostname": node, "started": started, "ended": ended, "outcome": outcome,
-            "reason": None}  # fmt: skip
+    return {
+        "run": run,
+        "attempt": number,
+        "hostname": node,
+        "started": started,
+        "ended": ended,
+        "outcome": outcome,
+        "reason": None,
+    }
 
 
 def run(name: str, state: str, **more: Any) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from history.conftest import Frame, at_rest
-from history.journals import Record, busy_day, disorder
 from pyspark.sql import Row
 
-from coordd.core.journal_line import decode_line, encode_line
-from coordd.core.state import LIFE, RunState, merge, order_key
+from coordd.core.wire.journal_line import decode_line, encode_line
+from coordd.core.wire.merge import LIFE, RunState, merge, order_key
 from coordd.history import transforms
+from history.conftest import Frame, at_rest
+from history.journals import Record, busy_day, disorder
 
 
 def encoded(records: list[Record]) -> list[bytes]:
@@ -127,9 +127,7 @@ def test_intact_is_what_the_line_format_says(lines: Frame) -> None:
 def test_an_end_that_was_journalled_late_does_not_stretch_the_attempt(lines: Frame) -> None:
     base = {"hostname": "edge-1", "pid": 1, "uuid": "u", "run": "j#1", "attempt": 0, "token": 5, "nonce": "n"}
     started = {**base, "type": "task-started", "clock": 1, "timestamp": 100.0}
-    told_late = {
-        **base, "type": "task-succeeded", "clock": 9, "timestamp": 500.0, "runtime": 30.0, "exit_code": 0,
-    }  # fmt: skip
+    told_late = {**base, "type": "task-succeeded", "clock": 9, "timestamp": 500.0, "runtime": 30.0, "exit_code": 0}
     other_grant = {**base, "type": "task-retried", "clock": 10, "timestamp": 101.0, "token": 4}
     hearsay = {**base, "type": "task-retried", "clock": 3, "timestamp": 120.0, "token": 0, "nonce": ""}
     events = transforms.events(transforms.checked(lines(encoded([started, told_late, other_grant, hearsay]))))

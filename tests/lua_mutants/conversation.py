@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import servers
+from support import servers
 
-from coordd.adapters import redis_scripts
-from coordd.adapters.redis_scripts import Scripts
-from coordd.adapters.redis_server import Server
-from coordd.adapters.resp import Problem
+from coordd.adapters.ledger import redis_scripts
+from coordd.adapters.ledger.redis_scripts import Scripts
+from coordd.adapters.ledger.redis_server import Server
+from coordd.adapters.ledger.resp import Problem
 from coordd.errors import UnavailableError
 
 # A command as it is kept: of EVALSHA the operation stands where the script's name was.

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import coordd.adapters
+import coordd.adapters.ledger
 
-LUA = Path(coordd.adapters.__file__).parent
+LUA = Path(coordd.adapters.ledger.__file__).parent / "lua"
 
 # What is searched in a line's code, and what stands there instead. Lua has no +=, and // only from 5.3 on.
 SWAPS = (

@@ -9,7 +9,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-import stepped_redis
+from support import stepped_redis
 
 from lua_mutants.conversation import Exchange, Interview, load
 from lua_mutants.edits import Edit
@@ -19,12 +19,15 @@ SURVIVORS = Path(__file__).with_name("survivors.toml")
 
 # Under a stepped clock: their conversation is kept.
 STEPPED = (
-    "test_ledger_differential.py", "test_ledger.py", "test_ledger_questions.py", "test_ledger_settles.py",
-    "test_restores.py",
-    "test_definitions.py",
-)  # fmt: skip
+    "redis/test_ledger_differential.py",
+    "ledger/test_ledger.py",
+    "ledger/test_questions.py",
+    "ledger/test_settles.py",
+    "ledger/test_restores.py",
+    "ledger/test_definitions.py",
+)
 # With Redis's own time, with replicas and with servers that fail: run once for each change that is left.
-REAL = ("test_redis_ledger.py", "test_ledger_identity.py", "test_bad_rows.py")
+REAL = ("redis/test_redis_ledger.py", "ledger/test_identity.py", "ledger/test_bad_rows.py")
 
 SECONDS_MAX = 300
 
@@ -72,8 +75,23 @@ def known_survivors() -> dict[str, str]:
 def _pytest(files: tuple[str, ...], arguments: list[str], more: dict[str, str]) -> subprocess.CompletedProcess[str]:
     tests = ROOT / "tests"
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "lua_mutants.recorder", "-p", "no:cacheprovider", *arguments,
-         *(str(tests / "contract" / file) for file in files)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}:{tests}", **more}, timeout=SECONDS_MAX,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "lua_mutants.recorder",
+            "-p",
+            "no:cacheprovider",
+            *arguments,
+            *(str(tests / "contract" / file) for file in files),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tests}", **more},
+        timeout=SECONDS_MAX,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import stepped_redis
-from contract.ledger_coverage import Seen
+from contract.ledger.ledger_coverage import Seen
+from support import stepped_redis
 
-from coordd.adapters.redis_ledger import RedisLedger
-from coordd.adapters.redis_scripts import Scripts
-from coordd.adapters.redis_server import Server
-from coordd.adapters.resp import Problem
+from coordd.adapters.ledger.redis_ledger import RedisLedger
+from coordd.adapters.ledger.redis_scripts import Scripts
+from coordd.adapters.ledger.redis_server import Server
+from coordd.adapters.ledger.resp import Problem
 from lua_mutants.conversation import Exchange, plain, rewritten
 from lua_mutants.edits import edits
 

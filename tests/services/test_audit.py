@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordd.adapters.audit_files import AuditChain, check, load_head
-from coordd.adapters.journal import CURRENT, Journal
-from coordd.core.chain import Checked
+from coordd.adapters.disk.audit_files import AuditChain, check, load_head
+from coordd.adapters.disk.journal import CURRENT, Journal
+from coordd.core.wire.chain import Checked
 from coordd.errors import UnavailableError
 from coordd.services.audit import OTHERS, WINDOW_MAX_S, WINDOW_S, WINDOWS_MAX, Audit, audit_view
 

@@ -10,8 +10,9 @@ import pytest
 import trio
 
 from coordd.core.breaker import CLOSED, HALF_OPEN, OPEN
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.words import OK, RECOVERING, UNAVAILABLE
 from coordd.core.ready import LedgerRequest
-from coordd.core.rows import OK, RECOVERING, UNAVAILABLE, Answer, OpenAnswer
 from coordd.errors import UnavailableError
 from coordd.services import ledger as module
 from coordd.services.ledger import LedgerService

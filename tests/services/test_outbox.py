@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from coordd.adapters import backlog as files
-from coordd.adapters.backlog import SqliteBacklog
+from coordd.adapters.disk import backlog as files
+from coordd.adapters.disk.backlog import SqliteBacklog
 from coordd.errors import RemoteProtocolError, UnavailableError
 from coordd.ports import Message
 from coordd.services import outbox as module
@@ -461,11 +461,15 @@ def test_a_file_that_somebody_reads_is_whole(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("healthy", "spoilt"),
-    [(b"until REAL", b"untim REAL"), (b"until REAL", b"u\xeetil REAL"), (b"until REAL", b"until RDAL"),
-     (b"\0\0\0\4" + bytes(8) + b"\0\0\0\1", b"\0\0\0\5" + bytes(8) + b"\0\0\0\1"),
-     (b"\x10\0\2\2", b"\x10\0\xbf\2")],
+    [
+        (b"until REAL", b"untim REAL"),
+        (b"until REAL", b"u\xeetil REAL"),
+        (b"until REAL", b"until RDAL"),
+        (b"\0\0\0\4" + bytes(8) + b"\0\0\0\1", b"\0\0\0\5" + bytes(8) + b"\0\0\0\1"),
+        (b"\x10\0\2\2", b"\x10\0\xbf\2"),
+    ],
     ids=["another-column", "no-text", "a-column-of-another-kind", "a-later-format", "written-by-a-later-version"],
-)  # fmt: skip
+)
 def test_a_file_whose_table_or_format_the_disk_has_changed_is_set_aside(
     tmp_path: Path, healthy: bytes, spoilt: bytes
 ) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from small_cluster import Cluster, asked_for, job
+from support.small_cluster import Cluster, asked_for, job
 
-from coordd.core import events
-from coordd.core.events import Task
-from coordd.core.job import Job, Retry
+from coordd.core.jobs.job import Job, Retry
+from coordd.core.wire import events
+from coordd.core.wire.events import Task
 from coordd.services.runlog import Line, level_of, line_of
 
 OWN = "a.1"
@@ -48,9 +48,14 @@ def test_a_line_has_the_fields_that_a_person_filters_by() -> None:
     line = told(happened(events.TaskFailed, attempt=2, exit_code=3, reason="exit code 3", runtime=1.23456))
     assert line is not None
     assert line.fields == {
-        "run": "j#1", "job": "j", "attempt": 2, "node": "a", "exit_code": 3, "reason": "exit code 3",
+        "run": "j#1",
+        "job": "j",
+        "attempt": 2,
+        "node": "a",
+        "exit_code": 3,
+        "reason": "exit code 3",
         "runtime_s": 1.235,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("attempt", "code", "level"), [(0, 1, "warning"), (0, 9, "error"), (2, 1, "error")])
@@ -97,8 +102,10 @@ def test_a_run_is_told_by_the_node_that_holds_it_and_a_takeover_by_the_one_that_
     cluster.kill(holder)
     cluster.wait(120.0)
     assert lines_of(cluster, other) == [
-        ("sales#1", "run.taken_over"), ("sales#1", "run.retried"), ("sales#1", "run.started"),
-    ]  # fmt: skip
+        ("sales#1", "run.taken_over"),
+        ("sales#1", "run.retried"),
+        ("sales#1", "run.started"),
+    ]
 
 
 def test_a_run_that_overlap_rejects_is_told_once() -> None:

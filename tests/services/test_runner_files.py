@@ -10,32 +10,57 @@ from typing import Any
 
 import pytest
 
+from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.process import ProcessLauncher
-from coordd.adapters.requests import RequestFiles
-from coordd.core.rows import Policy, Registration
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.rows import Policy
 from coordd.errors import UnavailableError
 
 SPEC: dict[str, Any] = {
-    "run": "j#1", "job": "j", "attempt": 0, "token": 1, "nonce": "n", "fire_at": 1.0, "deadline": 5.0,
-    "lease_s": 60.0, "cgroup": "",
-}  # fmt: skip
+    "run": "j#1",
+    "job": "j",
+    "attempt": 0,
+    "token": 1,
+    "nonce": "n",
+    "fire_at": 1.0,
+    "deadline": 5.0,
+    "lease_s": 60.0,
+    "cgroup": "",
+}
 GOOD = {"fact": "started", "at": 2.0, "program": 13, "program_start_ticks": 5}
 NO_FACTS = [
-    "7", "[]", "{}", "[" * 100_000, '{"at": 1.0}', '{"fact": "ended"}', '{"fact": "ended", "at": "soon"}',
-    '{"fact": "ended", "at": NaN}', '{"fact": "ended", "at": 1.0, "exit_code": true}',
-    '{"fact": "ended", "at": 1.0, "exit_code": 9223372036854775808}', '{"fact": "started", "at": 1.0, "program": 3}',
-]  # fmt: skip
+    "7",
+    "[]",
+    "{}",
+    "[" * 100_000,
+    '{"at": 1.0}',
+    '{"fact": "ended"}',
+    '{"fact": "ended", "at": "soon"}',
+    '{"fact": "ended", "at": NaN}',
+    '{"fact": "ended", "at": 1.0, "exit_code": true}',
+    '{"fact": "ended", "at": 1.0, "exit_code": 9223372036854775808}',
+    '{"fact": "started", "at": 1.0, "program": 3}',
+]
 NO_SPECS = [
-    "7", "[1]", "{}", "[" * 100_000, json.dumps({**SPEC, "token": 2**64}), json.dumps({**SPEC, "run": []}),
-    json.dumps({**SPEC, "deadline": float("inf")}), json.dumps({**SPEC, "attempt": False}),
-]  # fmt: skip
-REQUEST = {
-    "run": "j#2", "job": "j", "digest": "d", "policy": Policy().pack(), "fire_at": 1.0, "args": "{}", "by": "x",
-}  # fmt: skip
+    "7",
+    "[1]",
+    "{}",
+    "[" * 100_000,
+    json.dumps({**SPEC, "token": 2**64}),
+    json.dumps({**SPEC, "run": []}),
+    json.dumps({**SPEC, "deadline": float("inf")}),
+    json.dumps({**SPEC, "attempt": False}),
+]
+REQUEST = {"run": "j#2", "job": "j", "digest": "d", "policy": Policy().pack(), "fire_at": 1.0, "args": "{}", "by": "x"}
 CHANGES: list[dict[str, Any]] = [
-    {"run": []}, {"job": {}}, {"policy": "a b"}, {"fire_at": float("nan")}, {"fire_at": "1e999"}, {"args": "[]"},
+    {"run": []},
+    {"job": {}},
+    {"policy": "a b"},
+    {"fire_at": float("nan")},
+    {"fire_at": "1e999"},
+    {"args": "[]"},
     {"by": None},
-]  # fmt: skip
+]
 NO_REQUESTS = ["7", "[" * 100_000, *[json.dumps({**REQUEST, **change}) for change in CHANGES]]
 
 

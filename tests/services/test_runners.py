@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from small_cluster import job
+from support.small_cluster import job
 
-from coordd.config import SparkConfig
-from coordd.core.job import Command
+from coordd.config.sections import SparkConfig
+from coordd.core.jobs.job import Command
 from coordd.core.ready import Launch
 from coordd.errors import RefusedError, UnavailableError
 from coordd.launching import LaunchBuilder
@@ -56,20 +56,32 @@ def test_a_run_that_fits_nowhere_is_told_from_a_node_that_lacks_something(failur
 
 @pytest.mark.parametrize(
     ("args", "fire_at"),
-    [('{"who": 5}', 0.0), ("not json", 0.0), ("[]", 0.0), ("null", 0.0),
-     ('{"who": {"a": 1}}', 0.0), ("[" * 30_000, 0.0),
-     ('{"who": "a\\u0000b"}', 0.0), ('{"who": "\\ud800"}', 0.0), ("9" * 5000, 0.0), ("{}" + " " * 70_000, 0.0),
-     ('{"who": "ann"}', 1e308), ('{"who": "ann"}', float("nan")), ('{"who": "ann"}', -1.0),
-     ('{"who": "ann"}', float("inf"))],
-)  # fmt: skip
+    [
+        ('{"who": 5}', 0.0),
+        ("not json", 0.0),
+        ("[]", 0.0),
+        ("null", 0.0),
+        ('{"who": {"a": 1}}', 0.0),
+        ("[" * 30_000, 0.0),
+        ('{"who": "a\\u0000b"}', 0.0),
+        ('{"who": "\\ud800"}', 0.0),
+        ("9" * 5000, 0.0),
+        ("{}" + " " * 70_000, 0.0),
+        ('{"who": "ann"}', 1e308),
+        ('{"who": "ann"}', float("nan")),
+        ('{"who": "ann"}', -1.0),
+        ('{"who": "ann"}', float("inf")),
+    ],
+)
 def test_what_a_ledger_says_of_a_run_is_not_believed(args: str, fire_at: float, tmp_path: Path) -> None:
     sales = job("sales", params={"who": "x"}, launch=Command(argv=("/bin/echo", "{who}", "{date}")))
     ctx = SimpleNamespace(jobs={"sales": sales}, full_hostname="a.1", definition=lambda *_: sales)
     config = SimpleNamespace(
-        node=SimpleNamespace(state_dir=str(tmp_path), name="a"), spark=SparkConfig(),
+        node=SimpleNamespace(state_dir=str(tmp_path), name="a"),
+        spark=SparkConfig(),
         control=SimpleNamespace(socket="/run/coordd/control.sock"),
         cluster=SimpleNamespace(renew_interval=5.0, ledger_timeout=2.0, kill_grace=10.0),
-    )  # fmt: skip
+    )
     connections = SimpleNamespace(ledger_url="sqlite:////x", ledger_options=dict)
     builder = LaunchBuilder(config, ctx, lambda *_: str(tmp_path), connections)  # type: ignore[arg-type]
     launch = Launch("sales#1", "sales", 0, 7, "nonce", fire_at, args, 100.0, 60.0)

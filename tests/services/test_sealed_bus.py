@@ -9,10 +9,10 @@ import pytest
 import structlog
 import trio
 import trio.testing
+from support.memory import MemoryBus, MemoryExchange
 
-from coordd.adapters.memory import MemoryBus, MemoryExchange
-from coordd.core.envelope import HEADER_BYTES, SEALED_BYTES_MAX, Key, Keyring
-from coordd.core.events import MESSAGE_BYTES_MAX
+from coordd.core.wire.envelope import HEADER_BYTES, SEALED_BYTES_MAX, Key, Keyring
+from coordd.core.wire.events import MESSAGE_BYTES_MAX
 from coordd.errors import LocalProtocolError
 from coordd.services.sealed_bus import SealedBus
 
@@ -150,8 +150,11 @@ def test_what_no_key_sealed_is_dropped_counted_and_told() -> None:
     assert party.heard["b.2"] == [b"good", b""]
     bus = party.buses["b.2"]
     assert {kind: count for kind, count in bus.refused.items() if count} == {
-        "bad_mac": 6, "not_sealed": 1, "too_short": 1, "too_large": 1,
-    }  # fmt: skip
+        "bad_mac": 6,
+        "not_sealed": 1,
+        "too_short": 1,
+        "too_large": 1,
+    }
     assert bus.statistics()["refused_bad_mac"] == 6
     assert "refused_unknown_key" not in bus.statistics()
     assert bus.statistics()["delivered"] == 10

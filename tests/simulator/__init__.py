@@ -19,8 +19,8 @@ As in TigerBeetle's VOPR each seed draws *which* faults exist and how strong the
 
 from __future__ import annotations
 
-from simulator.final import judge as judge_at_last, judge_waiting
-from simulator.judge import Violation
+from simulator.judging.final import judge as judge_at_last, judge_waiting
+from simulator.judging.judge import Violation
 from simulator.plan import Plan, draw
 from simulator.terms import CHAOS_S, LOOK_AGAIN_S, QUIET_S, SETTLED_LIMIT_S
 from simulator.world import World

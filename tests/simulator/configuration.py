@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from coordd.core.job import Command, Job, Retry, Schedule
+from coordd.core.jobs.job import Command, Job, Retry, Schedule
 from simulator.item import Item
 from simulator.terms import LEASE, SCHEDULES_END_S, WALL
 
@@ -43,15 +43,21 @@ START_WITHIN_S = 20.0
 
 # Bounds that are so high that no world comes near them, and how low they are in some.
 LIMITED = 0.15
-CATCH_UP = "coordd.core.planner.CATCH_UP_MAX"
+CATCH_UP = "coordd.core.runs.planner.CATCH_UP_MAX"
 LIMITS: dict[str, tuple[int, ...]] = {
-    CATCH_UP: (2, 4), "coordd.core.witness.AT_A_TIME": (1, 3), "coordd.core.pursuit.EPITAPHS_MAX": (3, 10),
-    "coordd.core.ballots.DECIDED_MAX": (3, 10), "coordd.core.ledger.OPEN_PAGE": (2, 4, 12),
-}  # fmt: skip
+    CATCH_UP: (2, 4),
+    "coordd.core.runs.witness.AT_A_TIME": (1, 3),
+    "coordd.core.runs.pursuit.EPITAPHS_MAX": (3, 10),
+    "coordd.core.node.elections.DECIDED_MAX": (3, 10),
+    "coordd.core.ledger.rules.OPEN_PAGE": (2, 4, 12),
+}
 
 AMOUNTS_S = {
-    "far_skew": FAR_SKEWS_S, "far_step": FAR_STEPS_S, "ledger_far_step": LEDGER_STEPS_S, "ledger_glitch": GLITCHES_S,
-}  # fmt: skip
+    "far_skew": FAR_SKEWS_S,
+    "far_step": FAR_STEPS_S,
+    "ledger_far_step": LEDGER_STEPS_S,
+    "ledger_glitch": GLITCHES_S,
+}
 OF_THE_LEDGER = frozenset(("ledger_far_step", "ledger_glitch"))
 
 CONFIGURES = frozenset(("edit", "remove"))

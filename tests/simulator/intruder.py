@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordd.core import wire
-from coordd.core.envelope import SIGN, EnvelopeError, Envelopes, Key, Keyring
-from coordd.core.events import (
+from coordd.core.jobs.job import scheduled_run
+from coordd.core.wire import codec
+from coordd.core.wire.envelope import SIGN, EnvelopeError, Envelopes, Key, Keyring
+from coordd.core.wire.events import (
     PROTOCOL_MAJOR,
     Action,
     Candidacy,
@@ -25,7 +26,6 @@ from coordd.core.events import (
     WorkerHeartbeat,
     WorkerOffline,
 )
-from coordd.core.job import scheduled_run
 from simulator.terms import WALL
 
 if TYPE_CHECKING:
@@ -61,21 +61,27 @@ class Intruder:
         if not self.heard:
             return
         packet = rng.choice(self.heard)
-        payload = wire.encode(packet)
+        payload = codec.encode(packet)
         true = self._seals.seal(payload)
         at = rng.randrange(len(true))
         flipped = bytes([*true[:at], true[at] ^ (1 << rng.randrange(8)), *true[at + 1 :]])
         spoilt = (
-            flipped, true[:at], true + rng.randbytes(rng.randint(1, 40)), rng.randbytes(rng.randint(0, 200)),
-            self._seals.seal(payload, "n0.999"), self._other.seal(payload), self._false.seal(payload), payload,
-        )  # fmt: skip
+            flipped,
+            true[:at],
+            true + rng.randbytes(rng.randint(1, 40)),
+            rng.randbytes(rng.randint(0, 200)),
+            self._seals.seal(payload, "n0.999"),
+            self._other.seal(payload),
+            self._false.seal(payload),
+            payload,
+        )
         for data in spoilt:
             try:
                 self._seals.open(data)
             except EnvelopeError:
                 continue
             self.world.violate(f"S6 a message that nobody sealed was opened: {data.hex()}")
-        again, _ = wire.decode(self._seals.open(true))
+        again, _ = codec.decode(self._seals.open(true))
         for host in self.world.hosts:
             if host.daemon is not None and host.name != packet.hostname and self.world.bus.arrives(host.daemon):
                 self.world.at(self.world.before_quiet(rng.uniform(0.0, 20.0)), self.world.bus.hand, host.daemon, again)
@@ -93,12 +99,18 @@ class Intruder:
         event.clock = max(0, other.daemon.node.ctx.clock.value + rng.choice((-50, 0, 3, 2**20, 2**40)))
         event.timestamp = world.wall(other) + rng.choice((-100.0, 0.0, 100.0))
         packet = Packet(
-            PROTOCOL_MAJOR, "default", other.name, other.daemon.pid, other.daemon.incarnation,
-            rng.randrange(10_000), 0, [event],  # type: ignore[list-item]  # one of AnyEvent
-        )  # fmt: skip
+            PROTOCOL_MAJOR,
+            "default",
+            other.name,
+            other.daemon.pid,
+            other.daemon.incarnation,
+            rng.randrange(10_000),
+            0,
+            [event],  # type: ignore[list-item]  # one of AnyEvent
+        )
         about = event.id if isinstance(event, (WorkerElect, WorkerElectAck)) else ""
         world.hearing.lied(to.daemon.name, other.daemon.name, about)
-        world.at(0.001, world.bus.hand, to.daemon, wire.encode(packet) if world.plan.packs else packet)
+        world.at(0.001, world.bus.hand, to.daemon, codec.encode(packet) if world.plan.packs else packet)
 
     def _lie(self, other: str, to: str) -> Event:
         world, rng = self.world, self.world.rng

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coordd.core.events import ControlRevoke
-from coordd.core.rows import OK, UNKNOWN, Answer, Registration
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.words import OK, UNKNOWN
+from coordd.core.wire.events import ControlRevoke
 
 if TYPE_CHECKING:
     from simulator.item import Item

@@ -9,18 +9,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from coordd.core import windows
-from coordd.core.job import Command, Job, Retry, Schedule, scheduled_run
-from coordd.core.rows import RHO
-from coordd.core.schedule import fires_between
+from coordd.core.jobs.job import Command, Job, Retry, Schedule, scheduled_run
+from coordd.core.jobs.schedule import fires_between
+from coordd.core.ledger.words import RHO
+from coordd.core.wire import windows
 from simulator import configuration
 from simulator.item import Item
 from simulator.terms import CHAOS_S, KILL_GRACE, LEASE, SCHEDULES_END_S, WALL
 
 # What befalls single messages, calls and starts, with a probability; the others strike at an instant.
-CONTINUOUS = (
-    "loss", "duplication", "slow", "straggler", "skew", "late_join", "lost_reply", "launch_fails", "targeted",
-)  # fmt: skip
+CONTINUOUS = ("loss", "duplication", "slow", "straggler", "skew", "late_join", "lost_reply", "launch_fails", "targeted")
 
 # What befalls one machine, and how long (seconds) or how much of it: the bounds of what is drawn.
 MACHINES: dict[str, tuple[float, float]] = {
@@ -37,8 +35,10 @@ LEDGER: dict[str, tuple[float, float]] = {"ledger_down": (0.5, 15.0), "ledger_st
 # on their socket; only a broker can be away for all, or bring what somebody without the key has made up.
 ONE_MACHINE: dict[str, tuple[float, float]] = {"pair_cut": (2.0, 30.0), "reboot": (1.0, 10.0), "liar": (0.0, 1.0)}
 PRODUCTION: dict[str, tuple[float, float]] = {
-    "broker_down": (0.5, 20.0), "connection_lost": (0.1, 12.0), "forged": (0.0, 1.0),
-}  # fmt: skip
+    "broker_down": (0.5, 20.0),
+    "connection_lost": (0.1, 12.0),
+    "forged": (0.0, 1.0),
+}
 
 # How a ledger goes back: a replica takes over that lacks the last writes; a restart from an old snapshot; a flush.
 SETBACKS = ("failover", "old_snapshot", "flush")
@@ -51,10 +51,22 @@ FAULTS = (*CONTINUOUS, *STRIKES)
 # there, for who is cut off cannot compare. Pinned: all have used the one ledger, and it goes back under them.
 MISPLACED, PINNED = "misplaced", "pinned"
 MISPLACED_SEEDS, PINNED_SEEDS = (50, 8), (20, 4)  # seed modulo the first is the second
-HEARING = frozenset((
-    "duplication", "skew", "lost_reply", "launch_fails", "pause_runner", "kill_runner", "ledger_down", "ledger_cut",
-    "ledger_deaf", "step", "disk_full", "forged",
-))  # fmt: skip
+HEARING = frozenset(
+    (
+        "duplication",
+        "skew",
+        "lost_reply",
+        "launch_fails",
+        "pause_runner",
+        "kill_runner",
+        "ledger_down",
+        "ledger_cut",
+        "ledger_deaf",
+        "step",
+        "disk_full",
+        "forged",
+    )
+)
 
 # Last digits of the seeds whose clusters have a broker and a ledger of their own machines, and of those among them
 # whose ledger goes back. The others are one machine's: datagrams, and a ledger that forgets nothing.
@@ -131,10 +143,7 @@ class Plan:
 
 
 def draw(
-    seed: int,
-    faults: tuple[str, ...] | None = None,
-    forgets: bool | None = None,
-    without: frozenset[str] = frozenset(),
+    seed: int, faults: tuple[str, ...] | None = None, forgets: bool | None = None, without: frozenset[str] = frozenset()
 ) -> Plan:
     """The plan of a seed. ``faults`` narrows it to these; ``forgets``: whether its ledger loses acknowledged writes."""
     rng = random.Random(f"plan of {seed}")
@@ -201,28 +210,47 @@ def _jobs(rng: random.Random) -> dict[str, Job]:
     end = WALL + SCHEDULES_END_S
     made = [
         Job(
-            name="sched", digest="d1", launch=launch, lease_s=LEASE, misfire=rng.choice(("once", "all")),
+            name="sched",
+            digest="d1",
+            launch=launch,
+            lease_s=LEASE,
+            misfire=rng.choice(("once", "all")),
             schedule=Schedule(kind="every", every_s=rng.choice((9.0, 11.0, 14.0)), end=end),
             overlap=rng.choice(("forbid", "queue", "allow", "replace")),
         ),
         Job(
-            name="spread", digest="d2", launch=launch, lease_s=LEASE,
+            name="spread",
+            digest="d2",
+            launch=launch,
+            lease_s=LEASE,
             schedule=Schedule(kind="every", every_s=13.0, end=end),
-            placement="spread", overlap="allow", retry=Retry(attempts=3, delay_s=2.0, relaunches=50),
+            placement="spread",
+            overlap="allow",
+            retry=Retry(attempts=3, delay_s=2.0, relaunches=50),
         ),
         Job(
-            name="strict", digest="d3", launch=launch, lease_s=LEASE, start_within_s=rng.choice((2.0, 6.0)),
-            schedule=Schedule(kind="every", every_s=12.0, end=end), overlap=rng.choice(("forbid", "queue")),
+            name="strict",
+            digest="d3",
+            launch=launch,
+            lease_s=LEASE,
+            start_within_s=rng.choice((2.0, 6.0)),
+            schedule=Schedule(kind="every", every_s=12.0, end=end),
+            overlap=rng.choice(("forbid", "queue")),
             retry=Retry(attempts=2, delay_s=1.0, never_on_codes=(3,)),
         ),
         Job(
-            name="held", digest="d4", launch=launch, lease_s=LEASE, on_lost="hold", overlap="allow",
+            name="held",
+            digest="d4",
+            launch=launch,
+            lease_s=LEASE,
+            on_lost="hold",
+            overlap="allow",
             retry=Retry(attempts=2, delay_s=1.0),
         ),
         Job(name="hand", digest="d5", launch=launch, lease_s=LEASE, overlap="allow", retry=Retry(relaunches=50)),
         Job(name="guarded", digest="d6", launch=launch, lease_s=LEASE, overlap="queue", retry=Retry(relaunches=50)),
         Job(name="morph", digest="d7", launch=launch, lease_s=LEASE, overlap="allow", start_within_s=20.0),
-    ]  # fmt: skip
+    ]
     return {job.name: job for job in made}
 
 

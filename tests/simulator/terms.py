@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from coordd.core.context import Settings
-from coordd.core.events import ControlCancel, ControlRevoke, Task
+from coordd.core.wire.events import ControlCancel, ControlRevoke, Task
 
 LEASE, RENEW, LEDGER_TIMEOUT, KILL_GRACE = 8.0, 1.0, 1.0, 3.0
 SETTINGS = Settings(
-    lease_s=LEASE, renew_interval_s=RENEW, ledger_timeout_s=LEDGER_TIMEOUT, kill_grace_s=KILL_GRACE,
-    heartbeat_interval_s=2.0, election_timeout_s=1.0, mingle_timeout_s=1.0, budget_client=6,
-)  # fmt: skip
+    lease_s=LEASE,
+    renew_interval_s=RENEW,
+    ledger_timeout_s=LEDGER_TIMEOUT,
+    kill_grace_s=KILL_GRACE,
+    heartbeat_interval_s=2.0,
+    election_timeout_s=1.0,
+    mingle_timeout_s=1.0,
+    budget_client=6,
+)
 WALL = 1_700_000_000.0  # Unix time at the beginning of every world
 CHAOS_S = 45.0
 SCHEDULES_END_S = 60.0  # nothing new fires after this

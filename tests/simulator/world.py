@@ -11,26 +11,26 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from coordd.core import windows
 from coordd.core.context import SKEW_MAX_S
-from coordd.core.identity import Known
-from coordd.core.job import Job, scheduled_run
+from coordd.core.jobs.job import Job, scheduled_run
+from coordd.core.jobs.schedule import fires_between
+from coordd.core.ledger.identity import Known
+from coordd.core.ledger.words import TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
-from coordd.core.rows import TERMINAL, UNKNOWN
-from coordd.core.schedule import fires_between
-from simulator.bus import Broker, Bus, Datagrams, Letter
+from coordd.core.wire import windows
 from simulator.configuration import CONFIGURES, FAR, Configuration
-from simulator.daemon import Daemon
-from simulator.disk import Disk
-from simulator.hearing import Hearing
 from simulator.intruder import Intruder
 from simulator.item import Item
-from simulator.judge import Child, Judge, Violation
+from simulator.judging.hearing import Hearing
+from simulator.judging.judge import Child, Judge, Violation
+from simulator.judging.records import Records
+from simulator.machines.bus import Broker, Bus, Datagrams, Letter
+from simulator.machines.daemon import Daemon
+from simulator.machines.disk import Disk
+from simulator.machines.runner import Runner
+from simulator.machines.server import Elsewhere, Server
 from simulator.people import People
 from simulator.plan import ACTS, CONTINUOUS, SETBACKS, Plan
-from simulator.records import Records
-from simulator.runner import Runner
-from simulator.server import Elsewhere, Server
 from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
 
 # A world has some 6,000 events; one that has this many turns in circles.
@@ -194,9 +194,10 @@ class World:
         rows = {row.run for row in self.ledger.runs(limit=100_000)}
         due = {
             scheduled_run(job.name, at - job.offset_s)
-            for job in self.jobs.values() if job.schedule is not None
+            for job in self.jobs.values()
+            if job.schedule is not None
             for at in fires_between(job.schedule, self.server.known_from, WALL + SCHEDULES_END_S, 100)
-        }  # fmt: skip
+        }
         return due | rows | {child.run for child in self.children} | self.people.asked | set(self.judge.terminal)
 
     # ---- hosts
@@ -214,9 +215,12 @@ class World:
         if self.plan.identified:
             pin, pinned_at = host.disk.pin
             host.known = Known(
-                "?", pin=pin, pinned_at=pinned_at, address=self.server_of(host).address,
+                "?",
+                pin=pin,
+                pinned_at=pinned_at,
+                address=self.server_of(host).address,
                 proposal=f"{host.index:08x}{host.boots:08x}",
-            )  # fmt: skip
+            )
 
     def boot(self, host: Host) -> None:
         if self.now < host.frozen_until:

@@ -54,15 +54,18 @@ if "run" in sys.orig_argv:
     from functools import lru_cache
     from trio._core import _run
     from coordd import daemon
-    from coordd.adapters import amqp_session
-    from coordd.adapters.journal import Journal
-    from coordd.core import ballots, endings, envelope, pursuit, ring, windows, witness
+    from coordd.adapters.bus import amqp_session
+    from coordd.adapters.disk.journal import Journal
+    from coordd.core.members import ring
+    from coordd.core.node import elections
+    from coordd.core.runs import endings, pursuit, witness
+    from coordd.core.wire import envelope, windows
     from coordd.services import driver, health
     Journal.__init__.__kwdefaults__["segment_age_s"] = {SEGMENT_S}
     health.CLEAN_S = {CLEAN_S}
-    ballots.EARLY_MAX = {REMEMBERED_MAX}
+    elections.EARLY_MAX = {REMEMBERED_MAX}
     pursuit.EPITAPHS_MAX = endings.EPITAPHS_MAX = witness.SEEN_MAX = {REMEMBERED_MAX}
-    ballots.DECIDED_MAX = driver.RECENT_MAX = {REMEMBERED_MAX}
+    elections.DECIDED_MAX = driver.RECENT_MAX = {REMEMBERED_MAX}
     windows.SENDERS_MAX = envelope.INBOXES_MAX = amqp_session.INBOXES_MAX = {PEERS_MAX}
     ring.place = lru_cache({PEERS_MAX})(ring.place.__wrapped__)
     _run.DEADLINE_HEAP_MIN_PRUNE_THRESHOLD = {DEADLINES_MAX}

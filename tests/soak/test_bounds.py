@@ -18,9 +18,12 @@ import gc, json, sys, time
 from pathlib import Path
 from trio._core import _run
 from coordd import daemon
-from coordd.adapters import amqp_session
-from coordd.adapters.journal import Journal
-from coordd.core import ballots, envelope, pursuit, ring, windows, witness
+from coordd.adapters.bus import amqp_session
+from coordd.adapters.disk.journal import Journal
+from coordd.core.members import ring
+from coordd.core.node import elections
+from coordd.core.runs import pursuit, witness
+from coordd.core.wire import envelope, windows
 from coordd.services import driver, health
 from coordd.services.runners import Runners
 class Never:
@@ -34,7 +37,7 @@ for _ in range(100):
         pass
 print(json.dumps({
     "journal": Journal.__init__.__kwdefaults__["segment_age_s"],
-    "clean": health.CLEAN_S, "decided": ballots.DECIDED_MAX, "early": ballots.EARLY_MAX,
+    "clean": health.CLEAN_S, "decided": elections.DECIDED_MAX, "early": elections.EARLY_MAX,
     "places": ring.place.cache_info().maxsize, "epitaphs": pursuit.EPITAPHS_MAX,
     "seen": witness.SEEN_MAX, "recent": driver.RECENT_MAX, "senders": windows.SENDERS_MAX,
     "keys": envelope.INBOXES_MAX, "inboxes": amqp_session.INBOXES_MAX,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-import servers
 from cluster import Cluster, Node, memory_mb, until
+from support import servers
 
 from soak.bounds import HISTORY, LEAK, OF_A_DAEMON, OF_A_LEDGER, RESTART_EVERY_S, SITE, TRIGGER_EVERY_S
 from soak.judge import Figure
@@ -114,9 +114,11 @@ def _of_daemon(node: Node) -> dict[str, float]:
         backlog = node.call("status")["backlog"]
         found["outbox"] = float(backlog["waiting"] + backlog["in_flight"]) if backlog else 0.0
     return found | {
-        "journal": sum(files) / 1e3, "journal files": len(files), "log files": len(_files(f"{state_dir}/logs")),
+        "journal": sum(files) / 1e3,
+        "journal files": len(files),
+        "log files": len(_files(f"{state_dir}/logs")),
         "runners' directories": len(_names(f"{node.runtime_dir}/runs")),
-    }  # fmt: skip
+    }
 
 
 def _names(directory: str) -> list[str]:
@@ -169,9 +171,7 @@ def production(root: Path, *, leak: bool = False) -> Iterator[Soaked]:
 
         def ledger() -> dict[str, float]:
             memory = next(line for line in redis.cli("INFO", "memory").split() if line.startswith("used_memory:"))
-            return {
-                **_of_rows(nodes), "size": int(memory.partition(":")[2]) / 1e3, "keys": float(redis.cli("DBSIZE")),
-            }  # fmt: skip
+            return {**_of_rows(nodes), "size": int(memory.partition(":")[2]) / 1e3, "keys": float(redis.cli("DBSIZE"))}
 
         nodes = _cluster(root, 3, f'name = "soak"\nkeyring = "{keys}"', rabbit.url, redis.url)
         with _running("cluster", root, nodes, ledger, leak) as soaked:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from system.cluster import CallError, Cluster, Node, cluster_of
-from system.processes import exists, kill_at_once, until
+from system.lab.cluster import CallError, Cluster, Node, cluster_of
+from system.lab.processes import exists, kill_at_once, until
 
 from syscalls.faults import Page, Plan, Seen, compile_c
 
@@ -212,7 +212,5 @@ def _is_ours(pid: int, runs: str) -> bool:
 @contextlib.contextmanager
 def trial(*, use_cgroup: bool) -> Iterator[Trial]:
     """A trial that leaves nothing behind."""
-    with cluster_of(
-        1, budget=1, lease=5.0, renew=0.5, ledger_timeout=0.5, kill_grace=2.0, heartbeat=0.5
-    ) as cluster:  # fmt: skip
+    with cluster_of(1, budget=1, lease=5.0, renew=0.5, ledger_timeout=0.5, kill_grace=2.0, heartbeat=0.5) as cluster:
         yield Trial(cluster, use_cgroup=use_cgroup)

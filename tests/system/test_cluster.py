@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
-from system.cluster import Cluster, cluster_of, fire_time
-from system.processes import until
+
+from system.lab.cluster import Cluster, cluster_of, fire_time
+from system.lab.processes import until
 
 
 def nominal_times(cluster: Cluster, job: str) -> list[float]:
@@ -18,10 +19,18 @@ def nominal_times(cluster: Cluster, job: str) -> list[float]:
     return first
 
 
-@pytest.mark.parametrize(("backend", "size"), [
-    ("embedded", 1), ("embedded", 2), ("embedded", 3),
-    ("production", 1), ("production", 2), ("production", 3), ("production", 5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("backend", "size"),
+    [
+        ("embedded", 1),
+        ("embedded", 2),
+        ("embedded", 3),
+        ("production", 1),
+        ("production", 2),
+        ("production", 3),
+        ("production", 5),
+    ],
+)
 def test_a_trigger_is_launched_once_and_all_nodes_agree(backend: str, size: int) -> None:
     with cluster_of(size, backend=backend) as cluster:
         cluster.job("hello", "sleep", 0.1)
@@ -38,8 +47,10 @@ def test_a_trigger_is_launched_once_and_all_nodes_agree(backend: str, size: int)
         for node in cluster.nodes:
             status = node.status()
             assert (status["state"], status["bus"]["state"], status["ledger"]["state"]) == (
-                "ready", "connected", "connected",
-            )  # fmt: skip
+                "ready",
+                "connected",
+                "connected",
+            )
             assert status["members"] == {"alive": size, "suspect": 0, "lost": 0}
             assert node.process is not None
             listed = node.call("node.list")
@@ -125,7 +136,12 @@ def test_a_cluster_that_loses_its_power_finishes_what_was_open(backend: str, siz
         for run, attempt in (("again#1", 1), ("line#1", 1), ("line#2", 0)):
             assert cluster.becomes(run, "success")["attempt"] == attempt
         assert sorted((entry.run, entry.attempt) for entry in cluster.starts()) == [
-            ("again#1", 0), ("again#1", 1), ("held#1", 0), ("line#1", 0), ("line#1", 1), ("line#2", 0),
-        ]  # fmt: skip
+            ("again#1", 0),
+            ("again#1", 1),
+            ("held#1", 0),
+            ("line#1", 0),
+            ("line#1", 1),
+            ("line#2", 0),
+        ]
         assert not [entry for entry in cluster.entries() if entry.word == "overlap"]
         assert cluster.attempts("again#1")[0]["state"] == "lost"

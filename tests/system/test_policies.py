@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from system.cluster import CallError, Cluster, Node, cluster_of, fire_time
-from system.processes import exists, until
+
+from system.lab.cluster import CallError, Cluster, Node, cluster_of, fire_time
+from system.lab.processes import exists, until
 
 
 @pytest.fixture(scope="module", params=[("embedded", 3), ("production", 3), ("production", 5)], ids=str)

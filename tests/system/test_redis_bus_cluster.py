@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from system.cluster import cluster_of
-from system.processes import until
-from system.secured import TIMING, connected, never_twice, trigger
+
+from system.lab.cluster import cluster_of
+from system.lab.processes import until
+from system.lab.secured import TIMING, connected, never_twice, trigger
 
 pytestmark = pytest.mark.production
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system.cluster import CallError, Cluster, Node, cluster_of
-from system.processes import boottime, exists, until
 
-from coordd.adapters import journal
-from coordd.core.journal_line import decode_line
-from coordd.core.state import merge
+from coordd.adapters.disk import journal
+from coordd.core.wire.journal_line import decode_line
+from coordd.core.wire.merge import merge
+from system.lab.cluster import CallError, Cluster, Node, cluster_of
+from system.lab.processes import boottime, exists, until
 
 IDS = 300
 everywhere = pytest.mark.parametrize("backend", ["embedded", "production"])
@@ -126,9 +126,11 @@ def test_daemons_are_killed_while_300_runs_are_triggered_everywhere(backend: str
         # A daemon that dies while it starts a runner leaves an attempt that certainly never ran: the next one does.
         assert sum(row["attempt"] for row in rows) <= kills
         cluster.meet()
-        print(f"{kills} kills, {sum(client.refused for client in clients)} refused calls,"
-              f" durable {sum((client.durable for client in clients), Counter())},"
-              f" {check_journals(cluster)} journal lines")  # fmt: skip
+        print(
+            f"{kills} kills, {sum(client.refused for client in clients)} refused calls,"
+            f" durable {sum((client.durable for client in clients), Counter())},"
+            f" {check_journals(cluster)} journal lines"
+        )
 
 
 @everywhere
@@ -180,10 +182,12 @@ def test_a_nodes_whole_family_is_killed_again_and_again(backend: str) -> None:
         takeovers = [row for row in again.values() if row["attempt"] > 0]
         waits = sorted(takeover_times(cluster, cuts))
         unknown = sum(row["state"] == "unknown" for row in held.values())
-        print(f"{len(cuts)} power cuts, {killed} processes killed, {len(takeovers)} runs taken over"
-              f" ({sum(row['attempt'] for row in takeovers)} attempts), {unknown} unknown,"
-              f" cut to next start {waits[0]:.1f} / {waits[len(waits) // 2]:.1f} / {waits[-1]:.1f} s,"
-              f" {check_journals(cluster)} journal lines")  # fmt: skip
+        print(
+            f"{len(cuts)} power cuts, {killed} processes killed, {len(takeovers)} runs taken over"
+            f" ({sum(row['attempt'] for row in takeovers)} attempts), {unknown} unknown,"
+            f" cut to next start {waits[0]:.1f} / {waits[len(waits) // 2]:.1f} / {waits[-1]:.1f} s,"
+            f" {check_journals(cluster)} journal lines"
+        )
         assert len(takeovers) >= 30
         assert unknown > 0
 
@@ -223,10 +227,15 @@ def takeover_times(cluster: Cluster, cuts: list[float]) -> list[float]:
 ENDS = {"success": "succeeded", "failure": "failed"}
 
 
-@pytest.mark.parametrize(("backend", "ending", "code", "state", "said"), [
-    ("embedded", "exit", 0, "success", 0), ("embedded", "exit", 7, "failure", 7),
-    ("embedded", "signal", 15, "failure", -15), ("production", "exit", 7, "failure", 7),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("backend", "ending", "code", "state", "said"),
+    [
+        ("embedded", "exit", 0, "success", 0),
+        ("embedded", "exit", 7, "failure", 7),
+        ("embedded", "signal", 15, "failure", -15),
+        ("production", "exit", 7, "failure", 7),
+    ],
+)
 @pytest.mark.parametrize("when", ["while the daemon is away", "after it is back"])
 def test_a_daemon_finds_its_run_again_and_tells_its_true_end(
     backend: str, ending: str, code: int, state: str, said: int, when: str

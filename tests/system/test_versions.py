@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from system.cluster import Cluster, Entry, Node, cluster_of, fire_time
-from system.processes import ROOT, until
 from versions import unpacked
 
-from coordd.core.schedule import jitter_offset
+from coordd.core.jobs.schedule import jitter_offset
+from system.lab.cluster import Cluster, Entry, Node, cluster_of, fire_time
+from system.lab.processes import ROOT, until
 
 # A job with a jitter that is no multiple of its interval: by a run's name it can be told which rules made it.
 JOB, EVERY_S, JITTER_S = "pulse", 3.0, 20.0
@@ -43,8 +43,15 @@ def more_ticks(cluster: Cluster, count: int, *, nominal: bool = False) -> None:
 def test_an_upgrade_node_by_node_runs_each_fire_time_once(backend: str) -> None:
     assert OFFSET_S % EVERY_S, "else old and new names cannot be told apart"
     with cluster_of(3, backend=backend) as cluster:
-        cluster.job(JOB, "sleep", 0.1, schedule=f"every {EVERY_S:.0f}s", jitter=f"{JITTER_S:.0f}s", misfire="all",
-                    overlap="allow")  # fmt: skip
+        cluster.job(
+            JOB,
+            "sleep",
+            0.1,
+            schedule=f"every {EVERY_S:.0f}s",
+            jitter=f"{JITTER_S:.0f}s",
+            misfire="all",
+            overlap="allow",
+        )
         cluster.job("long", "until", cluster.go("long"))
         for node in cluster.nodes:
             of_version(node, old=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from system.cluster import cluster_of
-from system.processes import until
+from system.lab.cluster import cluster_of
+from system.lab.processes import until
 
 
 def told(log: str, run: str) -> list[tuple[str, str]]:
@@ -33,9 +33,11 @@ def test_why_tells_of_a_node_that_died_until_another_takes_over() -> None:
         cluster.go("long").touch()
         cluster.becomes("long#1", "success")
         wanted = [
-            ("warning", "run.taken_over"), ("warning", "run.retried"), ("info", "run.started"),
+            ("warning", "run.taken_over"),
+            ("warning", "run.retried"),
+            ("info", "run.started"),
             ("info", "run.succeeded"),
-        ]  # fmt: skip
+        ]
         until(lambda: told(other.log(), "long#1") == wanted, why="the log of the node that took over tells it")
 
 

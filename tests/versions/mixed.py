@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from ledger_calls import EPOCH
-from small_cluster import MONO, Cluster, Shell
-from versions import unpacked
+from support.ledger_calls import EPOCH
+from support.small_cluster import MONO, Cluster, Shell
 
-from coordd.core import wire
-from coordd.core.job import Job
+from coordd.core.jobs.job import Job
+from coordd.core.ledger.rows import RUN_COLUMNS, AttemptRow, JobRow, LedgerTime, Row
 from coordd.core.ready import Launch
-from coordd.core.rows import RUN_COLUMNS, AttemptRow, JobRow, LedgerTime, Row
+from coordd.core.wire import codec
+from versions import unpacked
 
 OLD_COLUMNS = len(RUN_COLUMNS) - 1  # all but ``due``
 
@@ -101,9 +101,13 @@ class Mixed(Cluster):
             **{field: getattr(self.settings, field) for field in contexts.Settings.__struct_fields__}
         )
         shell.node = nodes.Node(
-            hostname=name, pid=boot, incarnation=f"{boot}-{name}", settings=settings, clock_mark=boot * 1_000_000,
+            hostname=name,
+            pid=boot,
+            incarnation=f"{boot}-{name}",
+            settings=settings,
+            clock_mark=boot * 1_000_000,
             rng=random.Random(f"{name}{boot}"),
-        )  # fmt: skip
+        )
         shell.node.set_jobs({one.name: old_job(one) for one in self.jobs.values()}, self.time())
         self.old.add(name)
         self.shells[name] = shell
@@ -136,9 +140,9 @@ class Mixed(Cluster):
 
     def says(self, shell: Shell, events: Any, only: str) -> None:
         """Over the wire: each version reads what the other wrote."""
-        words = unpacked.load("coordd.core.wire") if shell.name in self.old else wire
+        words = unpacked.load("coordd.core.wire") if shell.name in self.old else codec
         kinds = unpacked.load("coordd.core.events") if shell.name in self.old else None
-        from coordd.core import events as new_events
+        from coordd.core.wire import events as new_events
 
         packets = kinds or new_events
         ctx = shell.node.ctx
@@ -153,7 +157,7 @@ class Mixed(Cluster):
                 self.queue.append((self._hand, (peer, data)))
 
     def _hand(self, peer: Shell, data: bytes) -> None:
-        words = unpacked.load("coordd.core.wire") if peer.name in self.old else wire
+        words = unpacked.load("coordd.core.wire") if peer.name in self.old else codec
         peer.do(peer.node.receive, words.decode(data)[0])
 
     def by_old_rules(self, op: str, *args: Any) -> Any:

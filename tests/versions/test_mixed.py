@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from small_cluster import job
-from versions.mixed import EPOCH, Mixed
+from support.small_cluster import job
 
-from coordd.core.job import Schedule
-from coordd.core.rows import NEVER
+from coordd.core.jobs.job import Schedule
+from coordd.core.ledger.words import NEVER
+from versions.mixed import EPOCH, Mixed
 
 SEEDS = range(12)
 

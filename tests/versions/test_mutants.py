@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import pytest
-from core import test_definitions as definitions_of_nodes
-from ledger_calls import FakeClock, Nodes
-from versions.test_mixed import judge, world
+from core.node import test_definitions as definitions_of_nodes
+from support.ledger_calls import FakeClock, Nodes
+from support.memory import MemoryLedger
 
-from coordd.adapters.memory import MemoryLedger
-from coordd.core import context, planner, rulebook, standing
-from coordd.core.standing import Standing
+from coordd.core import context
+from coordd.core.ledger import standing
+from coordd.core.ledger.standing import Standing
+from coordd.core.node import rulebook
+from coordd.core.runs import planner
+from versions.test_mixed import judge, world
 
 # Worlds that are looked at for each.
 SEEDS = range(24)
@@ -76,7 +79,7 @@ def test_a_name_that_carries_the_jitter_is_noticed() -> None:
 
 
 def test_that_the_newest_definition_does_not_count_is_noticed() -> None:
-    from contract import test_definitions as definitions
+    from contract.ledger import test_definitions as definitions
 
     clock = FakeClock()
     nodes = Nodes(MemoryLedger(clock), clock)

@@ -6,11 +6,11 @@ import random
 from collections import Counter
 
 import pytest
-from ledger_calls import EPOCH
 from msgspec import structs
-from small_cluster import Cluster, job
+from support.ledger_calls import EPOCH
+from support.small_cluster import Cluster, job
 
-from coordd.core.job import Job, Schedule
+from coordd.core.jobs.job import Job, Schedule
 
 SEEDS = range(16)
 EVERY_S = 3.0

@@ -1,0 +1,287 @@
+"""The fast lane beside aiormq: messages are read from and written to its connection as bare AMQP frames.
+
+aiormq runs three reads, a queue, a task and a dozen objects per message; at twelve nodes that is most of an
+election's time. It lets its user bring the transport, and here the transport itself takes deliveries, returns and
+confirmations out of the stream and hands everything else on: handshake, heartbeats, declarations and their errors
+stay aiormq's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from pamqp import commands, header
+from pamqp.exceptions import PAMQPException
+from pamqp.frame import marshal, unmarshal
+
+METHOD, HEADER, BODY = 1, 2, 3
+HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+FRAME_END = b"\xce"
+FRAME_TYPES = frozenset((METHOD, HEADER, BODY, 8))
+
+# What stands around a frame's payload.
+FRAME_ROOM = 8
+
+# A broker's frames have 128 KiB, unless somebody has set it otherwise. For what claims more we would wait in vain.
+FRAME_BYTES_MAX = 16 * 2**20
+
+# Class and method ids of what does not go to aiormq, or is watched on its way there.
+DELIVER = struct.pack(">HH", 60, 60)
+RETURN = struct.pack(">HH", 60, 50)
+ACK = struct.pack(">HH", 60, 80)
+NACK = struct.pack(">HH", 60, 120)
+CANCEL = struct.pack(">HH", 60, 30)
+CHANNEL_CLOSE = struct.pack(">HH", 20, 40)
+CONNECTION_CLOSE = struct.pack(">HH", 10, 50)
+BLOCKED = struct.pack(">HH", 10, 60)
+UNBLOCKED = struct.pack(">HH", 10, 61)
+
+# aiormq must see something now and then, or it believes that the connection hangs.
+SIGN_OF_LIFE_S = 1.0
+
+_frame_head = struct.Struct(">BHI")
+_body_size = struct.Struct(">Q")
+_tag = struct.Struct(">QB")
+
+
+class _MalformedError(Exception):
+    """No frame, or one that is not what its head says."""
+
+
+class Tapped(Protocol):
+    """What the tap tells. It may not raise."""
+
+    def delivered(self, data: bytes) -> None: ...
+    def echoed(self) -> None: ...
+    def rejected(self) -> None: ...
+    def returned(self, routing_key: str) -> None: ...
+    def confirmed(self, tag: int, multiple: bool, taken: bool) -> None: ...
+    def blocked(self, reason: str) -> None: ...
+    def closed(self, code: int, text: str) -> None: ...
+    def lost(self, reason: str) -> None: ...
+    def paused(self, on: bool) -> None: ...
+
+
+class Tap(asyncio.StreamReaderProtocol):
+    """Between the socket and aiormq's stream reader.
+
+    Content comes on one channel alone, the consumer's, so that one message at a time is put together. ``own_end``
+    is how the Deliver frame of our own copy of a message to all ends.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, told: Tapped, own_end: bytes, bytes_max: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        super().__init__(reader, loop=self._loop)
+        self.transport: asyncio.Transport | None = None
+        self.heard_at = self._loop.time()
+        self._told = told
+        self._own_end = own_end
+        self._bytes_max = bytes_max
+        self._rest = b""
+        self._strange = False  # this is not AMQP: aiormq knows what to say about it
+        self._signed_at = self.heard_at
+        # The message that is being put together.
+        self._finish: Callable[[bytes], None] | None = None  # None: it is passed over
+        self._missing = 0
+        self._parts: list[bytes] = []
+        self._methods: dict[bytes, Callable[[bytes], bool]] = {
+            DELIVER: self._on_deliver,
+            RETURN: self._on_return,
+            ACK: self._on_ack,
+            NACK: self._on_nack,
+            CANCEL: self._on_close,
+            CHANNEL_CLOSE: self._on_close,
+            CONNECTION_CLOSE: self._on_close,
+            BLOCKED: self._on_blocked,
+            UNBLOCKED: self._on_unblocked,
+        }
+
+    # ---- asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport: what is published goes to it directly."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell why."""
+        super().connection_lost(exc)
+        self._told.lost(str(exc) if exc else "the broker closed the connection")
+
+    def pause_writing(self) -> None:
+        """The broker takes nothing for the moment."""
+        super().pause_writing()
+        self._told.paused(True)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        super().resume_writing()
+        self._told.paused(False)
+
+    def data_received(self, data: bytes) -> None:
+        """Take our frames out, and pass the others on as they are."""
+        self.heard_at = self._loop.time()
+        if self._strange:
+            super().data_received(data)
+            return
+        if self._rest:
+            data = self._rest + data
+        passed, at, passing_from = [], 0, 0
+        end_of_data = len(data)
+        while end_of_data - at >= FRAME_ROOM:
+            kind, _channel, size = _frame_head.unpack_from(data, at)
+            end = at + FRAME_ROOM + size
+            try:
+                if kind not in FRAME_TYPES or size > FRAME_BYTES_MAX:
+                    raise _MalformedError
+                if end > end_of_data:
+                    break
+                ours = self._take(kind, data, at + FRAME_ROOM - 1, end - 1)
+            except _MalformedError:
+                self._strange = True
+                at = end_of_data
+                break
+            if ours:
+                if passing_from < at:
+                    passed.append(data[passing_from:at])
+                passing_from = end
+            at = end
+        if passing_from < at:
+            passed.append(data[passing_from:at])
+        self._rest = data[at:]
+        if passed:
+            self._signed_at = self.heard_at
+            super().data_received(b"".join(passed))
+        elif at and self.heard_at - self._signed_at > SIGN_OF_LIFE_S:
+            self._signed_at = self.heard_at
+            super().data_received(HEARTBEAT)
+
+    # ---- frames; True: it was ours
+
+    def _take(self, kind: int, data: bytes, start: int, end: int) -> bool:
+        if kind == BODY:
+            self._on_body(data[start:end] if self._finish is not None else b"", end - start)
+            return True
+        if kind == HEADER:
+            self._on_header(_unpacked(_body_size, data[start:end])[0])
+            return True
+        if kind == METHOD:
+            payload = data[start:end]
+            on_method = self._methods.get(payload[:4])
+            return on_method is not None and on_method(payload)
+        return False
+
+    def _on_deliver(self, payload: bytes) -> bool:
+        if payload.endswith(self._own_end):
+            self._finish = None
+            self._told.echoed()
+        else:
+            self._finish = self._told.delivered
+        return True
+
+    def _on_return(self, payload: bytes) -> bool:
+        frame = _method(payload)
+        assert isinstance(frame, commands.Basic.Return)
+        name = frame.routing_key or ""
+        self._finish = lambda _data: self._told.returned(name)
+        return True
+
+    def _on_header(self, size: int) -> None:
+        if size > self._bytes_max and self._finish is not None:
+            self._told.rejected()
+            self._finish = None  # its body, however large, is passed over as it comes
+        self._missing = size
+        if not size:
+            self._whole()
+
+    def _on_body(self, part: bytes, length: int) -> None:
+        self._missing -= length
+        if part:
+            self._parts.append(part)
+        if self._missing <= 0:
+            self._whole()
+
+    def _whole(self) -> None:
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            parts = self._parts
+            finish(parts[0] if len(parts) == 1 else b"".join(parts))
+        self._parts = []
+
+    def _on_ack(self, payload: bytes) -> bool:
+        tag, bits = _unpacked(_tag, payload)
+        self._told.confirmed(tag, bool(bits & 1), taken=True)
+        return True
+
+    def _on_nack(self, payload: bytes) -> bool:
+        tag, bits = _unpacked(_tag, payload)
+        self._told.confirmed(tag, bool(bits & 1), taken=False)
+        return True
+
+    def _on_close(self, payload: bytes) -> bool:
+        frame = _method(payload)
+        if isinstance(frame, (commands.Connection.Close, commands.Channel.Close)):
+            self._told.closed(frame.reply_code or 0, frame.reply_text or "")
+        else:
+            self._told.closed(0, "our queue was deleted")
+        return False
+
+    def _on_blocked(self, payload: bytes) -> bool:
+        frame = _method(payload)
+        assert isinstance(frame, commands.Connection.Blocked)
+        self._told.blocked(frame.reason or "no reason given")
+        return False
+
+    def _on_unblocked(self, _payload: bytes) -> bool:
+        self._told.blocked("")
+        return False
+
+
+class Publishing:
+    """Publish frames, made once per destination: only sizes and the body differ from message to message."""
+
+    def __init__(self, channel: int, frame_bytes_max: int, exchange: str, routing_key: str, *, mandatory: bool) -> None:
+        self._channel = channel
+        self._part_max = frame_bytes_max - FRAME_ROOM
+        method = marshal(
+            commands.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory), channel
+        )
+        head = marshal(header.ContentHeader(0, 0, commands.Basic.Properties(delivery_mode=1)), channel)
+        size_at = FRAME_ROOM - 1 + 4  # behind the frame's head, the class and the weight
+        self._before = method + head[:size_at]
+        self._after = head[size_at + _body_size.size :]
+
+    def frames(self, data: bytes) -> Sequence[bytes]:
+        """The frames of one message, to be written without anything of the same channel in between."""
+        size = len(data)
+        start = (self._before, _body_size.pack(size), self._after)
+        if size <= self._part_max:
+            return (*start, _frame_head.pack(BODY, self._channel, size), data, FRAME_END)
+        parts = list(start)
+        for at in range(0, size, self._part_max):
+            part = data[at : at + self._part_max]
+            parts += (_frame_head.pack(BODY, self._channel, len(part)), part, FRAME_END)
+        return parts
+
+
+def own_end(exchange: str, routing_key: str) -> bytes:
+    """How a Deliver frame ends whose message went through this exchange with this key."""
+    return b"".join([bytes([len(word)]) + word for word in (exchange.encode(), routing_key.encode())])
+
+
+def _method(payload: bytes) -> object:
+    try:
+        return unmarshal(_frame_head.pack(METHOD, 0, len(payload)) + payload + FRAME_END)[2]
+    except (PAMQPException, ValueError) as exc:
+        raise _MalformedError(str(exc)) from exc
+
+
+def _unpacked(fields: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    """What stands behind the first four bytes of a method's or a header's payload."""
+    try:
+        return fields.unpack_from(payload, 4)
+    except struct.error as exc:
+        raise _MalformedError(str(exc)) from exc

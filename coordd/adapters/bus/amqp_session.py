@@ -1,0 +1,399 @@
+"""One connection to RabbitMQ: exchanges, queue, bindings and consumer, all declared anew each time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from aio_pika import Connection, ExchangeType
+from aio_pika.connection import make_url
+from aiormq.connection import TransportFactory
+from aiormq.exceptions import (
+    IncompatibleProtocolError,
+    InvalidFrameError,
+    ProbableAuthenticationError,
+    ProtocolSyntaxError,
+)
+from yarl import URL
+
+from coordd.adapters.bus.amqp_frames import Publishing, Tap, Tapped, own_end
+from coordd.adapters.bus.brokered_bus import Ears, Outgoing, Where
+from coordd.adapters.tls_errors import tls_error, tls_sentence
+from coordd.core.wire.envelope import SEALED_BYTES_MAX
+from coordd.errors import CoorddError, UnavailableError
+
+# Both say on stderr what we put into one sentence for people.
+for _name in ("aiormq", "aio_pika"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
+log = logging.getLogger(__name__)
+
+# Bounds of our queue at the broker; the consumer acknowledges nothing, so they, with the age, are what bounds
+# the messages of a node that does not read (prefetch has no meaning there).
+QUEUE_LENGTH_MAX = 10_000
+QUEUE_BYTES_MAX = 32 * 1024 * 1024
+MESSAGE_AGE_MAX_S = 30.0
+
+# The farewell: what was said last leaves, then the connection is closed in good order.
+FLUSH_S = 0.5
+FAREWELL_S = 0.4
+
+# What is not confirmed by then is its owner's again: the broker is blocked, or too slow to wait for.
+CONFIRM_S = 5.0
+UNCONFIRMED_MAX = 10_000
+
+# Inboxes whose frames are kept ready.
+INBOXES_MAX = 512
+
+
+class Names(NamedTuple):
+    """What one cluster's gossip is called at the broker."""
+
+    exchange: str
+    inboxes: str
+    full_hostname: str
+    queue: str
+
+
+class _Transport(TransportFactory):
+    """Connects with a tap between the socket and aiormq."""
+
+    def __init__(self, told: Tapped, own: bytes, tls: ssl.SSLContext | None) -> None:
+        self._told = told
+        self._own = own
+        self._tls = tls
+        self.tap: Tap | None = None
+
+    async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        tap = Tap(reader, self._told, self._own, SEALED_BYTES_MAX)
+        transport, _ = await loop.create_connection(lambda: tap, url.host or "", url.port or 0, ssl=self._tls)
+        self.tap = tap
+        return reader, asyncio.StreamWriter(transport, tap, reader, loop)
+
+
+class _Connection(Connection):
+    """aio-pika's connection over our transport."""
+
+    def __init__(self, url: URL, transport: _Transport) -> None:
+        super().__init__(url)
+        self.kwargs["transport_factory"] = transport
+
+
+class AmqpSession:
+    """brokered_bus.Session over RabbitMQ; ``open`` makes it usable."""
+
+    def __init__(self, where: Where, names: Names, ears: Ears, heartbeat_s: int) -> None:
+        self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._where = where
+        self._names = names
+        self._ears = ears
+        self._heartbeat_s = heartbeat_s
+        self._loop = asyncio.get_running_loop()
+        self._why_closed: tuple[int, str] | None = None
+        self._can_write = True
+        self._usable = False
+        self._connection: _Connection | None = None
+        self._transport: asyncio.Transport | None = None
+        self._tap: Tap | None = None
+        self._frame_bytes_max = 0
+        self._plain_channel = 0
+        self._watch: asyncio.TimerHandle | None = None
+        self._watched_at = 0.0
+        self._unechoed_at = (
+            0.0  # when the first of those messages to all was sent whose own copy has not come; 0.0: none
+        )
+        self._to_all: Publishing
+        self._to_all_confirmed: Publishing
+        self._to_one: OrderedDict[str, Publishing] = OrderedDict()
+        self._tag = 0
+        self._unconfirmed: OrderedDict[int, tuple[float, Callable[[bool], None]]] = OrderedDict()
+
+    @property
+    def writable(self) -> bool:
+        """Whether what is written leaves soon."""
+        return self._can_write
+
+    # ---- opening
+
+    async def open(self, password: str, tls: ssl.SSLContext | None) -> None:
+        """Connect and declare.
+
+        Raises UnavailableError with a sentence for people; whatever it raises, nothing is left open.
+        """
+        where = self._where
+        own = own_end(self._names.exchange, self._names.full_hostname)
+        factory = _Transport(self, own, tls)
+        url = make_url(
+            host=where.host,
+            port=where.port,
+            login=where.user,
+            password=password,
+            virtualhost=where.space,
+            ssl=tls is not None,
+            heartbeat=self._heartbeat_s,
+            name=f"coordd {self._names.full_hostname}",
+        )
+        self._connection = _Connection(url, factory)
+        try:
+            await self._connection.connect()
+            self._tap = factory.tap
+            assert self._tap is not None
+            self._transport = self._tap.transport
+            await self._declare(self._connection)
+        except BaseException as exc:
+            self._tap = self._tap or factory.tap
+            await asyncio.shield(asyncio.ensure_future(self._abort()))
+            if isinstance(exc, Exception) and not isinstance(exc, (CoorddError, TimeoutError)):
+                raise UnavailableError(sentence(where, self._names, self._why_closed, exc)) from exc
+            raise
+        self._usable = True
+        self._watched_at = self._loop.time()
+        self._watch = self._loop.call_later(self._heartbeat_s / 2, self._look)
+        if self._why_closed is not None:  # between the last answer and now
+            self._end(sentence(where, self._names, self._why_closed, None))
+
+    async def _declare(self, connection: _Connection) -> None:
+        names = self._names
+        channel = connection.channel(publisher_confirms=False)
+        await channel.initialize()
+        exchange = await channel.declare_exchange(names.exchange, ExchangeType.FANOUT, durable=True)
+        inboxes = await channel.declare_exchange(names.inboxes, ExchangeType.DIRECT, durable=True)
+        queue = await channel.declare_queue(
+            names.queue,
+            exclusive=True,
+            auto_delete=True,
+            arguments={
+                "x-max-length": QUEUE_LENGTH_MAX,
+                "x-max-length-bytes": QUEUE_BYTES_MAX,
+                "x-overflow": "drop-head",
+                "x-message-ttl": int(MESSAGE_AGE_MAX_S * 1000),
+            },
+        )
+        await queue.bind(inboxes, names.full_hostname)
+        await queue.bind(exchange)
+        confirming = connection.channel(publisher_confirms=True)
+        await confirming.initialize()
+        plain, sure = await channel.get_underlay_channel(), await confirming.get_underlay_channel()
+        self._frame_bytes_max = plain.connection.connection_tune.frame_max or 131_072
+        self._plain_channel = plain.number
+        self._to_all = self._publishing(plain.number, names.exchange, names.full_hostname)
+        self._to_all_confirmed = self._publishing(sure.number, names.exchange, names.full_hostname)
+        # Last: with the first message everything else is in place.
+        await plain.basic_consume(names.queue, _never_called, no_ack=True)
+
+    def _publishing(self, channel: int, exchange: str, key: str, *, mandatory: bool = False) -> Publishing:
+        return Publishing(channel, self._frame_bytes_max, exchange, key, mandatory=mandatory)
+
+    # ---- sending
+
+    def write(self, batch: Sequence[Outgoing]) -> None:
+        """Send all of it in one go."""
+        if self._transport is None or self.over.done():
+            for out in batch:
+                self._settle_lost(out.confirmed)
+            return
+        parts: list[bytes] = []
+        for name, data, confirmed in batch:
+            if name:
+                parts += self._inbox(name).frames(data)
+                continue
+            self._unechoed_at = self._unechoed_at or self._loop.time()
+            if confirmed is None:
+                parts += self._to_all.frames(data)
+            elif len(self._unconfirmed) >= UNCONFIRMED_MAX:
+                self._settle_lost(confirmed)
+            else:
+                self._tag += 1
+                self._unconfirmed[self._tag] = (self._loop.time() + CONFIRM_S, confirmed)
+                parts += self._to_all_confirmed.frames(data)
+        self._transport.write(b"".join(parts))
+
+    def _inbox(self, name: str) -> Publishing:
+        found = self._to_one.get(name)
+        if found is None:
+            if len(self._to_one) >= INBOXES_MAX:
+                self._to_one.popitem(last=False)
+            found = self._publishing(self._plain_channel, self._names.inboxes, name, mandatory=True)
+            self._to_one[name] = found
+        return found
+
+    def _settle_lost(self, confirmed: Callable[[bool], None] | None) -> None:
+        if confirmed is not None:
+            self._ears.settled(confirmed, arrived=False)
+
+    # ---- what the tap tells
+
+    def delivered(self, data: bytes) -> None:
+        """A message of another node."""
+        if data:
+            self._ears.heard(data)
+
+    def echoed(self) -> None:
+        """Our own copy of a message to all: our queue is still bound."""
+        self._unechoed_at = 0.0
+
+    def rejected(self) -> None:
+        """One that was too large."""
+        self._ears.rejected()
+
+    def returned(self, routing_key: str) -> None:
+        """Nobody listens at this inbox: the node's exclusive queue is gone, and the node with it."""
+        self._ears.nobody_at(routing_key)
+
+    def confirmed(self, tag: int, multiple: bool, taken: bool) -> None:
+        """The broker's answer to what must arrive."""
+        if multiple:
+            tags = []
+            for waiting in self._unconfirmed:
+                if waiting > tag:
+                    break
+                tags.append(waiting)
+        else:
+            tags = [tag]
+        for known in tags:
+            entry = self._unconfirmed.pop(known, None)
+            if entry is not None:  # else it was given up already
+                self._ears.settled(entry[1], arrived=taken)
+
+    def blocked(self, reason: str) -> None:
+        """The broker takes no messages while it is short of memory or disk."""
+        self._unechoed_at = 0.0  # what is sent meanwhile is not read
+        if not self._usable:
+            return
+        said = ""
+        if reason:
+            said = (
+                f"{self._where.shown} blocks everybody who publishes ({reason}): free memory or disk on the broker "
+                "(rabbitmqctl status shows alarms)"
+            )
+        self._ears.blocked(said)
+
+    def closed(self, code: int, text: str) -> None:
+        """The broker closes the connection or a channel, or takes our queue away."""
+        if self._why_closed is None:
+            self._why_closed = (code, text)
+        if self._usable:
+            self._end(sentence(self._where, self._names, self._why_closed, None))
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone."""
+        if self._why_closed is None:
+            self._end(f"the connection to {self._where.shown} was lost: {reason}")
+
+    def paused(self, on: bool) -> None:
+        """The broker reads more slowly than we write."""
+        self._can_write = not on
+        if not on and self._usable:
+            self._ears.writable()
+
+    # ---- watching, ending
+
+    def _look(self) -> None:
+        """Every half heartbeat: does the broker still speak, and what has waited too long for its answer?"""
+        now = self._loop.time()
+        on_time = now - self._watched_at < self._heartbeat_s  # else it was this process that slept
+        self._watched_at = now
+        while self._unconfirmed:
+            tag, (until, confirmed) = next(iter(self._unconfirmed.items()))
+            if until > now:
+                break
+            del self._unconfirmed[tag]
+            self._ears.settled(confirmed, arrived=False)
+        assert self._tap is not None
+        if on_time and now - self._tap.heard_at > 2 * self._heartbeat_s:
+            self._end(
+                f"{self._where.shown} has said nothing for {2 * self._heartbeat_s} s: the network, or a hung broker"
+            )
+        elif on_time and self._unechoed_at and now - self._unechoed_at > 2 * self._heartbeat_s:
+            # Deaf: a candidate that hears nobody would win elections that it knows nothing of.
+            self._end(
+                f"{self._where.shown}: what this node says does not come back to it, so it hears nobody: the binding "
+                f"of queue {self._names.queue} is gone; it is made anew"
+            )
+        else:
+            self._watch = self._loop.call_later(self._heartbeat_s / 2, self._look)
+
+    def _end(self, reason: str) -> None:
+        if not self.over.done():
+            self.over.set_result(reason)
+
+    async def close(self) -> None:
+        """Let what was written leave, say good-bye; what is not confirmed by then is settled as lost."""
+        if self._usable and self._transport is not None and not self._transport.is_closing():
+            until = self._loop.time() + FLUSH_S
+            while self._loop.time() < until and (self._unconfirmed or self._transport.get_write_buffer_size()):
+                if self.over.done() and self._why_closed is not None:
+                    break
+                await asyncio.sleep(FLUSH_S / 50)
+        await self._abort()
+
+    async def _abort(self) -> None:
+        self._usable = False
+        if self._watch is not None:
+            self._watch.cancel()
+        self._end("it was closed")
+        while self._unconfirmed:
+            _, (_, confirmed) = self._unconfirmed.popitem(last=False)
+            self._ears.settled(confirmed, arrived=False)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                async with asyncio.timeout(FAREWELL_S):
+                    await connection.close()
+            except Exception as exc:  # of a connection that we give up anyway
+                log.debug("farewell: %r", exc)
+        tap = self._tap
+        if tap is not None and tap.transport is not None:
+            tap.transport.abort()
+
+
+async def _never_called(_message: object) -> None:
+    raise AssertionError("the tap takes deliveries before aiormq sees them")
+
+
+def sentence(where: Where, names: Names, closed: tuple[int, str] | None, exc: Exception | None) -> str:
+    """What went wrong, and what to do, for people.
+
+    Args:
+        where: the address.
+        names: of our exchanges and queue.
+        closed: code and text of the broker's Close, when it sent one.
+        exc: what the library raised, when it did.
+    """
+    shown = where.shown
+    code, text = closed or (0, "")
+    tls = tls_error(exc)
+    if tls is not None:
+        return tls_sentence(shown, tls, "bus")
+    if (code == 403 and "login" in text.lower()) or isinstance(exc, ProbableAuthenticationError):
+        return f"{shown} refused the user {where.user!r}: check the user in [cluster] bus, and bus_password_file"
+    if code == 403:
+        return (
+            f"{shown} refuses the user {where.user!r} a right ({text}): rabbitmqctl set_permissions -p {where.space} "
+            rf"{where.user} '^coordd\.' '^coordd\.' '^coordd\.'"
+        )
+    if code == 530 and "not found" in text:
+        return (
+            f"{shown} has no virtual host {where.space!r}: rabbitmqctl add_vhost {where.space}, or mend [cluster] bus"
+        )
+    if code == 530:
+        return f"{shown} refuses {where.user!r} the virtual host {where.space!r} ({text}): rabbitmqctl set_permissions"
+    if code == 406 and "type" in text:
+        return (
+            f"{shown} has an exchange of our name but of another type ({text}): delete it, or choose another "
+            "[cluster] name"
+        )
+    if code == 0 and text:
+        return f"{shown}: {text} (queue {names.queue}); it is made anew"
+    if code:
+        return f"{shown} closed the connection: {code} {text}"
+    if isinstance(exc, (IncompatibleProtocolError, InvalidFrameError, ProtocolSyntaxError)):
+        return f"{shown} does not speak AMQP 0-9-1: is this the broker's address and port?"
+    if isinstance(exc, OSError):
+        return f"{shown} cannot be reached: {exc.strerror or exc}"
+    return f"{shown} cannot be used: {type(exc).__name__}: {exc}"

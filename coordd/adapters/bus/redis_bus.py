@@ -1,0 +1,362 @@
+"""The bus over Redis: pub/sub on one channel per cluster and one per node.
+
+Redis keeps nothing: who is not subscribed at the moment of a PUBLISH does not hear it, and the answer, the number of
+those who did, is the proof that nobody listens at an inbox. A subscriber that does not read is cut off by Redis
+(client-output-buffer-limit pubsub), which bounds what waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redis.asyncio import Connection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    BusyLoadingError,
+    InvalidResponse,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
+
+from coordd.adapters.bus.brokered_bus import BrokeredBus, Ears, Outgoing, Session, Where
+from coordd.adapters.tls_errors import tls_error, tls_sentence
+from coordd.config.addresses import UNVERIFIED
+from coordd.config.values import redact_url
+from coordd.core.wire.envelope import SEALED_BYTES_MAX
+from coordd.errors import ConfigError, CoorddError, UnavailableError
+
+PORT = 6379
+
+# A message says who sent it, behind one byte for the length.
+NAME_BYTES_MAX = 255
+
+# What is not answered by then is its owner's again.
+CONFIRM_S = 5.0
+UNANSWERED_MAX = 20_000
+
+# For the answers to what was said last.
+FLUSH_S = 0.5
+
+
+class RedisBus(BrokeredBus):
+    """The port's Bus over Redis."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        full_hostname: str,
+        *,
+        cluster: str,
+        password: Callable[[], str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        heartbeat_s: float = 5.0,
+        rng: random.Random | None = None,
+        uvloop: bool = True,
+    ) -> None:
+        """Nothing is connected before ``receive``.
+
+        Args:
+            urls: ``redis(s)://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]``, tried in turn, in an order of our own.
+            full_hostname: our name, ``hostname.pid``.
+            cluster: its name is part of the channels' names.
+            password: asked anew at each attempt; unless it is empty it is taken rather than the URL's. May raise
+                UnavailableError.
+            tls: for rediss; None: the system's certificates. May be replaced (``bus.tls``) for the next connection.
+            heartbeat_s: a server that is silent for twice as long is given up.
+            rng: for the order of addresses and the pauses.
+            uvloop: use it where it is installed.
+
+        Raises:
+            ConfigError: a url or a name cannot be used.
+        """
+        super().__init__(
+            urls,
+            full_hostname,
+            address=address,
+            password=password,
+            tls=tls,
+            heartbeat_s=heartbeat_s,
+            rng=rng,
+            uvloop=uvloop,
+        )
+        self._all = f"coordd:{{{cluster}}}:all"
+        self._inbox = f"coordd:{{{cluster}}}:inbox:"
+        if len(full_hostname.encode()) > NAME_BYTES_MAX:
+            raise ConfigError(f"[node] name is too long for the Redis bus: {full_hostname}")
+
+    async def _open(self, url: str) -> Session:
+        credentials = self._credentials(url)
+        names = (self._all, self._inbox, self.full_hostname)
+        session = RedisSession(self._where[url], names, self, self._heartbeat_s)
+        await session.open(*credentials)
+        return session
+
+
+class RedisSession:
+    """brokered_bus.Session over two connections to Redis: one that listens, one that speaks."""
+
+    def __init__(self, where: Where, names: tuple[str, str, str], ears: Ears, heartbeat_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[str] = self._loop.create_future()
+        self.writable = True
+        self._where = where
+        self._all, self._inbox, name = names
+        self._full_hostname = name
+        self._sender = bytes([len(name.encode())]) + name.encode()
+        self._ears = ears
+        self._heartbeat_s = heartbeat_s
+        self._listening: Connection | None = None
+        self._speaking: Connection | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiting: deque[_Waiting] = deque()  # for the answers of the speaking connection, in order
+        self._heard_at = [0.0, 0.0]
+
+    async def open(self, password: str, tls: ssl.SSLContext | None) -> None:
+        """Connect and subscribe.
+
+        Raises UnavailableError with a sentence for people; whatever it raises, nothing is left open.
+        """
+        try:
+            self._speaking = await self._connect(password, tls)
+            self._listening = await self._connect(password, tls)
+            await self._listening.send_command("SUBSCRIBE", self._all, self._inbox + self._full_hostname)
+            for _ in range(2):
+                await self._listening.read_response()
+        except BaseException as exc:
+            await asyncio.shield(asyncio.ensure_future(self._abort()))
+            if isinstance(exc, Exception) and not isinstance(exc, (CoorddError, asyncio.TimeoutError)):
+                raise UnavailableError(sentence(self._where, exc)) from exc
+            raise
+        self._heard_at = [self._loop.time()] * 2
+        self._tasks = [
+            self._loop.create_task(self._supervised(work())) for work in (self._listen, self._read_answers, self._beat)
+        ]
+
+    async def _connect(self, password: str, tls: ssl.SSLContext | None) -> Connection:
+        where = self._where
+        connection = _Connection(
+            tls,
+            host=where.host,
+            port=where.port,
+            db=int(where.space),
+            username=where.user or None,
+            password=password or None,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            client_name=_client_name(self._full_hostname),
+        )
+        await connection.connect()  # type: ignore[no-untyped-call]  # redis-py left it out
+        return connection
+
+    async def _supervised(self, work: Any) -> None:
+        try:
+            await work
+        except (RedisError, OSError, EOFError) as exc:
+            self._end(sentence(self._where, exc))
+
+    def _end(self, reason: str) -> None:
+        if not self.over.done():
+            self.over.set_result(reason)
+
+    # ---- speaking
+
+    def write(self, batch: Sequence[Outgoing]) -> None:
+        """Send all of it in one go."""
+        parts: list[bytes] = []
+        until = self._loop.time() + CONFIRM_S
+        for name, data, confirmed in batch:
+            if self.over.done() or len(self._waiting) >= UNANSWERED_MAX:
+                if confirmed is not None:
+                    self._ears.settled(confirmed, arrived=False)
+                continue
+            channel = (self._inbox + name if name else self._all).encode()
+            parts.append(
+                b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n$%d\r\n%b%b\r\n"
+                % (len(channel), channel, len(self._sender) + len(data), self._sender, data)
+            )
+            self._waiting.append(_Waiting(name, confirmed, until))
+        if parts:
+            self._send(b"".join(parts))
+
+    def _send(self, packed: bytes) -> None:
+        assert self._speaking is not None
+        self.writable = False
+        task = self._loop.create_task(self._supervised(self._sending(packed)))
+        self._tasks[3:] = [task]  # one at a time: none is begun before the last one has ended
+
+    async def _sending(self, packed: bytes) -> None:
+        assert self._speaking is not None
+        await self._speaking.send_packed_command(packed, check_health=False)
+        self.writable = True
+        self._ears.writable()
+
+    async def _read_answers(self) -> None:
+        assert self._speaking is not None
+        while True:
+            try:
+                answer = await self._speaking.read_response(disable_decoding=True)
+            except ResponseError as exc:
+                answer = exc
+            self._heard_at[0] = self._loop.time()
+            asked = self._waiting.popleft()
+            if asked.confirmed is not None:
+                self._ears.settled(asked.confirmed, arrived=isinstance(answer, int))
+            if isinstance(answer, ResponseError):
+                raise answer
+            if answer == 0 and asked.name:
+                self._ears.nobody_at(asked.name)
+
+    # ---- listening
+
+    async def _listen(self) -> None:
+        assert self._listening is not None
+        sender, ears = self._sender, self._ears
+        while True:
+            said = await self._listening.read_response(disable_decoding=True)
+            self._heard_at[1] = self._loop.time()
+            if not isinstance(said, list) or said[0] != b"message":
+                continue  # the answer to a PING
+            data = said[2]
+            if data.startswith(sender) or not data:
+                continue
+            message = data[1 + data[0] :]
+            if len(message) > SEALED_BYTES_MAX:
+                ears.rejected()
+            elif message:
+                ears.heard(message)
+
+    async def _beat(self) -> None:
+        """Ask for a sign of life on both connections; give up what was not answered in time."""
+        assert self._listening is not None
+        looked_at = self._loop.time()
+        while True:
+            await asyncio.sleep(self._heartbeat_s / 2)
+            now = self._loop.time()
+            on_time = now - looked_at < self._heartbeat_s  # else it was this process that slept
+            looked_at = now
+            for asked in self._waiting:
+                if asked.until > now:
+                    break
+                if asked.confirmed is not None:
+                    self._ears.settled(asked.confirmed, arrived=False)
+                    asked.confirmed = None
+            if on_time and now - min(self._heard_at) > 2 * self._heartbeat_s:
+                silent_s = 2 * self._heartbeat_s
+                self._end(f"{self._where.shown} has said nothing for {silent_s:.0f} s: the network, or a hung server")
+                return
+            await self._listening.send_command("PING", check_health=False)
+            if self.writable:  # else there is something on its way that will be answered
+                self._waiting.append(_Waiting("", None, now + CONFIRM_S))
+                self._send(b"*1\r\n$4\r\nPING\r\n")
+
+    # ---- the end
+
+    async def close(self) -> None:
+        """Wait a moment for the answers to what was said last, and hang up."""
+        until = self._loop.time() + FLUSH_S
+        lost = self._tasks[:2]
+        while self._waiting and self._loop.time() < until and not any(t.done() for t in lost):  # noqa: ASYNC110  # brief
+            await asyncio.sleep(FLUSH_S / 50)
+        await self._abort()
+
+    async def _abort(self) -> None:
+        self._end("it was closed")
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        while self._waiting:
+            asked = self._waiting.popleft()
+            if asked.confirmed is not None:
+                self._ears.settled(asked.confirmed, arrived=False)
+        for connection in (self._speaking, self._listening):
+            if connection is not None:
+                await connection.disconnect(nowait=True)
+
+
+class _Waiting:
+    """An answer that is due."""
+
+    __slots__ = ("confirmed", "name", "until")
+
+    def __init__(self, name: str, confirmed: Callable[[bool], None] | None, until: float) -> None:
+        self.name = name
+        self.confirmed = confirmed
+        self.until = until
+
+
+class _Connection(Connection):
+    """redis-py's connection with a TLS context of ours."""
+
+    def __init__(self, tls: ssl.SSLContext | None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._tls = tls
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        arguments = dict(super()._connection_arguments())
+        if self._tls is not None:
+            arguments["ssl"] = self._tls
+        return arguments
+
+
+def _client_name(full_hostname: str) -> str:
+    """What CLIENT LIST shows; Redis wants printable ASCII without spaces."""
+    return "coordd:" + "".join([c if "!" <= c <= "~" else "?" for c in full_hostname])
+
+
+def sentence(where: Where, exc: BaseException) -> str:
+    """What went wrong, and what to do, for people."""
+    shown, text = where.shown, str(exc)
+    tls = tls_error(exc)
+    if tls is not None:
+        return tls_sentence(shown, tls, "bus")
+    if isinstance(exc, (AuthenticationError, AuthenticationWrongNumberOfArgsError)) or "NOAUTH" in text:
+        return f"{shown} refused the password ({text}): check [cluster] bus and bus_password_file"
+    if isinstance(exc, NoPermissionError) or "NOPERM" in text:
+        rights = f"ACL SETUSER {where.user or 'default'} &coordd:* +publish +subscribe +ping"
+        return f"{shown} refuses a right ({text}): {rights}"
+    if "DB index" in text:
+        return f"{shown} has no database {where.space}: mend [cluster] bus"
+    if isinstance(exc, BusyLoadingError):
+        return f"{shown} is still loading its data: it will be tried again"
+    if isinstance(exc, InvalidResponse):
+        return f"{shown} does not speak Redis' protocol: is this the server's address and port?"
+    if isinstance(exc, EOFError) or "closed by server" in text.lower():
+        return f"{shown} closed the connection"
+    return f"{shown} cannot be used: {text}"
+
+
+def address(url: str) -> Where:
+    """The parts of a Redis URL. Raises ConfigError when it cannot be used."""
+    shown = redact_url(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORT
+        database = int(parts.path[1:] or 0)
+    except ValueError as exc:
+        raise ConfigError(f"[cluster] bus: {shown} is not redis(s)://[USER@]HOST[:PORT][/DATABASE]") from exc
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or database < 0:
+        raise ConfigError(f"[cluster] bus: {shown} is not redis(s)://[USER@]HOST[:PORT][/DATABASE]")
+    unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name.lower() not in UNVERIFIED]
+    if unknown or parts.fragment:
+        raise ConfigError(
+            f"[cluster] bus: {shown}: {unknown or '#'} is not known there; TLS and passwords have settings"
+        )
+    return Where(
+        f"Redis at {parts.hostname}:{port}",
+        parts.hostname,
+        port,
+        unquote(parts.username or ""),
+        unquote(parts.password or ""),
+        str(database),
+    )

@@ -1,0 +1,352 @@
+"""The bus of one machine: a datagram socket per node in one directory, no broker.
+
+Each node's socket file is named by its full_hostname. Who may enter the directory (0700) may speak, so this bus
+needs no signatures. A peer is reached through a *connected* socket: only such a one can wait until that very
+peer has room (net.unix.max_dgram_qlen is 10 datagrams), and it learns of the peer's death from the next send.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import trio
+
+from coordd.adapters.bus.unix_peer import Directory, Outcome, Peer, check_name
+from coordd.core.wire.events import MESSAGE_BYTES_MAX
+from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
+
+# Datagrams taken from our socket before the caller may answer: bounds the latency of the first one.
+BURST_MAX = 256
+
+# Other nodes of one machine; also bounds file descriptors.
+PEERS_MAX = 256
+
+# The directory's time stamp is as coarse as the kernel's tick (10 ms at most): for so long after a change
+# another one may hide behind the same stamp, and the list is read again.
+STAMP_COARSE_S = 0.05
+
+STARTING = "starting"
+CONNECTED = "connected"
+DISCONNECTED = "disconnected"
+
+
+class UnixBus:
+    """The port's Bus over unix datagrams. Used from the trio thread only; ``publish`` and ``send`` never block."""
+
+    def __init__(self, url: str, full_hostname: str, *, check_interval_s: float = 2.0) -> None:
+        """Take our place in the directory, which is made (0700) when it is missing.
+
+        Args:
+            url: ``unix:///run/coordd/bus``.
+            full_hostname: our name, ``hostname.pid``.
+            check_interval_s: how often ``receive`` looks whether our file is still there, and for peers.
+
+        Raises:
+            ConfigError: the url or name cannot be used, others may write to the directory, or a live node
+                has our name.
+            UnavailableError: the operating system does not let us.
+        """
+        if not url.startswith("unix:///"):
+            raise ConfigError(f"[cluster] bus: {url!r} is not unix:///DIRECTORY")
+        self.url = url
+        self.state = STARTING
+        self.error = ""
+        self.full_hostname = full_hostname
+        check_name(full_hostname)
+        self._directory = Directory(url.removeprefix("unix://"))
+        self._check_interval_s = check_interval_s
+        self._peers: dict[str, Peer] = {}
+        self._told_dead: dict[str, None] = {}  # names whose death was told; ordered, bounded
+        self._hints: deque[str] = deque(maxlen=PEERS_MAX)
+        self._hinted = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._deliver: Callable[[bytes], None] = lambda _data: None
+        self._sockets: list[socket.socket] = []  # ours: the newest last, one older is still listened to
+        self._inode = 0
+        self._stamp = (0, 0)  # of the directory, when it was last read
+        self._settled = False  # nothing can hide behind that stamp
+        self._buffer = bytearray(MESSAGE_BYTES_MAX + 1)
+        self._counts = dict.fromkeys(
+            ("published", "delivered", "sent", "bytes", "dropped", "rejected", "failed", "rebinds"), 0
+        )
+        self._bind()
+
+    # ---- sending
+
+    def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
+        """Send to every other node; what a slow peer cannot take is kept for a while, then dropped and counted.
+
+        Raises LocalProtocolError when the message is empty or over 64 KiB.
+        """
+        _check_size(data)
+        self._look()
+        self._counts["published"] += 1
+        gone = [peer for peer in self._peers.values() if self._give(peer, data)]
+        for peer in gone:
+            self._bury(peer, data)
+        if confirmed is not None:
+            confirmed(True)  # in the kernel's buffers, or kept here for a slow peer
+
+    def send(self, name: str, data: bytes) -> None:
+        """Send to one full_hostname; when nobody listens there, ``dead`` is told. Raises as ``publish`` does."""
+        _check_size(data)
+        self._look()
+        self._counts["published"] += 1
+        peer = self._peers.get(name)
+        if peer is None:
+            self._read_directory()
+            peer = self._peers.get(name)
+        if peer is None:
+            if name != self.full_hostname:
+                self._tell_dead(name)
+        elif self._give(peer, data):
+            self._bury(peer, data)
+
+    def peers(self) -> Sequence[str]:
+        """The full_hostnames at which somebody listens now, less our own."""
+        self._look()
+        for peer in list(self._peers.values()):
+            if not peer.listens():
+                self._bury(peer)
+        return tuple(sorted(self._peers))
+
+    def _give(self, peer: Peer, data: bytes) -> bool:
+        """Send or keep for later; True when the peer is gone."""
+        outcome = peer.send(data)
+        if outcome is Outcome.SENT:
+            self._counts["sent"] += 1
+            self._counts["bytes"] += len(data)
+        elif outcome is Outcome.FULL:
+            self._counts["dropped"] += peer.keep(data)
+            self._start_flush(peer)
+        elif outcome is Outcome.GONE:
+            return True
+        else:
+            self._counts["failed"] += 1
+        return False
+
+    def _start_flush(self, peer: Peer) -> None:
+        if self._nursery is not None and not peer.flushing:
+            peer.flushing = True
+            self._nursery.start_soon(self._flush, peer)
+
+    async def _flush(self, peer: Peer) -> None:
+        """Send what was kept, in order, as the peer makes room."""
+        try:
+            while peer.waiting and peer.sock.fileno() >= 0:  # closed when it was forgotten meanwhile
+                await trio.lowlevel.wait_writable(peer.sock)
+                outcome = peer.send_waiting()
+                if outcome is Outcome.GONE:
+                    self._bury(peer)
+                    return
+                if outcome is Outcome.SENT:
+                    self._counts["sent"] += 1
+        except trio.ClosedResourceError:
+            return  # forgotten meanwhile
+        finally:
+            peer.flushing = False
+
+    # ---- receiving
+
+    async def receive(
+        self,
+        deliver: Callable[[bytes], None],
+        dead: Callable[[str], None],
+        changed: Callable[[bool], None] = lambda _up: None,
+    ) -> None:
+        """Run for ever: ``deliver`` each message, then b"" once when a burst is over, also after ``dead``.
+
+        Neither is ever called from inside ``publish`` or ``send``.
+        """
+        assert self._nursery is None, "receive runs once"
+        self._deliver = deliver
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self.state = CONNECTED
+                for sock in self._sockets:
+                    nursery.start_soon(self._read, sock)
+                for peer in self._peers.values():
+                    if peer.waiting:
+                        self._start_flush(peer)
+                nursery.start_soon(self._tell, dead)
+                while True:
+                    self._look()
+                    await trio.sleep(self._check_interval_s)
+        finally:
+            self._nursery = None
+            self.state = DISCONNECTED
+
+    async def _read(self, sock: socket.socket) -> None:
+        try:
+            while sock.fileno() >= 0:
+                await trio.lowlevel.wait_readable(sock)
+                taken = 0
+                # What has come while the caller answered is taken too: cheaper than to wait for it.
+                while taken < BURST_MAX and sock.fileno() >= 0 and (heard := self._take(sock)):
+                    self._deliver(b"")
+                    taken += heard
+        except trio.ClosedResourceError:
+            return  # an old socket of ours, given up
+
+    def _take(self, sock: socket.socket) -> int:
+        """Deliver what is there, BURST_MAX messages at the most; returns how many."""
+        buffer = self._buffer
+        view = memoryview(buffer)
+        counts = self._counts
+        deliver = self._deliver
+        heard = 0
+        for _ in range(BURST_MAX):
+            try:
+                size = sock.recv_into(buffer)
+            except BlockingIOError:
+                break
+            if not size:
+                continue  # a peer asks whether we are there
+            if size > MESSAGE_BYTES_MAX:
+                counts["rejected"] += 1
+                continue
+            counts["delivered"] += 1
+            heard += 1
+            deliver(bytes(view[:size]))
+        return heard
+
+    async def _tell(self, dead: Callable[[str], None]) -> None:
+        while True:
+            await self._hinted.wait()
+            self._hinted = trio.Event()
+            while self._hints:
+                dead(self._hints.popleft())
+            self._deliver(b"")
+
+    # ---- who is there
+
+    def _look(self) -> None:
+        """Read the directory again when it has changed: a stat costs 2 µs, and a new peer is seen at once."""
+        stamp = self._directory.stamp()
+        if stamp is None or stamp != self._stamp or not self._settled:
+            self._read_directory()
+
+    def _read_directory(self) -> None:
+        try:
+            names = self._directory.names()
+            if names.get(self.full_hostname, 0) != self._inode:
+                self._bind()
+                names = self._directory.names()
+        except (UnavailableError, ConfigError):
+            # Whoever is connected is still heard; seen in ``state``, and tried again at every look.
+            self.state = DISCONNECTED
+            self._counts["failed"] += 1
+            self._settled = False
+            return
+        if self._nursery is not None:
+            self.state = CONNECTED
+        stamp = self._directory.read_stamp
+        self._stamp = stamp
+        self._settled = time.time() - stamp[1] / 1e9 > STAMP_COARSE_S
+        for peer in list(self._peers.values()):
+            inode = names.get(peer.name, 0)
+            # A file can be removed or made anew while its node lives (tmp cleaners): only the peer can tell.
+            if peer.inode != inode:
+                peer.inode = inode
+                if not peer.listens():
+                    self._bury(peer)
+        for name in names.keys() - self._peers.keys() - {self.full_hostname}:
+            if len(self._peers) >= PEERS_MAX:
+                self._counts["failed"] += 1
+                return
+            self._meet(name, names[name])
+
+    def _meet(self, name: str, inode: int) -> Peer | None:
+        """Connect to a name in the directory; a file at which nobody listens is removed, and its death told."""
+        try:
+            peer = Peer(name, self._directory.address(name), inode)
+        except ConfigError:
+            return None  # no node of this host can have such a long name
+        outcome = peer.connect()
+        if outcome is Outcome.SENT:
+            self._peers[name] = peer
+            self._told_dead.pop(name, None)
+            return peer
+        if outcome is Outcome.GONE:
+            self._directory.remove(name, inode)
+            self._tell_dead(name)
+        else:
+            self._counts["failed"] += 1  # no descriptor left, or not permitted: tried again
+            self._settled = False
+        return None
+
+    def _bury(self, peer: Peer, unsent: bytes = b"") -> None:
+        """Forget a peer that is gone, unless a new process has taken its very name: that one gets what waited."""
+        if self._peers.get(peer.name) is not peer:
+            return
+        self._close(peer.sock)
+        del self._peers[peer.name]
+        inode = self._directory.sockets().get(peer.name, 0)
+        successor = self._meet(peer.name, inode) if inode else None
+        if not inode:
+            self._tell_dead(peer.name)
+        if successor is not None:
+            for data in (*peer.waiting, unsent):
+                if data:
+                    self._give(successor, data)
+
+    def _tell_dead(self, name: str) -> None:
+        if name in self._told_dead:
+            return
+        self._told_dead[name] = None
+        if len(self._told_dead) > PEERS_MAX:
+            del self._told_dead[next(iter(self._told_dead))]
+        self._hints.append(name)
+        self._hinted.set()
+
+    # ---- our own socket
+
+    def _bind(self) -> None:
+        """Listen under our name, also again when our file was removed."""
+        sock, self._inode = self._directory.bind(self.full_hostname)
+        self._sockets.append(sock)
+        if len(self._sockets) > 1:
+            self._counts["rebinds"] += 1
+        if len(self._sockets) > 2:  # peers of an older one find the newest by its name
+            self._close(self._sockets.pop(0))
+        if self._nursery is not None:
+            self._nursery.start_soon(self._read, sock)
+
+    def _close(self, sock: socket.socket) -> None:
+        if trio.lowlevel.in_trio_run():
+            trio.lowlevel.notify_closing(sock)  # wakes who waits for it
+        sock.close()
+
+    # ---- the rest of the port
+
+    def statistics(self) -> dict[str, int]:
+        """Counters.
+
+        published: calls of publish and send. sent, bytes: datagrams that a peer's socket has taken. delivered:
+        messages given to our caller. dropped: ours, for want of room at a peer. rejected: too large, from a
+        peer. failed: peers that could not be reached though they may live. rebinds: our file was gone.
+        """
+        return {**self._counts, "peers": len(self._peers), "waiting": sum(len(p.waiting) for p in self._peers.values())}
+
+    def close(self) -> None:
+        """Leave: our file is removed, and no successor's. May be called twice."""
+        self.state = DISCONNECTED
+        if not self._sockets:
+            return
+        self._directory.remove(self.full_hostname, self._inode)
+        for sock in self._sockets:
+            self._close(sock)
+        self._sockets.clear()
+        for peer in self._peers.values():
+            self._close(peer.sock)
+        self._peers.clear()
+        self._directory.close()
+
+
+def _check_size(data: bytes) -> None:
+    if not 0 < len(data) <= MESSAGE_BYTES_MAX:
+        raise LocalProtocolError(f"a message of {len(data)} bytes; 1 to {MESSAGE_BYTES_MAX} can be sent")

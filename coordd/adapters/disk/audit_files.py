@@ -1,0 +1,80 @@
+"""The audit chain on the disk: its records are lines of the journal, its head is a small file beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from coordd.adapters.disk.files import write_atomic
+from coordd.adapters.disk.journal import Journal, lines
+from coordd.core.wire.chain import Checked, Checker, Head, chained, head_after, link
+from coordd.core.wire.journal_line import encode_line
+from coordd.errors import UnavailableError
+
+# The last segments, in which a record may stand that is newer than the head: one is closed at each start.
+SEGMENTS_LOOKED_AT = 2
+
+
+class AuditChain:
+    """Writes records to the journal, each with the hash of the one before."""
+
+    def __init__(self, journal: Journal, path: str) -> None:
+        """``path``: the head's file. Raises UnavailableError when the journal cannot be read."""
+        self.path = path
+        self._journal = journal
+        head = load_head(path)
+        # Without a head all of the journal is looked through: the first start with a chain, or somebody removed it.
+        newest = SEGMENTS_LOOKED_AT if head is not None else None
+        self._head = head_after(lines(journal.directory, newest=newest), head)
+        self._unwritten = 0
+
+    def append(self, record: dict[str, Any]) -> str:
+        """Write one; it is on the disk when this returns. Returns its hash.
+
+        Raises UnavailableError when the disk does not take it; the next one says how many are missing.
+        """
+        if self._unwritten:
+            record = {**record, "unwritten": self._unwritten}
+        made = chained(record, self._head)
+        try:
+            self._journal.append([made], sync=True)
+        except UnavailableError:
+            self._unwritten += 1
+            raise
+        self._unwritten = 0
+        self._head = Head(made["n"], link(encode_line(made)), float(made["timestamp"]))
+        try:
+            write_atomic(self.path, json.dumps(self._head._asdict()).encode() + b"\n")
+        except OSError as exc:
+            raise UnavailableError(f"cannot write {self.path}: {exc.strerror or exc}") from exc
+        return self._head.hash
+
+
+def load_head(path: str) -> Head | None:
+    """The head; None when there is none, or when it cannot be understood."""
+    try:
+        with open(path, "rb") as file:
+            found = json.load(file)
+        return Head(int(found["number"]), str(found["hash"]), float(found["at"]))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def check(directory: str, path: str, *, since: float, limit: int, oldest: float) -> Checked:
+    """Follow the chain of a journal from its first record to the head, also while a node writes it.
+
+    Returns the newest ``limit`` records since ``since``. Raises UnavailableError when it cannot be read.
+    """
+    checker = Checker(since, limit)
+    head = load_head(path)  # before the lines: what is written meanwhile comes after it
+    _take(checker, lines(directory))
+    if head is not None and checker.last > head.number + 1:
+        head = load_head(path)
+    return checker.finish(head, os.path.basename(path), oldest=oldest)
+
+
+def _take(checker: Checker, found: Iterable[Any]) -> None:
+    for line in found:
+        checker.take(line)

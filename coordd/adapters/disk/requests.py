@@ -1,0 +1,85 @@
+"""Triggers that this node has accepted while the ledger was away: a small file each, until the ledger has them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from typing import Any
+
+from coordd.adapters.disk.files import write_atomic
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.sound import registration_fault
+from coordd.errors import UnavailableError
+
+
+class RequestFiles:
+    """A directory of accepted triggers."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._unforgotten: set[str] = set()  # the disk would not let go of these
+
+    def keep(self, of: Registration) -> None:
+        """Write one; it is on the disk when this returns. Raises UnavailableError when the disk does not take it."""
+        fields = {
+            "run": of.run,
+            "job": of.job,
+            "digest": of.digest,
+            "policy": of.policy.pack(),
+            "fire_at": of.fire_at,
+            "args": of.args,
+            "by": of.by,
+        }
+        try:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            write_atomic(self._path(of.run), json.dumps(fields).encode())
+        except OSError as exc:
+            raise UnavailableError(f"{self.directory}: {exc.strerror or exc}") from exc
+
+    def forget(self, run: str) -> None:
+        """The ledger has it. A disk that does not let go of it is asked again with the next; a daemon that is started
+        meanwhile registers it once more, which the ledger knows."""
+        for path in sorted({self._path(run)} | self._unforgotten):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                self._unforgotten.discard(path)  # most triggers never were here
+            except OSError:
+                self._unforgotten.add(path)
+            else:
+                self._unforgotten.discard(path)
+
+    def load(self) -> tuple[list[Registration], list[str]]:
+        """Those that wait, and the paths of files that say nothing usable (they are left where they are)."""
+        found: list[Registration] = []
+        bad: list[str] = []
+        if not os.path.isdir(self.directory):
+            return found, bad
+        for name in sorted(os.listdir(self.directory)):
+            path = os.path.join(self.directory, name)
+            try:
+                with open(path, encoding="utf-8") as file:
+                    found.append(_registration(json.load(file)))
+            except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                bad.append(path)
+        return found, bad
+
+    def _path(self, run: str) -> str:
+        return os.path.join(self.directory, hashlib.sha256(run.encode()).hexdigest()[:32] + ".json")
+
+
+def _registration(said: Any) -> Registration:
+    """A kept trigger. Raises ValueError, KeyError, TypeError, OverflowError or RecursionError when it is none."""
+    run, job, digest, policy, args, by = [said[key] for key in ("run", "job", "digest", "policy", "args", "by")]
+    fire_at = float(said["fire_at"])
+    if not all(isinstance(text, str) for text in (run, job, digest, policy, args, by)) or not math.isfinite(fire_at):
+        raise TypeError("expected texts, and an instant")
+    if not isinstance(json.loads(args), dict):
+        raise TypeError("expected arguments")
+    of = Registration(run, job, digest, Policy.unpack(policy), fire_at, scheduled=False, args=args, by=by)
+    if fault := registration_fault(of):
+        raise ValueError(fault)
+    return of

@@ -1,0 +1,317 @@
+"""The ledger of a cluster: core.ledger's rules as Lua scripts on one Redis, or on the master that sentinels name.
+
+Each operation is one script: one atomic step under Redis's own time. A script that finds another replication id than
+the one stored beside the rows knows that the ledger may have lost its last writes, and opens a quarantine.
+
+A runner loads this file before it starts a job, so it imports the interpreter's own parts alone; what people ask for
+is in redis_people.py.
+"""
+
+import _thread
+
+from coordd.adapters.ledger.redis_scripts import (
+    ARGUMENTS,
+    SEVERAL,
+    Scripts,
+    answer_of,
+    attempts_of,
+    packed,
+    row_of,
+    whose,
+)
+from coordd.adapters.ledger.redis_server import Server, connect_failed
+from coordd.adapters.ledger.resp import Problem, Tls, without_password
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.identity import IS_CLOSED, IS_FOREIGN, Known, refusal
+from coordd.core.ledger.rows import RUN_COLUMNS, AttemptRow, Row
+from coordd.core.ledger.words import BAD
+from coordd.errors import BadRowError, ForeignLedgerError, LedgerClosedError, LocalProtocolError, UnavailableError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Any
+
+# A server that forgets its scripts between two calls is given them so often.
+LOADS_MAX = 3
+
+# Questions that one script answers; nobody else is served meanwhile.
+TOGETHER_MAX = 32
+
+# Rows that people are shown are fetched so many at a time.
+ROWS_A_TIME = 200
+
+# The longest lease where nobody says otherwise, and what a replica may lag behind its master.
+QUARANTINE_S = 60.0 + 10.0
+SHORT_QUARANTINE_S = 2 * 5.0 + 2.0
+
+# Who neither knows an earlier ledger nor has reason to believe that there was none (runners, tools).
+NEUTRAL = "-"
+# Who has spoken to this cluster's ledger before, in another life.
+ACQUAINTED = "?"
+
+
+class RedisLedger:
+    """ports.Ledger over one Redis. One connection; threads take turns. Every call ends within ``timeout_s``."""
+
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float = 2.0,
+        *,
+        cluster: str = "default",
+        quarantine_s: "float | Callable[[], float]" = QUARANTINE_S,
+        short_quarantine_s: float = SHORT_QUARANTINE_S,
+        fresh: "bool | None" = None,
+        known: Known | None = None,
+        identity: str = "",
+        password: "str | Callable[[], str]" = "",
+        password_file: str = "",
+        tls_ca: str = "",
+        tls_cert: str = "",
+        tls_key: str = "",
+        tls_verify: bool = True,
+        scripts: Scripts | None = None,
+    ) -> None:
+        """Nothing is connected yet: the first call does.
+
+        ``quarantine_s`` is the longest lease that the caller knows of plus what a replica may lag behind; a function is
+        called for each question, because a reload may bring a longer lease.
+        ``fresh`` says that this caller has never seen the cluster's ledger (None: it cannot tell); ``known`` keeps
+        that for several connections of one node, and which ledger it has used. A runner has ``identity`` instead: that
+        of the ledger which granted its attempt, at this very address. ``password`` is one, or a function called at
+        each connection; ``password_file`` is read then.
+
+        Raises ConfigError when the URL is none of a Redis ledger.
+        """
+        self.url = without_password(url)
+        self.timeout_s = timeout_s
+        self.cluster = cluster
+        # One hash tag for the whole cluster: every script reads several rows, and a Redis Cluster runs a script only
+        # where all its keys live.
+        self.prefix = f"{{coordd:{cluster}}}:"
+        self.known = known or Known({True: "", False: ACQUAINTED, None: NEUTRAL}[fresh], pin=identity)
+        self._server = Server(
+            url,
+            timeout_s,
+            password=password_file or ((lambda: password) if isinstance(password, str) and password else password),
+            tls=Tls(tls_ca, tls_cert, tls_key, verify=tls_verify),
+        )
+        self._quarantine_s = quarantine_s
+        self._short_quarantine_s = short_quarantine_s
+        self._scripts = scripts or Scripts()
+        self._turn = _thread.allocate_lock()
+        self._closed = False
+
+    # ---- ports.Ledger
+
+    def call(self, op: str, *args: "Any") -> Answer | OpenAnswer:
+        """One operation of core.ledger.Rules, or ``accept_epoch``; in one script.
+
+        Raises:
+            UnavailableError: no answer in time; whether the operation took place is unknown.
+            ForeignLedgerError: it is another ledger than the caller's; nothing took place.
+            LedgerClosedError: it was moved elsewhere; nothing took place.
+            ConfigError: the ledger is of another major version.
+            BadRowError: a row that it needs is damaged; nothing was changed.
+        """
+        (answer,) = self.calls([(op, args)])
+        if answer.word == BAD:
+            assert isinstance(answer, Answer)
+            raise BadRowError(answer.by)
+        return answer
+
+    def calls(self, batch: "Sequence[tuple[str, Sequence[Any]]]") -> list[Answer | OpenAnswer]:
+        """Several operations, one after the other, in one round trip. Raises as ``call`` does, for all of them; but a
+        bad row spoils the operations alone that need it, and is their answer."""
+        questions = together([(op, packed(op, args)) for op, args in batch])
+        replies = self._turned(lambda deadline: self._ask(questions, deadline))
+        flat = [
+            one
+            for (op, _), reply in zip(questions, replies, strict=True)
+            for one in (reply if op in SEVERAL.values() else (reply,))
+        ]
+        return [answer_of(reply) for reply in flat]
+
+    def run(self, run: str) -> Row | None:
+        """One run, or None."""
+        (values,) = self.read([("HMGET", self.key(f"run:{run}"), *RUN_COLUMNS)])
+        return row_of(values)
+
+    def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
+        """Runs for people, newest first, of one job and in one state where these are given."""
+        (names,) = self.read([("ZREVRANGE", self.key(f"list:{state}:{job}"), 0, limit - 1)]) if limit > 0 else ([],)
+        return [row for row in self.rows(names) if job in ("", row.job) and state in ("", row.state)]
+
+    def attempts(self, run: str) -> list[AttemptRow]:
+        """The attempts of one run, first to last."""
+        (flat,) = self.read([("HGETALL", self.key(f"attempts:{run}"))])
+        return attempts_of(flat)
+
+    def status(self) -> "dict[str, Any]":
+        """What there is to say of the ledger and its server, and what is weaker there than advised."""
+        from coordd.adapters.ledger.redis_people import status
+
+        return status(self)
+
+    def prune(self, keep_s: float, limit: int = 1000) -> int:
+        """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
+        answer = self.call("prune", keep_s, limit)
+        assert isinstance(answer, Answer)
+        return answer.token
+
+    def close(self) -> None:
+        """Close the connection; a call after it raises UnavailableError."""
+        self._closed = True
+        # A call that is under way ends by itself, and closes then.
+        if self._turn.acquire(timeout=self.timeout_s):
+            self._server.drop()
+            self._turn.release()
+
+    # ---- for people
+
+    def accept_epoch(self) -> float:
+        """A person knows that nothing was lost: end the quarantine. Returns the seconds that were left of it."""
+        answer = self.call("accept_epoch")
+        assert isinstance(answer, Answer)
+        return answer.left_s
+
+    def export(self) -> "Iterator[dict[str, Any]]":
+        """All rows, as JSON can hold them: jobs, then each run with its attempts."""
+        from coordd.adapters.ledger.redis_people import export
+
+        return export(self)
+
+    def import_(self, rows: "Iterable[dict[str, Any]]", *, replace: bool = False) -> int:
+        """Take the rows of an export, all or none; returns how many.
+
+        Raises RefusedError when a row is none of ours, or when there are rows already and ``replace`` is not set.
+        """
+        from coordd.adapters.ledger.redis_people import import_rows
+
+        return import_rows(self, rows, replace=replace)
+
+    # ---- one exchange
+
+    def key(self, name: str) -> str:
+        """A key of this cluster's."""
+        return self.prefix + name
+
+    def rows(self, names: "Sequence[bytes]") -> "Iterator[Row]":
+        """Runs by name; those that were forgotten meanwhile are left out."""
+        for begin in range(0, len(names), ROWS_A_TIME):
+            some = names[begin : begin + ROWS_A_TIME]
+            commands = [("HMGET", self.prefix.encode() + b"run:" + name, *RUN_COLUMNS) for name in some]
+            for values in self.read(commands) if commands else ():
+                row = row_of(values)
+                if row is not None:
+                    yield row
+
+    def read(
+        self, commands: "Sequence[Sequence[str | bytes | int]]", *, refused: bool = False, limit_s: float = 0.0
+    ) -> "list[Any]":
+        """Plain commands in one round trip. With ``refused`` an error reply is a Problem among the replies.
+
+        ``limit_s``: how long they may take, where that is more than usual.
+        """
+
+        def exchange(deadline: float) -> "list[Any]":
+            return (self._server.ask if refused else self._server.exchange)(commands, deadline)
+
+        try:
+            return self._turned(exchange, limit_s)
+        except UnicodeEncodeError as exc:
+            raise LocalProtocolError(f"ledger: a name that no key can hold: {exc}") from exc
+
+    def script(self, op: str, arguments: "Sequence[bytes]") -> "list[str | bytes | int]":
+        """The command that runs an operation's script."""
+        known = self.known
+        asks = (known.mark, known.pin, int(known.at_home), known.proposal)
+        whole_s = self._quarantine_s if isinstance(self._quarantine_s, float | int) else self._quarantine_s()
+        terms = (str(float(whole_s)), str(float(self._short_quarantine_s)))
+        return ["EVALSHA", self._scripts.name(op), 1, self.prefix, *terms, *asks, *arguments]
+
+    def bring(self, op: str) -> "list[str | bytes | int]":
+        """The command that brings an operation's script."""
+        return ["SCRIPT", "LOAD", self._scripts.texts[op]]
+
+    def _ask(self, questions: "list[tuple[str, list[bytes]]]", deadline: float) -> "list[Any]":
+        replies: list[Any] = [None] * len(questions)
+        todo = list(range(len(questions)))
+        missing: set[str] = set()
+        if len(questions) > 1:
+            # A later question must not overtake an earlier one whose script is not there yet.
+            missing = {op for op, _ in questions} - self._server.loaded
+        for _ in range(LOADS_MAX):
+            brought = sorted(missing)
+            commands = [self.bring(op) for op in brought] + [self.script(*questions[number]) for number in todo]
+            said = self._exchange(commands, deadline)[len(brought) :]
+            self._server.loaded |= missing
+            for number, reply in zip(todo, said, strict=True):
+                replies[number] = reply
+            todo = [number for number in todo if isinstance(replies[number], Problem)]
+            missing = {questions[number][0] for number in todo}
+            if not todo:
+                break
+        if todo:
+            raise connect_failed(self.url, "the server forgets its scripts as soon as it has them")
+        if replies:
+            last = replies[-1][-1] if questions[-1][0] in SEVERAL.values() else replies[-1]
+            mark, self.known.found, self.known.predecessor = whose(last)
+            if self.known.mark != NEUTRAL:
+                self.known.mark = mark
+        for (op, _), reply in zip(questions, replies, strict=True):
+            if op == "gate" and b"replicas" in reply:
+                self._wait_for_a_replica(deadline)
+        return replies
+
+    def _exchange(self, commands: "list[list[str | bytes | int]]", deadline: float) -> "list[Any]":
+        """As the server's, with a sentence of this caller's where the ledger is closed, or not its own."""
+        try:
+            return self._server.exchange(commands, deadline)
+        except ForeignLedgerError as exc:
+            self.known.found = str(exc)
+            raise refusal(IS_FOREIGN, self.url, self.known) from exc
+        except LedgerClosedError as exc:
+            raise refusal(IS_CLOSED, self.url, self.known) from exc
+
+    def _wait_for_a_replica(self, deadline: float) -> None:
+        """A job that no lease holds is started only when a failover cannot forget that it was."""
+        import time
+
+        left_ms = int((deadline - time.monotonic()) * 800)
+        if left_ms > 0:  # 0 would be for ever
+            (reached,) = self._server.exchange([("WAIT", 1, left_ms)], deadline)
+            if reached >= 1:
+                return
+        raise connect_failed(self.url, "no replica has confirmed the start of a job that must not run twice")
+
+    def _turned(self, action: "Callable[[float], list[Any]]", limit_s: float = 0.0) -> "list[Any]":
+        deadline = self._server.deadline(limit_s)
+        if not self._turn.acquire(timeout=self.timeout_s):
+            raise connect_failed(self.url, f"no turn within {self.timeout_s:g} s")
+        try:
+            if self._closed:
+                raise connect_failed(self.url, "it was closed")
+            return action(deadline)
+        finally:
+            if self._closed:
+                self._server.drop()
+            self._turn.release()
+
+
+def together(questions: "Sequence[tuple[str, list[bytes]]]") -> "list[tuple[str, list[bytes]]]":
+    """The same questions in the same order; neighbours that a single script can answer are one."""
+    groups: list[tuple[str, list[list[bytes]]]] = []
+    for op, arguments in questions:
+        if groups and groups[-1][0] == op and op in SEVERAL and len(groups[-1][1]) < TOGETHER_MAX:
+            groups[-1][1].append(arguments)
+        else:
+            groups.append((op, [arguments]))
+    return [
+        (op if len(parts) == 1 else SEVERAL[op], [argument for part in parts for argument in part])
+        for op, parts in groups
+    ]
+
+
+__all__ = ["ARGUMENTS", "Known", "RedisLedger", "UnavailableError"]

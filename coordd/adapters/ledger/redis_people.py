@@ -1,0 +1,236 @@
+"""What people ask of the Redis ledger: how it is, its rows as a file, and rows of a file taken in."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from coordd.adapters.ledger.redis_scripts import attempts_of, value_of
+from coordd.adapters.ledger.resp import Problem
+from coordd.core.ledger.dump import checked, exported, head, take_head
+from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, begin_again
+from coordd.core.ledger.rows import JOB_COLUMNS, STANDING_COLUMNS, JobRow, Row
+from coordd.core.ledger.words import STATES
+from coordd.errors import RefusedError, UnavailableError
+
+
+class Asked(Protocol):
+    """What is needed here of a RedisLedger."""
+
+    url: str
+    cluster: str
+    prefix: str
+
+    def key(self, name: str) -> str: ...
+    def rows(self, names: Sequence[bytes]) -> Iterator[Row]: ...
+    def read(
+        self, commands: Sequence[Sequence[str | bytes | int]], *, refused: bool = False, limit_s: float = 0.0
+    ) -> list[Any]: ...
+    def script(self, op: str, arguments: Sequence[bytes]) -> list[str | bytes | int]: ...
+    def bring(self, op: str) -> list[str | bytes | int]: ...
+
+
+# As redis_ledger.lua has it; a closed ledger has another one.
+SCHEMA = "1"
+
+# Rows in one command of an import.
+PUT_MAX = 100
+
+# One transaction takes all of an import: 20,000 runs are some seconds, in which Redis serves nobody else.
+IMPORT_S = 60.0
+
+_META = ("schema", "epoch", "open_at", "mark", "short", "identity", "predecessor", "closed")
+
+
+def status(ledger: Asked) -> dict[str, Any]:
+    """How the ledger and its server are; ``weaker`` lists what is less safe than advised, a sentence each."""
+    began = time.monotonic()
+    commands: list[tuple[str, ...]] = [
+        ("PING",),
+        ("INFO", "server"),
+        ("INFO", "replication"),
+        ("INFO", "memory"),
+        ("INFO", "persistence"),
+        ("CONFIG", "GET", "save"),
+        ("CONFIG", "GET", "appendfsync"),
+        ("TIME",),
+        ("HMGET", ledger.key("meta"), *_META),
+        ("SCARD", ledger.key("jobs")),
+    ]
+    first = len(commands)
+    commands += [("ZCARD", ledger.key(f"list:{state}:")) for state in STATES]
+    (_,) = ledger.read(commands[:1])  # a server that refuses everything says why here
+    ping_s = time.monotonic() - began
+    replies = ledger.read(commands, refused=True)
+    known = [None if isinstance(reply, Problem) else reply for reply in replies]
+    facts = {**_info(known[1]), **_info(known[2]), **_info(known[3]), **_info(known[4])}
+    now = int(known[7][0]) + int(known[7][1]) / 1e6 if known[7] else 0.0
+    said = (value.decode() if value else "" for value in known[8] or [b""] * len(_META))
+    schema, epoch, open_at, mark, short, identity, predecessor, closed = said
+    replid = facts.get("master_replid", "")
+    counts = {state: int(count or 0) for state, count in zip(STATES, known[first:], strict=True)}
+    save = known[5][1].decode() if known[5] else None
+    return {
+        "url": ledger.url,
+        "cluster": ledger.cluster,
+        "schema": int(schema) if schema else None,
+        "ping_ms": round(ping_s * 1e3, 3),
+        "version": facts.get("redis_version", ""),
+        "role": {"slave": "replica"}.get(facts.get("role", ""), facts.get("role", "")),
+        "replicas": int(facts.get("connected_slaves", 0)),
+        "maxmemory_policy": facts.get("maxmemory_policy", ""),
+        "used_memory_bytes": int(facts.get("used_memory", 0)),
+        "maxmemory_bytes": int(facts.get("maxmemory", 0)),
+        "persistence": {"aof": facts.get("aof_enabled") == "1", "rdb": save},
+        "identity": identity or None,
+        "predecessor": predecessor or None,
+        "closed": closed or None,
+        "epoch": epoch,
+        "epoch_changed": bool(epoch) and bool(replid) and epoch != replid,
+        "since": int(mark) / 1e6 if mark else None,
+        "recovering_s": max(0.0, float(open_at) - now) if open_at else 0.0,
+        "quarantine": "" if not open_at or float(open_at) <= now else "short" if short == "1" else "full",
+        "jobs": int(known[9] or 0),
+        "runs": {state: count for state, count in counts.items() if count},
+        "weaker": _weaker(facts, save, (known[6] or [b"", b""])[1].decode()),
+    }
+
+
+def _info(reply: bytes | None) -> dict[str, str]:
+    lines = (reply or b"").decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+
+
+def _weaker(facts: dict[str, str], save: str | None, fsync: str) -> list[str]:
+    weaker = []
+    policy = facts.get("maxmemory_policy", "")
+    if policy and policy != "noeviction":
+        weaker.append(
+            f"maxmemory-policy is {policy}: a full Redis forgets runs, which are then launched again; set noeviction"
+        )
+    if facts.get("aof_enabled") != "1":
+        if not save:
+            weaker.append("nothing is written to disk: a restart forgets every run; set appendonly yes")
+        else:
+            weaker.append("only snapshots are written to disk: a restart forgets the last minutes; set appendonly yes")
+    elif fsync == "no":
+        weaker.append("appendfsync is no: a power cut forgets what was answered; set everysec or always")
+    if facts.get("role") == "slave":
+        weaker.append("this server is a replica: the ledger needs the master")
+    elif facts.get("connected_slaves", "0") == "0":
+        weaker.append("no replica is connected: nobody takes over when this server dies")
+    elif "min_slaves_good_slaves" not in facts:  # told only where it is set
+        weaker.append(
+            "min-replicas-to-write is 0: a master that is cut off from its replicas goes on granting while another is "
+            "promoted; set it to 1, and min-replicas-max-lag to 10"
+        )
+    if not facts.get("master_replid"):
+        weaker.append("the server does not tell its replication id: a ledger that went back is not noticed")
+    return weaker
+
+
+def export(ledger: Asked) -> Iterator[dict[str, Any]]:
+    """All rows: jobs, then each run with its attempts. Rows that are written meanwhile may be in it or not."""
+    identity, _, closed = _identity(ledger)
+    if closed:
+        yield head(identity, closed)
+    jobs, runs = ledger.read([("SMEMBERS", ledger.key("jobs")), ("ZRANGE", ledger.key("list::"), 0, -1)])
+    for name in sorted(jobs):
+        read, standing, past = ledger.read(
+            [
+                ("HMGET", ledger.prefix.encode() + b"job:" + name, *JOB_COLUMNS),
+                ("HMGET", ledger.prefix.encode() + b"standing:" + name, *STANDING_COLUMNS),
+                ("LRANGE", ledger.prefix.encode() + b"activations:" + name, 0, -1),
+            ]
+        )
+        if read[0] is not None:
+            job = JobRow(*[value_of(column, value) for column, value in zip(JOB_COLUMNS, read, strict=True)])
+            if standing[0] is not None:  # the truth, where an older version reads a fence
+                fence = job.fence
+                values = zip(STANDING_COLUMNS, standing, strict=True)
+                job = JobRow.of_standing([value_of(column, value) for column, value in values])
+                job.fence = fence
+            job.past = [_activation(line) for line in past]
+            yield exported(job)
+    for row in ledger.rows(runs):
+        yield exported(row)
+        (flat,) = ledger.read([("HGETALL", ledger.key(f"attempts:{row.run}"))])
+        yield from map(exported, attempts_of(flat))
+
+
+def _activation(kept: bytes) -> tuple[int, str, str, float, float, str]:
+    """A definition that was activated, as the scripts keep it: a line for each value."""
+    sequence, digest, schedule, activated_at, counts_from, by = kept.decode(errors="replace").split("\n", 5)
+    return int(sequence), digest, schedule, float(activated_at), float(counts_from), by
+
+
+def _identity(ledger: Asked) -> tuple[str, str, str]:
+    """Identity, predecessor and who closed it; "" where there is none."""
+    (said,) = ledger.read([("HMGET", ledger.key("meta"), IDENTITY, PREDECESSOR, CLOSED)])
+    identity, predecessor, closed = (value.decode() if value else "" for value in said)
+    return identity, predecessor, closed
+
+
+class _Metas:
+    """core.identity.Meta over what was read; what is put becomes commands of the import's transaction."""
+
+    def __init__(self, identity: str, predecessor: str, closed: str) -> None:
+        self._said = {IDENTITY: identity, PREDECESSOR: predecessor, CLOSED: closed}
+        self._put: dict[str, str] = {}
+
+    def meta(self, key: str) -> str:
+        return self._put.get(key, self._said.get(key, ""))
+
+    def put_meta(self, key: str, value: str) -> None:
+        self._put[key] = value
+
+    def commands(self, key: str) -> list[tuple[str, ...]]:
+        """Before the first script, which would refuse a closed ledger."""
+        if not self._put:
+            return []
+        kept = [part for pair in self._put.items() if pair[1] for part in pair]
+        gone = [name for name, value in self._put.items() if not value]
+        return [("HSET", key, "schema", SCHEMA, *kept), ("HDEL", key, *gone)]
+
+
+def import_rows(ledger: Asked, rows: Iterable[dict[str, Any]], *, replace: bool) -> int:
+    """All rows or none: they are checked first, then written in one transaction. A quarantine follows."""
+    predecessor, rest = take_head(rows)
+    jobs, runs, attempts = checked(rest)
+    metas = _Metas(*_identity(ledger))
+    begin_again(metas, predecessor, os.urandom(8).hex())
+    every = [*map(exported, jobs), *map(exported, runs), *map(exported, attempts)]
+    for fields in every:
+        if "exit_code" in fields:
+            fields["exit_code"] = "" if fields["exit_code"] is None else str(fields["exit_code"])
+    old_jobs, old_runs = ledger.read([("SMEMBERS", ledger.key("jobs")), ("ZRANGE", ledger.key("list::"), 0, -1)])
+    if (old_runs or old_jobs) and not replace:
+        raise RefusedError(
+            f"the ledger holds {len(old_runs)} runs of {len(old_jobs)} jobs",
+            kind="not_empty",
+            hint="export them, then import with --replace",
+        )
+    texts = [json.dumps(fields).encode() for fields in every]
+    prefix = ledger.prefix.encode()
+    drops = [b"run:" + run for run in old_runs] + [b"attempts:" + run for run in old_runs]
+    kinds = (b"job:", b"standing:", b"activations:", b"active:", b"waiting:", b"fired:")
+    drops += [kind + job for kind in kinds for job in old_jobs]
+    drops += [b"jobs", b"open", b"ended"]
+    drops += [f"list:{state}:".encode() + job for state in ("", *STATES) for job in (b"", *old_jobs)]
+    writes = [ledger.script("put", texts[i : i + PUT_MAX]) for i in range(0, len(texts), PUT_MAX)]
+    commands = [
+        ledger.bring("put"),
+        ("MULTI",),
+        *[("DEL", *[prefix + name for name in drops[i : i + 1000]]) for i in range(0, len(drops), 1000)],
+        *metas.commands(ledger.key("meta")),
+        *writes,
+        ("EXEC",),
+    ]
+    done = ledger.read(commands, limit_s=IMPORT_S)[-1]
+    failed = [reply.text for reply in done or () if isinstance(reply, Problem)]
+    if done is None or failed:
+        raise UnavailableError(f"ledger {ledger.url}: the import was not finished, import again: {failed[:1]}")
+    return len(every)

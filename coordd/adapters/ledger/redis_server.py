@@ -1,0 +1,216 @@
+"""The Redis server that holds the ledger: where it is now, how to log in, and what its errors mean."""
+
+import os
+import time
+
+from coordd.adapters.ledger.resp import Address, Connection, Problem, Tls, without_password
+from coordd.errors import ConfigError, ForeignLedgerError, LedgerClosedError, UnavailableError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+# A password longer than this is a wrong file.
+PASSWORD_BYTES_MAX = 4096
+
+# By the first word of Redis's error: what happened, and what to do.
+MEANING = {
+    "READONLY": "it is a replica, or was made one; writes need the master",
+    "LOADING": "it is loading its data set; wait",
+    "OOM": "its memory is full (maxmemory): no new run is recorded or claimed; runs that are under way go on, end and "
+    "can be cancelled. Give it more memory (CONFIG SET maxmemory), or keep runs for a shorter time ([history] keep)",
+    "MASTERDOWN": "it is a replica that lost its master",
+    "NOREPLICAS": "too few replicas are connected (min-replicas-to-write); check them",
+    "MISCONF": "it cannot save to its disk and refuses writes; check the disk and the server's log",
+    "NOAUTH": "it asks for a password; set cluster.ledger_password_file",
+    "WRONGPASS": "it refuses the user or the password; check cluster.ledger_password_file and the user in the URL",
+    "NOPERM": "the user may not do this; it needs ~{coordd:*}* and +@read +@write +@scripting +info +time +wait +role",
+    "BUSY": "a script of somebody else keeps it busy",
+    "CLUSTERDOWN": "the Redis Cluster is down, or slots are missing",
+    "TRYAGAIN": "the Redis Cluster is moving the slot",
+    "CROSSSLOT": "this is no ledger's slot",
+    "NOSCRIPT": "it forgot the scripts again and again",
+}
+
+
+def connect_failed(url: str, reason: str) -> UnavailableError:
+    """In the ledger's words."""
+    return UnavailableError(f"ledger {without_password(url)}: {reason}")
+
+
+class Server:
+    """One connection to whoever is the master now; made anew with the next exchange after a failure."""
+
+    def __init__(
+        self, url: str, timeout_s: float, *, password: "str | Callable[[], str]" = "", tls: "Tls | None" = None
+    ) -> None:
+        """``password``: the path of a file that is read at each connection, or a function that is called then."""
+        self.address = Address(url)
+        self.url = url
+        self.timeout_s = timeout_s
+        self.loaded: set[str] = set()  # scripts that this connection has brought
+        self._password = password
+        self._tls = tls or Tls()
+        self._connection: Connection | None = None
+        self._moved: tuple[str, int] | None = None
+
+    def deadline(self, limit_s: float = 0.0) -> float:
+        """By when a call that begins now must be answered: ``timeout_s``, or a longer limit of its own."""
+        return time.monotonic() + max(self.timeout_s, limit_s)
+
+    def exchange(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
+        """Replies to commands, NOSCRIPT among them.
+
+        Raises UnavailableError for every other error; the connection is then dropped.
+        """
+        replies = self._try(commands, deadline)
+        moved = next((reply for reply in replies if isinstance(reply, Problem) and reply.word == "MOVED"), None)
+        if moved is not None:  # a Redis Cluster: the slot lives elsewhere; once, and for the connections to come
+            self.drop()
+            host, _, port = moved.text.split(" ")[-1].rpartition(":")
+            self._moved = (host or self.address.hosts[0][0], int(port))
+            replies = self._try(commands, deadline)
+        for reply in replies:
+            if isinstance(reply, Problem) and reply.word != "NOSCRIPT":
+                self.drop()
+                self._moved = None
+                raise self._explain(reply)
+        return replies
+
+    def ask(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
+        """Replies to commands that may be refused one by one: a Problem is among them then."""
+        return self._try(commands, deadline)
+
+    def drop(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        self.loaded.clear()
+        if connection is not None:
+            connection.close()
+
+    def connect(self, deadline: float) -> Connection:
+        """The connection, made now if there is none."""
+        if self._connection is None:
+            try:
+                self._connection = self._open(deadline)
+            except UnavailableError as exc:
+                self._moved = None
+                raise connect_failed(self.url, str(exc)) from exc
+        return self._connection
+
+    def _try(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
+        connection = self.connect(deadline)
+        try:
+            return connection.exchange(commands, deadline)
+        except UnavailableError as exc:
+            self.drop()
+            raise connect_failed(self.url, str(exc)) from exc
+        except BaseException:
+            self.drop()  # a reply may still be under way
+            raise
+
+    def _open(self, deadline: float) -> Connection:
+        if self._moved is not None:
+            return self._log_in(*self._moved, deadline)
+        if self.address.master:
+            return self._log_in(*self._find_master(deadline), deadline, is_master=True)
+        failure: UnavailableError | None = None
+        for number, (host, port) in enumerate(self.address.hosts, 1):
+            try:
+                return self._log_in(host, port, _share(deadline, len(self.address.hosts) - number))
+            except UnavailableError as exc:
+                failure = exc
+        assert failure is not None
+        raise failure
+
+    def _find_master(self, deadline: float) -> "tuple[str, int]":
+        """Ask each sentinel for the master's address; the first that knows it has the word."""
+        said = []
+        for number, (host, port) in enumerate(self.address.hosts, 1):
+            share = _share(deadline, len(self.address.hosts) - number + 1)
+            try:
+                connection = Connection(host, port, share, self._tls if self.address.tls else None)
+                try:
+                    (reply,) = connection.exchange(
+                        [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.address.master)], share
+                    )
+                finally:
+                    connection.close()
+            except UnavailableError as exc:
+                said.append(str(exc))
+                continue
+            if isinstance(reply, list) and len(reply) == 2:
+                # The one that answered is asked first the next time.
+                self.address.hosts.insert(0, self.address.hosts.pop(number - 1))
+                return reply[0].decode(), int(reply[1])
+            problem = reply.text if isinstance(reply, Problem) else f"knows no master {self.address.master!r}"
+            said.append(f"{host}:{port}: {problem}")
+        raise UnavailableError("no sentinel names the master: " + "; ".join(said))
+
+    def _log_in(self, host: str, port: int, deadline: float, *, is_master: bool = False) -> Connection:
+        connection = Connection(host, port, deadline, self._tls if self.address.tls else None)
+        try:
+            commands: list[tuple[str | int, ...]] = []
+            password = self._read_password()
+            if password:
+                commands.append(("AUTH", self.address.user, password) if self.address.user else ("AUTH", password))
+            if self.address.database:
+                commands.append(("SELECT", self.address.database))
+            if is_master:
+                commands.append(("ROLE",))
+            replies = connection.exchange(commands, deadline) if commands else []
+            for command, reply in zip(commands, replies, strict=True):
+                if isinstance(reply, Problem):
+                    if command[0] == "AUTH":  # some errors quote the arguments
+                        word = reply.word if reply.word in MEANING else "WRONGPASS"
+                        raise UnavailableError(f"{connection.name}: {MEANING[word]} ({reply.word})")
+                    raise UnavailableError(f"{connection.name}: {MEANING.get(reply.word, 'it refused')} ({reply.text})")
+            if is_master and replies[-1][0] != b"master":
+                raise UnavailableError(f"{connection.name}: the sentinels call it the master, but it is not (yet)")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _read_password(self) -> str:
+        if callable(self._password):
+            return self._password()
+        if not self._password:
+            return self.address.password
+        try:
+            file = os.open(self._password, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.read(file, PASSWORD_BYTES_MAX)
+            finally:
+                os.close(file)
+            return data.decode().strip("\r\n")
+        except (OSError, UnicodeDecodeError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else "not text"
+            raise UnavailableError(f"the password file {self._password}: {reason}") from exc
+
+    def _explain(self, problem: Problem) -> "UnavailableError | ConfigError":
+        name = without_password(self.url)
+        if problem.word == "FOREIGN":  # the caller knows what it expected: it makes the sentence
+            return ForeignLedgerError(problem.text.partition(" ")[2])
+        if problem.word == "CLOSED":
+            return LedgerClosedError(problem.text.partition(" ")[2])
+        if problem.word == "SCHEMA":
+            return ConfigError(
+                f"ledger {name}: written by another major version of coordd (schema {problem.text.partition(' ')[2]});"
+                " use that version, or another database or cluster name"
+            )
+        meaning = MEANING.get(problem.word, "it refused")
+        if "OOM command not allowed" in problem.text:  # before version 7 a script's errors begin with ERR
+            meaning = MEANING["OOM"]
+        if "unauthenticated" in problem.text:  # said of a long command before any password was asked for
+            meaning = MEANING["NOAUTH"]
+        if "unpermitted" in problem.text or "can't run this command" in problem.text or "NOPERM" in problem.text:
+            meaning = MEANING["NOPERM"]
+        return UnavailableError(f"ledger {name}: {meaning} ({problem.text[:300]})")
+
+
+def _share(deadline: float, others: int) -> float:
+    """A deadline that leaves as much time for each of the others."""
+    now = time.monotonic()
+    return now + max(0.0, deadline - now) / (others + 1)

@@ -1,0 +1,464 @@
+"""The ledger of one machine: core.ledger's rules over one SQLite file.
+
+Each operation is one ``BEGIN IMMEDIATE`` transaction in WAL mode with synchronous=FULL: when an answer is given, it
+is on the disk. Leases are counted on CLOCK_BOOTTIME and carry the boot id; wall time decides only due and missed.
+
+A runner loads this file before it starts a job, so it imports the standard library's smallest parts alone.
+"""
+
+# ruff: noqa: S608 - only column names from core.rows are put into SQL text; values never are
+
+import _thread
+import errno
+import os
+import sqlite3
+import time
+
+from coordd.adapters.ledger.sqlite_rows import (
+    APPLICATION_ID,
+    ATTEMPT_LIST,
+    GET_RUN,
+    MIGRATIONS,
+    RUN_LIST,
+    MustWriteError,
+    Transaction,
+    add,
+    lacks,
+    migrate,
+)
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, Known, admit, begin_again, refusal
+from coordd.core.ledger.rows import AttemptRow, JobRow, LedgerTime, Row
+from coordd.core.ledger.rules import Rules
+from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+# SQLite's own busy handler is unfair (waits of 300 ms among three processes); ours polls with short growing
+# pauses, and a random part so that two waiters do not stay in step.
+PAUSE_MIN_S = 0.001
+PAUSE_MAX_S = 0.020
+
+# An integrity check of a large ledger is given up after this long.
+INTEGRITY_LIMIT_S = 30.0
+
+# By SQLite's primary result code: what happened, and what to do.
+_DAMAGED = "damaged, or not a database; nothing is launched from it: restore a backup, or move it away to begin anew"
+_LOCKED = "locked by another process (a backup tool?); `fuser` shows which"
+_MODES = "the owner and mode of the file and of its directory, and the mount"
+_MEANING = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_READONLY: f"cannot be written; check {_MODES}",
+    sqlite3.SQLITE_PERM: f"permission denied; check {_MODES}",
+    sqlite3.SQLITE_CANTOPEN: f"cannot be opened; check {_MODES}",
+    sqlite3.SQLITE_IOERR: "the disk failed; check it, and the kernel's log",
+    sqlite3.SQLITE_FULL: "the disk is full; free some space",
+    sqlite3.SQLITE_INTERRUPT: "not finished in time",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+}
+# How Python's sqlite3 begins its complaint about bytes that are not UTF-8.
+_NOT_TEXT = "Could not decode to UTF-8"
+# These pass by themselves or with the disk's trouble; met at the opening, all others are for people to mend.
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_PASSING = (*_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+
+
+def path_of(url: str) -> str:
+    """The absolute path that a ledger URL, or a plain path, names.
+
+    Raises:
+        ConfigError: the path is relative, which would be another file in each program.
+    """
+    path = url.removeprefix("sqlite://")
+    if path != url:
+        path = path[1:]  # sqlite:///name is relative to everybody who knows such URLs: an absolute path has four
+    if not path.startswith("/") or path.endswith("/") or "\0" in path:
+        name = path.strip("/") or "var/lib/coordd/ledger.db"
+        raise ConfigError(f"ledger {url}: expected the absolute path of a file, as in sqlite:////{name} (four slashes)")
+    return path
+
+
+def system_clock() -> "Callable[[], LedgerTime]":
+    """The machine's clocks, as the ledger reads them inside a transaction."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    return lambda: LedgerTime(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME), boot)
+
+
+class SqliteLedger:
+    """ports.Ledger over one file. One connection; threads take turns, processes by SQLite's lock.
+
+    Every call ends within ``timeout_s``, save for the disk itself: nobody can take back a write that is under way.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float = 2.0,
+        *,
+        clock: "Callable[[], LedgerTime] | None" = None,
+        known: "Known | None" = None,
+        identity: str = "",
+    ) -> None:
+        """Open the ledger, or create it where there is none. ``known``: who asks (core.identity); a runner has
+        ``identity`` instead: that of the ledger which granted its attempt.
+
+        Raises:
+            ConfigError: the path cannot be a ledger: no directory, no permission, another or a damaged file.
+            UnavailableError: somebody held the file locked for ``timeout_s``.
+        """
+        self.path = path_of(url)
+        self.url = f"sqlite:///{self.path}"
+        self.timeout_s = timeout_s
+        self._clock = clock or system_clock()
+        self._rules = Rules()
+        self.known = known or Known(pin=identity)
+        self._turn = _thread.allocate_lock()
+        self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        self._closed = False
+        deadline = time.monotonic() + timeout_s
+        try:
+            if not os.path.exists(self.path):
+                _create(self.path)
+            self._retry(deadline, self._open)
+        except sqlite3.Error as exc:
+            kind = UnavailableError if _code(exc) in _PASSING else ConfigError
+            raise kind(_explain(exc, self.path)) from exc
+
+    # ---- ports.Ledger
+
+    def call(self, op: str, *args: "Any") -> Answer | OpenAnswer:
+        """One operation of core.ledger.Rules, in one transaction.
+
+        Raises:
+            UnavailableError: no answer in time; whether the operation took place is unknown.
+            ForeignLedgerError: it is another ledger than the caller's; nothing took place.
+            LedgerClosedError: it was moved elsewhere; nothing took place.
+            BadRowError: a row that it needs is damaged; nothing was changed.
+        """
+        rule = None if op.startswith("_") else getattr(self._rules, op, None)
+        if rule is None:
+            raise LocalProtocolError(f"the ledger has no operation {op!r}")
+        # Every node sweeps every few seconds, and mostly finds nothing to write: it takes no lock for that.
+        answer: Answer | OpenAnswer = self._transact(rule, args, writes=op not in ("open", "page"))
+        if isinstance(answer, OpenAnswer):
+            answer.identity, answer.predecessor = self.known.found, self.known.predecessor
+        return answer
+
+    def run(self, run: str) -> Row | None:
+        """One run, or None."""
+        values = self._read(GET_RUN, run)
+        return Row(values[0]) if values else None
+
+    def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
+        """Runs for people, newest first, of one job and in one state where these are given."""
+        wanted = [(column, value) for column, value in (("job", job), ("state", state)) if value]
+        where = "".join(f" {'AND' if i else 'WHERE'} {column} = ?" for i, (column, _) in enumerate(wanted))
+        sql = f"SELECT {RUN_LIST} FROM runs{where} ORDER BY created_at DESC, run DESC LIMIT ?"
+        return [Row(values) for values in self._read(sql, *[value for _, value in wanted], max(0, limit))]
+
+    def attempts(self, run: str) -> list[AttemptRow]:
+        """The attempts of one run, first to last."""
+        found = self._read(f"SELECT {ATTEMPT_LIST} FROM attempts WHERE run = ? ORDER BY attempt", run)
+        return [AttemptRow(values) for values in found]
+
+    def status(self) -> "dict[str, Any]":
+        """What there is to say of the ledger: which it is, where it is, how large, runs by state."""
+        meta = self._meta()
+        return {
+            "url": self.url,
+            "path": self.path,
+            "schema": self._read("PRAGMA user_version")[0][0],
+            "size_bytes": _size(self.path) + _size(f"{self.path}-wal"),
+            "jobs": self._read("SELECT count(*) FROM jobs")[0][0],
+            **{key: meta.get(key) for key in (IDENTITY, PREDECESSOR, CLOSED)},
+            "runs": {str(state): n for state, n in self._read("SELECT state, count(*) FROM runs GROUP BY state")},
+        }
+
+    def prune(self, keep_s: float, limit: int = 1000) -> int:
+        """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
+        count: int = self._transact(self._rules.prune, (keep_s, limit), writes=True)
+        return count
+
+    def close(self) -> None:
+        """Close the file; a call after it raises UnavailableError."""
+        self._closed = True
+        # A call that is under way ends by itself; its thread closes then, should it outlast our patience.
+        if self._turn.acquire(timeout=self.timeout_s):
+            self._drop()
+            self._turn.release()
+
+    # ---- for people
+
+    def export(self) -> "Iterator[dict[str, Any]]":
+        """All rows, as JSON can hold them: jobs, then each run with its attempts."""
+        from coordd.core.ledger.dump import exported, head
+
+        def known(store: Transaction, _: LedgerTime) -> "list[JobRow | None]":
+            return [self._rules._told(store, name) for name in store.job_names()]
+
+        meta = self._meta()
+        if meta.get(CLOSED):
+            yield head(meta.get(IDENTITY, ""), meta[CLOSED])
+        told = self._transact(known, (), writes=False, admitted=False)
+        yield from (exported(row) for row in told if row is not None)
+        for values in self._read(f"SELECT {RUN_LIST} FROM runs ORDER BY created_at, run"):
+            row = Row(values)
+            yield exported(row)
+            yield from map(exported, self.attempts(row.run))
+
+    def import_(self, rows: "Iterable[dict[str, Any]]", *, replace: bool = False) -> int:
+        """Take the rows of an export, all or none; returns how many.
+
+        Raises RefusedError when a row is none of ours, or when there are rows already and ``replace`` is not set.
+        """
+        from coordd.core.ledger.dump import checked, take_head
+
+        predecessor, rest = take_head(rows)
+        jobs, runs, attempts = checked(rest)
+        made = os.urandom(8).hex()
+
+        def put(store: Transaction, _: LedgerTime) -> int:
+            begin_again(store, predecessor, made)
+            store.make_empty(replace=replace)
+            for job in jobs:
+                self._rules._take(store, job)
+            for run in runs:
+                store.put_run(run)
+            for attempt in attempts:
+                store.put_attempt(attempt)
+            return len(jobs) + len(runs) + len(attempts)
+
+        return self._transact(put, (), writes=True, admitted=False)
+
+    def integrity(self) -> list[str]:
+        """What SQLite finds wrong with the file; nothing when it is sound."""
+
+        def check(db: sqlite3.Connection) -> list[str]:
+            give_up_at = time.monotonic() + INTEGRITY_LIMIT_S
+            db.set_progress_handler(lambda: time.monotonic() > give_up_at, 100_000)
+            try:
+                return [str(line) for (line,) in db.execute("PRAGMA integrity_check(20)") if line != "ok"]
+            except sqlite3.DatabaseError as exc:
+                if _code(exc) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                    return [str(exc)]
+                raise
+            finally:
+                db.set_progress_handler(None, 0)
+
+        return self._run(check)
+
+    # ---- one transaction
+
+    def _transact(
+        self, rule: "Callable[..., T]", args: "tuple[Any, ...]", *, writes: bool, admitted: bool = True
+    ) -> "T":
+        def once(db: sqlite3.Connection, writes: bool) -> "T":
+            db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+            try:
+                store = Transaction(db, writes)
+                # The time is read under the lock: an operation's instant is that of its place in the order.
+                now = self._clock()
+                refused = admit(store, self.known, recovering=now.recovering_s > 0) if admitted else ""
+                if refused:
+                    raise refusal(refused, self.url, self.known)
+                answer = rule(store, *args, now)
+                if isinstance(answer, OpenAnswer):
+                    answer.bad.update(store.bad)
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+            return answer
+
+        def act(db: sqlite3.Connection) -> "T":
+            if not writes:
+                try:
+                    return once(db, writes=False)
+                except MustWriteError:
+                    pass  # a job that was never seen before: its row must be written
+            return once(db, writes=True)
+
+        return self._run(act)
+
+    def _meta(self) -> "dict[str, str]":
+        return {str(key): str(value) for key, value in self._read("SELECT key, value FROM meta")}
+
+    def _read(self, sql: str, *values: "Any") -> "list[tuple[Any, ...]]":
+        return self._run(lambda db: db.execute(sql, values).fetchall())
+
+    def _run(self, action: "Callable[[sqlite3.Connection], T]") -> "T":
+        """Do something with the connection, within the deadline, in our own words when it fails."""
+        deadline = time.monotonic() + self.timeout_s
+        if not self._turn.acquire(timeout=self.timeout_s):
+            raise UnavailableError(f"ledger {self.path}: no turn within {self.timeout_s:g} s; the disk may be stuck")
+        try:
+            if self._closed:
+                raise UnavailableError(f"ledger {self.path}: it was closed")
+            self._same_file()
+            return self._retry(deadline, lambda: self._act(action))
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError, UnicodeEncodeError, OverflowError) as exc:
+            raise LocalProtocolError(f"ledger: a value that no row can hold: {exc}") from exc
+        except sqlite3.Error as exc:
+            if _code(exc) not in _BUSY:
+                self._drop()  # the next call begins with a connection that is sound
+            raise UnavailableError(_explain(exc, self.path)) from exc
+        except ConfigError as exc:
+            raise UnavailableError(str(exc)) from exc  # the file is not what it was when we started
+        finally:
+            if self._closed:
+                self._drop()
+            self._turn.release()
+
+    def _act(self, action: "Callable[[sqlite3.Connection], T]") -> "T":
+        db = self._db or self._open()
+        try:
+            return action(db)
+        except sqlite3.OperationalError as exc:
+            if not str(exc).startswith(_NOT_TEXT) or db.text_factory is _escaped:
+                raise
+        # A row holds bytes that are not text: its columns are read so that this is seen. Done always, it takes time.
+        db.text_factory = _escaped
+        try:
+            return action(db)
+        finally:
+            db.text_factory = str
+
+    def _retry(self, deadline: float, action: "Callable[[], T]") -> "T":
+        pause_s = PAUSE_MIN_S
+        while True:
+            try:
+                return action()
+            except sqlite3.OperationalError as exc:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or _code(exc) not in _BUSY:
+                    raise
+                time.sleep(min(left_s, pause_s * (0.5 + os.urandom(1)[0] / 255)))
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    # ---- the connection
+
+    def _open(self) -> sqlite3.Connection:
+        """Open the file that is there; it is never created here, where a lost ledger would begin anew unseen."""
+        self._same_file()
+        quoted = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        db = sqlite3.connect(
+            f"file:{quoted}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False
+        )
+        try:
+            if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+                raise ConfigError(
+                    f"ledger {self.path}: empty, or another program's database; name another file, restore a backup,"
+                    " or move it away to begin anew"
+                )
+            db.execute("PRAGMA synchronous = FULL")  # what was answered is on the disk
+            db.execute("PRAGMA foreign_keys = OFF")
+            db.execute("PRAGMA journal_size_limit = 4194304")  # the log file does not keep the size of its worst day
+            self._migrate(db)
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
+        return db
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        """Bring an older schema up to this version, in one transaction."""
+        if db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS) and not lacks(db):
+            return
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version > len(MIGRATIONS):
+                raise ConfigError(
+                    f"ledger {self.path}: written by a newer coordd (schema {version}, this one knows"
+                    f" {len(MIGRATIONS)}); upgrade this node, or restore the backup made before the upgrade"
+                )
+            migrate(db, version)
+            add(db)
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+    def _same_file(self) -> None:
+        """A file that was deleted or replaced under us would be a second ledger beside the one others use."""
+        try:
+            now = os.stat(self.path)
+        except OSError as exc:
+            raise UnavailableError(f"ledger {self.path}: {exc.strerror}; it was there when it was opened") from exc
+        if self._file not in (None, (now.st_dev, now.st_ino)):
+            raise UnavailableError(f"ledger {self.path}: the file was replaced while in use; restart coordd to use it")
+        self._file = (now.st_dev, now.st_ino)
+
+    def _drop(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+
+def _create(path: str) -> None:
+    """Make a new ledger beside its name, then give it the name: an empty file is never a ledger.
+
+    Thus a file that was truncated is told from one that is new, and whoever else creates it now does no harm.
+    """
+    directory = os.path.dirname(path)
+    draft = f"{path}.new-{os.urandom(8).hex()}"
+    try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660))
+        try:
+            db = sqlite3.connect(draft, isolation_level=None)
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute("BEGIN")
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                migrate(db, 0)
+                add(db)
+                db.execute("COMMIT")
+            finally:
+                db.close()
+            if not os.path.exists(path):
+                os.link(draft, path)
+        except FileExistsError:
+            pass  # another node of this machine was quicker: its ledger is the ledger
+        finally:
+            for leftover in (draft, f"{draft}-wal", f"{draft}-shm", f"{draft}-journal"):
+                if os.path.exists(leftover):
+                    os.unlink(leftover)
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as exc:
+        kind = UnavailableError if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ConfigError
+        raise kind(f"ledger {path}: cannot be created in {directory}: {exc.strerror}; check {_MODES}") from exc
+
+
+def _escaped(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")  # no sound row holds such a character: it is found by it
+
+
+def _code(exc: sqlite3.Error) -> int:
+    """SQLite's primary result code; 0 where Python's module itself raised."""
+    return getattr(exc, "sqlite_errorcode", 0) & 0xFF
+
+
+def _explain(exc: sqlite3.Error, path: str) -> str:
+    return f"ledger {path}: {_MEANING.get(_code(exc), 'it failed')} ({exc})"
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0  # the log comes and goes

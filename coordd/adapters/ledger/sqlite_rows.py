@@ -1,0 +1,321 @@
+"""The SQLite ledger's file from within: its tables, and core.rows.Store over one transaction.
+
+A part of the sqlite_ledger adapter, and like it loaded by the runner before it starts a job.
+"""
+# ruff: noqa: S608 - only column names and states from core.rows are put into SQL text; values never are
+
+import sqlite3
+
+from coordd.core.ledger.rows import (
+    ACTIVATION_COLUMNS,
+    ACTIVATIONS_MAX,
+    ATTEMPT_COLUMNS,
+    JOB_COLUMNS,
+    RUN_COLUMNS,
+    STANDING_COLUMNS,
+    Activation,
+    AttemptRow,
+    JobRow,
+    Row,
+)
+from coordd.core.ledger.sound import (
+    BAD_MAX,
+    FENCE_MAX,
+    INSTANT_MAX,
+    attempt_fault,
+    bad_job,
+    bad_run,
+    job_fault,
+    printable,
+    run_fault,
+    sound_run,
+    standing_fault,
+)
+from coordd.core.ledger.words import ACTIVE, PENDING, TERMINAL
+from coordd.errors import BadRowError, RefusedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+# Marks the file as ours ("CDL1").
+APPLICATION_ID = 0x43444C31
+
+_ACTIVE = f"state IN ({', '.join(repr(state) for state in sorted(ACTIVE))})"
+_TERMINAL = f"state IN ({', '.join(repr(state) for state in sorted(TERMINAL))})"
+
+# One entry a schema version: a file of version n is brought up to date by the entries from n on.
+MIGRATIONS: "list[tuple[str, ...]]" = [
+    (
+        """CREATE TABLE runs (
+            run TEXT PRIMARY KEY NOT NULL, job TEXT NOT NULL, digest TEXT NOT NULL, args TEXT NOT NULL,
+            policy TEXT NOT NULL, scheduled INTEGER NOT NULL, fire_at REAL NOT NULL, created_at REAL NOT NULL,
+            "by" TEXT NOT NULL, state TEXT NOT NULL, attempt INTEGER NOT NULL, not_before REAL NOT NULL,
+            failures INTEGER NOT NULL, relaunches INTEGER NOT NULL, token INTEGER NOT NULL, nonce TEXT NOT NULL,
+            node TEXT NOT NULL, lease REAL NOT NULL, until REAL NOT NULL, boot TEXT NOT NULL, beat INTEGER NOT NULL,
+            commit_token INTEGER NOT NULL, cancel INTEGER NOT NULL, received_at REAL NOT NULL,
+            started_at REAL NOT NULL, ended_at REAL NOT NULL, exit_code INTEGER, application_id TEXT NOT NULL,
+            reason TEXT NOT NULL) WITHOUT ROWID""",
+        """CREATE TABLE attempts (
+            run TEXT NOT NULL, attempt INTEGER NOT NULL, token INTEGER NOT NULL, nonce TEXT NOT NULL,
+            node TEXT NOT NULL, state TEXT NOT NULL, received_at REAL NOT NULL, started_at REAL NOT NULL,
+            ended_at REAL NOT NULL, exit_code INTEGER, application_id TEXT NOT NULL, reason TEXT NOT NULL,
+            PRIMARY KEY (run, attempt)) WITHOUT ROWID""",
+        """CREATE TABLE jobs (
+            job TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL, horizon REAL NOT NULL,
+            suspended INTEGER NOT NULL, version INTEGER NOT NULL, changed_by TEXT NOT NULL) WITHOUT ROWID""",
+        # What the rules ask for, however long the history is.
+        f"CREATE INDEX runs_active ON runs (job, run) WHERE {_ACTIVE}",
+        f"CREATE INDEX runs_open ON runs (not_before, run) WHERE NOT {_TERMINAL}",
+        f"CREATE INDEX runs_ended ON runs (ended_at, run) WHERE {_TERMINAL}",
+        "CREATE INDEX runs_fired ON runs (job, fire_at) WHERE scheduled = 1",
+        # What people ask for.
+        "CREATE INDEX runs_created ON runs (created_at)",
+        "CREATE INDEX runs_of_job ON runs (job, created_at)",
+        "CREATE INDEX runs_in_state ON runs (state, created_at)",
+    )
+]
+
+# Tables that came later, by name. They are made where they lack, and the schema's version stays: an older coordd goes
+# on with the same file and does not look at them.
+ADDED = {
+    # What the ledger keeps of itself (core.identity, core.standing).
+    "meta": "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID",
+    # What stands beside a job's row, and its definitions (core.standing).
+    "standing": """CREATE TABLE IF NOT EXISTS standing (
+        job TEXT PRIMARY KEY NOT NULL, horizon REAL NOT NULL, suspended INTEGER NOT NULL, version INTEGER NOT NULL,
+        changed_by TEXT NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, schedule TEXT NOT NULL,
+        activated_at REAL NOT NULL, counts_from REAL NOT NULL) WITHOUT ROWID""",
+    "activations": """CREATE TABLE IF NOT EXISTS activations (
+        job TEXT NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, schedule TEXT NOT NULL,
+        activated_at REAL NOT NULL, counts_from REAL NOT NULL, "by" TEXT NOT NULL,
+        PRIMARY KEY (job, sequence)) WITHOUT ROWID""",
+}
+# Columns that came later: an older version writes rows without them. (table, column, its declaration)
+ADDED_COLUMNS = (("runs", "due", "REAL NOT NULL DEFAULT 0"),)
+ADDED_INDEXES = ("CREATE INDEX IF NOT EXISTS runs_due ON runs (job, due) WHERE scheduled = 1",)
+
+_NOT_BEFORE = RUN_COLUMNS.index("not_before")
+RUN_LIST = ", ".join(f'"{column}"' for column in RUN_COLUMNS)
+# The columns before ``state`` are a run's identity and never change, except the policy, which each grant renews, and
+# what a witness puts back.
+_CHANGING = ("digest", "args", "policy", *RUN_COLUMNS[RUN_COLUMNS.index("state") :])
+_PUT_RUN = (
+    f"INSERT INTO runs ({RUN_LIST}) VALUES ({', '.join('?' * len(RUN_COLUMNS))}) ON CONFLICT (run) DO UPDATE SET "
+    + ", ".join(f'"{column}" = excluded."{column}"' for column in _CHANGING)
+)
+ATTEMPT_LIST = ", ".join(ATTEMPT_COLUMNS)
+_JOB = ", ".join(JOB_COLUMNS)
+_STANDING = ", ".join(STANDING_COLUMNS)
+_ACTIVATION = ", ".join(f'"{column}"' for column in ACTIVATION_COLUMNS)
+GET_RUN = f"SELECT {RUN_LIST} FROM runs WHERE run = ?"
+
+
+class MustWriteError(Exception):
+    """A transaction that was begun for reading needs to write: it is begun again."""
+
+
+class Transaction:
+    """core.rows.Store over the connection's current transaction.
+
+    A row that is not sound is never handed out: asked for by name it raises BadRowError; where many are asked for it
+    is left out and named in ``bad``.
+    """
+
+    __slots__ = ("_execute", "_metas", "_writes", "bad")
+
+    def __init__(self, db: sqlite3.Connection, writes: bool) -> None:
+        self._execute = db.execute
+        self._writes = writes
+        self._metas: dict[str, str] = {}  # read once a transaction: a sweep asks for the rules once for each job
+        self.bad: dict[str, str] = {}
+
+    def _write(self, sql: str, values: "tuple[Any, ...]") -> None:
+        if not self._writes:
+            raise MustWriteError
+        self._execute(sql, values)
+
+    def run(self, run: str) -> Row | None:
+        values = self._execute(GET_RUN, (run,)).fetchone()
+        return sound_run(Row(values)) if values else None
+
+    def put_run(self, row: Row) -> None:
+        self._write(_PUT_RUN, row.values())
+
+    def job(self, job: str) -> JobRow | None:
+        values = self._execute(f"SELECT {_JOB} FROM jobs WHERE job = ?", (job,)).fetchone()
+        if not values:
+            return None
+        row = JobRow(*values)
+        fault = job_fault(row)
+        if fault:
+            raise BadRowError(bad_job(job, fault))
+        return row
+
+    def put_job(self, row: JobRow) -> None:
+        self._write(f"INSERT OR REPLACE INTO jobs ({_JOB}) VALUES (?, ?, ?, ?, ?, ?)", row.values())
+
+    def drop_job(self, job: str) -> None:
+        self._write("DELETE FROM jobs WHERE job = ?", (job,))
+        self._write("DELETE FROM standing WHERE job = ?", (job,))
+
+    def highest_token(self, job: str) -> int:
+        sql = "SELECT max(token) FROM runs WHERE job = ? AND typeof(token) = 'integer' AND token BETWEEN 0 AND ?"
+        return int(self._execute(sql, (job, FENCE_MAX)).fetchone()[0] or 0)
+
+    def job_names(self) -> list[str]:
+        return [str(name) for (name,) in self._execute("SELECT job FROM jobs ORDER BY job")]
+
+    def has_jobs(self) -> bool:
+        return self._execute("SELECT 1 FROM jobs LIMIT 1").fetchone() is not None
+
+    def standing(self, job: str) -> JobRow | None:
+        values = self._execute(f"SELECT {_STANDING} FROM standing WHERE job = ?", (job,)).fetchone()
+        if not values:
+            return None
+        row = JobRow.of_standing(values)
+        fault = standing_fault(row)
+        if fault:
+            raise BadRowError(bad_job(job, fault))
+        return row
+
+    def put_standing(self, row: JobRow) -> None:
+        marks = ", ".join("?" * len(STANDING_COLUMNS))
+        self._write(f"INSERT OR REPLACE INTO standing ({_STANDING}) VALUES ({marks})", row.standing())
+
+    def activations(self, job: str) -> list[Activation]:
+        found = self._execute(f"SELECT {_ACTIVATION} FROM activations WHERE job = ? ORDER BY sequence", (job,))
+        return [Activation(*values) for values in found]
+
+    def put_activation(self, job: str, activation: Activation) -> None:
+        marks = ", ".join("?" * (1 + len(ACTIVATION_COLUMNS)))
+        self._write(
+            f"INSERT OR REPLACE INTO activations (job, {_ACTIVATION}) VALUES ({marks})", (job, *activation.values())
+        )
+        self._write(
+            "DELETE FROM activations WHERE job = ?1 AND sequence NOT IN"
+            " (SELECT sequence FROM activations WHERE job = ?1 ORDER BY sequence DESC LIMIT ?2)",
+            (job, ACTIVATIONS_MAX),
+        )
+
+    def attempt(self, run: str, attempt: int) -> AttemptRow | None:
+        sql = f"SELECT {ATTEMPT_LIST} FROM attempts WHERE run = ? AND attempt = ?"
+        values = self._execute(sql, (run, attempt)).fetchone()
+        if not values:
+            return None
+        row = AttemptRow(values)
+        fault = attempt_fault(row)
+        if fault:
+            raise BadRowError(bad_run(f"{run}/{attempt}", fault))
+        return row
+
+    def put_attempt(self, row: AttemptRow) -> None:
+        marks = ", ".join("?" * len(ATTEMPT_COLUMNS))
+        self._write(f"INSERT OR REPLACE INTO attempts ({ATTEMPT_LIST}) VALUES ({marks})", row.values())
+
+    def active_runs(self, job: str) -> list[Row]:
+        sql = f"SELECT {RUN_LIST} FROM runs WHERE job = ? AND {_ACTIVE} ORDER BY run"
+        # One of them that is bad may be running: nothing starts beside it.
+        return [sound_run(Row(values)) for values in self._execute(sql, (job,))]
+
+    def first_waiting(self, job: str) -> Row | None:
+        sql = f"SELECT {RUN_LIST} FROM runs WHERE job = ? AND state = '{PENDING}' ORDER BY not_before, run"
+        return next(self._sound(self._execute(sql, (job,))), None)
+
+    def open_runs(
+        self, limit: int, after: "tuple[float, str] | None" = None
+    ) -> "tuple[list[Row], tuple[float, str] | None]":
+        beyond = " AND (not_before, run) > (?, ?)" if after else ""
+        sql = f"SELECT {RUN_LIST} FROM runs WHERE NOT {_TERMINAL}{beyond} ORDER BY not_before, run LIMIT ?"
+        found = self._execute(sql, (*(after or ()), limit)).fetchall()
+        # As it stands there, also where that row is bad: the next page begins behind it.
+        last = (found[-1][_NOT_BEFORE], found[-1][0]) if len(found) == limit else None
+        return list(self._sound(found)), last
+
+    def ended_runs(self, before: float, limit: int) -> list[Row]:
+        sql = (
+            # The planner prefers the index by state, and would then sort the whole history for a few rows.
+            f"SELECT {RUN_LIST} FROM runs INDEXED BY runs_ended WHERE {_TERMINAL} AND ended_at < ?1"
+            " AND (scheduled = 0 OR max(fire_at, due) < ?1) ORDER BY ended_at, run LIMIT ?2"
+        )
+        return list(self._sound(self._execute(sql, (before, limit))))
+
+    def _sound(self, found: "Iterable[tuple[Any, ...]]") -> "Iterator[Row]":
+        """The rows that are sound, in their order."""
+        for values in found:
+            row = Row(values)
+            fault = run_fault(row)
+            if not fault:
+                yield row
+            elif len(self.bad) < BAD_MAX:
+                self.bad[printable(row.run)] = bad_run(row.run, fault)
+
+    def drop_run(self, run: str) -> None:
+        self._write("DELETE FROM runs WHERE run = ?", (run,))
+        self._write("DELETE FROM attempts WHERE run = ?", (run,))
+
+    def make_empty(self, *, replace: bool) -> None:
+        """Forget all rows; without ``replace`` raise RefusedError when there are any."""
+        runs, jobs = (self._execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("runs", "jobs"))
+        if (runs or jobs) and not replace:
+            raise RefusedError(
+                f"the ledger holds {runs} runs of {jobs} jobs",
+                kind="not_empty",
+                hint="export them, then import with --replace",
+            )
+        for table in ("runs", "attempts", "jobs", "standing", "activations"):
+            self._write(f"DELETE FROM {table}", ())
+
+    def meta(self, key: str) -> str:
+        if key not in self._metas:
+            found = self._execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+            self._metas[key] = str(found[0]) if found else ""
+        return self._metas[key]
+
+    def put_meta(self, key: str, value: str) -> None:
+        self._metas[key] = value
+        if value:
+            self._write("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
+        else:
+            self._write("DELETE FROM meta WHERE key = ?", (key,))
+
+    def last_fire_at(self, job: str, before: float) -> float:
+        newest = 0.0
+        for column in ("fire_at", "due"):  # the later one of a row's two counts; each has an index of its own
+            sql = (
+                f"SELECT {column} FROM runs WHERE job = ?1 AND scheduled = 1 AND NOT (state = 'revoked' AND token = 0)"
+                # A damaged row must not put the job off for ever. (SQLite takes any text for more than any number.)
+                " AND fire_at <= ?2 AND due <= ?2"
+                f" AND {column} <= {INSTANT_MAX} ORDER BY {column} DESC LIMIT 1"
+            )
+            found = self._execute(sql, (job, before)).fetchone()
+            newest = max(newest, float(found[0]) if found else 0.0)
+        return newest
+
+
+def migrate(db: sqlite3.Connection, version: int) -> None:
+    """Bring the tables of a version up to date, inside the caller's transaction."""
+    for steps in MIGRATIONS[version:]:
+        for statement in steps:
+            db.execute(statement)
+    db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def lacks(db: sqlite3.Connection) -> bool:
+    """Tables or columns that came later are not there yet."""
+    names = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return not names >= ADDED.keys() or any(not _has(db, table, column) for table, column, _ in ADDED_COLUMNS)
+
+
+def add(db: sqlite3.Connection) -> None:
+    """Make the tables and columns that came later, where they lack, inside the caller's transaction."""
+    for table, column, declared in ADDED_COLUMNS:
+        if not _has(db, table, column):
+            db.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declared}")
+    for statement in (*ADDED.values(), *ADDED_INDEXES):
+        db.execute(statement)
+
+
+def _has(db: sqlite3.Connection, table: str, column: str) -> bool:
+    return column in {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}

@@ -1,0 +1,162 @@
+"""What is printed without rich: the status of a node, an event, a sentence. It must start fast."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from typing import Any
+
+from coordd.cli.show.phrases import duration, plain, rules_text, safe, some
+
+_COLOURS = {
+    "ready": "32", "connected": "32", "starting": "33", "mingling": "33", "draining": "33", "stopping": "2",
+    "disconnected": "31", "unavailable": "1;31", "recovering": "33", "unknown": "1;31", "stuck": "1;31", "late": "33",
+    "task-started": "36", "task-succeeded": "32", "task-failed": "1;31", "task-retried": "33", "task-rejected": "33",
+    "task-revoked": "35", "worker-offline": "33", "worker-online": "32",
+}  # fmt: skip
+
+# More names than this in one line help nobody.
+NAMES_MAX = 5
+
+# Fields of an event that stand elsewhere on its line, or that only programs want.
+_EVENT_HIDDEN = frozenset((
+    "type", "timestamp", "hostname", "pid", "incarnation", "seq", "utcoffset", "uuid", "nonce", "view", "freq",
+    "sw_ident", "sw_ver", "sw_sys", "view_digest", "jobs_digest", "cver", "name", "loadavg", "kwargs", "tokens",
+    "members", "protocol", "fire_at", "token", "action", "exception", "retries", "acks", "active", "processed", "tags",
+))  # fmt: skip
+
+
+def coloured(word: str, text: str | None = None) -> str:
+    """A word in the colour of what it says, for a person at a terminal."""
+    text = plain(word if text is None else text)
+    code = _COLOURS.get(word)
+    wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return f"\x1b[{code}m{text}\x1b[0m" if code and wanted else text
+
+
+def wrapped(text: str) -> str:
+    """A sentence over as many lines as the terminal is wide; one line for a program."""
+    text = safe(text)
+    if not sys.stdout.isatty():
+        return text
+    width = min(shutil.get_terminal_size().columns, 100)
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """One node in a few lines."""
+    members, runs, jobs = status["members"], status["runs"], status.get("jobs", {})
+    away = [some(members[word], f"{word} node") for word in ("suspect", "lost") if members.get(word)]
+    lines = [
+        (
+            "cluster",
+            " · ".join(
+                [
+                    plain(status["cluster"]),
+                    f"{some(members['alive'], 'node')} alive",
+                    *away,
+                    *(["isolated: this node hears nobody"] if status.get("isolated") else []),
+                ]
+            ),
+        ),
+        (
+            "runs",
+            f"{runs['active']} active"
+            + (f" ({plain(runs['jobs'])})" if runs.get("jobs") else "")
+            + f" · {runs.get('processed', 0)} processed since start",
+        ),
+        ("", _trouble("unknown", runs.get("unknown"), "coordctl run resolve RUN --as success|failed|relaunch")),
+        ("", _trouble("stuck", runs.get("stuck"), "coordctl why RUN")),
+        ("", _trouble("late", runs.get("late"), "coordctl why RUN")),
+        (
+            "jobs",
+            f"{jobs.get('enabled', 0)} enabled"
+            + (
+                f" · {len(jobs['disabled'])} disabled: {plain(jobs['disabled'])} (coordctl job list)"
+                if jobs.get("disabled")
+                else ""
+            ),
+        ),
+        ("", f"no success in time: {plain(status['late_jobs'])} (coordctl why JOB)" if status.get("late_jobs") else ""),
+        ("", f"stale here: {plain(status['stale_jobs'])} (coordctl job list)" if status.get("stale_jobs") else ""),
+        ("rules", rules_text(status.get("rules") or {})),
+        ("bus", _connection(status["bus"])),
+        ("ledger", _connection(status["ledger"])),
+        ("backlog", _backlog(status.get("backlog") or {})),
+        ("breakers", f"open: {plain(status['breakers_open'])}" if status.get("breakers_open") else "closed"),
+        ("impaired", plain(status.get("impaired"))),
+        ("not used", plain(status["ledger"].get("not_used"))),
+        ("alarms", plain(status.get("alarms"))),
+        ("daemon", f"version {plain(status['version'])} · pid {status['pid']} · up {duration(status['uptime_s'])}"),
+        ("clock", plain(status["clock"])),
+    ]
+    hindered = _hindered(status)
+    state = f"{coloured(status['state'])}, but {hindered}" if hindered else coloured(status["state"])
+    head = f"{coloured('unavailable' if hindered else status['state'], '●')} {plain(status['node'])} is {state}"
+    return "\n".join([head, *[f"  {name:<9} {text}" for name, text in lines if text]])
+
+
+def _trouble(word: str, runs: list[str] | None, advice: str) -> str:
+    """Runs that wait for a person; nothing when there are none."""
+    if not runs:
+        return ""
+    more = f" and {len(runs) - NAMES_MAX} more" if len(runs) > NAMES_MAX else ""
+    return f"{coloured(word, f'{len(runs)} {word}')}: {plain(runs[:NAMES_MAX])}{more} ({advice})"
+
+
+def _hindered(status: dict[str, Any]) -> str:
+    """Why a node that takes runs starts none; "" when nothing is in its way."""
+    ledger = status["ledger"]["state"]
+    if ledger != "connected":
+        return f"the ledger is {plain(ledger)}: nothing new starts"
+    return "it starts nothing itself" if status.get("impaired") or status["ledger"].get("not_used") else ""
+
+
+def _connection(about: dict[str, Any]) -> str:
+    """The bus or the ledger: state, address, and what is wrong."""
+    parts = [coloured(about["state"]), plain(about["url"])]
+    if about.get("recovering_s"):
+        parts.append(f"nothing new is launched for {duration(about['recovering_s'])}")
+    if about.get("error"):
+        parts.append(plain(about["error"]))
+    return " · ".join(parts)
+
+
+def _backlog(about: dict[str, Any]) -> str:
+    """What waits for the bus; nothing when nothing does."""
+    parts = []
+    if about.get("waiting"):
+        where = "" if about.get("kept") == "disk" else " in memory"
+        oldest = duration(about.get("oldest_s"))
+        parts.append(f"{some(about['waiting'], 'message')} waiting{where}, the oldest for {oldest}")
+    if about.get("given_up"):
+        parts.append(f"{about['given_up']} given up")
+    if about.get("error"):
+        parts.append(plain(about["error"]))
+    return " · ".join(parts)
+
+
+def event_text(event: dict[str, Any], *, colour: bool = True) -> str:
+    """One event on one line: when, who, what, and the rest as key=value."""
+    from datetime import UTC, datetime
+
+    at = datetime.fromtimestamp(event.get("timestamp") or 0.0, UTC).strftime("%H:%M:%S.%f")[:-3]
+    kind = str(event.get("type", ""))
+    padded = f"{plain(kind):<16}"
+    shown = {"run": event.get("run")} | event  # what it is about stands first
+    words = [
+        f"{key}={_candidacy(value) if key == 'candidacy' else plain(value)}"
+        for key, value in shown.items()
+        if key not in _EVENT_HIDDEN and value not in (None, "", [], {}) and (key, value) != ("attempt", 0)
+    ]
+    who = f"{event.get('hostname', '')}.{event.get('pid', '')}"
+    return " ".join([at, f"{plain(who):<20}", coloured(kind, padded) if colour else padded, *words])
+
+
+def _candidacy(said: Any) -> str:
+    """A statement in an election: load, clock, name, and why it abstains."""
+    if not isinstance(said, list) or len(said) < 4:
+        return plain(said)
+    return f"abstains ({plain(said[3])})" if said[3] else f"stands (load {plain(said[0])}, clock {plain(said[1])})"

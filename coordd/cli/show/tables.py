@@ -1,0 +1,390 @@
+"""What is drawn with rich: tables and panels. Imported only when one is drawn, for rich takes its time to load."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from coordd.cli.show.phrases import distance, duration, instant, moment, plain, rules_text, size
+
+# A table that is read by a program has no terminal to fit into.
+WIDTH_UNLIMITED = 4096
+
+# The states of runs, nodes, checks and connections; those that are not here are plain.
+STYLES = {
+    "success": "green", "alive": "green", "ready": "green", "ok": "green", "connected": "green", "closed": "green",
+    "enabled": "green", "done": "green", "refused": "bold red",
+    "started": "bold cyan", "received": "cyan", "pending": "blue", "retry": "yellow",
+    "suspect": "yellow", "warn": "yellow", "starting": "yellow", "mingling": "yellow", "draining": "yellow",
+    "suspended": "yellow", "missed": "yellow", "rejected": "yellow", "revoked": "magenta",
+    "failure": "bold red", "fail": "bold red", "lost": "bold red", "unknown": "bold red reverse",
+    "open": "bold red", "half-open": "yellow", "recovering": "yellow",
+    "disabled": "red", "disconnected": "red", "unavailable": "bold red", "left": "dim", "stopping": "dim",
+}  # fmt: skip
+
+
+class Column(NamedTuple):
+    """A heading, and what stands below it for one row."""
+
+    title: str
+    cell: Callable[[Mapping[str, Any], float], str | Text]
+    right: bool = False
+    whole: bool = False  # never wrapped or cut, however narrow the terminal: people copy it
+
+
+def colour_wanted() -> bool:
+    """A person at a terminal, who has not said NO_COLOR."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def console() -> Console:
+    """Where tables go: as wide as the terminal, or as the table where there is none."""
+    tty = sys.stdout.isatty()
+    return Console(
+        force_terminal=tty,
+        color_system="auto" if colour_wanted() else None,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        width=None if tty else WIDTH_UNLIMITED,
+    )
+
+
+def stated(state: str) -> Text:
+    """A state in its colour."""
+    return Text(plain(state), style=STYLES.get(state, ""))
+
+
+def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, now: float, title: str = "") -> Table:
+    """A table with one line a row."""
+    drawn = Table(
+        box=box.SIMPLE_HEAD if sys.stdout.isatty() else None,
+        show_edge=False,
+        header_style="bold",
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        title=title or None,
+        title_justify="left",
+    )
+    for column in columns:
+        drawn.add_column(
+            column.title, justify="right" if column.right else "left", no_wrap=column.whole, overflow="fold"
+        )
+    for row in rows:
+        drawn.add_row(*[column.cell(row, now) for column in columns])
+    return drawn
+
+
+def draw(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], nothing: str) -> None:
+    """Print a table, or the sentence that says why there is none."""
+    if not rows:
+        print(nothing, file=sys.stderr)
+        return
+    show(table(columns, rows, now=time.time()))
+
+
+def show(drawn: RenderableType) -> None:
+    """Print it; for a program without the spaces that only fill the lines."""
+    to = console()
+    if to.is_terminal:
+        to.print(drawn)
+        return
+    with to.capture() as capture:
+        to.print(drawn)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+# ---- cells
+
+
+def text(key: str) -> Callable[[Mapping[str, Any], float], str]:
+    return lambda row, _now: plain(row.get(key))
+
+
+def state(key: str = "state") -> Callable[[Mapping[str, Any], float], Text]:
+    return lambda row, _now: stated(str(row.get(key) or ""))
+
+
+def when(key: str) -> Callable[[Mapping[str, Any], float], str]:
+    return lambda row, now: moment(instant(row.get(key)), now)
+
+
+def _last_seen(row: Mapping[str, Any], _now: float) -> str:
+    return "this node" if row.get("self") else f"{duration(row.get('last_seen_s'))} ago"
+
+
+def _job_state(row: Mapping[str, Any], _now: float) -> Text:
+    if not row.get("enabled", True):
+        return stated("disabled")
+    if row.get("suspended"):
+        return stated("suspended")
+    return stated("warn" if row.get("problems") else "enabled")
+
+
+def _runtime(row: Mapping[str, Any], now: float) -> str:
+    started, ended = instant(row.get("started_at")), instant(row.get("ended_at"))
+    if row.get("runtime_s") is not None:
+        return duration(row["runtime_s"])
+    if started is None:
+        return ""
+    return duration(ended - started) if ended else f"{duration(max(0.0, now - started))} …"
+
+
+def host(full_hostname: Any) -> str:
+    """edge-1 of edge-1.4711: a node's name without its process, which changes with each restart."""
+    name, _, pid = plain(full_hostname).rpartition(".")
+    return name if pid.isdecimal() else plain(full_hostname)
+
+
+def _host_and_pid(full_hostname: Any) -> str:
+    name = host(full_hostname)
+    pid = plain(full_hostname)[len(name) + 1 :]
+    return f"{name} (pid {pid})" if pid else name
+
+
+def _succession(row: Mapping[str, Any], _now: float) -> str:
+    return " > ".join(host(name) for name in row.get("succession") or ()) or "nobody"
+
+
+def _statements(row: Mapping[str, Any], _now: float) -> str:
+    return "; ".join(f"{host(name)} {plain(said)}" for name, said in (row.get("statements") or {}).items())
+
+
+def _says(row: Mapping[str, Any], _now: float) -> Text:
+    said = stated(str(row.get("says") or ""))
+    return said.append(", isolated: hears nobody", style="bold red") if row.get("isolated") else said
+
+
+NODES = (
+    Column("NODE", text("hostname"), whole=True),
+    Column("STATE", state(), whole=True),
+    Column("SAYS", _says),
+    Column("LAST SEEN", _last_seen, right=True),
+    Column("RUNS", text("active"), right=True),
+    Column("PID", text("pid"), right=True),
+    Column("CLOCK", text("clock"), right=True),
+    Column("TAGS", text("tags")),
+    Column("JOBS DIGEST", lambda row, _now: plain(row.get("jobs_digest"))[:8]),
+    Column("VERSION", text("version")),
+)
+
+JOBS = (
+    Column("JOB", text("name"), whole=True),
+    Column("STATE", _job_state, whole=True),
+    Column("SCHEDULE", lambda row, _now: plain(row.get("schedule")) or ("by hand" if row.get("enabled", True) else "")),
+    Column("ZONE", text("timezone")),
+    Column("NEXT (UTC)", when("next")),
+    Column("ON LOST", text("on_lost")),
+    Column("STARTS", lambda row, _now: plain(row.get("starts"))),
+    Column("PROBLEMS", lambda row, _now: plain(row.get("problems"))),
+)
+
+
+def _node(row: Mapping[str, Any], _now: float) -> str:
+    """The node's name: the process that it was at the time says nothing to most people."""
+    return host(row.get("node"))
+
+
+FIRES = (
+    Column("FIRE TIME (UTC)", text("fire_time")),
+    Column("", lambda row, now: distance(instant(row.get("fire_time")), now), right=True),
+    Column("RUN", text("run"), whole=True),
+)
+
+RUNS = (
+    Column("RUN", text("id"), whole=True),
+    Column("STATE", state(), whole=True),
+    Column("TRY", text("attempt"), right=True, whole=True),
+    Column("NODE", _node),
+    Column("STARTED (UTC)", when("started_at")),
+    Column("RUNTIME", _runtime, right=True),
+    Column("EXIT", text("exit_code"), right=True),
+    Column("REASON", text("reason")),
+)
+
+ATTEMPTS = (
+    Column("TRY", text("attempt"), right=True, whole=True),
+    Column("STATE", state(), whole=True),
+    Column("NODE", lambda row, _now: _host_and_pid(row.get("node"))),
+    Column("RECEIVED (UTC)", when("received_at")),
+    Column("STARTED (UTC)", when("started_at")),
+    Column("RUNTIME", _runtime, right=True),
+    Column("EXIT", text("exit_code"), right=True),
+    Column("TOKEN", text("token"), right=True),
+    Column("APPLICATION", text("application_id")),
+    Column("REASON", text("reason")),
+)
+
+ELECTIONS = (
+    Column("ELECTION", text("id"), whole=True),
+    Column("TOPIC", text("topic")),
+    Column("OPENED BY", lambda row, _now: host(row.get("opened_by"))),
+    Column("SUCCESSION", lambda row, now: _succession(row, now) if row.get("decided") else "open"),
+    Column(
+        "TOOK",
+        lambda row, _now: duration((row.get("duration_ms") or 0) / 1000) if row.get("decided") else "",
+        right=True,
+    ),
+    Column("STATEMENTS", _statements),
+)
+
+BREAKERS = (
+    Column("BREAKER", text("name"), whole=True),
+    Column("STATE", state(), whole=True),
+    Column("FAILURES", text("failures"), right=True),
+    Column("OPENED", text("opened"), right=True),
+    Column(
+        "NEXT TRY IN",
+        lambda row, _now: duration(row.get("retry_in_s")) if row.get("state") == "open" else "",
+        right=True,
+    ),
+    Column("LAST FAILURE", text("reason")),
+)
+
+ALARMS = (Column("AT (UTC)", when("at")), Column("ID", text("id"), whole=True), Column("WHAT", text("text")))
+
+AUDIT = (
+    Column("NO", text("n"), right=True, whole=True),
+    Column("AT (UTC)", when("at")),
+    Column("WHO", lambda row, _now: f"{plain(row.get('by'))} ({plain(row.get('uid'))})"),
+    Column("PID", text("pid"), right=True),
+    Column("REQUEST", text("request")),
+    Column("METHOD", text("method"), whole=True),
+    Column("ABOUT", text("subject")),
+    Column("OUTCOME", state("outcome"), whole=True),
+    Column("TIMES", text("count"), right=True),
+    Column("REASON", text("reason")),
+)
+
+CHECKS = (
+    Column("STATE", state(), whole=True),
+    Column("CHECK", text("check")),
+    Column("FOUND", text("text")),
+    Column("ADVICE", text("advice")),
+)
+
+
+# ---- panels
+
+
+def facts(pairs: Iterable[tuple[str, str | Text]]) -> Table:
+    """Names and values, two columns without lines; what is empty is left out."""
+    drawn = Table(box=None, show_header=False, pad_edge=False)
+    drawn.add_column(style="dim", no_wrap=True)
+    drawn.add_column(overflow="fold")
+    for name, value in pairs:
+        if str(value):
+            drawn.add_row(name, value)
+    return drawn
+
+
+def panel(title: Text, *inside: RenderableType) -> Panel:
+    """A box around one thing."""
+    return Panel(Group(*inside), title=title, title_align="left", expand=False, box=box.ROUNDED, padding=(0, 1))
+
+
+def draw_run(run: Mapping[str, Any]) -> None:
+    """One run with its attempts."""
+    now = time.time()
+
+    def at(key: str) -> str:
+        return moment(instant(run.get(key)), now)
+
+    about = facts(
+        (
+            ("job", plain(run.get("job"))),
+            ("fire time", at("fire_time")),
+            ("asked for by", plain(run.get("by"))),
+            ("args", plain(run.get("args"))),
+            ("node", _host_and_pid(run.get("node"))),
+            ("attempt", plain(run.get("attempt"))),
+            ("token", plain(run.get("token"))),
+            ("application", plain(run.get("application_id"))),
+            ("received", at("received_at")),
+            ("started", at("started_at")),
+            ("ended", at("ended_at")),
+            ("runtime", _runtime(run, now)),
+            ("exit code", plain(run.get("exit_code"))),
+            ("reason", plain(run.get("reason"))),
+        )
+    )
+    title = Text.assemble((plain(run.get("id")), "bold"), " ", stated(str(run.get("state"))))
+    inside: list[RenderableType] = [about]
+    if run.get("attempts"):
+        inside += [Text(), table(ATTEMPTS, run["attempts"], now=now)]
+    if run.get("log_tail"):
+        inside += [Text(), Text("the last lines of its log", style="dim")]
+        inside += [Text(plain(line)) for line in run["log_tail"]]
+    show(panel(title, *inside))
+
+
+def draw_ledger(about: Mapping[str, Any]) -> None:
+    """The ledger: where it is, how its server is, what it holds."""
+    kept = about.get("persistence") or {}
+    disk = [word for key, word in (("aof", "append-only file"), ("rdb", "snapshots")) if kept.get(key)]
+    memory = size(about.get("used_memory_bytes"))
+    if about.get("maxmemory_bytes"):
+        memory += f" of {size(about['maxmemory_bytes'])}"
+    left_s = about.get("recovering_s")
+    pairs: tuple[tuple[str, str | Text], ...] = (
+        ("url", plain(about.get("url"))),
+        ("state", stated(str(about.get("state")))),
+        ("error", plain(about.get("error"))),
+        ("recovering", f"for {duration(left_s)}: nothing new is launched" if left_s else ""),
+        ("cluster", plain(about.get("cluster"))),
+        ("identity", plain(about.get("identity"))),
+        ("continues", plain(about.get("predecessor"))),
+        ("closed", plain(about.get("closed"))),
+        ("this node's pin", plain(about.get("pin"))),
+        ("not used here", plain(about.get("not_used"))),
+        ("others", plain([_other(node) for node in about.get("nodes") or () if not node.get("agrees")])),
+        ("rules", rules_text(about.get("rules") or {})),
+        ("epoch", plain(about.get("epoch"))),
+        ("since", moment(about.get("since"), time.time())),
+        ("schema", plain(about.get("schema"))),
+        ("file", size(about.get("size_bytes"))),
+        ("server", plain(about.get("version"))),
+        ("role", plain(about.get("role"))),
+        ("replicas", plain(about.get("replicas"))),
+        ("eviction", plain(about.get("maxmemory_policy"))),
+        ("persistence", plain(disk) or ("none" if kept else "")),
+        ("memory", memory),
+        ("answers in", f"{about['ping_ms']} ms" if about.get("ping_ms") is not None else ""),
+        ("jobs", plain(about.get("jobs"))),
+        ("runs", plain(about.get("runs"))),
+    )
+    weaker = [Text(f"weaker than advised: {plain(sentence)}", style="yellow") for sentence in about.get("weaker") or ()]
+    show(panel(Text("ledger", style="bold"), facts(pairs), *weaker))
+
+
+def _other(node: Mapping[str, Any]) -> str:
+    return f"{node.get('node')} uses {node.get('identity')}" + ("" if node.get("pinned") else " (never used)")
+
+
+def draw_facts(about: Mapping[str, Any], title: str) -> None:
+    """One thing, key by key, in a box."""
+    now = time.time()
+
+    def shown(key: str, value: Any) -> str | Text:
+        if key == "state":
+            return stated(str(value))
+        if key in ("next", "fire_time"):
+            return moment(instant(value), now)
+        if key.endswith("_s") and isinstance(value, (int, float)):
+            return duration(value)
+        return size(value) if key.endswith("_bytes") else plain(value)
+
+    pairs = [
+        (key.removesuffix("_s").removesuffix("_bytes").replace("_", " "), shown(key, value))
+        for key, value in about.items()
+    ]
+    show(panel(Text(plain(title), style="bold"), facts(pairs)))

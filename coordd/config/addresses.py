@@ -1,0 +1,136 @@
+"""The addresses of buses and ledgers: well-formed, and safe to send a password to."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from coordd.config.values import found
+
+# Commas separate addresses only where one begins: a password may hold one.
+_BETWEEN = re.compile(r"\s*,\s*(?=[a-z][a-z+]*://)")
+
+# scheme -> an address as it should be.
+EXAMPLES = {
+    "unix": "unix:///run/coordd/bus",
+    "sqlite": "sqlite:////var/lib/coordd/ledger.db (four slashes)",
+    "amqp": "amqp://user@broker:5672/vhost",
+    "amqps": "amqps://user@broker:5671/vhost",
+    "redis": "redis://host:6379/0",
+    "rediss": "rediss://host:6379/0",
+    "redis+sentinel": "redis+sentinel://host1:26379,host2:26379/MASTER/0",
+    "rediss+sentinel": "rediss+sentinel://host1:26379,host2:26379/MASTER/0",
+}
+ENCRYPTED = frozenset(("amqps", "rediss", "rediss+sentinel"))
+LOCAL = frozenset(("unix", "sqlite"))
+
+# Parameters by which a URL switches the verification of certificates off, with the values that leave it on.
+UNVERIFIED = {
+    "no_verify_ssl": frozenset(("0", "false", "no")),
+    "verify_ssl": frozenset(("1", "true", "yes")),
+    "ssl_cert_reqs": frozenset(("required",)),
+    "ssl_check_hostname": frozenset(("1", "true", "yes")),
+}
+
+
+def split(text: str) -> tuple[str, ...]:
+    """The addresses of a text, separated by commas."""
+    return tuple([url for url in _BETWEEN.split(text.strip().rstrip(", ")) if url])
+
+
+def check(url: str, schemes: tuple[str, ...]) -> None:
+    """Raise ValueError with what was expected and what was found, without passwords."""
+    scheme, separator, rest = url.partition("://")
+    if scheme not in schemes or not separator:
+        raise ValueError(f"expected a URL that starts with one of {', '.join(schemes)} and ://, found {found(url)}")
+    wrong = f"as in {EXAMPLES[scheme]}, found {found(url)}"
+    if scheme in LOCAL:
+        prefix = "unix:///" if scheme == "unix" else "sqlite:////"
+        if not url.startswith(prefix) or url == prefix:
+            raise ValueError(f"expected an absolute path {wrong}")
+        return
+    if any(character.isspace() for character in rest):
+        raise ValueError(f"expected a URL without spaces {wrong}")
+    try:
+        parts = urlsplit(url)
+        listed = hosts(url)
+    except ValueError as exc:
+        raise ValueError(f"expected a host and a port from 1 to 65535 {wrong}") from exc
+    if not listed or not all(listed):
+        raise ValueError(f"expected a host {wrong}")
+    if parts.fragment or "#" in url:
+        raise ValueError(f"expected no # (in a password or a vhost it is written %23) {wrong}")
+    _check_path(scheme, parts, wrong)
+
+
+def _check_path(scheme: str, parts: SplitResult, wrong: str) -> None:
+    path = parts.path.removeprefix("/")
+    if scheme in ("amqp", "amqps"):
+        if "/" in path:
+            raise ValueError(f"expected one vhost (a slash in its name is written %2F) {wrong}")
+        return
+    if scheme.endswith("+sentinel"):
+        master, _, path = path.partition("/")
+        if not master:
+            raise ValueError(f"expected the name of the master behind the sentinels {wrong}")
+    if path and not re.fullmatch(r"[0-9]{1,5}", path, re.ASCII):
+        raise ValueError(f"expected the number of a database {wrong}")
+
+
+def hosts(url: str) -> tuple[str, ...]:
+    """The hosts of a URL: several for sentinels. Raises ValueError for what is no host or no port."""
+    listed = urlsplit(url).netloc.rpartition("@")[2].split(",")
+    several = url.partition("://")[0].endswith("+sentinel")
+    if len(listed) > 1 and not several:
+        raise ValueError("one host")
+    said = []
+    for one in listed:
+        parts = urlsplit(f"//{one}")
+        if parts.port == 0:  # asked for, it is checked
+            raise ValueError("port 0")
+        said.append(parts.hostname or "")
+    return tuple(said)
+
+
+def insecure(url: str) -> list[str]:
+    """Why a password or a message should not travel to that address: sentences, none when it may."""
+    scheme = url.partition("://")[0]
+    if scheme in LOCAL:
+        return []
+    reasons = []
+    if scheme not in ENCRYPTED:
+        far = [host for host in hosts(url) if not _is_loopback(host)]
+        if far:
+            better = scheme.replace("amqp", "amqps").replace("redis", "rediss")
+            reasons.append(
+                f"{scheme}:// to {', '.join(far)} is not encrypted, and others on the network read passwords and "
+                f"change messages: use {better}://, or a tunnel on this machine"
+            )
+    name = unverified(url)
+    if name:
+        reasons.append(f"{name} in the URL believes any server's certificate: set tls_ca to the authority instead")
+    return reasons
+
+
+def unverified(url: str) -> str:
+    """The parameter of a URL that switches verification off, or ""."""
+    for name, value in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+        if name.lower() in UNVERIFIED and value.lower() not in UNVERIFIED[name.lower()]:
+            return name
+    return ""
+
+
+def has_password(url: str) -> bool:
+    """A password stands in the URL."""
+    if url.partition("://")[0] in LOCAL:
+        return False
+    parts = urlsplit(url)
+    return ":" in parts.netloc.rpartition("@")[0] or any(name == "password" for name, _ in parse_qsl(parts.query))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

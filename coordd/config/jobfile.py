@@ -1,0 +1,322 @@
+"""Job files: one TOML file a job becomes a frozen Job, or problems that disable that job alone.
+
+``on_lost = "hold"`` goes together with ``retry.attempts`` above 1: an attempt is only tried again after an exit
+code that is known, and a lost one waits for a person whatever ``retry`` says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from coordd.config import jobkeys, values
+from coordd.config.sections import Config
+from coordd.config.settings import read_config, timing_conflict
+from coordd.config.tomlfile import Places, Problem, read_toml
+from coordd.core.jobs.arguments import check_launch
+from coordd.core.jobs.job import Blackout, Command, Job, Retry, Schedule, SparkSubmit
+from coordd.core.jobs.schedule import jitter_offset, next_fire, parse_cron, parse_instant, parse_schedule
+from coordd.core.jobs.secrecy import exposed
+from coordd.core.names import NAME, NAME_RULE
+
+# One node reads at most so many job files; a directory with more is a mistake.
+JOBS_MAX = 10_000
+
+# What is said of a secret on a command line, and of how many in a file.
+EXPOSED = (
+    "Every user of the host can read a program's arguments, and this file is copied to every node: put it into the"
+    " file that [spark] env_file of coordd.toml names (the program reads it from its environment), of a Spark job into"
+    " [spark].conf (which goes into a file of mode 0600), or into a file of its own, and give the path"
+)
+EXPOSED_MAX = 20
+
+
+class JobSet(msgspec.Struct, frozen=True):
+    """What a directory of job files holds, by job name. A job with warnings is in both; "" is the directory."""
+
+    jobs: dict[str, Job] = {}
+    problems: dict[str, list[Problem]] = {}
+
+
+def load_jobs(directory: str, config: Config) -> JobSet:
+    """Read every ``*.toml`` of a directory; never raises for what is in it."""
+    try:
+        files = sorted([name for name in os.listdir(directory) if name.endswith(".toml") and not name.startswith(".")])
+    except FileNotFoundError:
+        missing = Problem(directory, "", None, "there is no such directory, so there are no jobs", severity="warning")
+        return JobSet(problems={"": [missing]})
+    except OSError as exc:
+        return JobSet(problems={"": [Problem(directory, "", None, f"it cannot be read: {exc.strerror or exc}")]})
+    jobs: dict[str, Job] = {}
+    problems: dict[str, list[Problem]] = {}
+    if len(files) > JOBS_MAX:
+        problems[""] = [Problem(directory, "", None, f"expected at most {JOBS_MAX} job files, found {len(files)}")]
+    for file in files[:JOBS_MAX]:
+        name = values.printable(file.removesuffix(".toml"))
+        job, wrong = load_job(os.path.join(directory, file), config)
+        if job is not None:
+            jobs[name] = job
+        if wrong:
+            problems[name] = wrong
+    return JobSet(jobs, problems)
+
+
+def load_job(path: str, config: Config) -> tuple[Job | None, list[Problem]]:
+    """One job file: the job, unless there is an error among the problems."""
+    content, table, problem = read_toml(path, "job")
+    if problem:
+        return None, [problem]
+    reading = _Reading(path, content)
+    job = reading.job(table, config)
+    return (None if reading.failed() else job), reading.problems
+
+
+def check(path: str | None, environ: Mapping[str, str]) -> list[Problem]:
+    """Everything that is wrong with a configuration and its job files; the configuration comes first."""
+    config, problems = read_config(path, environ)
+    if config is None:
+        return problems
+    by_name = load_jobs(config.node.jobs_dir, config).problems
+    return [problem for name in sorted(by_name) for problem in by_name[name]]
+
+
+# ---- the whole file
+
+
+class _Reading:
+    """One job file, and what was found wrong with it."""
+
+    def __init__(self, path: str, content: str) -> None:
+        self.path = path
+        self.places = Places(content)
+        self.problems: list[Problem] = []
+
+    def failed(self) -> bool:
+        return any(problem.severity == "error" for problem in self.problems)
+
+    def wrong(self, key: str, message: str, *, warning: bool = False) -> None:
+        """Note a problem; ``key`` as people write it: lease, spark.conf."""
+        section, _, last = key.rpartition(".")
+        line = self.places.line_of(section, last) or self.places.line_of("", key.partition(".")[0])
+        self.problems.append(
+            Problem(values.printable(self.path), key, line, message, severity="warning" if warning else "error")
+        )
+
+    def table(
+        self, table: Mapping[str, Any], readers: Mapping[str, values.Reader], section: str = ""
+    ) -> dict[str, Any]:
+        return values.read_table(table, readers, lambda key, message: self.wrong(section + key, message))
+
+    def tried(self, key: str, read: Callable[[], Any], instead: Any) -> Any:
+        try:
+            return read()
+        except ValueError as exc:
+            self.wrong(key, str(exc))
+            return instead
+
+    def job(self, table: Mapping[str, Any], config: Config) -> Job | None:
+        """The job; None or half a job when something is wrong."""
+        name = os.path.basename(self.path).removesuffix(".toml")
+        if not NAME.fullmatch(name):
+            shown = values.printable(name)[:100]
+            self.wrong("", f'a job is named after its file: expected {NAME_RULE}, found "{shown}"')
+            return None
+        for key in jobkeys.LATER:
+            if key in table:
+                self.wrong(key, f'"{key}" is not available in this version')
+        said = self.table({key: value for key, value in table.items() if key not in jobkeys.LATER}, jobkeys.TOP)
+        launch = self.launch(table, said)
+        schedule = self.schedule(name, said)
+        retry = self.retry(said.get("retry", {}))
+        self.relations(said, launch, config)
+        if launch is None:
+            return None
+        computes = isinstance(launch, SparkSubmit) and launch.deploy_mode == "client"
+        job = Job(
+            name=name,
+            digest="",
+            launch=launch,
+            description=said.get("description", ""),
+            owner=said.get("owner", ""),
+            schedule=schedule,
+            schedule_text=said.get("schedule", ""),
+            timezone=said.get("timezone", "UTC"),
+            misfire=said.get("misfire", "once"),
+            start_within_s=said.get("start_within", 3600.0),
+            expect_within_s=said.get("expect_within", 0.0),
+            overlap=said.get("overlap", "forbid"),
+            on_lost=said.get("on_lost", "relaunch"),
+            placement=said.get("placement", "spread" if computes else "first"),
+            tags=said.get("tags", ()),
+            priority=said.get("priority", 0),
+            timeout_s=said.get("timeout", 0.0),
+            lease_s=said.get("lease", config.cluster.lease),
+            params=said.get("params", {}),
+            retry=retry,
+        )
+        return msgspec.structs.replace(job, digest=digest(job, own_lease="lease" in said))
+
+    def launch(self, table: Mapping[str, Any], said: Mapping[str, Any]) -> SparkSubmit | Command | None:
+        sections = [section for section in ("spark", "command") if section in table]
+        if len(sections) != 1:
+            self.wrong("spark", f"expected either [spark] or [command], found {'both' if sections else 'neither'}")
+            return None
+        section = sections[0]
+        if section not in said:
+            return None  # it is no table
+        launch = self.spark(said["spark"]) if section == "spark" else self.command(said["command"])
+        if ("params" in table) == ("params" in said):
+            for key, message in check_launch(launch, said.get("params", {})):
+                self.wrong(f"{section}.{key}", message)
+        key, words = ("args", launch.args) if isinstance(launch, SparkSubmit) else ("argv", launch.argv)
+        for place, what in islice(exposed(words), EXPOSED_MAX):
+            self.wrong(f"{section}.{key}", f"item {place + 1} looks like {what}. {EXPOSED}", warning=True)
+        return launch
+
+    def spark(self, table: Mapping[str, Any]) -> SparkSubmit:
+        said = self.table(table, jobkeys.SPARK, "spark.")
+        if "application" not in table:
+            self.wrong("spark.application", "expected an absolute path or a URI, found nothing")
+        fields = {"class_name" if key == "class" else key: value for key, value in said.items()}
+        return SparkSubmit(**{"application": "", **fields})
+
+    def command(self, table: Mapping[str, Any]) -> Command:
+        said = self.table(table, jobkeys.COMMAND, "command.")
+        if "argv" not in table:
+            self.wrong("command.argv", "expected a program and its arguments, found nothing")
+        return Command(**{"argv": (), **said})
+
+    def retry(self, table: Mapping[str, Any]) -> Retry:
+        said = self.table(table, jobkeys.RETRY, "retry.")
+        never_on = said.get("never_on", ())
+        default = Retry()
+        return Retry(
+            attempts=said.get("attempts", default.attempts),
+            relaunches=said.get("relaunches", default.relaunches),
+            delay_s=said.get("delay", default.delay_s),
+            backoff=said.get("backoff", default.backoff),
+            never_on_codes=tuple([item for item in never_on if isinstance(item, int)]),
+            never_on_patterns=tuple([item for item in never_on if isinstance(item, str)]),
+        )
+
+    def schedule(self, name: str, said: Mapping[str, Any]) -> Schedule | None:
+        timezone = said.get("timezone", "UTC")
+        start = self.instant("start", said.get("start"), timezone, 0.0)
+        end = self.instant("end", said.get("end"), timezone, math.inf)
+        if end <= start:
+            self.wrong("end", "expected an instant after start")
+        blackout = tuple([self.blackout(table, timezone) for table in said.get("blackout", ())])
+        if "schedule" not in said:
+            for key in ("start", "end", "jitter", "blackout", "misfire"):
+                if key in said:
+                    self.wrong(key, f"{key} says nothing without schedule: the job runs by hand only", warning=True)
+            return None
+        schedule: Schedule | None = self.tried(
+            "schedule",
+            lambda: parse_schedule(
+                said["schedule"],
+                timezone,
+                start=start,
+                end=end,
+                offset_s=jitter_offset(name, said.get("jitter", 0.0)),
+                blackout=blackout,
+            ),
+            None,
+        )
+        if schedule is not None and not self.failed() and next_fire(schedule, start - 1) is None:
+            self.wrong("schedule", f'"{said["schedule"]}" never fires between start and end, outside of blackout')
+        return schedule
+
+    def instant(self, key: str, value: Any, timezone: str, instead: float) -> float:
+        if value is None:
+            return instead
+        at: float = self.tried(key, lambda: parse_instant(value, timezone), instead)
+        return at
+
+    def blackout(self, table: Mapping[str, Any], timezone: str) -> Blackout:
+        said = self.table(table, jobkeys.BLACKOUT, "blackout.")
+        if set(table) == {"from", "to"}:
+            start = self.instant("blackout.from", said.get("from"), timezone, 0.0)
+            end = self.instant("blackout.to", said.get("to"), timezone, math.inf)
+            if end <= start:
+                self.wrong("blackout.to", "expected an instant after from")
+            return Blackout(start=start, end=end)
+        if set(table) == {"cron", "duration"}:
+            cron = self.tried("blackout.cron", lambda: parse_cron(said.get("cron", "")), "")
+            return Blackout(cron=cron, duration_s=said.get("duration", 0.0))
+        self.wrong("blackout", f"expected from and to, or cron and duration; found {', '.join(table) or 'nothing'}")
+        return Blackout()
+
+    def relations(self, said: Mapping[str, Any], launch: SparkSubmit | Command | None, config: Config) -> None:
+        """What only goes wrong between keys."""
+        if "lease" in said:
+            timing = timing_conflict(said["lease"], config.cluster, "lease")
+            if timing:
+                self.wrong("lease", timing)
+        on_lost = said.get("on_lost", "relaunch")
+        if isinstance(launch, SparkSubmit) and launch.deploy_mode == "cluster" and on_lost == "relaunch":
+            self.wrong(
+                "on_lost",
+                'on_lost = "relaunch" with deploy_mode = "cluster" needs a look-up of the application that the lost'
+                ' attempt may have left running, and this version has none: write on_lost = "hold"',
+            )
+        if isinstance(launch, SparkSubmit) and launch.proxy_user and (launch.principal or launch.keytab):
+            self.wrong(
+                "spark.proxy_user",
+                "proxy_user does not go together with principal or keytab: spark-submit refuses both at once. Leave"
+                " principal and keytab out, and give the daemon a ticket of the user that may impersonate",
+            )
+        if said.get("misfire") == "all" and said.get("overlap", "forbid") == "forbid":
+            self.wrong(
+                "misfire",
+                'misfire = "all" with overlap = "forbid": of several missed fire times one runs and the others are'
+                ' rejected; write overlap = "queue" to run them one after the other',
+                warning=True,
+            )
+
+
+# ---- identity
+
+
+def digest(job: Job, *, own_lease: bool) -> str:
+    """One text for what is launched, when and under which policies, equal on all nodes that mean the same.
+
+    Values that are the default are left out, so that a version with more keys still agrees with this one. So are
+    the description and the cluster's own lease, which change nothing about a run. The version of the time zone
+    data is in it: with another, the same line may mean another instant. When somebody is to be warned (expect_within)
+    changes nothing about a run either.
+    """
+    from tzdata import IANA_VERSION  # type: ignore[import-untyped]  # it comes without stubs
+
+    lease_s = job.lease_s if own_lease else 0.0
+    defined = msgspec.structs.replace(
+        job, digest="", description="", schedule_text="", lease_s=lease_s, expect_within_s=0.0
+    )
+    canonical = msgspec.json.encode([_definition(defined), IANA_VERSION], order="deterministic")
+    return hashlib.sha256(canonical).hexdigest()[:32]
+
+
+@cache  # a directory of ten thousand files needs each of them four times a file
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(kind)
+
+
+def _definition(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        told: dict[str, Any] = {"type": type(value).__name__}
+        for field in _fields(type(value)):
+            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            item = getattr(value, field.name)
+            if item != default:
+                told[field.name] = _definition(item)
+        return told
+    if isinstance(value, tuple):
+        return [_definition(item) for item in value]
+    return value

@@ -1,0 +1,277 @@
+"""The keys of a job file, and what each may hold.
+
+One table per section: key -> reader. A reader raises ValueError: what was expected, what was found.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+from coordd.config import values
+from coordd.config.values import converted, found
+from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params
+from coordd.core.jobs.schedule import parse_duration, zone
+from coordd.errors import RefusedError
+
+# A definition is carried in memory by every node: so many entries in a list or a table, so many bytes in a text.
+ENTRIES_MAX = 1000
+TEXT_BYTES_MAX = 64 * 1024
+
+# Each fire time is compared with every one of them.
+BLACKOUTS_MAX = 100
+
+PRIORITY_MAX = 1_000_000
+TRIES_MAX = 1000
+
+# Keys of the format that this version does not act on: refused, since a limit that is not kept is worse than none.
+LATER = (
+    "pool", "concurrency", "rate", "after", "breaker", "check", "trigger", "sink", "run_as"
+)  # fmt: skip
+
+# What [spark].conf may not say, and why.
+OWNED_CONF = {
+    "spark.yarn.tags": "coordd finds a run's applications by it",
+    "spark.master": "write master under [spark]",
+    "spark.submit.deployMode": "write deploy_mode under [spark]",
+}
+
+_URI = re.compile(r"[a-z][a-z0-9+.-]*:/\S+", re.ASCII | re.IGNORECASE)
+_CONF_KEY = re.compile(r"spark\.[A-Za-z0-9._-]{1,200}", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def _whole(least: int, most: int) -> values.Reader:
+    def read(value: object) -> int:
+        whole: int = converted(value, int, "a whole number")
+        if not least <= whole <= most:
+            raise ValueError(f"expected a whole number from {least} to {most}, found {whole}")
+        return whole
+
+    return read
+
+
+def _word(*words: str) -> values.Reader:
+    def read(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"expected one of {', '.join(words)}; found {found(value)}")
+        return str(value)
+
+    return read
+
+
+def _longer_than_nothing(value: Any) -> float:
+    seconds = parse_duration(value)
+    if seconds <= 0:
+        raise ValueError(f"expected a duration longer than nothing, found {found(value)}")
+    return seconds
+
+
+def _lines(value: object) -> str:
+    """A text that may have several lines: arguments and scripts do."""
+    read: str = converted(value, str, "a text")
+    if "\0" in read:
+        raise ValueError("expected a text without NUL characters")
+    if len(read.encode("utf-8", "surrogatepass")) > TEXT_BYTES_MAX:
+        raise ValueError(f"expected at most {TEXT_BYTES_MAX} bytes, found more")
+    return read
+
+
+def _list_of(reader: values.Reader) -> values.Reader:
+    def read(value: object) -> tuple[str, ...]:
+        items: list[Any] = converted(value, list[Any], "a list of texts")
+        if len(items) > ENTRIES_MAX:
+            raise ValueError(f"expected at most {ENTRIES_MAX} entries, found {len(items)}")
+        return tuple([reader(item) for item in items])
+
+    return read
+
+
+def _application(value: object) -> str:
+    read = values.text(value)
+    if read.startswith("-"):
+        raise ValueError(f"expected an absolute path or a URI; found {found(read)}, which would be an option")
+    if not read.startswith("/") and not _URI.fullmatch(read):
+        raise ValueError(f"expected an absolute path or a URI, found {found(read)}")
+    return read
+
+
+def _no_option(value: object) -> str:
+    """What follows an option of spark-submit, and must not look like the next one."""
+    read = values.text(value)
+    if not read or read.startswith("-"):
+        raise ValueError(f'expected a text that does not begin with "-", found {found(read)}')
+    return read
+
+
+def _entry(value: object) -> str:
+    """One entry of a list that spark-submit takes with commas between."""
+    read = _no_option(value)
+    if "," in read:
+        raise ValueError(f"expected one path or URI without commas, found {found(read)}")
+    return read
+
+
+def _argv(value: object) -> tuple[str, ...]:
+    argv: tuple[str, ...] = _list_of(_lines)(value)
+    if not argv or not argv[0]:
+        raise ValueError("expected a program and its arguments, found nothing")
+    program = values.text(argv[0])
+    if program.startswith("-") or ("/" in program and not program.startswith("/")):
+        raise ValueError(f"expected an absolute path, or a name to be found on PATH, found {found(program)}")
+    return argv
+
+
+def _table(value: object) -> dict[str, str]:
+    table = values.text_table(value)
+    if len(table) > ENTRIES_MAX:
+        raise ValueError(f"expected at most {ENTRIES_MAX} entries, found {len(table)}")
+    return {key: _lines(item) for key, item in table.items()}
+
+
+def _env(value: object) -> dict[str, str]:
+    env = _table(value)
+    for key in env:
+        if not _VARIABLE.fullmatch(key):
+            raise ValueError(f'"{key:.60}" is no name of an environment variable')
+        if key.startswith("COORDD_"):
+            raise ValueError(f'"{key:.60}" may not be set: coordd sets the variables that begin with COORDD_')
+    return env
+
+
+def _conf(value: object) -> dict[str, str]:
+    """Spark's properties. TOML reads ``spark.executor.memory = "4g"`` as tables in tables; they are joined again."""
+    conf = _table(_joined(converted(value, dict[str, Any], "a table of texts"), ""))
+    for key, item in conf.items():
+        if key in OWNED_CONF:
+            raise ValueError(f'"{key}" may not be set here: {OWNED_CONF[key]}')
+        if key.startswith("spark.coordd."):
+            raise ValueError(
+                f'"{key:.60}" may not be set: coordd tells the driver its run and token under spark.coordd.*'
+            )
+        if not _CONF_KEY.fullmatch(key):
+            raise ValueError(f'expected keys that begin with "spark." (spark-submit ignores others), found "{key:.60}"')
+        values.text(item)
+    return conf
+
+
+def _joined(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    joined: dict[str, Any] = {}
+    for key, item in table.items():
+        joined.update(_joined(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item})
+    return joined
+
+
+def _params(value: object) -> dict[str, str]:
+    params = _table(value)
+    for key in params:
+        if not PARAM_NAME.fullmatch(key):
+            raise ValueError(f'expected names of letters, digits and _ (at most 64), found "{key:.60}"')
+        if key in BUILT_IN:
+            raise ValueError(f'"{key}" is a name that coordd fills itself; choose another')
+    try:
+        return merge_params(params, params)
+    except RefusedError as exc:
+        raise ValueError(f"{exc}: {exc.hint}") from exc
+
+
+def _zone_name(value: object) -> str:
+    name = values.text(value)
+    zone(name)
+    return name
+
+
+def _instant(value: object) -> str | date:
+    """Read in full once the time zone is known."""
+    if isinstance(value, date):
+        return value
+    return values.text(value)
+
+
+def _never_on(value: object) -> tuple[int | str, ...]:
+    items: list[int | str] = converted(value, list[int | str], "a list of exit codes and patterns")
+    for item in items[:ENTRIES_MAX]:
+        if isinstance(item, int) and not 1 <= abs(item) <= 255:
+            raise ValueError(f"expected exit codes from 1 to 255 (or -1 to -64 for signals), found {item}")
+        if isinstance(item, str):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error", FutureWarning)
+                    re.compile(values.text(item))
+            except (re.error, RecursionError, OverflowError) as exc:
+                raise ValueError(f"expected a regular expression, found {found(item)}: {exc}") from exc
+            except FutureWarning as exc:
+                raise ValueError(
+                    f"expected a regular expression, found {found(item)}: {exc}, which a later Python will read as "
+                    "another one; write \\[ for a bracket"
+                ) from exc
+    return tuple(items[:ENTRIES_MAX])
+
+
+def _blackouts(value: object) -> list[dict[str, Any]]:
+    tables: list[dict[str, Any]] = converted(
+        value, list[dict[str, Any]], "a list of tables { from, to } or { cron, duration }"
+    )
+    if len(tables) > BLACKOUTS_MAX:
+        raise ValueError(f"expected at most {BLACKOUTS_MAX} blackouts, found {len(tables)}")
+    return tables
+
+
+TOP: dict[str, values.Reader] = {
+    "description": _lines,
+    "owner": values.text,
+    "schedule": values.text,
+    "timezone": _zone_name,
+    "start": _instant,
+    "end": _instant,
+    "jitter": parse_duration,
+    "blackout": _blackouts,
+    "misfire": _word("skip", "once", "all"),
+    "start_within": _longer_than_nothing,
+    "expect_within": _longer_than_nothing,
+    "overlap": _word("forbid", "allow", "replace", "queue"),
+    "on_lost": _word("relaunch", "hold"),
+    "placement": _word("first", "spread"),
+    "tags": values.tags,
+    "priority": _whole(-PRIORITY_MAX, PRIORITY_MAX),
+    "timeout": _longer_than_nothing,
+    "lease": values.number,
+    "params": _params,
+    "spark": lambda value: converted(value, dict[str, Any], "a table"),
+    "command": lambda value: converted(value, dict[str, Any], "a table"),
+    "retry": lambda value: converted(value, dict[str, Any], "a table"),
+}
+SPARK: dict[str, values.Reader] = {
+    "application": _application,
+    "args": _list_of(_lines),
+    "master": _no_option,
+    "deploy_mode": _word("client", "cluster"),
+    "conf": _conf,
+    "py_files": _list_of(_entry),
+    "files": _list_of(_entry),
+    "jars": _list_of(_entry),
+    "name": values.text,
+    "keytab": values.path,
+    "principal": _no_option,
+    "proxy_user": _no_option,
+    "env": _env,
+    "properties_file": values.path,
+    "class": _no_option,
+}
+COMMAND: dict[str, values.Reader] = {"argv": _argv, "env": _env, "cwd": values.path}
+RETRY: dict[str, values.Reader] = {
+    "attempts": _whole(1, TRIES_MAX),
+    "relaunches": _whole(0, TRIES_MAX),
+    "delay": parse_duration,
+    "backoff": _word("fixed", "linear", "exponential"),
+    "never_on": _never_on,
+}
+BLACKOUT: dict[str, values.Reader] = {
+    "from": _instant,
+    "to": _instant,
+    "cron": values.text,
+    "duration": _longer_than_nothing,
+}

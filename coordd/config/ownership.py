@@ -1,0 +1,156 @@
+"""Who else could change what the daemon reads and runs. Judged as sshd judges its own files (StrictModes).
+
+A configuration, a job file or a key is as good as everybody who can write it: such a file is code that runs as the
+daemon's user. So each of them, and every directory on the way to it, must belong to root or to that user, and nobody
+else may write it:
+
+- Group-writable is refused whatever the group: who is in a group changes without anybody looking here.
+- A directory that anybody may write but that is sticky (/tmp) is accepted on the way to a file: the kernel lets nobody
+  but the owner rename or remove an entry of it, and the entry's owner is checked. It is not accepted where all of a
+  directory's entries count (jobs_dir): there anybody could add one.
+- A symbolic link must belong to root or to the daemon's user; then its target is judged the same way.
+- What is judged is what was opened: a file that is not the one under its name any more is refused.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from coordd.config.values import printable
+
+LINKS_MAX = 40  # as Linux has it
+
+
+class Trust(NamedTuple):
+    """Who may own and write (``uids``), and the group that may read a secret."""
+
+    uids: frozenset[int]
+    gids: frozenset[int]
+
+
+_also: set[tuple[int, int]] = set()
+
+
+def trust_also(uid: int, gid: int) -> None:
+    """For check-config as root: the service's user is the one whose files they will be."""
+    _also.add((uid, gid))
+
+
+def own() -> Trust:
+    """Root and this process's user; its primary group."""
+    return Trust(
+        frozenset((0, os.geteuid(), *[uid for uid, _ in _also])), frozenset((os.getegid(), *[gid for _, gid in _also]))
+    )
+
+
+def fault(
+    path: str, opened: os.stat_result | None = None, *, all_in_it: bool = False, trust: Trust | None = None
+) -> str:
+    """Who else could change a file or a directory, and the command that mends it; "" when nobody could.
+
+    ``opened``: what fstat says of the file that was opened under that name. ``all_in_it``: every entry of that
+    directory counts. A path that is not there has no fault.
+    """
+    trust = trust or own()
+    try:
+        why, found = _walk(path, trust, all_in_it)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as exc:
+        return f"it cannot be judged who may write it: {exc.strerror or exc}"
+    if why or opened is None:
+        return why
+    if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino):
+        return "it was replaced while it was being read; try again"
+    return ""
+
+
+def secret_fault(path: str, opened: os.stat_result, *, trust: Trust | None = None) -> str:
+    """Who else may read a file that is to be secret, and the command that mends it."""
+    trust = trust or own()
+    mode = stat.S_IMODE(opened.st_mode)
+    groups_own = mode & 0o070 == 0o040 and opened.st_gid in trust.gids
+    if mode & 0o007 == 0 and (mode & 0o070 == 0 or groups_own):
+        return ""
+    group = "" if opened.st_gid in trust.gids else f", group {_group(opened.st_gid)}, which is not the daemon's own"
+    shown = printable(path)
+    return (
+        f"others than its owner may use it (mode {mode:04o}{group}); expected mode 0600, or 0640 with the daemon's own "
+        f"group: chmod 600 {shown}"
+    )
+
+
+def is_credential(path: str, environ: Mapping[str, str]) -> bool:
+    """systemd's own copy: an ACL lets the service's user read it, which a mode shows as the group's permission."""
+    directory = environ.get("CREDENTIALS_DIRECTORY", "")
+    return bool(directory) and os.path.dirname(os.path.realpath(path)) == os.path.realpath(directory)
+
+
+def _walk(path: str, trust: Trust, all_in_it: bool) -> tuple[str, os.stat_result]:
+    """Every directory from / on, every link, and what stands at the end."""
+    current, links = "/", 0
+    found = os.lstat(current)
+    parts = [part for part in os.path.join(os.getcwd(), path).split("/") if part not in ("", ".")]
+    why = _fault(current, found, trust, sticky=True)
+    while parts and not why:
+        name = parts.pop(0)
+        if name == "..":
+            current = os.path.dirname(current)
+            continue
+        entry = os.path.join(current, name)
+        found = os.lstat(entry)
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > LINKS_MAX:
+                return f"{printable(path)}: too many symbolic links", found
+            if found.st_uid not in trust.uids:
+                return (
+                    f"{printable(entry)} is a link that belongs to {_user(found.st_uid)}{_who(trust)}: remove it",
+                    found,
+                )
+            target = os.readlink(entry)
+            current = "/" if target.startswith("/") else current
+            parts = [part for part in target.split("/") if part not in ("", ".")] + parts
+            continue
+        current = entry
+        why = _fault(current, found, trust, sticky=bool(parts) or not all_in_it)
+    return why, (found if not stat.S_ISLNK(found.st_mode) else os.stat(current))
+
+
+def _fault(path: str, found: os.stat_result, trust: Trust, *, sticky: bool) -> str:
+    mode = stat.S_IMODE(found.st_mode)
+    shown = printable(path)
+    if found.st_uid not in trust.uids:
+        what = f"{shown} belongs to {_user(found.st_uid)} (mode {mode:04o})"
+        mend = f"chown root {shown} && chmod go-w {shown}"
+    elif mode & 0o022 and not (sticky and mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode)):
+        who = "everybody" if mode & 0o002 else f"the group {_group(found.st_gid)}"
+        what = f"{who} may write {shown} (owner {_user(found.st_uid)}, mode {mode:04o})"
+        mend = f"chmod go-w {shown}"
+    else:
+        return ""
+    return f"{what}{_who(trust)}: {mend}"
+
+
+def _who(trust: Trust) -> str:
+    names = sorted({_user(uid) for uid in trust.uids})
+    return f", and so could change what runs as {_user(os.geteuid())}; only {' and '.join(names)} may"
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return f"gid {gid}"

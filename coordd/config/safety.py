@@ -1,0 +1,88 @@
+"""What of a configuration would expose the cluster: unsafe addresses, unreadable files, a keyring that is no secret."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from coordd.config import addresses, keyring, ownership, values
+from coordd.config.tomlfile import Problem
+from coordd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coordd.config.sections import ClusterConfig, Config
+
+
+def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(setting, sentence) for what would keep a connection from being safe, or from being made at all."""
+    for setting, urls in (("bus", cluster.bus_urls), ("ledger", (cluster.ledger,))):
+        for why in [] if cluster.allow_insecure else [why for url in urls for why in addresses.insecure(url)]:
+            yield f"cluster.{setting}", f"{why}; [cluster] allow_insecure = true would accept that"
+    for key in ("tls_ca", "tls_cert", "tls_key", "bus_password_file", "ledger_password_file"):
+        path = getattr(cluster, key)
+        why = _unreadable(path) or _exposed(key, path, environ) if path else ""
+        if why:
+            yield f"cluster.{key}", f"{values.printable(path)}: {why}"
+    if cluster.tls_key and not cluster.tls_cert:
+        yield "cluster.tls_key", "a key says nothing without its certificate: set cluster.tls_cert too"
+    if cluster.is_signed:
+        try:
+            keyring.load(cluster.keyring, environ)
+        except ConfigError as exc:
+            yield "cluster.keyring", str(exc)
+
+
+def _exposed(key: str, path: str, environ: Mapping[str, str]) -> str:
+    """Who else could change a file of secrets, or read it; ""."""
+    found = os.stat(path)
+    why = ownership.fault(path, found)
+    if why or ownership.is_credential(path, environ):
+        return why
+    if key == "tls_key" and found.st_mode & 0o007:  # its group is often one that several services share (ssl-cert)
+        return f"everybody may use it (mode {found.st_mode & 0o7777:04o}): chmod o-rwx {values.printable(path)}"
+    return ownership.secret_fault(path, found) if key.endswith("_password_file") else ""
+
+
+def changeable(config: Config) -> Iterator[tuple[str, str]]:
+    """(setting, sentence) for what others could change that this daemon runs, reads or keeps."""
+    node, spark = config.node, config.spark
+    for setting, path, all_in_it in (
+        ("node.jobs_dir", node.jobs_dir, True),
+        ("node.state_dir", node.state_dir, True),
+        ("node.runtime_dir", node.runtime_dir, True),
+        ("spark.submit", spark.submit, False),
+        ("spark.env_file", spark.env_file, False),
+        ("spark.properties_file", spark.properties_file, False),
+    ):
+        why = ownership.fault(path, all_in_it=all_in_it) if path else ""
+        if why:
+            yield setting, why
+
+
+def _unreadable(path: str) -> str:
+    """Why a file cannot be used, or ""."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (OSError, ValueError) as exc:
+        return f"it cannot be read: {getattr(exc, 'strerror', None) or exc}"
+    return "" if regular else "expected a regular file"
+
+
+def warnings(config: Config) -> list[Problem]:
+    """What works and gives something up; said by check-config, and by the daemon at each start."""
+    cluster = config.cluster
+    told: list[tuple[str, str]] = []
+    for setting, urls in (("bus", cluster.bus_urls), ("ledger", (cluster.ledger,))):
+        if any(addresses.has_password(url) for url in urls):
+            better = f"{setting}_password_file, or a systemd credential {setting}_password"
+            told.append((setting, f"the password stands in the URL, where everybody reads it who reads this: {better}"))
+        told += [(setting, f"{why} (allow_insecure = true)") for url in urls for why in addresses.insecure(url)]
+    if cluster.unsigned and not cluster.is_embedded:
+        told.append(
+            ("unsigned", "whoever reaches the bus can speak as any node; for development only: `coordd keys new`")
+        )
+    shown = values.printable(config.path) or "defaults"
+    return [Problem(shown, f"cluster.{key}", None, message, severity="warning", kind="config") for key, message in told]

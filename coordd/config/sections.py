@@ -1,0 +1,162 @@
+"""The configuration as frozen types: one class for each section of the file."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from coordd.config import addresses, values
+from coordd.core.jobs.schedule import parse_duration
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """Runs at a time: drivers that compute here (client), drivers that wait (cluster)."""
+
+    client: int = 2
+    cluster: int = 20
+
+
+class NodeConfig(msgspec.Struct, frozen=True):
+    """This node. ``name`` is never empty after ``load``."""
+
+    name: str = ""
+    tags: tuple[str, ...] = ()
+    state_dir: str = "/var/lib/coordd"
+    runtime_dir: str = "/run/coordd"
+    jobs_dir: str = "/etc/coordd/jobs.d"
+    budget: Budget = Budget()
+
+
+class ClusterConfig(msgspec.Struct, frozen=True):
+    """What the nodes share; durations in seconds.
+
+    ``bus`` is one address, or several with commas between; ``bus_urls`` has them one by one.
+    """
+
+    name: str = "default"
+    bus: str = "unix:///run/coordd/bus"
+    ledger: str = "sqlite:////var/lib/coordd/ledger.db"
+    bus_password_file: str = ""
+    ledger_password_file: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    keyring: str = "/etc/coordd/keys.toml"
+    unsigned: bool = False
+    allow_insecure: bool = False
+    mingle: bool = True
+    heartbeat_interval: float = 2.0
+    election_timeout: float = 1.0
+    mingle_timeout: float = 1.0
+    lease: float = 60.0
+    renew_interval: float = 5.0
+    ledger_timeout: float = 2.0
+    kill_grace: float = 10.0
+
+    @property
+    def bus_urls(self) -> tuple[str, ...]:
+        """The addresses of the bus, to be tried in turn; all of one scheme."""
+        return addresses.split(self.bus)
+
+    @property
+    def bus_scheme(self) -> str:
+        """unix, amqp, amqps, redis or rediss."""
+        return self.bus.partition("://")[0]
+
+    @property
+    def ledger_scheme(self) -> str:
+        """sqlite, redis, rediss, redis+sentinel or rediss+sentinel."""
+        return self.ledger.partition("://")[0]
+
+    @property
+    def is_embedded(self) -> bool:
+        """The bus is of this machine alone: who may open its directory may speak, and nothing is signed."""
+        return self.bus_scheme == "unix"
+
+    @property
+    def is_signed(self) -> bool:
+        """Messages travel in envelopes."""
+        return not self.is_embedded and not self.unsigned
+
+    @property
+    def verifies_ledger(self) -> bool:
+        """The ledger's address does not ask for its certificate to be believed unseen. (Each of the bus's speaks for
+        itself.)"""
+        return not addresses.unverified(self.ledger)
+
+    @property
+    def bus_path(self) -> str:
+        """The directory of a unix bus."""
+        return self.bus.partition("://")[2]
+
+    @property
+    def ledger_path(self) -> str:
+        """The file of an SQLite ledger."""
+        return self.ledger.partition(":///")[2]
+
+
+class SparkConfig(msgspec.Struct, frozen=True):
+    """How Spark is started here; jobs may say otherwise."""
+
+    submit: str = ""
+    master: str = "local[*]"
+    env: dict[str, str] = {}
+    env_file: str = ""
+    properties_file: str = ""
+
+
+class ControlConfig(msgspec.Struct, frozen=True):
+    """The control socket, and who may do what."""
+
+    socket: str = "/run/coordd/coordd.sock"
+    operator_group: str = "coordd-operators"
+    viewer_group: str = ""
+
+
+class HistoryConfig(msgspec.Struct, frozen=True):
+    """What is kept, for how long, and where it goes then."""
+
+    keep: str = "90d"
+    logs_keep: str = "90d"
+    journal_keep: str = "90d"
+    journal_sink: str = ""
+    log_sink: str = ""
+
+    @property
+    def keep_s(self) -> float:
+        return parse_duration(self.keep)
+
+    @property
+    def logs_keep_s(self) -> float:
+        return parse_duration(self.logs_keep)
+
+    @property
+    def journal_keep_s(self) -> float:
+        return parse_duration(self.journal_keep)
+
+
+class Config(msgspec.Struct, frozen=True):
+    """Everything that coordd.toml and the environment say. ``path``: the file it came from, or ""."""
+
+    node: NodeConfig = NodeConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    spark: SparkConfig = SparkConfig()
+    control: ControlConfig = ControlConfig()
+    history: HistoryConfig = HistoryConfig()
+    path: str = ""
+
+    def redacted(self) -> dict[str, Any]:
+        """The settings for logs and people: no passwords in URLs, no values of secret-looking variables."""
+        shown: dict[str, Any] = msgspec.to_builtins(self)
+        for section in shown.values():
+            if isinstance(section, dict):
+                section.update({key: values.redact_url(said) for key, said in section.items() if isinstance(said, str)})
+        shown["cluster"]["bus"] = ",".join([values.redact_url(url) for url in self.cluster.bus_urls])
+        env = shown["spark"]["env"]
+        shown["spark"]["env"] = {key: "***" if _SECRET.search(key) else values.redact_url(env[key]) for key in env}
+        return shown
+
+
+_SECRET = re.compile(r"pass|secret|token|credential|key", re.IGNORECASE)

@@ -1,0 +1,346 @@
+"""Configuration: TOML and environment become frozen types, and what is wrong with them becomes sentences.
+
+Keys, defaults and units are those of /etc/coordd/coordd.toml; durations are seconds, in the history section texts
+such as "90d". Relations between settings are checked here, once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from typing import Any
+
+import msgspec
+
+from coordd.config import addresses, safety, values
+from coordd.config.sections import Budget, ClusterConfig, Config, ControlConfig, HistoryConfig, NodeConfig, SparkConfig
+from coordd.config.tomlfile import Places, Problem, read_toml
+from coordd.config.values import Reader, converted, found
+from coordd.core.jobs.arguments import nearest
+from coordd.core.jobs.schedule import parse_duration
+from coordd.core.ledger.words import RHO
+from coordd.errors import ConfigError
+
+CONFIG_PATH = "/etc/coordd/coordd.toml"
+
+# sockaddr_un holds 108 bytes, the last one is NUL. A bus socket is named after its node and its pid.
+SOCKET_BYTES_MAX = 107
+PID_BYTES = len(".4194304")
+RUNTIME_SOCKET_BYTES = len("/coordd.sock")  # the longest name in the runtime directory itself
+
+BUS_SCHEMES = ("unix", "amqp", "amqps", "redis", "rediss")
+LEDGER_SCHEMES = ("sqlite", "redis", "rediss", "redis+sentinel", "rediss+sentinel")
+SINK_SCHEMES = ("file", "hdfs", "s3a")
+
+# RabbitMQ's exchange of the inboxes of a cluster is called so, behind its name.
+INBOX_SUFFIX = ".inbox"
+
+BUDGET_MAX = 10_000
+
+# Shorter, and nodes do nothing but wait on each other; longer, and it is a slip of the pen.
+SECONDS_MIN = 0.01
+SECONDS_MAX = 86400.0
+
+
+# ---- reading settings that are more than one value
+
+
+def _budget(value: object) -> Budget:
+    table = converted(value, dict[str, int], "a table { client = 2, cluster = 20 }")
+    for key, count in table.items():
+        if key not in Budget.__struct_fields__:
+            raise ValueError(f'unknown key "{key}"; {nearest(key, Budget.__struct_fields__)}')
+        if not 0 <= count <= BUDGET_MAX:
+            raise ValueError(f"expected 0 to {BUDGET_MAX} runs for {key}, found {count}")
+    return Budget(**table)
+
+
+def _duration_text(value: object) -> str:
+    if isinstance(value, (int, float)):
+        value = f"{value}s"
+    read = values.text(value)
+    if parse_duration(read) <= 0:
+        raise ValueError(f'expected a duration longer than nothing, found "{read}"')
+    return read
+
+
+def _bus(value: object) -> str:
+    """One address or several, as one text."""
+    said = values.texts(value) if isinstance(value, list) else addresses.split(values.text(value))
+    if not said:
+        raise ValueError("expected an address or a list of them, found none")
+    for url in said:
+        addresses.check(url, BUS_SCHEMES)
+    schemes = sorted({url.partition("://")[0] for url in said})
+    if len(schemes) > 1:
+        raise ValueError(f"expected addresses of one kind, to be tried in turn; found {' and '.join(schemes)}")
+    if schemes == ["unix"] and len(said) > 1:
+        raise ValueError("a unix bus has one address: its directory is on this machine")
+    return ",".join(said)
+
+
+def _ledger(value: object) -> str:
+    url = values.text(value)
+    addresses.check(url, LEDGER_SCHEMES)
+    return url
+
+
+def _cluster_name(value: object) -> str:
+    """``x.inbox`` is what RabbitMQ's exchange of the inboxes of a cluster ``x`` is called."""
+    read = values.name(value)
+    if read.endswith(INBOX_SUFFIX):
+        named = f"the inboxes of a cluster {found(read.removesuffix(INBOX_SUFFIX))} are named so at the broker"
+        raise ValueError(f"expected a name that does not end in {INBOX_SUFFIX}, found {found(read)}: {named}")
+    return read
+
+
+def _sink(value: object) -> str:
+    read = values.text(value)
+    if read and read.partition("://")[0] not in SINK_SCHEMES:
+        raise ValueError(
+            f"expected a URL that starts with one of {', '.join(SINK_SCHEMES)} and ://, found {found(read)}"
+        )
+    return read
+
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "node": NodeConfig,
+    "cluster": ClusterConfig,
+    "spark": SparkConfig,
+    "control": ControlConfig,
+    "history": HistoryConfig,
+}
+_BY_TYPE: dict[Any, Reader] = {
+    str: values.text,
+    float: values.number,
+    bool: values.flag,
+    tuple[str, ...]: values.tags,
+    dict[str, str]: values.text_table,
+    Budget: _budget,
+}
+_BY_KEY: dict[str, Reader] = {
+    "node.name": values.name,
+    "cluster.name": _cluster_name,
+    "cluster.bus": _bus,
+    "cluster.ledger": _ledger,
+    "history.journal_sink": _sink,
+    "history.log_sink": _sink,
+    **dict.fromkeys(("node.state_dir", "node.runtime_dir", "node.jobs_dir", "control.socket"), values.path),
+    **dict.fromkeys(
+        ("spark.submit", "spark.env_file", "spark.properties_file", "cluster.keyring"), values.path_or_none
+    ),
+    **dict.fromkeys(("cluster.tls_ca", "cluster.tls_cert", "cluster.tls_key"), values.path_or_none),
+    **dict.fromkeys(("cluster.bus_password_file", "cluster.ledger_password_file"), values.path_or_none),
+    **dict.fromkeys(("history.keep", "history.logs_keep", "history.journal_keep"), _duration_text),
+}
+
+
+@cache  # to look a class's fields up takes as long as to read a small file
+def _kinds(section: str) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(SECTIONS[section])}
+
+
+def _readers(section: str) -> dict[str, Reader]:
+    return {key: _BY_KEY.get(f"{section}.{key}") or _BY_TYPE[kind] for key, kind in _kinds(section).items()}
+
+
+# ---- loading
+
+
+def load(path: str | None, environ: Mapping[str, str]) -> Config:
+    """The configuration: the file, then the environment over it.
+
+    ``path`` None: COORDD_CONFIG, then /etc/coordd/coordd.toml if there is one, else the defaults alone.
+    Raises ConfigError with every problem, one a line.
+    """
+    config, problems = read_config(path, environ)
+    if config is None:
+        raise ConfigError("\n".join([str(problem) for problem in problems]))
+    return config
+
+
+def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | None, list[Problem]]:
+    """The configuration, or None and what is wrong with it."""
+    source = path or environ.get("COORDD_CONFIG") or (CONFIG_PATH if _is_there(CONFIG_PATH) else "")
+    problems: list[Problem] = []
+    variables: dict[str, str] = {}  # the variable that each setting came from, if it did
+    places = Places("")
+    settings: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+
+    def report(setting: str, message: str) -> None:
+        if setting in variables:
+            problems.append(Problem("environment", variables[setting], None, message, kind="config"))
+        else:
+            section, _, key = setting.rpartition(".")
+            line = places.line_of(section, key)
+            problems.append(Problem(values.printable(source) or "defaults", setting, line, message, kind="config"))
+
+    if source:
+        content, tables, problem = read_toml(source, "config")
+        if problem:
+            return None, [problem]
+        places = Places(content)
+        for section, table in tables.items():
+            if len(problems) > values.UNKNOWN_MAX:
+                break  # this is no configuration at all
+            if section not in SECTIONS:
+                shown = values.printable(section[:60])
+                report(shown, f'unknown section "{shown}"; {nearest(shown, SECTIONS)}')
+            elif not isinstance(table, dict):
+                report(section, f"expected a table, found {found(table)}")
+            else:
+                settings[section] = values.read_table(table, _readers(section), partial(_report_in, report, section))
+    for variable, section, key in _variables(environ):
+        variables[f"{section}.{key}"] = variable
+        if key not in _readers(section):
+            near = nearest(variable, [_variable(section, known) for known in _readers(section)])
+            report(f"{section}.{key}", f'unknown setting "{variable}"; {near}')
+            continue
+        one = {key: _from_environment(environ[variable], _kinds(section)[key])}
+        settings[section].update(values.read_table(one, _readers(section), partial(_report_in, report, section)))
+    if not problems:
+        settings["node"].setdefault("name", default_node_name())
+        config = Config(**{section: SECTIONS[section](**settings[section]) for section in SECTIONS}, path=source)  # type: ignore[arg-type]  # each section under its own name
+        for setting, message in (
+            *_conflicts(config),
+            *safety.missing(config.cluster, environ),
+            *safety.changeable(config),
+        ):
+            report(setting, message)
+    return (None, problems) if problems else (config, [])
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # it may be there, and the defaults must not quietly take its place
+    return True
+
+
+def _report_in(report: Callable[[str, str], None], section: str, key: str, message: str) -> None:
+    report(f"{section}.{key}", message)
+
+
+def _variable(section: str, key: str) -> str:
+    return f"COORDD_{section}_{key}".upper()
+
+
+def _variables(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """(variable, section, key) of all that look like settings.
+
+    COORDD_RUN, COORDD_NODE and the others that a run finds in its environment name a section at the most, so they
+    are none.
+    """
+    return [
+        (variable, section, variable.removeprefix(f"COORDD_{section.upper()}_").lower())
+        for variable in sorted(environ)
+        for section in SECTIONS
+        if variable.startswith(f"COORDD_{section.upper()}_")
+    ]
+
+
+def _from_environment(raw: str, kind: Any) -> Any:
+    """The text of a variable as the TOML value it stands for; what is none stays text, for the reader to refuse."""
+    if kind is bool:
+        return {"true": True, "1": True, "false": False, "0": False}.get(raw.lower(), raw)
+    if kind is float:
+        try:
+            return float(raw)
+        except ValueError:
+            return raw
+    if raw.startswith(("[", "{")):
+        try:
+            return tomllib.loads(f"value = {raw}")["value"]
+        except (ValueError, RecursionError):
+            return raw
+    if kind == tuple[str, ...]:
+        return [item.strip() for item in raw.split(",") if item.strip()]
+    return raw
+
+
+def default_node_name() -> str:
+    """The host's fully qualified name, with what a node's name may not hold made "-"."""
+    host = socket.getfqdn()
+    if host.startswith(("localhost", "ip6-localhost")):
+        host = socket.gethostname()  # every host is "localhost" to itself
+    return re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64] or "localhost"
+
+
+def keyring_path(environ: Mapping[str, str]) -> str:
+    """Where the configuration has its keyring, also when there is none yet, and so no valid configuration."""
+    path = environ.get("COORDD_CONFIG") or (CONFIG_PATH if _is_there(CONFIG_PATH) else "")
+    table = read_toml(path, "config")[1].get("cluster") if path else None
+    said = table.get("keyring") if isinstance(table, dict) else None
+    found_there = said if isinstance(said, str) and said.startswith("/") else ""
+    return environ.get("COORDD_CLUSTER_KEYRING") or found_there or ClusterConfig().keyring
+
+
+# ---- relations
+
+
+def timing_conflict(lease_s: float, cluster: ClusterConfig, setting: str) -> str:
+    """Why a lease is too short for the work that must fit into it, or ""."""
+    needed_s = cluster.renew_interval + 2 * cluster.ledger_timeout + cluster.kill_grace + 2 * RHO * lease_s
+    if needed_s <= lease_s + 1e-9:
+        return ""
+    return (
+        f"cluster.renew_interval ({cluster.renew_interval:g} s) + 2 x cluster.ledger_timeout"
+        f" ({cluster.ledger_timeout:g} s) + cluster.kill_grace ({cluster.kill_grace:g} s)"
+        f" + {2 * RHO:.0%} of {setting} come to {needed_s:g} s, more than {setting} ({lease_s:g} s):"
+        f" raise {setting} or lower the others"
+    )
+
+
+def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    """(setting, sentence) for each relation that does not hold."""
+    cluster = config.cluster
+    positive = ("heartbeat_interval", "election_timeout", "lease", "renew_interval", "ledger_timeout", "kill_grace")
+    absurd = False
+    for key in (*positive, "mingle_timeout"):
+        least = SECONDS_MIN if key in positive else 0
+        seconds = getattr(cluster, key)
+        if not least <= seconds <= SECONDS_MAX:
+            absurd = True
+            yield f"cluster.{key}", f"expected {least:g} to {SECONDS_MAX:g} seconds, found {seconds:g}"
+    if absurd:
+        return  # what follows would only repeat it
+    timing = timing_conflict(cluster.lease, cluster, "cluster.lease")
+    if timing:
+        yield "cluster.lease", timing
+    for key in ("heartbeat_interval", "election_timeout", "mingle_timeout"):
+        seconds = getattr(cluster, key)
+        if seconds > cluster.lease:
+            longer = f"cluster.{key} ({seconds:g} s) is longer than cluster.lease ({cluster.lease:g} s)"
+            yield f"cluster.{key}", f"{longer}: nodes would hear of each other later than leases lapse"
+    rule = f"a unix socket's path has at most {SOCKET_BYTES_MAX} bytes"
+    control_bytes = len(config.control.socket.encode())
+    if control_bytes > SOCKET_BYTES_MAX:
+        yield "control.socket", f"{rule}; control.socket has {control_bytes}"
+    runtime_bytes = len(config.node.runtime_dir.encode()) + RUNTIME_SOCKET_BYTES
+    if runtime_bytes > SOCKET_BYTES_MAX:
+        yield "node.runtime_dir", f"{rule}; those in node.runtime_dir would have {runtime_bytes}"
+    if not cluster.is_embedded:
+        if cluster.ledger_scheme == "sqlite":
+            yield "cluster.ledger", _local_ledger(cluster)
+        return
+    bus_bytes = len(f"{cluster.bus_path}/{config.node.name}".encode()) + PID_BYTES
+    if bus_bytes > SOCKET_BYTES_MAX:
+        yield "cluster.bus", f"{rule}; the directory of cluster.bus, node.name and a pid make {bus_bytes}"
+
+
+def _local_ledger(cluster: ClusterConfig) -> str:
+    """Why nodes of several machines cannot have the file of one machine as their ledger."""
+    default = " (the default)" if cluster.ledger == ClusterConfig().ledger else ""
+    return (
+        f"cluster.bus ({cluster.bus_scheme}://) connects several machines, but cluster.ledger is{default}"
+        f" {values.printable(cluster.ledger)}, a file of this machine alone: each node would ask a ledger of its own,"
+        f" and every job would run on every node. Set cluster.ledger to the Redis that all nodes share, as in"
+        ' ledger = "rediss://redis.example:6379/0"; for one machine alone set cluster.bus = "unix:///run/coordd/bus"'
+    )

@@ -1,0 +1,132 @@
+"""Reading single values of TOML files: what is wrong with one becomes a sentence.
+
+Every reader raises ValueError: what was expected, what was found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from coordd.core.jobs.arguments import control_character, nearest
+from coordd.core.names import NAME, NAME_RULE
+from coordd.core.redaction import redact_text
+from coordd.core.visible import visible
+
+# A file with more unknown keys is another kind of file; naming them all would take its length squared.
+UNKNOWN_MAX = 20
+
+Reader = Callable[[Any], Any]
+
+
+def redact_url(text: str) -> str:
+    """The text with the passwords of its URLs blotted out."""
+    return redact_text(text)
+
+
+def printable(text: str) -> str:
+    """The text with what no terminal should be sent escaped."""
+    return visible(text)
+
+
+def found(value: object) -> str:
+    """A value as an error message shows it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'the text "{printable(redact_url(value))[:60]}"'
+    if isinstance(value, (int, float)):
+        return f"the number {value!r:.60}"
+    if isinstance(value, dict):
+        return "a table"
+    return "a list" if isinstance(value, (list, tuple)) else "a date or time"
+
+
+def converted(value: object, kind: Any, expected: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        raise ValueError(f"expected {expected}, found {found(value)}") from exc
+
+
+def text(value: object) -> str:
+    """A text of one line."""
+    read: str = converted(value, str, "a text")
+    bad = control_character(read)
+    if bad:
+        raise ValueError(f"expected a text of one line, found the control character {bad!r} in it")
+    return read
+
+
+def number(value: object) -> float:
+    read: float = converted(value, float, "a number")
+    if not math.isfinite(read):
+        raise ValueError(f"expected a number, found {read}")
+    return read
+
+
+def flag(value: object) -> bool:
+    read: bool = converted(value, bool, "true or false")
+    return read
+
+
+def texts(value: object) -> tuple[str, ...]:
+    return tuple([text(item) for item in converted(value, tuple[str, ...], "a list of texts")])
+
+
+def text_table(value: object) -> dict[str, str]:
+    """A table of texts; numbers and booleans are taken as they are written in TOML."""
+    table: dict[str, Any] = converted(value, dict[str, str | bool | int | float], "a table of texts")
+    return {
+        text(key): item if isinstance(item, str) else str(item).lower() if isinstance(item, bool) else str(item)
+        for key, item in table.items()
+    }
+
+
+def tags(value: object) -> tuple[str, ...]:
+    read = texts(value)
+    for tag in read:
+        name(tag)
+    return read
+
+
+def name(value: object) -> str:
+    read = text(value)
+    if not NAME.fullmatch(read):
+        raise ValueError(f"expected {NAME_RULE}, found {found(read)}")
+    return read
+
+
+def path(value: object) -> str:
+    """An absolute path."""
+    read = text(value)
+    if not read.startswith("/"):
+        raise ValueError(f"expected an absolute path, found {found(read)}")
+    return read
+
+
+def path_or_none(value: object) -> str:
+    return path(value) if value != "" else ""
+
+
+def read_table(
+    table: Mapping[str, Any], readers: Mapping[str, Reader], report: Callable[[str, str], None]
+) -> dict[str, Any]:
+    """The values that could be read; what could not is reported by key."""
+    values: dict[str, Any] = {}
+    unknown = 0
+    for key, value in table.items():
+        if key not in readers:
+            unknown += 1
+            if unknown <= UNKNOWN_MAX:
+                shown = printable(key[:60])
+                report(shown, f'unknown key "{shown}"; {nearest(shown, readers)}')
+            continue
+        try:
+            values[key] = readers[key](value)
+        except ValueError as exc:
+            report(key, str(exc))
+    return values

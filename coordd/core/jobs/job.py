@@ -1,0 +1,210 @@
+"""What a job is: its definition, frozen, as the rest of the program sees it; and the identity of its runs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.sound import INSTANT_MAX
+
+# The namespace of run ids; a run's uuid is the same on every node.
+RUN_NAMESPACE = uuid.UUID("6f0cbb0e-4ac5-5d5c-9a57-0d6a6cf9a7f1")
+
+
+# What people, and programs, may call a run that they ask for.
+IDENT = re.compile(r"[A-Za-z0-9._:+-]{1,128}", re.ASCII)
+
+
+class Blackout(msgspec.Struct, frozen=True):
+    """A time in which nothing fires: ``start`` (Unix seconds) to ``end``, or a cron line and how long each lasts."""
+
+    start: float = 0.0
+    end: float = 0.0
+    cron: str = ""
+    duration_s: float = 0.0
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """When a job fires. ``kind`` decides which field counts; instants are Unix seconds."""
+
+    kind: Literal["cron", "every", "at"]
+    cron: str = ""
+    every_s: float = 0.0
+    at: float = 0.0
+    timezone: str = "UTC"
+    start: float = 0.0
+    end: float = float("inf")
+    offset_s: float = 0.0  # the job's stable jitter
+    blackout: tuple[Blackout, ...] = ()
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Tries after failures (``attempts``, in all) and after losses (``relaunches``), counted apart."""
+
+    attempts: int = 1
+    relaunches: int = 5
+    delay_s: float = 30.0
+    backoff: Literal["fixed", "linear", "exponential"] = "fixed"
+    never_on_codes: tuple[int, ...] = ()
+    never_on_patterns: tuple[str, ...] = ()
+
+
+class SparkSubmit(msgspec.Struct, frozen=True):
+    """What spark-submit is called with; values still hold their {placeholders}."""
+
+    application: str
+    args: tuple[str, ...] = ()
+    master: str = ""
+    deploy_mode: str = "client"
+    conf: dict[str, str] = {}
+    py_files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    jars: tuple[str, ...] = ()
+    name: str = ""
+    keytab: str = ""
+    principal: str = ""
+    proxy_user: str = ""
+    env: dict[str, str] = {}
+    properties_file: str = ""
+    class_name: str = ""
+
+
+class Command(msgspec.Struct, frozen=True):
+    """Any program; values still hold their {placeholders}."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: str = ""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One job file, checked. Durations in seconds."""
+
+    name: str
+    digest: str
+    launch: SparkSubmit | Command
+    description: str = ""
+    owner: str = ""
+    schedule: Schedule | None = None
+    schedule_text: str = ""
+    timezone: str = "UTC"  # of {fire_time} and {date}, also when there is no schedule
+    misfire: Literal["skip", "once", "all"] = "once"
+    start_within_s: float = 3600.0
+    expect_within_s: float = 0.0
+    overlap: Literal["forbid", "allow", "replace", "queue"] = "forbid"
+    on_lost: Literal["relaunch", "hold"] = "relaunch"
+    placement: Literal["first", "spread"] = "first"
+    tags: tuple[str, ...] = ()
+    priority: int = 0
+    timeout_s: float = 0.0
+    lease_s: float = 60.0
+    params: dict[str, str] = {}
+    run_as: str = ""
+    retry: Retry = Retry()
+
+    @property
+    def offset_s(self) -> float:
+        """How much later than its nominal time a scheduled run is due: the job's jitter."""
+        return self.schedule.offset_s if self.schedule is not None else 0.0
+
+    @property
+    def schedule_digest(self) -> str:
+        """Of the part that says when it fires, whatever the version of the time zone data."""
+        schedule = self.schedule
+        if schedule is None:
+            return ""
+        usual = Schedule(kind=schedule.kind)
+        told = {
+            name: msgspec.to_builtins(getattr(schedule, name))
+            for name in Schedule.__struct_fields__
+            if getattr(schedule, name) != getattr(usual, name)
+        }
+        text = msgspec.json.encode([schedule.kind, told, self.misfire], order="deterministic")
+        return hashlib.sha256(text).hexdigest()[:16]
+
+    @property
+    def waits(self) -> bool:
+        """True for a driver that only waits (cluster mode), False for one that computes on this node."""
+        return isinstance(self.launch, SparkSubmit) and self.launch.deploy_mode == "cluster"
+
+    def policy(self) -> Policy:
+        """What the ledger needs to know of the job."""
+        return Policy(
+            on_lost=self.on_lost,
+            overlap=self.overlap,
+            attempts=self.retry.attempts,
+            relaunches=self.retry.relaunches,
+            delay_s=self.retry.delay_s,
+            backoff=self.retry.backoff,
+            start_within_s=self.start_within_s,
+        )
+
+
+def scheduled_run(job: str, fire_at: float) -> str:
+    """The id of a scheduled run: every node computes the same for the same fire time."""
+    return f"{job}@{iso(fire_at)}"
+
+
+def fire_time(job: Job, due: float, identity_from: float) -> float:
+    """What a run that is due then is named by: its nominal time, or, up to ``identity_from``, when it is due.
+
+    The nominal time does not carry the jitter: a job whose jitter is changed must not run a second time.
+    """
+    return due - job.offset_s if due > identity_from else due
+
+
+def due_time(job: Job, fire_at: float, identity_from: float) -> float:
+    """When a run of that name is due: the other way round than ``fire_time``.
+
+    A name may stand for two instants right after ``identity_from``: it is the later one then.
+    """
+    due = fire_at + job.offset_s
+    return due if due > identity_from else fire_at
+
+
+def is_named(run: str, job: str, fire_at: float, *, scheduled: bool) -> bool:
+    """That id is the one of this fire time; or of a run of the job that was asked for. It may come from a peer."""
+    if scheduled:
+        return 0.0 <= fire_at <= INSTANT_MAX and run == scheduled_run(job, fire_at)
+    name, mark, ident = run.partition("#")
+    return bool(mark) and name == job and IDENT.fullmatch(ident) is not None
+
+
+def triggered_run(job: str, ident: str) -> str:
+    """The id of a run that was asked for."""
+    return f"{job}#{ident}"
+
+
+def job_of(run: str) -> str:
+    """The job that a run's id names."""
+    return run.split("#", 1)[0].split("@", 1)[0]
+
+
+def iso(instant: float) -> str:
+    """Unix seconds as ISO 8601 in UTC, with a fraction only where there is one."""
+    text = datetime.fromtimestamp(instant, UTC).isoformat(timespec="microseconds")
+    return text.replace("+00:00", "").replace(".000000", "") + "Z"
+
+
+def run_uuid(run: str) -> str:
+    """The task id of a run, the same on every node."""
+    return str(uuid.uuid5(RUN_NAMESPACE, run))
+
+
+def run_tag(run: str) -> str:
+    """The deterministic tag of a run's applications: lower case (YARN lowers it), known before submit."""
+    return "coordd-" + hashlib.sha256(run.encode()).hexdigest()[:20]
+
+
+def jobs_digest(jobs: dict[str, Job]) -> str:
+    """One text for the whole set of jobs, to compare nodes by."""
+    if not jobs:
+        return ""
+    lines = "\n".join(f"{name} {jobs[name].digest}" for name in sorted(jobs))
+    return hashlib.sha256(lines.encode()).hexdigest()[:16]

@@ -1,0 +1,93 @@
+"""What people ask of the ledger: to forbid a run, to end one, to say what became of one, to suspend a job.
+
+Loaded by the runner before it starts a job, so it imports nothing but rows.py, run.py and the errors.
+"""
+
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.rows import LedgerTime
+from coordd.core.ledger.steps import Life, unseen
+from coordd.core.ledger.words import (
+    FAILURE,
+    FINISHED,
+    LOST,
+    OK,
+    PENDING,
+    RETRY,
+    REVOKED,
+    SETTLED,
+    STARTED,
+    SUCCESS,
+    TERMINAL,
+    UNKNOWN,
+)
+from coordd.errors import BadRowError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from coordd.core.ledger.rows import Store
+
+
+class People(Life):
+    """These operations; ledger.py adds those of nodes and runners."""
+
+    def revoke(self, store: "Store", run: str, by: str, due: float, now: LedgerTime) -> Answer:
+        """Forbid a run that has not started, known or not yet. A bad row is replaced by one that says so.
+
+        ``due``: see ``unseen``. Once the run is forgotten the horizon is there, and a later one would be opened again.
+        """
+        why = f"revoked by {by}"
+        try:
+            row = store.run(run)
+            bad = False
+        except BadRowError as exc:  # the way out of it for people, whatever state it was in
+            store.drop_run(run)
+            row, bad, why = None, True, f"{why}; {exc}"
+        if row is None:
+            of = unseen(run, by, due, now.wall)
+            if not bad and of.scheduled and self._settled(self._known(store, of.job), of.due, now):
+                return Answer(FINISHED, state=SETTLED)
+            row = self._new_row(of, now)
+        if row.state in TERMINAL or row.state in (STARTED, UNKNOWN):
+            return Answer(FINISHED, state=row.state)
+        self._end(store, row, REVOKED, why, now)
+        return Answer(OK, state=REVOKED)
+
+    def cancel(self, store: "Store", run: str, by: str, now: LedgerTime) -> Answer:
+        """End an attempt that runs: its holder hears of it with the next renewal at the latest."""
+        row = store.run(run)
+        if row is None or row.state in TERMINAL:
+            return Answer(FINISHED, state=row.state if row else "")
+        if row.state in (PENDING, RETRY):
+            self._end(store, row, REVOKED, f"cancelled by {by}", now)
+            return Answer(OK, state=REVOKED)
+        if row.state != UNKNOWN:
+            row.reason = f"cancelled by {by}"
+        elif not row.cancel:  # a person must still be told why its end is not known
+            row.reason = f"{row.reason}; cancelled by {by}"
+        row.cancel = 1
+        store.put_run(row)
+        return Answer(OK, state=row.state, by=row.node, attempt=row.attempt)
+
+    def resolve(self, store: "Store", run: str, outcome: str, by: str, now: LedgerTime) -> Answer:
+        """A person says what became of an UNKNOWN run: success, failed or relaunch."""
+        row = store.run(run)
+        if row is None or row.state != UNKNOWN:
+            return Answer(FINISHED, state=row.state if row else "")
+        why = f"resolved as {outcome} by {by}"
+        assert outcome in ("success", "failed", "relaunch"), f"{run}: resolved as {outcome}"
+        if outcome == "relaunch":
+            row.cancel = 0  # what was asked last counts
+            self._again(store, row, LOST, 0.0, why, now)
+        else:
+            self._end(store, row, SUCCESS if outcome == "success" else FAILURE, why, now)
+        return Answer(OK, state=row.state)
+
+    def suspend(self, store: "Store", job: str, suspended: bool, by: str, now: LedgerTime) -> Answer:
+        """Stop granting a job's runs, or go on. A bad row of the job is replaced by a sound one."""
+        row = self._mended_job(store, job, now)
+        if row.suspended != int(suspended):
+            row.suspended = int(suspended)
+            row.version += 1
+            row.changed_by = by
+            self._put_job(store, row)
+        return Answer(OK, token=row.version)

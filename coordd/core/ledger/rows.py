@@ -1,0 +1,348 @@
+"""What the ledger keeps: rows, their columns, and the store that holds them.
+
+The runner loads this file before it starts a job, so it imports nothing: no enum, no typing, no dataclasses
+(together 30 ms here, twice the whole start of a bare Python).
+"""
+
+from coordd.core.ledger.words import CLOCK_EXACT_S
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Protocol
+
+    class Store(Protocol):
+        """What the rules need of a transaction: read and write rows."""
+
+        def run(self, run: str) -> "Row | None": ...
+        def put_run(self, row: "Row") -> None: ...
+        def job(self, job: str) -> "JobRow | None": ...
+        def put_job(self, row: "JobRow") -> None: ...
+        def job_names(self) -> "list[str]": ...  # every job that has a row
+        def has_jobs(self) -> bool: ...  # some job has a row
+
+        def standing(self, job: str) -> "JobRow | None":
+            """What stands beside the job's row since the new rules are in force (its ``fence`` is 0)."""
+
+        def put_standing(self, row: "JobRow") -> None: ...
+        def drop_job(self, job: str) -> None: ...  # and what stands beside it
+        def highest_token(self, job: str) -> int: ...  # of the job's runs; 0: it has none
+
+        def activations(self, job: str) -> "list[Activation]":
+            """The last definitions of a job, oldest first."""
+
+        def put_activation(self, job: str, activation: "Activation") -> None:
+            """One more; of more than ACTIVATIONS_MAX the oldest are forgotten."""
+
+        def attempt(self, run: str, attempt: int) -> "AttemptRow | None": ...
+        def put_attempt(self, row: "AttemptRow") -> None: ...
+
+        def active_runs(self, job: str) -> "list[Row]":
+            """A job's rows in an ACTIVE state, by id."""
+
+        def first_waiting(self, job: str) -> "Row | None":
+            """A job's PENDING row that is first by (not_before, run)."""
+
+        def open_runs(
+            self, limit: int, after: "tuple[float, str] | None" = None
+        ) -> "tuple[list[Row], tuple[float, str] | None]":
+            """Rows that are not terminal, to be read only, by (not_before, run): those after that one; and after which
+            one the next page begins, None when there is no more."""
+
+        def ended_runs(self, before: float, limit: int) -> "list[Row]":
+            """Terminal rows that ended (and fired) before an instant, to be read only; by (ended_at, run)."""
+
+        def drop_run(self, run: str) -> None:
+            """Forget a run and its attempts."""
+
+        def last_fire_at(self, job: str, before: float) -> float:
+            """Up to ``before`` the newest instant at which one of a job's scheduled rows was due, or 0.0.
+
+            A run that was revoked before anybody claimed it does not count: it may lie far ahead.
+            """
+
+        def meta(self, key: str) -> str:
+            """What the ledger keeps of itself under this name (core.identity); "" when it has none."""
+
+        def put_meta(self, key: str, value: str) -> None: ...
+
+
+class LedgerTime:
+    """The ledger's own clocks at one operation.
+
+    ``wall`` (Unix seconds) decides only due and missed. ``lease`` (seconds) is what leases are counted on:
+    CLOCK_BOOTTIME for SQLite, TIME for Redis. ``boot`` names the boot that ``lease`` belongs to ("" where the
+    lease clock survives reboots): a lease of another boot has lapsed.
+
+    ``recovering_s`` is what is left of a quarantine: the ledger may have lost its last writes, and those who saw
+    them are putting them back. Nothing is launched meanwhile. 0.0: no quarantine. ``epoch`` names the time since the
+    ledger went back last: it is another one after each.
+    """
+
+    __slots__ = ("boot", "epoch", "lease", "recovering_s", "wall")
+
+    def __init__(self, wall: float, lease: float, boot: str = "", recovering_s: float = 0.0, epoch: str = "") -> None:
+        self.wall = wall
+        self.lease = lease
+        self.boot = boot
+        self.recovering_s = recovering_s
+        self.epoch = epoch
+
+
+class Policy:
+    """The part of a job's definition that the ledger needs; stored with the row, as words in one text."""
+
+    __slots__ = ("attempts", "backoff", "delay_s", "on_lost", "overlap", "relaunches", "start_within_s")
+
+    def __init__(
+        self,
+        on_lost: str = "relaunch",
+        overlap: str = "forbid",
+        attempts: int = 1,
+        relaunches: int = 5,
+        delay_s: float = 30.0,
+        backoff: str = "fixed",
+        start_within_s: float = 3600.0,
+    ) -> None:
+        self.on_lost = on_lost
+        self.overlap = overlap
+        self.attempts = attempts
+        self.relaunches = relaunches
+        self.delay_s = delay_s
+        self.backoff = backoff
+        self.start_within_s = start_within_s
+
+    def pack(self) -> str:
+        """One text, fields in the order of the constructor."""
+        return (
+            f"{self.on_lost} {self.overlap} {self.attempts} {self.relaunches}"
+            f" {self.delay_s} {self.backoff} {self.start_within_s}"
+        )
+
+    @classmethod
+    def unpack(cls, text: str) -> "Policy":
+        """The inverse of ``pack``."""
+        on_lost, overlap, attempts, relaunches, delay, backoff, within = text.split(" ")
+        return cls(on_lost, overlap, int(attempts), int(relaunches), float(delay), backoff, float(within))
+
+    def delay_after(self, failures: int) -> float:
+        """Seconds before the next try, after this many failures (>= 1)."""
+        if self.backoff == "linear":
+            return self.delay_s * failures
+        if self.backoff == "exponential":
+            return min(self.delay_s * float(2 ** min(failures - 1, 20)), BACKOFF_MAX_S)
+        return self.delay_s
+
+
+# An exponential back-off stops growing here: nobody means a retry in three days.
+BACKOFF_MAX_S = 6 * 3600.0
+
+# Names and order of a run's columns; the SQLite table and the in-memory row are both made of it.
+RUN_COLUMNS = (
+    "run", "job", "digest", "args", "policy", "scheduled", "fire_at", "created_at", "by",
+    "state", "attempt", "not_before", "failures", "relaunches",
+    "token", "nonce", "node", "lease", "until", "boot", "beat", "commit_token", "cancel",
+    "received_at", "started_at", "ended_at", "exit_code", "application_id", "reason",
+    "due",
+)  # fmt: skip
+
+
+class Row:
+    """One run, with its current attempt. Instants are Unix seconds, except ``until`` (the lease clock).
+
+    ``fire_at`` is the time that the run's id names. ``due`` is when it is due at the earliest, which is later by the
+    job's jitter; 0.0 in rows of an older version, whose ``fire_at`` is both.
+    """
+
+    __slots__ = RUN_COLUMNS
+    run: str
+    job: str
+    digest: str
+    args: str
+    policy: str
+    scheduled: int
+    fire_at: float
+    created_at: float
+    by: str
+    state: str
+    attempt: int
+    not_before: float
+    failures: int
+    relaunches: int
+    token: int
+    nonce: str
+    node: str
+    lease: float
+    until: float
+    boot: str
+    beat: int
+    commit_token: int
+    cancel: int
+    received_at: float
+    started_at: float
+    ended_at: float
+    exit_code: "int | None"
+    application_id: str
+    reason: str
+    due: float
+
+    def __init__(self, values: "Iterable[object]") -> None:
+        for column, value in zip(RUN_COLUMNS, values, strict=True):
+            setattr(self, column, value)
+
+    @property
+    def due_at(self) -> float:
+        """When the run is due at the earliest."""
+        return max(self.fire_at, self.due)
+
+    def values(self) -> "tuple[object, ...]":
+        """The columns' values, in the order of RUN_COLUMNS."""
+        return tuple([getattr(self, column) for column in RUN_COLUMNS])
+
+    def copy(self) -> "Row":
+        """A row that can be changed without changing this one."""
+        return Row(self.values())
+
+
+ATTEMPT_COLUMNS = (
+    "run", "attempt", "token", "nonce", "node", "state",
+    "received_at", "started_at", "ended_at", "exit_code", "application_id", "reason",
+)  # fmt: skip
+
+
+class AttemptRow:
+    """One attempt, kept for people and audits after the run has moved on."""
+
+    __slots__ = ATTEMPT_COLUMNS
+    run: str
+    attempt: int
+    token: int
+    nonce: str
+    node: str
+    state: str
+    received_at: float
+    started_at: float
+    ended_at: float
+    exit_code: "int | None"
+    application_id: str
+    reason: str
+
+    def __init__(self, values: "Iterable[object]") -> None:
+        for column, value in zip(ATTEMPT_COLUMNS, values, strict=True):
+            setattr(self, column, value)
+
+    def values(self) -> "tuple[object, ...]":
+        """The columns' values, in the order of ATTEMPT_COLUMNS."""
+        return tuple([getattr(self, column) for column in ATTEMPT_COLUMNS])
+
+
+JOB_COLUMNS = ("job", "fence", "horizon", "suspended", "version", "changed_by")
+
+
+# What stands beside the row that older versions read and write.
+STANDING_COLUMNS = (
+    "job", "horizon", "suspended", "version", "changed_by", "sequence", "digest", "schedule", "activated_at",
+    "counts_from",
+)  # fmt: skip
+
+
+class JobRow:
+    """What the ledger keeps per job: the fencing counter, the horizon, suspension, and the definition that counts.
+
+    The definition is named by its ``digest`` ("": none was activated yet) and that of its ``schedule`` part; it was
+    activated as number ``sequence`` at ``activated_at``, and opens what is due after ``counts_from``. ``past`` has the
+    values of all definitions that the ledger remembers, oldest first, in the rows of an export alone.
+    """
+
+    __slots__ = (*JOB_COLUMNS, *STANDING_COLUMNS[5:], "past")
+
+    def __init__(
+        self,
+        job: str,
+        fence: int = 0,
+        horizon: float = 0.0,
+        suspended: int = 0,
+        version: int = 0,
+        changed_by: str = "",
+        sequence: int = 0,
+        digest: str = "",
+        schedule: str = "",
+        activated_at: float = 0.0,
+        counts_from: float = 0.0,
+    ) -> None:
+        self.job = job
+        self.fence = fence
+        self.horizon = horizon
+        self.suspended = suspended
+        self.version = version
+        self.changed_by = changed_by
+        self.sequence = sequence
+        self.digest = digest
+        self.schedule = schedule
+        self.activated_at = activated_at
+        self.counts_from = counts_from
+        self.past: list[tuple[int, str, str, float, float, str]] = []
+
+    def values(self) -> "tuple[object, ...]":
+        """The columns' values, in the order of JOB_COLUMNS."""
+        return (self.job, self.fence, self.horizon, self.suspended, self.version, self.changed_by)
+
+    def standing(self) -> "tuple[object, ...]":
+        """The columns' values, in the order of STANDING_COLUMNS."""
+        return tuple([getattr(self, column) for column in STANDING_COLUMNS])
+
+    @classmethod
+    def of_standing(cls, values: "Iterable[object]") -> "JobRow":
+        """The inverse of ``standing``."""
+        row = cls("")
+        for column, value in zip(STANDING_COLUMNS, values, strict=True):
+            setattr(row, column, value)
+        return row
+
+    def copy(self) -> "JobRow":
+        """A row that can be changed without changing this one."""
+        row = JobRow.of_standing(self.standing())
+        row.fence = self.fence
+        return row
+
+
+# Definitions of one job that the ledger remembers.
+ACTIVATIONS_MAX = 50
+
+ACTIVATION_COLUMNS = ("sequence", "digest", "schedule", "activated_at", "counts_from", "by")
+
+
+class Activation:
+    """From when on one definition of a job counts, and who or what brought it."""
+
+    __slots__ = ACTIVATION_COLUMNS
+
+    def __init__(
+        self, sequence: int, digest: str, schedule: str, activated_at: float, counts_from: float, by: str = ""
+    ) -> None:
+        self.sequence = sequence
+        self.digest = digest
+        self.schedule = schedule
+        self.activated_at = activated_at
+        self.counts_from = counts_from
+        self.by = by
+
+    def values(self) -> "tuple[int, str, str, float, float, str]":
+        """The columns' values, in the order of ACTIVATION_COLUMNS."""
+        return (self.sequence, self.digest, self.schedule, self.activated_at, self.counts_from, self.by)
+
+
+def left_of(row: Row, now: LedgerTime) -> float:
+    """Seconds that are left of a lease, never more than it lasts: 0.0 where the ledger's clock cannot say (of another
+    boot, or set back since)."""
+    return row.until - now.lease if row.boot == now.boot and row.token and not was_set_back(row, now) else 0.0
+
+
+def was_set_back(row: Row, now: LedgerTime) -> bool:
+    """The lease ends further ahead than it lasts: the ledger's clock went back, or was ahead when it was granted."""
+    return row.boot == now.boot and row.until - now.lease > row.lease + CLOCK_EXACT_S
+
+
+def is_overdue(row: Row, now: LedgerTime) -> bool:
+    """Later than its ``start_within``, by the policy that the row itself has, whatever the job says by now."""
+    return now.wall > row.not_before and now.wall > row.not_before + Policy.unpack(row.policy).start_within_s

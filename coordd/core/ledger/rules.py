@@ -1,0 +1,499 @@
+"""The ledger's rules: who may launch what, and when. Every adapter obeys this one file.
+
+The election proposes, the ledger disposes: nothing here depends on an election, on gossip or on a node's
+wall clock. One row per run, one attempt at a time; each operation is one atomic step over a ``Store`` and
+answers in data. Each is idempotent for the same (token, nonce): a lost reply is asked again.
+
+An attempt goes    (absent) -> RECEIVED -> STARTED -> SUCCESS | FAILURE | REVOKED | LOST
+                                           STARTED -> UNKNOWN -> ...         (on_lost = hold)
+A STARTED attempt is never granted again. It ends, and the *next* attempt is granted: that is S1, at most one
+launch per (run, attempt), and it assumes no clock at all.
+
+A ledger that went back (a failover that lost writes, an old backup) is in quarantine for a while
+(``LedgerTime.recovering_s``): it grants and launches nothing, tells whoever holds a grant that it does not know to
+put it back (RECOVERING), and takes that back by ``restore``.
+
+Rows, requests and answers are in rows.py, the single steps in run.py, what people ask for in people.py. All are loaded
+by the runner before it starts a job, so they import nothing else but the errors.
+"""
+
+from coordd.core.ledger.answers import Answer, OpenAnswer, OpenRun
+from coordd.core.ledger.identity import CLOSED
+from coordd.core.ledger.people import People
+from coordd.core.ledger.requests import Claim, Registration
+from coordd.core.ledger.rows import JobRow, LedgerTime, Policy, Row, is_overdue
+from coordd.core.ledger.steps import HOLDING, MOVES
+from coordd.core.ledger.words import (
+    CANCEL,
+    CLAIM_AHEAD_S,
+    CONFLICT,
+    DIFFERS,
+    EARLY,
+    EXISTS,
+    FAILURE,
+    FINISHED,
+    HELD,
+    LIMITED,
+    LOST,
+    MISSED,
+    OK,
+    OPEN_PAGE,
+    PENDING,
+    RECEIVED,
+    RECOVERING,
+    REJECTED,
+    RETRY,
+    REVOKED,
+    SETTLED,
+    STALE,
+    STARTED,
+    SUCCESS,
+    TERMINAL,
+    UNKNOWN,
+)
+from coordd.errors import BadRowError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from coordd.core.ledger.rows import Store
+
+__all__ = ["MOVES", "OVERLAP_RETRY_S", "SUSPENDED_RETRY_S", "Rules"]
+
+# How soon a node asks again about a suspended job, and about one that waits for another run to end.
+SUSPENDED_RETRY_S = 5.0
+OVERLAP_RETRY_S = 1.0
+
+# Runs are named in an answer up to this many.
+NAMED_MAX = 10
+
+# What a report may say, and as what an attempt so reported may stand in the record: a repeat is known by it.
+REPORTED: "dict[str, frozenset[str]]" = {
+    SUCCESS: frozenset((SUCCESS,)),
+    FAILURE: frozenset((FAILURE,)),
+    REVOKED: frozenset((REVOKED,)),
+    LOST: frozenset((LOST, REVOKED)),  # revoked: it was cancelled, and then lost
+    RETRY: frozenset((LOST, REVOKED)),
+}
+
+# What a witness may say of an attempt. That it certainly never started (retry) needs no witness: it is claimed anew.
+RESTORED = frozenset((RECEIVED, STARTED, SUCCESS, FAILURE, REVOKED, LOST))
+
+
+class Rules(People):
+    """The operations. ``store`` is one transaction; ``now`` is the ledger's time, never a client's."""
+
+    # ---- before a launch
+
+    def register(self, store: "Store", of: Registration, now: LedgerTime) -> Answer:
+        """Write PENDING before a trigger is answered: ok, exists, or conflict (same id, other digest)."""
+        row = store.run(of.run)
+        if row is None:
+            job = self._known(store, of.job)
+            if of.scheduled and self._settled(job, of.due, now):
+                return Answer(EXISTS, state=SETTLED)
+            refused = self._opens(store, job or self._job(store, of.job, now), of, now)
+            if refused is not None:
+                return refused
+            store.put_run(self._new_row(of, now))
+            return Answer(OK, state=PENDING)
+        known = row.digest or row.state != REVOKED  # else it was revoked by its name alone, before anybody asked
+        if known and (row.digest != of.digest or row.args != of.args):
+            return Answer(CONFLICT, state=row.state)
+        return Answer(EXISTS, state=row.state)
+
+    def claim(self, store: "Store", claim: Claim, now: LedgerTime) -> Answer:
+        """Grant one attempt to one node, or say why not. The order of the checks is the contract."""
+        of = claim.of
+        row = store.run(of.run)
+        if now.recovering_s > 0:
+            if row is not None and row.attempt == claim.attempt and self._is_repeat(row, claim):
+                return self._granted_again(store, row, claim, now)
+            return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+        job = self._job(store, of.job, now)
+        if row is None:
+            if claim.attempt != 0 or (of.scheduled and self._settled(job, of.due, now)):
+                return Answer(FINISHED, state=SETTLED)
+            refused = self._opens(store, job, of, now)
+            if refused is not None:
+                return refused
+            row = self._new_row(of, now)
+        if row.state in TERMINAL:
+            return Answer(FINISHED, state=row.state, attempt=row.attempt)
+        if claim.attempt < row.attempt:
+            return Answer(LOST, attempt=row.attempt, in_s=max(0.0, row.not_before - now.wall))
+        if claim.attempt > row.attempt:
+            return self._held(row, now)
+        if row.state in (PENDING, RETRY):
+            return self._claim_due(store, job, row, claim, now)
+        if row.state == RECEIVED:
+            if self._is_repeat(row, claim):
+                return self._granted_again(store, row, claim, now)
+            if self._lapsed(row, claim.watched, now):
+                return self._claim_due(store, job, row, claim, now)  # never launched: the same checks as at first
+            return self._held(row, now)
+        if row.state == STARTED and self._lapsed(row, claim.watched, now):
+            return self._lease_lost(store, row, now)
+        return self._held(row, now)
+
+    def _lease_lost(self, store: "Store", row: Row, now: LedgerTime) -> Answer:
+        """A started attempt that nobody holds any more."""
+        reason = f"its lease lapsed; last held by {row.node}"
+        ended = (row.attempt, row.token, row.nonce, row.node, reason)
+        self._lose(store, row, reason, now)
+        if row.state == RETRY:
+            return Answer(LOST, attempt=row.attempt, in_s=max(0.0, row.not_before - now.wall), ended=ended)
+        if row.state in TERMINAL:
+            return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=ended)
+        return self._held(row, now)
+
+    def settle(
+        self, store: "Store", run: str, attempt: int, watched: "tuple[int, int, float] | None", now: LedgerTime
+    ) -> Answer:
+        """End what nobody may launch any more, or nobody holds; any node may ask, also one that lacks the job.
+
+        Nothing is granted by it. What it finds is judged by the row alone: its own policy, its own lease.
+        """
+        row = store.run(run)
+        if row is None or row.state in TERMINAL:
+            return Answer(FINISHED, state=row.state if row is not None else SETTLED)
+        if now.recovering_s > 0:
+            return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+        if row.attempt != attempt:
+            return self._held(row, now)
+        nobodys = row.state in (RECEIVED, STARTED) and self._lapsed(row, watched, now)
+        if row.state == STARTED and nobodys:
+            return self._lease_lost(store, row, now)
+        if (row.state in (PENDING, RETRY) or nobodys) and is_overdue(row, now):
+            return self._missed(store, row, row.digest, now)
+        return self._held(row, now)
+
+    def _missed(self, store: "Store", row: Row, digest: str, now: LedgerTime) -> Answer:
+        """Nobody could launch it in time; ``digest`` is the definition of the node that says so."""
+        within_s, late_s = Policy.unpack(row.policy).start_within_s, now.wall - row.not_before
+        why = f"no node could launch it within {within_s:g} s of its time ({late_s:.0f} s late)"
+        if row.digest != digest:
+            why += "; the job's definition has changed since"
+        self._end(store, row, MISSED, why, now)
+        return self._ended(row)
+
+    def _claim_due(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
+        """A row that waits for a launch: may it start now, here?"""
+        policy = claim.of.policy
+        if row.cancel:
+            self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
+            return self._ended(row)
+        if is_overdue(row, now):
+            return self._missed(store, row, claim.of.digest, now)
+        if row.digest != claim.of.digest:
+            return Answer(DIFFERS, state=row.state)
+        if row.not_before - now.wall > CLAIM_AHEAD_S:
+            return Answer(EARLY, in_s=row.not_before - now.wall - CLAIM_AHEAD_S)
+        if job.suspended:
+            return Answer(LIMITED, by="suspended", in_s=SUSPENDED_RETRY_S)
+        blocked = self._overlap(store, row, policy, now)
+        if blocked is not None:
+            return blocked
+        if claim.of.scheduled:
+            # Not past the run itself: nothing is known yet of what comes after it.
+            job.horizon = max(job.horizon, min(claim.settled_to, row.due_at))
+        return self._grant(store, job, row, claim, now)
+
+    def _overlap(self, store: "Store", row: Row, policy: Policy, now: LedgerTime) -> "Answer | None":
+        """What the job's overlap policy says of other runs of the job; None when nothing is in the way."""
+        if policy.overlap == "allow" or row.attempt > 0 or row.state == RECEIVED:
+            return None  # a run that was let in keeps its place
+        first = store.first_waiting(row.job) if policy.overlap == "queue" else None
+        if first is not None and (first.not_before, first.run) < (row.not_before, row.run):
+            if store.run(row.run) is None:
+                store.put_run(row)  # it waits where people and the sweep can see it
+            return Answer(LIMITED, by=f"queue: {first.run} is first", in_s=OVERLAP_RETRY_S)
+        others = [other for other in store.active_runs(row.job) if other.run != row.run]
+        if not others:
+            return None
+        other = others[0]
+        ahead_s = row.not_before - now.wall
+        if ahead_s > 0:  # claimed ahead: what runs now may be over by then, and is judged only then
+            return Answer(LIMITED, by=f"overlap with {other.run}", in_s=min(ahead_s, OVERLAP_RETRY_S))
+        if policy.overlap == "forbid":
+            self._end(store, row, REJECTED, f"overlap: {other.run} is {other.state} on {other.node or 'no node'}", now)
+            return self._ended(row)
+        if policy.overlap == "replace":
+            for old in others:
+                if not old.cancel:
+                    old.cancel = 1
+                    old.reason = f"replaced by {row.run}"
+                    if old.state == RETRY:
+                        self._end(store, old, REVOKED, old.reason, now)
+                    else:
+                        store.put_run(old)
+        if store.run(row.run) is None:
+            store.put_run(row)  # it waits where people and the sweep can see it
+        return Answer(LIMITED, by=f"overlap with {other.run}", in_s=OVERLAP_RETRY_S)
+
+    def _ended(self, row: Row) -> Answer:
+        """This claim has ended the run."""
+        ended = (row.attempt, row.token, row.nonce, row.node, row.reason)
+        return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=ended)
+
+    def gate(self, store: "Store", run: str, attempt: int, token: int, nonce: str, now: LedgerTime) -> Answer:
+        """RECEIVED -> STARTED: the last word before exec. The same token and nonce may ask again."""
+        row = self._mine(store, run, attempt, token, nonce)
+        if row is None:
+            return self._unknown(store, run, token, STALE, now)
+        if row.cancel:
+            if row.state == RECEIVED:
+                self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
+            return Answer(REVOKED)
+        if row.state not in (RECEIVED, STARTED):
+            return Answer(REVOKED if row.state == REVOKED else STALE)
+        if now.wall < row.not_before:  # also where a witness put it back as started: it only knew of the grant
+            return Answer(EARLY, in_s=row.not_before - now.wall)
+        if row.state == RECEIVED and self._past(row, now):
+            return Answer(STALE)
+        if now.recovering_s > 0:
+            # Whoever was granted this after what the ledger remembers has until then to say so. Also a started one
+            # waits: a witness may have put it back so, who only knew of the grant.
+            return Answer(EARLY, in_s=now.recovering_s)
+        if row.state == STARTED:
+            return Answer(OK, left_s=self._left(row, now))
+        if self._job(store, row.job, now).suspended:
+            return Answer(EARLY, in_s=SUSPENDED_RETRY_S)
+        self._move(row, STARTED)
+        row.started_at = now.wall
+        row.beat += 1
+        store.put_run(row)
+        self._record(store, row)
+        return Answer(OK, left_s=self._left(row, now))
+
+    # ---- while it runs
+
+    def renew(
+        self,
+        store: "Store",
+        run: str,
+        attempt: int,
+        token: int,
+        nonce: str,
+        lease_s: float,
+        application_id: str,
+        launched: bool,
+        now: LedgerTime,
+    ) -> Answer:
+        """Extend the lease: ok(left_s), cancel (with left_s: a cancelled run still ends in order), or lost.
+
+        ``launched``: it is past the gate, which a ledger that went back may have forgotten.
+        """
+        row = self._mine(store, run, attempt, token, nonce)
+        if row is None:
+            return self._unknown(store, run, token, LOST, now)
+        if row.state not in HOLDING:
+            return Answer(LOST)
+        if row.state == UNKNOWN:
+            self._move(row, STARTED)  # the holder is back, and nobody was granted anything meanwhile
+            if not row.cancel:
+                row.reason = ""
+            self._record(store, row)
+        elif row.state == RECEIVED and launched:
+            self._move(row, STARTED)
+            row.started_at = now.wall
+            self._record(store, row)
+        row.lease = lease_s
+        row.until = now.lease + lease_s
+        row.boot = now.boot
+        row.beat += 1
+        if application_id:
+            row.application_id = application_id
+        store.put_run(row)
+        return Answer(CANCEL if row.cancel else OK, left_s=lease_s)
+
+    def report(
+        self,
+        store: "Store",
+        run: str,
+        attempt: int,
+        token: int,
+        nonce: str,
+        state: str,
+        exit_code: "int | None",
+        reason: str,
+        application_id: str,
+        final: bool,
+        now: LedgerTime,
+    ) -> Answer:
+        """The end of an attempt: ok or stale. States only move forward.
+
+        ``state`` is success, failure, revoked, lost (it may have run) or retry (it certainly never started).
+        ``final`` forbids another try after a failure (the job's ``never_on``). ``left_s`` of ok is what is left of a
+        quarantine: until then the ledger may go back once more, and whoever reports stays to say it again.
+        """
+        taken = Answer(OK, left_s=now.recovering_s)
+        assert state in REPORTED, f"{run}: a report cannot say {state}"
+        row = self._mine(store, run, attempt, token, nonce)
+        if row is None or row.state not in HOLDING:
+            past = store.attempt(run, attempt)
+            if past is not None and (past.token, past.nonce) == (token, nonce) and past.state in REPORTED[state]:
+                return taken
+            return self._unknown(store, run, token, STALE, now)
+        if row.state == RECEIVED and (state in (SUCCESS, FAILURE) or (state == LOST and now.recovering_s > 0)):
+            self._move(row, STARTED)  # it was past the gate, or may have been: a ledger that went back has forgotten it
+        if application_id:
+            row.application_id = application_id
+        row.exit_code = exit_code
+        policy = Policy.unpack(row.policy)
+        if state == FAILURE:
+            row.failures += 1
+            if not final and not row.cancel and row.failures < policy.attempts:
+                self._again(store, row, FAILURE, policy.delay_after(row.failures), reason, now)
+                return taken
+        elif state == LOST:
+            self._lose(store, row, reason, now)
+            return taken
+        elif state == RETRY:
+            row.relaunches += 1
+            self._relaunch(store, row, policy, reason, now)
+            return taken
+        if state == REVOKED and row.cancel:
+            reason = row.reason or reason  # by whom, or by what
+        self._end(store, row, state, reason, now)
+        return taken
+
+    def commit(self, store: "Store", run: str, attempt: int, token: int, nonce: str, now: LedgerTime) -> Answer:
+        """Publish under the token: ok once per run, for the attempt that holds it; else stale."""
+        row = self._mine(store, run, attempt, token, nonce)
+        if row is None:
+            return self._unknown(store, run, token, STALE, now)
+        if row.state != STARTED or row.commit_token not in (0, token):
+            return Answer(STALE)
+        row.commit_token = token
+        store.put_run(row)
+        return Answer(OK, left_s=self._left(row, now))
+
+    # ---- after the ledger went back
+
+    def restore(
+        self,
+        store: "Store",
+        of: Registration,
+        attempt: int,
+        token: int,
+        nonce: str,
+        node: str,
+        lease_s: float,
+        state: str,
+        exit_code: "int | None",
+        reason: str,
+        application_id: str,
+        final: bool,
+        now: LedgerTime,
+    ) -> Answer:
+        """A witness puts back what the ledger forgot: ok, or stale (no quarantine, or the ledger knows better).
+
+        ``state`` is received or started (it gets a whole lease), or how the attempt ended (success, failure,
+        revoked, lost), which then counts as if it were reported now. Nothing newer and nothing that is over is
+        moved back; a repeat is ok. The job's horizon stays: the row itself stands for its fire time, and older
+        ones that nobody launched may still be due.
+        """
+        assert state in RESTORED, f"{of.run}: restored as {state}"
+        if now.recovering_s <= 0:
+            return Answer(STALE)
+        job = self._job(store, of.job, now)
+        if token > job.fence:
+            job.fence = token
+            self._put_job(store, job)
+        row = store.run(of.run)
+        if row is None or self._is_older(row, token):
+            row = self._put_back(store, row, of, attempt, token, nonce, node, lease_s, state, application_id, now)
+        elif (row.attempt, row.token, row.nonce) != (attempt, token, nonce):
+            past = store.attempt(of.run, attempt)
+            known = past is not None and (past.token, past.nonce) == (token, nonce)
+            return Answer(OK if known else STALE, state=row.state)
+        elif row.state == RECEIVED and state != RECEIVED:
+            row = self._launched_after_all(store, row, lease_s, now)
+        if state in REPORTED and row.state in HOLDING:
+            self.report(store, of.run, attempt, token, nonce, state, exit_code, reason, application_id, final, now)
+            row = store.run(of.run)
+            assert row is not None
+        return Answer(OK, left_s=self._left(row, now) if row.state in HOLDING else 0.0, state=row.state)
+
+    # ---- the sweep, and the ledger as a whole
+
+    def open(self, store: "Store", jobs: "tuple[str, ...]", now: LedgerTime) -> OpenAnswer:
+        """Rows that are not terminal, for the sweep; a job never seen before starts here, at the ledger's time."""
+        known: dict[str, tuple[float, float, bool, int]] = {}
+        bad: dict[str, str] = {}
+        current: dict[str, tuple[int, str, float]] = {}
+        for name in jobs:
+            try:
+                job = self._swept_job(store, name, now)
+            except BadRowError as exc:
+                bad[name] = str(exc)  # it begins nothing by schedule; the other jobs go on
+                continue
+            newest = store.last_fire_at(name, now.wall + CLAIM_AHEAD_S)
+            known[name] = (job.horizon, newest, bool(job.suspended), job.fence)
+            if job.digest:
+                current[name] = (job.sequence, job.digest, job.counts_from)
+        return self._page(store, known, None, bad, current, now)
+
+    def page(self, store: "Store", not_before: float, run: str, now: LedgerTime) -> OpenAnswer:
+        """The next page of a sweep: what comes after that row, whether or not it is still there."""
+        return self._page(store, {}, (not_before, run), {}, {}, now)
+
+    def _page(
+        self,
+        store: "Store",
+        known: "dict[str, tuple[float, float, bool, int]]",
+        after: "tuple[float, str] | None",
+        bad: "dict[str, str]",
+        current: "dict[str, tuple[int, str, float]]",
+        now: LedgerTime,
+    ) -> OpenAnswer:
+        rows, last = store.open_runs(OPEN_PAGE, after)
+        runs = [OpenRun(row, now) for row in rows]
+        return OpenAnswer(
+            runs,
+            known,
+            now.wall,
+            now.recovering_s,
+            now.epoch,
+            bad=bad,
+            after=last,
+            identity_from=self._identity_from(store),
+            current=current,
+        )
+
+    def close(self, store: "Store", force: bool, by: str, now: LedgerTime) -> Answer:
+        """Answer nobody from now on, because the rows go elsewhere: ok, recovering, or held (``by`` names the runs).
+
+        An attempt that holds a lease could not be renewed or reported any more: with ``force`` that is accepted.
+        """
+        if not force:
+            if now.recovering_s > 0:
+                return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+            held: list[str] = []
+            rows, after = store.open_runs(OPEN_PAGE)
+            held += [row.run for row in rows if row.state in (RECEIVED, STARTED)]
+            while after is not None:
+                rows, after = store.open_runs(OPEN_PAGE, after)
+                held += [row.run for row in rows if row.state in (RECEIVED, STARTED)]
+            if held:
+                more = f" and {len(held) - NAMED_MAX} more" if len(held) > NAMED_MAX else ""
+                return Answer(HELD, by=", ".join(sorted(held)[:NAMED_MAX]) + more)
+        store.put_meta(CLOSED, f"by {by} at {now.wall:.0f}")
+        return Answer(OK)
+
+    def prune(self, store: "Store", keep_s: float, limit: int, now: LedgerTime) -> int:
+        """Forget runs that ended longer ago than ``keep_s``, oldest first; returns how many.
+
+        By the ledger's own time: a node whose clock is years ahead would forget them all. The horizon moves past each
+        scheduled one, so that forgetting a run never opens it again. A run that was revoked ahead of its fire time
+        stays until that is past too.
+        """
+        rows = store.ended_runs(now.wall - keep_s, limit)
+        for row in rows:
+            if row.scheduled:
+                job = self._job(store, row.job, now)
+                if row.due_at > job.horizon:
+                    job.horizon = row.due_at
+                    self._put_job(store, job)
+            store.drop_run(row.run)
+        return len(rows)

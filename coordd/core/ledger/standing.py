@@ -1,0 +1,275 @@
+"""Which rules are in force, and what the ledger keeps of each job beside the row that older versions read and write.
+
+An older version (it knows the rules 1 alone) may have a daemon or runners in the same cluster. While it has a daemon,
+everybody goes by its rules. Once no member speaks them any more, a node asks for the rules 2 (``new_rules``), and from
+that step on the row of each job that the older version reads is a fence: its horizon lies far ahead and it is
+suspended, so an old daemon opens nothing, and its claims are refused by the very rules that it knows. Old runners go
+on: what they ask (renew, report, commit, the gate of what has started, restore) looks at neither. The truth about the
+job stands in ``standing``; only the fencing counter has one place, since both versions raise it.
+
+Loaded by the runner before it starts a job, so it imports nothing but rows.py and the errors.
+"""
+
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.rows import Activation, JobRow, LedgerTime
+from coordd.core.ledger.words import (
+    CLAIM_AHEAD_S,
+    DIFFERS,
+    EARLY,
+    FINISHED,
+    NEVER,
+    NEW_RULES,
+    OK,
+    OUTDATED,
+    RECEIVED,
+    RECOVERING,
+    SETTLED,
+)
+from coordd.errors import BadRowError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from coordd.core.ledger.rows import Store
+
+# What the old rules can have granted when the new ones begin is due at most CLAIM_AHEAD_S later; and every node has
+# swept meanwhile, so that nobody opens under another name what is due then.
+IDENTITY_AHEAD_S = 10.0
+
+# The row that older versions read: its horizon (Unix seconds, in a thousand years), and who "suspended" it.
+FENCED_AT = 3.2e10
+FENCED_BY = "coordd rules 2: upgrade this node"
+
+# How a node comes to activate a definition.
+HOW = ("new", "changed", "returned", "restored", "person")
+
+
+class Standing:
+    """The rules in force, and the definitions that count. ``store`` is one transaction."""
+
+    # ---- rules
+
+    def _identity_from(self, store: "Store") -> float:
+        """Runs that are due after this instant are named by their nominal time; NEVER while the old rules are in force.
+
+        A ledger that no job has been in begins with the new rules.
+        """
+        kept = store.meta("identity_from")
+        if kept:
+            return float(kept)
+        if store.has_jobs():
+            return NEVER
+        store.put_meta("rules", str(NEW_RULES))
+        store.put_meta("identity_from", "0")
+        return 0.0
+
+    def new_rules(self, store: "Store", known: float, now: LedgerTime) -> Answer:
+        """No member speaks the old rules any more: from now on the new ones are in force. ok, or recovering.
+
+        ``known`` is where they began when the caller saw them in force last (the ledger has forgotten it since), below
+        0.0 when it never did.
+        """
+        if now.recovering_s > 0:
+            return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+        if self._identity_from(store) != NEVER:
+            return Answer(OK)
+        begin = known if known >= 0 else now.wall + IDENTITY_AHEAD_S
+        store.put_meta("rules", str(NEW_RULES))
+        store.put_meta("identity_from", repr(begin))
+        for name in store.job_names():
+            self._keep_fenced(store, name)
+        return Answer(OK, in_s=max(0.0, begin - now.wall))
+
+    def _keep_fenced(self, store: "Store", name: str) -> "JobRow | None":
+        """Under the new rules: what older versions read of the job keeps them out, also where one of them wrote it.
+
+        Returns that row as it is then; None where there is none, or a bad one.
+
+        An attempt that was granted under the old rules may still wait at its gate, which a suspended job keeps shut:
+        while there is one the row is not suspended.
+        """
+        begin = self._identity_from(store)
+        try:
+            row = store.job(name)
+        except BadRowError:
+            return None  # nobody opens anything of it
+        if begin == NEVER or row is None:
+            return row
+        if row.horizon >= FENCED_AT and row.suspended and row.changed_by == FENCED_BY:
+            return row
+        if store.standing(name) is None:
+            store.put_standing(row)  # made by an older version since
+        waits = any(one.state == RECEIVED and one.received_at <= begin for one in store.active_runs(name))
+        if row.horizon >= FENCED_AT and waits and row.changed_by == FENCED_BY:
+            return row
+        fence = JobRow(name, row.fence, FENCED_AT, int(not waits), row.version, FENCED_BY)
+        store.put_job(fence)
+        return fence
+
+    # ---- jobs
+
+    def _known(self, store: "Store", name: str, read: "JobRow | None" = None) -> "JobRow | None":
+        """What the ledger keeps of the job; None when it was never heard of. ``read``: the row, if it was read."""
+        row = read or store.job(name)
+        if row is None or self._identity_from(store) == NEVER:
+            return row
+        standing = store.standing(name)
+        if standing is None:
+            return row  # made by an older version, and not swept yet
+        standing.fence = row.fence
+        return standing
+
+    def _job(self, store: "Store", name: str, now: LedgerTime, read: "JobRow | None" = None) -> JobRow:
+        """The same; a job that was never heard of begins now."""
+        job = self._known(store, name, read)
+        if job is None:
+            job = JobRow(name, horizon=now.wall)
+            self._put_job(store, job)
+        return job
+
+    def _mended_job(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
+        """The same, for people: a bad row makes way for a sound one.
+
+        Its tokens go on above the highest that is kept of the job's runs, and above the ledger's clock. What stands
+        beside it is kept where that is sound; else the job begins now, with the definition that was activated last.
+        """
+        try:
+            return self._job(store, name, now)
+        except BadRowError:
+            job = self._rest_of(store, name, now)
+        job.fence = max(store.highest_token(name), int(now.wall * 1e6))
+        store.drop_job(name)
+        self._put_job(store, job)
+        return job
+
+    def _rest_of(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
+        try:
+            standing = store.standing(name) if self._identity_from(store) != NEVER else None
+        except BadRowError:
+            standing = None
+        job = standing or JobRow(name, horizon=now.wall)
+        if standing is None and (activations := store.activations(name)):
+            last = activations[-1]
+            job.sequence, job.digest, job.schedule = last.sequence, last.digest, last.schedule
+            job.activated_at, job.counts_from = last.activated_at, last.counts_from
+        return job
+
+    def _swept_job(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
+        """The same, as each sweep leaves it.
+
+        A definition that was activated while the ledger's clock was ahead counts from now, and this is kept: were it
+        "now" at every sweep, whatever is claimed a moment late would be passed over. So does a job begin now that was
+        first heard of by such a clock, while nothing of it was ever granted: its horizon settles nothing yet.
+        """
+        job = self._job(store, name, now, self._keep_fenced(store, name))
+        begins_ahead = job.horizon > now.wall and job.fence == 0 and now.recovering_s <= 0
+        counts_ahead = job.digest and job.counts_from > now.wall
+        if begins_ahead:
+            job.horizon = now.wall
+        if counts_ahead:
+            job.counts_from = now.wall
+        if begins_ahead or counts_ahead:
+            self._put_job(store, job)
+        return job
+
+    def _put_job(self, store: "Store", row: JobRow) -> None:
+        if self._identity_from(store) == NEVER:
+            store.put_job(row)
+            return
+        read = store.job(row.job)
+        waits = read is not None and read.horizon >= FENCED_AT and not read.suspended
+        store.put_standing(row)
+        store.put_job(JobRow(row.job, row.fence, FENCED_AT, int(not waits), row.version, FENCED_BY))
+
+    def _told(self, store: "Store", name: str) -> "JobRow | None":
+        """What an export says of a job."""
+        row = self._known(store, name)
+        if row is not None:
+            row.past = [past.values() for past in store.activations(name)]
+        return row
+
+    def _take(self, store: "Store", row: JobRow) -> None:
+        """A job's row as an export has it; an older version's does not say which definitions came before."""
+        self._put_job(store, row)
+        for values in row.past:
+            store.put_activation(row.job, Activation(*values))
+        if row.digest and not any(values[1] == row.digest for values in row.past):
+            counts = (row.sequence, row.digest, row.schedule, row.activated_at, row.counts_from)
+            store.put_activation(row.job, Activation(*counts, "import"))
+
+    # ---- definitions
+
+    def _opens(self, store: "Store", job: JobRow, of: Registration, now: LedgerTime) -> "Answer | None":
+        """A run that has no row yet: why it may not have one, if it is scheduled."""
+        if not of.scheduled:
+            return None
+        begin = self._identity_from(store)
+        if of.identity_from != begin:
+            return Answer(OUTDATED)
+        if begin != NEVER and job.digest:
+            if of.digest != job.digest:
+                return Answer(DIFFERS)
+            if of.due <= min(job.counts_from, now.wall):  # activated while this clock was ahead: from now on
+                return Answer(FINISHED, state=SETTLED)
+        ahead_s = of.due - now.wall - CLAIM_AHEAD_S
+        # By the ledger's clock: the asking node's may be hours ahead, and its rows would settle what is to come.
+        return Answer(EARLY, in_s=ahead_s) if ahead_s > 0 else None
+
+    def _first_counts_from(self, store: "Store", job: JobRow, how: str, now: LedgerTime) -> float:
+        """From when on the first definition of a job counts.
+
+        Under the old rules jobs had schedules without it: such a one goes on where it was. The horizon of any other
+        says only when the job was first heard of, and it may have been without a schedule since.
+        """
+        fired = store.last_fire_at(job.job, now.wall + CLAIM_AHEAD_S) > 0
+        was_scheduled = how != "returned" and (fired or job.horizon < self._identity_from(store))
+        return job.horizon if was_scheduled else now.wall
+
+    def activate(
+        self,
+        store: "Store",
+        name: str,
+        digest: str,
+        schedule: str,
+        how: str,
+        by: str,
+        sequence: int,
+        counts_from: float,
+        now: LedgerTime,
+    ) -> Answer:
+        """That definition of a job counts from now on: ok (token: its sequence), differs (another one still counts).
+
+        ``schedule`` is the digest of the part that says when it fires. Where that is the same as before, nothing that
+        is due is lost; else the definition opens only what is due after this instant. ``how``: ``changed`` (the node
+        had another one before), ``new`` (it never had one: only what the ledger has never seen counts then),
+        ``returned`` (the node was without a schedule of that job since ``sequence``: what was due meanwhile is not
+        opened, also by the same definition), ``restored`` (the ledger forgot it: ``sequence`` and ``counts_from`` are
+        as it said), ``person``.
+        """
+        assert how in HOW, f"{name}: activated as {how}"
+        if now.recovering_s > 0 and how != "restored":
+            return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+        if self._identity_from(store) == NEVER:
+            return Answer(OUTDATED)
+        job = self._job(store, name, now)
+        returns = how == "returned" and sequence >= job.sequence  # and no other node has brought it back since
+        if job.digest == digest and not returns:
+            return Answer(OK, token=job.sequence)
+        if how == "restored":
+            if sequence <= job.sequence:
+                return Answer(DIFFERS, token=job.sequence)
+            begins = counts_from
+        else:
+            seen = how in ("new", "returned") and not returns
+            if seen and any(past.digest == digest for past in store.activations(name)):
+                return Answer(DIFFERS, token=job.sequence)
+            begins = now.wall
+            if how != "returned" and job.digest and schedule == job.schedule:
+                begins = job.counts_from
+            elif not job.digest:
+                begins = self._first_counts_from(store, job, how, now)
+        job.sequence = max(job.sequence, sequence - (how == "restored")) + 1
+        job.digest, job.schedule, job.activated_at, job.counts_from = digest, schedule, now.wall, begins
+        self._put_job(store, job)
+        store.put_activation(name, Activation(job.sequence, digest, schedule, now.wall, begins, by))
+        return Answer(OK, token=job.sequence)

@@ -1,0 +1,352 @@
+"""A run's life: who may follow whom, as one table, and the single steps that write it.
+
+    pending -> received (claimed) -> started (past the gate) -> success | failure | revoked
+                                     started -> retry -> received (attempt + 1)     [lost or failed, tries left]
+                                     started -> unknown -> started | success | ...  [hold: nobody knows yet]
+    pending -> rejected (overlap) | missed (start_within) | revoked
+
+The operations in ledger.py are made of these steps; nothing else writes a state. Loaded by the runner before it
+starts a job, so it imports nothing but rows.py and standing.py.
+"""
+
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Claim, Registration
+from coordd.core.ledger.rows import ATTEMPT_COLUMNS, AttemptRow, JobRow, LedgerTime, Policy, Row, left_of, was_set_back
+from coordd.core.ledger.standing import Standing
+from coordd.core.ledger.words import (
+    DIFFERS,
+    FAILURE,
+    GRANTED,
+    HELD,
+    LOST,
+    MISSED,
+    PENDING,
+    RECEIVED,
+    RECOVERING,
+    REJECTED,
+    RETRY,
+    REVOKED,
+    RHO,
+    STARTED,
+    SUCCESS,
+    TERMINAL,
+    UNKNOWN,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from coordd.core.ledger.rows import Store
+
+# The run's life as one table: who may follow whom. Every write of a state goes through ``_move``.
+MOVES: "dict[str, frozenset[str]]" = {
+    PENDING: frozenset((RECEIVED, REJECTED, MISSED, REVOKED)),
+    RETRY: frozenset((RECEIVED, MISSED, REVOKED)),
+    RECEIVED: frozenset((RECEIVED, STARTED, FAILURE, REVOKED, LOST, RETRY, MISSED)),
+    STARTED: frozenset((SUCCESS, FAILURE, REVOKED, LOST, RETRY, UNKNOWN)),
+    UNKNOWN: frozenset((STARTED, SUCCESS, FAILURE, REVOKED, LOST, RETRY)),
+}
+
+# An attempt that was lost so soon after its grant hardly lived (seconds). The first is tried again at once, perhaps on
+# a node where it works; before each further one there is a pause, which doubles: what dies at once, everywhere, is not
+# to use up its relaunches before anybody has seen it.
+SHORT_LIVED_S = 10.0
+RELAUNCH_PAUSE_S = 1.0
+RELAUNCH_DOUBLINGS_MAX = 6
+
+# Somebody holds the attempt, or did when it was last heard of.
+HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
+
+
+class Life(Standing):
+    """The single steps. ``store`` is one transaction; ``now`` is the ledger's time."""
+
+    def _settled(self, job: "JobRow | None", due: float, now: LedgerTime) -> bool:
+        """What was due then is behind the job's horizon. In quarantine nobody can say: the horizon may be made up."""
+        return job is not None and due <= job.horizon and now.recovering_s <= 0
+
+    def _new_row(self, of: Registration, now: LedgerTime) -> Row:
+        # A trigger is dated by the ledger: the clock of the node that took it may be off by hours.
+        fire_at = of.fire_at if of.scheduled else now.wall - of.age_s
+        due = of.due if of.scheduled else fire_at
+        # In the order of RUN_COLUMNS.
+        return Row(
+            (
+                of.run,
+                of.job,
+                of.digest,
+                of.args,
+                of.policy.pack(),
+                int(of.scheduled),
+                fire_at,
+                now.wall,
+                of.by,
+                PENDING,
+                0,
+                due,
+                0,
+                0,
+                0,
+                "",
+                "",
+                0.0,
+                0.0,
+                "",
+                0,
+                0,
+                0,
+                0.0,
+                0.0,
+                0.0,
+                None,
+                "",
+                "",
+                due,
+            )
+        )
+
+    def _mine(self, store: "Store", run: str, attempt: int, token: int, nonce: str) -> "Row | None":
+        """The row, if this very grant is still its current one. (token, nonce) is compared, never one alone."""
+        row = store.run(run)
+        if row is None or row.attempt != attempt or row.token != token or row.nonce != nonce:
+            return None
+        return row
+
+    def _is_repeat(self, row: Row, claim: Claim) -> bool:
+        """The claimant has this very grant already: its reply was lost."""
+        return row.state == RECEIVED and row.nonce == claim.nonce and row.node == claim.node
+
+    def _is_older(self, row: Row, token: int) -> bool:
+        """The row is of a time before this grant was made, and not over.
+
+        The token alone tells: a holder that the ledger remembers may have given the attempt back meanwhile, and so
+        raised its number, though it was granted to another since, which was forgotten.
+        """
+        return row.state not in TERMINAL and row.token < token
+
+    def _unknown(self, store: "Store", run: str, token: int, word: str, now: LedgerTime) -> Answer:
+        """The answer to a grant that is not the current one: ``word``, or RECOVERING where it was forgotten."""
+        if now.recovering_s > 0:
+            row = store.run(run)
+            if row is None or self._is_older(row, token):
+                return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+        return Answer(word)
+
+    def _left(self, row: Row, now: LedgerTime) -> float:
+        return left_of(row, now)
+
+    def _past(self, row: Row, now: LedgerTime) -> bool:
+        """The ledger's own time has passed the lease's end (another boot: certainly)."""
+        return row.boot != now.boot or now.lease >= row.until
+
+    def _lapsed(self, row: Row, watched: "tuple[int, int, float] | None", now: LedgerTime) -> bool:
+        """Past its end, by a clock that was not set back, AND watched in silence for a whole lease by the claimant.
+
+        The ledger's time alone does not do where it is a wall clock: one step of it would expire every lease
+        at once. Another boot needs no watching: nothing of it is alive.
+        """
+        if not self._past(row, now) and not was_set_back(row, now):
+            return False
+        if row.boot != now.boot:
+            return True
+        return (
+            watched is not None
+            and watched[0] == row.token
+            and watched[1] == row.beat
+            and watched[2] >= row.lease * (1 + 2 * RHO)
+        )
+
+    def _next_token(self, job: JobRow, now: LedgerTime) -> int:
+        """Strictly increasing per job, even where the ledger forgot its last writes: time bounds it from below."""
+        return max(job.fence + 1, int(now.wall * 1e6))
+
+    def _grant(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
+        job.fence = self._next_token(job, now)
+        self._put_job(store, job)
+        self._move(row, RECEIVED)
+        row.token = job.fence
+        row.nonce = claim.nonce
+        row.node = claim.node
+        row.lease = claim.lease_s
+        row.until = now.lease + claim.lease_s
+        row.boot = now.boot
+        row.beat = 0
+        row.policy = claim.of.policy.pack()
+        row.received_at = now.wall
+        row.started_at = row.ended_at = 0.0
+        row.exit_code = None
+        row.application_id = row.reason = ""
+        store.put_run(row)
+        self._record(store, row)
+        return self._granted(row, now)
+
+    def _granted(self, row: Row, now: LedgerTime) -> Answer:
+        # How far the fire time is by the ledger's clock: the claimant's own may be minutes off.
+        in_s = max(0.0, row.not_before - now.wall)
+        return Answer(
+            GRANTED, token=row.token, left_s=self._left(row, now), in_s=in_s, args=row.args, attempt=row.attempt
+        )
+
+    def _granted_again(self, store: "Store", row: Row, claim: Claim, now: LedgerTime) -> Answer:
+        """The reply was lost: the same grant again, only for the definition that was granted.
+
+        A whole lease is lent again, with a new beat: those who watch begin again. What is left of the first one could
+        be told only by a clock that may have been set back since.
+        """
+        if claim.of.digest != row.digest:
+            return Answer(DIFFERS, state=row.state)
+        if row.boot == now.boot:
+            row.until = now.lease + row.lease
+            row.beat += 1
+            store.put_run(row)
+        return self._granted(row, now)
+
+    def _held(self, row: Row, now: LedgerTime) -> Answer:
+        left_s = self._left(row, now)
+        return Answer(HELD, by=row.node, left_s=left_s, state=row.state, until_token=(row.token, row.beat))
+
+    def _move(self, row: Row, state: str) -> None:
+        assert state in MOVES.get(row.state, ()), f"{row.run}: {row.state} -> {state}"
+        row.state = state
+
+    def _end(self, store: "Store", row: Row, state: str, reason: str, now: LedgerTime) -> None:
+        """A terminal state: nothing leaves it (S5)."""
+        held = row.state in HOLDING
+        self._move(row, state)
+        row.ended_at = now.wall
+        row.reason = reason
+        store.put_run(row)
+        if held:
+            self._record(store, row)
+
+    def _put_back(
+        self,
+        store: "Store",
+        old: "Row | None",
+        of: Registration,
+        attempt: int,
+        token: int,
+        nonce: str,
+        node: str,
+        lease_s: float,
+        state: str,
+        application_id: str,
+        now: LedgerTime,
+    ) -> Row:
+        """Write a grant that was forgotten; the table of moves does not bind what makes up for lost ones."""
+        row = old or self._new_row(of, now)
+        row.digest, row.args = of.digest, of.args  # what runs is what was granted, whatever was asked for since
+        if row.state in HOLDING and row.attempt < attempt:
+            closed = self._attempt_row(row)  # its end is what was forgotten
+            closed.state = LOST
+            store.put_attempt(closed)
+        policy = of.policy
+        # How the earlier attempts ended is forgotten too: in no case is there more than the job allows.
+        tries = max(0, attempt - row.failures - row.relaunches)
+        failures = min(tries, max(0, policy.attempts - 1 - row.failures))
+        row.failures += failures
+        row.relaunches += tries - failures
+        row.state = RECEIVED if state == RECEIVED else STARTED
+        row.attempt = attempt
+        row.token = token
+        row.nonce = nonce
+        row.node = node
+        row.lease = lease_s
+        row.until = now.lease + lease_s
+        row.boot = now.boot
+        row.beat = 0
+        row.policy = policy.pack()
+        row.received_at = now.wall
+        row.started_at = 0.0 if state == RECEIVED else now.wall
+        row.ended_at = 0.0
+        row.exit_code = None
+        row.application_id = application_id
+        row.reason = row.reason if row.cancel else ""
+        store.put_run(row)
+        self._record(store, row)
+        return row
+
+    def _launched_after_all(self, store: "Store", row: Row, lease_s: float, now: LedgerTime) -> Row:
+        """The grant is known, but not that it passed the gate: it gets a whole lease again."""
+        self._move(row, STARTED)
+        row.started_at = now.wall
+        row.until = now.lease + lease_s
+        row.boot = now.boot
+        row.beat += 1
+        store.put_run(row)
+        self._record(store, row)
+        return row
+
+    def _lose(self, store: "Store", row: Row, reason: str, now: LedgerTime) -> None:
+        """A launched attempt whose end nobody knows: LOST and tried again, or UNKNOWN and held for a person."""
+        policy = Policy.unpack(row.policy)
+        if policy.on_lost == "hold" and row.state != RECEIVED:
+            if row.state != UNKNOWN:
+                self._move(row, UNKNOWN)
+                self._explain(row, reason)
+                store.put_run(row)
+                self._record(store, row)
+            return
+        row.relaunches += 1
+        self._relaunch(store, row, policy, reason, now)
+
+    def _explain(self, row: Row, reason: str) -> None:
+        """Why nobody knows its end; that it was cancelled, and by whom, stays."""
+        if not row.cancel:
+            row.reason = reason
+        elif reason not in row.reason:
+            row.reason = f"{reason}; {row.reason}"
+
+    def _relaunch(self, store: "Store", row: Row, policy: Policy, reason: str, now: LedgerTime) -> None:
+        if row.cancel:
+            self._end(store, row, REVOKED, row.reason, now)
+        elif row.relaunches > policy.relaunches:
+            self._end(store, row, LOST, f"{reason}; lost {row.relaunches} times, no relaunch left", now)
+        else:
+            self._again(store, row, LOST, self._pause(row, now), reason, now)
+
+    def _pause(self, row: Row, now: LedgerTime) -> float:
+        """Seconds before an attempt that was lost is tried again."""
+        if row.relaunches < 2 or now.wall - row.received_at >= SHORT_LIVED_S:
+            return 0.0
+        return RELAUNCH_PAUSE_S * 2.0 ** min(row.relaunches - 2, RELAUNCH_DOUBLINGS_MAX)
+
+    def _again(self, store: "Store", row: Row, ended: str, delay_s: float, reason: str, now: LedgerTime) -> None:
+        """Close this attempt as ``ended`` and make the next one due."""
+        row.ended_at = now.wall
+        row.reason = reason
+        closed = self._attempt_row(row)
+        closed.state = ended
+        store.put_attempt(closed)
+        self._move(row, RETRY)
+        row.attempt += 1
+        # Never before its fire time: an attempt that was claimed ahead may be given back before that.
+        row.not_before = max(row.due_at, now.wall + delay_s)
+        store.put_run(row)
+
+    def _record(self, store: "Store", row: Row) -> None:
+        store.put_attempt(self._attempt_row(row))
+
+    def _attempt_row(self, row: Row) -> AttemptRow:
+        return AttemptRow([getattr(row, column) for column in ATTEMPT_COLUMNS])
+
+
+def unseen(run: str, by: str, due: float, wall: float) -> Registration:
+    """What a run's name alone says of it. ``due``: when a scheduled one is due, as far as the caller knows its job's
+    jitter (0.0: when its name says). A triggered one is dated ``wall``."""
+    fire_at = nominal_time(run)
+    at, due = (wall, 0.0) if fire_at is None else (fire_at, due)
+    job = run.partition("#")[0].partition("@")[0]
+    return Registration(run, job, "", Policy(), at, scheduled=fire_at is not None, by=by, due=due)
+
+
+def nominal_time(run: str) -> "float | None":
+    """The fire time that a scheduled run's id names; None for a triggered run."""
+    from datetime import datetime  # asked only when somebody revokes a run that nobody has seen
+
+    if "#" in run:
+        return None
+    try:
+        instant = datetime.fromisoformat(run.partition("@")[2])
+    except ValueError:
+        return None
+    return instant.timestamp() if instant.tzinfo else None

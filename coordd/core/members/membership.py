@@ -1,0 +1,350 @@
+"""Who is there: alive, suspect, lost, left.
+
+Liveness is measured on the receiver's own monotonic clock, never on the sender's timestamp; every message
+counts as a heartbeat. A member being lost never makes an attempt lost: only the ledger does.
+
+In a large cluster heartbeats to all are rare (``fanout_interval_s``): their silence says nothing any more, and
+core.watch judges instead of ``sweep``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordd.core.members.ring import Ring
+from coordd.core.names import NAME
+from coordd.core.wire.events import Known, WorkerState
+
+ALIVE = "alive"
+SUSPECT = "suspect"
+LOST = "lost"
+LEFT = "left"
+
+# Silence, in heartbeat intervals, after which a member is suspect, and lost.
+SUSPECT_AFTER = 1.5
+LOST_AFTER = 3.0
+
+# Members that are gone are shown this long, and no more than so many of them are kept.
+FORGET_AFTER_S = 3600.0
+MEMBERS_MAX = 4096
+
+# Incarnations come from the network: a longer one is nobody's, and would not fit into a message beside others.
+INCARNATION_LENGTH_MAX = 255
+
+# What a peer says of its ledger is kept up to this length: an identity has 16.
+IDENTITY_LENGTH_MAX = 32
+
+# No node has been started more often: a longer number is no count.
+BOOT_DIGITS_MAX = 20
+
+# No operating system numbers its processes higher.
+PID_DIGITS_MAX = 10
+
+# Heartbeats to all cost N² deliveries a round: above this many a second the rounds become rarer. A broker delivers
+# ten times as many on one core; the watchers' letters (1.5 a node and second) come on top.
+FANOUT_DELIVERIES_S = 2500.0
+
+# A peer's promise to speak that rarely is believed; a larger one is not.
+PROMISE_MAX_S = MEMBERS_MAX**2 / FANOUT_DELIVERIES_S
+
+# (state, what happened) -> state. What happened: heard (any message), speaks (it had left, and says that it takes
+# part), offline, silent (suspect after), dead (lost after, or proof of death). The one place where a member's state
+# changes: ``Membership._move``.
+MOVES: dict[tuple[str, str], str] = {
+    (ALIVE, "heard"): ALIVE,
+    (SUSPECT, "heard"): ALIVE,
+    (LOST, "heard"): ALIVE,
+    (LEFT, "heard"): LEFT,  # the last words of an incarnation that said good-bye
+    (LEFT, "speaks"): ALIVE,  # the farewell was not its own, or not its last word
+    (ALIVE, "offline"): LEFT,
+    (SUSPECT, "offline"): LEFT,
+    (LOST, "offline"): LEFT,
+    (LEFT, "offline"): LEFT,
+    (ALIVE, "silent"): SUSPECT,
+    (ALIVE, "dead"): LOST,
+    (SUSPECT, "dead"): LOST,
+}
+
+
+class Member:
+    """One incarnation of one node, as this node knows it."""
+
+    __slots__ = (
+        "active",
+        "clock",
+        "freq",
+        "heard_at",
+        "hostname",
+        "incarnation",
+        "jobs_digest",
+        "ledger",
+        "left_clock",
+        "loadavg",
+        "name",
+        "pid",
+        "pinned",
+        "rules",
+        "said_clock",
+        "says",
+        "spoken_at",
+        "state",
+        "sw_ver",
+        "tags",
+    )
+
+    def __init__(self, hostname: str, pid: int, incarnation: str, now: float) -> None:
+        self.hostname = hostname
+        self.pid = pid
+        self.name = f"{hostname}.{pid}"
+        self.incarnation = incarnation
+        self.state = ALIVE
+        self.heard_at = now  # anything, letters included
+        self.spoken_at = now  # what all could hear
+        self.clock = 0
+        self.left_clock = 0  # the stamp of its good-bye
+        self.freq = 0.0
+        self.active = 0
+        self.loadavg: tuple[float, float, float] = (0.0, 0.0, 0.0)
+        self.jobs_digest = ""
+        self.ledger = ""  # the identity of its ledger; "" while it is not known, and of older versions
+        self.pinned = False
+        self.tags: tuple[str, ...] = ()
+        self.said_clock = 0  # the stamp of what it said last of itself
+        self.says = ""
+        self.rules = 1
+        self.sw_ver = ""
+
+
+def boot_count(incarnation: str) -> int:
+    """The boot counter in front of an incarnation; -1 when there is none."""
+    head = incarnation.partition("-")[0]
+    return int(head) if head.isascii() and head.isdigit() and len(head) <= BOOT_DIGITS_MAX else -1
+
+
+def is_name(hostname: str, incarnation: str) -> bool:
+    """A node can be called that: whatever else a peer says goes into no address and no list."""
+    return len(incarnation) <= INCARNATION_LENGTH_MAX and NAME.fullmatch(hostname) is not None
+
+
+class Membership:
+    """The other members, by hostname: at most one incarnation of each is current."""
+
+    __slots__ = (
+        "_view",
+        "changes",
+        "heard_at",
+        "heartbeat_interval_s",
+        "isolated",
+        "judged_from",
+        "members",
+        "ring",
+        "self_name",
+    )
+
+    def __init__(self, self_name: str, heartbeat_interval_s: float) -> None:
+        self.self_name = self_name
+        self.heartbeat_interval_s = heartbeat_interval_s
+        self.members: dict[str, Member] = {}
+        self.changes: list[tuple[str, Member]] = []  # (join | leave | lost, member), taken by the node
+        self.ring = Ring()  # this node, and who is alive or suspect
+        self.ring.add(self_name)
+        self.heard_at = float("-inf")  # anything, of anybody
+        self.isolated = False  # nobody is heard at all: the others stay what they are, and count as lost meanwhile
+        self.judged_from = float("-inf")  # silence before this says nothing: heartbeats were rarer then
+        self._view: tuple[str, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """How many are alive or suspect, this node counted; what the rates of a cluster follow."""
+        return len(self.ring)
+
+    @property
+    def fanout_interval_s(self) -> float:
+        """How often each node speaks to all."""
+        return max(self.heartbeat_interval_s, self.size**2 / FANOUT_DELIVERIES_S)
+
+    @property
+    def watched(self) -> bool:
+        """The cluster is so large that members are judged by those who watch them, not by everybody."""
+        return self.fanout_interval_s > self.heartbeat_interval_s
+
+    def promised_s(self, member: Member) -> float:
+        """How often a member speaks to all: it may see more members than we do."""
+        return max(self.fanout_interval_s, min(member.freq, PROMISE_MAX_S))
+
+    def hear(self, hostname: str, pid: int, incarnation: str, clock: int, now: float) -> Member | None:
+        """Note a message of a member; None when it comes from an incarnation that is no longer current."""
+        member = self.members.get(hostname)
+        if member is None or member.incarnation != incarnation:
+            if not is_name(hostname, incarnation):
+                return None
+            older = member is not None and boot_count(incarnation) < boot_count(member.incarnation)
+            if older and member is not None and member.state in (ALIVE, SUSPECT):
+                return None  # last words; of one that is gone they may be a node whose disk was set back
+            if member is None and len(self.members) >= MEMBERS_MAX:
+                return None
+            if member is not None and member.state in (ALIVE, SUSPECT):
+                self._move(member, "dead")  # its successor speaks: it is gone
+            member = self._meet(hostname, pid, incarnation, now)
+        elif member.state != ALIVE:
+            was = member.state
+            self._move(member, "heard")
+            if was == LOST and member.state == ALIVE:
+                self.changes.append(("join", member))
+        member.heard_at = self.heard_at = now
+        member.clock = max(member.clock, clock)
+        if self.isolated:
+            self.isolate(False)
+        return member
+
+    def told(self, others: Iterable[Known], now: float, *, vouched: bool) -> None:
+        """What a peer says of others. Who is new is met; who is lost is back only when the peer has heard it itself."""
+        own = self.self_name.rpartition(".")[0]
+        for one in others:
+            hostname, _, pid = one.name.rpartition(".")
+            if hostname == own or not pid.isdecimal() or len(pid) > PID_DIGITS_MAX:
+                continue
+            if not is_name(hostname, one.incarnation):
+                continue
+            member = self.members.get(hostname)
+            if member is not None and member.incarnation == one.incarnation:
+                if not vouched:
+                    continue
+                if member.state == LOST:
+                    self.changes.append(("join", member))
+                self._move(member, "heard")
+                member.heard_at = member.spoken_at = now
+            elif member is None and len(self.members) < MEMBERS_MAX:
+                member = self._meet(hostname, int(pid), one.incarnation, now)
+                member.jobs_digest, member.tags = one.jobs_digest, one.tags
+                member.ledger, member.pinned = one.ledger[:IDENTITY_LENGTH_MAX], one.pinned
+
+    def roster(self) -> list[Known]:
+        """Who is alive, for a node that has just come."""
+        return [known_as(member) for member in self.members.values() if member.state == ALIVE]
+
+    def named(self, name: str) -> Member | None:
+        """The member of this full_hostname, if it is the current one of its hostname."""
+        member = self.members.get(name.rpartition(".")[0])
+        return member if member is not None and member.name == name else None
+
+    def has_namesake(self, hostname: str, incarnation: str) -> bool:
+        """Another incarnation of that hostname is alive, as far as we know."""
+        member = self.members.get(hostname)
+        return member is not None and member.incarnation != incarnation and member.state in (ALIVE, SUSPECT)
+
+    def update(self, member: Member, said: WorkerState) -> None:
+        """Take over what a member says of itself. Who takes part after it has said good-bye is back.
+
+        What it said earlier and comes later says nothing of it now: a message may be late, or played back.
+        """
+        if said.clock < member.said_clock:
+            return
+        member.said_clock = said.clock
+        if member.state == LEFT and said.clock > member.left_clock and said.state != "stopping":
+            self._move(member, "speaks")
+            self.changes.append(("join", member))
+        member.freq = said.freq
+        member.active = said.active
+        member.loadavg = said.loadavg
+        member.jobs_digest = said.jobs_digest
+        member.ledger, member.pinned = said.ledger[:IDENTITY_LENGTH_MAX], said.pinned
+        member.tags = said.tags
+        member.says = said.state
+        member.rules = said.rules
+        member.sw_ver = said.sw_ver
+        member.spoken_at = member.heard_at
+
+    def offline(self, member: Member, clock: int) -> None:
+        """The member has said good-bye, with this stamp."""
+        member.left_clock = clock
+        self._move(member, "offline")
+
+    def proof_of_death(self, name: str) -> bool:
+        """A hint that nobody listens at this full_hostname any more; True when it changed anything."""
+        member = self.named(name)
+        if member is None or member.state not in (ALIVE, SUSPECT):
+            return False
+        self._move(member, "dead")
+        return True
+
+    def silent(self, member: Member) -> None:
+        """Whoever should have heard of it has not."""
+        self._move(member, "silent")
+
+    def isolate(self, isolated: bool) -> None:
+        """Nobody is heard at all, or somebody is again: until then this node is alone in its view."""
+        self.isolated = isolated
+        self._view = None
+
+    def sweep(self, now: float) -> None:
+        """Judge everybody's silence: in a small cluster, where everybody speaks to all all the time."""
+        for member in list(self.members.values()):
+            if member.state not in (ALIVE, SUSPECT):
+                continue
+            silent_s = now - max(member.heard_at, self.judged_from)
+            promised_s = self.promised_s(member)
+            if member.state == ALIVE and silent_s > SUSPECT_AFTER * promised_s:
+                self._move(member, "silent")
+            if member.state == SUSPECT and silent_s > LOST_AFTER * promised_s:
+                self._move(member, "dead")
+
+    def forget(self, now: float) -> None:
+        """Drop members that have been gone for long."""
+        for hostname, member in list(self.members.items()):
+            if member.state in (LOST, LEFT) and now - member.heard_at > FORGET_AFTER_S:
+                del self.members[hostname]
+
+    def next_at(self) -> float:
+        """When ``sweep`` finds the next silence too long."""
+        at = float("inf")
+        for member in self.members.values():
+            patience = {ALIVE: SUSPECT_AFTER, SUSPECT: LOST_AFTER}.get(member.state)
+            if patience is not None:
+                at = min(at, max(member.heard_at, self.judged_from) + patience * self.promised_s(member))
+        return at
+
+    def view(self) -> tuple[str, ...]:
+        """The full_hostnames of this node and of every member that is alive or suspect, sorted."""
+        if self._view is None:
+            names = [m.name for m in self.members.values() if m.state in (ALIVE, SUSPECT) and not self.isolated]
+            names.append(self.self_name)
+            self._view = tuple(sorted(names))
+        return self._view
+
+    def count(self) -> dict[str, int]:
+        """How many are alive (this node counted), suspect and lost."""
+        counts = {ALIVE: 1, SUSPECT: 0, LOST: 0}
+        for member in self.members.values():
+            if member.state in counts:
+                counts[LOST if self.isolated else member.state] += 1
+        return counts
+
+    def take_changes(self) -> list[tuple[str, Member]]:
+        """(join | leave | lost, member) since the last call."""
+        changes, self.changes = self.changes, []
+        return changes
+
+    def _meet(self, hostname: str, pid: int, incarnation: str, now: float) -> Member:
+        member = self.members[hostname] = Member(hostname, pid, incarnation, now)
+        self.ring.add(member.name)
+        self._view = None
+        self.changes.append(("join", member))
+        return member
+
+    def _move(self, member: Member, happened: str) -> None:
+        state = MOVES.get((member.state, happened))
+        if state is None or state == member.state:
+            return
+        member.state = state
+        self._view = None
+        if state in (LOST, LEFT):
+            self.ring.discard(member.name)
+            self.changes.append(("lost" if state == LOST else "leave", member))
+        else:
+            self.ring.add(member.name)
+
+
+def known_as(member: Member) -> Known:
+    """A member, as one node tells another of it."""
+    return Known(member.name, member.incarnation, member.jobs_digest, member.tags, member.ledger, member.pinned)

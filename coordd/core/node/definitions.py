@@ -1,0 +1,132 @@
+"""Which definition of a job counts: the one that was activated last, as the ledger has it.
+
+A job file is changed on one node after the other, and each node reads its own. So a definition counts from the moment
+at which a node brings it to the ledger, and there is one that counts for all. A node activates a definition only when
+it had another one before (or never had one, and the ledger has not seen this one): a node that was left behind, or was
+away, does not bring an old definition back. It says that its own is stale, and opens nothing of the job by schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from coordd.core.context import Context
+from coordd.core.jobs.job import Job
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.words import DIFFERS, NEVER, OK
+
+# Definitions that are brought to the ledger at a time; further ones follow with the next sweep.
+AT_A_TIME = 200
+
+ASKED = "its definition is being activated"
+
+
+class Had(NamedTuple):
+    """The definition of a job that this node had last; and its place among those that counted (0: it never did).
+
+    ``digest`` is "" while the job is not here, or has no schedule here: when it has one again, that counts from then.
+    """
+
+    digest: str
+    sequence: int = 0
+    counts_from: float = 0.0
+
+
+class Definitions:
+    """The definitions of this node's scheduled jobs against those that count."""
+
+    __slots__ = ("_ctx", "asked", "had", "stale")
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.had: dict[str, Had] = {}  # kept over a restart
+        self.asked: dict[int, tuple[str, Had]] = {}  # request -> job, and what was brought
+        self.stale: dict[str, str] = {}  # job -> why this node opens nothing of it by schedule
+
+    def swept(self, answer: OpenAnswer) -> None:
+        """What counts, by the ledger. New definitions are brought to it."""
+        self.stale = {}
+        if answer.identity_from == NEVER:
+            return
+        under_way = {name for name, _ in self.asked.values()}
+        for name, job in self._ctx.jobs.items():
+            if name not in answer.jobs:
+                continue
+            if job.schedule is None:
+                if name not in self.had:
+                    self._keep(name, Had(""))
+                continue
+            current = answer.current.get(name)
+            sequence = current[0] if current else 0
+            if current is not None and current[1] == job.digest and not self._returns(name, sequence):
+                self._keep(name, Had(job.digest, current[0], current[2]))
+            elif name in under_way:
+                self.stale[name] = ASKED
+            elif self._is_mine(name, job, sequence):
+                if len(self.asked) < AT_A_TIME:
+                    self._bring(name, job, sequence)
+                self.stale[name] = ASKED
+            else:
+                self.stale[name] = (
+                    f"another definition of it counts since (number {sequence}): bring this node's job file up to date,"
+                    f" or say `coordctl job activate {name}` here"
+                )
+
+    def take(self, jobs: Mapping[str, Job]) -> dict[str, Job]:
+        """The job files are these from now on; returns what they were before."""
+        before, self._ctx.jobs = self._ctx.jobs, dict(jobs)
+        self._look()
+        return before
+
+    def _look(self) -> None:
+        """What has no schedule here any more is noted."""
+        gone = {name for name, had in self.had.items() if had.digest and not self._is_here(name)}
+        for name in gone:
+            self._keep(name, Had("", self.had[name].sequence))
+        for request, (name, had) in self.asked.items():
+            if not self._is_here(name):
+                self.asked[request] = (name, Had("", had.sequence))  # whatever the answer: it was away since
+
+    def _is_here(self, name: str) -> bool:
+        job = self._ctx.jobs.get(name)
+        return job is not None and job.schedule is not None
+
+    def _returns(self, name: str, sequence: int) -> bool:
+        """It was away, and no other node has brought it back."""
+        had = self.had.get(name)
+        return had is not None and not had.digest and had.sequence >= sequence
+
+    def answered(self, request: int, answer: Answer) -> bool:
+        """What the ledger said to a definition that was brought. True: it is to be swept."""
+        name, had = self.asked.pop(request)
+        if answer.word == OK:
+            self._keep(name, Had(had.digest, answer.token, had.counts_from))
+            self._ctx.note("job.activated", job=name, digest=had.digest, sequence=answer.token)
+        elif answer.word == DIFFERS:
+            self._keep(name, Had(had.digest))
+        return answer.word in (OK, DIFFERS)
+
+    def _is_mine(self, name: str, job: Job, sequence: int) -> bool:
+        """This node is to bring its definition: it had another one before, or the ledger has forgotten this one."""
+        had = self.had.get(name)
+        return had is None or had.digest != job.digest or had.sequence > sequence
+
+    def _bring(self, name: str, job: Job, sequence: int) -> None:
+        had = self.had.get(name)
+        by = self._ctx.full_hostname
+        if had is not None and had.digest == job.digest:
+            self._ask(name, had, job.schedule_digest, "restored", by)
+        elif had is not None and not had.digest:
+            self._ask(name, Had(job.digest, had.sequence), job.schedule_digest, "returned", by)
+        else:
+            self._ask(name, Had(job.digest), job.schedule_digest, "new" if had is None else "changed", by)
+
+    def _ask(self, name: str, had: Had, schedule: str, how: str, by: str) -> None:
+        request = self._ctx.ask("activate", name, had.digest, schedule, how, by, had.sequence, had.counts_from)
+        self.asked[request] = (name, had)
+
+    def _keep(self, name: str, had: Had) -> None:
+        if self.had.get(name) != had:
+            self.had[name] = had
+            self._ctx.out.definitions = dict(self.had)

@@ -1,0 +1,217 @@
+"""The elections that a node takes part in: opening, stating once, deciding, remembering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from coordd.core.context import Context
+from coordd.core.election import DECIDED_MAX, ELECTION_MEMBERS_MAX, Election, rendezvous
+from coordd.core.members.membership import ALIVE, SUSPECT
+from coordd.core.ready import Now
+from coordd.core.wire.events import Action, Candidacy, WorkerBeat, WorkerElect, WorkerElectAck
+
+# More undecided elections than this at a time: further ones of peers go unanswered (they decide at the timeout).
+OPEN_MAX = 20_000
+
+# Acks can overtake the elect that they answer (another sender, another path): so many ids are kept for it.
+EARLY_MAX = 1024
+
+
+# Whose statement is still lacking after this is asked by letter, once in LACKING_APART_S at the most: should nobody be
+# there any more, the transport says so, and the election need not wait for its timeout.
+LACKING_S = 0.025
+LACKING_APART_S = 1.0
+
+
+# Why a statement that was made under another ledger does not count.
+OTHER_LEDGER = "it uses another ledger"
+
+
+class Ballots:
+    """Every election of one node, by id."""
+
+    __slots__ = ("_asked_at", "_candidacy", "_ctx", "_decided", "_early", "_looks", "bus_up", "elections", "open_ids")
+
+    def __init__(
+        self,
+        ctx: Context,
+        candidacy: Callable[[str, Action | None, int], Candidacy],
+        decided: Callable[[Election, Now], None],
+    ) -> None:
+        self._ctx = ctx
+        self._candidacy = candidacy
+        self._decided = decided
+        self.elections: dict[str, Election] = {}
+        self.open_ids: dict[str, None] = {}  # insertion order: also the order of their deadlines
+        self.bus_up = True
+        self._early: dict[str, dict[str, Candidacy]] = {}
+        self._looks = False  # a timer for ``look`` is armed
+        self._asked_at: dict[str, float] = {}  # full_hostname -> when it was last asked
+
+    def open(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
+        """Open an election, or join the one that is there; without messages where there can be none."""
+        election = self.elections.get(ident)
+        if election is not None:
+            return election
+        ctx = self._ctx
+        view = ctx.membership.view()
+        if not self.bus_up or len(view) > ELECTION_MEMBERS_MAX:
+            return self._without_messages(ident, topic, action, now)
+        election = self._begin(ident, topic, action, ctx.full_hostname, view, now)
+        mine = self._candidacy(topic, action, ctx.clock.value + 1)
+        ctx.publish(WorkerElect(id=ident, topic=topic, candidacy=mine, view=view, action=action), now)
+        if election.state(ctx.full_hostname, mine):
+            self._close(election, now)
+        return election
+
+    def elect_heard(self, event: WorkerElect, sender: str, now: Now) -> Election | None:
+        """A peer has opened an election, or repeats itself."""
+        election = self.elections.get(event.id)
+        ctx = self._ctx
+        if election is None:
+            if len(self.open_ids) >= OPEN_MAX:
+                return None
+            view = event.view if ctx.full_hostname in event.view else (*event.view, ctx.full_hostname)
+            election = self._begin(event.id, event.topic, event.action, sender, view, now)
+            self._leave_out_the_lost(election)
+            mine = self._candidacy(event.topic, event.action, ctx.clock.value + 1)
+            ctx.publish(WorkerElectAck(id=event.id, candidacy=mine, acks=sender), now)
+            election.state(ctx.full_hostname, mine)
+        elif sender in election.statements:
+            self._repeat(election, sender, now)  # our one answer may have been lost
+        if election.state(sender, self._counted(event.candidacy)) or (
+            not election.missing and election.succession is None
+        ):
+            self._close(election, now)
+        return election
+
+    def ack_heard(self, event: WorkerElectAck, sender: str, now: Now) -> None:
+        """A peer's statement; kept for a while if the election itself has not been heard of yet."""
+        election = self.elections.get(event.id)
+        if election is not None:
+            if election.state(sender, self._counted(event.candidacy)):
+                self._close(election, now)
+            return
+        if event.id not in self._early and len(self._early) >= EARLY_MAX:
+            del self._early[next(iter(self._early))]
+        self._early.setdefault(event.id, {})[sender] = event.candidacy
+
+    def lost(self, name: str, now: Now) -> None:
+        """A member was found lost (or left): it leaves every view."""
+        for ident in list(self.open_ids):
+            if self.elections[ident].lose(name):
+                self._close(self.elections[ident], now)
+
+    def timer(self, now: Now) -> None:
+        """Decide what has waited for ``election_timeout`` with what it has."""
+        timeout = self._ctx.settings.election_timeout_s
+        for ident in list(self.open_ids):
+            election = self.elections[ident]
+            if now.mono < election.opened_at + timeout:
+                self._ctx.arm(election.opened_at + timeout, "election")
+                return
+            self._close(election, now)
+
+    def look(self, now: Now) -> None:
+        """Ask those whose statement is lacking whether they are still there."""
+        ctx = self._ctx
+        self._looks = False
+        self._asked_at = {name: at for name, at in self._asked_at.items() if now.mono - at < LACKING_APART_S}
+        lacking: set[str] = set()
+        for ident in self.open_ids:  # in the order in which they were opened
+            election = self.elections[ident]
+            if now.mono < election.opened_at + LACKING_S:
+                self._look_at(election.opened_at + LACKING_S)
+                break
+            lacking |= election.missing
+        for name in sorted(lacking - self._asked_at.keys() - {ctx.full_hostname}):
+            self._asked_at[name] = now.mono
+            ctx.send(name, WorkerBeat(ask=True), now)
+
+    def _look_at(self, at: float) -> None:
+        if not self._looks:
+            self._looks = True
+            self._ctx.arm(at, "lacking")
+
+    def bus_changed(self, up: bool, now: Now) -> None:
+        """Without a bus no further statement comes: what is open gets the ranks that need no messages."""
+        self.bus_up = up
+        if not up:
+            for ident in list(self.open_ids):
+                self._rank_by_hash(self.elections[ident], now)
+
+    def _begin(
+        self, ident: str, topic: str, action: Action | None, opener: str, view: tuple[str, ...], now: Now
+    ) -> Election:
+        election = self.elections[ident] = Election(ident, topic, action, opener, view, now.mono)
+        self._ctx.arm(now.mono + self._ctx.settings.election_timeout_s, "election")
+        self._look_at(now.mono + LACKING_S)
+        self.open_ids[ident] = None
+        if self._early:
+            for sender, candidacy in self._early.pop(ident, {}).items():
+                election.state(sender, self._counted(candidacy))
+        return election
+
+    def _counted(self, candidacy: Candidacy) -> Candidacy:
+        """A statement as it counts here: who would ask another ledger is no candidate for a place before this one."""
+        ours = self._ctx.ledger
+        if candidacy.ledger and ours and candidacy.ledger != ours and not candidacy.abstains:
+            return structs.replace(candidacy, abstains=OTHER_LEDGER)
+        return candidacy
+
+    def _leave_out_the_lost(self, election: Election) -> None:
+        """Of the opener's view, whom we already know to be lost we need not wait for."""
+        if len(election.missing) > 1:
+            for member in self._ctx.membership.members.values():
+                if member.state not in (ALIVE, SUSPECT):
+                    election.missing.discard(member.name)
+
+    def _repeat(self, election: Election, sender: str, now: Now) -> None:
+        mine = election.statements.get(self._ctx.full_hostname)
+        if mine is not None:
+            self._ctx.publish(WorkerElectAck(id=election.id, candidacy=mine, acks=sender), now)
+
+    def _close(self, election: Election, now: Now) -> None:
+        election.decide(now.mono)
+        self.open_ids.pop(election.id, None)
+        self._forget()
+        self._decided(election, now)
+
+    def _forget(self) -> None:
+        while len(self.elections) - len(self.open_ids) > DECIDED_MAX:
+            oldest = next(ident for ident in self.elections if ident not in self.open_ids)
+            del self.elections[oldest]
+
+    def _without_messages(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
+        election = Election(ident, topic, action, self._ctx.full_hostname, (), now.mono)
+        self._rank_by_hash(election, now)
+        return election
+
+    def _rank_by_hash(self, election: Election, now: Now) -> None:
+        """Ranks that everybody can compute: of those whose heartbeat shows the same jobs and fitting tags.
+
+        Where some have stated already, those who abstained are left out.
+        """
+        ctx, action, stated = self._ctx, election.action, election.statements
+        job = ctx.jobs.get(action.job) if action else None
+        tags = set(job.tags) if job else set()
+        names = [
+            m.name
+            for m in ctx.membership.members.values()
+            if m.state in (ALIVE, SUSPECT) and m.jobs_digest == ctx.jobs_digest and tags <= set(m.tags)
+            if not (m.ledger and ctx.ledger) or m.ledger == ctx.ledger
+            if m.name not in stated or not stated[m.name].abstains
+        ]
+        mine = stated.get(ctx.full_hostname) or self._candidacy(election.topic, action, ctx.clock.value)
+        if not mine.abstains:
+            names.append(ctx.full_hostname)
+        stated[ctx.full_hostname] = mine
+        election.missing.clear()
+        election.succession = rendezvous(election.id, tuple(names))
+        election.decided_at = now.mono
+        self.elections[election.id] = election
+        self.open_ids.pop(election.id, None)
+        self._forget()
+        self._decided(election, now)

@@ -1,0 +1,574 @@
+"""A node: inputs in, ``Ready`` out. It awaits nothing, reads no clock and draws no randomness of its own.
+
+    receive, peer_dead       what the bus brings
+    ledger_answered          what the ledger said
+    trigger, open_election, drain, ...   what people want
+    runner_*                 what the runners of this node do
+    handle_timer             time has passed
+
+After every input the shell takes ``ready()`` and does what it says, in the order of its fields. The same
+class runs under trio in the daemon and under virtual time in the simulator.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from coordd.core.clock import LamportClock
+from coordd.core.context import Context, Rng, Settings
+from coordd.core.election import Election
+from coordd.core.jobs.job import Job, jobs_digest, run_uuid
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.words import NEW_RULES, OUTDATED, UNAVAILABLE
+from coordd.core.members.detector import Watch
+from coordd.core.members.heartbeat import Speech
+from coordd.core.members.mingling import Mingling
+from coordd.core.members.namesake import Namesakes
+from coordd.core.node.alarms import Alarms
+from coordd.core.node.brake import Brake
+from coordd.core.node.elections import Ballots
+from coordd.core.node.rulebook import Rulebook
+from coordd.core.ready import Elected, Launch, Now, Ready
+from coordd.core.runs.planner import Planner
+from coordd.core.runs.pursuit import Pursuits
+from coordd.core.runs.sweep import Sweep
+from coordd.core.runs.triggers import Triggers
+from coordd.core.runs.witness import Witness
+from coordd.core.wire import events
+from coordd.core.wire.events import TASK_END, Action, Candidacy, Packet, Task, WorkerState
+
+W = TypeVar("W", bound=WorkerState)
+T = TypeVar("T", bound=Task)
+
+STARTING = "starting"
+MINGLING = "mingling"
+READY = "ready"
+DRAINING = "draining"
+STOPPING = "stopping"
+
+# The one place where a node's state changes is ``Node._become``.
+MOVES: dict[str, frozenset[str]] = {
+    STARTING: frozenset((MINGLING, READY, STOPPING)),
+    MINGLING: frozenset((READY, STOPPING)),
+    READY: frozenset((DRAINING, STOPPING)),
+    DRAINING: frozenset((READY, STOPPING)),
+    STOPPING: frozenset(),
+}
+
+# How a change of membership is logged.
+HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}
+
+# The topics of elections that end in a launch.
+LAUNCHES = frozenset(("spark", "command"))
+
+
+class Node:
+    """One node of the cluster."""
+
+    def __init__(
+        self,
+        *,
+        hostname: str,
+        pid: int,
+        incarnation: str,
+        settings: Settings,
+        clock_mark: int,
+        rng: Rng,
+        pin: str = "",
+        acquainted: str = "",
+    ) -> None:
+        """``pin`` and ``acquainted``: which ledger this node has used before (core.brake)."""
+        self.ctx = Context(
+            hostname=hostname,
+            pid=pid,
+            incarnation=incarnation,
+            settings=settings,
+            clock=LamportClock(clock_mark),
+            rng=rng,
+        )
+        self.ballots = Ballots(self.ctx, self._candidacy, self._decided)
+        self.pursuits = Pursuits(self.ctx, self.ballots)
+        self.brake = Brake(self.ctx, pin, acquainted, self._ledger_news, self.pursuits.slot_freed)
+        self.witness = Witness(self.ctx)
+        self.alarms = Alarms(self.ctx)
+        self.rulebook = Rulebook(self.ctx)
+        self.planner = Planner(self.ctx, self._begin_scheduled, lambda: self.rulebook.definitions.stale)
+        self.speech = Speech(self.ctx, self._says)
+        self.watch = Watch(self.ctx, self.speech)
+        self.namesakes = Namesakes(self.ctx, self.speech.reply, self._become)
+        self.topics = set(LAUNCHES)
+        self.triggers = Triggers(self.ctx, self._begin_triggered)
+        self.requests = self.triggers.requests  # accepted, not in the ledger yet
+        self.ledger_up = True
+        self.duplicates_dropped = 0
+        self.mingling = Mingling(self.ctx, self._says, self._enter)
+        self.sweep = Sweep(self.ctx, self.pursuits, self._swept)
+        self._handlers = {
+            events.WorkerElect: self._on_elect,
+            events.WorkerElectAck: self._on_ack,
+            events.WorkerHello: self._on_hello,
+            events.WorkerHelloReply: self._on_hello_reply,
+            events.WorkerOnline: self._on_worker,
+            events.WorkerHeartbeat: self._on_worker,
+            events.WorkerOffline: self._on_offline,
+            events.WorkerBeat: self.watch.beat_heard,
+            events.WorkerSuspect: self.watch.suspects_heard,
+            events.WorkerVouch: self.watch.vouch_heard,
+            events.ControlCancel: self._on_cancel,
+            events.ControlRevoke: self._on_revoke,
+            events.ControlClear: self._on_clear,
+        }
+
+    # ---- life
+
+    def start(self, peers: tuple[str, ...] | None, now: Now) -> None:
+        """Mingle: ask everybody what was missed. ``peers`` are those the transport knows of, None if it cannot."""
+        if not self.ctx.settings.mingle:
+            self._enter(now)
+            return
+        self._become(MINGLING)
+        self.mingling.begin(peers, self.ballots.bus_up, now)
+
+    def stop(self, now: Now) -> None:
+        """Stop opening and answering elections, and say good-bye. Runners go on."""
+        if self.ctx.state != STOPPING:
+            self._become(STOPPING)
+            self.ctx.record(self._says(events.WorkerOffline), now, sync=True)
+
+    def drain(self, draining: bool, now: Now) -> None:
+        """Take no new runs (those that run go on), or take them again."""
+        target = DRAINING if draining else READY
+        if self.ctx.state in (READY, DRAINING) and self.ctx.state != target:
+            self._become(target)
+            self.ctx.publish(self._says(events.WorkerHeartbeat), now)
+            if not draining:
+                self.pursuits.slot_freed(now)
+
+    def set_jobs(self, jobs: dict[str, Job], now: Now) -> None:
+        """Take over the job files as they are now."""
+        before = self.rulebook.definitions.take(jobs)
+        digest, self.ctx.jobs_digest = self.ctx.jobs_digest, jobs_digest(jobs)
+        if digest != self.ctx.jobs_digest and self.ctx.state in (READY, DRAINING):
+            self.speech.news(now)
+        for name in before:
+            if name not in jobs or jobs[name].digest != before[name].digest:
+                self.planner.forget(name)
+                self.pursuits.redefined(name)
+        self.look_again(now)
+
+    # ---- inputs: the bus
+
+    def receive(self, packet: Packet, now: Now) -> None:
+        """A peer's packet; it may be late, repeated or out of order."""
+        ctx = self.ctx
+        if packet.cluster != ctx.settings.cluster:
+            return
+        if packet.hostname == ctx.hostname:
+            self.namesakes.heard(packet, now)
+            return
+        clock = ctx.clock
+        only_greets = all(isinstance(event, events.WorkerHello) for event in packet.events)
+        if only_greets and ctx.membership.has_namesake(packet.hostname, packet.incarnation):
+            # Restarted, or a second node of that name, which will be refused: only its next words tell. Until
+            # then it gets its answer, and the one that we know stays.
+            for event in packet.events:
+                if isinstance(event, events.WorkerHello):
+                    self.speech.hello_heard(event, packet.sender, now)
+            return
+        member = ctx.membership.hear(packet.hostname, packet.pid, packet.incarnation, 0, now.mono)
+        if member is None:
+            return
+        handlers = self._handlers
+        sender = member.name
+        for event in packet.events:
+            if not clock.adjust(event.clock):
+                count = clock.jumps_refused
+                if count & (count - 1) == 0:  # 1, 2, 4, 8, …: a flood is no log
+                    ctx.note("clock.jump_refused", peer=sender, clock=event.clock, count=count)
+                continue
+            member.clock = event.clock
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(event, packet, sender, now)  # type: ignore[operator]  # the table pairs types
+            elif isinstance(event, Task):
+                self._on_task(event, now)
+        if ctx.membership.changes:
+            self._members_changed(now)
+
+    def receive_late(self, packet: Packet, now: Now) -> None:
+        """Facts about runs that had to wait before they could be sent: no sign of life, and no election either.
+
+        An old hello is answered: a node whose wall clock is off proves by what it says next that it lives.
+        """
+        if packet.cluster != self.ctx.settings.cluster:
+            return
+        for event in packet.events:
+            if isinstance(event, events.WorkerHello):
+                if packet.hostname != self.ctx.hostname:
+                    self.speech.hello_heard(event, packet.sender, now)
+            elif isinstance(event, Task) and self.ctx.clock.adjust(event.clock):
+                self._on_task(event, now)
+
+    def peer_dead(self, name: str, now: Now) -> None:
+        """A hint from the transport: nobody listens at this full_hostname any more."""
+        if self.ctx.membership.proof_of_death(name):
+            self.watch.dead(name)
+        self.mingling.not_missing(name, now)
+        self._members_changed(now)
+
+    def bus_changed(self, up: bool, now: Now) -> None:
+        """The bus was lost, or is there (again): then this node asks what it has missed, as at its start.
+
+        A node without a bus is deaf: the silence of the others says nothing of them, neither now nor right after.
+        """
+        ctx = self.ctx
+        if up == self.ballots.bus_up:
+            return
+        if up or ctx.state != STARTING:
+            ctx.note("bus.connected" if up else "bus.lost")
+        ctx.membership.judged_from = now.mono if up else float("inf")
+        if not up:
+            ctx.membership.isolate(True)
+        self.ballots.bus_changed(up, now)
+        self.brake.bus_up = up
+        self.brake.judge(now)
+        if not up or ctx.state in (STARTING, STOPPING):
+            return
+        self.mingling.bus_came(now)
+        self.speech.greet(now)
+        self.sweep.soon(now)  # revocations and ends that nobody could tell us
+
+    # ---- inputs: the ledger
+
+    def ledger_answered(self, request: int, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
+        """The answer to a request; ``UNAVAILABLE`` when there was none in time. ``sent_at`` in mono."""
+        if answer.word != UNAVAILABLE:
+            self.ctx.round_trip_s += 0.1 * ((now.mono - sent_at) - self.ctx.round_trip_s)
+        if request and request == self.sweep.request:
+            self.sweep.answered(answer, sent_at, now)
+            return
+        assert isinstance(answer, Answer)
+        if request in self.triggers.asked:  # all share one space of ids
+            self.triggers.answered(request, answer, now)
+        elif self.rulebook.has_asked(request):
+            self.rulebook.answered(request, answer, now)
+        elif request in self.witness.asked:
+            self.witness.answered(request, answer)
+        elif request in self.pursuits.leftovers.asked:
+            self.pursuits.leftovers.answered(request, answer, now)
+        elif request in self.pursuits._recording:
+            self.pursuits.recorded(request, answer, now)
+        elif request in self.pursuits._asked:
+            self.pursuits.claim_answered(request, answer, sent_at, now)
+            if answer.word == OUTDATED:
+                self.sweep.soon(now)
+
+    # ---- inputs: people
+
+    def trigger(self, of: Registration, reply_id: int, now: Now) -> None:
+        """Ask for a run. It is answered once the ledger has it, or, the ledger being away, this node's disk."""
+        self.triggers.trigger(of, reply_id, now)
+
+    def recover_request(self, of: Registration, now: Now) -> None:
+        """A trigger that this node accepted before a restart and the ledger may not have."""
+        self.triggers.trigger(of, 0, now)
+
+    def open_election(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
+        """Open an election by hand."""
+        return self.ballots.open(ident, topic, action, now)
+
+    def hurry_cancel(self, run: str, reason: str, attempt: int, now: Now) -> None:
+        """The ledger has a cancellation: tell the runner, here or elsewhere, before its next renewal would."""
+        self.ctx.out.cancels.append((run, reason))
+        self.ctx.record(events.ControlCancel(run=run, reason=reason, attempt=attempt), now)
+
+    def look_again(self, now: Now) -> None:
+        """Something in the ledger has changed: sweep now."""
+        self.sweep.look_again(now)
+
+    def clear_alarms(self, idents: tuple[str, ...], note: str, by: str, now: Now) -> list[str]:
+        """A person has looked at them; returns those that stood."""
+        return self.alarms.clear(idents, note, by, now)
+
+    def recall(self, event: Task) -> None:
+        """News of an attempt, of this node or of another, now or from its journal."""
+        self.witness.saw(event)
+        self.alarms.saw(event)
+
+    def accept_ledger(self, identity: str, now: Now) -> None:
+        """A person says that the ledger with this identity is the one to use."""
+        self.brake.accept(identity, now)
+        self.look_again(now)
+
+    # ---- inputs: runners of this node
+
+    def runner_adopted(self, run: str, job: str, attempt: int, token: int, waits: bool) -> None:
+        """A runner of an earlier daemon lives on."""
+        self.ctx.saw_token(job, token)
+        self.pursuits.started(run, attempt, token, waits)
+
+    def runner_started(self, launch: Launch, now: Now) -> None:
+        """The program was executed."""
+        self.ctx.record(self._task(events.TaskStarted, launch), now)
+
+    def runner_ended(
+        self,
+        launch: Launch,
+        state: str,
+        exit_code: int | None,
+        reason: str,
+        application_id: str,
+        runtime_s: float | None,
+        now: Now,
+    ) -> None:
+        """An attempt has ended here; its runner reports to the ledger itself, this tells everyone else."""
+        event = self._task(TASK_END.get(state, events.TaskRetried), launch)
+        event.exit_code, event.reason = exit_code, reason
+        event.result = state
+        event.application_id = application_id
+        event.runtime = runtime_s
+        if state == "failure":
+            event.exception = reason
+        self.ctx.record(event, now, sync=True)
+        self.ctx.processed += 1
+        self.pursuits.endings.heard(event)
+        self.pursuits.gone(launch.run, launch.token, now)
+        self.pursuits.run_ended(launch.job, now)
+        self.sweep.soon(now)
+
+    def runner_gone(self, launch: Launch, now: Now) -> None:
+        """A runner died without a word: only the ledger can tell what becomes of the attempt."""
+        self.pursuits.gone(launch.run, launch.token, now)
+
+    def launch_failed(self, launch: Launch, reason: str, now: Now) -> None:
+        """No runner could be started: the attempt certainly never ran, and the next may be elsewhere.
+
+        This node leaves the job alone until it is next found that it can be launched here: it would win again.
+        """
+        job = self.ctx.jobs.get(launch.job)
+        if job is not None and job.digest == launch.digest:  # else it is no problem of the job as it is now
+            self.ctx.launch_problems = {**self.ctx.launch_problems, launch.job: reason}
+        self.ctx.note("launch.failed", run=launch.run, attempt=launch.attempt, reason=reason)
+        self.ctx.ask("report", launch.run, launch.attempt, launch.token, launch.nonce, "retry", None, reason, "", False)
+        self.pursuits.gone(launch.run, launch.token, now)
+        self.sweep.soon(now)
+
+    def launch_refused(self, launch: Launch, reason: str, now: Now, *, final: bool = True) -> None:
+        """The run cannot be started, here or anywhere (its arguments do not fit): that is its end, and the job's
+        other runs are none the worse for it. Not ``final``: it is a failed attempt, of which the job may allow more."""
+        self.ctx.note("launch.refused", run=launch.run, attempt=launch.attempt, reason=reason)
+        self.ctx.ask(
+            "report", launch.run, launch.attempt, launch.token, launch.nonce, "failure", None, reason, "", final
+        )
+        self.runner_ended(launch, "failure", None, reason, "", None, now)
+
+    # ---- time
+
+    def handle_timer(self, now: Now) -> None:
+        """Do everything that is due."""
+        ctx = self.ctx
+        while due := ctx.due(now.mono):
+            kind, key = due
+            if kind == "pursuit":
+                self.pursuits.timer(key, now)
+            elif kind == "election":
+                self.ballots.timer(now)
+            elif kind == "lacking":
+                self.ballots.look(now)
+            elif kind == "sweep":
+                self.sweep.begin(now)
+                ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
+            elif kind == "sweep_soon":
+                self.look_again(now)
+            elif kind == "heartbeat":
+                if ctx.state != STOPPING:
+                    self.speech.heartbeat(now)
+            elif kind == "members":
+                self._members_swept(now)
+            elif kind == "plan":
+                if ctx.state in (READY, DRAINING):
+                    self.planner.plan(key, now)
+            elif kind == "register":
+                self.triggers.timer(key, now)
+            elif kind == "mingle":
+                self.mingling.timer(now)
+
+    def timer_at(self) -> float:
+        """When ``handle_timer`` must be called next (mono); infinity when nothing is due."""
+        timers = self.ctx.timers
+        return timers[0][0] if timers else float("inf")
+
+    def ready(self) -> Ready:
+        """What the shell must do now. Taken once; the next one begins empty."""
+        out, self.ctx.out = self.ctx.out, Ready()
+        for event in out.journal:
+            if isinstance(event, Task):
+                self.recall(event)
+        if out.messages or out.journal or out.letters:
+            out.clock_mark = self.ctx.clock.reserve()
+        return out
+
+    # ---- the bus, event by event
+
+    def _on_elect(self, event: events.WorkerElect, packet: Packet, sender: str, now: Now) -> None:
+        if self.ctx.state == STOPPING:
+            return
+        action = event.action if event.topic in LAUNCHES else None
+        if action is not None:
+            self.pursuits.join(action, now)
+        election = self.ballots.elect_heard(event, sender, now)
+        if action is not None:
+            self.pursuits.joined(action, election, now)
+
+    def _on_ack(self, event: events.WorkerElectAck, packet: Packet, sender: str, now: Now) -> None:
+        self.ballots.ack_heard(event, sender, now)
+
+    def _on_worker(self, event: WorkerState, packet: Packet, sender: str, now: Now) -> None:
+        member = self.ctx.membership.members[packet.hostname]
+        if event.jobs_digest != member.jobs_digest and event.jobs_digest != self.ctx.jobs_digest:
+            self.ctx.note("jobs.differ", peer=sender, theirs=event.jobs_digest, ours=self.ctx.jobs_digest)
+        before = (member.ledger, member.pinned)
+        self.ctx.membership.update(member, event)
+        if (member.ledger, member.pinned) != before:
+            self.brake.judge(now)
+        self.speech.state_heard(member, now)
+
+    def _on_hello(self, event: events.WorkerHello, packet: Packet, sender: str, now: Now) -> None:
+        self._on_worker(event, packet, sender, now)
+        self.speech.hello_heard(event, sender, now)
+
+    def _on_hello_reply(self, event: events.WorkerHelloReply, packet: Packet, sender: str, now: Now) -> None:
+        self._on_worker(event, packet, sender, now)
+        for job, token in event.tokens.items():
+            self.ctx.told_token(job, token, sender, now)
+        self.ctx.membership.told(event.known, now.mono, vouched=False)
+        self.mingling.not_missing(sender, now)
+
+    def _on_offline(self, event: events.WorkerOffline, packet: Packet, sender: str, now: Now) -> None:
+        self.ctx.membership.offline(self.ctx.membership.members[packet.hostname], event.clock)
+
+    def _on_cancel(self, event: events.ControlCancel, packet: Packet, sender: str, now: Now) -> None:
+        if (held := self.pursuits.running.get(event.run)) and event.attempt in (-1, held[0]):  # not a later attempt
+            self.ctx.out.cancels.append((event.run, event.reason))
+
+    def _on_revoke(self, event: events.ControlRevoke, packet: Packet, sender: str, now: Now) -> None:
+        self.sweep.soon(now)
+
+    def _on_clear(self, event: events.ControlClear, packet: Packet, sender: str, now: Now) -> None:
+        self.alarms.clear_heard(event)
+
+    def _on_task(self, event: Task, now: Now) -> None:
+        self.recall(event)
+        self.pursuits.heard(event, now)
+        if not isinstance(event, (events.TaskSent, events.TaskReceived, events.TaskStarted)):
+            self.pursuits.endings.heard(event)
+            self.pursuits.run_ended(event.name, now)
+            self.sweep.soon(now)
+
+    # ---- single steps
+
+    def _enter(self, now: Now) -> None:
+        """Mingled: take part."""
+        self._become(READY)
+        ctx = self.ctx
+        ctx.record(self._says(events.WorkerOnline), now)
+        self.speech.entered(now)
+        self.sweep.begin(now)
+        ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
+        self._members_swept(now)
+
+    def _become(self, state: str) -> None:
+        assert state in MOVES[self.ctx.state], f"{self.ctx.state} -> {state}"
+        self.ctx.state = self.ctx.out.state = state
+        self.ctx.note("node.state_changed", state=state)
+
+    def _says(self, kind: type[W]) -> W:
+        ctx = self.ctx
+        return kind(
+            freq=ctx.membership.fanout_interval_s,
+            active=len(self.pursuits.running),
+            processed=ctx.processed,
+            loadavg=ctx.loadavg,
+            sw_ver=ctx.settings.version,
+            sw_sys=ctx.settings.system,
+            state=ctx.state,
+            tags=ctx.settings.tags,
+            jobs_digest=ctx.jobs_digest,
+            ledger=ctx.ledger,
+            pinned=ctx.pinned,
+            rules=NEW_RULES,
+        )
+
+    def _task(self, kind: type[T], launch: Launch) -> T:
+        return kind(
+            uuid=run_uuid(launch.run),
+            name=launch.job,
+            run=launch.run,
+            attempt=launch.attempt,
+            token=launch.token,
+            nonce=launch.nonce,
+            node=self.ctx.full_hostname,
+            fire_at=launch.fire_at,
+            due=launch.due,
+            kwargs=launch.args,
+            digest=launch.digest,
+            policy=launch.policy,
+            lease=launch.lease_s,
+        )
+
+    def _candidacy(self, topic: str, action: Action | None, clock: int) -> Candidacy:
+        """This node's one statement in an election."""
+        ctx = self.ctx
+        if topic not in self.topics:
+            return Candidacy(0, clock, ctx.full_hostname, f"unknown topic {topic!r}")
+        if topic not in LAUNCHES:
+            return Candidacy(0, clock, ctx.full_hostname, "" if ctx.state == READY else ctx.state)
+        if action is None:
+            return Candidacy(0, clock, ctx.full_hostname, "no action")
+        job = ctx.jobs.get(action.job)
+        load = self.pursuits.load() if job is not None and job.placement == "spread" else 0
+        return Candidacy(load, clock, ctx.full_hostname, self.pursuits.abstains(job, action), ctx.ledger)
+
+    def _decided(self, election: Election, now: Now) -> None:
+        if election.topic in LAUNCHES:
+            self.pursuits.decided(election, now)
+        elif election.rank(self.ctx.full_hostname) == 0:
+            self.ctx.out.elected.append(Elected(election.id, election.topic, election.action))
+
+    def _begin_scheduled(self, action: Action, now: Now, settled_to: float) -> None:
+        self.pursuits.begin(action, now, settled_to=settled_to)
+
+    def _begin_triggered(self, action: Action, now: Now) -> None:
+        self.pursuits.begin(action, now, in_ledger=True)
+
+    def _swept(self, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
+        up = isinstance(answer, OpenAnswer)
+        if up != self.ledger_up:
+            self.ledger_up = up
+            self.ctx.note("ledger.restored" if up else "ledger.lost")
+        if isinstance(answer, OpenAnswer):
+            self.brake.ledger_says(answer, now)
+            self.witness.ledger_says(answer.recovering_s, answer.epoch)
+            self.rulebook.swept(answer, self.pursuits.pursuits, self.planner, self.ballots.bus_up, now)
+            self.planner.horizons(answer, now)
+
+    def _members_swept(self, now: Now) -> None:
+        self.watch.turn(now)
+        self._members_changed(now)
+
+    def _members_changed(self, now: Now) -> None:
+        for what, member in self.ctx.membership.take_changes():
+            self.ctx.note(f"node.{HAPPENED[what]}", peer=member.name)
+            if what != "join":
+                self.ballots.lost(member.name, now)
+        self.brake.judge(now)
+
+    def _ledger_news(self, now: Now) -> None:
+        """Which ledger this node uses, or that it has used it, cannot wait: others may be braked for want of it."""
+        if self.ctx.state not in (READY, DRAINING):
+            return
+        if self.ctx.membership.watched:
+            self.speech.news(now)
+        else:
+            self.ctx.publish(self._says(events.WorkerHeartbeat), now)

@@ -1,0 +1,93 @@
+"""Which rules this node goes by: those that are in force in the ledger. And who asks for the new ones, and when.
+
+A member of an older version acts by the old rules alone. While one is alive, suspect or lost they stay in force; once
+all that are left speak the new ones, for some heartbeats in a row, the first that finds it so asks the ledger to
+change. What keeps an older daemon out from then on, should one come back, is in core.standing.
+"""
+
+from __future__ import annotations
+
+from coordd.core.context import Context
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.words import NEVER, NEW_RULES, OK
+from coordd.core.members.membership import LEFT
+from coordd.core.node.definitions import Definitions
+from coordd.core.ready import Now
+from coordd.core.runs.planner import Planner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from coordd.core.runs.pursued import Pursuit
+
+# Heartbeats for which all members must have spoken the new rules.
+CALM_HEARTBEATS = 3
+
+
+class Rulebook:
+    """The rules in force, as this node knows them (``Context.identity_from``), and the step to the new ones."""
+
+    __slots__ = ("_calm_from", "_ctx", "_seen", "asked", "definitions")
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._calm_from: float | None = None  # since when nobody holds the new rules back (mono)
+        self._seen = -1.0  # where the new rules began, when they were in force last
+        self.asked: set[int] = set()
+        self.definitions = Definitions(ctx)
+
+    def held_back_by(self) -> list[str]:
+        """The members that speak the old rules; one that was lost may come back."""
+        members = self._ctx.membership.members.values()
+        return sorted(one.name for one in members if one.state != LEFT and one.rules < NEW_RULES)
+
+    def swept(self, answer: OpenAnswer, pursuits: dict[str, Pursuit], planner: Planner, bus_up: bool, now: Now) -> None:
+        """The ledger says which rules are in force, and which definitions count."""
+        if answer.identity_from != NEVER:
+            self._seen = answer.identity_from
+        if answer.identity_from != self._ctx.identity_from:
+            self._ctx.identity_from = answer.identity_from
+            self._ctx.note("rules.in_force", rules=self._ctx.rules, identity_from=answer.identity_from)
+            for name, due in self._misnamed(pursuits).items():
+                planner.open_again(name, due, now)
+        self.definitions.swept(answer)
+        self._look(bus_up, now)
+
+    def _look(self, bus_up: bool, now: Now) -> None:
+        """Is it time for the new rules?"""
+        ctx = self._ctx
+        if ctx.identity_from != NEVER or self.asked:
+            self._calm_from = None
+            return
+        if self._seen < 0:  # else they were in force already, and the ledger has gone back since
+            if not bus_up or ctx.membership.isolated or self.held_back_by():
+                self._calm_from = None
+                return
+            if self._calm_from is None:
+                self._calm_from = now.mono
+            membership = ctx.membership
+            if now.mono - self._calm_from < CALM_HEARTBEATS * max(
+                membership.heartbeat_interval_s, membership.fanout_interval_s
+            ):
+                return
+        self.asked.add(ctx.ask("new_rules", self._seen))
+
+    def has_asked(self, request: int) -> bool:
+        """That question to the ledger was asked here."""
+        return request in self.asked or request in self.definitions.asked
+
+    def answered(self, request: int, answer: Answer, now: Now) -> None:
+        """What the ledger said to it. Where something has changed it is swept."""
+        self.asked.discard(request)
+        news = self.definitions.answered(request, answer) if request in self.definitions.asked else answer.word == OK
+        if news:
+            self._ctx.arm(now.mono, "sweep_soon")
+
+    def _misnamed(self, pursuits: dict[str, Pursuit]) -> dict[str, float]:
+        """Other rules are in force: runs without a row end here under their old names. Per job: from when on."""
+        first: dict[str, float] = {}
+        for run, pursuit in list(pursuits.items()):
+            action = pursuit.action
+            if pursuit.row_at == float("inf") and not self._ctx.is_named_now(action):
+                del pursuits[run]
+                first[action.job] = min(first.get(action.job, action.due_at), action.due_at)
+        return first

@@ -1,0 +1,94 @@
+"""The ends of attempts: those that were heard are reported on the holder's behalf, those that we made are told.
+
+A holder tells everybody how its attempt ended, and reports it to the ledger. Should it be unable to report, anybody
+who has heard of the end does it, as soon as the sweep shows that the ledger does not know yet.
+"""
+
+from __future__ import annotations
+
+from coordd.core.context import Context
+from coordd.core.jobs.job import Job, run_uuid
+from coordd.core.ledger import words
+from coordd.core.ledger.answers import Answer, OpenRun
+from coordd.core.ready import Now
+from coordd.core.wire.events import TASK_END, Action, Task, event_type
+
+# What a node remembers of runs that are over: how they ended, and (`why`) as what.
+EPITAPHS_MAX = 2000
+
+
+class Endings:
+    """What one node has heard of ends that the ledger may not have."""
+
+    __slots__ = ("_ctx", "finals")
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.finals: dict[str, Task] = {}  # run -> the end of an attempt that was heard, until the ledger has it
+
+    def heard(self, event: Task) -> None:
+        """The end of an attempt was heard; should its holder be unable to, we report it."""
+        known = self.finals.get(event.run)
+        if known is not None and known.token > event.token:
+            return  # late news of an earlier attempt
+        if len(self.finals) >= EPITAPHS_MAX:
+            del self.finals[next(iter(self.finals))]
+        self.finals[event.run] = event
+
+    def forget(self, run: str) -> None:
+        """The ledger has it."""
+        self.finals.pop(run, None)
+
+    def row_seen(self, row: OpenRun) -> None:
+        """A row that is open: if we know how its attempt ended, the ledger is told."""
+        final = self.finals.get(row.run)
+        if final is None or (final.token, final.nonce) != (row.token, row.nonce) or row.state == words.RETRY:
+            return
+        state = {"task-succeeded": "success", "task-failed": "failure", "task-revoked": "revoked"}.get(
+            event_type(final), words.LOST
+        )
+        self._ctx.ask(
+            "report",
+            final.run,
+            final.attempt,
+            final.token,
+            final.nonce,
+            state,
+            final.exit_code,
+            final.reason,
+            final.application_id,
+            is_final(final, self._ctx.jobs.get(final.name)),
+        )
+
+    def tell(self, action: Action, answer: Answer, now: Now) -> None:
+        """Our claim has ended an attempt (its lease had lapsed, it came too late, …): the history is to know."""
+        assert answer.ended is not None
+        attempt, token, nonce, node, reason = answer.ended
+        kind = TASK_END.get(answer.state or "lost", TASK_END["lost"])
+        job = self._ctx.definition(action.job, action.digest)
+        self._ctx.record(
+            kind(
+                uuid=run_uuid(action.run),
+                name=action.job,
+                run=action.run,
+                attempt=attempt,
+                token=token,
+                nonce=nonce,
+                node=node,
+                fire_at=action.fire_at,
+                due=action.due,
+                kwargs=action.args,
+                reason=reason,
+                retries=attempt,
+                result=answer.state or None,
+                digest=action.digest,
+                policy=job.policy().pack() if job else "",
+                lease=job.lease_s if job else 0.0,
+            ),
+            now,
+        )
+
+
+def is_final(event: Task, job: Job | None) -> bool:
+    """That exit code is never tried again, by the definition that ran (an older version does not say which)."""
+    return job is not None and event.digest in ("", job.digest) and event.exit_code in job.retry.never_on_codes

@@ -1,0 +1,33 @@
+"""What a node has itself seen of a lease, by which alone it may call one lapsed."""
+
+from __future__ import annotations
+
+from coordd.core.context import Settings
+from coordd.core.ledger.words import RHO
+
+
+class LeaseWatch:
+    """How long this node itself has seen the same (token, beat), through answers never too far apart."""
+
+    __slots__ = ("beat", "last_at", "lease_s", "since", "token")
+
+    def __init__(self, token: int, beat: int, lease_s: float, now: float) -> None:
+        self.token = token
+        self.beat = beat
+        self.lease_s = lease_s
+        self.since = self.last_at = now
+
+    def ripe_at(self) -> float:
+        """When a whole lease will have been watched, and a little more than that."""
+        return self.since + self.lease_s * (1 + 2 * RHO) + 0.001
+
+
+def watched_on(
+    watch: LeaseWatch | None, token: int, beat: int, lease_s: float, settings: Settings, now: float
+) -> LeaseWatch:
+    """An answer shows the holder's (token, beat): the watch goes on, or a new one begins."""
+    apart_s = (settings.renew_interval_s + settings.ledger_timeout_s) * (1 + 2 * RHO)
+    if watch is not None and (watch.token, watch.beat) == (token, beat) and now - watch.last_at <= apart_s:
+        watch.last_at = now
+        return watch
+    return LeaseWatch(token, beat, lease_s, now)

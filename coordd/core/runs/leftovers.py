@@ -1,0 +1,79 @@
+"""Rows that nobody settles: later than their start_within, or held by nobody, of a job that nobody may launch.
+
+The ledger alone decides that such a row is over, by what the row itself says (``settle``); a node only asks. So it
+does not matter whether the node knows the job: one that lacks a new job ends nothing that is still to come, and the
+rows of a job that was removed everywhere end all the same.
+"""
+
+from __future__ import annotations
+
+from coordd.core.context import Context
+from coordd.core.ledger.answers import Answer, OpenRun
+from coordd.core.ledger.words import RECEIVED, RHO, STARTED, UNKNOWN
+from coordd.core.ready import Now
+from coordd.core.runs.endings import Endings
+from coordd.core.runs.lease_watch import LeaseWatch, watched_on
+from coordd.core.wire.events import Action
+
+# Questions that are under way at a time: after a long absence of the ledger there may be thousands of rows.
+AT_A_TIME = 32
+
+# Holders that are watched; further ones come up as these are settled.
+WATCHED_MAX = 10_000
+
+# A lapsed lease is watched this many times as long as those do who may launch the job: they take the run over, we
+# could only settle it.
+PATIENCE = 2.0
+
+
+class Leftovers:
+    """What one node sees of them."""
+
+    __slots__ = ("_ctx", "_endings", "_watched", "asked")
+
+    def __init__(self, ctx: Context, endings: Endings) -> None:
+        self._ctx = ctx
+        self._endings = endings
+        self._watched: dict[str, LeaseWatch] = {}  # run -> its holder
+        self.asked: dict[int, OpenRun] = {}  # ledger request -> the row
+
+    def row_seen(self, row: OpenRun, now: Now) -> None:
+        """An open row, as a sweep shows it."""
+        if row.overdue:
+            self._ask(row, None)
+        elif row.state not in (RECEIVED, STARTED) or not row.token:
+            self._watched.pop(row.run, None)
+        else:
+            self._watch(row, now)
+
+    def swept(self, seen: set[str]) -> None:
+        """All open rows were shown."""
+        for run in self._watched.keys() - seen:
+            del self._watched[run]
+
+    def unswept(self) -> None:
+        """The ledger did not answer: what was watched until now proves nothing any more."""
+        self._watched.clear()
+
+    def answered(self, request: int, answer: Answer, now: Now) -> None:
+        """What the ledger says of a row; what it has ended by this, the history is to know."""
+        row = self.asked.pop(request)
+        if answer.ended is not None:
+            action = Action(row.job, row.run, row.attempt, row.fire_at, bool(row.scheduled), row.digest, row.args)
+            self._endings.tell(action, answer, now)
+        elif row.state == STARTED and answer.state == UNKNOWN:  # by this: a sweep had seen it running
+            self._ctx.note("run.unknown", run=row.run, job=row.job, node=answer.by)
+
+    def _watch(self, row: OpenRun, now: Now) -> None:
+        watch = self._watched.get(row.run)
+        if watch is None and len(self._watched) >= WATCHED_MAX:
+            return
+        watch = watched_on(watch, row.token, row.beat, row.lease, self._ctx.settings, now.mono)
+        self._watched[row.run] = watch
+        seconds = now.mono - watch.since
+        if row.left_s <= 0 and seconds >= PATIENCE * row.lease * (1 + 2 * RHO):
+            self._ask(row, (watch.token, watch.beat, seconds))
+
+    def _ask(self, row: OpenRun, watched: tuple[int, int, float] | None) -> None:
+        if len(self.asked) < AT_A_TIME and all(row.run != other.run for other in self.asked.values()):
+            self.asked[self._ctx.ask("settle", row.run, row.attempt, watched)] = row

@@ -1,0 +1,150 @@
+"""Fire times: which scheduled runs are due, and which were missed.
+
+Masterless by run key: every node computes the same nominal fire times, so every node opens the same runs; the
+ledger makes them one. A job begins at the ledger's horizon, so that nothing settled is opened again, and not before
+its definition counts. All instants here are those at which runs are due; what they are named by follows from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from coordd.core.context import LEAD_S, Context
+from coordd.core.jobs.job import Job, fire_time, scheduled_run
+from coordd.core.jobs.schedule import fires_between, next_fire
+from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.requests import Registration
+from coordd.core.ready import Now
+from coordd.core.wire.events import Action
+
+# With misfire = "skip" a fire time counts as missed when it is older than this: nobody was there to launch it.
+SKIP_GRACE_S = 30.0
+
+# With misfire = "all", no more than so many missed fire times are caught up; older ones are settled.
+CATCH_UP_MAX = 1000
+
+# A node whose clock is off looks this often whether it is right again.
+CLOCK_RECHECK_S = 1.0
+
+# The wall clock may step under us: it is looked at this often even when nothing is due.
+RECHECK_S = 30.0
+
+
+class Planner:
+    """The next fire time of every job with a schedule."""
+
+    __slots__ = ("_begin", "_ctx", "_offset", "_settled", "_stale", "cursors", "next_at")
+
+    def __init__(
+        self, ctx: Context, begin: Callable[[Action, Now, float], object], stale: Callable[[], Mapping[str, str]]
+    ) -> None:
+        """``stale`` tells the jobs of which this node opens nothing, since another definition counts."""
+        self._ctx = ctx
+        self._stale = stale
+        self._begin = begin
+        self.cursors: dict[str, float] = {}  # job -> the fire time up to which this node has opened runs
+        self.next_at: dict[str, float] = {}  # job -> the next fire time (Unix seconds)
+        self._settled: dict[str, float] = {}  # job -> where the ledger said last that it stands
+        self._offset = float("-inf")  # of the wall clock from the one that never steps
+
+    def horizons(self, answer: OpenAnswer, now: Now) -> None:
+        """The ledger has said where each job stands: begin with those that are new here."""
+        for name, (horizon, last_fire_at, _, _) in answer.jobs.items():
+            job = self._ctx.jobs.get(name)
+            if job is None or job.schedule is None:
+                continue
+            if name in self._stale():
+                self.forget(name)
+                continue
+            _, _, counts_from = answer.current.get(name, (0, "", 0.0))
+            self._settled[name] = max(horizon, last_fire_at, counts_from)
+            if name not in self.cursors or self.cursors[name] < counts_from:
+                self.cursors[name] = self._settled[name]
+                self.plan(name, now)
+
+    def settled_to(self, name: str) -> float | None:
+        """Up to which fire time of a job the ledger said last that everything is settled; None: it has not said."""
+        return self._settled.get(name)
+
+    def forget(self, name: str) -> None:
+        """The job was changed or removed, or is stale here: its schedule is read again with the next sweep."""
+        for told in (self.cursors, self.next_at, self._settled):
+            told.pop(name, None)
+
+    def open_again(self, name: str, due: float, now: Now) -> None:
+        """What was due from then on is opened once more: it was opened under another name."""
+        if name in self.cursors:
+            self.cursors[name] = min(self.cursors[name], math.nextafter(due, -math.inf))
+            self.plan(name, now)
+
+    def plan(self, name: str, now: Now) -> None:
+        """Open what is due of one job, and set the timer for what comes next."""
+        job = self._ctx.jobs.get(name)
+        if job is None or job.schedule is None or name not in self.cursors:
+            return
+        self._look_for_a_step(now)
+        if self._ctx.clock_is_off(now):  # the others open what is due; this node does once its clock is right
+            self._ctx.arm(now.mono + CLOCK_RECHECK_S, "plan", name)
+            return
+        until = now.wall + LEAD_S
+        fires = fires_between(job.schedule, self.cursors[name], until, CATCH_UP_MAX)
+        if fires:
+            self._open(job, fires, now)
+            self.cursors[name] = fires[-1]
+        upcoming = next_fire(job.schedule, max(self.cursors[name], until))
+        if upcoming is None:
+            self.next_at.pop(name, None)
+            return
+        self.next_at[name] = upcoming
+        wait_s = max(0.0, upcoming - LEAD_S - now.wall)
+        self._ctx.arm(now.mono + min(wait_s, RECHECK_S), "plan", name)
+
+    def _look_for_a_step(self, now: Now) -> None:
+        """Once the wall clock has been set back, what it had run ahead of is still to come: begin at the ledger's word.
+
+        What is opened twice for it does no harm, the ledger knows it.
+        """
+        offset = now.wall - now.mono
+        if offset < self._offset - LEAD_S:
+            self._ctx.note("wall_clock.set_back", seconds=round(self._offset - offset, 1))
+            for name in self.cursors:
+                self.cursors[name] = min(self.cursors[name], self._settled[name])
+        self._offset = offset
+
+    def _open(self, job: Job, fires: list[float], now: Now) -> None:
+        """Apply the misfire policy to the fire times that have come up since the last look."""
+        settled_to = self.cursors[job.name]
+        if job.misfire == "skip":
+            missed = [fire_at for fire_at in fires if fire_at < now.wall - SKIP_GRACE_S]
+            if missed:
+                settled_to = missed[-1]
+                self._ctx.note("fires.skipped", job=job.name, count=len(missed), first=missed[0], last=missed[-1])
+            fires = fires[len(missed) :]
+        elif job.misfire == "once" and len(fires) > 1:
+            settled_to = fires[-2]
+            self._ctx.note("fires.coalesced", job=job.name, count=len(fires) - 1, first=fires[0], last=fires[-2])
+            fires = fires[-1:]
+        elif job.misfire == "all":
+            settled_to = 0.0  # while the ledger was away the time before was opened, and may have no row yet
+            for due in fires if len(fires) > 1 else ():  # oldest first, so that a crash now loses none
+                named = self._action(job, due)
+                of = Registration(
+                    named.run,
+                    job.name,
+                    job.digest,
+                    job.policy(),
+                    named.fire_at,
+                    scheduled=True,
+                    due=named.due,
+                    identity_from=self._ctx.identity_from,
+                )
+                self._ctx.ask("register", of)
+        for due in fires:
+            self._begin(self._action(job, due), now, settled_to)
+
+    def _action(self, job: Job, due: float) -> Action:
+        fire_at = fire_time(job, due, self._ctx.identity_from)
+        run = scheduled_run(job.name, fire_at)
+        later = due if due > fire_at else 0.0
+        return Action(job.name, run, fire_at=fire_at, scheduled=True, digest=job.digest, due=later)

@@ -1,0 +1,537 @@
+"""Pursuit: rank only delays. Every node that could run a due run goes after it until the ledger says it is over.
+
+One pursuit per open run. What other nodes say (``task-received``) or hold (``held``) postpones it; nothing
+but the ledger ends it: finished, missed, rejected, revoked. Otherwise whoever dies at the wrong moment takes
+the run with it.
+
+    ELECTING --decided--> DUE --its turn--> CLAIMING --granted--> OWNED
+       ^                   ^                   |--held----------> HELD --lapsed--> DUE
+       |                   |--- WAITING <------|--not eligible, limited, no budget
+       |---- SLEEPING <------------------------|--lost: the next attempt, when it is due
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from coordd.core.context import LEAD_S, Context
+from coordd.core.election import Election
+from coordd.core.jobs.arguments import fits
+from coordd.core.jobs.job import Command, Job, is_named, run_uuid
+from coordd.core.ledger import words
+from coordd.core.ledger.answers import Answer, OpenRun
+from coordd.core.ledger.requests import Claim, Registration
+from coordd.core.ledger.words import RHO, SETTLED
+from coordd.core.node.elections import Ballots
+from coordd.core.ready import Launch, Now
+from coordd.core.runs.endings import EPITAPHS_MAX, Endings
+from coordd.core.runs.leftovers import Leftovers
+from coordd.core.runs.pursued import (
+    BACKOFF_MAX_S,
+    BACKOFF_MIN_S,
+    CLAIMING,
+    DUE,
+    ELECTING,
+    HELD_BY_OTHER,
+    OWNED,
+    SLEEPING,
+    WAITING,
+    Phases,
+    Pursuit,
+)
+from coordd.core.wire.events import Action, Task, TaskReceived, asked_for
+
+# A claim that was answered "held" although the watch seemed ripe is not repeated sooner than this.
+HELD_AGAIN_S = 0.25
+
+# Why a grant is given back.
+REDEFINED = "the definition was changed or removed while it was claimed"
+
+# Elections decided less than this apart are one burst: the next in rank also waits for the claims before it (seconds).
+BURST_APART_S = 0.05
+CLAIM_COST_S = 0.002
+
+
+class Pursuits(Phases):
+    """Every run that this node is after, and every one that it runs itself."""
+
+    __slots__ = (
+        "_asked",
+        "_ballots",
+        "_burst",
+        "_recording",
+        "claiming",
+        "endings",
+        "epitaphs",
+        "leftovers",
+        "pursuits",
+        "running",
+    )
+
+    def __init__(self, ctx: Context, ballots: Ballots) -> None:
+        super().__init__(ctx)
+        self._ballots = ballots
+        self.pursuits: dict[str, Pursuit] = {}
+        self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
+        self.claiming = 0
+        self._burst = (0, 0.0)  # how many were decided before the last one in the same burst, and when that was
+        self._asked: dict[int, tuple[Pursuit, Claim]] = {}  # by ledger request
+        self._recording: dict[int, str] = {}  # ledger request -> a run that nobody took, to be written down
+        self.endings = Endings(ctx)
+        self.leftovers = Leftovers(ctx, self.endings)
+        self.epitaphs: dict[str, str] = {}
+
+    # ---- beginning
+
+    def begin(self, action: Action, now: Now, *, settled_to: float = 0.0, in_ledger: bool = False) -> Pursuit:
+        """Go after a run: open its election (or join it)."""
+        pursuit = self.pursuits.get(action.run)
+        # A peer may have opened it first, under a definition that counts no more: then nobody could claim it.
+        if pursuit is None or (pursuit.action.digest != action.digest and pursuit.row_at == float("inf")):
+            pursuit = self._new(action, settled_to, now)
+            self._elect(pursuit, now)
+        if in_ledger:
+            pursuit.row_at = min(pursuit.row_at, now.mono)
+        return pursuit
+
+    def join(self, action: Action, now: Now) -> None:
+        """A peer has opened an election about a run: pursue it too, if the job is known here."""
+        pursuit = self.pursuits.get(action.run)
+        if pursuit is None:
+            # A fire time is what its run's name says, not what a peer says of it.
+            named = is_named(action.run, action.job, action.fire_at, scheduled=action.scheduled)
+            named = named and fits(action.args) and self._ctx.is_named_now(action)
+            if named and action.job in self._ctx.jobs and action.run not in self.epitaphs:
+                self._new(action, 0.0, now)
+        elif action.attempt > pursuit.attempt and pursuit.phase not in (OWNED, CLAIMING):
+            pursuit.attempt = action.attempt
+            pursuit.phase = ELECTING
+
+    def joined(self, action: Action, election: Election | None, now: Now) -> None:
+        """That election was joined. One that is over, or one too many, will not call ``decided`` any more."""
+        pursuit = self.pursuits.get(action.run)
+        if election is not None and election.succession is not None:
+            self.decided(election, now)
+        elif election is None and pursuit is not None and pursuit.phase == ELECTING:
+            pursuit.why = "too many elections are open"
+            self._wait(pursuit, now, self._ctx.settings.election_timeout_s)
+
+    def decided(self, election: Election, now: Now) -> None:
+        """The succession is known: take a place in it."""
+        action = election.action
+        pursuit = self.pursuits.get(action.run) if action else None
+        if pursuit is None or pursuit.phase != ELECTING or action is None or action.attempt != pursuit.attempt:
+            return
+        ctx = self._ctx
+        pursuit.rank = election.rank(ctx.full_hostname)
+        if pursuit.rank is None:
+            mine = election.statements.get(ctx.full_hostname)
+            pursuit.why = f"this node abstained: {mine.abstains}" if mine else "this node made no statement in time"
+            self._wait(pursuit, now, ctx.settings.election_timeout_s + len(election.statements) * ctx.stagger_s)
+            return
+        pursuit.phase = DUE
+        before, at = self._burst
+        self._burst = (before + 1 if now.mono - at < BURST_APART_S else 0, now.mono)
+        pursuit.at = now.mono + pursuit.rank * ctx.stagger_s
+        if pursuit.rank == 0:
+            self._claim_if_eligible(pursuit, now)
+        else:  # whoever is first has as many others to claim before
+            pursuit.at += min(self._burst[0] * CLAIM_COST_S, ctx.settings.election_timeout_s)
+            ctx.arm(pursuit.at, "pursuit", action.run)
+
+    def abstains(self, job: Job | None, action: Action) -> str:
+        """Why this node would not launch it now; "" when it would."""
+        ctx = self._ctx
+        if ctx.state != "ready":
+            return "not mingled" if ctx.state in ("starting", "mingling") else ctx.state
+        if job is None:
+            return "no such job"
+        if action.digest and action.digest != job.digest:
+            return "job differs"
+        if not set(job.tags) <= set(ctx.settings.tags):
+            return "tags do not match"
+        if ctx.braked or ctx.unfit:
+            return ctx.braked or ctx.unfit
+        if job.name in ctx.launch_problems:
+            return ctx.launch_problems[job.name]
+        if action.run in self.running:
+            return "an attempt of it still lives here"  # it ends, or is ended; a machine that was frozen needs a moment
+        if not self._budget_left(job):
+            return "no budget"
+        return ""
+
+    def load(self) -> int:
+        """The load class of this node, for jobs that are to be spread."""
+        return len(self.running) + self.claiming
+
+    # ---- time
+
+    def timer(self, run: str, now: Now) -> None:
+        """A pursuit's turn, if it still is."""
+        pursuit = self.pursuits.get(run)
+        if pursuit is None:
+            return
+        if now.mono < pursuit.at:
+            self._ctx.arm(pursuit.at, "pursuit", run)  # it was put off since
+        elif pursuit.phase in (DUE, WAITING, HELD_BY_OTHER):
+            self._claim_if_eligible(pursuit, now)
+        elif pursuit.phase == SLEEPING:
+            self._elect(pursuit, now)
+
+    def run_ended(self, job: str, now: Now) -> None:
+        """A run of a job is over: the one that is first in its queue need not wait for its next look."""
+        queued = [p for p in self.pursuits.values() if p.limited and p.phase in (DUE, CLAIMING) and p.action.job == job]
+        if queued:
+            first = min(queued, key=lambda p: (p.action.fire_at, p.action.run))
+            first.backoff_s = BACKOFF_MIN_S  # the end may be told before the ledger has it: then soon again
+            if first.phase == DUE:
+                self._again(first, (1 + (first.rank or 0)) * self._ctx.stagger_s, first.why, now)
+
+    def slot_freed(self, now: Now) -> None:
+        """A run has ended here: the next one that only waited for the budget."""
+        waiting = [p for p in self.pursuits.values() if p.phase == WAITING]
+        if not waiting:
+            return
+        jobs = self._ctx.jobs
+        waiting.sort(key=lambda p: (-jobs[p.action.job].priority if p.action.job in jobs else 0, p.action.fire_at))
+        for pursuit in waiting:
+            if not self.abstains(jobs.get(pursuit.action.job), pursuit.action):
+                self._claim_if_eligible(pursuit, now)
+                return
+
+    def redefined(self, job: str) -> None:
+        """A job was changed or removed: its schedule opens anew what the ledger has no row of."""
+        for run, pursuit in list(self.pursuits.items()):
+            unrecorded = pursuit.action.scheduled and pursuit.row_at == float("inf")
+            if pursuit.action.job == job and unrecorded and pursuit.phase not in (CLAIMING, OWNED):
+                del self.pursuits[run]
+
+    # ---- the ledger
+
+    def claim_answered(self, request: int, answer: Answer, sent_at: float, now: Now) -> None:
+        """What the ledger said to a claim."""
+        pursuit, claim = self._asked.pop(request)
+        self.claiming -= 1
+        word = answer.word
+        if self.pursuits.get(claim.of.run) is not pursuit or pursuit.phase != CLAIMING:
+            # Meanwhile it was begun again, under another definition, or is opened under another name.
+            if word == words.GRANTED:
+                self._give_back(claim.of.run, answer, claim.nonce, REDEFINED)
+            return
+        pursuit.limited = word == words.LIMITED
+        pursuit.unanswered = word == words.UNAVAILABLE
+        if answer.ended is not None:
+            self.endings.tell(pursuit.action, answer, now)
+        if word in (words.GRANTED, words.HELD, words.LOST):  # others may be said of a run that has no row yet
+            pursuit.row_at = min(pursuit.row_at, now.mono)
+        if word not in (words.UNAVAILABLE, words.RECOVERING, words.LIMITED, words.BAD):
+            pursuit.backoff_s = BACKOFF_MIN_S
+        if word == words.GRANTED:
+            self._granted(pursuit, answer, sent_at, now)
+        elif word == words.HELD and answer.state == words.UNKNOWN:
+            self._ctx.note("run.unknown", run=pursuit.action.run, job=pursuit.action.job, node=answer.by)
+            self._leave_to_people(pursuit, answer.by)
+        elif word == words.HELD:
+            self._observe(pursuit, *answer.until_token, self._ctx.lease_of(pursuit.action.job), now)
+            self._held(pursuit, answer.by, max(answer.left_s, HELD_AGAIN_S), now)
+        elif word == words.LOST:
+            self._next_attempt(pursuit, answer.attempt, answer.in_s, now)
+        elif word == words.EARLY:
+            self._again(pursuit, answer.in_s, "not due yet", now)
+        elif word in (words.LIMITED, words.BAD):
+            if word == words.BAD:
+                self._ctx.name_bad_rows({pursuit.action.run: answer.by}, swept=False)
+            self._again(pursuit, max(answer.in_s, pursuit.backoff_s), f"{word}: {answer.by}", now)
+            pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
+        elif word == words.OUTDATED:
+            self._again(pursuit, pursuit.backoff_s, "other rules are in force than this node knew", now)
+        elif word == words.DIFFERS:
+            pursuit.why = "the job's definition here differs from the one it was registered with"
+            self._wait(pursuit, now, BACKOFF_MAX_S)
+        elif word == words.RECOVERING:
+            # Not to its end in one go: a person may end it sooner.
+            in_s = min(max(answer.left_s, BACKOFF_MIN_S), BACKOFF_MAX_S)
+            self._again(pursuit, in_s, "the ledger is recovering", now)
+        elif word == words.UNAVAILABLE:
+            pursuit.watch = None  # a watch counts only through answers
+            self._again(pursuit, pursuit.backoff_s, "the ledger does not answer", now)
+            pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
+        else:
+            assert word in (words.FINISHED, words.REVOKED), word
+            self._over(pursuit, answer.state or words.REVOKED, now)
+
+    def rows_seen(self, some: Iterable[OpenRun], now: Now) -> None:
+        """Open rows, as the ledger has them."""
+        for row in some:
+            self._row_seen(row, now)
+            self.leftovers.row_seen(row, now)
+
+    def swept(self, seen: set[str], bad: dict[str, str], recovering: bool, sent_at: float, now: Now) -> None:
+        """These were all open rows since ``sent_at``: nothing hangs because nobody watched.
+
+        Never said of a sweep that was cut off: what it did not come to is not over.
+        """
+        self.leftovers.swept(seen)
+        for run, pursuit in list(self.pursuits.items()):
+            if run not in seen and pursuit.row_at < sent_at and pursuit.phase != CLAIMING:
+                if pursuit.phase == OWNED and run in self.running:
+                    continue  # its runner will say how it ended
+                if recovering:
+                    pursuit.row_at = float("inf")  # forgotten, not over: its claim writes it anew
+                    continue
+                self._over(pursuit, words.BAD if run in bad else "", now)
+            elif pursuit.phase == WAITING and now.mono >= pursuit.at:
+                self._claim_if_eligible(pursuit, now)
+
+    def unswept(self) -> None:
+        """The ledger did not answer: what was watched until now proves nothing any more."""
+        self.leftovers.unswept()
+        for pursuit in self.pursuits.values():
+            pursuit.watch = None
+
+    # ---- what peers say
+
+    def heard(self, event: Task, now: Now) -> None:
+        """Another node's word on a run: it postpones, it never ends a pursuit."""
+        job = event.name
+        self._ctx.told_token(job, event.token, event.node, now)
+        pursuit = self.pursuits.get(event.run)
+        if pursuit is None:
+            return
+        pursuit.row_at = min(pursuit.row_at, now.mono)  # whoever speaks of it has it from the ledger
+        if isinstance(event, TaskReceived) and event.attempt >= pursuit.attempt:
+            if pursuit.phase in (ELECTING, DUE, WAITING, SLEEPING):
+                pursuit.attempt = event.attempt
+                self._held(pursuit, event.node, self._ctx.lease_of(job), now)
+
+    # ---- runners of this node
+
+    def started(self, run: str, attempt: int, token: int, waits: bool) -> None:
+        """A runner of ours lives (just launched, or adopted after a restart)."""
+        self.running[run] = (attempt, token, waits)
+
+    def gone(self, run: str, token: int, now: Now) -> None:
+        """That runner is no more, and its end has been told (or cannot be known)."""
+        held = self.running.get(run)
+        if held is not None and held[1] == token:
+            del self.running[run]
+            pursuit = self.pursuits.get(run)
+            if pursuit is not None and pursuit.phase == OWNED:
+                self._held(pursuit, self._ctx.full_hostname, 0.0, now)
+            self.slot_freed(now)
+
+    # ---- single steps
+
+    def _new(self, action: Action, settled_to: float, now: Now) -> Pursuit:
+        pursuit = self.pursuits[action.run] = Pursuit(action, settled_to)
+        self._be_patient(pursuit, action.due_at - now.wall if action.scheduled else 0.0, now)
+        return pursuit
+
+    def _elect(self, pursuit: Pursuit, now: Now) -> None:
+        if self._ctx.state == "stopping":
+            return  # the others go on
+        action = pursuit.action
+        if action.attempt != pursuit.attempt:
+            action = pursuit.action = structs.replace(action, attempt=pursuit.attempt)
+        pursuit.phase = ELECTING
+        pursuit.rank = None
+        job = self._ctx.jobs.get(action.job)
+        topic = "command" if job and isinstance(job.launch, Command) else "spark"
+        election = self._ballots.open(f"{action.run}/{action.attempt}", topic, action, now)
+        if election.succession is not None and pursuit.phase == ELECTING:
+            self.decided(election, now)  # it was decided before we came to it
+
+    def _claim_if_eligible(self, pursuit: Pursuit, now: Now) -> None:
+        ctx = self._ctx
+        action = pursuit.action
+        job = self._definition(pursuit)
+        if job is None:
+            del self.pursuits[action.run]  # should the job come back, the sweep or its schedule brings the run back
+            return
+        unfit = self.abstains(job, action)
+        if unfit:
+            pursuit.why = f"this node cannot take it: {unfit}"
+            self._see_to_a_row(pursuit, job, now)
+            self._wait(pursuit, now, ctx.settings.election_timeout_s)
+            return
+        watch = pursuit.watch
+        watched = (watch.token, watch.beat, max(0.0, now.mono - watch.since)) if watch else None
+        if not pursuit.nonce:
+            pursuit.nonce = ctx.nonce()
+            pursuit.claimed = job
+            pursuit.floor = ctx.tokens.get(action.job, 0)
+        pursuit.phase = CLAIMING
+        pursuit.why = "asking the ledger"
+        self.claiming += 1
+        of = Registration(
+            action.run,
+            action.job,
+            job.digest,
+            job.policy(),
+            action.fire_at,
+            scheduled=action.scheduled,
+            args=action.args,
+            due=action.due,
+            identity_from=ctx.identity_from,
+        )
+        claim = Claim(of, pursuit.attempt, pursuit.nonce, ctx.full_hostname, job.lease_s, watched, pursuit.settled_to)
+        self._asked[ctx.ask("claim", claim)] = pursuit, claim
+
+    def _definition(self, pursuit: Pursuit) -> Job | None:
+        """What a claim would launch: the job as it is now; where an answer is missing, what it was asked with."""
+        current = self._ctx.jobs.get(pursuit.action.job)
+        claimed = pursuit.claimed
+        if pursuit.nonce and claimed is not None:
+            if pursuit.unanswered or self._ctx.definition(claimed.name, claimed.digest):
+                return claimed
+            pursuit.nonce = ""  # nothing was granted under it: it is another claim now
+        return current
+
+    def _granted(self, pursuit: Pursuit, answer: Answer, sent_at: float, now: Now) -> None:
+        ctx, action = self._ctx, pursuit.action
+        nonce, pursuit.nonce = pursuit.nonce, ""
+        job, pursuit.claimed = pursuit.claimed, None
+        assert job is not None, f"{action.run}: granted, and nothing was claimed"
+        pursuit.watch = None
+        if answer.token <= pursuit.floor:
+            ctx.note("token.went_back", run=action.run, token=answer.token, seen=pursuit.floor)
+            self._again(pursuit, BACKOFF_MAX_S, "the ledger handed out a token below one already seen", now)
+            return
+        if ctx.braked or not ctx.definition(job.name, job.digest):
+            self._give_back(action.run, answer, nonce, ctx.braked or REDEFINED)
+            self._held(pursuit, ctx.full_hostname, 0.0, now)
+            return
+        ctx.saw_token(action.job, answer.token)
+        deadline = sent_at + min(answer.left_s, job.lease_s) * (1 - 2 * RHO)
+        if now.mono >= deadline - ctx.settings.kill_grace_s:
+            self._held(pursuit, ctx.full_hostname, answer.left_s, now)  # too late to start: let it lapse
+            return
+        pursuit.phase = OWNED
+        pursuit.owner = ctx.full_hostname
+        pursuit.why = ""
+        self.running[action.run] = (pursuit.attempt, answer.token, job.waits)
+        received = TaskReceived(
+            uuid=run_uuid(action.run),
+            name=action.job,
+            kwargs=answer.args,
+            run=action.run,
+            attempt=pursuit.attempt,
+            token=answer.token,
+            nonce=nonce,
+            node=ctx.full_hostname,
+            fire_at=action.fire_at,
+            due=action.due,
+            retries=pursuit.attempt,
+            digest=job.digest,
+            policy=job.policy().pack(),
+            lease=job.lease_s,
+        )
+        ctx.record(received, now, sync=True)
+        ctx.out.launches.append(
+            Launch(
+                action.run,
+                action.job,
+                pursuit.attempt,
+                answer.token,
+                nonce,
+                action.fire_at,
+                answer.args,
+                deadline,
+                job.lease_s,
+                sent_at + answer.in_s,
+                job.digest,
+                job.policy().pack(),
+                action.due,
+            )
+        )
+
+    def _give_back(self, run: str, granted: Answer, nonce: str, why: str) -> None:
+        """What was granted is not launched here: nobody need wait for its lease to lapse."""
+        key = (run, granted.attempt, granted.token, nonce)
+        self._ctx.ask("report", *key, words.RETRY, None, f"given back: {why}", "", False)
+
+    def _row_seen(self, row: OpenRun, now: Now) -> None:
+        ctx = self._ctx
+        pursuit = self.pursuits.get(row.run)
+        if pursuit is not None and pursuit.nonce and pursuit.nonce == row.nonce:
+            return  # our own claim was granted and the answer is still to come (or was lost: we ask again)
+        ctx.saw_token(row.job, row.token)
+        runner = self.running.get(row.run)
+        ours = runner is not None and runner[1] == row.token and row.state not in (words.PENDING, words.RETRY)
+        self.endings.row_seen(row)
+        if pursuit is None:
+            if row.job not in ctx.jobs or ours:
+                return
+            pursuit = self._new(asked_for(row, row.attempt), 0.0, now)
+            pursuit.phase = SLEEPING
+            pursuit.at = float("inf")
+        pursuit.row_at = min(pursuit.row_at, now.mono)
+        if pursuit.action.digest != row.digest:  # a peer said otherwise; what was asked for stands in the ledger
+            pursuit.action = asked_for(row, pursuit.action.attempt)
+        if row.state in (words.PENDING, words.RETRY):
+            if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at < float("inf"):
+                return  # its turn is known
+            if pursuit.phase in (HELD_BY_OTHER, SLEEPING, OWNED):
+                self._next_attempt(pursuit, row.attempt, row.due_in_s, now)
+        elif row.state in (words.RECEIVED, words.STARTED):
+            if pursuit.phase == CLAIMING or ours:
+                return
+            if row.attempt > pursuit.attempt:
+                pursuit.watch = None
+            pursuit.attempt = row.attempt
+            self._observe(pursuit, row.token, row.beat, row.lease, now)
+            self._held(pursuit, row.node, row.left_s, now)
+        elif pursuit.phase != CLAIMING:
+            self._leave_to_people(pursuit, row.node)
+
+    def _next_attempt(self, pursuit: Pursuit, attempt: int, in_s: float, now: Now) -> None:
+        ctx = self._ctx
+        pursuit.attempt = attempt
+        pursuit.watch = None
+        pursuit.nonce = ""
+        pursuit.owner = ""
+        self._be_patient(pursuit, in_s, now)
+        wait_s = in_s - LEAD_S
+        if wait_s > 0:
+            pursuit.phase = SLEEPING
+            pursuit.at = now.mono + wait_s
+            pursuit.why = f"attempt {attempt} is due in {in_s:.0f} s"
+            ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
+        else:
+            self._elect(pursuit, now)
+
+    def _over(self, pursuit: Pursuit, state: str, now: Now) -> None:
+        run = pursuit.action.run
+        del self.pursuits[run]
+        self.endings.forget(run)
+        if len(self.epitaphs) >= EPITAPHS_MAX:
+            del self.epitaphs[next(iter(self.epitaphs))]
+        self.epitaphs[run] = state
+
+    def _see_to_a_row(self, pursuit: Pursuit, job: Job, now: Now) -> None:
+        """A scheduled run that no node can take (none has the tags) is recorded once it is later than its
+        ``start_within``: without a row nobody would ever know that it was missed."""
+        action = pursuit.action
+        recorded = pursuit.row_at < float("inf") or action.run in self._recording.values()
+        if self._ctx.state == "ready" and action.scheduled and not recorded and now.mono >= pursuit.late_at:
+            if action.digest in ("", job.digest):
+                of = Registration(action.run, action.job, job.digest, job.policy(), action.fire_at, scheduled=True)
+                self._recording[self._ctx.ask("register", of)] = action.run
+
+    def recorded(self, request: int, answer: Answer, now: Now) -> None:
+        """The ledger has a row of it, or says that it is over."""
+        pursuit = self.pursuits.get(self._recording.pop(request))
+        if pursuit is None or answer.word not in (words.OK, words.EXISTS, words.CONFLICT):
+            return
+        if answer.state == SETTLED or answer.state in words.TERMINAL:
+            if pursuit.phase not in (CLAIMING, OWNED):
+                self._over(pursuit, answer.state, now)
+        else:
+            pursuit.row_at = min(pursuit.row_at, now.mono)
+
+    def _budget_left(self, job: Job) -> bool:
+        settings = self._ctx.settings
+        same_kind = sum(1 for _, _, waits in self.running.values() if waits == job.waits)
+        return same_kind + self.claiming < (settings.budget_cluster if job.waits else settings.budget_client)

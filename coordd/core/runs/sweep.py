@@ -1,0 +1,112 @@
+"""The sweep: the ledger's open rows, looked at every few seconds, so that nothing hangs because nobody watched.
+
+The rows come in pages. What is not among them is over, but only once all pages have come: of a pass that was cut off,
+by a ledger that did not answer or that went back meanwhile, nothing is concluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordd.core.context import Context
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.steps import HOLDING
+from coordd.core.ready import Now
+from coordd.core.runs.pursuit import Pursuits
+
+# A hint that a row has changed brings the next sweep forward, but not nearer than this to the last one.
+SWEEP_APART_S = 0.2
+
+# What else is done with the first page: (it, or that there was no answer; when it was asked; now).
+Swept = Callable[[Answer | OpenAnswer, float, Now], None]
+
+
+class Sweep:
+    """One question at a time."""
+
+    __slots__ = (
+        "_again",
+        "_bad",
+        "_begun_at",
+        "_ctx",
+        "_epoch",
+        "_leased_s",
+        "_out",
+        "_pursuits",
+        "_seen",
+        "_sent_at",
+        "_swept",
+        "request",
+    )
+
+    def __init__(self, ctx: Context, pursuits: Pursuits, swept: Swept) -> None:
+        self._ctx = ctx
+        self._pursuits = pursuits
+        self._swept = swept
+        self.request = 0  # the question that waits for its answer
+        self._sent_at = -SWEEP_APART_S
+        self._out = False
+        self._again = False  # something has changed since the one that is out was asked
+        self._seen: set[str] | None = None  # runs of the pages so far; None before the first
+        self._bad: dict[str, str] = {}  # rows that cannot be used, of these pages
+        self._leased_s = 0.0  # the longest lease among these pages
+        self._begun_at = 0.0  # when the first page was asked for
+        self._epoch = ""
+
+    def begin(self, now: Now) -> None:
+        """Ask, if nothing is out."""
+        if self._out or self._ctx.state not in ("ready", "draining"):
+            return
+        self._out = True
+        self._sent_at = now.mono
+        self._seen = None
+        self.request = self._ctx.ask("open", tuple(self._ctx.jobs))
+
+    def look_again(self, now: Now) -> None:
+        """Something in the ledger has changed: ask now, or once more when the one that is out is answered."""
+        self._again = self._out
+        self.begin(now)
+
+    def soon(self, now: Now) -> None:
+        """Something may have changed."""
+        self._ctx.arm(max(now.mono, self._sent_at + SWEEP_APART_S), "sweep_soon")
+
+    def answered(self, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
+        """The answer to ``request``: one page, or none."""
+        self.request = 0
+        if isinstance(answer, OpenAnswer):
+            self._page(answer, sent_at, now)
+        else:
+            self._out = False
+            self._pursuits.unswept()
+            self._swept(answer, sent_at, now)
+
+    def _page(self, answer: OpenAnswer, sent_at: float, now: Now) -> None:
+        first = self._seen is None
+        self._ctx.compare_clocks(answer.wall, sent_at, now)
+        if self._seen is None:
+            self._seen, self._bad, self._begun_at, self._epoch = set(), {}, sent_at, answer.epoch
+            self._leased_s = 0.0
+        self._out = answer.after is not None
+        if answer.after is not None:
+            self.request = self._ctx.ask("page", *answer.after)
+        self._seen.update([row.run for row in answer.runs])
+        self._bad.update(answer.bad)
+        self._note_leases(answer)
+        self._pursuits.rows_seen(answer.runs, now)
+        if not self._out and answer.epoch == self._epoch:
+            self._ctx.name_bad_rows(self._bad)
+            self._pursuits.swept(self._seen, self._bad, answer.recovering_s > 0, self._begun_at, now)
+        if first:
+            self._swept(answer, sent_at, now)
+        if not self._out and self._again:
+            self._again = False
+            self.soon(now)
+
+    def _note_leases(self, answer: OpenAnswer) -> None:
+        """A quarantine must outlast every attempt, also one of a job that is known nowhere any more. A longer lease
+        counts from when it is seen; it counts no more after a pass without it, unless the ledger has forgotten it."""
+        ctx = self._ctx
+        self._leased_s = max([self._leased_s, *[row.lease for row in answer.runs if row.state in HOLDING]])
+        whole = not self._out and answer.epoch == self._epoch and answer.recovering_s <= 0
+        ctx.leased_s = self._leased_s if whole else max(ctx.leased_s, self._leased_s)

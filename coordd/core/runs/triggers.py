@@ -1,0 +1,120 @@
+"""Runs that people ask for: recorded before they are answered, by the ledger or, while that is away, on this disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordd.core.context import Context
+from coordd.core.jobs.job import run_uuid
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.words import BAD, CONFLICT, EXISTS, OK, UNAVAILABLE
+from coordd.core.ready import Now, Reply
+from coordd.core.wire.events import Action, TaskSent
+
+# Triggers that the ledger has not yet; each is also on this node's disk.
+REQUESTS_MAX = 10_000
+
+# How often a trigger that only this node knows is offered to the ledger.
+REGISTER_AGAIN_S = 1.0
+
+
+class Triggers:
+    """What was asked of this node and the ledger has not yet. ``begin`` goes after a run that it has."""
+
+    __slots__ = ("_begin", "_ctx", "asked", "kept", "requests")
+
+    def __init__(self, ctx: Context, begin: Callable[[Action, Now], object]) -> None:
+        self._ctx = ctx
+        self._begin = begin
+        self.requests: dict[str, Registration] = {}
+        self.kept: set[str] = set()  # those of them that this node's disk has
+        self.asked: dict[int, tuple[Registration, int]] = {}  # ledger request -> (what, the reply that waits for it)
+
+    def trigger(self, of: Registration, reply_id: int, now: Now) -> None:
+        """Ask for a run; ``reply_id`` 0 when nobody waits (it was accepted before a restart)."""
+        out = self._ctx.out
+        if reply_id and len(self.requests) >= REQUESTS_MAX:
+            out.replies.append(Reply(reply_id, {}, "try_later", f"{REQUESTS_MAX} triggers wait already"))
+            return
+        if reply_id and self._ctx.split:
+            out.replies.append(Reply(reply_id, {}, "other_ledger", f"this node may launch nothing: {self._ctx.braked}"))
+            return
+        known = self.requests.get(of.run)
+        if reply_id and known is not None and (known.digest, known.args) != (of.digest, of.args):
+            out.replies.append(Reply(reply_id, {}, "conflict", differs(of.run)))
+            return
+        self.requests[of.run] = of
+        if not reply_id:
+            self.kept.add(of.run)
+        self._register(of, reply_id, now)
+
+    def not_kept(self, run: str) -> None:
+        """The disk has not taken it: it is not accepted."""
+        self.requests.pop(run, None)
+        self.kept.discard(run)
+
+    def timer(self, run: str, now: Now) -> None:
+        """Offer it to the ledger again."""
+        if run in self.requests:
+            self._register(self.requests[run], 0, now)
+
+    def answered(self, request: int, answer: Answer, now: Now) -> None:
+        """What the ledger said."""
+        of, reply_id = self.asked.pop(request)
+        out = self._ctx.out
+        if answer.word == UNAVAILABLE:
+            self._keep(of, reply_id, now)
+            return
+        self.requests.pop(of.run, None)
+        self.kept.discard(of.run)
+        out.requests_done.append(of.run)
+        if answer.word == CONFLICT:
+            if reply_id:
+                out.replies.append(Reply(reply_id, {}, "conflict", differs(of.run)))
+            else:
+                self._ctx.note("request.dropped", run=of.run, reason=differs(of.run))
+            return
+        if answer.word == BAD:
+            if reply_id:
+                out.replies.append(
+                    Reply(reply_id, {}, "bad_row", f"{answer.by}; `coordctl run revoke {of.run}` ends it")
+                )
+            else:
+                self._ctx.note("request.dropped", run=of.run, reason=answer.by)
+            return
+        assert answer.word in (OK, EXISTS), answer
+        if answer.word == OK:
+            sent = TaskSent(uuid=run_uuid(of.run), name=of.job, kwargs=of.args, run=of.run, fire_at=of.fire_at)
+            self._ctx.record(sent, now)
+        if reply_id:
+            out.replies.append(Reply(reply_id, {"id": of.run, "durable": "ledger", "state": answer.state}))
+        if answer.state in ("pending", "retry") and of.job in self._ctx.jobs:
+            self._begin(Action(of.job, of.run, fire_at=of.fire_at, digest=of.digest, args=of.args), now)
+
+    def _keep(self, of: Registration, reply_id: int, now: Now) -> None:
+        """The ledger does not have it yet: this node does, and offers it again."""
+        out = self._ctx.out
+        if of.run not in self.requests:
+            # It was asked for twice, and the other call was answered, or refused, meanwhile.
+            if not reply_id:
+                return
+            self.requests[of.run] = of  # asked again until the ledger says that it has it: then nothing stays here
+        if reply_id:
+            if of.run not in self.kept:  # once: a disk that is full now must not cost what was accepted before
+                self.kept.add(of.run)
+                out.requests_kept.append(of)
+            out.replies.append(Reply(reply_id, {"id": of.run, "durable": "node"}))
+        self._ctx.arm(now.mono + REGISTER_AGAIN_S, "register", of.run)
+
+    def _register(self, of: Registration, reply_id: int, now: Now) -> None:
+        if self._ctx.braked:  # in a ledger that may be the wrong one it would be lost
+            self._keep(of, reply_id, now)
+            return
+        of.age_s = max(0.0, now.wall - of.fire_at)
+        self.asked[self._ctx.ask("register", of)] = (of, reply_id)
+
+
+def differs(run: str) -> str:
+    """The same id may not ask for two things."""
+    return f"{run} exists already, with another definition or other arguments"

@@ -1,0 +1,177 @@
+"""A witness: what this node has seen of attempts, to put back what a ledger that went back has forgotten.
+
+A failover, a backup that was restored, a flush: the ledger may have lost its last writes, and knows it. It grants
+nothing for a while (``recovering_s``), and who saw an attempt says so: its node, and everybody who heard of it. A row
+so restored is held as if nothing had happened, and the attempt is not launched again.
+
+What this does not promise: an attempt that no node that lives has seen is forgotten for good.
+"""
+
+from __future__ import annotations
+
+from coordd.core.context import Context
+from coordd.core.jobs.job import Job, scheduled_run
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.sound import policy_fault
+from coordd.core.ledger.words import FAILURE, LOST, OK, RECEIVED, REVOKED, STALE, STARTED, SUCCESS
+from coordd.core.runs.endings import is_final
+from coordd.core.wire.events import Task, TaskFailed, TaskReceived, TaskRetried, TaskRevoked, TaskStarted, TaskSucceeded
+
+# Attempts that are remembered; those that were said something of longest ago are forgotten first.
+SEEN_MAX = 2000
+
+# Restorations that are under way at a time: the ledger has runners to answer, too.
+AT_A_TIME = 64
+
+# What each event says that its attempt is. Rejected runs were never granted, and need no witness.
+STATES: dict[type[Task], str] = {
+    TaskReceived: RECEIVED,
+    TaskStarted: STARTED,
+    TaskSucceeded: SUCCESS,
+    TaskFailed: FAILURE,
+    TaskRevoked: REVOKED,
+    TaskRetried: LOST,
+}
+_ORDER = {RECEIVED: 0, STARTED: 1}  # all others are ends: 2
+
+
+class Seen:
+    """One attempt, as far as it is known."""
+
+    __slots__ = ("application_id", "args", "digest", "event", "lease_s", "policy", "restored", "state")
+
+    def __init__(self, event: Task, state: str, args: str) -> None:
+        self.event = event  # the newest
+        self.state = state
+        self.args = args
+        self.digest = event.digest  # what was granted, and under which policy and lease; "" and 0.0 where nobody said
+        self.policy = event.policy
+        self.lease_s = event.lease
+        self.application_id = event.application_id
+        self.restored = ""  # the state that the ledger has taken over, in this quarantine
+
+
+class Witness:
+    """The memory of one node."""
+
+    __slots__ = ("_ctx", "_epoch", "_todo", "asked", "recovering", "restored", "seen")
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.seen: dict[tuple[str, int, int], Seen] = {}  # (run, attempt, token), in the order of their last news
+        self.asked: dict[int, tuple[tuple[str, int, int], str]] = {}  # ledger request -> (which, restored as what)
+        self.recovering = False
+        self._epoch = ""  # the one whose quarantine was heard of last
+        self.restored = 0  # rows that the ledger took over from this node, since its start
+        self._todo: list[tuple[str, int, int]] = []
+
+    def saw(self, event: Task) -> None:
+        """News of an attempt, of this node or of another; in any order."""
+        state = STATES.get(type(event), "")
+        if not state or not event.token or not event.nonce:
+            return
+        key = (event.run, event.attempt, event.token)
+        known = self.seen.pop(key, None)
+        if known is None:
+            known = Seen(event, state, event.kwargs)
+            if len(self.seen) >= SEEN_MAX:
+                del self.seen[next(iter(self.seen))]
+        elif _ORDER.get(state, 2) > _ORDER.get(known.state, 2):
+            known.event, known.state = event, state
+        known.args = known.args or event.kwargs
+        if event.digest and not known.policy:
+            known.digest, known.policy, known.lease_s = event.digest, event.policy, event.lease
+        known.application_id = known.application_id or event.application_id
+        self.seen[key] = known
+        if self.recovering and known.restored != known.state:
+            self._todo.append(key)
+
+    def ledger_says(self, recovering_s: float, epoch: str) -> None:
+        """The ledger is in quarantine for so long, or (0.0) not; another ``epoch``: it has gone back once more."""
+        if recovering_s > 0 and (epoch != self._epoch or not self.recovering):
+            self.recovering, self._epoch = True, epoch
+            self.asked.clear()  # what was taken before it went back is forgotten
+            for seen in self.seen.values():
+                seen.restored = ""
+            # What may still run comes first: should time run out, that must not be launched a second time.
+            self._todo = sorted(self.seen, key=lambda key: (_ORDER.get(self.seen[key].state, 2) == 2, -key[2]))
+            self._ctx.note("ledger.recovering", left_s=round(recovering_s, 1), witnessed=len(self._todo))
+        elif recovering_s <= 0 and self.recovering:
+            self.recovering = False
+            self._todo = []
+            self._ctx.note("ledger.recovered", restored=self.restored)
+        if self.recovering:
+            if not self._todo and not self.asked:  # who was not heard, or not answered
+                self._todo = [key for key, seen in self.seen.items() if seen.restored != seen.state]
+            self._go_on()
+
+    def answered(self, request: int, answer: Answer) -> None:
+        """The ledger has taken it over, knows better, or did not answer."""
+        key, state = self.asked.pop(request)
+        seen = self.seen.get(key)
+        if answer.word in (OK, STALE):
+            self.restored += answer.word == OK
+            if seen is not None:
+                seen.restored = state
+        if self.recovering and self._todo:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        ctx = self._ctx
+        while self._todo and len(self.asked) < AT_A_TIME:
+            key = self._todo.pop(0)
+            seen = self.seen.get(key)
+            if seen is None or seen.restored == seen.state or any(key == other for other, _ in self.asked.values()):
+                continue
+            event = seen.event
+            job = ctx.jobs.get(event.name)
+            of = registration(seen, job)
+            if of is None:
+                continue  # without its definition the row could not be told from another
+            # Who has only heard of the grant cannot know that nothing was started: only the runner says "received".
+            state = STARTED if seen.state == RECEIVED else seen.state
+            lease_s = seen.lease_s or (job.lease_s if job is not None else ctx.settings.lease_s)
+            request = ctx.ask(
+                "restore",
+                of,
+                event.attempt,
+                event.token,
+                event.nonce,
+                event.node,
+                lease_s,
+                state,
+                event.exit_code,
+                event.reason,
+                seen.application_id,
+                is_final(event, job),
+            )
+            self.asked[request] = (key, seen.state)
+
+
+def registration(seen: Seen, job: Job | None) -> Registration | None:
+    """The run of an attempt, with the definition and the policy that were granted.
+
+    An older version says neither, and who has only ended the attempt may not know the policy: then the job as it is
+    here must do for what was not said, and None says that it is not known here.
+    """
+    event = seen.event
+    policy = read_policy(seen.policy) if seen.digest else None
+    if policy is None:
+        if job is None:
+            return None
+        policy = job.policy()
+    digest = seen.digest or (job.digest if job is not None else "")
+    scheduled = event.run == scheduled_run(event.name, event.fire_at)
+    return Registration(
+        event.run, event.name, digest, policy, event.fire_at, scheduled=scheduled, args=seen.args or "{}", due=event.due
+    )
+
+
+def read_policy(text: str) -> Policy | None:
+    """A policy as a peer's event has it; None for a text that cannot be read as one."""
+    if policy_fault(text):
+        return None
+    policy = Policy.unpack(text)
+    return policy if policy.pack() == text else None

@@ -1,0 +1,154 @@
+"""The chain of audit records: each carries its number and the hash of the one before. Pure.
+
+Who edits, removes, inserts or reorders one breaks the chain there; what was cut from the end is missed by the head,
+which is kept in a file of its own. Retention removes whole old segments: the predecessor of the first record that is
+left is an anchor, which nothing is compared with. The hash has no key: who can write the journal and the head can also
+make a new chain. Against that the hash of each record goes to the log, which a site keeps elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from coordd.core.wire.journal_line import decode_line
+
+# The type of audit records among the lines of a journal, as it begins such a line.
+TYPE = "control"
+_MARK = b'"type":"control"'
+
+HASH_LENGTH = 32
+
+# Breaks that one check tells of; the first says where to look.
+BREAKS_MAX = 100
+
+
+class Head(NamedTuple):
+    """The last record that was written: its number, its hash, when (Unix seconds)."""
+
+    number: int
+    hash: str
+    at: float
+
+
+class Line(NamedTuple):
+    """One line of a journal and where it stands (lines count from 1)."""
+
+    file: str
+    number: int
+    data: bytes
+
+
+class Break(NamedTuple):
+    """Where the chain is broken, and how."""
+
+    file: str
+    line: int
+    problem: str
+
+
+class Checked(NamedTuple):
+    """What a check has found. ``first`` is the number of the oldest record, 0 when there is none."""
+
+    records: list[dict[str, Any]]
+    breaks: list[Break]
+    total: int
+    first: int
+
+
+def link(data: bytes) -> str:
+    """The hash of one line."""
+    return hashlib.sha256(data.rstrip(b"\n")).hexdigest()[:HASH_LENGTH]
+
+
+def chained(record: dict[str, Any], head: Head | None) -> dict[str, Any]:
+    """The record with its place in the chain."""
+    return {**record, "n": head.number + 1 if head else 1, "prev": head.hash if head else ""}
+
+
+def head_after(lines: Iterable[Line], head: Head | None) -> Head | None:
+    """The head, should a record after it have been written and a crash have kept the head from being saved."""
+    for line in lines:
+        record = _control(line.data)
+        number = record.get("n") if record else None
+        if isinstance(number, int) and (head is None or number > head.number):
+            assert record is not None
+            head = Head(number, link(line.data), float(record.get("timestamp", 0.0)))
+    return head
+
+
+class Checker:
+    """Follows a chain line by line, and collects the records since an instant."""
+
+    def __init__(self, since: float = 0.0, limit: int = 1000) -> None:
+        self.since = since
+        self.limit = limit
+        self.records: list[dict[str, Any]] = []
+        self.breaks: list[Break] = []
+        self.total = self.first = self.last = 0
+        self._hash = ""
+        self._at: Line | None = None  # where the last record stands
+
+    def take(self, line: Line) -> None:
+        """The next line of the journal; those that are no audit records are passed over."""
+        if _MARK not in line.data:
+            return
+        record = decode_line(line.data)
+        if record is None:
+            self._broken(line, "this line is not what was written: its checksum is wrong")
+            return
+        if record.get("type") != TYPE:
+            return
+        self.total += 1
+        number = record.get("n")
+        if isinstance(number, int) and not isinstance(number, bool):
+            self._follow(line, record, number)
+        elif self._at is not None:
+            self._broken(line, "a record without a number: an older version wrote it, or somebody put it in")
+        timestamp = record.get("timestamp")
+        if isinstance(timestamp, (int, float)) and timestamp >= self.since:
+            self.records.append(record)
+            del self.records[: -self.limit]
+
+    def _follow(self, line: Line, record: dict[str, Any], number: int) -> None:
+        if self._at is None:
+            self.first = number
+            if number == 1 and record.get("prev"):
+                self._broken(line, "the first record names one before it")
+        elif number > self.last + 1:
+            missing = f"{self.last + 1}" if number == self.last + 2 else f"{self.last + 1} to {number - 1}"
+            self._broken(line, f"before number {number} the records of number {missing} are missing")
+        elif number <= self.last:
+            self._broken(line, f"number {number} comes after number {self.last}: moved, or put in")
+        elif record.get("prev") != self._hash:
+            self._broken(
+                self._at, f"number {self.last} is not what was written: number {number} has another hash of it"
+            )
+        self.last, self._hash, self._at = number, link(line.data), line
+
+    def finish(self, head: Head | None, head_file: str, *, oldest: float) -> Checked:
+        """The end of the journal. What was written before ``oldest`` (Unix seconds) retention may have removed."""
+        place = self._at or Line(head_file, 0, b"")
+        if head is None:
+            if self.last > 1:
+                self.breaks.append(Break(head_file, 0, "is missing: what was cut from the end cannot be told"))
+        elif self._at is None:
+            if head.number and head.at >= oldest:
+                self._broken(place, f"no record is left, and number {head.number} was written")
+        elif self.last < head.number:
+            self._broken(place, f"after number {self.last} the records up to number {head.number} are missing")
+        elif self.last == head.number and self._hash != head.hash:
+            self._broken(place, f"number {self.last} is not what was written: {head_file} has another hash of it")
+        elif self.last > head.number + 1:  # one more is a crash between the two
+            self.breaks.append(Break(head_file, 0, f"went back: it knows number {head.number} as the last"))
+        return Checked(self.records, self.breaks, self.total, self.first)
+
+    def _broken(self, line: Line, problem: str) -> None:
+        if len(self.breaks) < BREAKS_MAX:
+            self.breaks.append(Break(line.file, line.number, problem))
+
+
+def _control(data: bytes) -> dict[str, Any] | None:
+    record = decode_line(data) if _MARK in data else None
+    return record if record is not None and record.get("type") == TYPE else None

@@ -1,0 +1,140 @@
+"""What became of each run, from its events: Celery's rules of precedence and merging.
+
+Events come late, twice and in any order. Two things make the outcome the same for everybody:
+
+1. *Order.* Events are ordered by ``(clock, timestamp, full_hostname)``. Within one run the attempt goes before
+   all of it: the ledger grants attempts one after the other, which is stronger than any clock. Without it a
+   node that comes back late and journals the loss of attempt 0 would turn a run that has succeeded meanwhile
+   back into ``retry`` (for Celery's events, which have no attempt, the order is Celery's).
+2. *Precedence.* An event that logically happened before the state we are in (``PRECEDENCE``) does not move
+   the state back; it contributes its fields, and a late ``task-received`` only those of ``MERGE_RULES``.
+   ``retry`` is exempt: it always counts, and whatever follows it counts.
+
+Fields keep the value that came last; a field that is absent, None in a record, or empty never erases a value.
+
+Two departures from celery.events.state, both on purpose: ``timestamp`` is that of the event that gave the
+state (in Celery a late event overwrites it, so that it may belong to another event than the state beside it);
+and states are our words (``success``), where Celery shouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from coordd.core.ledger.words import FAILURE, PENDING, RECEIVED, REJECTED, RETRY, REVOKED, STARTED, SUCCESS
+
+TASK = "task-"
+
+# What each event says that the run is; a type that is not here names a state of its own ("task-foo": foo).
+STATE_OF: dict[str, str] = {
+    "task-sent": PENDING,
+    "task-received": RECEIVED,
+    "task-started": STARTED,
+    "task-succeeded": SUCCESS,
+    "task-failed": FAILURE,
+    "task-rejected": REJECTED,
+    "task-revoked": REVOKED,
+    "task-retried": RETRY,
+}
+
+# Highest first; None stands for every state that is not named.
+PRECEDENCE: tuple[str | None, ...] = (SUCCESS, FAILURE, None, REVOKED, STARTED, RECEIVED, REJECTED, RETRY, PENDING)
+_RANKS = {state: rank for rank, state in enumerate(PRECEDENCE)}
+
+# The fields that an event brings although its state comes too late to count. States that are not named here
+# bring all their fields.
+MERGE_RULES: dict[str, tuple[str, ...]] = {
+    RECEIVED: ("name", "args", "kwargs", "parent_id", "root_id", "retries", "eta", "expires")
+}
+
+# Two events of one node under one stamp (a node does not write such): the run's life decides.
+LIFE = (
+    "task-sent",
+    "task-received",
+    "task-started",
+    "task-rejected",
+    "task-retried",
+    "task-revoked",
+    "task-failed",
+    "task-succeeded",
+)
+_LIFE_RANKS = {word: rank for rank, word in enumerate(LIFE)}
+
+# Not fields of a run: what they say is in ``state``, ``timestamp`` and ``seen``.
+_NOT_FIELDS = frozenset(("type", "state", "timestamp"))
+
+
+def precedence(state: str) -> int:
+    """The rank of a state, 0 being the highest."""
+    return _RANKS.get(state, _RANKS[None])
+
+
+def state_of(event_type: str) -> str:
+    """The state that a task event announces."""
+    return STATE_OF.get(event_type) or event_type.removeprefix(TASK)
+
+
+def life_rank(event_type: str) -> int:
+    """The place of a task event in a run's life; types that are not ours come last."""
+    return _LIFE_RANKS.get(event_type, len(LIFE))
+
+
+def order_key(event: dict[str, Any]) -> tuple[int, float, str]:
+    """What all events are ordered by: (clock, timestamp, full_hostname)."""
+    full_hostname = f"{event.get('hostname') or ''}.{event.get('pid') or 0}"
+    return (event.get("clock") or 0, event.get("timestamp") or 0.0, full_hostname)
+
+
+def run_key(event: dict[str, Any]) -> tuple[Any, ...]:
+    """What the events of one run are ordered by; total for events that differ in any of it."""
+    kind = event["type"]
+    grant = (event.get("attempt") or 0, event.get("token") or 0)  # an attempt that lapsed unlaunched is granted anew
+    return (*grant, *order_key(event), life_rank(kind), kind, event.get("incarnation") or "")
+
+
+class RunState:
+    """One run as its events tell it: a fold, one ``apply`` per event."""
+
+    __slots__ = ("fields", "seen", "state", "timestamp", "uuid")
+
+    def __init__(self, uuid: str) -> None:
+        self.uuid = uuid
+        self.state = PENDING
+        self.timestamp = 0.0  # of the event that gave the state
+        self.seen: dict[str, float] = {}  # "started" -> when; the last one where there were several
+        self.fields: dict[str, Any] = {}
+
+    def apply(self, event: dict[str, Any]) -> None:
+        """Take one more event, in whatever order they come; Celery's rules as it applies them on arrival."""
+        kind = event["type"]
+        timestamp = event.get("timestamp") or 0.0
+        self.seen[kind.removeprefix(TASK)] = timestamp
+        state = state_of(kind)
+        keep: tuple[str, ...] | None = None
+        if RETRY not in (state, self.state) and precedence(state) > precedence(self.state):
+            keep = MERGE_RULES.get(state)  # it logically happened before
+        else:
+            self.state = state
+            self.timestamp = timestamp
+        for name, value in event.items():
+            if value not in (None, "") and name not in _NOT_FIELDS and (keep is None or name in keep):
+                self.fields[name] = value
+
+    def __repr__(self) -> str:
+        return f"RunState({self.fields.get('run') or self.uuid}: {self.state})"
+
+
+def merge(events: Iterable[dict[str, Any]]) -> dict[str, RunState]:
+    """The runs (by uuid) that these events tell of; neither their order nor duplicates matter.
+
+    Events that are not about a run are passed over.
+    """
+    runs: dict[str, RunState] = {}
+    for event in sorted((e for e in events if e["type"].startswith(TASK) and e.get("uuid")), key=run_key):
+        uuid = event["uuid"]
+        run = runs.get(uuid)
+        if run is None:
+            run = runs[uuid] = RunState(uuid)
+        run.apply(event)
+    return runs

@@ -1,0 +1,217 @@
+"""The idempotent receiver: of what a peer says, each message once, and nothing that acts when it is stale.
+
+Every packet carries the number (``seq``) of its first event, counted per incarnation of its sender. Of each sender a
+window is kept: the highest number heard, and which of the REACH numbers below it. So a packet is *new* (in the
+window or above it, and not heard), a *duplicate* (heard), or *late* (below the window: it may have been heard long
+ago). A second window follows the late ones, which come in order when a peer sends what it had to keep back.
+
+    events                        new                  late                      duplicate
+    task-*                        kept                 kept, no sign of life     refused
+    worker-* except elections     kept                 refused: superseded       refused
+    worker-elect(-ack), control-* kept unless expired  refused                   refused
+
+Facts about runs may come late: merging them twice changes nothing. What a node says of itself is overtaken by what
+it has said since. Elections and commands act, so they expire: EXPIRY_S after their ``timestamp``, which is the
+sender's wall clock, hence with CLOCK_SKEW_MAX_S of tolerance to both sides. No field says so in the message: the
+time of every event is there and under the MAC, and a sender that could prolong its own commands would be no limit.
+A node whose clock is off by more than that is still a member (liveness is never judged by timestamps), but its
+elections are decided at their timeout, and ``notice`` says why.
+
+What has been forgotten (at a restart, or of a sender that fell out of SENDERS_MAX) could be replayed as new. So what
+acts must also be stamped after the moment of forgetting, for as long as anything older has not expired anyway.
+
+A heartbeat acts on nothing, yet it must not bring the dead to life. What a node says of itself is refused when it is
+old by the two wall clocks (FORGOTTEN_S) *and* the logical clock does not prove the contrary: its stamp is above every
+one that its sender has shown here, and above the mark that this receiver started from. No wall clock alone refuses
+anybody. An honest node whose clock is off stamps above the mark as soon as it has heard anything of this receiver, be
+it through others; its hello is answered all the same, which is how it hears. Left open: what a node said
+while this one was down, if nobody heard it here; it counts once, until silence is noticed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from coordd.core.wire.events import (
+    AnyEvent,
+    ControlCancel,
+    ControlClear,
+    ControlRevoke,
+    Packet,
+    Task,
+    WorkerElect,
+    WorkerElectAck,
+    WorkerHello,
+)
+
+# Numbers that are remembered below the highest one; a packet of the largest size takes about 500. 1 KiB a sender.
+REACH = 8192
+
+# Incarnations that are remembered: as many as members, of which the restarted ones count again.
+SENDERS_MAX = 4096
+
+# How long an election or a command may be under way; it is worth nothing later, since the ledger has the truth.
+EXPIRY_S = 30.0
+
+# How far the clocks of two nodes may be apart for that.
+CLOCK_SKEW_MAX_S = 30.0
+
+# After so long nothing that was said before can still be valid.
+FORGOTTEN_S = EXPIRY_S + 2 * CLOCK_SKEW_MAX_S
+
+ACTS = (WorkerElect, WorkerElectAck, ControlCancel, ControlClear, ControlRevoke)
+
+DUPLICATE = "duplicate"
+SUPERSEDED = "superseded"
+LATE = "late"
+EXPIRED = "expired"
+FORGOTTEN = "forgotten"
+OLD = "old"
+REFUSED = {
+    DUPLICATE: "it was heard before",
+    SUPERSEDED: "its sender has said newer things since",
+    LATE: "it is older than what is remembered of its sender",
+    EXPIRED: f"it is older than {EXPIRY_S:g} s by its sender's clock, or the clocks of the two nodes are apart",
+    FORGOTTEN: "it was said before this node began to remember",
+    OLD: f"it is older than {FORGOTTEN_S:g} s by the two clocks, and its stamp does not show that it is news",
+}
+
+_FULL = (1 << REACH) - 1
+
+
+class Admission(NamedTuple):
+    """What of a packet counts.
+
+    events: to be taken in, in their order; when there are none, the packet must not be looked at any further.
+    fresh: the packet shows that its sender lives; False of late and old facts, and of an old hello (it is answered).
+    refused: how many events were not kept, by reason (a word of REFUSED).
+    notice: a sentence for the log, or "" (each reason is told at its 1st, 2nd, 4th, 8th … packet).
+    """
+
+    events: list[AnyEvent]
+    fresh: bool = True
+    refused: dict[str, int] = {}
+    notice: str = ""
+
+
+class _Window:
+    """The numbers heard from one incarnation. Bit n of a mask stands for ``high - n``."""
+
+    __slots__ = ("forgotten_until", "forgotten_wall", "high", "late_high", "late_mask", "mask", "stamp")
+
+    def __init__(self, high: int, stamp: int, forgotten_wall: float, forgotten_until: float) -> None:
+        self.high = high
+        self.stamp = stamp  # an old message is news only above this
+        self.mask = 0
+        self.late_high = -1
+        self.late_mask = 0
+        self.forgotten_wall = forgotten_wall
+        self.forgotten_until = forgotten_until
+
+    def hear(self, seq: int) -> str:
+        """Note a number: "" when it is new, LATE, or DUPLICATE."""
+        behind = self.high - seq
+        if behind < 0:
+            self.mask = (self.mask << -behind | 1) & _FULL if behind > -REACH else 1
+            self.high = seq
+            return ""
+        if behind < REACH:
+            bit = 1 << behind
+            if self.mask & bit:
+                return DUPLICATE
+            self.mask |= bit
+            return ""
+        return self._hear_late(seq)
+
+    def _hear_late(self, seq: int) -> str:
+        behind = self.late_high - seq
+        if behind >= REACH:  # a second replay, from further back: it is followed from its start
+            behind, self.late_mask = -REACH, 0
+        if behind < 0:
+            self.late_mask = (self.late_mask << -behind | 1) & _FULL if behind > -REACH else 1
+            self.late_high = seq
+            return LATE
+        bit = 1 << behind
+        if self.late_mask & bit:
+            return DUPLICATE
+        self.late_mask |= bit
+        return LATE
+
+
+class Windows:
+    """The windows of all senders that one node hears."""
+
+    def __init__(self, now_mono: float | None = None, now_wall: float = 0.0, clock_mark: int = 0) -> None:
+        """The two clocks as they are when this node begins to listen, and the mark of its logical clock. Without them
+        it is as if it had always done."""
+        self._windows: dict[tuple[str, str], _Window] = {}  # whoever was silent for longest comes first
+        self._clock_mark = clock_mark
+        self._forgotten_wall = now_wall
+        self._forgotten_until = -math.inf if now_mono is None else now_mono + FORGOTTEN_S
+        self.refused = dict.fromkeys(REFUSED, 0)  # packets of which something was refused, by reason
+        self.late = 0  # packets with facts that came late
+
+    def admit(self, packet: Packet, now_mono: float, now_wall: float) -> Admission:
+        """Judge a packet, once: the next time it is a duplicate. ``now`` as in core.ready.Now."""
+        sender = (packet.hostname, packet.incarnation)
+        window = self._windows.pop(sender, None) or self._meet(packet.seq, now_mono, now_wall)
+        self._windows[sender] = window
+        heard = window.hear(packet.seq)
+        oldest = now_wall - EXPIRY_S - CLOCK_SKEW_MAX_S
+        newest = now_wall + CLOCK_SKEW_MAX_S
+        since = window.forgotten_wall if now_mono < window.forgotten_until else -math.inf
+        shown = window.stamp
+        if not heard:
+            window.stamp = max([shown, *[event.clock for event in packet.events]])
+            for event in packet.events:
+                if isinstance(event, ACTS) and not (oldest <= event.timestamp <= newest and event.timestamp >= since):
+                    break
+                if event.clock <= shown and event.timestamp < now_wall - FORGOTTEN_S:
+                    break
+            else:
+                return Admission(packet.events)  # as nearly always
+        was_old = False
+        kept: list[AnyEvent] = []
+        refused: dict[str, int] = {}
+        for event in packet.events:
+            old = event.clock <= shown and event.timestamp < now_wall - FORGOTTEN_S
+            was_old = was_old or old
+            if heard == DUPLICATE:
+                why = DUPLICATE
+            elif isinstance(event, Task):
+                why = ""
+            elif not isinstance(event, ACTS):
+                why = SUPERSEDED if heard else OLD if old and not isinstance(event, WorkerHello) else ""
+            elif heard:
+                why = LATE
+            elif not oldest <= event.timestamp <= newest:
+                why = EXPIRED
+            else:
+                why = FORGOTTEN if event.timestamp < since else ""
+            if why:
+                refused[why] = refused.get(why, 0) + 1
+            else:
+                kept.append(event)
+        if heard == LATE and kept:
+            self.late += 1
+        fresh = bool(kept) and not heard and not was_old
+        return Admission(kept, fresh, refused, self._notice(packet, refused, now_wall))
+
+    def _meet(self, seq: int, now_mono: float, now_wall: float) -> _Window:
+        """A sender of whom nothing is known, or nothing any more."""
+        if len(self._windows) >= SENDERS_MAX:
+            del self._windows[next(iter(self._windows))]
+            self._forgotten_wall, self._forgotten_until = now_wall, now_mono + FORGOTTEN_S
+        return _Window(seq, self._clock_mark, self._forgotten_wall, self._forgotten_until)
+
+    def _notice(self, packet: Packet, refused: dict[str, int], now_wall: float) -> str:
+        told = []
+        for why, events in refused.items():
+            count = self.refused[why] = self.refused[why] + 1
+            if count & (count - 1) == 0:
+                told.append(f"{events} events: {REFUSED[why]}")
+        if not told:
+            return ""
+        age_s = now_wall - max([event.timestamp for event in packet.events])
+        return f"message {packet.seq} of {packet.sender}, {age_s:.1f} s old by the two clocks: {'; '.join(told)}"

@@ -1,0 +1,118 @@
+"""The control methods about what the node is doing: its elections, its breakers, what the nodes say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from difflib import get_close_matches
+from typing import Any
+
+import trio
+
+from coordd.core.wire.events import AnyEvent, event_type
+from coordd.errors import RefusedError
+from coordd.services.control.alarm_methods import AlarmMethods
+from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
+from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
+from coordd.services.driver import flat
+from coordd.services.ledger import boottime
+from coordd.services.views import objects
+
+# Rows that one answer may carry, and for those who may only look.
+LIST_MAX = 10_000
+VIEWER_LIST_MAX = 100
+
+# A stream says at least this often that it is there, so that a client that is gone is noticed.
+ALIVE_S = 15.0
+
+# Event types that a subscriber may name (there are some twenty), and how long a name may be.
+TYPES_MAX = 100
+TYPE_LENGTH_MAX = 64
+
+
+# The words of all events, as on the wire.
+KNOWN_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in AnyEvent.__args__)
+
+
+class CoreMethods(AlarmMethods):
+    """What can be asked about the core; the base of all other methods."""
+
+    def table(self) -> dict[str, Method]:
+        """Every method with the least role that may call it."""
+        return {
+            "election.list": Method(self.election_list),
+            "breaker.list": Method(self.breaker_list),
+            "breaker.reset": Method(self.breaker_reset, OPERATOR),
+            "events.subscribe": Method(self.events_subscribe),
+            **super().table(),
+        }
+
+    async def election_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        most = VIEWER_LIST_MAX if caller.role <= VIEWER else LIST_MAX
+        limit = min(max(1, take(params, "limit", int, 50)), most)
+        elections = list(self._driver.node.ballots.elections.values())[-limit:]
+        return [objects.election_view(election) for election in elections]
+
+    async def breaker_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        return [objects.breaker_view(breaker, boottime()) for breaker in self._driver.breakers]
+
+    async def breaker_reset(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        name = take(params, "name", str)
+        for breaker in self._driver.breakers:
+            if breaker.name == name:
+                breaker.reset(boottime())
+                self._audit(caller, "breaker.reset", name)
+                if name == "ledger":
+                    self._driver.feed(self._driver.node.look_again)
+                return objects.breaker_view(breaker, boottime())
+        known = ", ".join(breaker.name for breaker in self._driver.breakers)
+        raise RefusedError(f"no breaker {name!r}", kind="unknown_breaker", hint=f"there are {known}")
+
+    async def events_subscribe(self, params: dict[str, Any], caller: Caller) -> AsyncIterator[dict[str, Any]]:
+        wanted, without = _types(params, "types"), _types(params, "without")
+        backlog = min(max(0, take(params, "backlog", int, 0)), 2000)
+        return self._events((wanted or KNOWN_TYPES) - without, backlog, follow=take(params, "follow", bool, True))
+
+    async def _events(self, types: frozenset[str], backlog: int, *, follow: bool) -> AsyncIterator[dict[str, Any]]:
+        """What this node says and hears, as it happens. Who reads too slowly loses the oldest, and is told."""
+        driver = self._driver
+        seen = driver.recent_total
+        past = [one for one in driver.recent if event_type(one[1]) in types] if backlog else []
+        for packet, event in past[-backlog:]:  # the last ones of these, not these among the last of all
+            yield {"event": flat(packet, event)}
+        while True:
+            news = driver.wait_for_news()  # taken before counting: what comes while we send wakes us again
+            fresh, seen = driver.recent_total - seen, driver.recent_total
+            recent = list(driver.recent)[-fresh:] if fresh else []
+            if fresh > len(recent):
+                yield {"lost": fresh - len(recent)}
+            for packet, event in recent:
+                if event_type(event) in types:
+                    yield {"event": flat(packet, event)}
+            if not follow:
+                return
+            with trio.move_on_after(ALIVE_S) as scope:
+                await news.wait()
+            if scope.cancelled_caught:
+                yield {"alive": True}
+
+
+def _types(params: dict[str, Any], name: str) -> frozenset[str]:
+    """The event types that a parameter names. Raises RpcError for one that does not exist."""
+    wanted = take(params, name, list, [])
+    if len(wanted) > TYPES_MAX or not all(isinstance(w, str) and len(w) <= TYPE_LENGTH_MAX for w in wanted):
+        raise RpcError(
+            INVALID_PARAMS,
+            f"{name}: expected at most {TYPES_MAX} names of event types",
+            kind="invalid_params",
+            hint="task-started, worker-online, …: docs/protocol.md lists them",
+        )
+    for word in wanted:
+        if word not in KNOWN_TYPES:
+            near = get_close_matches(word, KNOWN_TYPES, n=1)
+            raise RpcError(
+                INVALID_PARAMS,
+                f'there is no event type "{word}"',
+                kind="invalid_params",
+                hint=f'did you mean "{near[0]}"?' if near else ", ".join(sorted(KNOWN_TYPES)),
+            )
+    return frozenset(wanted)

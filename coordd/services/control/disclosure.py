@@ -1,0 +1,310 @@
+"""What viewers are shown: one table with every method's answer and every event's fields.
+
+It is a list of what is allowed. A field that does not stand here is left out for viewers, and the tests fail until
+somebody has decided about it. Arguments, output and secrets are for those who may operate the job.
+
+    SHOW     the value as it is
+    HIDE     "(hidden)" in its place, where there is something
+    DROP     not even that
+    SENTENCE a sentence: what it quotes is hidden, for it may quote an argument or a line of a job file
+    REASON   likewise, and hidden after its first ": ", where a program's own words may follow
+    RIGHT    the method itself asks for the right to operate; who gets an answer may read all of it
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from coordd.core.wire import events
+from coordd.errors import RefusedError
+from coordd.services.views.objects import REDACTED
+
+SHOW, HIDE, DROP, SENTENCE, REASON, RIGHT = "show", "hide", "drop", "sentence", "reason", "right"
+
+
+class Each(NamedTuple):
+    """A table whose keys are names (of nodes, of jobs): each value has this shape."""
+
+    shape: Any
+
+
+# A word of the above, a table of fields, a list with the shape of its items, or Each.
+Shape = str | dict[str, Any] | list[Any] | Each
+
+_QUOTED = re.compile('"[^"]*"?')
+
+# ---- events
+
+_HEAD: dict[str, Shape] = dict.fromkeys(
+    ("type", "hostname", "pid", "incarnation", "seq", "utcoffset", "clock", "timestamp"), SHOW
+)
+_STATE: dict[str, Shape] = dict.fromkeys(
+    (
+        "freq", "active", "processed", "loadavg", "sw_ident", "sw_ver", "sw_sys", "state", "tags", "view_digest",
+        "jobs_digest", "ledger", "pinned", "rules",
+    ),
+    SHOW,
+)  # fmt: skip
+_ACTION: dict[str, Shape] = {
+    **dict.fromkeys(("job", "run", "attempt", "fire_at", "scheduled", "digest", "due"), SHOW),
+    "args": HIDE,
+}
+_TASK: dict[str, Shape] = {
+    **dict.fromkeys(
+        (
+            "uuid",
+            "name",
+            "run",
+            "attempt",
+            "token",
+            "node",
+            "fire_at",
+            "application_id",
+            "runtime",
+            "exit_code",
+            "retries",
+            "digest",
+            "policy",
+            "lease",
+            "due",
+        ),
+        SHOW,
+    ),
+    **dict.fromkeys(("args", "kwargs", "result", "exception", "traceback"), HIDE),
+    "nonce": DROP,  # the mark by which the processes of an attempt are known
+    "reason": REASON,
+}
+_TASK_TYPES = (
+    "task-sent",
+    "task-received",
+    "task-started",
+    "task-succeeded",
+    "task-failed",
+    "task-rejected",
+    "task-revoked",
+    "task-retried",
+)
+
+EVENTS: dict[str, dict[str, Shape]] = {
+    "worker-elect": {
+        **dict.fromkeys(("id", "topic", "candidacy", "view", "digest", "cver"), SHOW), "action": _ACTION,
+    },
+    "worker-elect-ack": dict.fromkeys(("id", "candidacy", "acks"), SHOW),
+    "worker-online": _STATE,
+    "worker-heartbeat": _STATE,
+    "worker-offline": _STATE,
+    "worker-hello": {**_STATE, "to": SHOW},
+    "worker-hello-reply": {
+        **_STATE,
+        **dict.fromkeys(("to", "members", "revoked", "suspended", "tokens", "protocol", "known"), SHOW),
+    },
+    "worker-beat": {"ask": SHOW},
+    "worker-suspect": {"suspects": SHOW},
+    "worker-vouch": {"known": SHOW},
+    **dict.fromkeys(_TASK_TYPES, _TASK),
+    "control-revoke": {"run": SHOW},
+    "control-cancel": {"run": SHOW, "reason": REASON, "attempt": SHOW},
+    "control-clear": {"ids": SHOW, "note": HIDE, "by": SHOW},
+}  # fmt: skip
+
+# ---- answers
+
+_ATTEMPT: dict[str, Shape] = {
+    **dict.fromkeys(
+        ("attempt", "state", "node", "token", "application_id", "exit_code", "received_at", "started_at", "ended_at"),
+        SHOW,
+    ),
+    "reason": REASON,
+}
+_RUN: dict[str, Shape] = {
+    **_ATTEMPT,
+    **dict.fromkeys(("id", "job", "fire_time", "runtime_s", "by"), SHOW),
+    "args": HIDE,
+}
+_JOB: dict[str, Shape] = {
+    **dict.fromkeys(
+        (
+            "name",
+            "description",
+            "owner",
+            "schedule",
+            "timezone",
+            "next",
+            "suspended",
+            "kind",
+            "on_lost",
+            "overlap",
+            "misfire",
+            "tags",
+            "lease_s",
+            "digest",
+            "enabled",
+        ),
+        SHOW,
+    ),
+    "starts": HIDE,
+    "params": HIDE,
+    "problems": [SENTENCE],
+}
+_JOB_SHOWN: dict[str, Shape] = {
+    **_JOB,
+    **dict.fromkeys(
+        (
+            "start",
+            "end",
+            "jitter_offset_s",
+            "blackout",
+            "start_within_s",
+            "expect_within_s",
+            "placement",
+            "priority",
+            "timeout_s",
+            "retry",
+        ),
+        SHOW,
+    ),
+    "spark": HIDE,
+    "command": HIDE,
+}
+_LEDGER = dict.fromkeys(("url", "state", "error", "recovering_s", "identity", "pinned", "not_used"), SHOW)
+
+METHODS: dict[str, Shape] = {
+    "ping": {"pong": SHOW, "version": SHOW},
+    "status": {
+        **dict.fromkeys(
+            ("node", "cluster", "state", "version", "pid", "incarnation", "clock", "members", "isolated", "runs",
+             "jobs", "late_jobs", "stale_jobs", "rules", "alarms", "breakers_open", "impaired", "counts", "uptime_s",
+             "clock_skew_s"),
+            SHOW,
+        ),
+        "bus": SHOW,  # url, state and counters; the url is without its password
+        "ledger": _LEDGER,
+        "backlog": SHOW,
+    },
+    "node.list": [
+        dict.fromkeys(
+            ("hostname", "pid", "incarnation", "state", "clock", "last_seen_s", "active", "freq", "jobs_digest",
+             "self", "says", "tags", "version", "isolated"),
+            SHOW,
+        )
+    ],
+    "node.drain": RIGHT,
+    "node.resume": RIGHT,
+    "job.list": [_JOB],
+    "job.show": _JOB_SHOWN,
+    "job.next": [dict.fromkeys(("job", "fire_time", "run", "due"), SHOW)],
+    "job.activate": RIGHT,
+    "job.suspend": RIGHT,
+    "job.resume": RIGHT,
+    "run.list": [_RUN],
+    "run.show": {**_RUN, "attempts": [_ATTEMPT], "log_tail": DROP},
+    "run.trigger": RIGHT,
+    "run.cancel": RIGHT,
+    "run.revoke": RIGHT,
+    "run.resolve": RIGHT,
+    "run.logs": RIGHT,
+    "why": {"id": SHOW, "why": SENTENCE, "sentence": SENTENCE},
+    "election.list": [
+        dict.fromkeys(
+            ("id", "topic", "opened_by", "decided", "succession", "statements", "missing", "duration_ms"), SHOW
+        )
+    ],
+    "election.open": RIGHT,
+    "breaker.list": [
+        dict.fromkeys(("name", "state", "failures", "opened", "since_s", "retry_in_s", "reason"), SHOW)
+    ],
+    "breaker.reset": RIGHT,
+    "events.subscribe": {"event": EVENTS, "lost": SHOW, "alive": SHOW},
+    "doctor": [{"check": SHOW, "state": SHOW, "text": SENTENCE, "advice": SENTENCE}],
+    "reload": RIGHT,
+    "audit": RIGHT,
+    "ledger.status": {
+        **_LEDGER,
+        **dict.fromkeys(
+            ("weaker", "cluster", "epoch", "since", "schema", "size_bytes", "version", "role", "replicas",
+             "maxmemory_policy", "maxmemory_bytes", "used_memory_bytes", "min_replicas_to_write", "persistence",
+             "ping_ms", "jobs", "runs", "path", "epoch_changed", "quarantine",
+             "predecessor", "closed", "pin", "nodes", "rules"),
+            SHOW,
+        ),
+    },
+    "alarm.list": [dict.fromkeys(("id", "kind", "run", "attempt", "at", "text"), SHOW)],
+    "alarm.clear": RIGHT,
+    "ledger.export": RIGHT,
+    "ledger.import": RIGHT,
+    "ledger.accept_epoch": RIGHT,
+    "ledger.accept-epoch": RIGHT,
+    "ledger.accept_identity": RIGHT,
+    "ledger.accept-identity": RIGHT,
+}  # fmt: skip
+
+
+def shown(method: str, answer: Any) -> Any:
+    """A method's answer (or one message of its stream) as viewers see it.
+
+    Raises RefusedError for a method whose answer nobody has decided about.
+    """
+    shape = METHODS.get(method)
+    if shape is None:
+        raise RefusedError(
+            f"what {method} tells is for operators", kind="not_permitted", hint="it takes the operator group"
+        )
+    return _reduced(shape, answer)
+
+
+def reason(text: str) -> str:
+    """A recorded reason as viewers see it."""
+    head, colon, rest = text.partition(": ")
+    return _sentence(head) + (f": {REDACTED}" if colon and rest else "")
+
+
+def undecided(shape: Shape, value: Any, path: str = "") -> list[str]:
+    """The fields of an answer that do not stand in its shape: for the tests."""
+    if isinstance(value, dict) and isinstance(shape, (dict, Each)):
+        inner = _fields(shape, value)
+        missing = [f"{path}.{key}" for key in value if key not in inner]
+        return missing + [
+            name for key in value if key in inner for name in undecided(inner[key], value[key], f"{path}.{key}")
+        ]
+    if isinstance(value, list) and isinstance(shape, list):
+        return [name for item in value for name in undecided(shape[0], item, f"{path}[]")]
+    return [] if isinstance(shape, str) or value is None else [path]
+
+
+def undecided_events() -> list[str]:
+    """The fields of events that do not stand in the table: for the tests."""
+    missing = []
+    for kind in events.AnyEvent.__args__:
+        word = str(kind.__struct_config__.tag)
+        known = {*_HEAD, *EVENTS.get(word, {})}
+        missing += [f"{word}.{name}" for name in kind.__struct_fields__ if name not in known]
+    inside = set(events.Action.__struct_fields__)
+    return missing + [f"action.{name}" for name in sorted(inside - set(_ACTION))]
+
+
+def _fields(shape: dict[str, Any] | Each, value: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(shape, Each):
+        return dict.fromkeys(value, shape.shape)
+    if shape is EVENTS:
+        return {**_HEAD, **EVENTS.get(str(value.get("type")), {})}
+    return shape
+
+
+def _reduced(shape: Shape, value: Any) -> Any:
+    if isinstance(shape, (dict, Each)):
+        if not isinstance(value, dict):
+            return None
+        inner = _fields(shape, value)
+        return {key: _reduced(inner[key], item) for key, item in value.items() if inner.get(key, DROP) != DROP}
+    if isinstance(shape, list):
+        return [_reduced(shape[0], item) for item in value] if isinstance(value, list) else None
+    if shape in (SHOW, RIGHT):
+        return value
+    if shape in (SENTENCE, REASON) and (value is None or isinstance(value, str)):
+        return value and (reason(value) if shape == REASON else _sentence(value))
+    return REDACTED if value not in (None, "", (), [], {}) else value
+
+
+def _sentence(text: str) -> str:
+    return _QUOTED.sub(REDACTED, text)

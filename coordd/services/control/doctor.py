@@ -1,0 +1,269 @@
+"""`doctor`, the part that only a running node can tell: its keys and connections, its peers, and what has failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from coordd.config import addresses
+from coordd.core.breaker import Breaker
+from coordd.core.context import SKEW_MAX_S, Context
+from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.words import NEW_RULES
+from coordd.core.members.membership import ALIVE, LEFT, SUSPECT
+from coordd.core.node.alarms import Alarms
+from coordd.core.node.node import Node
+from coordd.core.visible import visible
+from coordd.core.wire.envelope import ACCEPT, REFUSALS, Keyring
+from coordd.core.wire.windows import CLOCK_SKEW_MAX_S
+from coordd.errors import UnavailableError
+from coordd.ports import Bus, Ledger
+from coordd.services.driver import Driver
+from coordd.services.ledger import CLOSED, FOREIGN, LedgerService, boottime
+from coordd.services.sealed_bus import SealedBus
+from coordd.services.views.objects import is_isolated
+from coordd.services.views.troubles import Found, Trouble
+
+Check = dict[str, str]
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+# A clock that is further off than this is not kept by anybody; what it spoils is judged by CLOCK_SKEW_MAX_S.
+SKEW_WARN_S = 2.0
+
+# Keys have no end of their own: after this long one should be changed.
+KEY_OLD_DAYS = 365
+
+# More names than this in one sentence help nobody.
+NAMES_MAX = 5
+
+
+async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str) -> list[Check]:
+    """What is to be said of a node among others."""
+    checks: list[Check] = []
+    if not driver.bus.url.startswith("unix:"):
+        checks += [*signing_checks(driver.bus, time.time()), *tls_checks(driver.bus.url, ledger_url)]
+    if not ledger_url.startswith("sqlite:"):  # a file is judged by our own clock
+        checks.append(await _skew_check(ledger))
+    checks.append(identity_check(driver.node.ctx, ledger))
+    checks.append(rules_check(driver.node))
+    checks += alarm_checks(driver.node.alarms)
+    checks += row_checks(driver.node.ctx)
+    checks += node_checks(driver.node.ctx)
+    checks += breaker_checks(driver.breakers, boottime())
+    if driver.outbox is not None:
+        checks.append(backlog_check(driver.outbox.statistics()))
+    return checks
+
+
+def check(name: str, state: str, text: str, advice: str = "") -> Check:
+    """One line of `doctor`; where all is well, nothing is advised."""
+    return {"check": name, "state": state, "text": text, "advice": "" if state == OK else advice}
+
+
+def identity_check(ctx: Context, ledger: LedgerService) -> Check:
+    """Whether this node uses the ledger that it has used before, and that the others use."""
+    name, see = "ledger identity", "see docs/runbook.md: ledger identity differs"
+    if ledger.state in (FOREIGN, CLOSED):
+        return check(name, FAIL, ledger.error, see)
+    if ctx.braked:
+        return check(name, FAIL, f"this node launches nothing: {ctx.braked}", see)
+    others = [m for m in ctx.membership.members.values() if m.state != LEFT]
+    differing = [f"{m.name} uses {m.ledger}" for m in others if m.ledger not in ("", ctx.ledger)]
+    if differing:
+        text = f"{ctx.ledger} here; {', '.join(sorted(differing)[:NAMES_MAX])}: launches nothing there"
+        return check(name, WARN, text, f"the same [cluster] ledger on every node; {see}")
+    same = sum(m.ledger == ctx.ledger for m in others)
+    silent = f", nothing is known of {len(others) - same}" if same < len(others) else ""
+    return check(name, OK, f"{ctx.ledger or 'not known yet'}, used here and by {same} of {len(others)} others{silent}")
+
+
+def rules_check(node: Node) -> Check:
+    """Which rules are in force, and who holds the new ones back."""
+    advice = "upgrade them; see docs/runbook.md: a node goes by the old rules"
+    in_force, old = node.ctx.rules, node.rulebook.held_back_by()
+    names = ", ".join(old[:NAMES_MAX]) + (f" and {len(old) - NAMES_MAX} more" if len(old) > NAMES_MAX else "")
+    if in_force < NEW_RULES:
+        waits = f"the new ones are held back by {names}" if old else "nobody holds the new ones back: they begin soon"
+        return check("rules", WARN if old else OK, f"the old rules ({in_force}) are in force; {waits}", advice)
+    told = f"the new rules ({in_force}) are in force"
+    if old:
+        return check("rules", WARN, f"{told}; of an older version, so they launch nothing: {names}", advice)
+    return check("rules", OK, told)
+
+
+def row_checks(ctx: Context) -> list[Check]:
+    """Rows of the ledger that the last sweep could not use, and how a person puts each right."""
+    checks = []
+    for name, why in sorted(ctx.bad_rows.items())[:NAMES_MAX]:
+        if "#" not in name and "@" not in name:  # else it is a run: JOB#ID, JOB@TIME
+            told = f"{why}: nothing of the job {visible(name)} begins"
+            advice = f"coordctl job suspend {visible(name)} replaces it by a sound one; then job resume"
+        else:
+            told, advice = f"{why}: the run is left alone", f"coordctl run revoke {visible(name)}"
+        checks.append(check("ledger rows", FAIL, told, f"{advice}; see docs/runbook.md: a row of the ledger is bad"))
+    return checks or [check("ledger rows", OK, "none of those that the last sweep saw is bad")]
+
+
+def alarm_checks(alarms: Alarms) -> list[Check]:
+    """What should never happen, and has."""
+    advice = "see docs/runbook.md: alarm; then coordctl alarm clear --note TEXT"
+    standing = [check("alarm", FAIL, alarm["text"], advice) for alarm in alarms.standing.values()]
+    return standing or [check("alarm", OK, "none stands")]
+
+
+def signing_checks(bus: Bus, now: float) -> list[Check]:
+    """The keys that messages travel under, and what was refused for want of one."""
+    if not isinstance(bus, SealedBus):
+        text = "unsigned = true: whoever reaches the bus can speak as any node"
+        return [check("keyring", WARN, text, "coordd keys new, on every node; then unsigned = false and a restart")]
+    checks = [_key_check(bus.keyring, now)]
+    refused = {REFUSALS[kind]: count for kind, count in bus.refused.items() if count}
+    if refused:
+        told = "; ".join(f"{count} times: {why}" for why, count in refused.items())
+        checks.append(check("envelopes refused", WARN, told, "the same keyring on every node, then coordctl reload"))
+    else:
+        checks.append(check("envelopes refused", OK, "none since the start"))
+    return checks
+
+
+def _key_check(keyring: Keyring, now: float) -> Check:
+    key = keyring.signing
+    text = f"{key.id} signs"
+    days = None
+    if key.made:
+        made = datetime.fromisoformat(key.made)
+        days = int((now - (made if made.tzinfo else made.replace(tzinfo=UTC)).timestamp()) // 86400)
+        text += f", made {key.made}, {days} days ago"
+    others = [other.id for other in keyring.keys if other.state == ACCEPT]
+    if others:
+        text += f"; accepted too: {', '.join(others)}"
+    if days is not None and days > KEY_OLD_DAYS:
+        return check("keyring", WARN, text, "coordd keys rotate")
+    return check("keyring", OK, text)
+
+
+def tls_checks(*listed: str) -> list[Check]:
+    """Is what crosses the network encrypted?"""
+    urls = [url for urls in listed for url in addresses.split(urls)]
+    wrong = [why for url in urls for why in addresses.insecure(url)]
+    if wrong:
+        return [check("TLS", WARN, why, "see docs/runbook.md") for why in wrong]
+    plain = sorted({url.partition("://")[0] for url in urls} - addresses.ENCRYPTED - addresses.LOCAL)
+    if plain:
+        return [check("TLS", OK, f"not used for {', '.join(plain)}, which does not leave this machine")]
+    return [check("TLS", OK, "used, certificates are verified")]
+
+
+async def _skew_check(ledger: LedgerService) -> Check:
+    def look(reader: Ledger) -> tuple[float, float]:
+        before = time.time()
+        answer = reader.call("open", ())
+        after = time.time()
+        assert isinstance(answer, OpenAnswer)
+        return (before + after) / 2 - answer.wall, (after - before) / 2
+
+    try:
+        skew_s, blur_s = await ledger.query(look)
+    except UnavailableError:
+        return check("clock", WARN, "not compared: the ledger does not answer", "see the ledger")
+    return skew_check(skew_s, blur_s)
+
+
+def skew_check(skew_s: float, blur_s: float) -> Check:
+    """How far this node's clock is ahead of the ledger's; the answer was so many seconds on its way."""
+    off_s = max(0.0, abs(skew_s) - blur_s)
+    text = f"{abs(skew_s):.3f} s {'ahead of' if skew_s > 0 else 'behind'} the ledger's"
+    if off_s > CLOCK_SKEW_MAX_S:
+        return check(
+            "clock",
+            FAIL,
+            f"{text}: nodes whose clocks are right refuse what this one says in elections",
+            "set this machine's clock, or the ledger's (chrony)",
+        )
+    if off_s > SKEW_MAX_S:
+        return check(
+            "clock",
+            FAIL,
+            f"{text}: this node opens nothing by schedule above {SKEW_MAX_S:g} s",
+            "set this machine's clock, or the ledger's (chrony)",
+        )
+    if off_s > SKEW_WARN_S:
+        return check("clock", WARN, f"{text}: scheduled runs start late or early by that", "chrony, on both")
+    return check("clock", OK, text)
+
+
+def node_checks(ctx: Context) -> list[Check]:
+    """Whom this node hears, and whether they have the same jobs."""
+    membership = ctx.membership
+    if is_isolated(ctx):
+        text = "this node hears nobody, and takes all others for lost meanwhile"
+        return [check("nodes", WARN, text, "see the bus; runs start all the same, by way of the ledger")]
+    there = [member for member in membership.members.values() if member.state in (ALIVE, SUSPECT)]
+    counts = membership.count()
+    away = f", {counts['lost']} lost" if counts["lost"] else ""
+    checks = [check("nodes", WARN if away else OK, f"{counts['alive']} alive{away}", "coordctl node list")]
+    others = sorted(member.hostname for member in there if member.jobs_digest != ctx.jobs_digest)
+    if others:
+        names = ", ".join(others[:NAMES_MAX]) + (f" and {len(others) - NAMES_MAX} more" * (len(others) > NAMES_MAX))
+        text = f"{names}: other jobs than here"
+        checks.append(check("jobs digest", WARN, text, "the same files on every node, then coordctl reload on each"))
+    elif there:
+        checks.append(check("jobs digest", OK, "the same on all of them"))
+    return checks
+
+
+def breaker_checks(breakers: tuple[Breaker, ...], now: float) -> list[Check]:
+    """Connections that are left alone for a while."""
+    checks = [
+        check(
+            f"breaker {breaker.name}",
+            WARN,
+            f"{breaker.state} after {breaker.failures} failures: {breaker.reason}",
+            f"tried again in {breaker.retry_in_s(now):.1f} s; coordctl breaker reset {breaker.name} saves the wait",
+        )
+        for breaker in breakers
+        if breaker.is_open
+    ]
+    return checks or [check("breakers", OK, "closed")]
+
+
+def trouble_checks(found: Found) -> list[Check]:
+    """Runs and jobs that wait for a person."""
+    advice = {
+        "unknown": "look at its output, then coordctl run resolve RUN --as success|failed|relaunch",
+        "late": "coordctl why RUN",
+        "stuck": "coordctl why RUN; coordctl node list",
+    }
+    checks = [
+        check(f"runs {word}", FAIL if word == "unknown" else WARN, told(runs), advice[word])
+        for word, runs in (("unknown", found.unknown), ("stuck", found.stuck), ("late", found.late))
+        if runs
+    ]
+    checks += [
+        check(f"job {name} is late", FAIL, text, f"coordctl why {name}") for name, text in found.late_jobs.items()
+    ]
+    return checks or [check("runs", OK, "none is unknown, stuck or late")]
+
+
+def told(runs: Sequence[Trouble]) -> str:
+    """The first of these runs with what is wrong, and how many more there are."""
+    shown = "; ".join(f"{trouble.run}: {trouble.text}" for trouble in runs[:NAMES_MAX])
+    return shown + (f"; and {len(runs) - NAMES_MAX} more" if len(runs) > NAMES_MAX else "")
+
+
+def backlog_check(about: dict[str, Any]) -> Check:
+    """What waits for the bus."""
+    text = "nothing waits for the bus"
+    if about["waiting"]:
+        text = f"{about['waiting']} messages wait for the bus, the oldest for {about['oldest_s']:.0f} s"
+    if about["given_up"]:
+        text += f"; {about['given_up']} were given up for want of room"
+    if about["error"]:
+        text += f"; the disk does not take them: {about['error']}"
+        return check("backlog", WARN, text, "mend the disk before this node is restarted")
+    if about["waiting"] or about["given_up"]:
+        return check("backlog", WARN, text, "see the bus")
+    return check("backlog", OK, text)

@@ -1,0 +1,555 @@
+"""The control methods: what each name of the contract does."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import trio
+
+from coordd import __version__
+from coordd.core.jobs.arguments import merge_params, packed
+from coordd.core.jobs.job import IDENT, Job, job_of, triggered_run
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.rows import AttemptRow, Row
+from coordd.core.ledger.words import FAILURE, LOST, OK, OUTDATED, PENDING, RECEIVED, RECOVERING, RETRY, STATES
+from coordd.core.runs.pursuit import Pursuits
+from coordd.core.wire.events import Action
+from coordd.errors import RefusedError
+from coordd.ports import Ledger
+from coordd.services.control import doctor as checkup
+from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
+from coordd.services.control.core_methods import ALIVE_S, LIST_MAX, VIEWER_LIST_MAX
+from coordd.services.control.lookups import Lookups, Work
+from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
+from coordd.services.driver import Driver
+from coordd.services.ledger import ONLY_LOOKS, LedgerService, boottime
+from coordd.services.logfiles import find_log, read_from, read_tail, tail_lines
+from coordd.services.views import jobview, objects
+from coordd.services.views.explanations import Explanations
+from coordd.services.views.troubles import Trouble, Troubles
+
+# Names that a job file can have.
+JOB = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+# Fire times that one answer may carry; to compute one may take a millisecond.
+FIRES_MAX = 1000
+
+# To check a large ledger may take this long; those who may only look are told for a while what was found last.
+DOCTOR_S = 60.0
+DOCTOR_KEPT_S = 10.0
+
+# `status` answers also while the ledger hangs: with what was found last.
+STATUS_WAITS_S = 1.0
+
+# Runs that one question revokes; who asks goes on asking.
+REVOKED_AT_ONCE_MAX = 200
+
+# How often a followed log is looked at.
+FOLLOW_S = 0.25
+
+# Named in the contract, and not built yet: they say so.
+UNAVAILABLE_METHODS = frozenset((
+    "check.list", "deadletter.list", "deadletter.show", "deadletter.replay", "deadletter.discard", "publish",
+    "keys.new", "keys.rotate", "exec",
+))  # fmt: skip
+
+
+class Methods(Explanations):
+    """Everything that can be asked on the control socket."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        ledger: LedgerService,
+        troubles: Troubles,
+        *,
+        ledger_url: str,
+        started_at: float,
+        log_dir: str,
+        job_problems: Callable[[], dict[str, list[str]]],
+        reload: Callable[[], Any],
+        argv: Callable[[Job, dict[str, str]], list[str]],
+        doctor: Callable[[], list[dict[str, str]]],
+        audit: Callable[[float, int], dict[str, Any]],
+    ) -> None:
+        super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems)
+        self._started_at = started_at
+        self._log_dir = log_dir
+        self._reload = reload
+        self._argv = argv
+        self._doctor = doctor
+        self._read_audit = audit
+        self._lookups = Lookups()
+        self._checked: tuple[float, list[dict[str, str]]] = (-math.inf, [])  # the last doctor's, and when
+
+    def table(self) -> dict[str, Method]:
+        """Every method with the least role that may call it."""
+        return {
+            "ping": Method(self.ping),
+            "status": Method(self.status),
+            "node.list": Method(self.node_list),
+            "node.drain": Method(self.node_drain, OPERATOR),
+            "node.resume": Method(self.node_resume, OPERATOR),
+            "job.list": Method(self.job_list),
+            "job.show": Method(self.job_show),
+            "job.next": Method(self.job_next),
+            "job.activate": Method(self.job_activate, OPERATOR, changes=True),
+            "job.suspend": Method(self.job_suspend, changes=True),
+            "job.resume": Method(self.job_resume, changes=True),
+            "run.list": Method(self.run_list),
+            "run.show": Method(self.run_show),
+            "run.trigger": Method(self.run_trigger, changes=True),
+            "run.cancel": Method(self.run_cancel, changes=True),
+            "run.revoke": Method(self.run_revoke, changes=True),
+            "run.resolve": Method(self.run_resolve, changes=True),
+            "run.logs": Method(self.run_logs, logs=True),
+            "audit": Method(self.audit, OPERATOR, logs=True),
+            "election.open": Method(self.election_open, OPERATOR),
+            "doctor": Method(self.doctor),
+            "reload": Method(self.reload, ADMIN),
+            **super().table(),
+        }
+
+    # ---- this node
+
+    async def ping(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        return {"pong": True, "version": __version__}
+
+    async def status(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        with trio.move_on_after(STATUS_WAITS_S):
+            await self._troubles.look()
+        return self.status_now()
+
+    def status_now(self) -> dict[str, Any]:
+        """This node, now."""
+        driver = self._driver
+        node = driver.node
+        ctx = node.ctx
+        problems = self._job_problems()
+        return {
+            "node": ctx.hostname,
+            "cluster": ctx.settings.cluster,
+            "state": ctx.state,
+            "version": __version__,
+            "pid": ctx.pid,
+            "incarnation": ctx.incarnation,
+            "clock": ctx.clock.value,
+            "bus": {
+                "url": driver.bus.url,
+                "state": driver.bus.state,
+                "error": driver.bus.error or None,
+                **driver.bus.statistics(),
+            },
+            "ledger": {
+                "url": self._ledger_url,
+                "state": self._ledger.state,
+                "error": self._ledger.error or None,
+                "recovering_s": round(self._ledger.recovering_s, 1),
+                "identity": ctx.ledger or None,
+                "pinned": ctx.pinned,
+                "not_used": ctx.braked or None,
+            },
+            "backlog": driver.outbox.statistics() if driver.outbox is not None else None,
+            "members": ctx.membership.count(),
+            "isolated": objects.is_isolated(ctx),
+            "runs": {
+                "active": len(node.pursuits.running),
+                "pursued": len(node.pursuits.pursuits),
+                "processed": ctx.processed,
+                "jobs": sorted({job_of(run) for run in node.pursuits.running}),
+                **objects.troubles_view(self._troubles.found),
+            },
+            "late_jobs": sorted(self._troubles.found.late_jobs),
+            "jobs": {"enabled": len(ctx.jobs), "disabled": sorted(set(problems) - set(ctx.jobs))},
+            "stale_jobs": sorted(node.rulebook.definitions.stale),
+            "rules": objects.rules_view(node),
+            "breakers_open": [breaker.name for breaker in self._driver.breakers if breaker.is_open],
+            "impaired": ctx.unfit or None,
+            "clock_skew_s": round(ctx.skew_s(driver.now()), 3),
+            "alarms": [alarm["text"] for alarm in node.alarms.standing.values()],
+            "counts": dict(driver.counts),
+            "uptime_s": round(boottime() - self._started_at, 3),
+        }
+
+    async def node_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        node = self._driver.node
+        return objects.nodes_view(node.ctx, len(node.pursuits.running), boottime())
+
+    async def node_drain(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        return await self._drain(params, True)
+
+    async def node_resume(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        return await self._drain(params, False)
+
+    async def _drain(self, params: dict[str, Any], draining: bool) -> dict[str, Any]:
+        node = self._driver.node
+        named = take(params, "node", str, "")
+        if named not in ("", node.ctx.hostname, node.ctx.full_hostname):
+            raise RefusedError(
+                f"this is {node.ctx.hostname}, not {named}", kind="other_node", hint=f"ask on {named} itself"
+            )
+        if node.ctx.state not in ("ready", "draining"):
+            raise RefusedError(f"the node is {node.ctx.state}", kind="try_later")
+        self._driver.feed(node.drain, draining)
+        return {"node": node.ctx.hostname, "state": node.ctx.state, "active": len(node.pursuits.running)}
+
+    async def reload(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        result: dict[str, Any] = self._reload()
+        return result
+
+    async def doctor(self, params: dict[str, Any], caller: Caller) -> list[dict[str, str]]:
+        looks = caller.role <= VIEWER
+        at, checks = self._checked
+        if not looks or boottime() - at > DOCTOR_KEPT_S:
+            checks = await self._lookups.do(lambda _: self._doctor(), looks=looks, limit_s=DOCTOR_S)
+            self._checked = (boottime(), checks)
+        checks = checks + checkup.trouble_checks(await self._troubles.look())
+        return checks + await checkup.cluster_checks(self._driver, self._ledger, self._ledger_url)
+
+    async def audit(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        whole = isinstance(params.get("since"), int) and not isinstance(params["since"], bool)
+        since = float(params["since"]) if whole else take(params, "since", float, 0.0)
+        limit = min(max(1, take(params, "limit", int, 1000)), LIST_MAX)
+        return await self._lookups.do(lambda _: self._read_audit(since, limit), looks=False, limit_s=DOCTOR_S)
+
+    # ---- jobs
+
+    def _job(self, params: dict[str, Any]) -> Job:
+        name = take(params, "job", str, "") or take(params, "name", str)
+        job = self._driver.node.ctx.jobs.get(name)
+        if job is None:
+            problems = self._job_problems().get(name)
+            if problems:
+                raise RefusedError(f"the job {name} is disabled: {problems[0]}", kind="bad_job")
+            near = self._like(name)
+            hint = f"did you mean {near}?" if near else "coordctl job list shows what there is"
+            raise RefusedError(f"no job {name!r} on this node", kind="unknown_job", hint=hint)
+        return job
+
+    def _may_operate(self, caller: Caller, job: str) -> None:
+        owner = self._driver.node.ctx.jobs[job].owner if job in self._driver.node.ctx.jobs else ""
+        if caller.role < OPERATOR and not (owner and owner in caller.groups):
+            raise RefusedError(
+                f"{caller.name} may not operate {job}",
+                kind="not_permitted",
+                hint="it takes the operator group" + (f" or the group {owner}" if owner else ""),
+            )
+        ONLY_LOOKS.set(False)  # what an owner does need not wait behind those who look
+
+    async def job_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        suspended = await self._suspended()
+        now = self._driver.now().wall
+        jobs = dict(self._driver.node.ctx.jobs)  # as they are now: the rest is done in a thread
+
+        def look(work: Work) -> list[dict[str, Any]]:
+            all_problems = self._job_problems()
+            listed = [self._job_view(job, suspended, now, caller, all_problems, work) for job in jobs.values()]
+            listed += [
+                {"name": name, "enabled": False, "problems": problems}
+                for name, problems in all_problems.items()
+                if name not in jobs
+            ]
+            return sorted(listed, key=lambda view: str(view["name"]))
+
+        return await self._lookups.do(look, looks=caller.role <= VIEWER)
+
+    def _job_view(
+        self,
+        job: Job,
+        suspended: dict[str, bool],
+        now: float,
+        caller: Caller,
+        all_problems: dict[str, list[str]],
+        work: Work,
+    ) -> dict[str, Any]:
+        """In a thread."""
+        work.check()
+        fires = objects.next_fires(job, now, 1)
+        problems = all_problems.get(job.name, [])
+        node = self._driver.node
+        problem = (
+            node.ctx.launch_problems.get(job.name, "")
+            or node.rulebook.definitions.stale.get(job.name, "")
+            or (problems[0] if problems else "")
+        )
+        if not problem and job.overlap != "allow":
+            problem = next((blocked(one) for one in self._troubles.found.unknown if one.job == job.name), "")
+        return objects.job_view(
+            job,
+            suspended=suspended.get(job.name, False),
+            next_at=fires[0] if fires else None,
+            problem=problem,
+            redacted=caller.role <= VIEWER,
+        )
+
+    async def job_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        job = self._job(params)
+        suspended, now = await self._suspended(), self._driver.now().wall
+        return await self._lookups.do(
+            lambda work: {
+                **self._job_view(job, suspended, now, caller, self._job_problems(), work),
+                **jobview.everything(job, redacted=caller.role <= VIEWER),
+            },
+            looks=caller.role <= VIEWER,
+        )
+
+    async def job_next(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        job = self._job(params)
+        looks, now = caller.role <= VIEWER, self._driver.now().wall
+        count = min(max(1, take(params, "count", int, 5)), VIEWER_LIST_MAX if looks else FIRES_MAX)
+        fires = await self._lookups.do(lambda work: objects.next_fires(job, now, count, work.check), looks=looks)
+        return [objects.fire_view(job, at, self._driver.node.ctx.identity_from) for at in fires]
+
+    async def job_activate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        job = self._job(params)
+        node = self._driver.node
+        how = ("activate", job.name, job.digest, job.schedule_digest, "person", caller.name, 0, 0.0)
+        answer = await self._change(*how)
+        if answer.word == RECOVERING:
+            raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")
+        if answer.word == OUTDATED:
+            held = ", ".join(node.rulebook.held_back_by()) or "they begin soon"
+            raise RefusedError(
+                f"the cluster goes by the old rules, under which every definition counts (held back by: {held})",
+                kind="try_later",
+                hint="upgrade those nodes; `coordctl status` shows which rules are in force",
+            )
+        self._audit(caller, "job.activate", job.name)
+        self._driver.feed(node.look_again)
+        return {"job": job.name, "digest": job.digest, "sequence": answer.token}
+
+    async def job_suspend(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        return await self._suspend(params, caller, True)
+
+    async def job_resume(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        return await self._suspend(params, caller, False)
+
+    async def _suspend(self, params: dict[str, Any], caller: Caller, suspended: bool) -> dict[str, Any]:
+        job = self._job(params)
+        self._may_operate(caller, job.name)
+        answer = await self._change("suspend", job.name, suspended, caller.name)
+        self._audit(caller, "job.suspend" if suspended else "job.resume", job.name)
+        self._driver.feed(self._driver.node.look_again)
+        return {"job": job.name, "suspended": suspended, "version": answer.token}
+
+    # ---- runs
+
+    async def run_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        job, state = take(params, "job", str, ""), take(params, "state", str, "")
+        looks = caller.role <= VIEWER
+        limit = min(max(1, take(params, "limit", int, 100)), VIEWER_LIST_MAX if looks else LIST_MAX)
+        if state and state not in STATES:
+            raise RpcError(INVALID_PARAMS, f"no state {state!r}", kind="invalid_params", hint=", ".join(STATES))
+        node, since = take(params, "node", str, ""), float(take(params, "since", float, 0.0))
+        filtered = bool(node or since)
+        most = (VIEWER_LIST_MAX if looks else LIST_MAX) if filtered else limit  # of these the newest are looked through
+
+        def read(ledger: Ledger) -> list[dict[str, Any]]:  # in the thread the rows are made for people, too
+            rows: Iterable[Row] = ledger.runs(job=job, state=state, limit=most)
+            if filtered:
+                rows = (row for row in rows if objects.is_of(row, node, since))
+            return [objects.run_view(row, redacted=looks) for row in islice(rows, limit)]
+
+        return await self._ledger.query(read)
+
+    async def _run_of(self, params: dict[str, Any]) -> str:
+        """The run that is meant: by its id, or the newest one of a job."""
+        named: str = take(params, "id", str)
+        if job_of(named) != named:
+            return named
+        rows = await self._ledger.query(lambda ledger: ledger.runs(job=named, limit=1))
+        if rows:
+            return rows[0].run
+        if named in self._driver.node.ctx.jobs:
+            raise RefusedError(f"{named} has never run, as far as the history goes", kind="unknown_run")
+        near = self._like(named)
+        hint = f"did you mean {near}?" if near else "coordctl run list shows what there is"
+        raise RefusedError(f"no run and no job {named!r}", kind="unknown_run", hint=hint)
+
+    async def run_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        run = await self._run_of(params)
+        row = await self._row(run)
+        attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
+        shown = objects.run_view(row, redacted=caller.role <= VIEWER)
+        shown["attempts"] = [objects.attempt_view(attempt) for attempt in attempts]
+        if caller.role > VIEWER:  # as those who may read logs
+            shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
+        return shown
+
+    def _log_tail(self, run: str, attempts: Sequence[AttemptRow]) -> list[str]:
+        """The last lines of the newest attempt that failed, as far as its log is on this node."""
+        failed = [row.attempt for row in attempts if row.state in (FAILURE, LOST) and isinstance(row.attempt, int)]
+        path = find_log(self._log_dir, run, max(failed), earlier=False) if failed else ""
+        return tail_lines(path) if path else []
+
+    async def _row(self, run: str) -> Row:
+        row = await self._ledger.query(lambda ledger: ledger.run(run))
+        if row is None:
+            raise RefusedError(f"no run {run!r}", kind="unknown_run", hint="coordctl run list shows what there is")
+        return row
+
+    async def run_trigger(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        job = self._job(params)
+        self._may_operate(caller, job.name)
+        given = take(params, "args", dict, None) or {}
+        ident = take(params, "id", str, "") or secrets.token_hex(6)
+        if not IDENT.fullmatch(ident):
+            raise RpcError(
+                INVALID_PARAMS,
+                f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -",
+                kind="invalid_params",
+            )
+        values = merge_params(job.params, given)
+        if take(params, "dry_run", bool, False):
+            if caller.asked is not None:
+                caller.asked.recorded = True  # nothing is changed
+            return {"id": triggered_run(job.name, ident), "dry_run": True, "argv": self._argv(job, values)}
+        of = Registration(
+            triggered_run(job.name, ident),
+            job.name,
+            job.digest,
+            job.policy(),
+            self._driver.now().wall,
+            scheduled=False,
+            args=packed(values),
+            by=caller.name,
+        )
+        reply = await self._driver.trigger(of)
+        if reply.kind:
+            raise RefusedError(reply.message, kind=reply.kind)
+        self._audit(caller, "run.trigger", of.run)
+        return reply.result
+
+    async def run_cancel(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        run = take(params, "id", str)
+        self._may_operate(caller, job_of(run))
+        await self._row(run)
+        answer = await self._change("cancel", run, caller.name)
+        if answer.word != OK:
+            raise RefusedError(f"{run} is {answer.state} already", kind="finished")
+        self._audit(caller, "run.cancel", run)
+        self._driver.feed(self._driver.node.hurry_cancel, run, f"cancelled by {caller.name}", answer.attempt)
+        return {"id": run, "state": answer.state}
+
+    async def run_revoke(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        if "job" in params:
+            return await self._revoke_all(take(params, "job", str), caller)
+        run = take(params, "id", str)
+        self._may_operate(caller, job_of(run))
+        if job_of(run) == run or not JOB.fullmatch(job_of(run)):
+            raise RefusedError(
+                f"{run!r} names no run", kind="unknown_run", hint="runs are JOB@FIRE_TIME or JOB#ID: coordctl job next"
+            )
+        answer = await self._change("revoke", run, caller.name, self._driver.node.ctx.due_of(run))
+        if answer.word != OK:
+            hint = f"coordctl run cancel {run}" if answer.state == "started" else ""
+            raise RefusedError(f"{run} is {answer.state}: too late to revoke it", kind="finished", hint=hint)
+        self._audit(caller, "run.revoke", run)
+        self._driver.feed(self._driver.node.look_again)
+        return {"id": run, "state": answer.state}
+
+    async def _revoke_all(self, job: str, caller: Caller) -> dict[str, Any]:
+        """Every run of a job that has not started; the job may be gone. At most REVOKED_AT_ONCE_MAX at a time."""
+        self._may_operate(caller, job)
+        revoked: list[str] = []
+
+        def waiting(ledger: Ledger) -> list[str]:
+            states = (RETRY, RECEIVED, PENDING)
+            most = REVOKED_AT_ONCE_MAX
+            return [row.run for state in states for row in ledger.runs(job=job, state=state, limit=most)]
+
+        for run in (await self._ledger.query(waiting))[:REVOKED_AT_ONCE_MAX]:
+            answer = await self._change("revoke", run, caller.name, self._driver.node.ctx.due_of(run))
+            if answer.word == OK:  # else it has started meanwhile
+                self._audit(caller, "run.revoke", run)
+                revoked.append(run)
+        self._driver.feed(self._driver.node.look_again)
+        return {"job": job, "revoked": revoked, "more": len(revoked) >= REVOKED_AT_ONCE_MAX}
+
+    async def run_resolve(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        run, outcome = take(params, "id", str), take(params, "as", str)
+        if outcome not in ("success", "failed", "relaunch"):
+            raise RpcError(
+                INVALID_PARAMS, f"as {outcome!r}: expected success, failed or relaunch", kind="invalid_params"
+            )
+        self._may_operate(caller, job_of(run))
+        await self._row(run)
+        answer = await self._change("resolve", run, outcome, caller.name)
+        if answer.word != OK:
+            raise RefusedError(f"{run} is {answer.state}: only an unknown run can be resolved", kind="finished")
+        self._audit(caller, "run.resolve", run)
+        self._driver.feed(self._driver.node.look_again)
+        return {"id": run, "state": answer.state}
+
+    async def run_logs(self, params: dict[str, Any], caller: Caller) -> Any:
+        if caller.role <= VIEWER:
+            self._may_operate(caller, job_of(take(params, "id", str)))
+        run = await self._run_of(params)
+        row = await self._row(run)
+        attempt = take(params, "attempt", int, row.attempt)
+        path = find_log(self._log_dir, run, attempt, earlier="attempt" not in params)
+        if not path:
+            where = row.node or "no node yet"
+            raise RefusedError(f"no log of {run}/{attempt} on this node: it was on {where}", kind="no_log")
+        if take(params, "follow", bool, False):
+            return self._follow(run, path)
+        limit = min(max(1, take(params, "bytes", int, 256 * 1024)), 768 * 1024)
+        return {
+            "id": run,
+            "attempt": attempt,
+            "path": path,
+            "text": await trio.to_thread.run_sync(read_tail, path, limit),
+        }
+
+    async def _follow(self, run: str, path: str) -> AsyncIterator[dict[str, Any]]:
+        """A log as it grows, until the run is over."""
+        offset, quiet_s = 0, 0.0
+        while True:
+            text, offset = read_from(path, offset)
+            if text:
+                quiet_s = 0.0
+                yield {"text": text}
+                continue
+            running = run in self._driver.node.pursuits.running
+            if not running and quiet_s > 1.0:
+                return
+            await trio.sleep(FOLLOW_S)
+            quiet_s += FOLLOW_S
+            if quiet_s % ALIVE_S < FOLLOW_S:
+                yield {"alive": True}
+
+    # ---- elections and events
+
+    async def election_open(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        ident, topic = take(params, "id", str), take(params, "topic", str)
+        action = take(params, "action", dict, None)
+        if not IDENT.fullmatch(ident):
+            raise RpcError(INVALID_PARAMS, "the id must be 1 to 128 of A-Z a-z 0-9 . _ : + -", kind="invalid_params")
+        if topic in ("spark", "command"):
+            if action is None:
+                raise RpcError(INVALID_PARAMS, "the action names a job and its args", kind="invalid_params")
+            triggered = await self.run_trigger({**action, "id": ident}, caller)
+            return {**triggered, "election": f"{triggered['id']}/0"}
+        node = self._driver.node
+        named = Action(str(action.get("job", "")), ident) if action else None
+        election = self._driver.feed(node.open_election, ident, topic, named)
+        with trio.move_on_after(2 * node.ctx.settings.election_timeout_s):
+            while election.succession is None:  # noqa: ASYNC110  # an event in every election would cost all of them
+                await trio.sleep(0.005)
+        return objects.election_view(election)
+
+
+def blocked(unknown: Trouble) -> str:
+    """What an unknown run does to its job."""
+    return f"{unknown.run} is unknown, and counts as running: coordctl run resolve {unknown.run}"
+
+
+def active_jobs(pursuits: Pursuits) -> str:
+    """The jobs that run here, for one line of status."""
+    names = sorted({job_of(run) for run in pursuits.running})
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")

@@ -1,0 +1,195 @@
+"""JSON-RPC 2.0, one object per line: lines to requests, answers to lines. Pure, so that a fuzzer can have it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NamedTuple
+
+from coordd.errors import RefusedError
+
+# One request. A status call is under 1 KiB; more than this is a mistake or an attack.
+LINE_BYTES_MAX = 1024 * 1024
+
+# Nesting deeper than any method takes; json itself would only stop at Python's recursion limit.
+DEPTH_MAX = 32
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+REFUSED = -32000  # understood, and not granted; error.data.kind says which way
+
+
+class Call(NamedTuple):
+    """One request; ``id`` is None for a notification, which gets no answer."""
+
+    id: Any
+    method: str
+    params: dict[str, Any]
+    notification: bool
+
+
+class RpcError(Exception):
+    """What is answered instead of a result."""
+
+    def __init__(self, code: int, message: str, *, kind: str, hint: str = "", ident: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.kind = kind
+        self.hint = hint
+        self.ident = ident
+
+
+def parse(line: bytes) -> Call:
+    """One line (without its end) to a call.
+
+    Raises:
+        RpcError: the line is no request; its ``code`` and ``kind`` say why.
+    """
+    if len(line) > LINE_BYTES_MAX:
+        raise RpcError(PARSE_ERROR, f"a line of more than {LINE_BYTES_MAX} bytes", kind="too_large")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as exc:
+        raise RpcError(PARSE_ERROR, f"not UTF-8: {exc}", kind="not_utf8") from exc
+    try:
+        found = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite)
+        if "\\u" in text:
+            _no_lone_surrogates(found)
+    except RecursionError as exc:
+        raise RpcError(PARSE_ERROR, "nested too deeply", kind="too_deep") from exc
+    except ValueError as exc:
+        raise RpcError(PARSE_ERROR, f"not JSON: {exc}", kind="not_json", hint='try {"id":1,"method":"status"}') from exc
+    if not isinstance(found, dict):
+        raise RpcError(
+            INVALID_REQUEST,
+            f"expected one JSON object, found {_name(found)}",
+            kind="invalid_request",
+            hint='try {"id":1,"method":"status"}',
+        )
+    if _depth(found) > DEPTH_MAX:
+        raise RpcError(INVALID_REQUEST, f"nested deeper than {DEPTH_MAX}", kind="too_deep", ident=_ident(found))
+    return _request(found)
+
+
+def _request(found: dict[str, Any]) -> Call:
+    ident = _ident(found)
+    if found.get("jsonrpc", "2.0") != "2.0":
+        raise RpcError(INVALID_REQUEST, 'jsonrpc must be "2.0" (or left out)', kind="invalid_request", ident=ident)
+    if "id" in found and found["id"] is not None and ident is None:
+        raise RpcError(INVALID_REQUEST, "id must be text or a number", kind="invalid_request")
+    method = found.get("method")
+    if not isinstance(method, str):
+        raise RpcError(
+            INVALID_REQUEST, f"method must be text, found {_name(method)}", kind="invalid_request", ident=ident
+        )
+    params = found.get("params", {})
+    if params is None:
+        params = {}
+    if not isinstance(params, dict):
+        raise RpcError(
+            INVALID_PARAMS, f"params must be an object, found {_name(params)}", kind="invalid_params", ident=ident
+        )
+    return Call(ident, method, params, "id" not in found)
+
+
+def result_line(ident: Any, result: Any) -> bytes:
+    """The answer with a result."""
+    return _line({"jsonrpc": "2.0", "id": ident, "result": result})
+
+
+def error_line(ident: Any, error: RpcError) -> bytes:
+    """The answer with an error."""
+    data = {"kind": error.kind, "hint": error.hint}
+    return _line({"jsonrpc": "2.0", "id": ident, "error": {"code": error.code, "message": error.message, "data": data}})
+
+
+def notification_line(method: str, params: dict[str, Any]) -> bytes:
+    """A message of a stream."""
+    return _line({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def refused(exc: RefusedError) -> RpcError:
+    """A refusal as an error answer."""
+    return RpcError(REFUSED, str(exc), kind=exc.kind, hint=exc.hint)
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    text = json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=str)
+    # A file name that is not UTF-8 holds lone surrogates: as JSON's own escapes they cost no answer.
+    return text.encode(errors="backslashreplace") + b"\n"
+
+
+def _ident(found: dict[str, Any]) -> Any:
+    ident = found.get("id")
+    return ident if isinstance(ident, (str, int, float)) and not isinstance(ident, bool) else None
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):  # 1e999: an answer that repeats it could not be written
+        raise ValueError(f"{text[:40]} is too large a number")
+    return number
+
+
+def _no_lone_surrogates(found: Any) -> None:
+    """Refuse "\\ud800": no UTF-8 text holds it, so neither the ledger nor an answer could."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as exc:
+        raise ValueError("half a surrogate pair stands alone in a text") from exc
+
+
+def _depth(value: Any) -> int:
+    deepest, level = 0, [value]
+    while level and deepest <= DEPTH_MAX:
+        deepest += 1
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return deepest
+
+
+def _name(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "text", bool: "true or false", type(None): "nothing"}
+    return names.get(type(value), "a number")
+
+
+def take(params: dict[str, Any], name: str, kind: type, default: Any = ...) -> Any:
+    """One parameter of the right type.
+
+    Raises:
+        RpcError: it is missing, or of another type.
+    """
+    value = params.get(name, default)
+    if value is ...:
+        raise RpcError(INVALID_PARAMS, f"the parameter {name!r} is missing", kind="invalid_params")
+    if value is default:
+        return value
+    if not isinstance(value, (int, float) if kind is float else kind) or (
+        kind in (int, float) and isinstance(value, bool)
+    ):
+        wanted = {str: "text", dict: "an object", list: "an array", bool: "true or false"}.get(kind, "a number")
+        raise RpcError(
+            INVALID_PARAMS, f"the parameter {name!r} must be {wanted}, found {_name(value)}", kind="invalid_params"
+        )
+    return value

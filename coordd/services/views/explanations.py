@@ -1,0 +1,197 @@
+"""`why`: what is known of one run or one job is gathered here, and put into words in why.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coordd.core.jobs.job import Job, job_of
+from coordd.core.jobs.schedule import next_fire
+from coordd.core.ledger.rows import Row
+from coordd.core.ledger.steps import nominal_time
+from coordd.core.ledger.words import RECEIVED, STARTED
+from coordd.core.members.membership import ALIVE
+from coordd.errors import UnavailableError
+from coordd.ports import Ledger
+from coordd.services.control import disclosure
+from coordd.services.control.callers import VIEWER, Caller, Method
+from coordd.services.control.core_methods import VIEWER_LIST_MAX, CoreMethods
+from coordd.services.control.rpc import take
+from coordd.services.driver import Driver
+from coordd.services.ledger import LedgerService, boottime
+from coordd.services.views import objects, why
+from coordd.services.views.troubles import Troubles
+from coordd.services.views.why import CALM, Absent, Holder, Surroundings
+
+# Of a job without a file this many runs are counted; of these the first are named.
+ROWS_MAX = 1000
+
+
+class Explanations(CoreMethods):
+    """What stands between a run or a job and its end."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        ledger: LedgerService,
+        troubles: Troubles,
+        *,
+        ledger_url: str,
+        job_problems: Callable[[], dict[str, list[str]]],
+    ) -> None:
+        super().__init__(driver, ledger, ledger_url)
+        self._troubles = troubles
+        self._job_problems = job_problems
+        self.suspended: dict[str, bool] = {}
+
+    def table(self) -> dict[str, Method]:
+        """Every method with the least role that may call it."""
+        return {"why": Method(self.why), **super().table()}
+
+    async def why(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        subject = take(params, "id", str, "") or take(params, "job", str)
+        said = await (self._why_job if job_of(subject) == subject else self._why_run)(subject, caller)
+        return {"id": subject, "why": said, "sentence": said}
+
+    async def _suspended(self) -> dict[str, bool]:
+        def read(ledger: Ledger) -> dict[str, bool]:
+            answer = ledger.call("open", tuple(self._driver.node.ctx.jobs))
+            return {name: bool(about[2]) for name, about in answer.jobs.items()}  # type: ignore[union-attr]
+
+        try:
+            self.suspended = await self._ledger.query(read)
+        except UnavailableError:
+            return self.suspended  # what was last known; the ledger's state is shown beside it
+        return self.suspended
+
+    # ---- runs
+
+    async def _why_run(self, run: str, caller: Caller, around: Surroundings | None = None) -> str:
+        node = self._driver.node
+        pursuit = node.pursuits.pursuits.get(run)
+        attempt = pursuit.attempt if pursuit else 0
+        election = node.ballots.elections.get(f"{run}/{attempt}")
+        try:
+            row = await self._ledger.query(lambda ledger: ledger.run(run))
+            attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
+        except UnavailableError as exc:
+            return why.why_run(run, None, [], pursuit, election, self._around(str(exc)))
+        if caller.role <= VIEWER:  # here, where a reason still stands by itself
+            for told in (row, *attempts):
+                if told is not None:
+                    told.reason = disclosure.reason(told.reason)
+        holder = absent = None
+        if row is None:
+            absent = self._absent(run)
+        elif row.state in (RECEIVED, STARTED):
+            holder = self._holder(row)
+        no_file = job_of(run) not in node.ctx.jobs
+        suspended = not no_file and (await self._suspended()).get(job_of(run), False)
+        return why.why_run(
+            run,
+            row,
+            attempts,
+            pursuit,
+            election,
+            around or self._around(),
+            holder=holder,
+            absent=absent,
+            no_file=no_file,
+            suspended=suspended,
+        )
+
+    def _holder(self, row: Row) -> Holder:
+        """What is known of the node that holds an attempt, and of what happens should it be gone."""
+        node = self._driver.node
+        ctx = node.ctx
+        now = boottime()
+        pursuit = node.pursuits.pursuits.get(row.run)
+        watch = pursuit.watch if pursuit is not None else None
+        silent_s = self._troubles.silence_s(row, now)
+        if watch is not None and (watch.token, watch.beat) == (row.token, row.beat):
+            silent_s = max(silent_s, now - watch.since)
+        turn_in_s = pursuit.at - now if pursuit is not None and pursuit.at != float("inf") else None
+        hostname = row.node.rpartition(".")[0]
+        if hostname == ctx.hostname:
+            return Holder(ALIVE, 0.0, None, silent_s, row.lease, turn_in_s)
+        member = ctx.membership.members.get(hostname)
+        if member is None:
+            return Holder("", None, None, silent_s, row.lease, turn_in_s)
+        gone_at = self._driver.lost_at.get(hostname)
+        lost_s = now - gone_at if gone_at is not None else None
+        return Holder(member.state, now - member.heard_at, lost_s, silent_s, row.lease, turn_in_s)
+
+    def _absent(self, run: str) -> Absent:
+        """What can be said of a run that has no row."""
+        job = self._driver.node.ctx.jobs.get(job_of(run))
+        fire_at = nominal_time(run)
+        if job is None or fire_at is None:
+            return Absent(job is not None, fire_at)
+        settled_to = self._driver.node.planner.settled_to(job.name)
+        is_fire_time = job.schedule is not None and next_fire(job.schedule, fire_at - 1e-6) == fire_at
+        following = next_fire(job.schedule, fire_at) if job.schedule is not None else None
+        return Absent(
+            True,
+            fire_at,
+            is_fire_time,
+            following,
+            settled_to,
+            self._driver.passed_over(job.name, fire_at),
+            job.misfire,
+            self._driver.now().wall,
+        )
+
+    def _around(self, error: str = "") -> Surroundings:
+        """``error``: what the question itself met. A ledger that only writes do not reach still answers it."""
+        bus, breaker = self._driver.bus, self._ledger.breaker
+        return Surroundings(
+            ledger_error=error or self._ledger.error,
+            recovering_s=self._ledger.recovering_s,
+            breaker_open=breaker.is_open,
+            retry_in_s=breaker.retry_in_s(boottime()),
+            bus_down=bus.state == "disconnected",
+            bus_error=bus.error,
+        )
+
+    # ---- jobs
+
+    async def _why_job(self, name: str, caller: Caller) -> str:
+        node = self._driver.node
+        job = node.ctx.jobs.get(name)
+        error, rows = "", []
+        try:
+            most = 1 if job else VIEWER_LIST_MAX if caller.role <= VIEWER else ROWS_MAX
+            rows = await self._ledger.query(lambda ledger: ledger.runs(job=name, limit=most))
+        except UnavailableError as exc:
+            error = str(exc)
+        problems = self._job_problems().get(name, [])
+        around = self._around(error)
+        if job is None:
+            others = [m.hostname for m in node.ctx.membership.members.values() if self._has_other_jobs(m.jobs_digest)]
+            return why.why_no_job(name, problems[0] if problems else "", rows, sorted(others), self._like(name), around)
+        last_word = await self._why_run(rows[0].run, caller, CALM) if rows else ""  # what is around is said once
+        suspended = (await self._suspended()).get(name, False)
+        fires = objects.next_fires(job, self._driver.now().wall, 1)
+        late = self._troubles.found.late_jobs.get(name, "")
+        return why.why_job(
+            job,
+            suspended,
+            fires[0] if fires else None,
+            rows[0] if rows else None,
+            last_word,
+            node.ctx,
+            around,
+            late,
+            node.rulebook.definitions.stale.get(name, ""),
+        )
+
+    def _has_other_jobs(self, digest: str) -> bool:
+        return bool(digest) and digest != self._driver.node.ctx.jobs_digest
+
+    def _like(self, name: str) -> str:
+        """The job that was probably meant; "" when none is near."""
+        import difflib
+
+        known: dict[str, Job] = self._driver.node.ctx.jobs
+        near = difflib.get_close_matches(name, [*known, *self._job_problems()], n=1)
+        return near[0] if near else ""

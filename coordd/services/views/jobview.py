@@ -1,0 +1,53 @@
+"""`job show`: every key that a job file can have, with the value that counts. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from coordd.core.jobs.job import Blackout, Command, Job
+from coordd.services.views.objects import REDACTED, instant
+
+# Names of settings whose values are nobody's business.
+_SECRET = re.compile("password|passwd|secret|token|credential|access.?key", re.IGNORECASE)
+
+
+def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
+    """What the file and the defaults say. ``redacted``: without what the job is given and where it lies."""
+    schedule = job.schedule
+    launch = {key: _told(getattr(job.launch, key)) for key in job.launch.__struct_fields__}
+    if "class_name" in launch:
+        launch["class"] = launch.pop("class_name")
+    return {
+        "timezone": job.timezone,
+        "start": instant(schedule.start) if schedule else None,
+        "end": instant(schedule.end) if schedule and schedule.end != math.inf else None,
+        "jitter_offset_s": schedule.offset_s if schedule else 0.0,  # the place that the job has in its jitter
+        "blackout": [_blackout(one) for one in schedule.blackout] if schedule else [],
+        "start_within_s": job.start_within_s,
+        "expect_within_s": job.expect_within_s or None,
+        "placement": job.placement,
+        "priority": job.priority,
+        "timeout_s": job.timeout_s or None,
+        "retry": {
+            "attempts": job.retry.attempts,
+            "relaunches": job.retry.relaunches,
+            "delay_s": job.retry.delay_s,
+            "backoff": job.retry.backoff,
+            "never_on": [*job.retry.never_on_codes, *job.retry.never_on_patterns],
+        },
+        "command" if isinstance(job.launch, Command) else "spark": REDACTED if redacted else launch,
+    }
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: "***" if _SECRET.search(key) else item for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _blackout(one: Blackout) -> dict[str, Any]:
+    if one.cron:
+        return {"cron": one.cron, "duration_s": one.duration_s}
+    return {"from": instant(one.start), "to": instant(one.end) if one.end != math.inf else None}

@@ -1,0 +1,278 @@
+"""What people are shown: rows, members and elections as plain objects with the contract's field names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coordd.core.breaker import Breaker
+from coordd.core.context import Context
+from coordd.core.election import Election
+from coordd.core.jobs.arguments import unpacked
+from coordd.core.jobs.job import Command, Job, fire_time, iso, scheduled_run
+from coordd.core.jobs.schedule import next_fire
+from coordd.core.ledger.rows import AttemptRow, Row
+from coordd.core.ledger.sound import attempt_fault, bad_run, printable, run_fault
+from coordd.core.ledger.words import BAD
+from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
+from coordd.core.node.node import Node
+from coordd.errors import RefusedError
+from coordd.services.views.troubles import Found
+
+REDACTED = "(hidden)"
+
+
+def instant(at: float) -> str | None:
+    """Unix seconds for people; None where nothing happened yet."""
+    return iso(round(at, 3)) if at else None
+
+
+def run_view(row: Row, *, redacted: bool) -> dict[str, Any]:
+    """One run, as `run.list` and `run.show` tell it. A row that cannot be believed says so, and nothing else."""
+    fault = run_fault(row)
+    if fault:
+        return _bad_view(row, fault)
+    runtime_s = None
+    if row.started_at and row.ended_at:
+        runtime_s = round(row.ended_at - row.started_at, 3)
+    return {
+        "id": row.run,
+        "job": row.job,
+        "fire_time": instant(row.fire_at),
+        "state": row.state,
+        "attempt": row.attempt,
+        "node": row.node or None,
+        "token": row.token or None,
+        "application_id": row.application_id or None,
+        "exit_code": row.exit_code,
+        "received_at": instant(row.received_at),
+        "started_at": instant(row.started_at),
+        "ended_at": instant(row.ended_at),
+        "runtime_s": runtime_s,
+        "reason": row.reason or None,
+        "args": REDACTED if redacted else _arguments(row.args),
+        "by": row.by or ("schedule" if row.scheduled else None),
+    }
+
+
+def _bad_view(row: Row, fault: str) -> dict[str, Any]:
+    """The fields of a run, empty: `state` and `reason` tell why."""
+    fields = dict.fromkeys(
+        (
+            "id",
+            "job",
+            "fire_time",
+            "state",
+            "attempt",
+            "node",
+            "token",
+            "application_id",
+            "exit_code",
+            "received_at",
+            "started_at",
+            "ended_at",
+            "runtime_s",
+            "reason",
+            "args",
+            "by",
+        )
+    )
+    return {
+        **fields,
+        "id": printable(row.run),
+        "job": printable(row.job),
+        "state": BAD,
+        "attempt": 0,
+        "reason": f"{bad_run(row.run, fault)}; `coordctl run revoke` ends it",
+    }
+
+
+def _arguments(text: str) -> Any:
+    """Arguments for people; text that is not an object of texts as it stands."""
+    try:
+        return unpacked(text or "{}")
+    except RefusedError:
+        return printable(text)
+
+
+def is_of(row: Row, node: str, since: float) -> bool:
+    """It is (or was last) on that node, and was asked for or changed since that instant; "" and 0.0 fit all."""
+    if run_fault(row):
+        return not node
+    newest = max(row.created_at, row.started_at, row.ended_at)
+    return newest >= since and node in ("", row.node, row.node.rpartition(".")[0])
+
+
+def attempt_view(row: AttemptRow) -> dict[str, Any]:
+    """One attempt of a run."""
+    fault = attempt_fault(row)
+    if fault:
+        number = row.attempt if isinstance(row.attempt, int) else 0
+        fields = dict.fromkeys(
+            ("node", "token", "application_id", "exit_code", "received_at", "started_at", "ended_at")
+        )
+        return {"attempt": number, "state": BAD, **fields, "reason": bad_run(f"{row.run}/{number}", fault)}
+    return {
+        "attempt": row.attempt,
+        "state": row.state,
+        "node": row.node or None,
+        "token": row.token,
+        "application_id": row.application_id or None,
+        "exit_code": row.exit_code,
+        "received_at": instant(row.received_at),
+        "started_at": instant(row.started_at),
+        "ended_at": instant(row.ended_at),
+        "reason": row.reason or None,
+    }
+
+
+def is_isolated(ctx: Context) -> bool:
+    """There are others, and this node hears none of them. Who has always been alone misses nobody."""
+    others = ctx.membership.members.values()
+    return ctx.membership.isolated and any(member.state in (ALIVE, SUSPECT) for member in others)
+
+
+def nodes_view(ctx: Context, active: int, now: float) -> list[dict[str, Any]]:
+    """Every node that this one knows of, itself included. Who hears nobody takes all others for lost."""
+    isolated = is_isolated(ctx)
+    nodes = [
+        {
+            "hostname": ctx.hostname,
+            "pid": ctx.pid,
+            "incarnation": ctx.incarnation,
+            "state": "alive",
+            "clock": ctx.clock.value,
+            "last_seen_s": 0.0,
+            "active": active,
+            "freq": ctx.settings.heartbeat_interval_s,
+            "jobs_digest": ctx.jobs_digest,
+            "self": True,
+            "says": ctx.state,
+            "tags": list(ctx.settings.tags),
+            "version": ctx.settings.version,
+            "isolated": isolated,
+        }
+    ]
+    nodes += [
+        {
+            "hostname": m.hostname,
+            "pid": m.pid,
+            "incarnation": m.incarnation,
+            "state": LOST if isolated and m.state in (ALIVE, SUSPECT) else m.state,
+            "clock": m.clock,
+            "last_seen_s": round(now - m.heard_at, 2),
+            "active": m.active,
+            "freq": m.freq,
+            "jobs_digest": m.jobs_digest,
+            "self": False,
+            "says": m.says,
+            "tags": list(m.tags),
+            "version": m.sw_ver,
+        }
+        for m in ctx.membership.members.values()
+    ]
+    return sorted(nodes, key=lambda node: (str(node["hostname"]), str(node["pid"])))
+
+
+def ledgers_of_nodes(ctx: Context) -> list[dict[str, Any]]:
+    """Which ledger each known node uses, itself first; "identity" None: it has not said so."""
+    own = {"node": ctx.full_hostname, "identity": ctx.ledger or None, "pinned": ctx.pinned, "agrees": True}
+    return [own] + [
+        {
+            "node": m.name,
+            "identity": m.ledger or None,
+            "pinned": m.pinned,
+            "agrees": not m.ledger or not ctx.ledger or m.ledger == ctx.ledger,
+        }
+        for m in sorted(ctx.membership.members.values(), key=lambda m: m.name)
+        if m.state != LEFT
+    ]
+
+
+def rules_view(node: Node) -> dict[str, Any]:
+    """The rules in force (docs/protocol.md, section 6), and the members that hold the new ones back."""
+    return {"in_force": node.ctx.rules, "held_back_by": node.rulebook.held_back_by()}
+
+
+def election_view(election: Election) -> dict[str, Any]:
+    """One election."""
+    statements = {
+        name: f"abstains: {c.abstains}" if c.abstains else f"stands: load {c.load}, clock {c.clock}"
+        for name, c in sorted(election.statements.items())
+    }
+    decided = election.succession is not None
+    return {
+        "id": election.id,
+        "topic": election.topic,
+        "opened_by": election.opened_by,
+        "decided": decided,
+        "succession": list(election.succession or ()),
+        "statements": statements,
+        "missing": sorted(election.missing),
+        "duration_ms": round((election.decided_at - election.opened_at) * 1000, 3) if decided else None,
+    }
+
+
+def troubles_view(found: Found) -> dict[str, list[str]]:
+    """The runs that wait for a person, by what is wrong with them."""
+    return {
+        "unknown": [trouble.run for trouble in found.unknown],
+        "late": [trouble.run for trouble in found.late],
+        "stuck": [trouble.run for trouble in found.stuck],
+    }
+
+
+def breaker_view(breaker: Breaker, now: float) -> dict[str, Any]:
+    """One breaker."""
+    return {
+        "name": breaker.name,
+        "state": breaker.state,
+        "failures": breaker.failures,
+        "opened": breaker.opened,
+        "since_s": round(now - breaker.changed_at, 1) if breaker.changed_at else None,
+        "retry_in_s": round(breaker.retry_in_s(now), 1),
+        "reason": breaker.reason or None,
+    }
+
+
+def job_view(job: Job, *, suspended: bool, next_at: float | None, problem: str, redacted: bool) -> dict[str, Any]:
+    """One job that can be run."""
+    launch = job.launch
+    return {
+        "name": job.name,
+        "description": job.description,
+        "owner": job.owner or None,
+        "schedule": job.schedule_text or None,
+        "timezone": job.schedule.timezone if job.schedule else None,
+        "next": instant(next_at) if next_at and not suspended else None,  # a suspended job does not start then
+        "suspended": suspended,
+        "kind": "command" if isinstance(launch, Command) else "spark",
+        "starts": REDACTED if redacted else (launch.argv[0] if isinstance(launch, Command) else launch.application),
+        "on_lost": job.on_lost,
+        "overlap": job.overlap,
+        "misfire": job.misfire,
+        "tags": list(job.tags),
+        "lease_s": job.lease_s,
+        "params": REDACTED if redacted else dict(job.params),
+        "digest": job.digest,
+        "problems": [problem] if problem else [],
+        "enabled": True,
+    }
+
+
+def fire_view(job: Job, due: float, identity_from: float) -> dict[str, Any]:
+    """A time at which a job fires; ``due`` is later than it by the job's jitter."""
+    named = fire_time(job, due, identity_from)
+    return {"job": job.name, "fire_time": instant(named), "run": scheduled_run(job.name, named), "due": instant(due)}
+
+
+def next_fires(job: Job, after: float, count: int, check: Callable[[], None] = lambda: None) -> list[float]:
+    """The next fire times of a job, at most ``count``; ``check`` is called before each, and may raise."""
+    fires: list[float] = []
+    at: float | None = after
+    while job.schedule is not None and at is not None and len(fires) < count:
+        check()
+        at = next_fire(job.schedule, at)
+        if at is not None:
+            fires.append(at)
+    return fires

@@ -1,0 +1,230 @@
+"""What waits for a person, as the ledger shows it: runs that are unknown, late or stuck, and jobs that are late.
+
+Judged by every node for the whole cluster, from a look into the ledger now and then (``look``). A look that fails
+keeps what was found before: the ledger's own trouble is shown beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import trio
+
+from coordd.core.jobs.job import Job
+from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.rows import Row
+from coordd.core.ledger.sound import run_fault
+from coordd.core.ledger.words import PENDING, RECEIVED, RETRY, STARTED, SUCCESS, UNKNOWN
+from coordd.core.ready import Now
+from coordd.core.runs.pursued import Pursuit
+from coordd.errors import UnavailableError
+from coordd.ports import Ledger
+from coordd.services.driver import Driver
+from coordd.services.ledger import LedgerService, boottime
+
+# A run that is due for longer than this, and has not been started, is late.
+LATE_RUN_S = 60.0
+
+# The ledger is looked at this often; a person who asks does not get an older answer than the second.
+LOOK_S = 10.0
+FRESH_S = 1.0
+
+# After a longer time without a look nothing is known of the time between.
+BLIND_S = 3 * LOOK_S
+
+# Runs in one state that one look takes in: more of them are not told one by one.
+ROWS_MAX = 200
+
+# States of runs that are not over.
+_OPEN = (UNKNOWN, STARTED, RECEIVED, RETRY, PENDING)
+
+
+class Trouble(NamedTuple):
+    """One run that a person should know of."""
+
+    run: str
+    job: str
+    text: str
+
+
+class Found(NamedTuple):
+    """What one look has found. ``late_jobs``: job to a sentence."""
+
+    unknown: tuple[Trouble, ...] = ()
+    late: tuple[Trouble, ...] = ()
+    stuck: tuple[Trouble, ...] = ()
+    late_jobs: Mapping[str, str] = {}
+
+    def sentence(self) -> str:
+        """In one line, for STATUS and `status`; "" when there is nothing."""
+        parts = [
+            f"{len(runs)} run{'s' if len(runs) != 1 else ''} {word} ({_names(trouble.job for trouble in runs)})"
+            for word, runs in ((UNKNOWN, self.unknown), ("stuck", self.stuck), ("late", self.late))
+            if runs
+        ]
+        if self.late_jobs:
+            parts.append(f"no success in time: {_names(self.late_jobs)}")
+        return " · ".join(parts)
+
+
+class Beat(NamedTuple):
+    """What was last seen of a holder, and since when (CLOCK_BOOTTIME) it has not changed."""
+
+    token: int
+    beat: int
+    since: float
+
+
+class Terms(NamedTuple):
+    """How long silence may last (seconds)."""
+
+    renew_interval_s: float
+    ledger_timeout_s: float
+    kill_grace_s: float
+
+    @property
+    def silent_s(self) -> float:
+        """Three renewals have not come."""
+        return 3 * self.renew_interval_s + 2 * self.ledger_timeout_s
+
+    @property
+    def cancelled_s(self) -> float:
+        """A cancellation reaches its holder with a renewal; then TERM, and KILL after the grace."""
+        return self.silent_s + self.kill_grace_s
+
+
+class Troubles:
+    """Looks into the ledger, and remembers what it must to see that something does not move."""
+
+    def __init__(self, driver: Driver, ledger: LedgerService) -> None:
+        self._driver = driver
+        self._ledger = ledger
+        self._beats: dict[str, Beat] = {}
+        self._cancelled: dict[tuple[str, int], float] = {}
+        self._seen: dict[str, float] = {}  # job -> when it was first seen here (Unix seconds)
+        self._looked_at = self._failed_at = float("-inf")
+        self._looking = trio.Lock()
+        self.found = Found()
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await self.look(older_than_s=LOOK_S / 2)
+            await trio.sleep(LOOK_S)
+
+    async def look(self, *, older_than_s: float = FRESH_S) -> Found:
+        """Look again, unless the last look is newer than that; what was found."""
+        node = self._driver.node
+        jobs, settings = node.ctx.jobs, node.ctx.settings
+        async with self._looking:
+            now = boottime()
+            in_vain = now - self._failed_at < LOOK_S / 2  # the next question does not wait for it again
+            if self._ledger.error or in_vain or now - self._looked_at < older_than_s:
+                return self.found
+            expecting = [job.name for job in jobs.values() if job.expect_within_s]
+            try:
+                rows, last = await self._ledger.query(lambda ledger: read(ledger, expecting))
+            except UnavailableError:
+                self._failed_at = boottime()
+                return self.found
+            if boottime() - self._looked_at > BLIND_S:
+                self._beats.clear()  # what was not looked at meanwhile cannot be called silent
+            self._looked_at = boottime()
+            terms = Terms(settings.renew_interval_s, settings.ledger_timeout_s, settings.kill_grace_s)
+            self.found = self.judge(rows, last, jobs, node.pursuits.pursuits, terms, self._driver.now())
+            return self.found
+
+    def judge(
+        self,
+        rows: Sequence[Row],
+        last: Mapping[str, tuple[float, float]],
+        jobs: Mapping[str, Job],
+        pursuits: Mapping[str, Pursuit],
+        terms: Terms,
+        now: Now,
+    ) -> Found:
+        """What is wrong with these open rows. ``last``: job to (end of its last success, known since); or 0.0."""
+        unknown, late, stuck = [], [], []
+        for row in rows:
+            if run_fault(row):
+                continue  # nothing that it says can be believed; `run list` names it
+            if row.state == UNKNOWN:
+                unknown.append(Trouble(row.run, row.job, row.reason))
+            elif row.state == STARTED:
+                text = self._stuck(row, terms, now.mono)
+                if text:
+                    stuck.append(Trouble(row.run, row.job, text))
+            elif now.wall - row.not_before > LATE_RUN_S and not _waits_its_turn(pursuits.get(row.run)):
+                late.append(Trouble(row.run, row.job, f"due for {now.wall - row.not_before:.0f} s, and not started"))
+        self._forget({row.run for row in rows})
+        late_jobs = {
+            name: text
+            for name in sorted(jobs)
+            if (text := self._late(jobs[name], last.get(name, (0.0, 0.0)), now.wall))
+        }
+        return Found(tuple(unknown), tuple(late), tuple(stuck), late_jobs)
+
+    def silence_s(self, row: Row, now: float) -> float:
+        """For how long this node has not seen the holder renew its lease; 0.0 when it did not look before."""
+        beat = self._beats.get(row.run)
+        return now - beat.since if beat is not None and (beat.token, beat.beat) == (row.token, row.beat) else 0.0
+
+    def _stuck(self, row: Row, terms: Terms, now: float) -> str:
+        silent_s = self.silence_s(row, now)
+        if not silent_s:
+            self._beats[row.run] = Beat(row.token, row.beat, now)
+        if silent_s > terms.silent_s:
+            return f"its holder {row.node} has not renewed its lease for {silent_s:.0f} s"
+        if row.cancel:
+            since = self._cancelled.setdefault((row.run, row.token), now)
+            if now - since > terms.cancelled_s:
+                return f"it was to be cancelled at least {now - since:.0f} s ago, and still runs on {row.node}"
+        return ""
+
+    def _late(self, job: Job, last: tuple[float, float], wall: float) -> str:
+        if not job.expect_within_s:
+            self._seen.pop(job.name, None)
+            return ""
+        succeeded_at, oldest_at = last
+        first_seen_at = self._seen.setdefault(job.name, wall)
+        since = succeeded_at or min(first_seen_at, oldest_at or first_seen_at)
+        if wall - since <= job.expect_within_s:
+            return ""
+        what = "its last success" if succeeded_at else "it was first seen, and it never succeeded"
+        return f"expected to succeed every {job.expect_within_s:.0f} s; it is {wall - since:.0f} s since {what}"
+
+    def _forget(self, runs: set[str]) -> None:
+        self._beats = {run: beat for run, beat in self._beats.items() if run in runs}
+        self._cancelled = {key: at for key, at in self._cancelled.items() if key[0] in runs}
+
+
+def _waits_its_turn(pursuit: Pursuit | None) -> bool:
+    """Its job's policy holds it back (suspended, overlap, a queue): it is where it should be."""
+    return pursuit is not None and pursuit.limited
+
+
+def read(ledger: Ledger, expecting: list[str]) -> tuple[list[Row], dict[str, tuple[float, float]]]:
+    """In the ledger's thread: rows that are not over; of each job its last success, and since when it is there."""
+    rows = [row for state in _OPEN for row in ledger.runs(state=state, limit=ROWS_MAX)]
+    last = {}
+    activated = _activated(ledger, expecting)
+    for job in expecting:
+        won = ledger.runs(job=job, state=SUCCESS, limit=1)
+        known = [] if won else [row for row in ledger.runs(job=job, limit=ROWS_MAX) if not run_fault(row)]
+        ended_at = won[0].ended_at if won and not run_fault(won[0]) else 0.0
+        last[job] = (ended_at, activated.get(job) or min((row.created_at for row in known), default=0.0))
+    return rows, last
+
+
+def _activated(ledger: Ledger, jobs: list[str]) -> dict[str, float]:
+    """Since when the definition of a job counts, where the ledger keeps that."""
+    if not jobs:
+        return {}
+    answer = ledger.call("open", tuple(jobs))
+    return {job: at for job, (_, _, at) in answer.current.items()} if isinstance(answer, OpenAnswer) else {}
+
+
+def _names(jobs: Iterable[str]) -> str:
+    names = sorted(set(jobs))
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")

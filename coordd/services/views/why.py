@@ -1,0 +1,359 @@
+"""`coordctl why`: one run or one job, explained in a sentence from what is recorded. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from coordd.core.context import Context
+from coordd.core.election import Election
+from coordd.core.jobs.job import Job, iso
+from coordd.core.ledger.rows import AttemptRow, Policy, Row
+from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
+from coordd.core.runs.pursued import Pursuit
+
+# A run in one of these states is still to be launched, so what keeps nodes from launching is of interest.
+_TO_COME = ("pending", "retry", "received")
+
+
+class Surroundings(NamedTuple):
+    """What may keep a node from launching anything. ``*_error``: why it does not answer, or ""."""
+
+    ledger_error: str = ""
+    recovering_s: float = 0.0  # for so long the ledger grants nothing
+    breaker_open: bool = False  # the ledger's: it is not even asked
+    retry_in_s: float = 0.0
+    bus_down: bool = False
+    bus_error: str = ""
+
+    def sentences(self) -> list[str]:
+        """One for each trouble, the worst first."""
+        said = []
+        if self.ledger_error:
+            said.append(f"Nothing new starts: the ledger does not answer ({self.ledger_error}).")
+        if self.breaker_open:
+            said.append(
+                "The ledger's breaker is open, for it has failed again and again: "
+                + (f"it is tried again in {self.retry_in_s:.1f} s." if self.retry_in_s else "it is being tried again.")
+            )
+        if self.recovering_s:
+            said.append(recovering(self.recovering_s))
+        if self.bus_down:
+            reason = f" ({self.bus_error})" if self.bus_error else ""
+            said.append(
+                f"The bus is down{reason}: nobody is asked who goes first, a hash of the run's id says it. That keeps "
+                "no run from starting."
+            )
+        return said
+
+
+CALM = Surroundings()
+
+
+class Holder(NamedTuple):
+    """The node that holds an attempt, as this node knows it. Seconds; None: not known."""
+
+    state: str = ""  # as in `node list`; "": never heard of
+    heard_s: float | None = None  # since when nothing was heard of it
+    lost_s: float | None = None  # since when it is lost
+    silent_s: float = 0.0  # for how long it is known not to have renewed its lease
+    lease_s: float = 0.0
+    turn_in_s: float | None = None  # when this node tries to take it over
+
+    @property
+    def gone(self) -> bool:
+        """Nobody hears it."""
+        return self.state not in ("alive", "suspect")
+
+
+class Absent(NamedTuple):
+    """What is known of a run that the ledger has no row of. Unix seconds; None: not a time, or not known."""
+
+    known: bool  # this node has the job
+    fire_at: float | None = None  # None: it was asked for
+    is_fire_time: bool = False  # of the schedule as it is now
+    following: float | None = None  # the schedule's next time after it
+    settled_to: float | None = None  # the ledger launches no fire time of the job up to this one
+    passed_over: str = ""  # skipped | coalesced, as this node has seen it
+    misfire: str = ""
+    now: float = 0.0
+
+
+def why_run(
+    run: str,
+    row: Row | None,
+    attempts: list[AttemptRow],
+    pursuit: Pursuit | None,
+    election: Election | None,
+    around: Surroundings = CALM,
+    *,
+    holder: Holder | None = None,
+    absent: Absent | None = None,
+    no_file: bool = False,
+    suspended: bool = False,
+) -> str:
+    """What became of a run, and why. ``no_file``: this node has no job of that name."""
+    told = _explained(run, row, attempts, pursuit, election, around, holder, absent, no_file, suspended)
+    names = [one.node for one in (row, *attempts) if one is not None and isinstance(one.node, str)]
+    names += [pursuit.owner] if pursuit is not None else []
+    return _by_host(told, [*names, *(election.statements if election is not None else ())])
+
+
+def _by_host(text: str, full_hostnames: Iterable[str]) -> str:
+    """The text with nodes called by their names, without the number of a process, which says nothing to people."""
+    for name in set(full_hostnames):
+        host, _, pid = name.rpartition(".")
+        if host and pid.isdecimal():
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", host.replace("\\", r"\\"), text)
+    return text
+
+
+def _explained(
+    run: str,
+    row: Row | None,
+    attempts: list[AttemptRow],
+    pursuit: Pursuit | None,
+    election: Election | None,
+    around: Surroundings,
+    holder: Holder | None,
+    absent: Absent | None,
+    no_file: bool,
+    suspended: bool,
+) -> str:
+    troubles = "".join(f" {sentence}" for sentence in around.sentences())
+    if row is None and around.ledger_error:
+        return f"Nobody can launch {run} now.{troubles}"
+    if row is None and around.recovering_s:
+        return f"{run} is not in the ledger now.{troubles}"
+    if row is None:
+        if pursuit is not None:
+            text = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
+            return text + troubles
+        return f"The ledger knows no run {run!r}: {_absent(absent or Absent(False))}"
+    fault = run_fault(row)
+    if fault:
+        return (
+            f"Nothing can be done with {run}: {bad_run(run, fault)}. It is left alone; the other runs go on. Say "
+            f"`coordctl run revoke {run}` to end it.{troubles}"
+        )
+    before = _before(attempts, row)
+    if row.state in _TO_COME:
+        if suspended:
+            troubles += f" {row.job} is suspended; `coordctl job resume {row.job}` lets it run again."
+        if no_file:
+            troubles += (
+                f" This node has no job {row.job!r}: where no node has its file nobody starts it; "
+                f"`coordctl run revoke --job {row.job}` ends what waits."
+            )
+        before = troubles + before
+    said = {
+        "pending": lambda: _pending(row, pursuit, election),
+        "retry": lambda: _retry(row, pursuit),
+        "received": lambda: (
+            f"was granted to {row.node} at {_at(row.received_at)} and waits at the gate for its time"
+            f"{_held(row, holder)}"
+        ),
+        "started": lambda: (
+            f"{'was' if holder and holder.gone else 'is'} running on {row.node} since {_at(row.started_at)} "
+            f"(attempt {row.attempt}){_held(row, holder)}"
+        ),
+        "success": lambda: (
+            f"succeeded on {row.node} at {_at(row.ended_at)} after {row.ended_at - row.started_at:.1f} s"
+        ),
+        "failure": lambda: f"failed on {row.node or 'no node'} at {_at(row.ended_at)}: {row.reason}",
+        "revoked": lambda: f"was revoked at {_at(row.ended_at)}: {row.reason}",
+        "rejected": lambda: f"was not launched: {row.reason}",
+        "missed": lambda: f"was not launched: {row.reason}",
+        "lost": lambda: f"was lost: {row.reason}",
+        "unknown": lambda: (
+            f"may or may not have finished: {row.reason}. Its job says on_lost = hold, so it is not started again; "
+            f"look at its output, then say `coordctl run resolve {row.run} --as success|failed|relaunch`"
+        ),
+    }[row.state]()
+    return f"{run} {said}.{before}"
+
+
+def _held(row: Row, holder: Holder | None) -> str:
+    """What is known of the holder where that is not simply that it lives, and what comes next."""
+    if holder is None or (not holder.gone and holder.silent_s < holder.lease_s / 2):
+        return f", and is to be cancelled ({row.reason})" if row.cancel else ""
+    name = row.node.rpartition(".")[0]
+    if not holder.gone:
+        parts = [f"{name} is heard of, but it has not renewed its lease for {holder.silent_s:.0f} s"]
+    elif holder.heard_s is None:
+        parts = [f"this node has not heard of {name} since it was started"]
+    else:
+        parts = [f"{name} was last heard of {holder.heard_s:.0f} s ago and is {holder.state}"]
+        if holder.lost_s is not None and holder.state == "lost":
+            parts[0] += f" since {holder.lost_s:.0f} s"
+    left_s = holder.lease_s - holder.silent_s
+    if left_s > 0:
+        parts.append(f"its lease ends in {left_s:.0f} s at the latest, unless it is renewed")
+    else:
+        parts.append("its lease has ended")
+    then = "unknown, and held for a person" if _holds(row) else "lost, and tried again"
+    if row.state == "received":
+        then = "granted to another node: it was not started"
+    elif row.cancel:
+        then = "ended: it was cancelled"
+    turn = f" (this node's turn is in {holder.turn_in_s:.0f} s)" if holder.turn_in_s and holder.turn_in_s > 0 else ""
+    parts.append(f"after that it is {then}{turn}")
+    return f"; {'; '.join(parts)}"
+
+
+def _holds(row: Row) -> bool:
+    return Policy.unpack(row.policy).on_lost == "hold"
+
+
+def _absent(about: Absent) -> str:
+    """Why there is no row, as far as that can be known."""
+    if about.fire_at is None:
+        return "it was never triggered, or it is older than the history kept."
+    if not about.known:
+        return "it was never due, or it is older than the history kept; this node does not know its job's schedule."
+    if not about.is_fire_time:
+        said = "it was never due: the job's schedule, as it is now, has no such time"
+        return f"{said}; the next one after it is {iso(about.following)}." if about.following else f"{said}."
+    if about.fire_at > about.now:
+        return f"it is due in {about.fire_at - about.now:.0f} s."
+    if about.passed_over:
+        return (
+            f"it was due, and was {about.passed_over}: nobody was there to launch it, and the job says "
+            f"misfire = {about.misfire}."
+        )
+    if about.settled_to is None or about.fire_at > about.settled_to:
+        return "it was due, and no node has claimed it yet."
+    said = "it was a fire time of the job, and it is settled: nobody launches it any more"
+    if about.misfire in ("skip", "once"):
+        word = {"skip": "skipped", "once": "coalesced with a later one"}[about.misfire]
+        said += f". With misfire = {about.misfire} it was {word} if no node was there at the time"
+        said += ", or it is from before the job was first seen, or older than the history kept"
+    else:
+        said += ". It is from before the job was first seen, or older than the history kept"
+    return f"{said}; which of these, this node cannot know."
+
+
+def why_no_job(
+    name: str, problem: str, rows: list[Row], others: list[str], like: str, around: Surroundings = CALM
+) -> str:
+    """A job that this node does not have; its runs may still be there. ``others``: nodes with other jobs."""
+    if problem:
+        parts = [f"{name} does not run on this node: its file is wrong. {problem}"]
+    else:
+        meant = f" Did you mean {like}?" if like and not rows else ""
+        parts = [f"This node has no job {name!r}: there is no such file in its jobs directory.{meant}"]
+    waiting = [row.run for row in rows if row.state in ("pending", "retry")]
+    active = [row for row in rows if row.state in ("received", "started", "unknown")]
+    parts += [
+        _by_host(f"{row.run} is {row.state} on {row.node or 'no node'} all the same.", [row.node]) for row in active[:5]
+    ]
+    if waiting:
+        named = ", ".join(sorted(waiting)[:3]) + (", …" if len(waiting) > 3 else "")
+        where = (
+            f"Only {', '.join(others[:5])} may have its file: other jobs than here."
+            if others
+            else ("No node that is alive is known to have its file, so nobody starts them.")
+        )
+        count = "1 run of it waits" if len(waiting) == 1 else f"{len(waiting)} runs of it wait"
+        parts.append(
+            f"{count} to be launched ({named}). {where} `coordctl run revoke --job {name}` ends them; "
+            "else the ledger does, as missed, once each is past its start_within."
+        )
+    elif rows and not active:
+        parts.append(f"Its last run: {rows[0].run} is {rows[0].state}.")
+    return " ".join(parts + around.sentences())
+
+
+def why_job(
+    job: Job,
+    suspended: bool,
+    next_at: float | None,
+    last: Row | None,
+    last_word: str,
+    ctx: Context,
+    around: Surroundings = CALM,
+    late: str = "",
+    stale: str = "",
+) -> str:
+    """What stands between a job and its next run. ``late``: why its next success is overdue, or ""."""
+    name = job.name
+    parts = around.sentences()
+    if late:
+        parts.append(f"{name} is late: {late}.")
+    if suspended:
+        parts.append(f"{name} is suspended; `coordctl job resume {name}` lets it run again.")
+    blocked = ctx.unfit or ctx.launch_problems.get(name, "")
+    if blocked:
+        parts.append(f"This node cannot start it: {blocked}.")
+    if stale:
+        parts.append(f"This node opens nothing of it by schedule: {stale}.")
+    if not set(job.tags) <= set(ctx.settings.tags):
+        parts.append(f"This node may not run it: it takes the tags {', '.join(job.tags)}.")
+    if ctx.state != "ready":
+        parts.append(f"This node takes no runs: it is {ctx.state}.")
+    if last is not None:
+        parts.append(f"Last: {last_word}")
+    elif not around.ledger_error:
+        parts.append(f"{name} has never run.")
+    if next_at is not None and suspended:
+        parts.append(
+            f"Its next time is {iso(next_at)}: it starts only if the job is resumed before that, or at most "
+            f"{job.start_within_s:.0f} s after it."
+        )
+    elif next_at is not None:
+        parts.append(f"Next: {iso(next_at)}.")
+    elif job.schedule is None:
+        parts.append("It has no schedule: it runs when somebody triggers it.")
+    else:
+        parts.append("Its schedule has no further time.")
+    return " ".join(parts)
+
+
+def recovering(left_s: float) -> str:
+    """The ledger is in quarantine."""
+    return (
+        f"The ledger went back or was replaced: nothing new launches for {left_s:.0f} s, while the nodes put back what "
+        "it forgot."
+    )
+
+
+def _pending(row: Row, pursuit: Pursuit | None, election: Election | None) -> str:
+    late = Policy.unpack(row.policy).start_within_s
+    text = f"waits to be launched (due {_at(row.not_before)}, given up {late:.0f} s after that)"
+    if pursuit is not None and pursuit.why:
+        text += f"; {pursuit.why}"
+    standing = _standing(election)
+    return f"{text}. {standing}".rstrip(". ") if standing else text
+
+
+def _retry(row: Row, pursuit: Pursuit | None) -> str:
+    text = f"is due again as attempt {row.attempt} at {_at(row.not_before)}, because: {row.reason}"
+    if pursuit is not None and pursuit.why:
+        text += f"; {pursuit.why}"
+    return text
+
+
+def _standing(election: Election | None) -> str:
+    """Who would and who would not."""
+    if election is None:
+        return ""
+    if election.succession:
+        return f"Elected to try first: {election.succession[0]}."
+    abstaining = [f"{name} ({c.abstains})" for name, c in sorted(election.statements.items()) if c.abstains]
+    return f"No node stands: {'; '.join(abstaining)}." if abstaining else ""
+
+
+def _before(attempts: list[AttemptRow], row: Row) -> str:
+    """Earlier attempts, each with its end."""
+    earlier = [a for a in attempts if not attempt_fault(a) and a.attempt < row.attempt]
+    if not earlier:
+        return ""
+    told = "; ".join(
+        f"attempt {a.attempt} on {a.node} was {a.state} ({a.reason or 'no reason recorded'})" for a in earlier
+    )
+    return f" Before that: {told}."
+
+
+def _at(at: float) -> str:
+    return iso(round(at)) if at else "no time"

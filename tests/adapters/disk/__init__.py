@@ -1,0 +1,1 @@
+"""Tests of what a node keeps on its disk."""

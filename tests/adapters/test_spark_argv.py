@@ -1,0 +1,279 @@
+"""From a job to an argv and an environment."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordd.adapters.spark import (
+    Facts,
+    Program,
+    SparkDefaults,
+    build,
+    find_java,
+    find_submit,
+    pip_spark_home,
+    read_env_file,
+    redacted,
+)
+from coordd.core.jobs.job import Command, Job, SparkSubmit, run_tag
+from coordd.errors import UnavailableError
+
+FACTS = Facts(
+    "nightly@2026-12-01T02:00:00Z",
+    1,
+    1700000000000001,
+    "abcdef",
+    "edge-1",
+    1796090400.0,
+    "/run/coordd/coordd.sock",
+    "/run/coordd/runs/x",
+)
+
+
+def executable(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A machine with a Spark and a Java of its own, and a daemon that has secrets in its environment."""
+    executable(tmp_path / "spark/bin/spark-submit")
+    (tmp_path / "spark/jars").mkdir()
+    executable(tmp_path / "java/bin/java")
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/home/etl",
+        "USER": "etl",
+        "LANG": "en_US.UTF-8",
+        "SPARK_HOME": str(tmp_path / "spark"),
+        "JAVA_HOME": str(tmp_path / "java"),
+        "NOTIFY_SOCKET": "/run/notify",
+        "WATCHDOG_USEC": "1",
+        "CREDENTIALS_DIRECTORY": "/run/c",
+        "DB_PASSWORD": "x",
+    }
+
+
+def spark(**fields: object) -> Job:
+    return Job(name="nightly", digest="d", launch=SparkSubmit("/jobs/app.py", **fields))  # type: ignore[arg-type]  # as in a job file
+
+
+def run(job: Job, defaults: SparkDefaults, environ: dict[str, str]) -> Program:
+    return build(job, job.launch, defaults, FACTS, environ)
+
+
+def conf_of(program: Program) -> dict[str, str]:
+    """The settings that spark-submit is given: all of them in the file."""
+    assert "--conf" not in program.argv
+    assert option(program.argv, "--properties-file") == program.secrets_path == f"{FACTS.directory}/secrets.properties"
+    return dict(line.split("=", 1) for line in program.secrets.splitlines() if "=" in line)
+
+
+def option(argv: list[str], name: str) -> str:
+    return argv[argv.index(name) + 1]
+
+
+def test_a_whole_spark_job(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "p.conf").write_text("spark.executor.memory 1g\nspark.site yes \\")
+    job = spark(
+        args=("--day", "2026-12-01", "two words", "$HOME;rm"),
+        master="yarn",
+        deploy_mode="cluster",
+        conf={"spark.executor.memory": "2g"},
+        py_files=("a.py", "b.zip"),
+        files=("/f1", "/f2"),
+        jars=("/j.jar",),
+        name="sales of the day",
+        keytab="/k",
+        principal="etl@EX",
+        proxy_user="bob",
+        properties_file=f"{tmp_path}/p.conf",
+    )
+    program = run(job, SparkDefaults(), environ)
+    assert program.argv == [
+        f"{tmp_path}/spark/bin/spark-submit",
+        "--master",
+        "yarn",
+        "--deploy-mode",
+        "cluster",
+        "--name",
+        "sales of the day",
+        "--properties-file",
+        "/run/coordd/runs/x/secrets.properties",
+        "--py-files",
+        "a.py,b.zip",
+        "--files",
+        "/f1,/f2",
+        "--jars",
+        "/j.jar",
+        "--keytab",
+        "/k",
+        "--principal",
+        "etl@EX",
+        "--proxy-user",
+        "bob",
+        "/jobs/app.py",
+        "--day",
+        "2026-12-01",
+        "two words",
+        "$HOME;rm",
+    ]
+    assert program.secrets == (
+        "spark.executor.memory 1g\nspark.site yes \\\n\n"
+        "spark.coordd.attempt=1\nspark.coordd.nonce=abcdef\nspark.coordd.run=nightly@2026-12-01T02:00:00Z\n"
+        f"spark.coordd.token=1700000000000001\nspark.executor.memory=2g\nspark.yarn.tags={run_tag(FACTS.run)}\n"
+    )
+
+
+def test_the_environment_is_built_from_empty(environ: dict[str, str]) -> None:
+    site = SparkDefaults(env={"HADOOP_CONF_DIR": "/etc/hadoop"})
+    program = run(spark(env={"TZ": "UTC"}), site, environ)
+    assert program.env == {
+        **{name: environ[name] for name in ("PATH", "HOME", "USER", "LANG", "SPARK_HOME", "JAVA_HOME")},
+        "HADOOP_CONF_DIR": "/etc/hadoop",
+        "TZ": "UTC",
+        "COORDD_RUN": FACTS.run,
+        "COORDD_JOB": "nightly",
+        "COORDD_ATTEMPT": "1",
+        "COORDD_TOKEN": "1700000000000001",
+        "COORDD_NONCE": "abcdef",
+        "COORDD_NODE": "edge-1",
+        "COORDD_FIRE_TIME": "2026-12-01T02:00:00Z",
+        "COORDD_SOCKET": "/run/coordd/coordd.sock",
+    }
+
+
+def test_the_job_cannot_say_that_it_is_another(environ: dict[str, str]) -> None:
+    job = spark(env={"COORDD_TOKEN": "9"}, conf={"spark.coordd.token": "9", "spark.yarn.tags": "mine"})
+    program = run(job, SparkDefaults(), environ)
+    assert program.env["COORDD_TOKEN"] == str(FACTS.token)
+    assert conf_of(program)["spark.coordd.token"] == str(FACTS.token)
+    assert conf_of(program)["spark.yarn.tags"] == run_tag(FACTS.run)
+
+
+def test_the_job_overrides_the_site_which_overrides_its_file(environ: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "env"
+    file.write_text("# site\n\nexport A=file\nB='file b'\nC = file\n")
+    site = SparkDefaults(env={"B": "site", "C": "site"}, env_file=str(file))
+    env = run(spark(env={"C": "job"}), site, environ).env
+    assert (env["A"], env["B"], env["C"]) == ("file", "site", "job")
+    assert read_env_file(str(file))["B"] == "file b"
+
+
+@pytest.mark.parametrize("text", ["no equals sign\n", "9A=1\n", None])
+def test_an_env_file_that_cannot_be_used(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "env"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UnavailableError, match=r"spark\.env_file"):
+        read_env_file(str(file))
+
+
+def test_kubernetes_drivers_carry_the_tag(environ: dict[str, str]) -> None:
+    label = "spark.kubernetes.driver.label.coordd-run"
+    program = run(spark(master="k8s://https://api"), SparkDefaults(), environ)
+    assert conf_of(program)[label] == run_tag(FACTS.run)
+    assert label not in conf_of(run(spark(), SparkDefaults(), environ))
+
+
+def test_the_site_master_is_the_default(environ: dict[str, str]) -> None:
+    assert option(run(spark(), SparkDefaults(master="spark://m"), environ).argv, "--master") == "spark://m"
+
+
+SECRETS = {
+    "spark.hadoop.fs.s3a.secret.key": "s3 \\cret\n",
+    "spark.ssl.keyPassword": "pässword",
+    "spark.my.token": " to#ken",
+    "spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net": "azu=re",
+    "spark.es.net.http.auth.pass": "elastic",
+}
+
+
+def with_secrets(environ: dict[str, str], **fields: object) -> Program:
+    return run(spark(conf={**SECRETS, "spark.a": "b"}, **fields), SparkDefaults(), environ)
+
+
+def test_no_setting_and_no_nonce_is_in_an_argv(environ: dict[str, str]) -> None:
+    program = with_secrets(environ)
+    said = " ".join(program.argv)
+    assert not any(value.strip() in said for value in (*SECRETS.values(), FACTS.nonce))
+    assert "spark.hadoop.fs.s3a.secret.key=s3 \\\\cret\\n\n" in program.secrets
+    assert "spark.my.token=\\ to#ken\nspark.ssl.keyPassword=pässword\n" in program.secrets
+    assert conf_of(program)["spark.es.net.http.auth.pass"] == "elastic"
+    assert conf_of(run(spark(), SparkDefaults(), environ))["spark.coordd.nonce"] == FACTS.nonce
+
+
+@pytest.mark.parametrize("where", ["job", "site", "defaults"])
+def test_our_file_does_not_hide_what_would_be_read(environ: dict[str, str], tmp_path: Path, where: str) -> None:
+    file = tmp_path / ("spark/conf/spark-defaults.conf" if where == "defaults" else "mine.conf")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("spark.x 1")
+    job = spark(conf={"spark.x": "2"}, properties_file=str(file) if where == "job" else "")
+    program = run(job, SparkDefaults(properties_file=str(file) if where == "site" else ""), environ)
+    assert program.secrets.startswith("spark.x 1\n\nspark.coordd")
+    assert conf_of(program)["spark.x"] == "2", "the job's own setting stands behind it, and counts"
+
+
+def test_a_properties_file_without_end_is_refused(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mine.conf").write_text("#" * (2**20 + 1))
+    with pytest.raises(UnavailableError, match="more than"):
+        run(spark(properties_file=f"{tmp_path}/mine.conf"), SparkDefaults(), environ)
+
+
+def test_what_is_shown_has_no_secrets(environ: dict[str, str]) -> None:
+    shown = redacted([*with_secrets(environ).argv, "spark.my.secret=abc"])
+    assert "spark.my.secret=***" in shown
+    assert not any("abcdef" in word for word in shown), "the nonce"
+
+
+def test_a_command(environ: dict[str, str]) -> None:
+    job = Job(name="j", digest="d", launch=Command(("/bin/load", "1 2"), env={"A": "1 2"}, cwd="/data"))
+    del environ["JAVA_HOME"], environ["SPARK_HOME"]
+    program = run(job, SparkDefaults(), environ)
+    assert (program.argv, program.cwd, program.env["A"]) == (["/bin/load", "1 2"], "/data", "1 2")
+    assert program.env["COORDD_RUN"] == FACTS.run
+
+
+def test_where_spark_submit_is_looked_for(tmp_path: Path) -> None:
+    configured = executable(tmp_path / "opt/my-submit")
+    home = executable(tmp_path / "home/bin/spark-submit")
+    on_path = executable(tmp_path / "bin/spark-submit")
+    environ = {"SPARK_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "bin")}
+    assert find_submit(configured, environ) == configured
+    assert find_submit("", environ) == home
+    del environ["SPARK_HOME"]
+    assert find_submit("", environ) == on_path
+    assert find_submit("", {"PATH": ""}) == f"{pip_spark_home()}/bin/spark-submit"
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnavailableError, match=r"spark.submit: /no/such is not there"):
+        find_submit("/no/such", {})
+    with pytest.raises(UnavailableError, match=r"SPARK_HOME: /nowhere/bin/spark-submit is not there"):
+        find_submit("", {"SPARK_HOME": "/nowhere"})
+    file = tmp_path / "spark-submit"
+    file.touch(mode=0o644)
+    with pytest.raises(UnavailableError, match="may not be executed"):
+        find_submit(str(file), {})
+    monkeypatch.setattr("coordd.adapters.spark.pip_spark_home", lambda: "")
+    with pytest.raises(UnavailableError, match="no spark-submit"):
+        find_submit("", {"PATH": str(tmp_path / "empty")})
+    with pytest.raises(UnavailableError, match="no Java"):
+        find_java({"PATH": str(tmp_path / "empty")})
+    with pytest.raises(UnavailableError, match="JAVA_HOME"):
+        find_java({"JAVA_HOME": str(tmp_path / "empty")})
+
+
+def test_the_pip_package_runs_on_this_python(environ: dict[str, str]) -> None:
+    del environ["SPARK_HOME"]
+    env = run(spark(), SparkDefaults(), environ).env
+    assert env["PYSPARK_PYTHON"] == sys.executable
+    assert env["SPARK_HOME"] == pip_spark_home()
+    kept = run(spark(env={"PYSPARK_PYTHON": "/usr/bin/python3"}), SparkDefaults(), environ).env
+    assert kept["PYSPARK_PYTHON"] == "/usr/bin/python3"

@@ -1,0 +1,1 @@
+"""`make bench`: what is measured, a file a section."""

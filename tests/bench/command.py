@@ -1,0 +1,60 @@
+"""`make bench`: the benchmarks, as a table and as artifacts/bench.json.
+
+Figures are ratios against a peer that is measured in the same run, or counts, wherever that is possible. A target
+that is missed is said, and fails nothing; only what could not be measured at all makes the command fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.figures import Figure, show, write
+
+TOP = Path(__file__).resolve().parents[2]
+
+# Module of each section, in the order they are run.
+SECTIONS = {
+    "elections": "bench.elections",
+    "gossip": "bench.gossip.gossip",
+    "gossip_faults": "bench.gossip.gossip_faults",
+    "growth": "bench.gossip.growth",
+    "triggers": "bench.triggers",
+    "schedules": "bench.schedules",
+    "takeover": "bench.takeover",
+    "idle": "bench.idle",
+    "simulation": "bench.simulation",
+}
+
+
+def main() -> int:
+    """Measure, show, write."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: about a minute")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="these sections alone")
+    parser.add_argument("--output", default=str(TOP / "artifacts" / "bench.json"), metavar="FILE")
+    chosen = parser.parse_args()
+    console = Console()
+    load = os.getloadavg()[0]
+    figures: list[Figure] = []
+    problems: dict[str, str] = {}
+    if load > 0.5:
+        console.print(f"[yellow]this machine is not idle (load {load:.1f}): read the ratios, not the times")
+    for name in chosen.only or SECTIONS:
+        began = time.monotonic()
+        with console.status(f"{name} …"):
+            try:
+                figures += importlib.import_module(SECTIONS[name]).measure(quick=chosen.quick)
+            except Exception as exc:
+                # One section that cannot be measured does not take the others with it; it is said and fails us.
+                problems[name] = f"{type(exc).__name__}: {exc}"
+        console.print(f"{name}: {time.monotonic() - began:.0f} s", highlight=False)
+    show(figures, problems, console)
+    write(chosen.output, figures, problems, quick=chosen.quick, load=load)
+    console.print(f"written to {os.path.relpath(chosen.output)}", highlight=False)
+    return 1 if problems else 0

@@ -1,0 +1,1 @@
+"""Benchmarks of the gossip: elections on RabbitMQ beside Celery, faults, growth."""

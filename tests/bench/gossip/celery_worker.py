@@ -1,0 +1,87 @@
+"""The peer: one real Celery worker (solo pool, gossip, mingle, heartbeat), whose elections are watched from outside.
+
+Celery's code is not changed. An election topic of its own keeps the task queue out of the measured path; what
+happens leaves as one datagram each: {"k": kind, "w": worker, "t": CLOCK_MONOTONIC in ns, …}.
+
+usage: celery_worker.py NAME BROKER_URL SOCKET WORKERS
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import socket
+import sys
+import time
+from typing import Any
+
+from celery import Celery, bootsteps, signals
+from celery.worker.consumer.gossip import Gossip
+from celery.worker.control import inspect_command
+
+NAME, BROKER, SOCKET = sys.argv[1:4]
+WORKERS = int(sys.argv[4])
+
+out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+out.connect(SOCKET)
+
+
+def say(kind: str, **fields: Any) -> None:
+    """One fact, for whoever watches."""
+    with contextlib.suppress(OSError):
+        out.send(json.dumps({"k": kind, "w": NAME, "t": time.monotonic_ns(), **fields}).encode())
+
+
+app = Celery("peer", broker=BROKER)
+app.conf.update(
+    worker_hijack_root_logger=False,
+    worker_log_color=False,
+    broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    task_ignore_result=True,
+)
+gossips: list[Gossip] = []
+
+
+@inspect_command()
+def peer_alive(_state: Any, **_: Any) -> list[str]:
+    """Whom this worker believes to be alive: never itself."""
+    return sorted(worker.hostname for worker in gossips[-1].state.alive_workers())
+
+
+class Watch(bootsteps.StartStopStep):
+    """Adds the election topic, and counts acks until all of an election have arrived here."""
+
+    requires = (Gossip,)
+
+    def start(self, consumer: Any) -> None:
+        gossip = consumer.gossip
+        gossips.append(gossip)
+        gossip.election_handlers["bench"] = lambda action: say("acted", id=action["id"])
+        on_ack = gossip.event_handlers["worker.elect.ack"]
+        acks: collections.Counter[str] = collections.Counter()
+
+        def count(event: dict[str, Any]) -> Any:
+            acks[event["id"]] += 1
+            try:
+                return on_ack(event)
+            finally:
+                if acks[event["id"]] == WORKERS * WORKERS:
+                    del acks[event["id"]]
+                    say("drained", id=event["id"])
+
+        gossip.event_handlers = {**gossip.event_handlers, "worker.elect.ack": count}
+
+
+app.steps["consumer"].add(Watch)
+
+
+@signals.worker_ready.connect
+def ready(**_: Any) -> None:
+    """It takes part."""
+    say("ready")
+
+
+if __name__ == "__main__":
+    app.worker_main(["worker", "-P", "solo", "-n", f"{NAME}@peer", "-l", "CRITICAL"])

@@ -1,0 +1,165 @@
+"""One node of the RabbitMQ benchmark, as a process: the real driver, core, bus and Redis ledger, but no runners.
+
+It is told what to do by JSON lines on stdin. What happens leaves as one datagram each, as the peer's worker does it:
+{"k": kind, "w": node, "t": CLOCK_MONOTONIC in ns, …}. A run that was granted ends when it is told to finish.
+
+usage: gossip_member.py '{"index": 0, "count": 3, "bus": URL, "ledger": URL, "cluster": NAME, "socket": PATH}'
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import sys
+import time
+from typing import Any
+
+import trio
+
+from bench.told import NoJournal, commands
+from coordd.adapters import logs
+from coordd.adapters.bus.amqp_bus import AmqpBus
+from coordd.adapters.ledger.redis_ledger import RedisLedger
+from coordd.core.context import Settings
+from coordd.core.election import Election
+from coordd.core.jobs.job import Command, Job
+from coordd.core.ledger.requests import Registration
+from coordd.core.node.node import Node
+from coordd.core.ready import Launch, Now
+from coordd.core.wire.events import Action
+from coordd.services.driver import Driver, Keeper
+from coordd.services.ledger import LedgerService
+
+LIMIT_S = 30.0
+JOB = "bench"
+
+
+class Member:
+    """One node."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.count = spec["count"]
+        self.name = f"n{spec['index']}"
+        settings = Settings(cluster=spec["cluster"], budget_client=100_000, budget_cluster=100_000)
+        self.node = Node(
+            hostname=self.name,
+            pid=os.getpid(),
+            incarnation=f"1-{spec['index']:016x}",
+            settings=settings,
+            clock_mark=0,
+            rng=random.SystemRandom(),
+        )
+        self.node.topics.add("drill")
+        self.job = Job(name=JOB, launch=Command(("true",)), overlap="allow", placement="first", digest="bench")
+        self.bus = AmqpBus([spec["bus"]], self.node.ctx.full_hostname, cluster=spec["cluster"])
+        self.ledger = LedgerService(
+            lambda: RedisLedger(spec["ledger"], timeout_s=2.0, cluster=spec["cluster"], fresh=True), 2.0
+        )
+        self.driver = Driver(
+            self.node,
+            bus=self.bus,
+            ledger=self.ledger,
+            journal=NoJournal(),
+            keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
+            launch=self._launch,
+            cancel=lambda _run, _reason: None,
+        )
+        self._decided_by_node = self.node.ballots._decided
+        self.node.ballots._decided = self._decided
+        self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._out.connect(spec["socket"])
+        self._over: list[Launch] = []
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """One fact, for whoever watches."""
+        fact = {"k": kind, "w": self.name, "t": time.monotonic_ns(), **fields}
+        with contextlib.suppress(OSError):
+            self._out.send(json.dumps(fact).encode())
+
+    async def run(self) -> None:
+        """Until stdin ends."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.bus.receive, self.driver.deliver, self._peer_dead, self._bus_changed)
+            nursery.start_soon(self.ledger.run, self.driver.ledger_answers)
+            nursery.start_soon(self.driver.run)
+            with trio.fail_after(LIMIT_S):
+                while self.bus.state != "connected":
+                    await trio.sleep(0.01)
+            self.node.set_jobs({JOB: self.job}, self.driver.now())
+            self.driver.feed(self.node.start, None)
+            async for word, arguments in commands():
+                await getattr(self, f"do_{word}")(**arguments)
+            nursery.cancel_scope.cancel()
+        self.bus.close()
+
+    # ---- what it is told
+
+    async def do_join(self) -> None:
+        """Wait until everybody is there."""
+        with trio.fail_after(LIMIT_S):
+            while self.node.ctx.state != "ready" or len(self.node.ctx.membership.view()) < self.count:
+                await trio.sleep(0.01)
+        self.say("ready", pid=os.getpid())
+
+    async def do_elect(self, run: str) -> None:
+        """As the peer's election is asked for, and as the schedule does it: elected, then claimed."""
+        self.node.pursuits.begin(Action(JOB, run, fire_at=time.time(), digest="bench"), self.driver.now())
+        self.driver.pump()
+
+    async def do_trigger(self, run: str) -> None:
+        """As `coordctl run trigger` does it: recorded in the ledger, then elected, then claimed."""
+        of = Registration(run, JOB, "bench", self.job.policy(), time.time(), scheduled=False)
+        self.driver.feed(self.node.trigger, of, 0)
+
+    async def do_burst(self, prefix: str, count: int) -> None:
+        """As the schedule does it at 02:00: so many runs are due in one tick."""
+        for number in range(count):
+            run = f"{JOB}#{prefix}{number}"
+            action = Action(JOB, run, fire_at=time.time(), digest="bench")
+            self.node.pursuits.begin(action, self.driver.now())
+        self.driver.pump()
+
+    async def do_drill(self, ident: str) -> None:
+        """An election about nothing."""
+        self.driver.feed(self.node.open_election, ident, "drill", None)
+
+    async def do_finish(self) -> None:
+        """Granted runs end, so that the next sweep finds nothing open."""
+        over, self._over = self._over, []
+        for launch in over:
+            key = (launch.run, launch.attempt, launch.token, launch.nonce)
+            self.node.ctx.ask("gate", *key)
+            self.node.ctx.ask("report", *key, "success", 0, "", "", False)
+            self.node.runner_ended(launch, "success", 0, "", "", 0.0, self.driver.now())
+        self.driver.pump()
+        self.say("finished", runs=len(over))
+
+    async def do_counts(self) -> None:
+        """What the bus has counted, and how far the logical clock is."""
+        self.say("counts", **self.bus.statistics())
+
+    # ---- what happens
+
+    def _launch(self, launch: Launch) -> None:
+        self.say("acted", id=launch.run)
+        self._over.append(launch)
+
+    def _decided(self, election: Election, now: Now) -> None:
+        self._decided_by_node(election, now)
+        self.say("decided", id=election.id)
+
+    def _peer_dead(self, name: str) -> None:
+        self.say("lost", peer=name)
+        self.driver.feed(self.node.peer_dead, name)
+
+    def _bus_changed(self, up: bool) -> None:
+        self.say("bus", up=up)
+        self.driver.feed(self.node.bus_changed, up)
+
+
+if __name__ == "__main__":
+    logs.configure(level="error")
+    trio.run(Member(json.loads(sys.argv[1])).run)

@@ -1,0 +1,288 @@
+"""coordd's nodes and Celery's workers as processes on one broker: started, told, and watched through one socket."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TESTS = os.path.dirname(os.path.dirname(HERE))
+
+START_S = 120.0
+LIMIT_S = 30.0
+RECEIVE_BUFFER = 8 << 20
+
+Fact = dict[str, Any]
+
+
+class Watcher:
+    """Datagrams of all processes of one side, in the order of their arrival."""
+
+    def __init__(self, root: str) -> None:
+        self.path = os.path.join(root, uuid.uuid4().hex[:8])
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        self._socket.bind(self.path)
+        self.facts: list[Fact] = []
+
+    def clear(self) -> None:
+        """Forget what was heard."""
+        self.read(0.0)
+        self.facts.clear()
+
+    def read(self, wait_s: float) -> bool:
+        """Take what is there; waits so long for the first one. True when there was something."""
+        if not select.select([self._socket], [], [], wait_s)[0]:
+            return False
+        while True:
+            try:
+                data = self._socket.recv(65536, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return True
+            self.facts.append(json.loads(data))
+
+    def until(self, enough: Callable[[list[Fact]], bool], limit_s: float) -> bool:
+        """Read until there is enough; False when that takes too long."""
+        limit = time.monotonic() + limit_s
+        while not enough(self.facts):
+            left = limit - time.monotonic()
+            if left <= 0:
+                return False
+            self.read(min(left, 0.25))
+        return True
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._socket.close()
+
+
+class Side:
+    """One of the two: so many processes and what they say."""
+
+    name = ""
+    settled = ""  # the fact that each process says of an election when nothing more of it will come
+
+    def __init__(self, root: str, count: int) -> None:
+        self.count = count
+        self.watcher = Watcher(root)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def trigger(self, how: str = "elect") -> tuple[str, int]:
+        """One election: its id, and the instant right before (CLOCK_MONOTONIC, ns)."""
+        raise NotImplementedError
+
+    def burst(self, count: int) -> tuple[Callable[[str], bool], int]:
+        """Many at once: which ids are theirs, and the instant right before."""
+        raise NotImplementedError
+
+    def one(self, how: str = "elect") -> float | None:
+        """The milliseconds from trigger to action of one election; None when nobody acted in time."""
+        self.watcher.clear()
+        ident, began = self.trigger(how)
+
+        def over(facts: list[Fact]) -> bool:
+            mine = [fact["k"] for fact in facts if fact.get("id") in (ident, f"{ident}/0")]
+            return "acted" in mine and mine.count(self.settled) >= self.count
+
+        self.watcher.until(over, 3.0)
+        times = [fact["t"] for fact in self.watcher.facts if fact["k"] == "acted" and fact["id"] == ident]
+        return (min(times) - began) / 1e6 if times else None
+
+    def many(self, count: int, limit_s: float) -> tuple[float, int]:
+        """A burst: actions a second until the last one, and how many there were."""
+        return self._burst(count, limit_s)[:2]
+
+    def _burst(self, count: int, limit_s: float) -> tuple[float, int, int]:
+        """Actions a second, how many, and the instant right before (ns)."""
+        self.watcher.clear()
+        mine, began = self.burst(count)
+
+        def acted(facts: list[Fact]) -> dict[str, int]:
+            first: dict[str, int] = {}
+            for fact in facts:
+                if fact["k"] == "acted" and mine(fact["id"]):
+                    first.setdefault(fact["id"], fact["t"])
+            return first
+
+        self.watcher.until(lambda facts: len(facts) >= count and len(acted(facts)) >= count, limit_s)
+        times = acted(self.watcher.facts)
+        if not times:
+            return 0.0, 0, began
+        return len(times) / ((max(times.values()) - began) / 1e9), len(times), began
+
+    def rest(self, quiet_s: float = 0.7) -> None:
+        """Until nothing has been said for a while: what a burst has left behind is over."""
+        limit = time.monotonic() + LIMIT_S
+        while self.watcher.read(quiet_s) and time.monotonic() < limit:
+            pass
+
+    def dead(self) -> int:
+        """How many processes have ended by themselves."""
+        return sum(process.poll() is not None for process in self.processes)
+
+    def spawn(self, *command: str, **options: Any) -> subprocess.Popen[bytes]:
+        """One process of this side."""
+        env = {**os.environ, "PYTHONPATH": f"{os.path.dirname(TESTS)}:{TESTS}", "PYTHONWARNINGS": "ignore"}
+        process = subprocess.Popen(
+            [sys.executable, *command], env=env, stdout=subprocess.DEVNULL, start_new_session=True, **options
+        )
+        self.processes.append(process)
+        return process
+
+    def wait_ready(self) -> None:
+        """Until each has said so."""
+
+        def enough(facts: list[Fact]) -> bool:
+            if self.dead():
+                raise RuntimeError(f"{self.name}: {self.dead()} of {self.count} have ended while they started")
+            return sum(fact["k"] == "ready" for fact in facts) >= self.count
+
+        if not self.watcher.until(enough, START_S):
+            raise TimeoutError(f"{self.name}: not all of {self.count} are ready within {START_S:g} s")
+
+    def close(self) -> None:
+        """End the processes, those that were stopped too."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait(10)
+        self.processes.clear()
+        self.watcher.close()
+
+
+class Coordd(Side):
+    """coordd's nodes."""
+
+    name = "coordd"
+    settled = "decided"
+
+    def __init__(self, root: str, count: int, broker: str, ledger: str) -> None:
+        super().__init__(root, count)
+        cluster = f"bench{uuid.uuid4().hex[:8]}"
+        for index in range(count):
+            spec = {
+                "index": index,
+                "count": count,
+                "bus": broker,
+                "ledger": ledger,
+                "cluster": cluster,
+                "socket": self.watcher.path,
+            }
+            self.spawn(f"{HERE}/gossip_member.py", json.dumps(spec), stdin=subprocess.PIPE)
+        for process in self.processes:
+            self.tell(process, "join")
+        self._turn = 0
+
+    def wait_ready(self) -> None:
+        """And until runs are granted: a new ledger is watched for some seconds first."""
+        super().wait_ready()
+        limit = time.monotonic() + START_S
+        while self.one() is None:
+            if time.monotonic() > limit:
+                raise TimeoutError("coordd: nothing is granted")
+        self.rest()
+
+    def decided(self, count: int, limit_s: float) -> tuple[float, float, int]:
+        """A burst: elections a second until the last node has decided the last one; grants a second, and how many."""
+        granted, acted, began = self._burst(count, limit_s)
+
+        def all_decided(facts: list[Fact]) -> bool:
+            return len(facts) >= count and sum(fact["k"] == "decided" for fact in facts) >= count * self.count
+
+        self.watcher.until(all_decided, 3.0)
+        last = max((fact["t"] for fact in self.watcher.facts if fact["k"] == "decided"), default=began)
+        return count / max((last - began) / 1e9, 1e-9), granted, acted
+
+    def rest(self, quiet_s: float = 0.7) -> None:
+        """And the runs that were granted have ended."""
+        for process in self.processes:
+            self.tell(process, "finish")
+        super().rest(quiet_s)
+
+    def tell(self, process: subprocess.Popen[bytes], do: str, **fields: Any) -> None:
+        """A command."""
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
+            process.stdin.flush()
+
+    def _next(self) -> subprocess.Popen[bytes]:
+        self._turn += 1
+        return self.processes[self._turn % self.count]
+
+    def trigger(self, how: str = "elect") -> tuple[str, int]:
+        """``elect``: an election about a run. ``trigger``: `run trigger`, which records the run first."""
+        ident = f"bench#{uuid.uuid4().hex}"
+        began = time.monotonic_ns()
+        self.tell(self._next(), how, run=ident)
+        return ident, began
+
+    def burst(self, count: int) -> tuple[Callable[[str], bool], int]:
+        prefix = uuid.uuid4().hex[:8] + "."
+        began = time.monotonic_ns()
+        self.tell(self._next(), "burst", prefix=prefix, count=count)
+        return lambda ident: ident.startswith(f"bench#{prefix}"), began
+
+
+class Peer(Side):
+    """Celery's workers."""
+
+    name = "Celery"
+    settled = "drained"
+
+    def __init__(self, root: str, count: int, broker: str) -> None:
+        super().__init__(root, count)
+        self.app = Celery("peer", broker=broker)
+        self.app.conf.task_ignore_result = True
+        for index in range(count):
+            name = f"w{index:02d}"
+            self.spawn(
+                f"{HERE}/celery_worker.py",
+                name,
+                broker,
+                self.watcher.path,
+                str(count),
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=root,
+            )
+
+    def wait_ready(self) -> None:
+        """And until everybody knows everybody: their views are made of heartbeats."""
+        super().wait_ready()
+        limit = time.monotonic() + START_S
+        while True:
+            answers = self.app.control.broadcast("peer_alive", reply=True, timeout=2.0, limit=self.count)
+            views = [alive for answer in answers for alive in answer.values()]
+            if len(views) == self.count and all(len(alive) == self.count - 1 for alive in views):
+                return
+            if time.monotonic() > limit:
+                raise TimeoutError("Celery: its workers do not see each other")
+
+    def trigger(self, how: str = "elect") -> tuple[str, int]:
+        ident = uuid.uuid4().hex
+        began = time.monotonic_ns()
+        self.app.control.election(ident, "bench", {"id": ident})
+        return ident, began
+
+    def burst(self, count: int) -> tuple[Callable[[str], bool], int]:
+        idents = {uuid.uuid4().hex for _ in range(count)}
+        began = time.monotonic_ns()
+        for ident in idents:
+            self.app.control.election(ident, "bench", {"id": ident})
+        return idents.__contains__, began
+
+    def close(self) -> None:
+        super().close()
+        self.app.close()

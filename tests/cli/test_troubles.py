@@ -1,0 +1,139 @@
+"""What a person must see: `status`, `doctor` and STATUS of a daemon whose ledger holds trouble."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.fake_daemon import DAEMON, open_directory, write_job
+
+from cli.test_daemon import HELLO, Node, running
+from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
+from coordd.core.ledger.requests import Claim, Registration
+from coordd.core.ledger.rows import Policy
+
+# Short, that silence is noticed soon.
+TIMING = "renew_interval = 0.5\nledger_timeout = 0.5\nkill_grace = 1.0\nlease = 30.0"
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    """A daemon that is told its STATUS by a notify socket."""
+    with open_directory() as directory:
+        os.makedirs(f"{directory}/jobs.d")
+        write_job(directory, "hello", HELLO)
+        write_job(directory, "expected", 'expect_within = "1s"\n' + HELLO)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.bind(f"{directory}/notify")
+            systemd.setblocking(False)
+            os.environ["NOTIFY_SOCKET"] = f"{directory}/notify"
+            try:
+                with running(directory, DAEMON, cluster=TIMING) as made:
+                    made.systemd = systemd  # type: ignore[attr-defined]  # for the tests here
+                    yield made
+            finally:
+                del os.environ["NOTIFY_SOCKET"]
+
+
+def of(run: str, age_s: float = 0.0, **policy: str) -> Registration:
+    return Registration(run, run.partition("#")[0], "d", Policy(**policy), time.time(), scheduled=False, age_s=age_s)
+
+
+@pytest.fixture
+def ledger(node: Node) -> Iterator[SqliteLedger]:
+    made = SqliteLedger(f"sqlite:///{node.directory}/state/ledger.db", timeout_s=5.0)
+    yield made
+    made.close()
+
+
+def started(ledger: SqliteLedger, run: str, **policy: str) -> tuple[str, int, int, str]:
+    """Another node runs it."""
+    answer = ledger.call("claim", Claim(of(run, **policy), 0, "n", "edge-9.1", 30.0))
+    key = (run, 0, answer.token, "n")  # type: ignore[union-attr]
+    assert ledger.call("gate", *key).word == "ok"
+    return key
+
+
+def last_status(node: Node) -> str:
+    said = ""
+    while True:
+        try:
+            text = node.systemd.recv(65536).decode()  # type: ignore[attr-defined]
+        except BlockingIOError:
+            return said
+        said = next((line for line in text.split("\n") if line.startswith("STATUS=")), said)
+
+
+def test_an_unknown_run_is_seen_everywhere(node: Node, ledger: SqliteLedger) -> None:
+    key = started(ledger, "ghost#1", on_lost="hold")
+    ledger.call("report", *key, "lost", None, "the runner died", "", False)
+    node.wait_until(lambda: node.json("status")["runs"]["unknown"] == ["ghost#1"])
+    text = node.ctl("status").stdout
+    assert "1 unknown: ghost#1 (coordctl run resolve RUN --as success|failed|relaunch)" in text
+    doctor = node.ctl("doctor", code=1).stdout
+    assert "ghost#1: the runner died" in doctor
+    seen: list[str] = []
+    node.wait_until(lambda: "1 run unknown (ghost)" in (seen.append(last_status(node)) or seen[-1]))  # type: ignore[func-returns-value]
+    node.ctl("run", "resolve", "ghost#1", "--as", "failed")
+    node.wait_until(lambda: node.json("status")["runs"]["unknown"] == [])
+
+
+def test_a_job_that_an_unknown_run_blocks_says_so(node: Node, ledger: SqliteLedger) -> None:
+    key = started(ledger, "hello#1", on_lost="hold")
+    ledger.call("report", *key, "lost", None, "the runner died", "", False)
+    node.wait_until(lambda: node.json("status")["runs"]["unknown"] == ["hello#1"])
+    listed = {job["name"]: job for job in node.json("job", "list")}
+    assert listed["hello"]["problems"] == ["hello#1 is unknown, and counts as running: coordctl run resolve hello#1"]
+    assert "rejected: overlap: hello#1 is unknown" in node.ctl("run", "trigger", "hello", code=1).stderr
+    node.ctl("run", "resolve", "hello#1", "--as", "success")
+    node.wait_until(lambda: node.json("status")["runs"]["unknown"] == [])
+
+
+def test_a_run_that_nobody_starts_is_late(node: Node, ledger: SqliteLedger) -> None:
+    ledger.call("register", of("ghost#2", age_s=120.0))
+    node.wait_until(lambda: node.json("status")["runs"]["late"] == ["ghost#2"])
+    assert "1 late: ghost#2 (coordctl why RUN)" in node.ctl("status").stdout
+    ledger.call("revoke", "ghost#2", "ann", 0.0)
+
+
+def test_a_run_whose_holder_is_silent_is_stuck(node: Node, ledger: SqliteLedger) -> None:
+    key = started(ledger, "ghost#3")
+    node.wait_until(lambda: node.json("status")["runs"]["stuck"] == ["ghost#3"])
+    doctor = node.ctl("doctor", code=1).stdout  # 1: the job that is late
+    assert "its holder edge-9.1 has not renewed its lease" in doctor
+    ledger.call("report", *key, "success", 0, "", "", False)
+
+
+def test_a_job_without_a_success_in_time_is_late_until_it_succeeds(node: Node) -> None:
+    node.wait_until(lambda: node.json("status")["late_jobs"] == ["expected"])
+    assert "no success in time: expected" in node.ctl("status").stdout
+    assert "job expected is late" in node.ctl("doctor", code=1).stdout
+
+
+def test_a_job_stands_for_its_newest_run(node: Node) -> None:
+    for ident in ("older", "newer"):
+        node.ctl("run", "trigger", "hello", "--arg", f"who={ident}", "--id", ident, "--wait")
+    done = node.ctl("run", "logs", "hello")
+    assert (done.stdout, done.stderr) == ("hello newer\n", "the newest run of hello: hello#newer\n")
+    assert "hello#newer success" in node.ctl("run", "show", "hello").stdout
+    assert node.json("run", "show", "hello")["id"] == "hello#newer"
+    assert "expected has never run" in node.ctl("run", "show", "expected", code=1).stderr
+    assert "did you mean hello?" in node.ctl("run", "logs", "helo", code=1).stderr
+
+
+def test_all_runs_of_a_job_that_wait_are_revoked_also_when_its_file_is_gone(node: Node) -> None:
+    write_job(node.directory, "removed", 'tags = ["gpu"]\n' + HELLO)
+    node.ctl("reload")
+    for number in range(3):
+        node.ctl("run", "trigger", "removed", "--id", str(number))
+    os.unlink(f"{node.directory}/jobs.d/removed.toml")
+    node.ctl("reload")
+    assert "3 runs of it wait to be launched" in node.ctl("why", "removed").stdout
+    done = node.ctl("run", "revoke", "--job", "removed")
+    assert sorted(done.stdout.splitlines()) == [f"removed#{number} will not run" for number in range(3)]
+    assert {run["state"] for run in node.json("run", "list", "--job", "removed")} == {"revoked"}
+    assert "no run of removed waits" in node.ctl("run", "revoke", "--job", "removed").stderr
+    assert "either" in node.ctl("run", "revoke", code=2).stderr

@@ -1,0 +1,1 @@
+"""Tests of configuration, job files and the ownership of files."""

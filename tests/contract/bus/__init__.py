@@ -1,0 +1,1 @@
+"""Every bus, and what is special about each."""

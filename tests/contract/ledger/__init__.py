@@ -1,0 +1,1 @@
+"""Every ledger: each operation, each answer, any sequence of calls."""

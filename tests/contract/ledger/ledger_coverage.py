@@ -1,0 +1,123 @@
+"""What a machine's calls to a ledger have shown: answers by operation, and how runs moved.
+
+Two lists stand here that are not taken from the code: what docs/protocol.md says that a ledger may answer, and how a
+run may move. A search that has not seen all of both has not looked at the ledger.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from coordd.adapters.ledger import redis_scripts
+from coordd.core.ledger import rules
+from coordd.core.ledger.answers import Answer
+from coordd.ports import Ledger
+
+# An operation and the word of its answer; of a claim that ended, or must wait, also why.
+ANSWERS = {
+    "register": "ok exists conflict early",
+    "claim": "granted early held lost differs outdated "
+    "finished:success finished:failure finished:revoked finished:rejected finished:missed finished:lost "
+    "finished:settled limited:suspended limited:overlap limited:queue",
+    "gate": "ok early stale revoked",
+    "renew": "ok cancel lost",
+    "report": "ok stale",
+    "commit": "ok stale",
+    "revoke": "ok finished",
+    "cancel": "ok finished",
+    "resolve": "ok finished",
+    "suspend": "ok",
+    "open": "ok",
+    "page": "ok",
+    "settle": "finished held lost",
+    "new_rules": "ok",
+    "activate": "ok differs outdated",
+}  # fmt: skip
+RECOVERING = {
+    "claim": "recovering",
+    "gate": "recovering",
+    "renew": "recovering",
+    "report": "recovering",
+    "commit": "recovering",
+    "restore": "ok stale",
+    "settle": "recovering",
+    "new_rules": "recovering",
+    "activate": "recovering",
+}
+
+# From one call to the next. "" is a run that nobody has heard of, or that has been forgotten.
+MOVES = {
+    "": "pending received rejected missed revoked",
+    "pending": "received rejected missed revoked",
+    "received": "started success failure revoked lost retry missed",
+    "started": "success failure revoked lost retry unknown",
+    "unknown": "started success failure revoked lost retry",
+    "retry": "received missed revoked",
+    "success": "",
+    "failure": "",
+    "revoked": "",
+    "rejected": "",
+    "missed": "",
+    "lost": "",
+}
+FORGOTTEN = ("success", "failure", "revoked", "rejected", "missed", "lost")
+
+
+def pairs(table: dict[str, str]) -> set[tuple[str, str]]:
+    return {(first, second) for first, words in table.items() for second in words.split()}
+
+
+class Seen:
+    """The answers and moves of one search."""
+
+    def __init__(self) -> None:
+        self.answers: set[tuple[str, str]] = set()
+        self.moves: set[tuple[str, str]] = set()
+
+    def note(self, op: str, answer: Any, before: dict[str, str], after: dict[str, str]) -> None:
+        """One call: what it said, and the states of all runs before and after it."""
+        word = answer.word
+        if op == "claim" and isinstance(answer, Answer) and word in ("finished", "limited"):
+            word += ":" + (answer.state if word == "finished" else answer.by.partition(" ")[0].rstrip(":"))
+        self.answers.add((op, word))
+        self.move(before, after)
+
+    def move(self, before: dict[str, str], after: dict[str, str]) -> None:
+        for run in before.keys() | after.keys():
+            was, now = before.get(run, ""), after.get(run, "")
+            if was != now:
+                self.moves.add((was, now))
+
+    def missing(self, *answers: dict[str, str]) -> set[tuple[str, str]]:
+        """What should have been seen, and was not."""
+        wanted = set().union(*(pairs(table) for table in answers)) - self.answers
+        return wanted | ((pairs(MOVES) | {(state, "") for state in FORGOTTEN}) - self.moves)
+
+
+# Rounds of one search, each with other examples. The rarest steps, those out of UNKNOWN, take up to 14; the rest is
+# room for a change of the rules, or of hypothesis, that makes some corner rarer.
+ROUNDS = 25
+
+
+def search(machine: Any, size: settings, *answers: dict[str, str]) -> None:
+    """Run a machine (whose ``seen`` is filled by its calls) until it has come everywhere; fails when it does not.
+
+    Pages are small meanwhile, and as before for the tests that this process runs next.
+    """
+    machine.seen = Seen()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (rules, redis_scripts):
+            patch.setattr(module, "OPEN_PAGE", 2)
+        for number in range(ROUNDS):
+            run_state_machine_as_test(seed(number)(machine) if size.derandomize else machine, settings=size)
+            if not machine.seen.missing(*answers):
+                return
+    raise AssertionError(f"never seen: {sorted(machine.seen.missing(*answers))}")
+
+
+def states(ledger: Ledger) -> dict[str, str]:
+    return {row.run: row.state for row in ledger.runs()}

@@ -1,0 +1,298 @@
+"""Any sequence of calls to a ledger and to the rules in memory, which must say the same; each ledger's test adds to it.
+
+Most calls are of a node that holds what it speaks of: what is only rarely allowed would never be seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from support.ledger_calls import LEASE_S, FakeClock, Nodes
+from support.memory import MemoryLedger
+
+from contract.ledger.ledger_coverage import Seen, states
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Claim, Registration
+from coordd.core.ledger.rows import JobRow
+from coordd.core.ledger.words import ACTIVE, NEVER, UNKNOWN
+from coordd.ports import Ledger
+
+FIRE_AT = {"a@2025-01-29T08:00:01Z": 1.0, "a@2025-01-29T08:01:00Z": 60.0}
+JITTER_S = {"a@2025-01-29T08:01:00Z": 7.25}
+RUNS = ("a#1", "a#2", *FIRE_AT, "b#1", "b#é")
+NODES = ("edge-1.10", "edge-2.20")
+
+# One attempt of a run on behalf of its holder: run, attempt, token, nonce.
+Key = tuple[str, int, int, str]
+
+runs = st.sampled_from(RUNS)
+attempts = st.integers(0, 2)
+nonces = st.sampled_from(("x", "y"))
+policies = st.fixed_dictionaries(
+    {
+        "overlap": st.sampled_from(("forbid", "allow", "replace", "queue")),
+        "on_lost": st.sampled_from(("relaunch", "hold")),
+        "attempts": st.integers(1, 3),
+        "relaunches": st.integers(0, 2),
+        "delay_s": st.sampled_from((0.0, 0.1, 30.0)),
+        "backoff": st.sampled_from(("fixed", "linear", "exponential")),
+        "start_within_s": st.sampled_from((50.0, 1234567.0, 3600.5)),
+    }
+)
+ordinary = st.fixed_dictionaries(
+    {
+        "overlap": st.sampled_from(("allow", "allow", "allow", "forbid", "queue")),
+        "on_lost": st.sampled_from(("relaunch", "hold")),
+        "attempts": st.integers(1, 2),
+        "relaunches": st.integers(0, 1),
+        "start_within_s": st.sampled_from((50.0, 3600.0)),
+    }
+)
+# What a claimant has watched: off the row's token, off its beat, leases in silence.
+watches = st.sampled_from((None, (0, 0, 1.03), (0, 0, 1.03), (1, 0, 1.03), (0, 1, 1.03), (0, 0, 1.02), (0, 0, 1.01)))
+ends = st.sampled_from(("success", "failure", "revoked", "lost"))
+
+
+def fields(thing: Any) -> Any:
+    """Rows and answers as plain data."""
+    if isinstance(thing, list):
+        return [fields(each) for each in thing]
+    return {name: fields(getattr(thing, name)) for name in thing.__slots__} if hasattr(thing, "__slots__") else thing
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """What nodes and people may ask for, in any order. ``ledger`` and ``memory`` are under one clock."""
+
+    seen: ClassVar[Seen]
+    ledger: Ledger
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.start = clock.wall
+        self.memory = MemoryLedger(clock)
+        self.nodes = Nodes(self.memory, clock)
+        self.grants: dict[tuple[str, int], tuple[int, str]] = {}  # what each node believes to hold
+        self.moved = False
+
+    # ---- what a test may look at more closely
+
+    def before_call(self) -> None:
+        """Right before each call to both."""
+
+    def call(self, op: str, *args: Any) -> Any:
+        """The same call to both; they must say the same."""
+        self.before_call()
+        before = states(self.memory)
+        answer = self.memory.call(op, *args)
+        assert fields(self.ledger.call(op, *args)) == fields(answer), op
+        self.seen.note(op, answer, before, states(self.memory))
+        return answer
+
+    def granted(self, claim: Claim, answer: Answer) -> None:
+        """A claim was granted, anew or once more; ``grants`` does not say so yet."""
+
+    def forgotten(self, gone: set[str]) -> None:
+        """Retention has forgotten these runs."""
+
+    def ask_gate(self, key: Key) -> None:
+        self.call("gate", *key)
+
+    def ask_commit(self, key: Key) -> None:
+        self.call("commit", *key)
+
+    def ask_report(self, key: Key, *said: Any) -> None:
+        self.call("report", *key, *said)
+
+    def an_older_version_was_there(self, row: JobRow) -> None:
+        """Leave that row of a job in the ledger, as an older version writes it, and nothing else."""
+        raise NotImplementedError
+
+    @initialize(old=st.booleans())
+    def the_rules_that_are_in_force(self, old: bool) -> None:
+        if old:
+            row = JobRow("a", fence=7, horizon=self.start)
+            self.memory._store.put_job(row)
+            self.memory._store.commit()
+            self.an_older_version_was_there(row)
+
+    # ---- what is asked for
+
+    def identity_from(self) -> float:
+        kept = self.memory._store.meta("identity_from")
+        return float(kept) if kept else NEVER if self.memory._store.jobs else 0.0
+
+    def of(self, run: str, policy: dict[str, Any], digest: str = "d1", **more: Any) -> Any:
+        fire_at = self.start + FIRE_AT.get(run, 0.0)
+        more = {"due": fire_at + JITTER_S.get(run, 0.0), "identity_from": self.identity_from(), **more}
+        return self.nodes.of(run, fire_at=fire_at, digest=digest, **policy, **more)
+
+    def held(self, data: st.DataObject) -> Key:
+        """Mostly of an attempt that is not over, and as it was granted."""
+        rows = {row.run: row for row in self.memory.runs()}
+        current = [key for key in self.grants if key[0] in rows and rows[key[0]].attempt == key[1]]
+        live = [key for key in current if rows[key[0]].state in ACTIVE]
+        unknown = [key for key in live if rows[key[0]].state == UNKNOWN]
+        key = data.draw(st.sampled_from([*sorted(self.grants), *sorted(live) * 4, *sorted(unknown) * 8]))
+        token, nonce = self.grants[key]
+        wrong = data.draw(st.sampled_from((*[(0, nonce)] * 8, (1, nonce), (-1, nonce), (0, "z"))))
+        return (*key, token + wrong[0], wrong[1])
+
+    def ask_claim(self, of: Registration, attempt: int, nonce: str, node: str, watched: Any) -> None:
+        """Whoever claims a fire time has settled all before it."""
+        claim = Claim(of, attempt, nonce, node, LEASE_S, watched, of.due if of.scheduled else 0.0)
+        answer = self.call("claim", claim)
+        if answer.word == "granted":
+            self.granted(claim, answer)
+            self.grants[of.run, attempt] = (answer.token, nonce)
+
+    # ---- nodes
+
+    @rule(
+        run=runs,
+        policy=policies,
+        args=st.sampled_from(("{}", '{"k":"v"}')),
+        age_s=st.sampled_from((0.0, 0.3)),
+        digest=st.sampled_from(("d1", "d1", "d2")),
+    )
+    def register(self, run: str, policy: dict[str, Any], args: str, age_s: float, digest: str) -> None:
+        self.call("register", self.of(run, policy, digest, args=args, age_s=age_s, by="ann"))
+
+    @rule(
+        run=runs,
+        policy=policies,
+        nonce=nonces,
+        node=st.sampled_from(NODES),
+        watch=watches,
+        digest=st.sampled_from(("d1", "d1", "d2")),
+        other=st.sampled_from((0, 0, 0, 0, 1, -1)),
+    )
+    def claim(
+        self, run: str, policy: dict[str, Any], nonce: str, node: str, watch: Any, digest: str, other: int
+    ) -> None:
+        row = self.memory.run(run)
+        attempt = max(0, (row.attempt if row else 0) + other)
+        watched = (row.token + watch[0], row.beat + watch[1], LEASE_S * watch[2]) if row and watch else None
+        self.ask_claim(self.of(run, policy, digest), attempt, nonce, node, watched)
+
+    @rule(run=st.sampled_from(sorted(FIRE_AT)), known=st.sampled_from((0.0, 1.5e9, NEVER)))
+    def a_node_claims_by_other_rules(self, run: str, known: float) -> None:
+        self.ask_claim(self.of(run, {}, identity_from=known), 0, "x", NODES[0], None)
+
+    @rule(known=st.sampled_from((-1.0, -1.0, 0.0, 1738137650.5)))
+    def nobody_speaks_the_old_rules_any_more(self, known: float) -> None:
+        self.call("new_rules", known)
+
+    @rule(
+        job=st.sampled_from(("a", "a", "b", "c")),
+        digest=st.sampled_from(("d1", "d1", "d2", "d3")),
+        schedule=st.sampled_from(("s1", "s2")),
+        how=st.sampled_from(("new", "changed", "returned", "restored", "person")),
+        sequence=st.integers(0, 9),
+        ago_s=st.sampled_from((0.0, 100.25)),
+    )
+    def activate(self, job: str, digest: str, schedule: str, how: str, sequence: int, ago_s: float) -> None:
+        self.call("activate", job, digest, schedule, how, "ann\nb", sequence, self.clock.wall - ago_s)
+
+    @rule(run=runs, policy=ordinary, go=st.booleans(), silent=st.booleans())
+    def a_run_is_let_in(self, run: str, policy: dict[str, Any], go: bool, silent: bool) -> None:
+        """The ordinary case, so that what follows a grant is tried often; also after its holder's silence."""
+        if silent:
+            self.clock.step(LEASE_S * 1.03)
+        row = self.memory.run(run)
+        attempt = row.attempt if row else 0
+        watched = (row.token, row.beat, LEASE_S * 1.03) if row and silent else None
+        self.ask_claim(self.of(run, policy), attempt, "x", NODES[0], watched)
+        if go and (run, attempt) in self.grants:
+            self.ask_gate((run, attempt, *self.grants[run, attempt]))
+
+    @rule(run=runs, policy=ordinary, go=st.booleans())
+    def a_holder_falls_silent(self, run: str, policy: dict[str, Any], go: bool) -> None:
+        self.a_run_is_let_in(run, policy, go, silent=False)
+        self.a_run_is_let_in(run, policy, go=False, silent=True)
+
+    @rule(policy=ordinary, overlap=st.sampled_from(("forbid", "queue", "replace")))
+    def a_run_waits_while_another_is_let_in(self, policy: dict[str, Any], overlap: str) -> None:
+        self.call("register", self.of(RUNS[1], policy))
+        self.a_run_is_let_in(RUNS[0], {**policy, "overlap": "allow"}, go=True, silent=False)
+        self.a_run_is_let_in(RUNS[1], {**policy, "overlap": overlap}, go=False, silent=False)
+
+    @rule(run=runs, attempt=attempts)
+    def claim_another_attempt(self, run: str, attempt: int) -> None:
+        row = self.memory.run(run)
+        if row is None or row.attempt != attempt:
+            answer = self.call("claim", Claim(self.of(run, {}), attempt + (row is None), "z", NODES[0], LEASE_S))
+            assert answer.word != "granted"
+
+    @precondition(lambda self: self.grants)
+    @rule(data=st.data())
+    def gate(self, data: st.DataObject) -> None:
+        self.ask_gate(self.held(data))
+
+    @precondition(lambda self: self.grants)
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        self.ask_commit(self.held(data))
+
+    @precondition(lambda self: self.grants)
+    @rule(
+        data=st.data(),
+        application=st.sampled_from(("", "application_1")),
+        lease_s=st.sampled_from((LEASE_S, 0.7)),
+        launched=st.booleans(),
+    )
+    def renew(self, data: st.DataObject, application: str, lease_s: float, launched: bool) -> None:
+        self.call("renew", *self.held(data), lease_s, application, launched)
+
+    @precondition(lambda self: self.grants)
+    @rule(data=st.data(), state=ends | st.just("retry"), final=st.booleans(), code=st.sampled_from((None, 0, 1, -9)))
+    def report(self, data: st.DataObject, state: str, final: bool, code: int | None) -> None:
+        self.ask_report(self.held(data), state, code, "why\n✓", "", final)
+
+    @rule(run=runs, watch=watches, late=st.booleans(), silent=st.booleans())
+    def settle(self, run: str, watch: Any, late: bool, silent: bool) -> None:
+        """Somebody who may not know the job asks whether it is over."""
+        if late or silent:
+            self.clock.step(3700.0 if late else LEASE_S * 1.03)
+        row = self.memory.run(run)
+        watched = (row.token + watch[0], row.beat + watch[1], LEASE_S * watch[2]) if row and watch else None
+        self.call("settle", run, row.attempt if row else 0, watched)
+
+    def sweep(self) -> None:
+        """All open rows, page by page, each one once."""
+        answer = self.call("open", ("a", "b"))
+        shown = list(answer.runs)
+        while answer.after is not None:
+            answer = self.call("page", *answer.after)
+            shown += answer.runs
+        assert [row.run for row in shown] == [row.run for row in self.memory._store.open_runs(1000)[0]]
+
+    # ---- people and time
+
+    @rule(seconds=st.sampled_from((0.000001, 0.1, 0.5, 4.0, 20.3, 70.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.step(seconds)
+
+    @rule(run=runs, what=st.sampled_from(("revoke", "cancel")))
+    def a_person_acts(self, run: str, what: str) -> None:
+        self.call(what, run, "ann", *([self.of(run, {}).due] if what == "revoke" else []))
+
+    @rule(data=st.data(), outcome=st.sampled_from(("success", "failed", "relaunch")))
+    def resolve(self, data: st.DataObject, outcome: str) -> None:
+        unknown = [row.run for row in self.memory.runs() if row.state == UNKNOWN]
+        self.call("resolve", data.draw(st.sampled_from([RUNS[0], *unknown])), outcome, "ann")
+
+    @rule(job=st.sampled_from(("a", "b", "c")), on=st.sampled_from((True, False, False)))
+    def suspend(self, job: str, on: bool) -> None:
+        self.call("suspend", job, on, "ann")
+
+    @rule(keep_s=st.sampled_from((0.0, 60.0, -1.0)), limit=st.integers(0, 3))
+    def prune(self, keep_s: float, limit: int) -> None:
+        self.before_call()
+        known = states(self.memory)
+        assert self.ledger.prune(keep_s, limit) == self.memory.prune(keep_s, limit)
+        left = states(self.memory)
+        self.seen.move(known, left)
+        self.forgotten(known.keys() - left.keys())

@@ -1,0 +1,232 @@
+"""A row that no node wrote: it is named and left alone, and everything else goes on. In SQLite and in Redis."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ledger_calls import FakeClock, Nodes
+
+from coordd.adapters.ledger.redis_ledger import RedisLedger
+from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
+from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.words import BAD, GRANTED, OK, REVOKED
+from coordd.core.ready import LedgerRequest
+from coordd.errors import BadRowError, UnavailableError
+from coordd.ports import LedgerCall
+from coordd.services.ledger import LedgerService
+from coordd.services.views.objects import attempt_view, run_view
+from coordd.services.views.why import why_run
+
+RUN = "sales#1"
+OTHER = "sales#2"
+
+# (column, what stands in it): of a kind, a size or a range that no node writes.
+SPOILT: list[tuple[str, Any]] = [
+    ("fire_at", 1e308), ("fire_at", float("inf")), ("fire_at", -5.0), ("fire_at", "never"), ("not_before", "1e999"),
+    ("not_before", b"\xff\xfe"), ("created_at", 1e300), ("attempt", 10**18), ("attempt", "two"), ("attempt", -1),
+    ("attempt", 0.5), ("failures", "x"), ("token", "y"), ("token", 2**62), ("state", "resting"), ("state", b"\x80"),
+    ("policy", "no policy at all"), ("policy", ""), ("policy", "a b 1 2 3 d nan"), ("args", "{}\0"), ("job", "sa\0les"),
+    ("node", b"\xc3\x28"), ("reason", "x" * 300_000), ("nonce", "n" * 5000), ("digest", b"\xff"), ("lease", "z"),
+    ("until", "nan"), ("beat", "1.5.2"), ("cancel", 7), ("scheduled", "maybe"), ("exit_code", "ok"),
+]  # fmt: skip
+IDS = [f"{column}={value!r:.20}" for column, value in SPOILT]
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def nodes(request: pytest.FixtureRequest, make_ledger: Callable[[str], Any], clock: FakeClock) -> Nodes:
+    return Nodes(make_ledger(request.param), clock)
+
+
+def spoil(nodes: Nodes, run: str, column: str, value: Any, table: str = "run") -> None:
+    """Write a value into a row as somebody who can reach the ledger may."""
+    ledger = nodes.ledger
+    if isinstance(ledger, RedisLedger):
+        raw = value if isinstance(value, bytes) else str(value).encode()
+        ledger.read([("HSET", ledger.key(f"{table}:{run}"), column, raw)])
+        return
+    assert isinstance(ledger, SqliteLedger)
+    db = sqlite3.connect(ledger.path)
+    name = "job" if table in ("job", "standing") else "run"
+    table = table if table == "standing" else f"{table}s"
+    with db:  # bytes as text that is not UTF-8, as a damaged page has them
+        mark = "CAST(? AS TEXT)" if isinstance(value, bytes) else "?"
+        db.execute(f'UPDATE {table} SET "{column}" = {mark} WHERE {name} = ?', (value, run))  # noqa: S608 - our words
+    db.close()
+
+
+def allowing(nodes: Nodes, run: str) -> Any:
+    return nodes.of(run, overlap="allow")
+
+
+@pytest.mark.parametrize(("column", "value"), SPOILT, ids=IDS)
+def test_one_bad_row_spoils_nothing_else(nodes: Nodes, column: str, value: Any) -> None:
+    nodes.ask("register", allowing(nodes, RUN))
+    nodes.ask("register", allowing(nodes, OTHER))
+    spoil(nodes, RUN, column, value)
+
+    shown = {view["id"]: view for view in (run_view(row, redacted=False) for row in nodes.ledger.runs())}
+    assert shown[OTHER]["state"] == "pending"
+    [bad] = [view for name, view in shown.items() if name != OTHER]
+    assert bad["state"] == "bad"
+    assert column in bad["reason"]
+
+    row = nodes.ledger.run(RUN)
+    assert "bad" in why_run(RUN, row, nodes.ledger.attempts(RUN), None, None)
+    assert column in why_run(RUN, row, nodes.ledger.attempts(RUN), None, None)
+
+    swept = nodes.ledger.call("open", ("sales",))
+    assert isinstance(swept, OpenAnswer)
+    assert OTHER in [each.run for each in swept.runs]
+    if column not in ("policy", "reason", "created_at", "failures", "cancel", "exit_code"):  # a sweep is not told these
+        assert [why for name, why in swept.bad.items() if name.startswith("sales") and column in why]
+        assert RUN not in [each.run for each in swept.runs]
+
+    if isinstance(nodes.ledger, RedisLedger) and column in ("node", "digest", "exit_code"):
+        nodes.claim(allowing(nodes, RUN))  # a script compares bytes: text that is not UTF-8 is text to it
+    else:
+        with pytest.raises(BadRowError, match=column):
+            nodes.claim(allowing(nodes, RUN))
+        with pytest.raises(BadRowError, match=column):
+            nodes.ask("cancel", RUN, "ann")
+    assert nodes.claim(allowing(nodes, OTHER)).word == GRANTED
+
+
+def test_questions_in_one_round_trip_are_answered_each_by_its_own_row(nodes: Nodes) -> None:
+    for run in (RUN, OTHER):
+        nodes.ask("register", allowing(nodes, run))
+    spoil(nodes, RUN, "not_before", "soon")
+    claims = [LedgerCall("claim", (Claim(allowing(nodes, run), 0, "n1", "edge-1.10", 60.0),)) for run in (RUN, OTHER)]
+    asked = [
+        LedgerRequest(number, *call)
+        for number, call in enumerate([*claims, *claims, LedgerCall("open", (("sales",),))])
+    ]
+    service = LedgerService(lambda: nodes.ledger, 5.0)
+    results: list[Any] = []
+    assert service._perform(asked, results) == "", "nothing is wrong with the ledger itself"
+    assert [answer.word for _, answer, _ in results] == [BAD, GRANTED, BAD, GRANTED, OK]
+
+
+@pytest.mark.parametrize("op", ["gate", "renew", "report", "commit"])
+def test_a_holder_whose_row_is_bad_gets_no_answer(nodes: Nodes, op: str) -> None:
+    grant = nodes.granted(nodes.of(RUN))
+    spoil(nodes, RUN, "not_before", "x")
+    args: dict[str, tuple[Any, ...]] = {"renew": (60.0, "", True), "report": ("success", 0, "", "", False)}
+    with pytest.raises(UnavailableError, match="not_before"):
+        nodes.ledger.call(op, *grant.key, *args.get(op, ()))
+
+
+def test_beside_a_bad_row_that_may_be_running_nothing_starts(nodes: Nodes) -> None:
+    nodes.claim(nodes.of(RUN))
+    spoil(nodes, RUN, "lease", "x")
+    with pytest.raises(BadRowError, match=RUN):
+        nodes.claim(nodes.of(OTHER))
+
+
+def test_a_bad_row_at_the_head_of_a_queue_does_not_hold_it_up(nodes: Nodes) -> None:
+    nodes.ask("register", nodes.of(RUN, overlap="queue"))
+    nodes.clock.step(1.0)
+    nodes.ask("register", nodes.of(OTHER, overlap="queue"))
+    spoil(nodes, RUN, "policy", "x")
+    assert nodes.claim(nodes.of(OTHER, overlap="queue")).word == GRANTED
+
+
+@pytest.mark.parametrize(("column", "value"), [("state", "resting"), ("policy", "x"), ("fire_at", 1e308)])
+def test_a_person_ends_a_bad_row_by_revoking_it(nodes: Nodes, column: str, value: Any) -> None:
+    nodes.ask("register", nodes.of(RUN))
+    spoil(nodes, RUN, column, value)
+    assert nodes.ask("revoke", RUN, "ann", 0.0).word == OK
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.state, row.reason.startswith("revoked by ann"), column in row.reason) == (REVOKED, True, True)
+    swept = nodes.ledger.call("open", ("sales",))
+    assert isinstance(swept, OpenAnswer)
+    assert (swept.runs, swept.bad) == ([], {})
+    assert [each.run for each in nodes.ledger.runs()] == [RUN]
+    assert nodes.claim(nodes.of(RUN)).word == "finished"
+
+
+@pytest.mark.parametrize(("column", "value"), [("horizon", "x"), ("horizon", 1e300), ("fence", "many")])
+def test_a_bad_row_of_a_job_stops_that_job_alone(nodes: Nodes, column: str, value: Any) -> None:
+    nodes.ledger.call("open", ("sales", "other"))
+    spoil(nodes, "sales", column, value, table="job")
+    swept = nodes.ledger.call("open", ("sales", "other"))
+    assert isinstance(swept, OpenAnswer)
+    assert list(swept.jobs) == ["other"]
+    assert column in swept.bad["sales"]
+
+
+@pytest.mark.parametrize("table", ["job", "standing"])
+@pytest.mark.parametrize(("column", "value"), [("horizon", "x"), ("fence", "many"), ("fence", 2**60), ("version", "x")])
+def test_a_person_mends_a_bad_row_of_a_job_by_suspending_it(nodes: Nodes, table: str, column: str, value: Any) -> None:
+    """It begins now, where nothing sound is left of it; what runs goes on, and tokens go on growing."""
+    if (table, column) == ("standing", "fence"):
+        column = "sequence"
+    before = nodes.granted(nodes.of(RUN, overlap="allow"))
+    nodes.clock.wall -= 5.0  # set back: tokens must be above all that were handed out all the same
+    spoil(nodes, "sales", column, value, table=table)
+    with pytest.raises(BadRowError, match=column):
+        nodes.claim(allowing(nodes, OTHER))
+
+    assert nodes.ask("suspend", "sales", True, "ann").word == OK
+
+    swept = nodes.ledger.call("open", ("sales",))
+    assert isinstance(swept, OpenAnswer)
+    assert swept.bad == {}
+    _, _, suspended, fence = swept.jobs["sales"]
+    assert (suspended, fence >= before.token) == (True, True)
+    assert nodes.claim(allowing(nodes, OTHER)).by == "suspended"
+    nodes.ask("suspend", "sales", False, "ann")
+    after = nodes.claim(allowing(nodes, OTHER))
+    assert (after.word, after.token > before.token) == (GRANTED, True)
+    assert nodes.ledger.call("renew", *before.key, 60.0, "", True).word == OK
+
+
+def test_a_fire_time_in_the_far_future_does_not_put_a_schedule_off_for_ever(nodes: Nodes) -> None:
+    run = "sales@2026-01-01T00:00:00Z"
+    nodes.ask("register", nodes.of(run))
+    spoil(nodes, run, "fire_at", 1e308)
+    if isinstance(nodes.ledger, RedisLedger):
+        nodes.ledger.read([("ZADD", nodes.ledger.key("fired:sales"), "1e308", run)])
+    swept = nodes.ledger.call("open", ("sales",))
+    assert isinstance(swept, OpenAnswer)
+    assert swept.jobs["sales"][1] < 1e12
+
+
+def test_attempts_that_cannot_be_read_are_shown_as_bad(nodes: Nodes) -> None:
+    nodes.claim(nodes.of(RUN))
+    if isinstance(nodes.ledger, RedisLedger):
+        nodes.ledger.read(
+            [("HSET", nodes.ledger.key(f"attempts:{RUN}"), "0:started_at", "x", "x:y", "z", "\u00b2:a", "b")]
+        )
+    else:
+        spoil(nodes, RUN, "started_at", "x", table="attempt")
+    [shown] = [attempt_view(row) for row in nodes.ledger.attempts(RUN)]
+    assert (shown["attempt"], shown["state"]) == (0, "bad")
+
+
+def test_a_file_whose_columns_take_anything(tmp_path: Path, clock: FakeClock) -> None:
+    """Another program may have made the tables, without our NOT NULL."""
+    ledger = SqliteLedger(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
+    nodes = Nodes(ledger, clock)
+    nodes.ask("register", nodes.of(RUN))
+    ledger.close()
+    db = sqlite3.connect(f"{tmp_path}/ledger.db")
+    with db:
+        db.execute("CREATE TABLE loose AS SELECT * FROM runs")
+        db.execute("DROP TABLE runs")
+        db.execute("ALTER TABLE loose RENAME TO runs")
+        db.execute("CREATE INDEX runs_ended ON runs (ended_at, run)")
+        db.execute("UPDATE runs SET fire_at = NULL, policy = NULL, attempt = x'00ff'")
+    db.close()
+    ledger = SqliteLedger(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
+    [view] = [run_view(row, redacted=False) for row in ledger.runs()]
+    assert view["state"] == "bad"
+    swept = ledger.call("open", ("sales",))
+    assert isinstance(swept, OpenAnswer)
+    assert list(swept.bad) == [RUN]
+    ledger.close()

@@ -1,0 +1,227 @@
+"""Which definition of a job counts, on each kind of ledger."""
+
+from __future__ import annotations
+
+import pytest
+from support.ledger_calls import EPOCH, LEASE_S, Nodes
+
+from coordd.core.jobs.job import scheduled_run
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import Claim
+
+HOUR_S = 3600.0
+MINUTE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def known(nodes: Nodes) -> None:
+    """The job begins now."""
+    nodes.ledger.call("open", ("sales",))
+
+
+def activate(nodes: Nodes, digest: str, schedule: str = "s1", how: str = "changed", sequence: int = 0) -> Answer:
+    return nodes.ask("activate", "sales", digest, schedule, how, "edge-1.10", sequence, 0.0)
+
+
+def claim(nodes: Nodes, fire_at: float, digest: str, due: float = 0.0) -> str:
+    of = nodes.of(scheduled_run("sales", fire_at), fire_at=fire_at, digest=digest, due=due, overlap="allow")
+    return nodes.ask("claim", Claim(of, 0, "n1", "edge-1.10", LEASE_S)).word
+
+
+def test_a_job_that_ran_and_is_moved_to_a_time_that_is_past_does_not_run_again(nodes: Nodes) -> None:
+    """It ran at 01:15; at 02:40 it is moved to 02:15."""
+    activate(nodes, "at 01:15", "s1", "new")
+    nodes.clock.step(75 * MINUTE_S)
+    ran_at = nodes.clock.wall
+    assert claim(nodes, ran_at, "at 01:15") == "granted"
+    nodes.clock.step(85 * MINUTE_S)
+
+    assert activate(nodes, "at 02:15", "s2").word == "ok"
+
+    assert claim(nodes, ran_at + HOUR_S, "at 02:15") == "finished"
+    assert claim(nodes, ran_at + 25 * HOUR_S - 85 * MINUTE_S, "at 02:15") in ("early", "granted", "limited")
+
+
+def test_a_jitter_that_is_added_after_a_run_does_not_run_it_again(nodes: Nodes) -> None:
+    """It ran at 01:00; at 01:05 it gets a jitter, by which it would be due at 01:07."""
+    activate(nodes, "plain", "s1", "new")
+    nodes.clock.step(HOUR_S)
+    ran_at = nodes.clock.wall
+    assert claim(nodes, ran_at, "plain") == "granted"
+    nodes.clock.step(5 * MINUTE_S)
+
+    activate(nodes, "with jitter", "s2")
+
+    nodes.clock.step(2 * MINUTE_S)
+    assert claim(nodes, ran_at, "with jitter", due=ran_at + 7 * MINUTE_S) in ("held", "differs")
+
+
+def test_only_the_definition_that_counts_opens_a_fire_time(nodes: Nodes) -> None:
+    activate(nodes, "d1", how="new")
+    activate(nodes, "d2")
+    nodes.clock.step(MINUTE_S)
+
+    assert claim(nodes, nodes.clock.wall, "d1") == "differs"
+    assert claim(nodes, nodes.clock.wall, "d2") == "granted"
+
+
+def test_an_edit_that_does_not_touch_the_schedule_loses_nothing(nodes: Nodes) -> None:
+    activate(nodes, "d1", "s1", "new")
+    nodes.clock.step(MINUTE_S)
+    due = nodes.clock.wall
+    nodes.clock.step(MINUTE_S)
+
+    activate(nodes, "d2", "s1")
+
+    assert claim(nodes, due, "d2") == "granted"
+
+
+def test_a_definition_that_returns_counts_from_its_return(nodes: Nodes) -> None:
+    activate(nodes, "d1", "s1", "new")
+    activate(nodes, "d2", "s2")
+    nodes.clock.step(MINUTE_S)
+    before = nodes.clock.wall
+    nodes.clock.step(MINUTE_S)
+
+    assert activate(nodes, "d1", "s1").word == "ok"
+
+    assert claim(nodes, before, "d1") == "finished"
+    nodes.clock.step(MINUTE_S)
+    assert claim(nodes, nodes.clock.wall, "d1") == "granted"
+
+
+def test_a_node_that_never_had_one_brings_back_no_definition_of_before(nodes: Nodes) -> None:
+    activate(nodes, "d1", how="new")
+    activate(nodes, "d2")
+
+    assert activate(nodes, "d1", how="new").word == "differs"
+    assert activate(nodes, "d1", how="person").word == "ok"
+
+
+def test_of_a_definition_that_the_ledger_forgot_the_latest_counts(nodes: Nodes) -> None:
+    activate(nodes, "d1", how="new")
+
+    def restore(digest: str, sequence: int) -> str:
+        return nodes.ask("activate", "sales", digest, "s1", "restored", "edge", sequence, EPOCH).word
+
+    assert restore("d5", 5) == "ok"
+    assert restore("d3", 3) == "differs"
+    answer = nodes.ledger.call("open", ("sales",))
+    assert isinstance(answer, OpenAnswer)
+    assert answer.current["sales"] == (5, "d5", EPOCH)
+
+
+def test_a_definition_that_was_activated_while_the_clock_was_ahead_counts_from_now_once_that_is_right(
+    nodes: Nodes,
+) -> None:
+    activate(nodes, "d1", "s1", "new")
+    nodes.clock.step(HOUR_S)
+    activate(nodes, "d2", "s2")
+    nodes.clock.step(-HOUR_S)
+    nodes.clock.step(MINUTE_S)
+
+    answer = nodes.ledger.call("open", ("sales",))
+    assert isinstance(answer, OpenAnswer)
+
+    assert answer.current["sales"][2] == nodes.clock.wall
+    assert claim(nodes, nodes.clock.wall + 1.0, "d2") == "granted"  # it is opened a second ahead
+    assert claim(nodes, nodes.clock.wall - 1.0, "d2") == "finished"
+
+
+def test_what_is_claimed_late_after_such_a_clock_is_not_passed_over(nodes: Nodes) -> None:
+    activate(nodes, "d1", "s1", "new")
+    nodes.clock.step(HOUR_S)
+    activate(nodes, "d2", "s2")
+    nodes.clock.step(-HOUR_S)
+    nodes.clock.step(MINUTE_S)
+    nodes.ledger.call("open", ("sales",))
+    due = nodes.clock.wall + 1.0
+
+    nodes.clock.step(MINUTE_S)
+    nodes.ledger.call("open", ("sales",))
+
+    assert claim(nodes, due, "d2") == "granted"
+
+
+@pytest.mark.parametrize("how", ["new", "changed", "returned"])
+def test_a_schedule_that_a_known_job_is_given_opens_nothing_of_the_time_before(nodes: Nodes, how: str) -> None:
+    """It was only triggered until now."""
+    nodes.clock.step(HOUR_S)
+    before = nodes.clock.wall
+    nodes.clock.step(MINUTE_S)
+
+    activate(nodes, "d1", "s1", how)
+
+    assert claim(nodes, before, "d1") == "finished"
+    assert claim(nodes, nodes.clock.wall + 1.0, "d1") == "granted"
+
+
+def test_a_job_that_returns_opens_nothing_of_the_time_that_it_was_away(nodes: Nodes) -> None:
+    first = activate(nodes, "d1", "s1", "new")
+    nodes.clock.step(HOUR_S)
+    away = nodes.clock.wall
+    nodes.clock.step(MINUTE_S)
+
+    again = activate(nodes, "d1", "s1", "returned", first.token)
+
+    assert again.token == first.token + 1
+    assert claim(nodes, away, "d1") == "finished"
+    assert claim(nodes, nodes.clock.wall + 1.0, "d1") == "granted"
+
+
+def test_the_next_node_to_which_it_returns_does_not_begin_it_once_more(nodes: Nodes) -> None:
+    first = activate(nodes, "d1", "s1", "new")
+    nodes.clock.step(HOUR_S)
+    again = activate(nodes, "d1", "s1", "returned", first.token)
+    nodes.clock.step(MINUTE_S)
+    due = nodes.clock.wall
+    nodes.clock.step(MINUTE_S)
+
+    assert activate(nodes, "d1", "s1", "returned", first.token).token == again.token
+    assert claim(nodes, due, "d1") == "granted"
+
+
+def test_a_job_that_returns_with_other_arguments_counts_from_its_return(nodes: Nodes) -> None:
+    first = activate(nodes, "d1", "s1", "new")
+    nodes.clock.step(HOUR_S)
+    away = nodes.clock.wall
+    nodes.clock.step(MINUTE_S)
+
+    activate(nodes, "d2", "s1", "returned", first.token)
+
+    assert claim(nodes, away, "d2") == "finished"
+
+
+def test_a_job_that_returns_behind_the_others_changes_nothing(nodes: Nodes) -> None:
+    first = activate(nodes, "d1", "s1", "new")
+    activate(nodes, "d2", "s2")
+
+    assert activate(nodes, "d1", "s1", "returned", first.token).word == "differs"
+
+
+def test_a_job_that_was_first_heard_of_while_the_clock_was_ahead_begins_now_once_that_is_right(nodes: Nodes) -> None:
+    nodes.clock.step(-HOUR_S)
+    nodes.clock.step(MINUTE_S)
+    nodes.ledger.call("open", ("sales",))
+    activate(nodes, "d1", "s1", "new")
+    due = nodes.clock.wall + 1.0
+
+    nodes.clock.step(MINUTE_S)
+    answer = nodes.ledger.call("open", ("sales",))
+    assert isinstance(answer, OpenAnswer)
+
+    assert answer.jobs["sales"][0] < due
+    assert claim(nodes, due, "d1") == "granted"
+
+
+def test_what_such_a_job_was_granted_while_the_clock_was_ahead_stays_settled(nodes: Nodes) -> None:
+    activate(nodes, "d1", "s1", "new")
+    nodes.clock.step(HOUR_S)
+    of = nodes.of(scheduled_run("sales", nodes.clock.wall), fire_at=nodes.clock.wall, digest="d1", overlap="allow")
+    assert nodes.ask("claim", Claim(of, 0, "n1", "edge-1.10", LEASE_S, None, nodes.clock.wall - 1.0)).word == "granted"
+    coalesced = nodes.clock.wall - 1.0
+    nodes.clock.step(-HOUR_S)
+
+    nodes.ledger.call("open", ("sales",))
+
+    assert claim(nodes, coalesced, "d1") == "finished"

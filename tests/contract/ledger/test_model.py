@@ -1,0 +1,170 @@
+"""Any sequence of calls: SQLite answers as memory does, and what must always hold, holds at every step."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+from support.ledger_calls import FakeClock
+from support.search import examples
+
+from contract.ledger.ledger_coverage import ANSWERS, search
+from contract.ledger.ledger_machine import RUNS, Key, LedgerMachine, fields
+from coordd.adapters.ledger import redis_scripts
+from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
+from coordd.core.ledger import rules, words
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.dump import exported
+from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.rows import JobRow
+from coordd.core.ledger.rules import MOVES, Rules
+from coordd.core.ledger.words import ACTIVE, TERMINAL, UNKNOWN
+
+# Nothing here depends on the disk itself, whose fsync takes its time.
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+class ModelMachine(LedgerMachine):
+    """SQLite and memory, and an observer of what they grant."""
+
+    ledger: SqliteLedger
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock())
+        self.directory = tempfile.TemporaryDirectory(prefix="coordd-model-", dir=MEMORY)
+        self.ledger = SqliteLedger(f"sqlite:///{self.directory.name}/ledger.db", clock=self.clock)
+        self.launched: dict[tuple[str, int], int] = {}  # (run, attempt) -> the token that passed the gate
+        self.committed: dict[str, int] = {}
+        self.tokens: dict[str, int] = {}
+        self.before: dict[str, str] = {}
+        self.over: dict[tuple[str, int], str] = {}
+        self.pruned: set[str] = set()
+
+    def teardown(self) -> None:
+        self.ledger.close()
+        self.directory.cleanup()
+
+    def an_older_version_was_there(self, row: JobRow) -> None:
+        db = sqlite3.connect(f"{self.directory.name}/ledger.db")
+        db.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?)", row.values())
+        db.commit()
+        db.close()
+
+    def call(self, op: str, *args: Any) -> Any:
+        answer = super().call(op, *args)
+        self.states_only_move_forward()
+        return answer
+
+    def granted(self, claim: Claim, answer: Answer) -> None:
+        run, attempt, job = claim.of.run, claim.attempt, claim.of.job
+        assert run not in self.pruned or not claim.of.scheduled, "a forgotten run was opened again"
+        if self.grants.get((run, attempt)) != (answer.token, claim.nonce):
+            assert answer.token > self.tokens.get(job, 0), "S3: tokens strictly increase per job"
+            self.tokens[job] = answer.token
+            assert run in self.pruned or (run, attempt) not in self.launched, "S1: an attempt is launched once"
+
+    def forgotten(self, gone: set[str]) -> None:
+        for run in gone:
+            assert self.before.pop(run) in TERMINAL
+            self.pruned.add(run)
+            self.committed.pop(run, None)
+            for book in (self.grants, self.launched, self.over):
+                for key in [key for key in book if key[0] == run]:
+                    del book[key]
+
+    def ask_gate(self, key: Key) -> None:
+        if self.call("gate", *key).word == "ok":
+            run, attempt, token, _ = key
+            assert self.launched.setdefault((run, attempt), token) == token, "S1: one launch per (run, attempt)"
+            row = self.memory.run(run)
+            assert row is not None
+            assert row.token == token
+
+    def ask_commit(self, key: Key) -> None:
+        if self.call("commit", *key).word == "ok":
+            assert self.committed.setdefault(key[0], key[2]) == key[2], "S4: one commit per run"
+
+    def ask_report(self, key: Key, *said: Any) -> None:
+        if self.call("report", *key, *said).word == "ok":
+            rows = fields(self.memory.runs())
+            assert self.call("report", *key, *said).word == "ok", "a lost reply is asked again"
+            row = self.memory.run(key[0])
+            if row is not None and row.state != UNKNOWN:
+                assert fields(self.memory.runs()) == rows
+
+    @rule(seconds=st.sampled_from((-30.0, 30.0)))
+    def the_wall_clock_is_set(self, seconds: float) -> None:
+        self.clock.wall += seconds
+
+    @rule()
+    def the_machine_boots(self) -> None:
+        self.clock.boot += "'"
+        self.clock.lease = 10.0
+
+    @precondition(lambda self: not self.moved and self.memory.runs() and self.identity_from() == 0.0)
+    @rule()
+    def the_ledger_moves(self) -> None:
+        """What is exported and imported elsewhere goes on there as if nothing had been."""
+        self.moved = True
+        rows = list(self.ledger.export())
+        store = self.memory._store
+        kept: list[Any] = [Rules()._told(store, job) for job in sorted(store.jobs)]
+        for row in sorted(store.runs.values(), key=lambda row: (row.created_at, row.run)):
+            kept += [row, *self.memory.attempts(row.run)]
+        assert rows == [exported(row) for row in kept]
+        other = SqliteLedger(f"sqlite:///{self.directory.name}/elsewhere.db", clock=self.clock)
+        assert other.import_(rows) == len(rows)
+        self.ledger.close()
+        self.ledger = other
+
+    # ---- what must hold after each of them
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        assert fields(self.ledger.runs()) == fields(self.memory.runs())
+        for run in RUNS:
+            assert fields(self.ledger.attempts(run)) == fields(self.memory.attempts(run))
+        self.sweep()
+        # As older versions read it.
+        read = "SELECT job, fence, horizon, suspended, version, changed_by FROM jobs ORDER BY job"
+        assert self.ledger._read(read) == [row.values() for _, row in sorted(self.memory._store.jobs.items())]
+        assert self.ledger.status()["runs"] == self.memory.status()["runs"]
+
+    @invariant()
+    def states_only_move_forward(self) -> None:
+        for row in self.memory.runs():
+            was = self.before.get(row.run, row.state)
+            if was in TERMINAL:
+                assert row.state == was, "S5: nothing leaves a terminal state"
+            else:
+                assert row.state == was or row.state in reachable(was)
+            self.before[row.run] = row.state
+            for attempt in self.memory.attempts(row.run):
+                key = (row.run, attempt.attempt)
+                assert self.over.get(key, attempt.state) == attempt.state, "S5: no attempt leaves a terminal state"
+                if attempt.state in TERMINAL:
+                    self.over[key] = attempt.state
+            assert sum(a.state in ACTIVE for a in self.memory.attempts(row.run)) <= 1, "S2: one live attempt"
+
+
+def reachable(state: str) -> set[str]:
+    """Where one call may lead; an operation makes two moves at the most."""
+    once = MOVES.get(state, frozenset())
+    return set(once).union(*(MOVES.get(each, frozenset()) for each in once))
+
+
+def test_sqlite_obeys_the_rules_and_they_hold() -> None:
+    search(ModelMachine, examples(50, steps=40), ANSWERS)
+
+
+def test_a_search_leaves_the_pages_of_other_tests_as_they_were() -> None:
+    ModelMachine().teardown()
+    assert rules.OPEN_PAGE == redis_scripts.OPEN_PAGE == words.OPEN_PAGE
+
+
+def test_plain_data_is_compared_field_by_field() -> None:
+    assert fields(Answer("ok", token=1)) != fields(Answer("ok", token=2))

@@ -1,0 +1,259 @@
+"""Every ledger adapter: what people ask of it, what the sweep sees, what is forgotten, and what a failure leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.ledger_calls import EPOCH, LEASE_S, FakeClock, Nodes
+from support.memory import MemoryLedger
+
+from coordd.core.jobs.job import iso
+from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.steps import Life
+from coordd.errors import LocalProtocolError, UnavailableError
+from coordd.ports import Ledger
+
+RUN = "sales#1"
+FIRE = "sales@2025-01-29T08:00:00Z"
+
+
+def swept(nodes: Nodes, *jobs: str) -> OpenAnswer:
+    answer = nodes.ledger.call("open", jobs)
+    assert isinstance(answer, OpenAnswer)
+    return answer
+
+
+def row_of(nodes: Nodes, run: str = RUN) -> dict[str, object]:
+    row = nodes.ledger.run(run)
+    assert row is not None
+    return dict(zip(row.__slots__, row.values(), strict=True))
+
+
+# ---- people
+
+
+def test_a_run_is_revoked_before_it_starts_or_not_at_all(nodes: Nodes) -> None:
+    assert nodes.ask("revoke", RUN, "ann", 0.0).word == "ok"  # nobody has heard of it yet
+    assert nodes.claim(nodes.of()).state == "revoked"
+    assert (nodes.ask("register", nodes.of()).word, nodes.ask("register", nodes.of()).state) == ("exists", "revoked")
+    grant = nodes.granted(nodes.of("sales#2"))
+    assert nodes.ask("revoke", "sales#2", "ann", 0.0).word == "ok"
+    assert nodes.gate(grant).word == "revoked"
+    nodes.started(nodes.of("sales#3"))
+    assert nodes.ask("revoke", "sales#3", "ann", 0.0).word == "finished"
+    assert nodes.state("sales#3") == "started"
+
+
+def test_a_cancelled_run_hears_of_it_with_its_next_renewal(nodes: Nodes) -> None:
+    grant = nodes.started(nodes.of())
+    answer = nodes.ask("cancel", RUN, "ann")
+    assert (answer.word, answer.state, answer.by) == ("ok", "started", "edge-1.10")
+    assert (nodes.renew(grant).word, nodes.renew(grant).left_s) == ("cancel", LEASE_S)
+    assert nodes.report(grant, "revoked", None).word == "ok"
+    assert nodes.ask("cancel", RUN, "ann").word == "finished"
+
+
+def test_a_cancelled_run_is_never_tried_again(nodes: Nodes) -> None:
+    of = nodes.of(attempts=3)
+    grant = nodes.started(of)
+    nodes.ask("cancel", RUN, "ann")
+    nodes.report(grant, "failure", 143)
+    assert nodes.state(RUN) == "failure"
+    grant = nodes.started(nodes.of("sales#2"))
+    nodes.ask("cancel", "sales#2", "ann")
+    assert nodes.claim(nodes.of("sales#2"), nonce="b", watched=nodes.lapse("sales#2")).state == "revoked"
+    nodes.granted(nodes.of("sales#3"))
+    nodes.ask("cancel", "sales#3", "ann")
+    assert nodes.claim(nodes.of("sales#3"), nonce="b", watched=nodes.lapse("sales#3")).state == "revoked"
+
+
+def test_a_cancelled_unknown_run_still_says_why_nobody_knows_its_end(nodes: Nodes) -> None:
+    of = nodes.of(on_lost="hold")
+    grant = nodes.started(of)
+    nodes.claim(of, nonce="b", watched=nodes.lapse(RUN))
+    told = "its lease lapsed; last held by edge-1.10; cancelled by ann"
+    for by in ("ann", "bob"):
+        assert nodes.ask("cancel", RUN, by).state == "unknown"
+        assert nodes.reason(RUN) == told
+    assert nodes.renew(grant).word == "cancel"  # the holder is back: who cancelled it is not forgotten
+    assert nodes.report(grant, "revoked", None).word == "ok"
+    assert nodes.reason(RUN) == told
+
+
+def test_a_cancelled_run_that_becomes_unknown_says_both(nodes: Nodes) -> None:
+    of = nodes.of(on_lost="hold")
+    nodes.started(of)
+    nodes.ask("cancel", RUN, "ann")
+    nodes.claim(of, nonce="b", watched=nodes.lapse(RUN))
+    assert nodes.state(RUN) == "unknown"
+    assert nodes.reason(RUN) == "its lease lapsed; last held by edge-1.10; cancelled by ann"
+
+
+def test_a_waiting_run_is_cancelled_at_once(nodes: Nodes) -> None:
+    nodes.ask("register", nodes.of())
+    assert nodes.ask("cancel", RUN, "ann").state == "revoked"
+    assert nodes.ask("cancel", "no such run", "ann").word == "finished"
+
+
+@pytest.mark.parametrize(("outcome", "state"), [("success", "success"), ("failed", "failure"), ("relaunch", "retry")])
+def test_a_person_resolves_an_unknown_run(nodes: Nodes, outcome: str, state: str) -> None:
+    of = nodes.of(on_lost="hold")
+    grant = nodes.started(of)
+    assert nodes.ask("resolve", RUN, outcome, "ann").word == "finished"  # it is not unknown
+    nodes.claim(of, nonce="b", watched=nodes.lapse(RUN))
+    nodes.ask("cancel", RUN, "ann")
+    assert nodes.ask("resolve", RUN, outcome, "ann").state == state
+    assert nodes.renew(grant).word == "lost"
+    if outcome == "relaunch":
+        assert nodes.gate(nodes.granted(of, 1, nonce="b")).word == "ok"
+
+
+def test_suspension_has_a_version_that_only_a_change_raises(nodes: Nodes) -> None:
+    said = [nodes.ask("suspend", "sales", on, "ann").token for on in (True, True, False, False, True)]
+    assert said == [1, 1, 2, 2, 3]
+
+
+# ---- open, prune, questions
+
+
+def test_a_run_that_was_revoked_before_anybody_asked_is_not_opened_again_once_it_is_forgotten(nodes: Nodes) -> None:
+    """Its job's jitter makes it due later than its id says."""
+    swept(nodes, "sales")
+    fire_at = nodes.clock.wall + 60.0
+    run = f"sales@{iso(fire_at)}"
+    of = nodes.of(run, fire_at=fire_at, due=fire_at + 30.0)
+    assert nodes.ask("revoke", run, "ann", of.due).word == "ok"
+    nodes.clock.step(1000.0)
+    assert nodes.ledger.prune(100.0) == 1
+    assert nodes.ask("register", of).state == "settled"
+    assert nodes.claim(of).state == "settled"
+    assert nodes.ask("revoke", run, "ann", of.due).state == "settled"
+
+
+def test_the_sweep_sees_every_row_that_is_not_over(nodes: Nodes) -> None:
+    nodes.ask("register", nodes.of("a#1"))
+    nodes.clock.step(1.0)
+    held = nodes.started(nodes.of("b#1"))
+    nodes.report(nodes.started(nodes.of("c#1")))
+    nodes.report(nodes.started(nodes.of("d#1")), "lost")
+    nodes.clock.step(1.0)
+    answer = swept(nodes, "b", "never seen")
+    assert [(row.run, row.state, row.attempt) for row in answer.runs] == [
+        ("a#1", "pending", 0),
+        ("b#1", "started", 0),
+        ("d#1", "retry", 1),
+    ]
+    row = answer.runs[1]
+    assert (row.token, row.beat, row.left_s, answer.runs[0].left_s) == (held.token, 1, LEASE_S - 1.0, 0.0)
+    assert answer.jobs["b"] == (EPOCH + 1.0, 0.0, False, held.token)
+    assert answer.jobs["never seen"] == (EPOCH + 2.0, 0.0, False, 0)
+    nodes.clock.step(50.0)
+    assert swept(nodes, "never seen").jobs["never seen"][0] == EPOCH + 2.0
+
+
+def test_the_newest_fire_time_leaves_out_runs_revoked_ahead(nodes: Nodes) -> None:
+    nodes.granted(nodes.of(FIRE, fire_at=EPOCH + 1.0, overlap="allow"))
+    nodes.ask("revoke", "sales@2030-01-01T00:00:00Z", "ann", 0.0)
+    assert swept(nodes, "sales").jobs["sales"][1] == EPOCH + 1.0
+    assert nodes.claim(nodes.of("sales@2030-01-01T00:00:00Z", fire_at=EPOCH)).state == "revoked"
+
+
+def test_pruning_forgets_what_is_over_and_never_opens_it_again(nodes: Nodes) -> None:
+    swept(nodes, "sales")
+    nodes.clock.step(10.0)
+    old = nodes.of(FIRE, fire_at=nodes.clock.wall, overlap="allow")
+    nodes.report(nodes.started(old))
+    nodes.started(nodes.of("sales#open"))
+    nodes.ask("revoke", "sales@2030-01-01T00:00:00Z", "ann", 0.0)
+    nodes.clock.step(100.0)
+    later = nodes.of("sales@later", fire_at=nodes.clock.wall, overlap="allow")
+    nodes.report(nodes.started(later))
+    prune = nodes.ledger.prune
+    assert prune(0.0, 100) == 1
+    assert nodes.ledger.run(FIRE) is None
+    assert nodes.ledger.attempts(FIRE) == []
+    assert {row.run for row in nodes.ledger.runs()} == {"sales#open", "sales@2030-01-01T00:00:00Z", "sales@later"}
+    horizon, newest, _, _ = swept(nodes, "sales").jobs["sales"]
+    assert (horizon, newest) == (old.fire_at, later.fire_at)
+    assert nodes.claim(old).word == "finished"
+    nodes.clock.step(1.0)
+    assert prune(0.0, 0) == 0
+    assert prune(0.0, 100) == 1
+    assert swept(nodes, "sales").jobs["sales"][:2] == (later.fire_at, 0.0)
+
+
+def test_people_list_runs_newest_first(nodes: Nodes) -> None:
+    for run in ("a#1", "b#1", "a#2"):
+        nodes.ask("register", nodes.of(run))
+        nodes.clock.step(1.0)
+    nodes.report(nodes.started(nodes.of("a#2")))
+    assert [row.run for row in nodes.ledger.runs()] == ["a#2", "b#1", "a#1"]
+    assert [row.run for row in nodes.ledger.runs(limit=2)] == ["a#2", "b#1"]
+    assert [row.run for row in nodes.ledger.runs(job="a")] == ["a#2", "a#1"]
+    assert [row.run for row in nodes.ledger.runs(job="a", state="pending")] == ["a#1"]
+    assert nodes.ledger.status()["runs"] == {"pending": 2, "success": 1}
+
+
+def test_what_was_read_is_nobodys_but_the_readers(nodes: Nodes) -> None:
+    nodes.granted(nodes.of())
+    row, attempt = nodes.ledger.run(RUN), nodes.ledger.attempts(RUN)[0]
+    assert row is not None
+    row.state = attempt.state = "success"
+    nodes.ledger.runs()[0].state = "success"
+    assert nodes.state(RUN) == "received"
+    assert nodes.ledger.attempts(RUN)[0].state == "received"
+
+
+@pytest.mark.parametrize("nodes", ["memory", "sqlite"], indirect=True)  # Redis's rules are not these
+def test_an_operation_that_breaks_leaves_nothing_behind(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    grant = nodes.started(nodes.of())
+    before, jobs = row_of(nodes), swept(nodes, "sales").jobs
+    with pytest.raises(AssertionError):
+        nodes.report(grant, "no such state")
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Life, "_record", broken)  # the last step: the rows of the job and of the run are written by then
+        with pytest.raises(ZeroDivisionError):
+            nodes.claim(nodes.of("sales#2", overlap="allow"))
+        with pytest.raises(ZeroDivisionError):
+            nodes.report(grant)
+    assert (row_of(nodes), swept(nodes, "sales").jobs) == (before, jobs)
+    assert nodes.ledger.status()["runs"] == {"started": 1}
+    assert [row.run for row in swept(nodes).runs] == [RUN]
+    assert nodes.report(grant).word == "ok"
+
+
+@pytest.mark.parametrize("op", ["no_such_operation", "_grant", "__init__"])
+def test_only_the_rules_operations_are_called(nodes: Nodes, op: str) -> None:
+    with pytest.raises(LocalProtocolError, match="no operation"):
+        nodes.ledger.call(op)
+
+
+def test_a_closed_ledger_is_unavailable(nodes: Nodes) -> None:
+    nodes.ledger.close()
+    nodes.ledger.close()
+    with pytest.raises(UnavailableError, match="closed"):
+        nodes.ledger.call("open", ())
+
+
+# ---- memory alone
+
+
+def test_a_snapshot_does_not_live_on(make_ledger: Callable[[str], Ledger], clock: FakeClock) -> None:
+    ledger = make_ledger("memory")
+    assert isinstance(ledger, MemoryLedger)
+    nodes = Nodes(ledger, clock)
+    grant = nodes.started(nodes.of())
+    snapshot = ledger.snapshot()
+    for _ in range(2):
+        nodes.report(grant)
+        nodes.ask("suspend", "sales", True, "ann")
+        ledger.restore(snapshot)
+        assert (nodes.state(RUN), swept(nodes, "sales").jobs["sales"][2]) == ("started", False)
+    ledger.reachable = False
+    with pytest.raises(UnavailableError):
+        nodes.state(RUN)

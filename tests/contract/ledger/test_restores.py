@@ -1,0 +1,131 @@
+"""Every ledger that can go back: what a witness puts back in a quarantine, and what the ledger knows better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.ledger_calls import LEASE_S, FakeClock, Grant, Nodes
+from support.stepped_redis import SteppedLedger
+
+from coordd.core.ledger.answers import Answer
+from coordd.ports import Ledger
+
+RUN = "sales#1"
+
+
+@pytest.fixture(params=["memory", "redis"])
+def nodes(request: pytest.FixtureRequest, make_ledger: Callable[[str], Ledger], clock: FakeClock) -> Nodes:
+    return Nodes(make_ledger(request.param), clock)
+
+
+def go_back(nodes: Nodes) -> None:
+    """The ledger may have lost its last writes: a quarantine begins."""
+    if isinstance(nodes.ledger, SteppedLedger):
+        nodes.ledger.read([("HSET", nodes.ledger.key("meta"), "epoch", "of another server")])
+    else:
+        nodes.clock.recovering_s = 70.0
+    assert nodes.claim(nodes.of("other#1")).word == "recovering"
+
+
+def restore(nodes: Nodes, grant: Grant, state: str, code: int | None = None, *, final: bool = False) -> Answer:
+    of = nodes.of(grant.run, attempts=2, delay_s=5.0)
+    return nodes.ask(
+        "restore",
+        of,
+        grant.attempt,
+        grant.token,
+        grant.nonce,
+        "edge-1.10",
+        LEASE_S,
+        state,
+        code,
+        "said so",
+        "app_7",
+        final,
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "final", "state", "failures"),
+    [
+        ("received", None, False, "received", 0),
+        ("started", None, False, "started", 0),
+        ("success", 0, False, "success", 0),
+        ("failure", 3, False, "retry", 1),
+        ("failure", 3, True, "failure", 1),
+        ("revoked", None, False, "revoked", 0),
+        ("lost", None, False, "retry", 0),
+    ],
+)
+@pytest.mark.parametrize("known", ["forgotten", "granted", "started"])
+def test_what_was_granted_is_put_back_as_the_witness_saw_it(
+    nodes: Nodes, known: str, said: str, code: int | None, final: bool, state: str, failures: int
+) -> None:
+    grant = Grant(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6)), "n1")
+    if known != "forgotten":
+        grant = (nodes.granted if known == "granted" else nodes.started)(nodes.of(attempts=2, delay_s=5.0))
+    go_back(nodes)
+    answer = restore(nodes, grant, said, code, final=final)
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    expected = "started" if known == "started" and said == "received" else state
+    assert (answer.word, answer.state, row.state, row.failures) == ("ok", expected, expected, failures)
+    assert (row.token, row.nonce) == (grant.token, grant.nonce)
+    first = nodes.ledger.attempts(RUN)[0]
+    ended = {"retry": said}.get(expected, expected)
+    assert (first.state, first.exit_code) == (ended, code if ended == "failure" or said == "success" else None)
+    assert restore(nodes, grant, said, code, final=final).word == "ok", "a lost reply is asked again"
+    assert nodes.state(RUN) == expected
+
+
+@pytest.mark.parametrize(("token", "nonce"), [(1, "n1"), (0, "other"), (-1, "n1")])
+def test_a_grant_beside_the_one_that_is_known_is_stale_or_newer(nodes: Nodes, token: int, nonce: str) -> None:
+    grant = nodes.started(nodes.of())
+    go_back(nodes)
+    other = Grant(RUN, Answer("granted", token=grant.token + token), nonce)
+    answer = restore(nodes, other, "success", 0)
+    if token > 0:  # granted after what the ledger remembers
+        assert (answer.word, nodes.state(RUN)) == ("ok", "success")
+    else:
+        assert (answer.word, answer.state, nodes.state(RUN)) == ("stale", "started", "started")
+
+
+def test_nothing_is_put_back_without_a_quarantine_nor_over_what_has_ended(nodes: Nodes) -> None:
+    grant = nodes.started(nodes.of())
+    assert restore(nodes, grant, "success", 0).word == "stale"
+    nodes.report(grant)
+    go_back(nodes)
+    newer = Grant(RUN, Answer("granted", token=grant.token + 5, attempt=1), "n2")
+    assert restore(nodes, newer, "started").word == "stale"
+    assert restore(nodes, grant, "success", 0).word == "ok"
+    assert nodes.state(RUN) == "success"
+
+
+def test_tries_before_the_restored_one_count_within_what_the_job_allows(nodes: Nodes) -> None:
+    go_back(nodes)
+    third = Grant(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6), attempt=3), "n3")
+    assert restore(nodes, third, "started").word == "ok"
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.attempt, row.failures, row.relaunches) == (3, 1, 2)
+
+
+def test_an_attempt_that_still_seemed_to_run_is_closed_by_a_newer_one(nodes: Nodes) -> None:
+    nodes.started(nodes.of())
+    go_back(nodes)
+    newer = Grant(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6) + 9, attempt=1), "n2")
+    assert restore(nodes, newer, "received").word == "ok"
+    assert [(one.attempt, one.state) for one in nodes.ledger.attempts(RUN)] == [(0, "lost"), (1, "received")]
+
+
+def test_a_cancellation_outlives_what_is_put_back(nodes: Nodes) -> None:
+    nodes.started(nodes.of())
+    nodes.ask("cancel", RUN, "ann")
+    go_back(nodes)
+    newer = Grant(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6) + 9, attempt=1), "n2")
+    restore(nodes, newer, "started")
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.cancel, row.reason) == (1, "cancelled by ann")
+    assert nodes.renew(newer).word == "cancel"

@@ -1,0 +1,215 @@
+"""Every ledger adapter: the sweep in pages, and rows that nobody settles."""
+
+from __future__ import annotations
+
+import pytest
+from support.ledger_calls import EPOCH, LEASE_S, Nodes
+
+from coordd.adapters.ledger import redis_scripts
+from coordd.core.ledger import rules
+from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.words import CLAIM_AHEAD_S
+
+RUN = "gone#1"
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (rules, redis_scripts):
+        monkeypatch.setattr(module, "OPEN_PAGE", 3)
+
+
+def page(nodes: Nodes, op: str, *args: object) -> OpenAnswer:
+    answer = nodes.ledger.call(op, *args)
+    assert isinstance(answer, OpenAnswer)
+    return answer
+
+
+# ---- pages
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_the_open_rows_come_in_pages_each_once_also_where_many_are_due_at_the_same_instant(nodes: Nodes) -> None:
+    names = ["a#1", "a#10", "a#2", "b#z", "b#\u00e9", "c#1", "c#\U0001f40e"]
+    for name in reversed(names):
+        nodes.ask("register", nodes.of(name, age_s=60.0))
+    nodes.ask("register", nodes.of("late#1"))
+
+    first = page(nodes, "open", ("a", "b"))
+    second = page(nodes, "page", *first.after)  # type: ignore[misc]  # there is one
+    third = page(nodes, "page", *second.after)  # type: ignore[misc]
+
+    assert [[row.run for row in one.runs] for one in (first, second, third)] == [
+        names[:3],
+        names[3:6],
+        [names[6], "late#1"],
+    ]
+    assert (sorted(first.jobs), second.jobs, third.after) == (["a", "b"], {}, None)
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_page_begins_after_a_row_that_has_ended_meanwhile(nodes: Nodes) -> None:
+    for number in range(6):
+        nodes.ask("register", nodes.of(f"a#{number}", age_s=60.0))
+    first = page(nodes, "open", ())
+    assert first.after is not None
+
+    nodes.ask("revoke", first.after[1], "ann", 0.0)
+    nodes.ask("revoke", "a#3", "ann", 0.0)
+
+    assert [row.run for row in page(nodes, "page", *first.after).runs] == ["a#4", "a#5"]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_what_is_behind_a_whole_page_of_rows_that_nobody_settles_is_seen(nodes: Nodes) -> None:
+    for number in range(3):
+        grant = nodes.started(nodes.of(f"stuck#{number}", on_lost="hold", overlap="allow"))
+        nodes.report(grant, "lost")
+    nodes.clock.step(1.0)
+    nodes.ask("register", nodes.of("sales#1"))
+
+    first = page(nodes, "open", ())
+    assert first.after is not None
+
+    assert [row.run for row in page(nodes, "page", *first.after).runs] == ["sales#1"]
+
+
+# ---- a node whose clock is ahead
+
+
+def test_a_fire_time_far_ahead_is_never_recorded_and_settles_nothing(nodes: Nodes) -> None:
+    ahead = nodes.of("sales@2025-01-29T11:00:00Z", fire_at=EPOCH + 3 * 3600.0)
+
+    registered, claimed = nodes.ask("register", ahead), nodes.claim(ahead)
+
+    for answer in (registered, claimed):
+        assert (answer.word, answer.in_s) == ("early", 3 * 3600.0 - CLAIM_AHEAD_S)
+    assert nodes.ledger.runs() == []
+    soon = nodes.of("sales@2025-01-29T08:00:04Z", fire_at=EPOCH + 4.0)
+    assert nodes.ask("register", soon).word == "ok"
+    assert nodes.ask("revoke", ahead.run, "ann", 0.0).word == "ok"  # what people forbid may lie far ahead
+
+
+def test_a_row_that_lies_far_ahead_all_the_same_is_nobodys_beginning(nodes: Nodes) -> None:
+    ahead = nodes.of("sales@2025-01-29T11:00:00Z", fire_at=EPOCH + 3 * 3600.0)
+    page(nodes, "open", ("sales",))  # the job is known from now on
+    nodes.clock.step(3 * 3600.0)
+    nodes.granted(ahead)
+    nodes.clock.step(-3 * 3600.0)
+    nodes.ask("register", nodes.of("sales@2025-01-29T08:00:01Z", fire_at=EPOCH + 1.0))
+
+    _, newest, *_ = page(nodes, "open", ("sales",)).jobs["sales"]
+
+    assert newest == EPOCH + 1.0
+
+
+# ---- a clock that was set back
+
+
+@pytest.mark.parametrize("seconds", [-10.0, -60.0, -3600.0])
+def test_no_answer_lends_more_than_a_lease_when_the_clock_is_set_back(nodes: Nodes, seconds: float) -> None:
+    grant = nodes.granted(nodes.of(RUN))
+    nodes.clock.step(5.0)
+    nodes.clock.step(seconds)
+
+    said = [nodes.claim(nodes.of(RUN), node="other", nonce="b"), nodes.claim(nodes.of(RUN)), nodes.renew(grant)]
+    nodes.clock.step(seconds)
+    nodes.clock.step(-2 * seconds)  # before the fire time no gate opens
+    said += [nodes.gate(grant), nodes.gate(grant), nodes.commit(grant)]
+    nodes.clock.step(seconds)
+    said += [nodes.gate(grant), nodes.claim(nodes.of(RUN), node="other", nonce="b")]
+
+    assert all(0.0 <= answer.left_s <= LEASE_S for answer in said), said
+    assert all(0.0 <= row.left_s <= LEASE_S for row in page(nodes, "open", ()).runs)
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_clock_that_was_ahead_for_a_moment_does_not_hold_a_dead_nodes_attempt(nodes: Nodes, started: bool) -> None:
+    of = nodes.of(RUN, fire_at=nodes.clock.wall)
+    nodes.ask("register", of)
+    nodes.clock.step(1000.0)
+    grant = nodes.granted(of)
+    if started:
+        nodes.gate(grant)
+    nodes.clock.step(-1000.0)
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+
+    short = nodes.claim(of, node="other", nonce="b", watched=(row.token, row.beat, LEASE_S))
+    unwatched = nodes.claim(of, node="other", nonce="b")
+    whole = nodes.claim(of, node="other", nonce="b", watched=(row.token, row.beat, LEASE_S * 1.03))
+
+    assert [(one.word, one.left_s) for one in (short, unwatched)] == [("held", 0.0)] * 2
+    assert whole.word == ("lost" if started else "granted")
+
+
+# ---- settling
+
+
+def test_a_row_is_overdue_by_its_own_policy_and_only_then_settled_as_missed(nodes: Nodes) -> None:
+    nodes.ask("register", nodes.of(RUN, start_within_s=100.0))
+    nodes.clock.step(99.0)
+    assert [row.overdue for row in page(nodes, "open", ()).runs] == [False]
+    assert nodes.ask("settle", RUN, 0, None).word == "held"
+    nodes.clock.step(2.0)
+    assert [row.overdue for row in page(nodes, "open", ()).runs] == [True]
+
+    answer = nodes.ask("settle", RUN, 0, None)
+
+    why = "no node could launch it within 100 s of its time (101 s late)"
+    assert (answer.word, answer.state, answer.ended) == ("finished", "missed", (0, 0, "", "", why))
+    assert (nodes.state(RUN), nodes.reason(RUN)) == ("missed", why)
+    again = nodes.ask("settle", RUN, 0, None)
+    assert (again.word, again.state, again.ended) == ("finished", "missed", None)
+    assert nodes.ask("settle", "gone#2", 0, None).state == "settled"
+
+
+def test_a_run_that_waits_for_its_retry_is_settled_too_and_counts_from_the_retry(nodes: Nodes) -> None:
+    grant = nodes.started(nodes.of(RUN, start_within_s=100.0, attempts=2, delay_s=50.0))
+    nodes.report(grant, "failure", 1)
+    nodes.clock.step(149.0)
+    assert nodes.ask("settle", RUN, 1, None).word == "held"
+    nodes.clock.step(2.0)
+    assert nodes.ask("settle", RUN, 0, None).word == "held"  # of an attempt that is over: it was seen before
+    assert nodes.ask("settle", RUN, 1, None).state == "missed"
+
+
+def test_what_somebody_holds_is_not_settled(nodes: Nodes) -> None:
+    nodes.started(nodes.of(RUN, start_within_s=10.0))
+    nodes.clock.step(20.0)
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+
+    for watched in (None, (row.token, row.beat, LEASE_S * 10)):
+        assert nodes.ask("settle", RUN, 0, watched).word == "held"
+    nodes.clock.step(LEASE_S)
+    for watched in (None, (row.token + 1, row.beat, LEASE_S * 10), (row.token, row.beat, LEASE_S * 1.01)):
+        assert nodes.ask("settle", RUN, 0, watched).word == "held"
+
+    assert nodes.state(RUN) == "started"
+
+
+@pytest.mark.parametrize(("on_lost", "word", "state"), [("relaunch", "lost", "retry"), ("hold", "held", "unknown")])
+def test_a_lapsed_attempt_goes_by_the_lost_rule_and_nothing_is_granted(
+    nodes: Nodes, on_lost: str, word: str, state: str
+) -> None:
+    nodes.started(nodes.of(RUN, on_lost=on_lost))
+    watched = nodes.lapse(RUN)
+
+    answer = nodes.ask("settle", RUN, 0, watched)
+
+    assert (answer.word, nodes.state(RUN)) == (word, state)
+    assert answer.token == 0
+
+
+@pytest.mark.parametrize(("start_within_s", "state"), [(10.0, "missed"), (3600.0, "received")])
+def test_a_grant_that_lapsed_before_its_launch_is_missed_once_it_is_too_late(
+    nodes: Nodes, start_within_s: float, state: str
+) -> None:
+    grant = nodes.granted(nodes.of(RUN, start_within_s=start_within_s))
+    watched = nodes.lapse(RUN)
+
+    nodes.ask("settle", RUN, 0, watched)
+
+    assert nodes.state(RUN) == state
+    assert nodes.gate(grant).word == "stale"

@@ -1,0 +1,157 @@
+"""Any sequence of calls: the scripts in Redis answer as the rules in core/ledger do, and leave the same rows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis.stateful import invariant, precondition, rule
+from support.ledger_calls import LEASE_S
+from support.search import examples
+from support.stepped_redis import OneClock, SteppedLedger
+
+from contract.ledger.ledger_coverage import ANSWERS, RECOVERING, search
+from contract.ledger.ledger_machine import NODES, LedgerMachine, attempts, ends, fields, nonces, policies, runs
+from coordd.adapters.ledger.redis_scripts import attempts_of, value_of
+from coordd.core.ledger.rows import JOB_COLUMNS, JobRow, LedgerTime
+from coordd.core.ledger.words import STATES
+
+QUARANTINE_S = 70.0
+
+
+class RecoveringClock(OneClock):
+    """As Redis counts a quarantine: to an instant, and no longer when the clock is set back."""
+
+    open_at = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since = self.wall
+
+    def __call__(self) -> LedgerTime:
+        if self.wall >= self.open_at:
+            self.open_at = 0.0
+        elif self.wall < self.since:
+            self.open_at = min(self.open_at, self.wall + QUARANTINE_S)
+        else:
+            self.open_at = max(self.open_at, self.since + QUARANTINE_S)
+        return LedgerTime(self.wall, self.wall, "", max(0.0, self.open_at - self.wall), f"{self.since * 1e6:.0f}")
+
+
+class DifferentialMachine(LedgerMachine):
+    """The rules in memory, and the scripts, under one clock."""
+
+    url: ClassVar[str]
+    clock: RecoveringClock
+    ledger: SteppedLedger
+
+    def __init__(self) -> None:
+        super().__init__(RecoveringClock())
+        self.ledger = SteppedLedger(self.url, self.clock, quarantine_s=QUARANTINE_S)
+        self.steps = 0
+
+    def teardown(self) -> None:
+        names = self.ledger.read([("KEYS", "*" + self.ledger.cluster + "*")])[0]
+        self.ledger.read([("DEL", *names)])
+        self.ledger.close()
+
+    def before_call(self) -> None:
+        self.clock.parts()
+
+    def an_older_version_was_there(self, row: JobRow) -> None:
+        fields = [part for pair in zip(JOB_COLUMNS, row.values(), strict=True) for part in pair]
+        self.ledger.read(
+            [
+                ("HSET", self.ledger.key("job:a"), *[str(part) for part in fields]),
+                ("SADD", self.ledger.key("jobs"), "a"),
+            ]
+        )
+
+    @rule(seconds=st.sampled_from((-30.0, 30.0)))
+    def the_clock_is_set(self, seconds: float) -> None:
+        self.clock.step(seconds)
+
+    @rule()
+    def the_ledger_may_have_gone_back(self) -> None:
+        self.ledger.read([("HSET", self.ledger.key("meta"), "epoch", "of another server")])
+        self.a_quarantine_begins()
+
+    def a_quarantine_begins(self) -> None:
+        self.clock.parts()
+        self.ledger.call("open", ())
+        self.clock.since, self.clock.open_at = self.clock.wall, self.clock.wall + QUARANTINE_S
+
+    @precondition(lambda self: self.clock.open_at > self.clock.wall)
+    @rule()
+    def a_person_accepts_the_epoch(self) -> None:
+        self.ledger.accept_epoch()
+        self.clock.open_at = 0.0
+
+    @rule(
+        run=runs,
+        policy=policies,
+        attempt=attempts,
+        nonce=nonces,
+        state=ends | st.sampled_from(("received", "started")),
+        newer=st.sampled_from((-1, 0, 0, 1, 10**9)),
+        code=st.sampled_from((None, 3)),
+        final=st.booleans(),
+    )
+    def restore(
+        self,
+        run: str,
+        policy: dict[str, Any],
+        attempt: int,
+        nonce: str,
+        state: str,
+        newer: int,
+        code: int | None,
+        final: bool,
+    ) -> None:
+        row = self.memory.run(run)
+        token = (row.token if row and row.token else int(self.start * 1e6)) + newer
+        of = self.of(run, policy)
+        self.call(
+            "restore", of, attempt, token, nonce, NODES[0], LEASE_S, state, code, "said a witness", "app_7", final
+        )
+        self.grants.setdefault((run, attempt), (token, nonce))
+
+    @precondition(lambda self: not self.moved and self.memory.runs() and self.identity_from() == 0.0)
+    @rule()
+    def the_ledger_is_exported_and_imported(self) -> None:
+        """What was written meanwhile is gone, and a quarantine follows."""
+        self.moved = True
+        rows = list(self.ledger.export())
+        self.ledger.call("register", self.of("b#gone", {}))
+        assert self.ledger.import_(rows, replace=True) == len(rows)
+        self.a_quarantine_begins()
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        rows = fields(self.memory.runs())
+        assert fields(self.ledger.runs()) == rows
+        names = [row["run"] for row in rows]
+        found = self.ledger.read([("HGETALL", self.ledger.key(f"attempts:{name}")) for name in names]) if names else []
+        for name, flat in zip(names, found, strict=True):
+            assert fields(attempts_of(flat)) == fields(self.memory.attempts(name))
+        self.sweep()
+        for job, row in self.memory._store.jobs.items():  # as an older version reads it
+            (read,) = self.ledger.read([("HMGET", self.ledger.key(f"job:{job}"), *JOB_COLUMNS)])
+            values = zip(JOB_COLUMNS, read, strict=True)
+            assert tuple([value_of(column, value) for column, value in values]) == row.values()
+        # The lists by state, one of them at each step: a step costs a few round trips, and there are thousands.
+        self.steps += 1
+        state, job = STATES[self.steps % len(STATES)], ("", "a")[self.steps % 2]
+        (listed,) = self.ledger.read([("ZREVRANGE", self.ledger.key(f"list:{state}:{job}"), 0, -1)])
+        assert [name.decode() for name in listed] == [row.run for row in self.memory.runs(job=job, state=state)]
+
+
+@pytest.fixture
+def machine(redis_url: str) -> type[DifferentialMachine]:
+    DifferentialMachine.url = redis_url
+    return DifferentialMachine
+
+
+def test_the_scripts_obey_the_rules(machine: type[DifferentialMachine]) -> None:
+    search(machine, examples(30, steps=40), ANSWERS, RECOVERING)

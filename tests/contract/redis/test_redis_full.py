@@ -1,0 +1,201 @@
+"""The Redis ledger when its memory is full: what makes rows is refused as a whole, what a running job needs is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support import servers
+from support.ledger_calls import LEASE_S, FakeClock, Grant, Nodes
+
+from coordd.adapters.ledger.redis_ledger import RedisLedger
+from coordd.adapters.ledger.redis_server import Server
+from coordd.adapters.ledger.resp import Problem
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Claim
+from coordd.errors import UnavailableError
+
+RUN = "sales#1"
+QUARANTINE_S = 40.0
+
+
+class Full:
+    """A server of its own, with one ledger on it, that can be filled."""
+
+    def __init__(self, server: servers.Redis) -> None:
+        self.server = server
+        self.ledgers: list[RedisLedger] = []
+        self.nodes = self.connect()
+
+    def connect(self, **options: Any) -> Nodes:
+        options = {"quarantine_s": QUARANTINE_S, "short_quarantine_s": 0.0, "fresh": True, **options}
+        self.ledgers.append(RedisLedger(self.server.url, 5.0, **options))
+        clock = FakeClock()
+        clock.wall = time.time()
+        return Nodes(self.ledgers[-1], clock)
+
+    @property
+    def ledger(self) -> RedisLedger:
+        return self.ledgers[0]
+
+    def started(self, run: str = RUN, **policy: Any) -> Grant:
+        return self.nodes.started(self.nodes.of(run, overlap="allow", **policy))
+
+    def fill(self) -> None:
+        self.server.cli("CONFIG", "SET", "maxmemory", "1")
+        assert "OOM" in self.server.cli("SET", "any", "thing")
+
+    def room(self) -> None:
+        self.server.cli("CONFIG", "SET", "maxmemory", "0")
+
+    def everything(self) -> list[str]:
+        """All keys with their values, byte by byte."""
+        dump = "local all = {} for _, key in ipairs(redis.call('KEYS', '*')) do "
+        dump += "all[#all + 1] = key .. ' ' .. redis.sha1hex(redis.call('DUMP', key)) end table.sort(all) return all"
+        return self.server.cli("EVAL", dump, "0").splitlines()
+
+
+@pytest.fixture
+def full() -> Iterator[Full]:
+    with servers.redis() as server:
+        made = Full(server)
+        yield made
+        for ledger in made.ledgers:
+            ledger.close()
+
+
+def restore(nodes: Nodes, grant: Grant) -> Answer:
+    of = nodes.of(grant.run)
+    return nodes.ask(
+        "restore", of, grant.attempt, grant.token, grant.nonce, "edge-1.10", LEASE_S, "started", 0, "", "", False
+    )
+
+
+def test_a_running_job_is_renewed_cancelled_and_its_end_recorded(full: Full) -> None:
+    grant, other = full.started(), full.started("sales#2")
+    granted = full.nodes.granted(full.nodes.of("sales#3", overlap="allow"))
+    full.fill()
+    for nodes in (full.nodes, full.connect(fresh=None)):  # the second brings its scripts now
+        assert nodes.renew(grant).word == "ok"
+    assert full.nodes.commit(grant).word == "ok"
+    assert full.nodes.report(grant).word == "ok"
+    assert full.nodes.state(RUN) == "success"
+    assert full.nodes.ask("cancel", "sales#2", "ann").word == "ok"
+    assert full.nodes.renew(other).word == "cancel"
+    assert full.nodes.report(other, "revoked").word == "ok"
+    assert full.nodes.state("sales#2") == "revoked"
+    assert full.nodes.gate(granted).word == "ok"
+    assert full.nodes.report(granted, "lost").word == "ok"
+    assert [(row.run, row.state, row.attempt) for row in full.nodes.ledger.call("open", ("sales",)).runs] == [
+        ("sales#3", "retry", 1)
+    ]
+    assert {state: len(full.ledger.runs(state=state)) for state in ("success", "revoked", "retry", "started", "")} == {
+        "success": 1,
+        "revoked": 1,
+        "retry": 1,
+        "started": 0,
+        "": 3,
+    }
+
+
+def test_people_may_still_revoke_suspend_and_resolve_what_is_there(full: Full) -> None:
+    full.nodes.ask("register", full.nodes.of("sales#2"))
+    grant = full.started(on_lost="hold")
+    full.nodes.report(grant, "lost")
+    assert full.nodes.state(RUN) == "unknown"
+    full.fill()
+    assert full.nodes.ask("revoke", "sales#2", "ann", 0.0).word == "ok"
+    assert full.nodes.ask("suspend", "sales", True, "ann").token == 1
+    assert full.nodes.ask("resolve", RUN, "success", "ann").word == "ok"
+    assert full.nodes.state(RUN) == "success"
+
+
+def test_what_makes_rows_is_refused_and_nothing_is_changed_by_it(full: Full) -> None:
+    full.nodes.report(full.started(), "lost")
+    full.nodes.ask("register", full.nodes.of("sales#2", overlap="replace"))
+    full.started("sales#3")
+    before = full.everything()
+    full.fill()
+    of = full.nodes.of("sales#4", overlap="allow")
+    for op, args in (
+        ("register", (of,)),
+        ("claim", (Claim(of, 0, "n", "edge-1.10", LEASE_S),)),
+        ("claim", (Claim(full.nodes.of(RUN, overlap="allow"), 1, "n", "edge-1.10", LEASE_S),)),
+        ("claim", (Claim(full.nodes.of("sales#2", overlap="replace"), 0, "n", "edge-1.10", LEASE_S),)),
+        ("revoke", ("sales#5", "ann", 0.0)),
+        ("suspend", ("another", True, "ann")),
+        ("activate", ("sales", "d2", "s", "changed", "ann", 0, 0.0)),
+        ("open", (("another",),)),
+    ):
+        with pytest.raises(
+            UnavailableError, match=r"memory is full.*runs that are under way go on, end and can be canc"
+        ):
+            full.nodes.ledger.call(op, *args)
+    with pytest.raises(UnavailableError, match="memory is full"):
+        full.ledger.calls([("register", (of,)), ("register", (full.nodes.of("sales#6"),))])
+    assert full.everything() == before
+    full.room()
+    assert full.nodes.claim(of).word == "granted"
+
+
+def test_what_is_refused_meanwhile_does_not_spoil_what_goes_on(full: Full) -> None:
+    """In one batch of one node."""
+    grant = full.started()
+    full.fill()
+    with pytest.raises(UnavailableError, match="memory is full"):
+        full.ledger.calls([("register", (full.nodes.of("sales#2"),)), ("cancel", (RUN, "ann"))])
+    assert full.nodes.renew(grant).word in ("ok", "cancel")
+
+
+def test_forgetting_old_runs_makes_room(full: Full) -> None:
+    full.nodes.ask("suspend", "sales", False, "ann")  # the job has a row, whose horizon is now
+    full.nodes.clock.wall = time.time()
+    due = full.nodes.clock.wall
+    full.nodes.report(full.started("sales@20260101T000000Z", due=due, fire_at=due))
+    full.nodes.report(full.started())
+    full.fill()
+    assert full.ledger.prune(0.0) == 2  # the first of them moves the horizon, and so begins with what needs memory
+    assert full.ledger.runs() == []
+    assert full.nodes.ledger.call("open", ("sales",)).jobs["sales"][0] == pytest.approx(due)
+
+
+def test_a_full_server_that_was_restarted_goes_on_with_running_jobs(full: Full) -> None:
+    grant = full.started()
+    full.server.cli("HSET", full.ledger.key("meta"), "epoch", "of another server")
+    full.fill()
+    with pytest.raises(UnavailableError, match="memory is full"):
+        full.nodes.claim(full.nodes.of("sales#2"))
+    assert full.nodes.renew(grant).word == "ok"
+    assert 30.0 < full.nodes.report(grant).left_s <= QUARANTINE_S
+    full.ledger.accept_epoch()
+    assert full.ledger.status()["recovering_s"] == 0.0
+
+
+def test_a_runner_puts_its_run_back_into_a_full_ledger_that_has_forgotten_it(full: Full) -> None:
+    grant = full.started()
+    full.server.cli("FLUSHALL")
+    full.fill()
+    assert full.nodes.renew(grant).word == "recovering"
+    assert restore(full.nodes, grant).word == "ok"
+    assert full.nodes.renew(grant).word == "ok"
+
+
+def test_a_script_of_an_older_server_is_refused_in_the_same_words() -> None:
+    text = (
+        "ERR Error running script (call to f_1): @user_script:26: @user_script: 26: -OOM command not allowed when used"
+    )
+    said = str(Server("redis://h", 1.0)._explain(Problem(text)))
+    assert "memory is full" in said
+
+
+def test_an_import_into_a_full_server_takes_nothing_away(full: Full) -> None:
+    full.started()
+    rows = list(full.ledger.export())
+    before = full.everything()
+    full.fill()
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=r"OOM|memory is full|EXECABORT"):
+            full.ledger.import_(rows, replace=True)
+        assert full.everything() == before

@@ -1,0 +1,189 @@
+"""The small client of Redis: URLs, replies that are none, servers that are odd, TLS."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import servers
+
+from coordd.adapters.ledger.redis_ledger import RedisLedger
+from coordd.adapters.ledger.redis_server import Server
+from coordd.adapters.ledger.resp import Address, Connection, Problem, Tls, without_password
+from coordd.errors import ConfigError, UnavailableError
+
+ROOT = str(Path(__file__).parents[3])
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., int]]:
+    """A server that says the given bytes, whatever it is asked, once a connection."""
+    listeners: list[socket.socket] = []
+
+    def start(*said: bytes) -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def run() -> None:
+            for data in said:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(data)
+
+        threading.Thread(target=run, daemon=True).start()
+        return int(listener.getsockname()[1])
+
+    yield start
+    for listener in listeners:
+        listener.close()
+
+
+def soon() -> float:
+    return time.monotonic() + 5.0
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "master", "database", "user", "password", "tls"),
+    [
+        ("redis://h", [("h", 6379)], "", 0, "", "", False),
+        ("redis://h:1/2", [("h", 1)], "", 2, "", "", False),
+        ("rediss://u:p%40%2F@h:1/2", [("h", 1)], "", 2, "u", "p@/", True),
+        ("redis://:p@[::1]:7/0", [("::1", 7)], "", 0, "", "p", False),
+        ("redis://[::1]", [("::1", 6379)], "", 0, "", "", False),
+        ("redis+sentinel://a,b:7/m/3", [("a", 26379), ("b", 7)], "m", 3, "", "", False),
+        ("rediss+sentinel://u:p@a/m", [("a", 26379)], "m", 0, "u", "p", True),
+    ],
+)
+def test_an_address_is_read(
+    url: str, hosts: list[tuple[str, int]], master: str, database: int, user: str, password: str, tls: bool
+) -> None:
+    read = Address(url)
+    assert (read.hosts, read.master, read.database) == (hosts, master, database)
+    assert (read.user, read.password, read.tls) == (user, password, tls)
+    shown = without_password(url)
+    assert not password or password not in shown
+    assert Address(shown).hosts == hosts
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "redis:",
+        "http://h",
+        "redis://",
+        "redis://h:x",
+        "redis://h:0",
+        "redis://h:70000",
+        "redis://h/x",
+        "redis://h/0/1",
+        "redis+sentinel://h",
+        "redis+sentinel://h/",
+        "redis+sentinel://h/m/0/1",
+        "redis://:pw@h:x",
+    ],
+)
+def test_what_is_no_address_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="expected") as caught:
+        Address(url)
+    assert "pw" not in str(caught.value)
+
+
+def test_replies_of_every_kind(serve: Callable[..., int]) -> None:
+    said = b"+OK\r\n:-7\r\n$3\r\na\r\n\r\n$-1\r\n*-1\r\n"
+    port = serve(said + b"*3\r\n:1\r\n*0\r\n-ERR no\r\n$0\r\n\r\n-LOADING it is\r\n")
+    connection = Connection("127.0.0.1", port, soon())
+    replies = connection.exchange([("PING",)] * 8, soon())
+    connection.close()
+    assert replies[:5] == [b"OK", -7, b"a\r\n", None, None]
+    assert replies[5][:2] == [1, []]
+    assert isinstance(replies[5][2], Problem)
+    assert replies[6] == b""
+    assert (replies[7].word, replies[7].text) == ("LOADING", "LOADING it is")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"$x\r\n",
+        b"$-2\r\n",
+        b"$99999999999\r\n",
+        b"*99999999\r\n",
+        b"\r\n",
+        b"*1\r\n" * 20,
+        b"+" + b"x" * 70_000,
+        b"$5\r\nab",
+        b":\r\n",
+        b"",
+    ],
+)
+def test_what_is_no_reply_is_an_unavailable_server(serve: Callable[..., int], said: bytes) -> None:
+    connection = Connection("127.0.0.1", serve(said), soon())
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1"):
+        connection.exchange([("PING",)], soon())
+    connection.close()
+
+
+def test_nobody_there_and_no_such_host() -> None:
+    for host in ("127.0.0.1", "no-such-host.invalid"):
+        with pytest.raises(UnavailableError, match=host):
+            Connection(host, servers.free_port(), soon())
+
+
+def test_a_redirection_is_followed_once(serve: Callable[..., int]) -> None:
+    home = serve(b"+HERE\r\n", b"-MOVED 1 127.0.0.1:1\r\n")
+    there = serve(f"-MOVED 17 127.0.0.1:{home}\r\n".encode())
+    server = Server(f"redis://127.0.0.1:{there}", 5.0)
+    assert server.exchange([("GET", "x")], soon()) == [b"HERE"]
+    server.drop()
+    with pytest.raises(UnavailableError):
+        server.exchange([("GET", "x")], soon())
+
+
+def test_sentinels_are_asked_in_turn_and_the_master_must_be_one(serve: Callable[..., int]) -> None:
+    replica = serve(b"*1\r\n$5\r\nslave\r\n")
+    knows = f"*2\r\n$9\r\n127.0.0.1\r\n${len(str(replica))}\r\n{replica}\r\n".encode()
+    hosts = f"127.0.0.1:{servers.free_port()},127.0.0.1:{serve(b'*-1' + bytes((13, 10)))},127.0.0.1:{serve(knows)}"
+    server = Server(f"redis+sentinel://{hosts}/m", 5.0)
+    with pytest.raises(UnavailableError, match="not \\(yet\\)"):
+        server.connect(soon())
+    with pytest.raises(UnavailableError, match="no sentinel names the master"):
+        server.connect(soon())
+
+
+def test_tls_is_verified(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    made, other = servers.certificates(tmp_path), servers.certificates(tmp_path / "other")
+    with servers.redis(tls=made) as own:
+        ledger = RedisLedger(own.tls_url, 5.0, tls_ca=made.ca, tls_cert=made.cert, tls_key=made.key, fresh=True)
+        ledger.call("open", ())
+        ledger.close()
+        for ca in ("", other.ca):
+            with pytest.raises(UnavailableError, match=r"(?i)certificate"):
+                RedisLedger(own.tls_url, 5.0, tls_ca=ca).call("open", ())
+        ledger = RedisLedger(own.tls_url, 5.0, tls_verify=False)
+        ledger.call("open", ())
+        ledger.close()
+        with pytest.raises(UnavailableError, match="TLS files"):
+            Tls(ca=str(tmp_path / "absent")).wrap("127.0.0.1", own.tls_port, soon())
+
+
+def test_a_runner_loads_nothing_that_is_slow() -> None:
+    code = (
+        "import sys; before = set(sys.modules); from coordd.runner.asker import load_ledger;"
+        "load_ledger('redis://h')('redis://h'); print(*sorted(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    slow = {"typing", "json", "re", "ssl", "socket", "enum", "hashlib", "urllib", "dataclasses", "redis", "asyncio"}
+    assert not slow & set(loaded.stdout.split())

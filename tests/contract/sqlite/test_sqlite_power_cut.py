@@ -1,0 +1,122 @@
+"""What the SQLite ledger has answered is on the disk: every write and fsync is recorded, and the power is cut at each
+answer. What was synced by then is there, of the rest any part or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from syscalls.faults import compile_c
+
+ROOT = Path(__file__).parents[3]
+
+# As struct record in faults.c: kind (w write, t truncate, s sync), device, inode, offset, length; the bytes follow a w.
+RECORD = struct.Struct("<c7xQQqQ")
+
+RUNS = 40
+
+# Claims, starts and ends runs; after each answer it says so in a file of its own, which is on the tape as well.
+WORK = """
+import json, os, sys, time
+from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
+from coordd.core.ledger.requests import Claim, Registration
+from coordd.core.ledger.rows import Policy
+directory, runs = sys.argv[1], int(sys.argv[2])
+ledger = SqliteLedger(f"sqlite:///{directory}/ledger.db")
+answers = os.open(f"{directory}/answers", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def answered(run, state):
+    inodes = [os.stat(f"{directory}/ledger.db{end}").st_ino for end in ("", "-wal")]
+    os.write(answers, json.dumps({"run": run, "state": state, "inodes": inodes}).encode() + b"\\n")
+for number in range(runs):
+    run, nonce = f"job#{number}", f"nonce-{number}"
+    of = Registration(run, "job", "digest", Policy(), time.time(), scheduled=False, args="x" * 2000)
+    token = ledger.call("claim", Claim(of, 0, nonce, "edge-1", 60.0)).token
+    answered(run, "received")
+    assert ledger.call("gate", run, 0, token, nonce).word == "ok"
+    answered(run, "started")
+    assert ledger.call("report", run, 0, token, nonce, "success", 0, "", "", False).word == "ok"
+    answered(run, "success")
+"""
+
+
+class Disk:
+    """What would be there after a power cut: of each file what was synced, and the writes that were not."""
+
+    def __init__(self) -> None:
+        self.synced: dict[int, bytearray] = {}
+        self.waiting: dict[int, list[tuple[bytes, int, bytes]]] = {}
+
+    def take(self, kind: bytes, inode: int, offset: int, data: bytes) -> None:
+        if kind == b"s":
+            self.synced[inode] = self.after(inode, self.waiting.pop(inode, []))
+        else:
+            self.waiting.setdefault(inode, []).append((kind, offset, data))
+
+    def after(self, inode: int, writes: list[tuple[bytes, int, bytes]]) -> bytearray:
+        image = bytearray(self.synced.get(inode, b""))
+        for kind, offset, data in writes:
+            if kind == b"t":
+                del image[offset:]
+            else:
+                image.extend(bytes(max(0, offset - len(image))))
+                image[offset : offset + len(data)] = data
+        return image
+
+    def cut(self, inode: int, rng: random.Random) -> bytearray:
+        """Each write that was not synced is there, or is not."""
+        return self.after(inode, [write for write in self.waiting.get(inode, []) if rng.random() < 0.5])
+
+
+class Answered(NamedTuple):
+    run: str
+    state: str
+    disk: Disk
+    inodes: tuple[int, int]
+
+
+def answers(tape: bytes, of: int) -> Iterator[Answered]:
+    """Play the tape; stop at each answer, with the disk as it is then. ``of`` is the inode of the answers' file."""
+    disk = Disk()
+    at = 0
+    while at < len(tape):
+        kind, _, inode, offset, length = RECORD.unpack_from(tape, at)
+        at += RECORD.size
+        data = tape[at : at + length] if kind == b"w" else b""
+        at += len(data)
+        if inode != of:
+            disk.take(kind, inode, offset, data)
+        elif kind == b"w":
+            said = json.loads(data)
+            yield Answered(said["run"], said["state"], disk, tuple(said["inodes"]))
+
+
+def test_what_was_answered_survives_a_power_cut(tmp_path: Path) -> None:
+    library = compile_c("faults", tmp_path, library=True)
+    env = {**os.environ, "LD_PRELOAD": str(library), "TAPE": str(tmp_path / "tape"), "PYTHONPATH": str(ROOT)}
+    home = tmp_path / "home"
+    home.mkdir()
+    subprocess.run([sys.executable, "-c", WORK, str(home), str(RUNS)], check=True, env=env, cwd=home)
+    rng = random.Random(1)
+    seen = 0
+    after = tmp_path / "after"
+    after.mkdir()
+    for answered in answers((tmp_path / "tape").read_bytes(), (home / "answers").stat().st_ino):
+        for inode, end in zip(answered.inodes, ("", "-wal"), strict=True):
+            (after / f"ledger.db{end}").write_bytes(answered.disk.cut(inode, rng))
+        (after / "ledger.db-shm").unlink(missing_ok=True)
+        db = sqlite3.connect(after / "ledger.db")
+        row = db.execute("SELECT state FROM runs WHERE run = ?", (answered.run,)).fetchone()
+        (sound,) = db.execute("PRAGMA quick_check").fetchone()
+        db.close()
+        assert row == (answered.state,), f"{answered.run} was answered {answered.state}; after a power cut it is {row}"
+        assert sound == "ok"
+        seen += 1
+    assert seen == 3 * RUNS

@@ -1,0 +1,1 @@
+"""Tests of core/members: membership, the ring, the failure detector."""

@@ -1,0 +1,145 @@
+"""Membership hears in any order, and twice: what all orders must agree on, and what none may do.
+
+Literally, order matters: a member is as alive as when it was last *heard*, and proofs of death and good-byes count from
+where they stand. What holds for every order of what was said within one instant, and is asked here:
+
+- the same incarnation is current, of those that no successor has replaced: the one of the highest boot;
+- a good-bye is final for its incarnation, whatever else of it is heard before or after;
+- a second delivery changes nothing that anybody can see, and announces nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import hypothesis.strategies as st
+from hypothesis import given
+from support.search import examples
+
+from coordd.core.members.membership import ALIVE, LEFT, Membership, boot_count
+from coordd.core.wire.events import Known
+
+HOSTS = ("edge-1", "edge-2")
+
+
+class Said(NamedTuple):
+    """One message. ``hello`` carries what its sender knows of the others."""
+
+    kind: str  # heartbeat, offline, or hello
+    hostname: str
+    boot: int
+    clock: int
+
+    @property
+    def incarnation(self) -> str:
+        return f"{self.boot}-aa"
+
+
+said = st.builds(
+    Said,
+    st.sampled_from(("heartbeat", "heartbeat", "offline", "hello")),
+    st.sampled_from(HOSTS),
+    st.integers(1, 3),
+    st.integers(1, 9),
+)
+deliveries = st.lists(said, min_size=1, max_size=10)
+
+
+def deliver(members: Membership, one: Said, others: list[Known]) -> None:
+    """As core.node does it: any message is a sign of life, then it is looked at."""
+    member = members.hear(one.hostname, one.boot, one.incarnation, one.clock, 0.0)
+    if member is None:
+        return
+    if one.kind == "offline":
+        members.offline(member, one.clock)
+    elif one.kind == "hello":
+        members.told(others, 0.0, vouched=False)
+
+
+def seen(members: Membership) -> dict[str, tuple[Any, ...]]:
+    """What anybody can see of the members."""
+    return {
+        name: (member.incarnation, member.pid, member.clock, member.state, member.heard_at)
+        for name, member in sorted(members.members.items())
+    }
+
+
+def after(told: list[Said]) -> Membership:
+    members = Membership("me.1", 2.0)
+    for one in told:
+        deliver(members, one, [])
+    return members
+
+
+def expected(told: list[Said]) -> dict[str, tuple[Any, ...]]:
+    """The naive rule: of each host the highest boot, with its highest clock; left if it ever said so."""
+    view = {}
+    for host in sorted({one.hostname for one in told}):
+        mine = [one for one in told if one.hostname == host]
+        boot = max(one.boot for one in mine)
+        current = [one for one in mine if one.boot == boot]
+        state = LEFT if any(one.kind == "offline" for one in current) else ALIVE
+        view[host] = (f"{boot}-aa", boot, max(one.clock for one in current), state, 0.0)
+    return view
+
+
+@examples(200)
+@given(deliveries, st.randoms(use_true_random=False))
+def test_every_order_ends_in_the_same_view(told: list[Said], rng: random.Random) -> None:
+    """As long as the latest incarnation has not said good-bye: then an older one's late words may stand for it."""
+    told = [one for one in told if one.kind != "offline" or one.boot == latest(told, one.hostname)]
+    # Of one that has left, an older incarnation may be a node whose disk was set back: that is told apart below.
+    leaving = {one.hostname for one in told if one.kind == "offline"}
+    told = [one for one in told if one.hostname not in leaving or one.boot == latest(told, one.hostname)]
+    shuffled = rng.sample(told, len(told))
+
+    assert seen(after(told)) == seen(after(shuffled)) == expected(told)
+
+
+def latest(told: list[Said], hostname: str) -> int:
+    return max(one.boot for one in told if one.hostname == hostname)
+
+
+@examples(200)
+@given(deliveries, st.data())
+def test_what_is_delivered_twice_in_a_row_does_nothing(told: list[Said], data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(told) - 1))
+    others = [Known(f"{one.hostname}.{one.boot}", one.incarnation) for one in told[:index]]
+    members = Membership("me.1", 2.0)
+    for one in told[: index + 1]:
+        deliver(members, one, others)
+    before, view = seen(members), members.view()
+    members.take_changes()
+
+    deliver(members, told[index], others)
+
+    assert (seen(members), members.view(), members.take_changes()) == (before, view, [])
+
+
+@examples(200)
+@given(deliveries, deliveries)
+def test_an_alive_node_is_never_replaced_by_its_past(earlier: list[Said], later: list[Said]) -> None:
+    members = after(earlier)
+    for one in later:
+        was = members.members.get(one.hostname)
+        boot, state = (boot_count(was.incarnation), was.state) if was is not None else (0, LEFT)
+        deliver(members, one, [])
+        now = members.members[one.hostname]
+        if state == ALIVE:
+            assert boot_count(now.incarnation) >= boot, "last words of an earlier life displaced it"
+        if was is now and state == LEFT:
+            assert now.state == LEFT, "a good-bye is final"
+
+
+@examples(200)
+@given(deliveries)
+def test_changes_tell_what_the_view_is(told: list[Said]) -> None:
+    """Whoever only listens to the changes knows the same members as whoever looks."""
+    members, present = after(told), set()
+    for what, member in members.take_changes():
+        (present.add if what == "join" else present.discard)((member.name, member.incarnation))
+
+    alive = {(m.name, m.incarnation) for m in members.members.values() if m.state == ALIVE}
+    assert present == alive
+    assert set(members.view()) == {name for name, _ in alive} | {"me.1"}

@@ -1,0 +1,214 @@
+"""A node and the definitions of its jobs: which it brings to the ledger, and what it opens meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+from support.ledger_calls import EPOCH
+from support.small_cluster import SETTINGS, Cluster, Lone, job, open_answer
+
+from coordd.core.jobs.job import Job, Schedule, scheduled_run
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.words import NEVER
+from coordd.core.node.definitions import Had
+
+HOUR_S = 3600.0
+MINUTE_S = 60.0
+DAY_S = 24 * HOUR_S
+
+# A day is long: nothing here is about how often a node speaks.
+CALM = structs.replace(SETTINGS, heartbeat_interval_s=30.0, renew_interval_s=20.0)
+
+
+def swept(lone: Lone, current: tuple[int, str, float] | None, **more: Any) -> None:
+    answer = open_answer(jobs=lone.node.ctx.jobs, **more)
+    answer.current = {} if current is None else {"sales": current}
+    if not lone.questions("open"):
+        lone.do(lone.node.look_again)
+    lone.answer("open", answer)
+
+
+def begun(lone: Lone) -> list[str]:
+    return sorted(lone.node.pursuits.pursuits)
+
+
+def hourly(digest: str = "d1", offset_s: float = 0.0) -> Job:
+    schedule = Schedule(kind="every", every_s=HOUR_S, offset_s=offset_s)
+    return structs.replace(job(digest=digest), schedule=schedule)
+
+
+def daily(cron: str, digest: str) -> Job:
+    """At EPOCH it is midnight there."""
+    schedule = Schedule(kind="cron", cron=cron, timezone="America/Los_Angeles")
+    return structs.replace(job(digest=digest), schedule=schedule)
+
+
+def started(*jobs: Any) -> Lone:
+    lone = Lone(*jobs)
+    lone.node.start((), lone.now)
+    lone.take()
+    return lone
+
+
+def test_a_node_with_another_definition_opens_nothing_and_says_so() -> None:
+    lone = started(hourly("d1"))
+    lone.node.rulebook.definitions.had = {"sales": Had("d1", 1)}
+    swept(lone, (2, "d2", EPOCH))
+    lone.wait(2 * HOUR_S)
+
+    assert begun(lone) == []
+    assert "another definition" in lone.node.rulebook.definitions.stale["sales"]
+    assert lone.questions("activate") == []
+
+
+def test_a_node_whose_file_was_changed_activates_it_and_opens_what_is_due_afterwards() -> None:
+    lone = started(hourly("d2"))
+    lone.node.rulebook.definitions.had = {"sales": Had("d1", 1)}
+    swept(lone, (1, "d1", EPOCH))
+
+    asked = lone.questions("activate")[0].args
+    assert asked[:4] == ("sales", "d2", hourly("d2").schedule_digest, "changed")
+    assert begun(lone) == []
+    lone.answer("activate", Answer("ok", token=2))
+    lone.pass_time(HOUR_S + 40 * MINUTE_S)
+    swept(lone, (2, "d2", lone.now.wall))
+
+    assert begun(lone) == []  # what was due before it counted is not opened
+    lone.wait(HOUR_S)
+    assert begun(lone) == [scheduled_run("sales", EPOCH + 2 * HOUR_S)]
+
+
+def test_a_node_that_had_this_very_definition_before_does_not_activate_it_again() -> None:
+    """It was down while the others went on to the next one."""
+    lone = started(hourly("d1"))
+    lone.node.rulebook.definitions.had = {"sales": Had("d1", 3)}
+
+    swept(lone, (4, "d2", EPOCH))
+
+    assert lone.questions("activate") == []
+
+
+def test_what_the_ledger_forgot_is_brought_back_as_it_was() -> None:
+    lone = started(hourly("d1"))
+    lone.node.rulebook.definitions.had = {"sales": Had("d1", 3, EPOCH)}
+
+    swept(lone, (2, "d0", EPOCH))
+
+    assert lone.questions("activate")[0].args[3:] == ("restored", "a.1", 3, EPOCH)
+
+
+def test_a_run_is_named_by_its_nominal_time() -> None:
+    lone = started(hourly("d1", offset_s=420.0))
+    swept(lone, (1, "d1", EPOCH))
+    lone.wait(HOUR_S + 421.0)
+
+    (pursuit,) = [one for one in lone.node.pursuits.pursuits.values() if one.action.fire_at == EPOCH + HOUR_S]
+    assert pursuit.action.run == scheduled_run("sales", EPOCH + HOUR_S)
+    assert pursuit.action.due == EPOCH + HOUR_S + 420.0
+
+
+def test_under_the_old_rules_it_is_named_by_when_it_is_due() -> None:
+    lone = started(hourly("d1", offset_s=420.0))
+    answer = open_answer(jobs=lone.node.ctx.jobs)
+    answer.identity_from = NEVER
+    lone.answer("open", answer)
+    lone.wait(HOUR_S + 421.0)
+
+    assert scheduled_run("sales", EPOCH + HOUR_S + 420.0) in begun(lone)
+
+
+def test_a_job_that_ran_and_is_moved_to_a_time_that_is_past_launches_nothing_until_the_next_day() -> None:
+    """It ran at 01:15; at 02:40 it is moved to 02:15. The node has the real rules of the ledger."""
+    before = structs.replace(daily("15 1 * * *", "d1"), misfire="all")
+    after = structs.replace(daily("15 2 * * *", "d2"), misfire="all")
+    cluster = Cluster("a", jobs=(before,), settings=CALM)
+    node, shell = cluster["a"], cluster.shells["a"]
+    cluster.wait(75 * MINUTE_S)
+    (ran,) = [launch.run for launch in shell.launches]
+    assert ran == scheduled_run("sales", EPOCH + 75 * MINUTE_S)
+    cluster.end("a", ran)
+
+    cluster.wait(85 * MINUTE_S)
+    shell.do(node.set_jobs, {"sales": after})
+    cluster.wait(20 * MINUTE_S)
+
+    assert node.rulebook.definitions.stale == {}
+    assert [launch.run for launch in shell.launches] == [ran]
+    assert [row.run for row in cluster.ledger.runs(limit=10)] == [ran]
+
+    cluster.wait(DAY_S - 30 * MINUTE_S)  # over 02:15 of the next day
+    tomorrow = scheduled_run("sales", EPOCH + DAY_S + 135 * MINUTE_S)
+    assert [launch.run for launch in shell.launches] == [ran, tomorrow]
+
+
+def test_a_jitter_that_is_added_does_not_open_the_run_again_in_the_core() -> None:
+    """The 01:00 run is in the ledger; the jitter comes at 01:05."""
+    lone = started(hourly("d2", offset_s=420.0))
+    lone.pass_time(HOUR_S + 5 * MINUTE_S)
+    ran_at = EPOCH + HOUR_S
+    swept(lone, (2, "d2", lone.now.wall), last=ran_at)
+    lone.wait(5 * MINUTE_S)
+
+    assert begun(lone) == [scheduled_run("sales", ran_at)]  # the same name: the ledger has it, and it is over
+
+
+def test_a_definition_that_is_not_activated_yet_opens_nothing() -> None:
+    """The job may have been without a schedule until now: what is past is not opened before the ledger has heard."""
+    lone = started(hourly("d1"))
+    lone.pass_time(2 * HOUR_S)
+    swept(lone, None)
+    lone.wait(1.0)
+
+    assert lone.questions("activate")[0].args[3] == "new"
+    assert begun(lone) == []
+
+
+def test_a_job_that_returns_is_activated_again_although_its_definition_is_the_same() -> None:
+    lone = started(hourly("d1"))
+    swept(lone, (3, "d1", EPOCH))
+    lone.do(lone.node.set_jobs, {})
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    lone.pass_time(2 * HOUR_S)
+    swept(lone, (3, "d1", EPOCH))
+
+    asked = lone.questions("activate")[0].args
+    assert (asked[1], asked[3], asked[5]) == ("d1", "returned", 3)
+    assert begun(lone) == []
+    lone.answer("activate", Answer("ok", token=4))
+    swept(lone, (4, "d1", lone.now.wall))
+    assert begun(lone) == []
+    lone.wait(HOUR_S)
+    assert begun(lone) == [scheduled_run("sales", EPOCH + 3 * HOUR_S)]
+
+
+def test_a_job_that_another_node_has_brought_back_is_not_activated_once_more() -> None:
+    lone = started(hourly("d1"))
+    swept(lone, (3, "d1", EPOCH))
+    lone.do(lone.node.set_jobs, {})
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    swept(lone, (4, "d1", EPOCH + MINUTE_S))
+
+    assert lone.questions("activate") == []
+    assert lone.node.rulebook.definitions.stale == {}
+
+
+def test_a_job_that_is_removed_while_it_is_activated_returns_all_the_same() -> None:
+    lone = started(hourly("d1"))
+    swept(lone, None)
+    lone.do(lone.node.set_jobs, {})
+    lone.answer("activate", Answer("ok", token=1))
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    swept(lone, (1, "d1", EPOCH))
+
+    assert lone.questions("activate")[0].args[3] == "returned"
+
+
+def test_a_schedule_that_a_known_job_is_given_counts_from_then() -> None:
+    lone = started(structs.replace(job(digest="d0"), schedule=None))
+    swept(lone, None)
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    swept(lone, None)
+
+    assert lone.questions("activate")[0].args[3] == "returned"
+    assert begun(lone) == []

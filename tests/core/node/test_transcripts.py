@@ -1,0 +1,83 @@
+"""Conversations that a person can read, kept as text: what three nodes and a ledger say to each other.
+
+After a change that is meant: PYTHONPATH=.:tests python tests/core/node/test_transcripts.py --rewrite
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.small_cluster import Cluster, asked_for, job
+
+HERE = Path(__file__).parent / "transcripts"
+
+
+def launch_on_three_nodes() -> Cluster:
+    """Three nodes start; one is asked for a run; one launches it; everybody hears how it ended."""
+    cluster = Cluster("a", "b", "c", jobs=[job()])
+    cluster.wait(3.0)
+    cluster.trigger("b", asked_for())
+    cluster.wait(7.0)
+    cluster.end("b", "sales#1")
+    cluster.wait(1.0)
+    return cluster
+
+
+def takeover() -> Cluster:
+    """The owner of a scheduled run is killed; the others watch its lease to the end; one of them goes on."""
+    cluster = Cluster("a", "b", "c", jobs=[job(every_s=300.0)])
+    cluster.wait(290.0)
+    cluster.log.clear()
+    cluster.wait(20.0)
+    (owner, _), *_ = cluster.launches("sales@2025-01-29T08:05:00Z")
+    cluster.kill(owner)
+    cluster.wait(80.0)
+    (successor, _) = cluster.launches("sales@2025-01-29T08:05:00Z")[-1]
+    cluster.end(successor, "sales@2025-01-29T08:05:00Z")
+    cluster.wait(1.0)
+    return cluster
+
+
+def trigger_with_the_ledger_away() -> Cluster:
+    """A trigger is accepted while the ledger does not answer; it waits on the node's disk, and runs once it does."""
+    cluster = Cluster("a", "b", jobs=[job()])
+    cluster.wait(3.0)
+    cluster.log.clear()
+    cluster.ledger_away = True
+    cluster.tell("", "the ledger goes away")
+    cluster.trigger("a", asked_for())
+    cluster.wait(2.5)
+    cluster.ledger_away = False
+    cluster.tell("", "the ledger is back")
+    cluster.wait(2.0)
+    cluster.end("a", "sales#1")
+    cluster.wait(1.0)
+    return cluster
+
+
+CONVERSATIONS: tuple[Callable[[], Cluster], ...] = (launch_on_three_nodes, takeover, trigger_with_the_ledger_away)
+
+
+def told(conversation: Callable[[], Cluster]) -> str:
+    return "\n".join([f"# {conversation.__doc__}", "", *conversation().log, ""])
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda one: one.__name__)
+def test_the_conversation_is_as_it_was_written_down(conversation: Callable[[], Cluster]) -> None:
+    assert told(conversation) == (HERE / f"{conversation.__name__}.txt").read_text()
+
+
+def test_there_is_no_transcript_without_its_conversation() -> None:
+    assert sorted(path.stem for path in HERE.glob("*")) == sorted(one.__name__ for one in CONVERSATIONS)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--rewrite"]:
+        sys.exit(__doc__)
+    HERE.mkdir(exist_ok=True)
+    for one in CONVERSATIONS:
+        (HERE / f"{one.__name__}.txt").write_text(told(one))
+        print(f"wrote {one.__name__}.txt")

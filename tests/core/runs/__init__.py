@@ -1,0 +1,1 @@
+"""Tests of core/runs: fire times, triggers, pursuit, leftovers, witnesses."""

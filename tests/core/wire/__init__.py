@@ -1,0 +1,1 @@
+"""Tests of core/wire: codec, windows, envelopes, journal lines, merging."""

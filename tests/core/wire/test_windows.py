@@ -1,0 +1,339 @@
+"""The idempotent receiver: everything once, late facts still, and nothing stale that acts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from coordd.core.wire import windows
+from coordd.core.wire.events import (
+    PROTOCOL_MAJOR,
+    AnyEvent,
+    Candidacy,
+    ControlCancel,
+    ControlRevoke,
+    Packet,
+    Task,
+    TaskStarted,
+    TaskSucceeded,
+    WorkerElect,
+    WorkerElectAck,
+    WorkerHeartbeat,
+    WorkerHello,
+    event_type,
+)
+from coordd.core.wire.windows import CLOCK_SKEW_MAX_S, EXPIRY_S, FORGOTTEN_S, REACH, SENDERS_MAX, Admission, Windows
+
+WALL = 1_738_137_600.0
+MONO = 500.0
+
+
+def heartbeat(at: float = WALL) -> WorkerHeartbeat:
+    return WorkerHeartbeat(clock=1, timestamp=at)
+
+
+def fact(at: float = WALL) -> TaskSucceeded:
+    return TaskSucceeded(uuid="u", run="sales#1", timestamp=at)
+
+
+def elect(at: float = WALL) -> WorkerElect:
+    return WorkerElect(id="sales#1/0", topic="spark", candidacy=Candidacy(0, 1, "edge.1"), clock=1, timestamp=at)
+
+
+def ack(at: float = WALL) -> WorkerElectAck:
+    return WorkerElectAck(id="sales#1/0", candidacy=Candidacy(0, 1, "edge.1"), timestamp=at)
+
+
+def cancel(at: float = WALL) -> ControlCancel:
+    return ControlCancel(run="sales#1", timestamp=at)
+
+
+def revoke(at: float = WALL) -> ControlRevoke:
+    return ControlRevoke(run="sales#1", timestamp=at)
+
+
+ACTING = (elect, ack, cancel, revoke)
+
+
+def packet(seq: int, *said: AnyEvent, hostname: str = "edge", incarnation: str = "1-aa") -> Packet:
+    return Packet(PROTOCOL_MAJOR, "prod", hostname, 1, incarnation, seq, 0, list(said))
+
+
+class Ear:
+    """Windows with a clock of its own."""
+
+    def __init__(self, *, started: bool = False) -> None:
+        self.windows = Windows(MONO, WALL) if started else Windows()
+        self.after_s = 0.0
+
+    def hear(self, seq: int, *said: AnyEvent, **sender: str) -> Admission:
+        return self.windows.admit(packet(seq, *said, **sender), MONO + self.after_s, WALL + self.after_s)
+
+
+def test_what_is_new_is_kept_as_it_is() -> None:
+    ear = Ear()
+    said = packet(0, heartbeat(), elect(), fact(), cancel())
+    admission = ear.windows.admit(said, MONO, WALL)
+    assert admission == Admission(said.events)
+    assert admission.fresh
+    assert admission.events is said.events
+
+
+@pytest.mark.parametrize("event", [heartbeat, fact, *ACTING])
+def test_the_same_message_counts_once(event: Any) -> None:
+    ear = Ear()
+    assert ear.hear(5, event(), event()).events
+    again = ear.hear(5, event(), event())
+    assert (again.events, again.fresh, again.refused) == ([], False, {"duplicate": 2})
+    assert "heard before" in again.notice
+    assert ear.windows.refused["duplicate"] == 1
+
+
+def test_neighbours_that_overtake_each_other_all_count_once() -> None:
+    ear = Ear()
+    for seq in (10, 12, 11, 9, 14, 13):
+        assert ear.hear(seq, elect()).events, seq
+    for seq in range(9, 15):
+        assert not ear.hear(seq, elect()).events, seq
+
+
+@given(st.lists(st.integers(0, 3 * REACH), max_size=60))
+@settings(max_examples=200)
+def test_within_reach_a_number_is_new_exactly_once(order: list[int]) -> None:
+    ear = Ear()
+    heard: set[int] = set()
+    highest = -1
+    for seq in order:
+        highest = max(seq, highest)
+        admission = ear.hear(seq, elect())
+        new = seq not in heard and highest - seq < REACH
+        assert bool(admission.events) == new
+        heard.add(seq)
+
+
+@given(st.lists(st.integers(0, 5 * REACH), max_size=60))
+def test_an_election_never_counts_twice_whatever_the_order(order: list[int]) -> None:
+    ear = Ear()
+    counted = [seq for seq in order if ear.hear(seq, elect()).events]
+    assert len(counted) == len(set(counted))
+
+
+def test_a_replayed_backlog_comes_late_and_is_kept_and_shows_no_life() -> None:
+    ear = Ear()
+    ear.hear(0, heartbeat())
+    ear.hear(100_000, heartbeat())
+    for live, seq in enumerate(range(40, 40 + 300 * 7, 7)):
+        late = ear.hear(seq, fact(WALL - 7200))
+        assert (len(late.events), late.fresh, late.refused, late.notice) == (1, False, {}, ""), seq
+        assert ear.hear(100_001 + live, elect()).events, "what is new is not held up"
+    assert ear.windows.late == 300
+    for seq in range(40, 40 + 300 * 7, 7):
+        assert ear.hear(seq, fact(WALL - 7200)).refused == {"duplicate": 1}, seq
+
+
+def test_a_backlog_sent_again_from_its_start_is_still_taken() -> None:
+    ear = Ear()
+    ear.hear(10 * REACH, heartbeat())
+    assert ear.hear(5 * REACH, fact()).events
+    assert ear.hear(3, fact()).events, "further back than both windows reach"
+    assert not ear.hear(3, fact()).events
+    assert ear.hear(4, fact()).events
+
+
+@pytest.mark.parametrize("event", ACTING)
+def test_what_acts_does_not_come_late(event: Any) -> None:
+    ear = Ear()
+    ear.hear(2 * REACH, heartbeat())
+    mixed = ear.hear(REACH, event(), fact(), heartbeat())
+    assert ([type(kept) for kept in mixed.events], mixed.fresh) == ([TaskSucceeded], False)
+    assert mixed.refused == {"late": 1, "superseded": 1}
+    assert ear.hear(REACH + 1, event()).events, "one number later it is within reach"
+
+
+def test_what_a_node_said_of_itself_is_overtaken() -> None:
+    ear = Ear()
+    ear.hear(2 * REACH, heartbeat())
+    old = ear.hear(7, heartbeat())
+    assert (old.events, old.fresh, old.refused) == ([], False, {"superseded": 1})
+
+
+@pytest.mark.parametrize("event", ACTING)
+@pytest.mark.parametrize(
+    ("age_s", "kept"),
+    [
+        (0.0, True),
+        (EXPIRY_S + CLOCK_SKEW_MAX_S, True),
+        (EXPIRY_S + CLOCK_SKEW_MAX_S + 0.1, False),
+        (-CLOCK_SKEW_MAX_S, True),
+        (-CLOCK_SKEW_MAX_S - 0.1, False),
+        (WALL, False),
+        (math.nan, False),
+        (math.inf, False),
+        (-math.inf, False),
+    ],
+)
+def test_what_acts_expires(event: Any, age_s: float, kept: bool) -> None:
+    ear = Ear()
+    admission = ear.hear(1, fact(WALL - age_s), event(WALL - age_s))
+    assert len(admission.events) == 1 + kept
+    assert admission.refused == ({} if kept else {"expired": 1})
+    assert bool(admission.notice) != kept
+
+
+@pytest.mark.parametrize("skew_s", [-86400.0, 86400.0])
+def test_a_node_whose_clock_is_off_is_still_a_member(skew_s: float) -> None:
+    ear = Ear(started=True)
+    told = ear.hear(1, heartbeat(WALL + skew_s), elect(WALL + skew_s))
+    assert [type(kept) for kept in told.events] == [WorkerHeartbeat]
+    assert told.fresh
+    assert "edge.1" in told.notice
+    assert "86400.0 s old" in told.notice
+    assert "clocks of the two nodes are apart" in told.notice
+
+
+DAY_S = 86400.0
+MARK = (
+    70_000  # of the logical clock: what this node, and those whom it had heard, had said before its restart was below
+)
+
+
+def test_an_old_heartbeat_after_a_restart_brings_nobody_to_life() -> None:
+    restarted = Windows(MONO, WALL, MARK)
+    told = restarted.admit(packet(900, WorkerHeartbeat(clock=MARK - 9, timestamp=WALL - DAY_S)), MONO, WALL)
+    assert (told.events, told.fresh, told.refused) == ([], False, {"old": 1})
+    assert "does not show that it is news" in told.notice
+    hundreds_behind = packet(400, WorkerHeartbeat(clock=MARK - 800, timestamp=WALL - DAY_S - 600))
+    assert not restarted.admit(hundreds_behind, MONO, WALL).events
+    fact_of_then = packet(399, TaskSucceeded(uuid="u", run="sales#1", clock=MARK - 801, timestamp=WALL - DAY_S))
+    told = restarted.admit(fact_of_then, MONO, WALL)
+    assert (len(told.events), told.fresh) == (1, False)
+
+
+def test_what_a_sender_has_overtaken_itself_is_old_also_when_nobody_had_heard_it() -> None:
+    ear = Ear(started=True)
+    assert ear.hear(900, WorkerHeartbeat(clock=5000, timestamp=WALL)).fresh
+    assert ear.hear(899, WorkerHeartbeat(clock=4999, timestamp=WALL - 2)).fresh, "overtaken on its way"
+    assert not ear.hear(400, WorkerHeartbeat(clock=4000, timestamp=WALL - DAY_S)).events
+
+
+@pytest.mark.parametrize("skew_s", [-86400.0, 86400.0])
+def test_an_honest_node_whose_clock_is_off_is_heard_once_it_has_heard_us(skew_s: float) -> None:
+    restarted = Windows(MONO, WALL, MARK)
+    hello = restarted.admit(packet(0, WorkerHello(clock=1, timestamp=WALL + skew_s)), MONO, WALL)
+    assert (len(hello.events), hello.fresh) == (1, skew_s > 0), "answered, which is how it hears"
+    for seq in (1, 2, 3):
+        said = WorkerHeartbeat(clock=MARK + 1 + seq, timestamp=WALL + skew_s)
+        assert restarted.admit(packet(seq, said), MONO, WALL).fresh
+
+
+def test_what_was_said_before_a_restart_does_not_act_again() -> None:
+    recorded = packet(3, cancel(WALL - 1), elect(WALL - 1), fact(WALL - 1))
+    listening = Windows(MONO - 100, WALL - 100)
+    assert len(listening.admit(recorded, MONO - 0.5, WALL - 0.5).events) == 3
+    restarted = Windows(MONO, WALL)
+    again = restarted.admit(recorded, MONO + 1, WALL + 1)
+    assert [type(kept) for kept in again.events] == [TaskSucceeded]
+    assert again.refused == {"forgotten": 2}
+    assert len(restarted.admit(packet(4, cancel(WALL + 1)), MONO + 1, WALL + 1).events) == 1
+
+
+def test_a_clock_that_was_set_back_costs_elections_for_a_while_only() -> None:
+    restarted = Windows(MONO, WALL)
+    back = WALL - 3600
+    assert not restarted.admit(packet(1, elect(back)), MONO + 1, back).events
+    assert not restarted.admit(packet(2, elect(back)), MONO + FORGOTTEN_S - 1, back).events
+    assert restarted.admit(packet(3, elect(back)), MONO + FORGOTTEN_S, back).events
+
+
+def test_senders_are_bounded_and_a_forgotten_one_cannot_act_with_what_was_recorded() -> None:
+    ear = Ear()
+    assert ear.hear(1, cancel(), hostname="first").events
+    ear.after_s = 1.0
+    for number in range(SENDERS_MAX):
+        ear.hear(1, heartbeat(), hostname=f"n{number}")
+    assert len(ear.windows._windows) == SENDERS_MAX
+    again = ear.hear(1, cancel(), hostname="first")
+    assert (again.events, again.refused) == ([], {"forgotten": 1})
+    ear.after_s = 2.0
+    assert ear.hear(2, cancel(WALL + 2), hostname="first").events
+
+
+def test_who_speaks_is_not_forgotten() -> None:
+    ear = Ear()
+    ear.hear(1, elect(), hostname="first")
+    for number in range(SENDERS_MAX + 10):
+        ear.hear(1, heartbeat(), hostname=f"n{number}")
+        ear.hear(2 + number, heartbeat(), hostname="first")
+    assert ear.hear(1, elect(), hostname="first").refused == {"duplicate": 1}
+
+
+def test_incarnations_count_apart() -> None:
+    ear = Ear()
+    assert ear.hear(5, elect()).events
+    assert ear.hear(5, elect(), incarnation="2-bb").events
+    assert ear.hear(5, elect(), hostname="other").events
+    assert not ear.hear(5, elect()).events
+
+
+def test_a_flood_is_told_of_at_powers_of_two() -> None:
+    ear = Ear()
+    ear.hear(1, elect())
+    told = [number for number in range(1, 101) if ear.hear(1, elect()).notice]
+    assert told == [1, 2, 4, 8, 16, 32, 64]
+    assert ear.windows.refused == {"duplicate": 100, "superseded": 0, "late": 0, "expired": 0, "forgotten": 0, "old": 0}
+
+
+@pytest.mark.parametrize("seq", [-1, -(2**70), 2**70])
+def test_absurd_numbers_do_no_harm_to_others(seq: int) -> None:
+    ear = Ear()
+    ear.hear(seq, heartbeat(), hostname="mad")
+    ear.hear(3, heartbeat(), hostname="mad")
+    ear.hear(seq, heartbeat(), hostname="mad")
+    window = ear.windows._windows["mad", "1-aa"]
+    assert window.mask.bit_length() <= REACH
+    assert window.late_mask.bit_length() <= REACH
+    assert ear.hear(3, elect()).events
+
+
+def test_an_empty_packet_is_no_event() -> None:
+    ear = Ear()
+    assert ear.hear(1) == Admission([])
+    again = ear.hear(1)
+    assert (again.events, again.fresh, again.refused) == ([], False, {})
+
+
+def test_every_event_has_its_place() -> None:
+    """A new type of event is a fact, a word of a node about itself, or acts: whoever adds one decides here."""
+    kinds: dict[str, set[str]] = {"fact": set(), "acts": set(), "itself": set()}
+    for kind in get_args(AnyEvent):
+        place = "fact" if issubclass(kind, Task) else "acts" if kind in windows.ACTS else "itself"
+        kinds[place].add(str(kind.__struct_config__.tag))
+    assert kinds["acts"] == {"worker-elect", "worker-elect-ack", "control-cancel", "control-revoke", "control-clear"}
+    assert all(word.startswith("task-") for word in kinds["fact"])
+    assert all(word.startswith("worker-") for word in kinds["itself"])
+    assert event_type(TaskStarted(uuid="u")) in kinds["fact"]
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_a_replay_of_a_whole_recording_changes_nothing(data: st.DataObject) -> None:
+    """The attacker has everything that was ever said, and may send it again in any order, at any time."""
+    ear = Ear(started=True)
+    recording = []
+    seq = 0
+    for _ in range(data.draw(st.integers(1, 30))):
+        ear.after_s += data.draw(st.floats(0, 20))
+        at = WALL + ear.after_s
+        said = packet(
+            seq, *[make(at) for make in data.draw(st.lists(st.sampled_from((heartbeat, *ACTING)), min_size=1))]
+        )
+        assert ear.windows.admit(said, MONO + ear.after_s, at).events == said.events
+        recording.append(said)
+        seq += data.draw(st.integers(1, REACH))
+    for said in data.draw(st.lists(st.sampled_from(recording), max_size=40)):
+        ear.after_s += data.draw(st.floats(0, 20))
+        again = ear.windows.admit(said, MONO + ear.after_s, WALL + ear.after_s)
+        assert (again.events, again.fresh) == ([], False)

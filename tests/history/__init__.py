@@ -1,0 +1,1 @@
+"""Tests of the history pipeline, on a real Spark."""

@@ -1,0 +1,1 @@
+"""Tests of the control socket: its lines, its callers, its methods."""

@@ -1,0 +1,347 @@
+"""What people are told of a node in trouble: `why` in plain sentences, `doctor` and `node list`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from support.small_cluster import Lone, job
+
+from coordd.core.breaker import Breaker
+from coordd.core.ledger.rows import Policy, Row
+from coordd.core.ledger.words import NEVER, NEW_RULES
+from coordd.core.wire.envelope import ACCEPT, RETIRED, SIGN, EnvelopeError, Key, Keyring
+from coordd.core.wire.events import WorkerHeartbeat
+from coordd.services.control import doctor
+from coordd.services.sealed_bus import SealedBus
+from coordd.services.views.objects import nodes_view
+from coordd.services.views.why import Absent, Holder, Surroundings, why_job, why_no_job, why_run
+
+DOWN = Surroundings(ledger_error="Connection refused")
+RECOVERING = Surroundings(recovering_s=42.0)
+OPEN = Surroundings(ledger_error="Connection refused", breaker_open=True, retry_in_s=2.5)
+PROBING = Surroundings(ledger_error="Connection refused", breaker_open=True)
+DEAF = Surroundings(bus_down=True, bus_error="it blocks")
+
+TROUBLES = [
+    (DOWN, "Nothing new starts: the ledger does not answer (Connection refused)."),
+    (RECOVERING, "nothing new launches for 42 s"),
+    (OPEN, "The ledger's breaker is open, for it has failed again and again: it is tried again in 2.5 s."),
+    (PROBING, "it is being tried again."),
+    (DEAF, "The bus is down (it blocks): nobody is asked who goes first, a hash of the run's id says it."),
+    (Surroundings(bus_down=True), "The bus is down: "),
+]
+
+
+def row(state: str) -> Row:
+    made = Row.__new__(Row)
+    empty: dict[type, Any] = {str: "", int: 0, float: 0.0}
+    for column, kind in Row.__annotations__.items():
+        setattr(made, column, empty.get(kind))
+    made.run, made.job, made.state, made.policy = "j#1", "j", state, Policy().pack()
+    return made
+
+
+@pytest.mark.parametrize(("around", "sentence"), TROUBLES)
+@pytest.mark.parametrize("state", ["pending", "retry", "received"])
+def test_a_run_that_is_to_come_tells_what_is_wrong(around: Surroundings, sentence: str, state: str) -> None:
+    assert sentence in why_run("j#1", row(state), [], None, None, around)
+    assert sentence not in why_run("j#1", row(state), [], None, None)
+
+
+@pytest.mark.parametrize(("around", "sentence"), TROUBLES)
+@pytest.mark.parametrize("state", ["success", "failure", "revoked", "started", "missed"])
+def test_a_run_that_is_past_all_that_does_not(around: Surroundings, sentence: str, state: str) -> None:
+    assert sentence not in why_run("j#1", row(state), [], None, None, around)
+
+
+@pytest.mark.parametrize("around", [DOWN, OPEN, PROBING])
+def test_without_a_ledger_nobody_knows_the_run(around: Surroundings) -> None:
+    said = why_run("j#1", None, [], None, None, around)
+    assert said.startswith("Nobody can launch j#1 now. Nothing new starts: the ledger does not answer")
+
+
+def test_a_ledger_that_forgot_does_not_say_that_there_never_was_such_a_run() -> None:
+    assert why_run("j#1", None, [], None, None, RECOVERING).startswith("j#1 is not in the ledger now.")
+    assert "knows no run" in why_run("j#1", None, [], None, None, DEAF)
+
+
+@pytest.mark.parametrize(("around", "sentence"), TROUBLES)
+def test_a_job_tells_each_trouble_once(around: Surroundings, sentence: str) -> None:
+    ctx = Lone(job("j")).ready().node.ctx
+    assert why_job(job("j"), False, None, None, "", ctx, around).count(sentence) == 1
+    assert why_no_job("j", "", [], [], "", around).count(sentence) == 1
+
+
+# ---- a node that is gone
+
+
+def held(**changes: Any) -> Row:
+    made = row("started")
+    made.node, made.lease, made.started_at = "edge-3.146", 60.0, 1000.0
+    for column, value in changes.items():
+        setattr(made, column, value)
+    return made
+
+
+def test_a_run_on_a_lost_node_tells_since_when_and_what_comes() -> None:
+    gone = Holder("lost", heard_s=20.0, lost_s=14.0, silent_s=18.0, lease_s=60.0, turn_in_s=44.0)
+    said = why_run("j#1", held(), [], None, None, holder=gone)
+    for words in (
+        "was running on edge-3 since",
+        "edge-3 was last heard of 20 s ago and is lost since 14 s",
+        "its lease ends in 42 s at the latest",
+        "lost, and tried again (this node's turn is in 44 s)",
+    ):
+        assert words in said
+    said = why_run("j#1", held(policy=Policy(on_lost="hold").pack()), [], None, None, holder=gone)
+    assert "unknown, and held for a person" in said
+    said = why_run("j#1", held(cancel=1, reason="cancelled by ann"), [], None, None, holder=gone)
+    assert "after that it is ended: it was cancelled" in said
+
+
+@pytest.mark.parametrize(
+    ("holder", "words"),
+    [
+        (Holder("", lease_s=60.0), "this node has not heard of edge-3 since it was started"),
+        (Holder("left", 5.0, None, 5.0, 60.0), "edge-3 was last heard of 5 s ago and is left"),
+        (Holder("alive", 0.1, None, 40.0, 60.0), "edge-3 is heard of, but it has not renewed its lease for 40 s"),
+        (Holder("lost", 99.0, 95.0, 61.0, 60.0), "its lease has ended"),
+    ],
+)
+def test_what_is_known_of_a_holder(holder: Holder, words: str) -> None:
+    assert words in why_run("j#1", held(), [], None, None, holder=holder)
+
+
+def test_a_run_on_a_node_that_lives_is_simply_running() -> None:
+    said = why_run("j#1", held(), [], None, None, holder=Holder("alive", 0.5, None, 3.0, 60.0))
+    assert said == "j#1 is running on edge-3 since 1970-01-01T00:16:40Z (attempt 0)."
+    said = why_run(
+        "j#1", held(cancel=1, reason="cancelled by ann"), [], None, None, holder=Holder("alive", lease_s=60.0)
+    )
+    assert "and is to be cancelled (cancelled by ann)" in said
+
+
+# ---- a fire time without a row
+
+
+@pytest.mark.parametrize(
+    ("absent", "words"),
+    [
+        (Absent(True), "it was never triggered, or it is older than the history kept"),
+        (Absent(False, 900.0), "this node does not know its job's schedule"),
+        (Absent(True, 900.0, False, 960.0, now=1e4), "has no such time; the next one after it is 1970-01-01T00:16:00Z"),
+        (Absent(True, 900.0, True, 960.0, now=890.0), "it is due in 10 s"),
+        (Absent(True, 900.0, True, 960.0, 960.0, "skipped", "skip", 1e4), "was skipped: nobody was there to launch it"),
+        (Absent(True, 900.0, True, 960.0, 960.0, "", "skip", 1e4), "it was skipped if no node was there at the time"),
+        (Absent(True, 900.0, True, 960.0, 960.0, "", "once", 1e4), "which of these, this node cannot know"),
+        (Absent(True, 900.0, True, 960.0, 960.0, "", "all", 1e4), "It is from before the job was first seen"),
+        (Absent(True, 900.0, True, 960.0, 840.0, "", "once", 1e4), "it was due, and no node has claimed it yet"),
+    ],
+)
+def test_a_time_that_was_passed_over_is_not_said_never_to_have_been_due(absent: Absent, words: str) -> None:
+    said = why_run("j@1970-01-01T00:15:00Z", None, [], None, None, absent=absent)
+    assert words in said
+    assert ("never due" in said) == (absent.fire_at is not None and not absent.is_fire_time)
+
+
+# ---- suspended, removed
+
+
+def test_a_suspended_job_has_no_next_time_as_if_it_would_run() -> None:
+    ctx = Lone(job("j")).ready().node.ctx
+    said = why_job(job("j"), True, 900.0, None, "", ctx)
+    assert "Next:" not in said
+    assert "it starts only if the job is resumed before that, or at most 3600 s after it" in said
+    assert "coordctl job resume j" in why_run("j#1", row("pending"), [], None, None, suspended=True)
+
+
+def test_a_removed_job_tells_of_the_runs_that_it_left() -> None:
+    said = why_no_job("j", "", [row("pending"), row("retry"), row("started")], [], "")
+    assert "2 runs of it waits" not in said
+    assert "2 runs of it wait to be launched" in said
+    assert "j#1 is started on  all the same" not in said
+    assert "`coordctl run revoke --job j` ends them" in said
+    assert "nobody starts them" in said
+    assert "Only edge-2 may have its file" in why_no_job("j", "", [row("pending")], ["edge-2"], "")
+    assert "Did you mean jay?" in why_no_job("j", "", [], [], "jay")
+    assert "This node has no job 'j'" in why_run("j#1", row("pending"), [], None, None, no_file=True)
+
+
+# ---- node list
+
+
+def test_a_node_that_hears_nobody_takes_the_others_for_lost() -> None:
+    ctx = Lone(job("j"), peers=("b.1", "c.1")).ready().node.ctx
+    ctx.membership.isolate(True)
+    listed = nodes_view(ctx, 0, 0.0)
+    assert [(node["hostname"], node["state"]) for node in listed] == [("a", "alive"), ("b", "lost"), ("c", "lost")]
+    assert listed[0]["isolated"] is True
+    ctx.membership.isolate(False)
+    assert {node["state"] for node in nodes_view(ctx, 0, 0.0)} == {"alive"}
+
+
+def test_a_node_that_has_always_been_alone_is_not_isolated() -> None:
+    ctx = Lone(job("j")).ready().node.ctx
+    ctx.membership.isolate(True)
+    assert nodes_view(ctx, 0, 0.0)[0]["isolated"] is False
+    assert states(doctor.node_checks(ctx)) == {"nodes": "ok"}
+
+
+# ---- doctor
+
+
+class Bus:
+    """A bus that is only looked at."""
+
+    url, state, error = "amqp://mq", "connected", ""
+
+    def statistics(self) -> dict[str, int]:
+        return {}
+
+
+def states(checks: list[doctor.Check]) -> dict[str, str]:
+    return {check["check"]: check["state"] for check in checks}
+
+
+def sealed(made: str) -> SealedBus:
+    keys = (Key("old", RETIRED, b""), Key("k1", SIGN, b"s" * 32, made), Key("k2", ACCEPT, b"t" * 32, made))
+    return SealedBus(Bus(), Keyring(keys), "c", inbox="a.1")  # type: ignore[arg-type]  # only looked at
+
+
+def test_the_keyring_says_which_key_signs_and_how_old_it_is() -> None:
+    now = time.mktime((2026, 12, 11, 0, 0, 0, 0, 0, 0)) - time.timezone
+    keys, refused = doctor.signing_checks(sealed("2026-12-01T00:00:00Z"), now)
+    assert (keys["state"], refused["state"]) == ("ok", "ok")
+    assert "k1 signs, made 2026-12-01T00:00:00Z, 10 days ago; accepted too: k2" in keys["text"]
+    keys, _ = doctor.signing_checks(sealed("2024-12-01T00:00:00"), now)
+    assert (keys["state"], keys["advice"]) == ("warn", "coordd keys rotate")
+    assert doctor.signing_checks(sealed(""), now)[0]["state"] == "ok"
+
+
+def test_refused_envelopes_are_told_by_reason() -> None:
+    bus = sealed("")
+    for kind in ("unknown_key", "unknown_key", "bad_mac"):
+        bus._refuse(EnvelopeError(kind), 10)
+    refused = doctor.signing_checks(bus, 0.0)[1]
+    assert refused["state"] == "warn"
+    assert "2 times: no key of that id in the keyring" in refused["text"]
+    assert "1 times: its MAC is wrong" in refused["text"]
+
+
+def test_without_keys_there_is_a_warning() -> None:
+    (found,) = doctor.signing_checks(Bus(), 0.0)  # type: ignore[arg-type]  # only looked at
+    assert found["state"] == "warn"
+    assert "unsigned = true" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("urls", "state", "words"),
+    [
+        (("amqps://mq", "rediss://r"), "ok", "used, certificates are verified"),
+        (("amqp://127.0.0.1", "redis://localhost"), "ok", "amqp, redis, which does not leave this machine"),
+        (("amqps://m1, amqp://m2", "rediss://r"), "warn", "m2 is not encrypted"),
+        (("amqps://mq", "redis+sentinel://s1,s2/m/0"), "warn", "s1, s2 is not encrypted"),
+        (("amqps://mq?no_verify_ssl=1", "rediss://r"), "warn", "believes any server's certificate"),
+    ],
+)
+def test_what_is_encrypted(urls: tuple[str, ...], state: str, words: str) -> None:
+    (found,) = doctor.tls_checks(*urls)
+    assert (found["state"], words in found["text"]) == (state, True)
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "blur_s", "state"),
+    [(0.1, 0.01, "ok"), (-5.0, 0.0, "warn"), (5.0, 4.0, "ok"), (31.0, 0.5, "fail"), (-3600.0, 0.0, "fail")],
+)
+def test_a_clock_that_is_off(skew_s: float, blur_s: float, state: str) -> None:
+    found = doctor.skew_check(skew_s, blur_s)
+    assert found["state"] == state
+    assert ("ahead of" if skew_s > 0 else "behind") in found["text"]
+
+
+def test_doctor_says_which_rules_are_in_force_and_who_holds_the_new_ones_back() -> None:
+    lone = Lone(job("j"), peers=("b.1",)).ready()
+    node = lone.node
+    node.ctx.identity_from = 0.0
+    lone.hear("b.1", WorkerHeartbeat(state="ready", rules=NEW_RULES))
+    assert doctor.rules_check(node) == doctor.check("rules", "ok", "the new rules (2) are in force")
+
+    lone.hear("c.1", WorkerHeartbeat(state="ready"))  # an older version does not say
+    told = doctor.rules_check(node)
+    assert (told["state"], told["text"]) == (
+        "warn",
+        "the new rules (2) are in force; of an older version, so they launch nothing: c.1",
+    )
+
+    node.ctx.identity_from = NEVER
+    told = doctor.rules_check(node)
+    assert (told["state"], told["text"]) == (
+        "warn",
+        "the old rules (1) are in force; the new ones are held back by c.1",
+    )
+    assert "upgrade" in told["advice"]
+    lone.hear("c.1", WorkerHeartbeat(state="ready", rules=NEW_RULES))
+    assert doctor.rules_check(node)["state"] == "ok"
+
+
+def test_nodes_with_other_jobs_are_named() -> None:
+    lone = Lone(job("j"), peers=("b.1",)).ready()
+    ctx = lone.node.ctx
+    assert states(doctor.node_checks(ctx)) == {"nodes": "ok", "jobs digest": "ok"}
+    lone.hear("c.1", WorkerHeartbeat(state="ready", jobs_digest="another"))
+    digest = doctor.node_checks(ctx)[1]
+    assert (digest["state"], digest["text"]) == ("warn", "c: other jobs than here")
+    ctx.membership.proof_of_death("c.1")
+    checks = doctor.node_checks(ctx)
+    assert states(checks) == {"nodes": "warn", "jobs digest": "ok"}
+    assert "1 lost" in checks[0]["text"]
+    ctx.membership.isolate(True)
+    assert "hears nobody" in doctor.node_checks(ctx)[0]["text"]
+
+
+def test_an_open_breaker_says_why_and_until_when() -> None:
+    bus, ledger = Breaker("bus"), Breaker("ledger")
+    assert states(doctor.breaker_checks((bus, ledger), 0.0)) == {"breakers": "ok"}
+    for _ in range(3):
+        ledger.failed(ledger.allow(100.0), "Connection refused", 100.0, 1.0)
+    (found,) = doctor.breaker_checks((bus, ledger), 100.1)
+    assert found["check"] == "breaker ledger"
+    assert "open after 3 failures: Connection refused" in found["text"]
+    assert "in 0.4 s" in found["advice"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "words"),
+    [
+        ({}, "ok", "nothing waits"),
+        ({"waiting": 5, "oldest_s": 61.0}, "warn", "5 messages wait for the bus, the oldest for 61 s"),
+        ({"given_up": 2}, "warn", "2 were given up"),
+        ({"waiting": 1, "error": "full"}, "warn", "the disk does not take them: full"),
+    ],
+)
+def test_what_waits_for_the_bus(changes: dict[str, Any], state: str, words: str) -> None:
+    about = {"waiting": 0, "oldest_s": 0.0, "given_up": 0, "error": None, **changes}
+    found = doctor.backlog_check(about)
+    assert (found["state"], words in found["text"]) == (state, True)
+
+
+def test_nodes_are_called_by_their_names_without_the_number_of_a_process() -> None:
+    made = row("failure")
+    made.node, made.reason = "edge-3.146", "its lease lapsed; last held by edge-3.146; edge-3.1467 and edge-3.146.x.org"
+    said = why_run("j#1", made, [], None, None)
+    assert "failed on edge-3 at" in said
+    assert "last held by edge-3; edge-3.1467 and edge-3.146.x.org" in said
+
+
+def test_the_doctor_names_each_bad_row_and_what_ends_it() -> None:
+    ctx = Lone(job("j")).ready().node.ctx
+    assert states(doctor.row_checks(ctx)) == {"ledger rows": "ok"}
+    ctx.bad_rows = {"j": "the row of the job j is bad: fence: x", "j#1": "the row of j#1 is bad: lease: x"}
+    of_job, of_run = doctor.row_checks(ctx)
+    assert (of_job["state"], of_run["state"]) == ("fail", "fail")
+    assert "fence: x" in of_job["text"]
+    assert "nothing of the job j begins" in of_job["text"]
+    assert "coordctl job suspend j " in of_job["advice"]
+    assert "coordctl run revoke j#1" in of_run["advice"]

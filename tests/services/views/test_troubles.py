@@ -1,0 +1,160 @@
+"""What waits for a person: runs that are unknown, late or stuck, and jobs without a success in time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from support.small_cluster import Lone, job
+
+from coordd.core.jobs.job import Job
+from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.rows import Policy, Row
+from coordd.core.ready import Now
+from coordd.core.runs.pursued import Pursuit
+from coordd.core.wire.events import Action
+from coordd.errors import UnavailableError
+from coordd.services.control import doctor
+from coordd.services.views.troubles import LATE_RUN_S, Found, Terms, Trouble, Troubles, read
+
+WALL = 1_700_000_000.0
+TERMS = Terms(renew_interval_s=5.0, ledger_timeout_s=2.0, kill_grace_s=10.0)
+
+
+def row(state: str, run: str = "j#1", **changes: Any) -> Row:
+    made = Row.__new__(Row)
+    empty: dict[type, Any] = {str: "", int: 0, float: 0.0}
+    for column, kind in Row.__annotations__.items():
+        setattr(made, column, empty.get(kind))
+    made.run, made.job, made.state, made.policy = run, run.partition("#")[0], state, Policy().pack()
+    made.not_before, made.node, made.token, made.attempt = WALL, "edge-1.7", 5, int(state == "retry")
+    for column, value in changes.items():
+        setattr(made, column, value)
+    return made
+
+
+class Looks:
+    """A node that looks again and again."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self.troubles = Troubles(None, None)  # type: ignore[arg-type]  # nothing is asked
+        self.jobs = {one.name: one for one in jobs}
+        self.last: dict[str, tuple[float, float]] = {}
+        self.pursuits: dict[str, Pursuit] = {}
+
+    def at(self, seconds: float, *rows: Row) -> Found:
+        now = Now(1000.0 + seconds, WALL + seconds)
+        return self.troubles.judge(rows, self.last, self.jobs, self.pursuits, TERMS, now)
+
+
+def test_an_unknown_run_is_told_with_its_reason() -> None:
+    found = Looks().at(0.0, row("unknown", reason="its lease lapsed"))
+    assert found.unknown == (Trouble("j#1", "j", "its lease lapsed"),)
+    assert "1 run unknown (j)" in found.sentence()
+
+
+@pytest.mark.parametrize("state", ["pending", "retry", "received"])
+def test_a_run_that_is_due_and_not_started_is_late(state: str) -> None:
+    looks = Looks()
+    assert not looks.at(LATE_RUN_S - 1, row(state)).late
+    (late,) = looks.at(LATE_RUN_S + 1, row(state)).late
+    assert "due for 61 s, and not started" in late.text
+
+
+def test_a_row_that_cannot_be_believed_is_passed_over() -> None:
+    assert Looks().at(LATE_RUN_S + 1, row("pending", not_before="soon")) == Found()
+
+
+def test_a_run_that_waits_its_turn_is_not_late() -> None:
+    looks = Looks()
+    pursuit = looks.pursuits["j#1"] = Pursuit(Action("j", "j#1"), 0.0)
+    pursuit.limited = True
+    assert not looks.at(LATE_RUN_S + 1, row("pending")).late
+
+
+def test_a_holder_that_does_not_renew_is_stuck_and_one_that_does_is_not() -> None:
+    looks = Looks()
+    for second in range(0, 60, 5):
+        assert not looks.at(second, row("started", beat=second)).stuck
+    assert not looks.at(70.0, row("started", beat=55)).stuck
+    (stuck,) = looks.at(75.0, row("started", beat=55)).stuck
+    assert "its holder edge-1.7 has not renewed its lease for 20 s" in stuck.text
+    assert not looks.at(76.0, row("started", beat=56)).stuck
+
+
+def test_a_cancellation_without_effect_is_told() -> None:
+    looks = Looks()
+    found = Found()
+    for second in range(0, 40, 5):
+        found = looks.at(second, row("started", beat=second, cancel=1))
+    (stuck,) = found.stuck
+    assert "it was to be cancelled at least 35 s ago, and still runs on edge-1.7" in stuck.text
+
+
+def test_a_job_is_late_without_a_success_in_time() -> None:
+    looks = Looks(job("j", expect_within_s=100.0), job("k"))
+    assert not looks.at(0.0).late_jobs
+    assert not looks.at(100.0).late_jobs
+    assert "it never succeeded" in looks.at(101.0).late_jobs["j"]  # counted from its first sight
+    looks.last["j"] = (WALL + 50.0, 0.0)
+    assert not looks.at(150.0).late_jobs
+    assert "since its last success" in looks.at(151.0).late_jobs["j"]
+    assert looks.at(151.0).sentence() == "no success in time: j"
+
+
+def test_a_job_that_ran_before_this_node_saw_it_counts_from_its_oldest_run() -> None:
+    looks = Looks(job("j", expect_within_s=100.0))
+    looks.last["j"] = (0.0, WALL - 200.0)
+    assert looks.at(0.0).late_jobs
+
+
+def test_doctor_fails_for_what_blocks_a_job() -> None:
+    assert [(one["check"], one["state"]) for one in doctor.trouble_checks(Found())] == [("runs", "ok")]
+    many = tuple(Trouble(f"j#{number}", "j", "why") for number in range(8))
+    checks = doctor.trouble_checks(Found(many, many[:1], many[:1], {"k": "too long ago"}))
+    assert [(one["check"], one["state"]) for one in checks] == [
+        ("runs unknown", "fail"),
+        ("runs stuck", "warn"),
+        ("runs late", "warn"),
+        ("job k is late", "fail"),
+    ]
+    assert checks[0]["text"].endswith("and 3 more")
+
+
+class HangingLedger:
+    """A ledger service whose questions are answered too late."""
+
+    error = ""
+    asked = 0
+
+    async def query(self, _call: object) -> None:
+        self.asked += 1
+        await trio.sleep(0.2)
+        raise UnavailableError("no answer in time")
+
+
+def test_a_ledger_that_hangs_is_waited_for_once() -> None:
+    ledger = HangingLedger()
+    node = Lone(job("j")).ready().node
+    troubles = Troubles(SimpleNamespace(node=node), ledger)  # type: ignore[arg-type]  # all that is asked of them
+
+    async def many() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(troubles.look)
+
+    trio.run(many)
+    assert ledger.asked == 1
+    assert troubles.found == Found()
+
+
+def test_a_job_that_never_succeeded_counts_from_the_activation_that_the_ledger_keeps() -> None:
+    """So a restart of the daemon begins nothing a second time."""
+    answer = OpenAnswer([], {}, WALL, current={"j": (1, "d", WALL - 500.0)})
+    ledger = SimpleNamespace(runs=lambda **_wanted: [], call=lambda _op, _jobs: answer)
+    _, last = read(ledger, ["j"])  # type: ignore[arg-type]  # all that is asked of it
+    looks = Looks(job("j", expect_within_s=400.0))
+    looks.last = last
+    assert "500 s since" in looks.at(0.0).late_jobs["j"]

@@ -1,0 +1,331 @@
+"""`make sim` and `make mutants`: many worlds at once, one world with its transcript, or broken rules.
+
+make sim SEEDS=5000        explore
+make sim HOURS=8           explore for so long
+make sim SEED=7            replay one world and print what happened in it
+make mutants               break each safety rule; print the seed that notices
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import multiprocessing
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from support import servers
+
+import simulator
+from simulator import mutants, shrink
+from simulator.judging import excuses
+
+ROOT = Path(__file__).resolve().parents[2]
+CHUNK = 25
+AHEAD = 2 * multiprocessing.cpu_count()  # chunks that wait for a process
+MUTANT_SEEDS_MAX = 20_000
+
+# Seeds that have failed once, a line each; tests/simulation runs them for ever.
+PAST = Path(__file__).with_name("tests") / "past.txt"
+FIGURES = ROOT / "artifacts" / "sim"
+
+# More failures than this are not listed: they are the same few.
+SHOWN_MAX = 20
+
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeElapsedColumn(),
+    TimeRemainingColumn(),
+)
+
+
+@dataclass
+class Sums:
+    """What some worlds have shown."""
+
+    worlds: int = 0
+    events: list[int] = field(default_factory=list)  # of each world
+    runs: list[int] = field(default_factory=list)
+    strikes: list[int] = field(default_factory=list)  # faults of the plan that struck
+    nodes: Counter[int] = field(default_factory=Counter)
+    launches: int = 0
+    takeovers: int = 0
+    setbacks: int = 0
+    scripted: int = 0  # worlds on the real scripts of the Redis ledger
+    struck: Counter[str] = field(default_factory=Counter)  # fault -> how often
+    worlds_with: Counter[str] = field(default_factory=Counter)  # fault -> in how many worlds
+    launches_with: Counter[str] = field(default_factory=Counter)
+    failures_with: Counter[str] = field(default_factory=Counter)
+    acts: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    transitions: Counter[str] = field(default_factory=Counter)
+    excused: Counter[str] = field(default_factory=Counter)  # by the excuse's name
+    kinds: Counter[str] = field(default_factory=Counter)  # worlds by their kind
+    failed: list[tuple[int, str]] = field(default_factory=list)
+
+    def take(self, world: simulator.World, verdict: str) -> None:
+        """One world more."""
+        self.worlds += 1
+        self.events.append(world.events)
+        self.runs.append(len(world.runs()))
+        self.strikes.append(world.struck)
+        self.nodes[world.plan.nodes] += 1
+        self.launches += len(world.children)
+        self.takeovers += world.takeovers
+        self.setbacks += len(world.server.setbacks)
+        self.struck += world.fault_log
+        for fault in world.fault_log:
+            self.worlds_with[fault] += 1
+            self.launches_with[fault] += len(world.children)
+            self.failures_with[fault] += bool(verdict)
+        self.acts += world.acts
+        self.answers += world.answers
+        self.transitions.update(f"{was or '-'} > {is_}" for was, is_ in world.judge.transitions)
+        self.excused += world.judge.excused
+        self.scripted += world.server.scripts is not None
+        self.kinds[excuses.FORGETFUL if world.plan.forgets else excuses.KEEPING] += 1
+        if verdict:
+            self.failed.append((world.plan.seed, verdict))
+
+    def add(self, other: Sums) -> None:
+        """Those of another process."""
+        for name, value in vars(other).items():
+            if isinstance(value, list):
+                getattr(self, name).extend(value)
+            elif isinstance(value, Counter):
+                getattr(self, name).update(value)
+            else:
+                setattr(self, name, getattr(self, name) + value)
+
+
+def explore(seeds: range, redis_url: str = "") -> Sums:
+    """Run some worlds; those that are so drawn on the scripts of that server, where there is one."""
+    sums = Sums()
+    for seed in seeds:
+        verdict = ""
+        try:
+            world = simulator.run(seed, redis_url=redis_url)
+        except simulator.Violation as exc:
+            world, verdict = exc.world, str(exc)  # type: ignore[attr-defined]
+        sums.take(world, verdict)
+    return sums
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
+    parser.add_argument("--seed", type=int, help="one world, with its transcript")
+    parser.add_argument("--seeds", type=int, default=2000, help="how many worlds")
+    parser.add_argument("--hours", type=float, help="as many worlds as there is time for")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--no-scripts", action="store_true", help="no world on the scripts of a private Redis")
+    parser.add_argument("--mutants", action="store_true", help="break each rule in turn")
+    parser.add_argument("--only", default="", help="mutants whose name has this in it")
+    chosen = parser.parse_args()
+    console = Console()
+    if chosen.mutants:
+        return break_rules(console, chosen.only)
+    if chosen.seed is not None:
+        return replay(chosen.seed, console)
+    return many(chosen.first, chosen.seeds, chosen.hours, console, scripts=not chosen.no_scripts)
+
+
+def replay(seed: int, console: Console) -> int:
+    """One world, told line by line."""
+    try:
+        world, verdict = simulator.run(seed, trace=True), "every property holds"
+    except simulator.Violation as exc:
+        world, verdict = exc.world, f"VIOLATION {exc}"  # type: ignore[attr-defined]
+    for line in world.trace or []:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"seed {seed}: {len(world.hosts)} nodes, {world.events} events, "
+        f"faults {', '.join(sorted(world.plan.faults)) or 'none'}"
+    )
+    console.print(verdict, style="bold red" if verdict.startswith("VIOLATION") else "bold green")
+    return int(verdict.startswith("VIOLATION"))
+
+
+def many(first: int, seeds: int, hours: float | None, console: Console, *, scripts: bool = True) -> int:
+    """All worlds of a range, on every core; or as many from the first on as there is time for.
+
+    ``scripts``: a tenth of them on the real scripts of the Redis ledger, which takes as long as all others.
+    """
+    until = time.monotonic() + hours * 3600 if hours else float("inf")
+    sums = Sums()
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        redis_url = stack.enter_context(servers.redis(appendonly="no")).url if scripts else ""
+        pool = stack.enter_context(multiprocessing.Pool())
+        progress = stack.enter_context(Progress(*COLUMNS, console=console))
+        task = progress.add_task("worlds", total=None if hours else seeds)
+        work = functools.partial(explore, redis_url=redis_url)
+        for part in pool.imap_unordered(work, chunks(first, None if hours else seeds, until, sums)):
+            sums.add(part)
+            progress.update(task, advance=part.worlds)
+    seconds = time.monotonic() - started
+    show(sums, first, seconds, console)
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    path = FIGURES / f"{first}-{first + sums.worlds - 1}.json"
+    path.write_text(json.dumps(figures(sums, first, seconds), indent=1) + "\n")
+    console.print(f"figures: {path.relative_to(ROOT)}")
+    if sums.failed:
+        remember(sums.failed)
+        tell(min(sums.failed), console)
+    too_often = excuses.exceeded(sums.excused, sums.kinds)
+    told = f"{len(sums.failed)} violations, {len(too_often)} budgets of excuses exceeded"
+    console.print(told, style="bold red" if sums.failed or too_often else "bold green")
+    return int(bool(sums.failed or too_often))
+
+
+def chunks(first: int, seeds: int | None, until: float, sums: Sums) -> Iterator[range]:
+    """Ranges of seeds, until there are enough or the time is over; the pool would take them all at once."""
+    at = first
+    while (seeds is None or at < first + seeds) and time.monotonic() < until:
+        if at - first - sums.worlds > AHEAD * CHUNK:
+            time.sleep(0.05)
+            continue
+        end = at + CHUNK if seeds is None else min(at + CHUNK, first + seeds)
+        yield range(at, end)
+        at = end
+
+
+def figures(sums: Sums, first: int, seconds: float) -> dict[str, Any]:
+    """What is recorded of a run."""
+    plain = {name: value for name, value in vars(sums).items() if name not in ("events", "runs", "strikes", "failed")}
+    return {
+        "first": first,
+        "seconds": round(seconds),
+        "cores": multiprocessing.cpu_count(),
+        "events": sum(sums.events),
+        "events_per_second": round(sum(sums.events) / seconds),
+        "least_and_median": {
+            name: [min(of), statistics.median(of)]
+            for name, of in (("events", sums.events), ("runs", sums.runs), ("faults", sums.strikes))
+        },
+        "violations": [f"{seed}: {verdict}" for seed, verdict in sorted(sums.failed)],
+        **{name: dict(value) if isinstance(value, Counter) else value for name, value in plain.items()},
+    }
+
+
+def show(sums: Sums, first: int, seconds: float, console: Console) -> None:
+    """The tables that people look at."""
+    table = Table(
+        "fault",
+        "struck",
+        "worlds",
+        "of all",
+        "launches in them",
+        "violations in them",
+        title=f"seeds {first} … {first + sums.worlds - 1}",
+    )
+    for fault, worlds in sums.worlds_with.most_common():
+        table.add_row(
+            fault,
+            f"{sums.struck[fault]:,}",
+            f"{worlds:,}",
+            f"{100 * worlds / sums.worlds:.1f} %",
+            f"{sums.launches_with[fault]:,}",
+            str(sums.failures_with[fault]),
+        )
+    console.print(table)
+    events = sum(sums.events)
+    console.print(
+        f"{sums.worlds:,} worlds, {events:,} events ({events / seconds:,.0f} a second on "
+        f"{multiprocessing.cpu_count()} cores), {sums.launches:,} launches, {sums.takeovers:,} takeovers"
+    )
+    for what, of in (("events", sums.events), ("runs", sums.runs), ("faults", sums.strikes)):
+        console.print(f"{what} in a world: at least {min(of)}, median {statistics.median(of):.0f}")
+    console.print(f"nodes: {told(sums.nodes)}; people: {told(sums.acts)}")
+    console.print(f"answers of the ledger: {told(sums.answers)}")
+    console.print(f"steps of a run's life: {told(sums.transitions)}")
+    console.print(
+        f"{sums.scripted:,} worlds on Redis's scripts; the ledger went back {sums.setbacks:,} times; "
+        f"worlds with {told(sums.kinds)}; excused: {told(sums.excused)}"
+    )
+    for verdict in excuses.exceeded(sums.excused, sums.kinds):
+        console.print(verdict, style="red", markup=False)
+    for seed, verdict in sorted(sums.failed)[:SHOWN_MAX]:
+        console.print(f"make sim SEED={seed}   {verdict}", style="red", markup=False)
+
+
+def told(counts: Counter[Any]) -> str:
+    """Counts as a sentence."""
+    return ", ".join(f"{what}: {count:,}" for what, count in counts.most_common()) or "none"
+
+
+def remember(failed: list[tuple[int, str]]) -> None:
+    """Every failure is kept as a seed."""
+    known = PAST.read_text()
+    with PAST.open("a") as file:
+        for seed, verdict in sorted(failed)[:SHOWN_MAX]:
+            if f"\n{seed} " not in known:
+                file.write(f"{seed} {verdict}\n")
+
+
+def tell(failure: tuple[int, str], console: Console) -> None:
+    """The first failure, made small, for a person to read."""
+    seed, verdict = failure
+    with console.status(f"making seed {seed} smaller …") as status:
+        plan = shrink.shrink(
+            seed, tried=lambda tries, left: status.update(f"seed {seed}: {tries} tries, {left} parts left")
+        )
+    try:
+        world = simulator.live(plan, trace=True)
+    except simulator.Violation as exc:
+        world, verdict = exc.world, str(exc)  # type: ignore[attr-defined]
+    console.rule(f"seed {seed}, as small as it gets")
+    for line in shrink.telling(world.trace or [], verdict):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    left_out = sorted(plan.without, key=lambda label: (not label.isdigit(), int(label) if label.isdigit() else 0))
+    console.print(f"left out of its plan: {' '.join(left_out)}", style="dim", soft_wrap=True)
+
+
+def break_rules(console: Console, only: str) -> int:
+    """Each mutant until a seed notices it."""
+    chosen = [number for number, mutant in enumerate(mutants.MUTANTS) if only in mutant.name]
+    table = Table("rule broken", "rule", "seeds needed", "what the simulator said", title="make mutants")
+    found: dict[str, Any] = {}
+    with multiprocessing.Pool() as pool, Progress(*COLUMNS, console=console) as progress:
+        task = progress.add_task("mutants", total=len(chosen))
+        for number, needed, said in pool.imap(notice, chosen):
+            mutant = mutants.MUTANTS[number]
+            seeds = f"{needed:,}" if said else f"[bold red]not in {needed:,}"
+            other = bool(said) and said.split()[0] != mutant.caught_as  # X, say: the mutant itself is broken
+            told = f"[bold red]expected {mutant.caught_as}:[/] {said}" if other else said
+            table.add_row(mutant.name, mutant.rule, seeds, told or "[bold red]NOT NOTICED")
+            found[mutant.name] = {"rule": mutant.rule, "seeds": needed, "said": "" if other else said}
+            progress.update(task, advance=1)
+    console.print(table)
+    killed = [one["seeds"] for one in found.values() if one["said"]]
+    console.print(f"{len(killed)} of {len(chosen)} noticed, median {statistics.median(killed or [0]):.0f} seeds")
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    (FIGURES / "mutants.json").write_text(json.dumps(found, indent=1) + "\n")
+    return int(len(killed) < len(chosen))
+
+
+def notice(number: int) -> tuple[int, int, str]:
+    """(mutant, how many seeds it took, what was said; "" when no seed noticed)."""
+    seed, said = next(find(mutants.MUTANTS[number], MUTANT_SEEDS_MAX), (MUTANT_SEEDS_MAX - 1, ""))
+    return number, seed + 1, said
+
+
+def find(mutant: mutants.Mutant, most: int) -> Iterator[tuple[int, str]]:
+    """The seeds (and verdicts) that notice a mutant, in order."""
+    with mutant.patch():
+        for seed in range(most):
+            try:
+                simulator.run(seed, faults=mutant.faults, forgets=mutant.forgets)
+            except simulator.Violation as exc:
+                yield seed, str(exc)

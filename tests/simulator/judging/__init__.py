@@ -1,0 +1,1 @@
+"""What must hold in a world of the simulator, and the excuses that a world may have."""

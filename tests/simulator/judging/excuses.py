@@ -1,0 +1,118 @@
+"""What a world may do that is no violation, and how often: every excuse has a cause, a budget and a reason.
+
+The judge grants an excuse only where a cause of that world matches the run, the node and the time. All the same a
+defect may hide behind it, and then it is granted more often. So each has a budget, a rate for a thousand worlds of its
+kind; above it `make sim` and the tests fail. The budgets are twice what the worlds of a sound product show.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+# Kinds of worlds.
+KEEPING, FORGETFUL = "a ledger that keeps what it has acknowledged", "a ledger that goes back"
+ANY = "any"
+
+# So few of them prove nothing, however many worlds there are.
+FEW = 3
+
+
+@dataclass(frozen=True)
+class Excuse:
+    """One thing that is not promised."""
+
+    name: str
+    of: str  # the kind of worlds that it is counted in
+    budget: float  # in a thousand worlds of that kind, at the most
+    why: str
+
+
+CUT_OFF = Excuse(
+    "the launcher was cut off",
+    FORGETFUL,
+    160,
+    "a lost write whose launcher reached neither ledger nor bus from then to the end of the quarantine",
+)
+WITNESSES_LOST = Excuse(
+    "no witness was left",
+    FORGETFUL,
+    300,
+    "all that were handed the news died, froze, or were cut off from the ledger in the quarantine",
+)
+STEPPED = Excuse(
+    "the clock stepped",
+    FORGETFUL,
+    70,
+    "the ledger's clock was set forward in the quarantine, so that it ended before a witness had its time",
+)
+PUBLISHED = Excuse(
+    "its commit was forgotten", FORGETFUL, 50, "no witness tells the ledger of a commit; it was made in what was lost"
+)
+END_FORGOTTEN = Excuse(
+    "an end was forgotten",
+    FORGETFUL,
+    120,
+    "the run was over, and no witness has told the ledger so: it goes on, beside another",
+)
+FROZEN = Excuse(
+    "its machine stood still",
+    ANY,
+    400,
+    "the lease ended while the whole machine was frozen: the program lives on until it thaws",
+)
+RESOLVED = Excuse(
+    "a person had said that it is over", ANY, 40, "this very attempt was resolved while its program still lived"
+)
+TRIGGER_FORGOTTEN = Excuse(
+    "an accepted trigger was forgotten",
+    FORGETFUL,
+    1000,
+    "its row was lost before anybody was granted it: no witness knows of it",
+)
+FIRE_TIME_FORGOTTEN = Excuse(
+    "a fire time was forgotten",
+    FORGETFUL,
+    1000,
+    "its row was lost before it was granted, or the job itself, which then begins at the ledger's time",
+)
+NEVER_WRITTEN = Excuse(
+    "a fire time died with its daemons",
+    ANY,
+    80,
+    "the ledger was away when it came up, and a daemon that pursued it died before it could write it there",
+)
+COUNTED_LATER = Excuse(
+    "a fire time before its definition counted",
+    ANY,
+    20,
+    "the ledger heard of that schedule late, or by a clock that was ahead: it counts from then",
+)
+NOT_CAUGHT_UP = Excuse(
+    "a fire time was beyond what is caught up", ANY, 20, "no more are caught up in that world, and as many came later"
+)
+LIED_TO = Excuse(
+    "its view was made up", ANY, 60, "a liar spoke of that very election, or in the name of a member of its view"
+)
+
+EXCUSES = (
+    CUT_OFF, WITNESSES_LOST, STEPPED, PUBLISHED, END_FORGOTTEN, FROZEN, RESOLVED, TRIGGER_FORGOTTEN,
+    FIRE_TIME_FORGOTTEN, NEVER_WRITTEN, COUNTED_LATER, NOT_CAUGHT_UP, LIED_TO,
+)  # fmt: skip
+
+
+def exceeded(granted: Counter[str], worlds: Counter[str]) -> list[str]:
+    """The budgets that were passed: ``granted`` by name, ``worlds`` by kind.
+
+    Few worlds may have much of a rare thing by chance: three standard deviations are let pass.
+    """
+    told = []
+    for excuse in EXCUSES:
+        of = worlds[excuse.of] if excuse.of != ANY else sum(worlds.values())
+        expected = excuse.budget * of / 1000
+        if granted[excuse.name] > expected + 3 * expected**0.5 + FEW:
+            told.append(
+                f"BUDGET {excuse.name!r} was granted {granted[excuse.name]} times in {of} worlds, "
+                f"and {excuse.budget:g} in 1,000 are allowed: {excuse.why}"
+            )
+    return told

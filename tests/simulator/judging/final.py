@@ -1,0 +1,135 @@
+"""What must hold at last, once the faults have stopped: nothing hangs, nothing is forgotten, all is explained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordd.core.jobs.job import Job, scheduled_run
+from coordd.core.jobs.schedule import fires_between
+from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN
+from coordd.core.runs.planner import CATCH_UP_MAX
+from simulator.configuration import CATCH_UP
+from simulator.judging.excuses import (
+    COUNTED_LATER,
+    FIRE_TIME_FORGOTTEN,
+    NEVER_WRITTEN,
+    NOT_CAUGHT_UP,
+    TRIGGER_FORGOTTEN,
+)
+from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
+
+if TYPE_CHECKING:
+    from simulator.world import Host, World
+
+# What ends a daemon.
+DEADLY = frozenset(("crash", "power", "shutdown"))
+
+# So soon after the last file was changed on the last machine all plan by it.
+OF_ONE_MIND_S = 5.0
+
+# A row that waits is ended this long after ``start_within`` at the latest, once nobody is cut off.
+ENDED_S = 30.0
+
+
+def judge(world: World) -> None:
+    """Liveness, once the faults have stopped (L1, L2, L3): nothing hangs, nothing is forgotten, all is explained."""
+    for row in world.ledger.runs(limit=100_000):
+        held = row.state == UNKNOWN and row.policy.startswith("hold")
+        if row.state not in TERMINAL and not held:
+            world.violate(f"L {row.run} is still {row.state} long after healing")
+        if row.state in ("missed", "rejected", "revoked", "lost") and not row.reason:
+            world.violate(f"L {row.run} is {row.state} without a reason")
+    _judge_witnesses(world)
+    for run in sorted(world.accepted):
+        _judge_trigger(world, run, world.accepted[run])
+    for job in world.jobs.values():
+        if job.schedule is not None:
+            _judge_schedule(world, job)
+    _judge_nodes(world)
+
+
+def judge_waiting(world: World) -> None:
+    """U: what could not be started within ``start_within`` ends, also where no node has its definition."""
+    healed_at = world.server.wall() - (world.now - CHAOS_S) * world.server.rate
+    for row in world.ledger.runs(limit=100_000):
+        if row.state in (PENDING, RETRY):
+            due = max(row.not_before, row.created_at) + Policy.unpack(row.policy).start_within_s
+            if world.server.wall() > max(due, healed_at) + ENDED_S:
+                world.violate(f"U {row.run} is {row.state}, and its time to start is long over")
+
+
+def _judge_nodes(world: World) -> None:
+    """Every machine that is still there takes part, sees who takes part, and has nothing left to say."""
+    there = [host for host in world.hosts if not host.gone]
+    for host in there:
+        if host.daemon is None or host.daemon.node.ctx.state != "ready":
+            world.violate(f"L {host.name} is not ready after healing")
+        if host.outbox:
+            world.violate(f"L {host.name} still has {len(host.outbox)} messages in its outbox")
+        if host.disk.requests:
+            world.violate(f"L {host.name} still keeps the triggers {sorted(host.disk.requests)}")
+    names = {host.daemon.name for host in there if host.daemon is not None}
+    for host in there:
+        assert host.daemon is not None
+        view = set(host.daemon.node.ctx.membership.view())
+        if view != names:
+            world.violate(f"V {host.name} sees {sorted(view)}, and there are {sorted(names)}")
+
+
+def _judge_witnesses(world: World) -> None:
+    """After the last setback: what a witness that reached the ledger long enough had heard of has its row."""
+    for (run, attempt, _), host in world.judge.knowledge.untold():
+        world.violate(f"W {run} attempt {attempt} was known to n{host}, and the ledger was not told")
+
+
+def _judge_trigger(world: World, run: str, keeper: Host | None) -> None:
+    row = world.ledger.run(run)
+    verdict = f"L the trigger {run} was accepted and is nowhere"
+    if row is None and keeper is not None and keeper.gone:
+        return  # accepted as durable on that node only, and said so
+    if row is None and run in world.judge.forgotten_by_retention:
+        return
+    if row is None and any(run in setback.runs for setback in world.server.setbacks):
+        world.judge.excuse(TRIGGER_FORGOTTEN, verdict)
+    elif row is None:
+        world.violate(verdict)
+    elif row.state not in TERMINAL and row.state != UNKNOWN:
+        world.violate(f"L the trigger {run} was accepted and is {row.state}")
+
+
+def _judge_schedule(world: World, job: Job) -> None:
+    """The newest fire time of all has its row: whatever the misfire policy, that one is never skipped over.
+
+    With ``misfire = "all"`` every one has, from when the ledger first heard of the job.
+    """
+    assert job.schedule is not None
+    # What came up while the files were being changed is another's business (N, D): here all machines are of one mind.
+    since = max(world.server.known_from, WALL + world.configuration.settled_at + OF_ONE_MIND_S)
+    every = fires_between(job.schedule, since, WALL + SCHEDULES_END_S, 100)
+    newest = fires_between(job.schedule, WALL, WALL + SCHEDULES_END_S, 1)[-1]
+    for at in every if job.misfire == "all" else [newest]:
+        run = scheduled_run(job.name, at - job.offset_s)
+        if world.ledger.run(run) is None and at >= world.judge.kept_from:
+            _nothing_says_why(world, job.name, run, at, every)
+
+
+def _nothing_says_why(world: World, job: str, run: str, at: float, every: list[float]) -> None:
+    """A fire time without a row; ``at`` by the wall clock of nobody, who may have thought so earlier or later."""
+    judge = world.judge
+    later = sum(1 for fire_at in every if fire_at > at)
+    if run in judge.forgotten_by_retention:
+        return
+    verdict = f"L {run} has no row: it never ran, and nothing says why"
+    if any(run in setback.runs for setback in world.server.setbacks):
+        judge.excuse(FIRE_TIME_FORGOTTEN, verdict)
+    elif at <= world.server.known_again.get(job, 0.0):
+        judge.excuse(FIRE_TIME_FORGOTTEN, verdict)  # with its job: one that the ledger does not know begins then
+    elif at <= judge.counts_from.get(job, 0.0):
+        judge.excuse(COUNTED_LATER, verdict)
+    elif later >= world.plan.limits.get(CATCH_UP, CATCH_UP_MAX):
+        judge.excuse(NOT_CAUGHT_UP, verdict)
+    elif later and any(world.records.between(h.index, at - WALL - 1, CHAOS_S, DEADLY) for h in world.hosts):
+        judge.excuse(NEVER_WRITTEN, verdict)
+    else:
+        world.violate(verdict)

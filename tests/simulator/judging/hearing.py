@@ -1,0 +1,99 @@
+"""What must hold of messages and of the decisions that nodes make of them: I8, S6, S8 and A.
+
+Judged by what the bus was given and what it handed over. Only whom a node takes for lost is its own word here: a
+failure detector may be wrong, and V and L say at last whether it was for long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coordd.core.election import ELECTION_MEMBERS_MAX, Election
+from coordd.core.members.membership import ALIVE, SUSPECT
+from coordd.core.ready import Now
+from coordd.core.wire import windows
+from coordd.core.wire.events import Packet, WorkerElect, WorkerElectAck
+from simulator.judging.excuses import LIED_TO
+from simulator.terms import MUST_ARRIVE
+
+if TYPE_CHECKING:
+    from simulator.machines.daemon import Daemon
+    from simulator.world import World
+
+# Before its timeout (by the node's own clock) an election is decided only when everybody has stated.
+DECIDE_SLACK_S = 0.001
+
+
+class Hearing:
+    """Listens to one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._clocks: dict[int, int] = {}  # host -> the highest stamp that it has ever said
+        self._views: dict[tuple[str, str], tuple[str, ...]] = {}  # (election, opener) -> the view it was opened with
+        self._lies: set[tuple[str, str]] = set()  # (whom it was told, the election or the name that it was about)
+
+    def said(self, daemon: Daemon, packet: Packet) -> None:
+        """I8: a node's stamps only grow, over its restarts too, unless its disk was full when the mark was due."""
+        world, host = self.world, daemon.host
+        if "forged" in world.plan.faults:
+            world.intruder.hears(packet)
+        newest = self._clocks.get(host.index, 0)
+        for event in packet.events:
+            if isinstance(event, WorkerElect):
+                self._views[event.id, daemon.name] = event.view
+        if not isinstance(packet.events[0], MUST_ARRIVE):  # what had to wait was stamped by an earlier life
+            if host.mark_lost:
+                newest = 0
+            if daemon.incarnation != host.said_by and packet.events[0].clock <= newest:
+                world.violate(f"I8 {host.name} says {packet.events[0].clock} after {newest}")
+            host.said_by, host.mark_lost = daemon.incarnation, False
+        self._clocks[host.index] = max(newest, *(event.clock for event in packet.events))
+
+    def admitted(self, daemon: Daemon, packet: Packet, events: list[Any]) -> None:
+        """S6, S8: what acts is taken once, and not when its sender has said so much since.
+
+        Judged by a memory without bounds of what this life of the node was given.
+        """
+        heard = daemon.given.setdefault(packet.incarnation, [0, set()])
+        if any(isinstance(event, windows.ACTS) for event in events):
+            if packet.seq in heard[1]:
+                self.world.violate(f"S6 {daemon.name} takes message {packet.seq} of {packet.sender} a second time")
+            if packet.seq <= heard[0] - self.world.plan.reach:
+                self.world.violate(f"S8 {daemon.name} acts on the backlog of {packet.sender}")
+        heard[0] = max(heard[0], packet.seq)
+        heard[1].add(packet.seq)
+
+    def handed(self, daemon: Daemon, packet: Packet) -> None:
+        """That life of a node takes these events in."""
+        self.world.judge.knowledge.told(daemon, packet.events)
+        for event in packet.events:
+            if isinstance(event, (WorkerElect, WorkerElectAck)):
+                daemon.stated.add((event.id, packet.sender))
+
+    def lied(self, to: str, in_the_name_of: str, about: str) -> None:
+        """An intruder tells one node something; ``about`` an election, or ""."""
+        self._lies |= {(to, in_the_name_of), (to, about)}
+
+    def decided(self, daemon: Daemon, election: Election, now: Now) -> None:
+        """A: before its timeout nobody decides without the statement of a member of the frozen view that lives."""
+        node = daemon.node
+        if now.mono >= election.opened_at + node.ctx.settings.election_timeout_s - DECIDE_SLACK_S:
+            return
+        view = self._views.get((election.id, election.opened_by), ())
+        if not daemon.connected or len(view) > ELECTION_MEMBERS_MAX or daemon.bus_changed_at >= election.opened_at:
+            return
+        members = {member.name: member for member in node.ctx.membership.members.values()}
+        for name in view:
+            if name == daemon.name or (election.id, name) in daemon.stated:
+                continue
+            member = members.get(name)
+            # Not known by that name: nobody has heard of it yet, or its successor has taken its place.
+            left = name in daemon.changed_at if member is None else member.state not in (ALIVE, SUSPECT)
+            if left or daemon.changed_at.get(name, -1.0) >= election.opened_at:
+                continue
+            verdict = f"A {daemon.name} decides {election.id} without {name}, which is of its view"
+            if (daemon.name, name) in self._lies or (daemon.name, election.id) in self._lies:
+                self.world.judge.excuse(LIED_TO, verdict)
+            else:
+                self.world.violate(verdict)

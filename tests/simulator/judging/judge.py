@@ -1,0 +1,441 @@
+"""What must hold at every step of a run: each operation of the ledger, each launch and each end.
+
+The judge asks the world, never the product: what the ledger answered, what the bus handed over, what the disk kept, and
+when. How long a lease lasts is counted from when the ledger took the claim or the renewal, on true time.
+
+Where a ledger went back, an attempt is known as long as one witness reaches the ledger in the quarantine
+(``knowledge``). What none of them could tell may be launched a second time. Like all that is not promised it is counted
+by its reason, and each has a budget (``excuses``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from coordd.core.jobs.job import Job
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.words import CANCEL, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
+from coordd.core.ready import Launch
+from coordd.core.wire.events import TaskReceived
+from simulator.judging.excuses import END_FORGOTTEN, FROZEN, PUBLISHED, RESOLVED, STEPPED, Excuse
+from simulator.judging.knowledge import Key, Knowledge
+from simulator.judging.records import LEDGER, THAW_S
+from simulator.terms import LEDGER_TIMEOUT, WALL
+
+if TYPE_CHECKING:
+    from simulator.machines.runner import Runner
+    from simulator.world import Host, World
+
+# The judge counts a quarantine on true time, the ledger on its own clock.
+SLACK_S = 0.5
+
+# What is exact may differ by the rounding of clocks.
+EXACT_S = 0.001
+
+# A fire time so shortly before a new schedule may already be its.
+ACTIVE_S = 1.0
+
+# Operations whose answer says how long a lease lasts.
+LENDS = frozenset(("claim", "gate", "renew", "commit"))
+
+# So many lost replies about one run may cost it its lease: those to its claim, and then to its renewals.
+MANY_REPLIES = 3
+
+# What went wrong may show a little later: the claim was under way, or its answer.
+BEFORE_S = 2 * LEDGER_TIMEOUT
+
+
+class Violation(Exception):  # it is a verdict
+    """A property of docs/protocol.md does not hold. The text begins with its name."""
+
+
+@dataclass(slots=True)
+class Child:
+    """The launched program."""
+
+    run: str
+    attempt: int
+    node: int
+    started: float
+    exit_code: int = 0
+    ended: float | None = None
+    how: str = ""
+    token: int = 0
+    published: bool = False
+    key: Key = ("", 0, 0)
+    job: Job | None = None  # what it was made of
+    pruned: bool = False  # retention has forgotten the run: the same id asked for again is another run
+
+    @property
+    def fences(self) -> bool:
+        """It must not outlive its lease."""
+        return self.job is not None and self.job.on_lost != "hold"
+
+
+@dataclass(slots=True)
+class Grant:
+    """One grant, as the world saw it made."""
+
+    at: float
+    node: int
+    lent_until: float  # on true time
+    boots: int  # of the ledger's machine
+    digest: str  # the definition and the policy that its row had
+    policy: str
+    written: list[float]  # when the ledger was told that this attempt is
+
+
+class Judge:
+    """Watches one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.knowledge = Knowledge(world)
+        self.launches: Counter[tuple[str, int]] = Counter()
+        self.live: dict[str, Child] = {}
+        self.children: list[Child] = []
+        self.last_token: dict[str, int] = {}
+        self.grants: dict[Key, Grant] = {}
+        self.same_grant: dict[tuple[str, int, str], int] = {}
+        self.terminal: dict[str, str] = {}
+        self.transitions: set[tuple[str, str]] = set()  # every step of a run's life that was seen
+        self.gated: set[tuple[str, int, int, str]] = set()  # (run, attempt, token, nonce) that the gate let through
+        self.published: dict[str, tuple[int, float]] = {}  # run -> the token under which it was published, and when
+        self.resolved: set[Key] = set()  # attempts of which a person has said what became of them
+        self.forgotten_by_retention: set[str] = set()
+        self.kept_from = 0.0  # what ended or was due before is forgotten, by the ledger's wall clock
+        self.takeovers = 0
+        self.sequences: dict[str, int] = {}  # job -> of the definition that counts
+        self.scheduled_as: dict[str, str] = {}  # job -> the schedule that the ledger was told of last
+        self.counts_from: dict[str, float] = {}  # job -> when that was, by the ledger's wall clock
+        self.opened: dict[str, float] = {}  # run -> when the ledger had its first row
+        self.ends_forgotten: set[str] = set()  # runs that were over, for a ledger that went back since
+        self.excused: Counter[str] = Counter()  # by the excuse's name
+
+    def excuse(self, excuse: Excuse, verdict: str) -> None:
+        """That would be a violation, and has a cause that is not promised against."""
+        self.world.say(f"EXCUSED ({excuse.name}) {verdict}")
+        self.excused[excuse.name] += 1
+
+    # ---- the ledger, at each of its operations
+
+    def operation(self, op: str, args: tuple[Any, ...], answer: Answer, before: Any, row: Any) -> None:
+        """``before`` and ``row``: the run before it, and now."""
+        world = self.world
+        if row is not None and (before is None or before.state != row.state):
+            self.transitions.add((before.state if before is not None else "", row.state))
+        if before is None and row is not None:
+            self.opened.setdefault(row.run, world.now)
+        elif row is not None:
+            self._lost(before, row)
+            if op == "claim" and before.state in (RECEIVED, STARTED):
+                self._taken_away(before, row, args[0].nonce)
+            if op in LENDS and answer.word in (OK, CANCEL, GRANTED) and answer.left_s > row.lease + EXACT_S:
+                world.violate(f"K {row.run}: {op} lends {answer.left_s:.3f} s, and its lease lasts {row.lease:g} s")
+        if op == "gate" and answer.word == OK:
+            self._let_through(args)
+        if op == "commit" and answer.word == OK:
+            self._publishes(args[0], args[2])
+        if op == "resolve" and answer.word == OK:
+            self.resolved.add((before.run, before.attempt, before.token))
+        if op == "renew" and answer.word in (OK, CANCEL):
+            self._lend((args[0], args[1], args[2]), args[4])
+        if answer.word == GRANTED:
+            if (
+                row is not None
+                and world.server.suspended(row.job)
+                and (before is None or before.nonce != args[0].nonce)
+            ):
+                world.violate(f"P {row.run} was granted while its job is suspended")
+            self._grant(args[0], answer, row)
+        if op == "restore" and answer.word == OK:
+            self._restored(args, before, row)
+        if world.plan.forgets:
+            self._quarantine(op, answer, before, row)
+        if row is not None:
+            was = self.terminal.get(row.run)
+            if was is not None and row.state != was:
+                world.violate(f"S5 {row.run} left the terminal state {was} for {row.state}")
+            if row.state in TERMINAL:
+                self.terminal[row.run] = row.state
+
+    def activated(self, job: str, schedule: str, how: str, sequence: int) -> None:
+        """The ledger was told of a definition: one with another schedule counts from now, and so does a return."""
+        if how == "restored" or self.sequences.get(job) == sequence:
+            return
+        self.sequences[job] = sequence
+        if how == "returned" or self.scheduled_as.get(job) != schedule:
+            self.counts_from[job] = max(self.counts_from.get(job, 0.0), self.world.server.wall())
+        self.scheduled_as[job] = schedule
+
+    def _grant(self, claim: Any, answer: Answer, row: Any) -> None:
+        job = claim.of.job
+        mark = (claim.of.run, claim.attempt, claim.nonce)
+        if self.same_grant.get(mark) == answer.token:
+            self._lend((claim.of.run, claim.attempt, answer.token), claim.lease_s)  # told again, with a whole lease
+            return
+        self.same_grant[mark] = answer.token
+        if answer.token <= self.last_token.get(job, 0):
+            self.world.violate(f"S3 token {answer.token} of {job} after {self.last_token[job]}")
+        self.last_token[job] = answer.token
+        world = self.world
+        key = (claim.of.run, claim.attempt, answer.token)
+        self.grants[key] = Grant(
+            world.now, machine_of(claim.node), 0.0, world.server.boots, row.digest, row.policy, [world.now]
+        )
+        self._lend(key, claim.lease_s)
+        if claim.attempt:
+            self.takeovers += 1
+
+    def _lend(self, key: Key, lease_s: float) -> None:
+        """The ledger has lent that attempt a whole lease now."""
+        grant = self.grants[key]
+        grant.lent_until = max(grant.lent_until, self.world.now + lease_s / self.world.server.rate)
+        grant.boots = self.world.server.boots
+
+    def _restored(self, args: tuple[Any, ...], before: Any, row: Any) -> None:
+        """A witness has put a grant back: whole, unless the ledger had it as far as that already.
+
+        D: with the definition and the policy that were granted.
+        """
+        of, attempt, token, _nonce, _node, lease_s, state = args[:7]
+        key = (of.run, attempt, token)
+        grant = self.grants[key]
+        grant.written.append(self.world.now)
+        if (row.attempt, row.token) == key[1:] and (row.digest, row.policy) != (grant.digest, grant.policy):
+            self.world.violate(
+                f"D {of.run}/{attempt} was put back as {row.digest} ({row.policy}), and granted as {grant.digest}"
+                f" ({grant.policy})"
+            )
+        same = before is not None and (before.attempt, before.token) == (attempt, token)
+        if not same or (before.state == RECEIVED and state != RECEIVED):
+            self._lend(key, lease_s)
+
+    def _let_through(self, args: tuple[Any, ...]) -> None:
+        """E: not before its fire time, by the ledger's clock as it is now."""
+        run = args[0]
+        self.gated.add((run, args[1], args[2], args[3]))
+        if "@" in run and self.world.server.wall() < nominal(run) - EXACT_S:
+            self.world.violate(f"E {run} was let through the gate before its fire time")
+
+    def _taken_away(self, before: Any, row: Any, nonce: str) -> None:
+        """C: nobody's grant is given to another, or up, while its holder may believe in it."""
+        if (row.token, row.nonce, row.state) == (before.token, before.nonce, before.state) or before.nonce == nonce:
+            return
+        world, server = self.world, self.world.server
+        grant = self.grants[before.run, before.attempt, before.token]
+        if grant.boots != server.boots:  # nothing of that boot is alive
+            return
+        if world.now >= grant.lent_until - RHO * before.lease:
+            return
+        verdict = f"C {before.run}/{before.attempt} was taken away {grant.lent_until - world.now:.2f} s too soon"
+        if any(one.shortened and grant.at <= one.at for one in server.setbacks):
+            self.excuse(STEPPED, verdict)
+        else:
+            world.violate(verdict)
+
+    def _lost(self, before: Any, row: Any) -> None:
+        """G: no attempt is lost unless something befell its node or the ledger since it was granted."""
+        gone = row.relaunches > before.relaunches or (row.state == UNKNOWN and before.state != UNKNOWN)
+        if not gone or before.state not in (RECEIVED, STARTED) or row.token != before.token:
+            return
+        world = self.world
+        grant = self.grants[before.run, before.attempt, before.token]
+        since = grant.at - BEFORE_S
+        if world.server.unanswered[before.run] >= MANY_REPLIES:
+            return
+        # What was claimed of another definition than the node has by then is given back.
+        claims_since = min(since, world.server.claiming.get((grant.node, row.run, before.attempt), since))
+        if any(at >= claims_since for at in world.records.redefined[grant.node, row.job]):
+            return
+        if not any(world.records.between(machine, since, world.now) for machine in (grant.node, LEDGER)):
+            world.violate(f"G {row.run} was lost ({row.reason}) though nothing was killed, paused or cut off")
+
+    def _publishes(self, run: str, token: int) -> None:
+        """S4: at most one attempt of a run publishes. No witness tells the ledger of a commit that it forgot."""
+        now, (other, at) = self.world.now, self.published.setdefault(run, (token, self.world.now))
+        verdict = f"S4 {run} was published under {other} and under {token}"
+        if other != token and any(setback.kept_to < at <= setback.at for setback in self.world.server.setbacks):
+            self.excuse(PUBLISHED, verdict)
+            self.published[run] = (token, now)
+        elif other != token:
+            self.world.violate(verdict)
+
+    def _quarantine(self, op: str, answer: Answer, before: Any, row: Any) -> None:
+        """It is one quarantine for all: nothing is granted or let through in it, and afterwards everything is."""
+        world = self.world
+        if not world.server.setbacks:
+            return
+        last = world.server.setbacks[-1]
+        if world.now < last.opens_at - SLACK_S:
+            if op == "gate" and answer.word == OK and before is not None and before.state == RECEIVED:
+                world.violate(f"Q {row.run} was let through the gate while the ledger was recovering")
+        if answer.word == RECOVERING and world.now > last.opens_at + SLACK_S:
+            world.violate("Q the ledger says that it recovers, and its quarantine is over")
+
+    # ---- the ledger forgets
+
+    def pruned(self, runs: set[str], before: float) -> None:
+        """Retention has forgotten them, and settled what was due before.
+
+        Whoever asks for a run of that id again asks for a new one.
+        """
+        self.forgotten_by_retention |= runs
+        if runs:
+            self.kept_from = max(self.kept_from, before)
+        again = {run for run in runs if "#" in run}
+        for run in again:
+            self.terminal.pop(run, None)
+            self.published.pop(run, None)
+        self.launches = Counter({key: count for key, count in self.launches.items() if key[0] not in again})
+        for child in self.children:
+            if child.run in again:
+                child.run, child.pruned = child.run + " (pruned)", True
+        self.live = {child.run: child for child in self.live.values()}
+
+    def went_back(self) -> None:
+        """The ledger has other rows than before: what it has forgotten may go on from where it is now."""
+        for job in list(self.scheduled_as):
+            known = self.world.server.job(job)
+            if known is None or not known.digest:
+                del self.scheduled_as[job], self.sequences[job]  # the node that brings it next may have no memory of it
+        for run in list(self.terminal):
+            row = self.world.ledger.run(run)
+            if row is None or row.state != self.terminal[run]:
+                del self.terminal[run]
+                self.ends_forgotten.add(run)
+
+    # ---- the launched programs
+
+    def spawned(self, host: Host, launch: Launch) -> None:
+        """A runner is started: the intent must be on the disk (I-12)."""
+        disk = host.disk
+        if not any(
+            isinstance(event, TaskReceived) and event.token == launch.token and event.run == launch.run
+            for event in disk.journal[: disk.synced]
+        ):
+            self.world.violate(f"I12 {launch.run}/{launch.attempt} is launched, and its intent is not on the disk")
+
+    def launched(self, child: Child, launch: Launch, job: Job) -> None:
+        """``job``: what the program was made of."""
+        world = self.world
+        child.job = job
+        child.key = (launch.run, launch.attempt, launch.token)
+        if (launch.run, launch.attempt, launch.token, launch.nonce) not in self.gated:
+            world.violate(f"I3 {launch.run}/{launch.attempt} was launched, and the ledger has not let it through")
+        world.say(f"n{child.node} LAUNCH {child.run}/{child.attempt}")
+        if "@" in launch.run and max(launch.fire_at, launch.due) < WALL:
+            world.violate(f"N {launch.run} was due before its job was known")
+        if "@" in launch.run:
+            since = world.configuration.scheduled_since(job.digest, self.opened[launch.run])
+            if nominal(launch.run) + job.offset_s < since - ACTIVE_S:
+                world.violate(f"N {launch.run} was due before its definition ({job.digest}) was")
+        self._as_granted(child, job)
+        self.launches[child.run, child.attempt] += 1
+        earlier = [c for c in self.children if c.run == child.run]
+        self.children.append(child)
+        if self.launches[child.run, child.attempt] > 1:
+            others = [c for c in earlier if c.attempt == child.attempt]
+            self._unless_unknown(others, f"S1 {child.run} attempt {child.attempt} was launched twice")
+        other = self.live.get(child.run)
+        if other is not None:
+            self._lives_on(
+                other,
+                [other],
+                f"S2 {child.run}: attempt {other.attempt} on n{other.node} lives while {child.attempt} starts",
+            )
+        self._overlap(child, job, earlier)
+        unknown = [c for c in earlier if c.how != "exit" and not c.fences and c.key not in self.resolved]
+        if unknown:
+            self._unless_unknown(unknown, f"H {child.run} is held, and was launched again after an unknown end")
+        self.live[child.run] = child
+
+    def _as_granted(self, child: Child, job: Job) -> None:
+        """D: what is executed is the definition of the row's digest, under the policy that it had at the grant."""
+        grant = self.grants[child.key]
+        if (job.digest, job.policy().pack()) != (grant.digest, grant.policy):
+            self.world.violate(
+                f"D {child.run}/{child.attempt} executes {job.digest} ({job.policy().pack()}), and {grant.digest}"
+                f" ({grant.policy}) was granted"
+            )
+
+    def _overlap(self, child: Child, job: Job, earlier: list[Child]) -> None:
+        """O: of a job that forbids it no two runs live at a time. A run that was let in keeps its place."""
+        if job.overlap == "allow":
+            return
+        for other in list(self.live.values()):
+            assert other.job is not None
+            if other.run == child.run or not other.run.startswith((f"{job.name}@", f"{job.name}#")):
+                continue
+            if child.attempt and other.job.overlap == "allow":
+                continue
+            verdict = f"O {other.run} lives while {child.run} starts, and {job.name} says {job.overlap}"
+            if self.ends_forgotten & {child.run, other.run}:
+                self.excuse(END_FORGOTTEN, verdict)
+            else:
+                self._lives_on(other, [other, *earlier], verdict)
+
+    def _lives_on(self, other: Child, untold: list[Child], verdict: str) -> None:
+        """A violation, unless that program is one that could not be ended in time, or nobody could tell of them."""
+        grant = self.grants[other.key]
+        if other.key in self.resolved:
+            self.excuse(RESOLVED, verdict)
+        elif other.fences and self.world.records.frozen_over(other.node, grant.lent_until, self.world.now):
+            self.excuse(FROZEN, verdict)
+        else:
+            self._unless_unknown(untold, verdict)
+
+    def _unless_unknown(self, earlier: Iterable[Child], verdict: str) -> None:
+        """A violation, unless nobody could tell the ledger of what was launched before."""
+        world = self.world
+        for child in earlier:
+            end = child.ended if child.ended is not None else world.now
+            written = (*self.grants[child.key].written, child.started, end)
+            for number, setback in enumerate(world.server.setbacks):
+                why = self.knowledge.nobody_could_tell(child.key, written, child.node, number, setback)
+                if why is not None:
+                    self.excuse(why, verdict)
+                    return
+        world.violate(verdict)
+
+    def fenced_by_watcher(self, runner: Runner) -> None:
+        """F: the watcher is for runners that cannot act; one that can ends its program itself, and sooner."""
+        world = self.world
+        if world.now >= runner.awake_at + THAW_S and runner.alive:
+            world.violate(f"F {runner.launch.run}: its watcher had to end it, and its runner could have")
+
+    def died(self, child: Child, how: str) -> None:
+        """I13: no program outlives its lease, unless its machine stood still when it ended."""
+        world = self.world
+        if child.ended is None:
+            lent = self.grants[child.key].lent_until
+            if child.fences and world.now > lent + EXACT_S:
+                if not world.records.frozen_over(child.node, lent, world.now):
+                    world.violate(f"I13 {child.run}/{child.attempt} has outlived its lease by {world.now - lent:.3f} s")
+            child.ended, child.how = self.world.now, how
+            code = child.exit_code if how == "exit" else ""
+            self.world.say(f"n{child.node} END {child.run}/{child.attempt} {how} {code}")
+            if self.live.get(child.run) is child:
+                del self.live[child.run]
+
+    def left(self, key: Key, host: Host, stays_until: float) -> None:
+        """R: a runner goes by itself. In a quarantine that it was told of it stays: the report may be forgotten."""
+        if self.world.now < stays_until - SLACK_S:
+            self.world.violate(f"R the runner of {key[0]} has reported once, and the ledger still recovers")
+        last = self.world.server.setbacks[-1] if self.world.server.setbacks else None
+        if last is not None and self.world.now < last.opens_at < float("inf"):
+            self.knowledge.stays(host, key, last.opens_at)
+
+
+def nominal(run: str) -> float:
+    """The fire time that a scheduled run's id names, as Unix seconds."""
+    return datetime.fromisoformat(run.partition("@")[2]).timestamp()
+
+
+def machine_of(node: str) -> int:
+    """The number of the machine that a full_hostname (n3.101) names."""
+    return int(node.partition(".")[0][1:])

@@ -1,0 +1,123 @@
+"""Who knew of an attempt, and could have told a ledger that went back: by what the world has delivered.
+
+The product's own memory is not asked; it is what is judged. An attempt is known to
+
+- its runner, as long as it is there;
+- its node, whose daemon wrote it into the journal, or read it there when it started;
+- each node whose daemon was handed a message about it, in that life.
+
+Who of them reached the ledger in the quarantine, and for how long in one piece, decides whether it had to be told.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from coordd.core.wire.events import TaskFailed, TaskReceived, TaskRetried, TaskRevoked, TaskStarted, TaskSucceeded
+from simulator.judging.excuses import CUT_OFF, STEPPED, WITNESSES_LOST, Excuse
+from simulator.terms import LEDGER_TIMEOUT, RENEW
+
+if TYPE_CHECKING:
+    from simulator.machines.daemon import Daemon
+    from simulator.machines.server import Setback
+    from simulator.world import Host, World
+
+# How often it is looked who reaches whom, and for how long a witness must reach the ledger in one piece so that it has
+# certainly said what it knows: its next sweep, one answer to that lost, one to what it puts back.
+LOOK_S = 0.25
+REACH_S = RENEW + 2 * LEDGER_TIMEOUT
+
+# A daemon takes part this long after its start at the latest: it mingles, and once more when the bus came meanwhile.
+ENTERS_S = 2.5
+
+# What tells of an attempt that was granted.
+TELLS = (TaskReceived, TaskStarted, TaskSucceeded, TaskFailed, TaskRevoked, TaskRetried)
+
+Key = tuple[str, int, int]  # run, attempt, token
+Reach = tuple[int, Key, int]  # which setback, whose knowledge of what
+
+
+def keys_of(events: Iterable[Any]) -> set[Key]:
+    """The attempts that these events tell of."""
+    return {
+        (event.run, event.attempt, event.token)
+        for event in events
+        if isinstance(event, TELLS) and event.token and event.nonce
+    }
+
+
+class Knowledge:
+    """Watches one world whose ledger goes back."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._heard: dict[int, list[tuple[float, bool]]] = defaultdict(list)  # host -> (when, others hear it)
+        self._stays: dict[int, list[tuple[Key, float]]] = defaultdict(list)  # host -> who should be there, until when
+        self._reached: dict[Reach, float] = {}  # for how long that witness has reached the ledger by now
+        self.longest: dict[Reach, float] = {}  # and at the longest
+        self.forgets = world.plan.forgets
+        if self.forgets:
+            world.at(0.0, self._look)
+
+    def told(self, daemon: Daemon, events: Iterable[Any]) -> None:
+        """That life of a node was handed these events, has written them, or has read them at its start."""
+        if self.forgets:
+            daemon.told |= keys_of(events)
+
+    def stays(self, host: Host, key: Key, until: float) -> None:
+        """A runner that has left should have stayed until then, to say it again."""
+        self._stays[host.index].append((key, until))
+
+    def nobody_could_tell(
+        self, key: Key, written: Iterable[float], node: int, number: int, setback: Setback
+    ) -> Excuse | None:
+        """Why what this setback forgot of an attempt could not be put back; None when it could, or need not.
+
+        ``written``: when the ledger was told of it; ``node``: where it was launched.
+        """
+        lost = min((at for at in written if setback.kept_to < at <= setback.at), default=None)
+        if lost is None or self.world.now < setback.opens_at:
+            return None  # nothing of it was forgotten, or nothing at all may be launched yet
+        reached_s = [s for (which, known, _), s in self.longest.items() if which >= number and known == key]
+        if max(reached_s, default=0.0) >= REACH_S:
+            return None
+        if setback.shortened:
+            return STEPPED
+        until = min(self.world.now, setback.opens_at)
+        told = any(up for when, up in self._heard[node] if lost < when <= until)
+        return WITNESSES_LOST if told else CUT_OFF
+
+    def untold(self) -> list[tuple[Key, int]]:
+        """After the last setback: (attempt, node) of each witness that reached the ledger, and there is no row."""
+        world = self.world
+        number = len(world.server.setbacks) - 1
+        return [
+            (key, host)
+            for (which, key, host), reached_s in self.longest.items()
+            if which == number and reached_s >= REACH_S and world.ledger.run(key[0]) is None
+        ]
+
+    def _look(self) -> None:
+        """Note whose daemon is heard, and in a quarantine which witnesses reach the ledger, and for how long."""
+        world = self.world
+        number = len(world.server.setbacks) - 1
+        recovers = number >= 0 and world.now < world.server.setbacks[-1].opens_at
+        reaching = set()
+        for host in world.hosts:
+            daemon = host.daemon if host.daemon is not None and not host.daemon.paused else None
+            self._heard[host.index].append((world.now, daemon is not None and world.bus.heard(host)))
+            if recovers and world.server.reaches(host):
+                known = {r.key for r in host.runners if r.alive and world.now >= r.paused_until}
+                if not host.gone and world.now >= max(host.down_until, host.frozen_until):
+                    known.update(key for key, until in self._stays[host.index] if world.now < until)
+                if daemon is not None and world.now >= daemon.began_at + ENTERS_S and not daemon.stopping:
+                    known.update(daemon.told)
+                reaching.update((number, key, host.index) for key in known)
+        for which in reaching:
+            self._reached[which] = self._reached.get(which, -LOOK_S) + LOOK_S
+            self.longest[which] = max(self.longest.get(which, 0.0), self._reached[which])
+        for which in self._reached.keys() - reaching:
+            del self._reached[which]
+        world.at(LOOK_S, self._look)

@@ -1,0 +1,1 @@
+"""What a world is made of: buses, daemons, disks, runners, ledgers."""

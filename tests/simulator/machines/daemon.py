@@ -1,0 +1,375 @@
+"""A node's shell in the simulator: it does what ``Ready`` says, in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from coordd.core.election import Election
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.words import UNAVAILABLE
+from coordd.core.node.definitions import Had
+from coordd.core.node.node import Node
+from coordd.core.ready import Launch, Now, Reply
+from coordd.core.wire import codec
+from coordd.core.wire.events import Task
+from coordd.core.wire.windows import Windows
+from simulator.judging.knowledge import Key
+from simulator.machines.runner import Runner
+from simulator.terms import SETTINGS
+
+if TYPE_CHECKING:
+    from simulator.world import Host, World
+
+# How often a daemon whose disk is full looks whether it takes anything again.
+PROBE_S = 2.0
+
+# How often jobs that could not be launched here are looked at again.
+CHECK_S = 5.0
+LAUNCH_FAILS = 0.1
+
+
+class WatchedNode(Node):
+    """The real node; the judge looks on when it decides, and hears whom it takes for lost."""
+
+    daemon: Daemon
+
+    def _decided(self, election: Election, now: Now) -> None:
+        self.daemon.world.hearing.decided(self.daemon, election, now)
+        super()._decided(election, now)
+
+    def _members_changed(self, now: Now) -> None:
+        for _, member in self.ctx.membership.changes:
+            self.daemon.changed_at[member.name] = now.mono
+        super()._members_changed(now)
+
+
+class Daemon:
+    """One life of one node."""
+
+    def __init__(self, world: World, host: Host) -> None:
+        self.world, self.host = world, host
+        self.alive = True
+        self.paused_until = 0.0
+        self.waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.timer_set = float("inf")
+        self.seq = 0
+        self.pid = 100 + host.boots
+        self.incarnation = f"{host.boots}-{world.rng.getrandbits(64):016x}"
+        self.connected = not world.plan.production
+        self.connected_at = 0.0
+        self.changed_at: dict[str, float] = {}  # full_hostname -> when it was last found to have come or gone (mono)
+        self.bus_changed_at = 0.0  # mono
+        self.given: dict[str, list[Any]] = {}  # incarnation -> [highest number, all numbers] that it was given
+        self.stated: set[tuple[str, str]] = set()  # (election, full_hostname) of the statements that it was given
+        self.told: set[Key] = set()  # attempts of which it was told, or which its journal has
+        self.began_at = world.now
+        self.stopping = False
+        self.unkept: Any = None  # definitions that are not on the disk yet
+        self.node = WatchedNode(
+            hostname=host.name,
+            pid=self.pid,
+            incarnation=self.incarnation,
+            settings=structs.replace(SETTINGS, kill_grace_s=world.plan.kill_grace_s),
+            clock_mark=host.disk.clock_mark,
+            rng=world.rng,
+            pin=host.disk.pin[0],
+        )
+        self.node.daemon = self
+        self.name = self.node.ctx.full_hostname
+        self.windows = Windows(*self.time(), host.disk.clock_mark) if world.plan.production else None
+
+    def time(self) -> Now:
+        return Now(self.world.mono(self.host), self.world.wall(self.host))
+
+    def begin(self) -> None:
+        host, now = self.host, self.time()
+        host.mark_lost, host.disk.unsaved_mark = host.mark_lost or bool(host.disk.unsaved_mark), 0
+        self.node.rulebook.definitions.had = {job: Had(*one) for job, one in host.disk.definitions.items()}
+        self.world.configuration.noticed(host, host.jobs, now)
+        self.world.judge.knowledge.told(self, host.disk.journal)
+        for event in host.disk.journal:
+            self.node.witness.saw(event)
+        for runner in list(host.runners):
+            runner.told = False  # what the dead daemon was told, this one must be told again
+            self.node.runner_adopted(
+                runner.launch.run, runner.launch.job, runner.launch.attempt, runner.launch.token, waits=False
+            )
+        for of in host.disk.requests.values():
+            self.node.recover_request(of, now)
+        self.node.start(self.world.bus.join(self), now)
+        self.pump()
+        facts, host.facts = host.facts, []
+        for fact in facts:
+            self.runner_ended(*fact)
+        for runner in list(host.runners):
+            runner.tell()
+
+    @property
+    def paused(self) -> bool:
+        return self.world.now < self.paused_until
+
+    def pause(self, seconds: float) -> None:
+        self.paused_until = max(self.paused_until, self.world.now + seconds)
+        self.world.records.befell(self.host.index, "pause_daemon", self.world.now, seconds)
+        self.world.at(seconds, self.resume)
+
+    def resume(self) -> None:
+        if self.world.now < self.paused_until and not self.world.chaos_over:
+            return  # a longer pause has come on top of this one
+        self.paused_until = 0.0
+        waiting, self.waiting = self.waiting, []
+        for call, args in waiting:
+            call(*args)
+
+    def _late(self, call: Callable[..., None], *args: Any) -> bool:
+        """True when nothing may happen now: dead, or paused (then it happens afterwards)."""
+        if not self.alive:
+            return True
+        if self.world.now < self.paused_until:
+            self.waiting.append((call, args))
+            return True
+        return False
+
+    # ---- inputs
+
+    def deliver(self, packet: Any) -> None:
+        if self._late(self.deliver, packet):
+            return
+        if isinstance(packet, bytes):
+            packet, _ = codec.decode(packet)
+        if self.windows is not None:
+            self._admit(packet, self.windows)
+        else:
+            self._receive(packet, self.time())
+        self.pump()
+
+    def _receive(self, packet: Any, now: Now) -> None:
+        clock = self.node.ctx.clock
+        refused = clock.jumps_refused
+        self.world.hearing.handed(self, packet)
+        self.node.receive(packet, now)
+        # Who greets under a name that is known is only answered; an own echo is not heard at all.
+        heard = self.node.ctx.membership.members.get(packet.hostname)
+        if heard is not None and heard.incarnation == packet.incarnation and clock.jumps_refused == refused:
+            newest = max(event.clock for event in packet.events)
+            if clock.value <= newest:
+                self.world.violate(f"I8 {self.name} heard {newest} of {packet.hostname}, and its clock is not above it")
+
+    def _admit(self, packet: Any, windows: Windows) -> None:
+        """As the driver does it: each message once, and what is late is no sign of life."""
+        now, world = self.time(), self.world
+        admission = windows.admit(packet, now.mono, now.wall)
+        world.hearing.admitted(self, packet, admission.events)
+        if not admission.events:
+            world.fault_log["refused"] += 1
+            return
+        if admission.refused:
+            packet = type(packet)(
+                packet.v,
+                packet.cluster,
+                packet.hostname,
+                packet.pid,
+                packet.incarnation,
+                packet.seq,
+                packet.utcoffset,
+                admission.events,
+            )
+        if admission.fresh:
+            self._receive(packet, now)
+            return
+        world.fault_log["late"] += 1
+        before = self._believed()
+        world.hearing.handed(self, packet)
+        self.node.receive_late(packet, now)
+        if self._believed() != before:
+            world.violate(f"M late news of {packet.hostname} passed for a sign of life on {self.host.name}")
+
+    def _believed(self) -> dict[str, tuple[str, str, float]]:
+        members = self.node.ctx.membership.members
+        return {name: (one.incarnation, one.state, one.heard_at) for name, one in members.items()}
+
+    def bus_changed(self, up: bool) -> None:
+        if not self._late(self.bus_changed, up):
+            self.bus_changed_at = self.world.mono(self.host)
+            self.node.bus_changed(up, self.time())
+            self.pump()
+
+    def answered(self, request: int, sent_at: float, answer: Any) -> None:
+        if self._late(self.answered, request, sent_at, answer):
+            return
+        said = answer if answer is not None else Answer(UNAVAILABLE)
+        self.node.ledger_answered(request, said, sent_at, self.time())
+        self.pump()
+
+    def timer(self, at: float) -> None:
+        if self._late(self.timer, at):
+            return
+        if at == self.timer_set:
+            self.timer_set = float("inf")
+        self.node.handle_timer(self.time())
+        self.pump()
+
+    def feed(self, call: Callable[..., Any], *args: Any) -> None:
+        """An input of a person or the machine: a method of the node, or one that takes ``now`` last."""
+        if not self._late(self.feed, call, *args):
+            call(*args, self.time())
+            self.pump()
+
+    def peer_dead(self, name: str) -> None:
+        self.feed(self.node.peer_dead, name)
+
+    def runner_started(self, launch: Launch) -> None:
+        self.feed(self.node.runner_started, launch)
+
+    def runner_ended(self, launch: Launch, state: str, code: int | None, reason: str) -> None:
+        self.feed(self.node.runner_ended, launch, state, code, reason, "", None)
+
+    def runner_gone(self, launch: Launch) -> None:
+        self.feed(self.node.runner_gone, launch)
+
+    # ---- output
+
+    def pump(self) -> None:
+        node = self.node
+        ready = node.ready()
+        while ready.any():
+            self._apply(ready)
+            ready = node.ready()
+        mono = self.world.mono(self.host)
+        at = node.timer_at()
+        if at < self.timer_set:
+            self.timer_set = at
+            self.world.at((at - mono) / self.host.rate, self.timer, at)
+
+    def _apply(self, ready: Any) -> None:
+        world, host = self.world, self.host
+        full = world.now < host.disk.full_until
+        if ready.clock_mark is not None:
+            if full:
+                host.disk.unsaved_mark = ready.clock_mark
+                self.world.at(PROBE_S, self._probe)
+            else:
+                host.disk.save_mark(ready.clock_mark)
+        if ready.pin and host.known is not None:
+            host.known.use(ready.pin)
+            host.disk.pin = (ready.pin, host.known.address)
+        launches = ready.launches
+        if ready.journal and not self._write_journal(ready, full=full):
+            for launch in launches:
+                self.node.launch_failed(launch, "the journal cannot be written", self.time())
+            launches = []
+        if ready.definitions is not None:
+            self.unkept = ready.definitions
+            self._keep_definitions()
+        unkept = set()
+        for of in ready.requests_kept:
+            if full:
+                self.node.triggers.not_kept(of.run)
+                unkept.add(of.run)
+            else:
+                host.disk.requests[of.run] = of
+        for run in ready.requests_done:
+            host.disk.requests.pop(run, None)
+        for request in ready.ledger:
+            sent = world.mono(host)
+            world.server_of(host).ask(
+                host, request.op, request.args, lambda a, r=request.id, s=sent: self.answered(r, s, a)
+            )
+        for launch in launches:
+            world.at(world.rng.uniform(0.005, 0.05), self._spawn, launch)
+        for run, reason in ready.cancels:
+            for runner in list(host.runners):
+                if runner.launch.run == run:
+                    runner.cancel(reason)
+        if ready.messages:
+            world.bus.publish(self, ready.messages)
+        for name, event in ready.letters:
+            world.bus.send(self, name, event)
+        for reply in ready.replies:
+            self._replied(reply, unkept)
+        if world.trace is not None:
+            for notice in ready.notices:
+                world.say(f"{host.name} {notice.event} {notice.fields}")
+
+    def _replied(self, reply: Reply, unkept: set[str]) -> None:
+        if reply.kind:
+            self.world.fault_log[f"trigger_{reply.kind}"] += 1
+        elif reply.result["id"] in unkept:
+            self.world.fault_log["trigger_unavailable"] += 1
+        else:
+            self.world.accepted[reply.result["id"]] = self.host if reply.result["durable"] == "node" else None
+
+    def _write_journal(self, ready: Any, *, full: bool) -> bool:
+        ctx = self.node.ctx
+        if full:
+            if not ctx.impaired:
+                ctx.impaired = "its journal cannot be written"
+                self.world.at(PROBE_S, self._probe)
+            return False
+        ctx.impaired = ""
+        lines = [event for event in ready.journal if isinstance(event, Task)]
+        self.host.disk.append(lines, sync=ready.journal_sync)
+        self.world.judge.knowledge.told(self, lines)
+        return True
+
+    def _keep_definitions(self) -> None:
+        """What the disk does not take is offered again."""
+        disk = self.host.disk
+        if self.unkept is None or not self.alive:
+            return
+        if self.world.now < disk.full_until:
+            self.world.at(PROBE_S, self._keep_definitions)
+        else:
+            disk.definitions, self.unkept = self.unkept, None
+
+    def _probe(self) -> None:
+        """Does the disk take anything again?"""
+        disk = self.host.disk
+        if self._late(self._probe):
+            return
+        if self.world.now < disk.full_until:
+            self.world.at(PROBE_S, self._probe)
+            return
+        if disk.unsaved_mark:
+            disk.save_mark(disk.unsaved_mark)
+        self.node.ctx.impaired = ""
+        self._check()
+
+    def _check(self) -> None:
+        """What could not be launched here may be launched again."""
+        if not self._late(self._check):
+            self.node.ctx.launch_problems = {}
+            self.node.look_again(self.time())
+            self.pump()
+
+    def _spawn(self, launch: Launch) -> None:
+        if not self.alive or self.host.daemon is not self:
+            return
+        world = self.world
+        if "crash" in world.targeted and world.rng.random() < 0.05:
+            world.fault_log["crash_after_claim"] += 1
+            world.crash_daemon(self.host, world.rng.uniform(0.5, 15))  # right after claim and journal
+        elif self._late(self._spawn, launch):
+            return
+        elif "launch_fails" in world.rough and world.rng.random() < LAUNCH_FAILS:
+            world.fault_log["launch_fails"] += 1
+            world.records.befell(self.host.index, "launch_fails", world.now)
+            self.node.launch_failed(launch, "no memory", self.time())
+            self.pump()
+            world.at(CHECK_S, self._check)
+        else:
+            self._start(launch)
+
+    def _start(self, launch: Launch) -> None:
+        """As the launch builder does it: the job as it is now, which must be the one that was granted."""
+        job = self.node.ctx.definition(launch.job, launch.digest)
+        if job is None:
+            self.world.fault_log["launch_outdated"] += 1
+            self.node.launch_failed(launch, "the definition was changed after the attempt was granted", self.time())
+            self.pump()
+            return
+        self.world.judge.spawned(self.host, launch)
+        Runner(self.world, self.host, launch, job)

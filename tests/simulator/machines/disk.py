@@ -1,0 +1,73 @@
+"""One machine's disk: what was synced outlives a power cut, of the rest some beginning does, and the last line is torn.
+
+Small files (the clock's mark, an accepted trigger) are replaced whole and synced, as ``write_atomic`` does. Now and
+then (``packs``) the journal is its real bytes, cut at any byte and read by the real reader.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from coordd.core.ledger.requests import Registration
+from coordd.core.wire.events import Task, flatten, task_of
+from coordd.core.wire.journal_line import decode_line, encode_line
+
+
+class Disk:
+    """What survives a daemon."""
+
+    def __init__(self, *, packs: bool) -> None:
+        self.packs = packs
+        self.full_until = 0.0
+        self.clock_mark = 0
+        self.unsaved_mark = 0  # one that the full disk did not take
+        self.pin = ("", "")  # the identity of the ledger that was used, and where that was
+        self.requests: dict[str, Registration] = {}
+        self.definitions: dict[str, Any] = {}
+        self.journal: list[Task] = []
+        self.synced = 0  # so many of them
+        self.torn = 0  # lines that a power cut has left in part
+        self._bytes = bytearray()
+        self._ends: list[int] = []
+
+    def append(self, events: list[Task], *, sync: bool) -> None:
+        """Journal lines."""
+        self.journal += events
+        if self.packs:
+            for event in events:
+                self._bytes += encode_line(flatten(event, hostname="n", pid=1, incarnation="1", seq=0, utcoffset=0))
+                self._ends.append(len(self._bytes))
+        if sync:
+            self.synced = len(self.journal)
+
+    def save_mark(self, mark: int) -> None:
+        """Replaced whole."""
+        self.clock_mark = mark
+        self.unsaved_mark = 0
+
+    def power_cut(self, rng: random.Random) -> None:
+        """What was not synced is there in part."""
+        if self.synced == len(self.journal):
+            return
+        kept = rng.randint(self.synced, len(self.journal) - 1)
+        self.torn += 1
+        if self.packs:
+            start = self._ends[kept - 1] if kept else 0
+            cut_at = rng.randrange(start, self._ends[kept] - 1)  # less its newline alone a line is whole
+            del self._bytes[cut_at:]
+            self.journal = self._read()
+            assert len(self.journal) == kept, "a torn line was read, or a whole one was not"
+            del self._bytes[start:], self._ends[kept:]
+        else:
+            del self.journal[kept:]
+        self.synced = len(self.journal)
+
+    def _read(self) -> list[Task]:
+        found = []
+        for line in bytes(self._bytes).splitlines(keepends=True):
+            record = decode_line(line)
+            event = task_of(record) if record is not None else None
+            if event is not None:
+                found.append(event)
+        return found

@@ -1,0 +1,329 @@
+"""A runner and its watcher in the simulator: the real decisions of core.attempt, simulated processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from coordd.core import attempt as life
+from coordd.core.attempt import Attempt, Terms
+from coordd.core.jobs.job import Job
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.words import OK, RECOVERING
+from coordd.core.ready import Launch
+from simulator.judging.judge import Child
+from simulator.terms import LEDGER_TIMEOUT, RENEW
+
+if TYPE_CHECKING:
+    from simulator.world import Host, World
+
+
+# What may strike between the gate and exec.
+BEFORE_EXEC = frozenset(("pause_runner", "freeze", "kill_runner", "power"))
+
+# How long programs take, and how long after TERM they live.
+PROGRAMS_S = (0.5, 3.0, 6.0, 12.0, 25.0)
+TERMS_S = (0.05, 0.5, 2.0, 30.0)
+
+SUCCEEDS = 0.8
+EXEC_FAILS = 0.05
+GUARDED = "guarded"  # the job whose programs publish under a commit
+
+
+class Runner:
+    """One attempt."""
+
+    def __init__(self, world: World, host: Host, launch: Launch, job: Job) -> None:
+        """``job``: the definition that is executed, as the daemon had it when it wrote the runner's spec."""
+        self.world, self.host, self.launch, self.job = world, host, launch, job
+        self.on_lost = job.on_lost
+        self.key = (launch.run, launch.attempt, launch.token)
+        now = world.mono(host)
+        self.attempt = Attempt(
+            Terms(
+                deadline=launch.deadline,
+                lease_s=launch.lease_s,
+                renew_interval_s=RENEW,
+                ledger_timeout_s=LEDGER_TIMEOUT,
+                kill_grace_s=world.plan.kill_grace_s,
+                on_lost=job.on_lost,
+            ),
+            wait_s=launch.due_at - now,
+            now=now,
+        )
+        self.child: Child | None = None
+        self.alive = True
+        self.node = host.daemon.name if host.daemon is not None else ""
+        self.paused_until = 0.0
+        self.awake_at = 0.0  # since when it can act
+        self.waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.watcher_at = float("inf")
+        self.timer_set = float("inf")
+        self.told = False
+        self.told_until = 0.0  # the ledger said that until then it may forget once more
+        self.taken = False  # its last word was that it has our report
+        host.runners.append(self)
+        self.timer(0.0)
+
+    def _late(self, call: Callable[..., None], *args: Any) -> bool:
+        if not self.alive:
+            return True
+        if self.world.now < self.paused_until:
+            self.waiting.append((call, args))
+            return True
+        return False
+
+    def pause(self, seconds: float) -> None:
+        if self.alive:
+            self.world.say(f"{self.host.name} runner of {self.launch.run}/{self.launch.attempt} paused {seconds:.1f}")
+            self.world.records.befell(self.host.index, "pause_runner", self.world.now, seconds)
+            self.awake_at = self.paused_until = max(self.paused_until, self.world.now + seconds)
+            self.world.at(seconds, self.resume)
+
+    def resume(self) -> None:
+        if self.world.now < self.paused_until and not self.world.chaos_over:
+            return
+        self.paused_until = 0.0
+        self.awake_at = self.world.now
+        waiting, self.waiting = self.waiting, []
+        for call, args in waiting:
+            call(*args)
+
+    def timer(self, at: float) -> None:
+        if self._late(self.timer, at):
+            return
+        if at == self.timer_set:
+            self.timer_set = float("inf")
+        self.attempt.timer(self.world.mono(self.host))
+        self.obey()
+
+    def cancel(self, reason: str) -> None:
+        if not self._late(self.cancel, reason):
+            self.attempt.cancel(reason, now=self.world.mono(self.host))
+            self.obey()
+
+    def shut_down(self) -> None:
+        """Its machine goes down in order."""
+        if not self._late(self.shut_down):
+            self.attempt.shut_down("the machine goes down", now=self.world.mono(self.host))
+            self.obey()
+
+    def obey(self) -> None:
+        world, host = self.world, self.host
+        for action in self.attempt.take_actions():
+            word = action[0]
+            key = (self.launch.run, self.launch.attempt, self.launch.token, self.launch.nonce)
+            if word == life.ASK_GATE:
+                self._ask("gate", key)
+            elif word == life.ASK_RENEW:
+                launched = self.attempt.phase in (life.RUNNING, life.ENDING)
+                self._ask("renew", (*key, self.launch.lease_s, "", launched))
+            elif word == life.ASK_REPORT:
+                _, state, code, reason, final = action
+                self._ask("report", (*key, state, code, reason, "", final))
+                self.tell()
+            elif word == life.ASK_RESTORE:
+                self._ask("restore", self._witness(str(action[1])))
+            elif word == life.PET:
+                if self.on_lost != "hold":
+                    self.watcher_at = life.watcher_kill_at(float(str(action[1])), world.plan.kill_grace_s)
+                    world.at((self.watcher_at - world.mono(host)) / host.rate, self._watch, self.watcher_at)
+            elif word == life.EXEC:
+                self._strike_before_exec()
+                world.at(world.rng.uniform(0.0, 0.003), self._exec)
+            elif word == life.TERM:
+                if self.child is not None:
+                    world.at(world.rng.choice(TERMS_S), self._child_dies, "term")
+            elif word == life.KILL:
+                self._child_dies("kill")
+            elif word == life.EXIT:
+                world.judge.left(self.key, host, self.told_until if self.taken else 0.0)
+                self._leave()
+                return
+        at = self.attempt.timer_at()
+        if at < self.timer_set and at != float("inf"):
+            self.timer_set = at
+            world.at((at - world.mono(host)) / host.rate, self.timer, at)
+
+    def _strike_before_exec(self) -> None:
+        """Between the gate and exec, where it hurts most."""
+        world = self.world
+        if not world.targeted or world.rng.random() > 0.08:
+            return
+        fault = world.rng.choice(sorted(world.targeted & BEFORE_EXEC) or [""])
+        if fault:
+            world.fault_log[fault + "_before_exec"] += 1
+            world.say(f"FAULT {fault} {self.host.name} before exec")
+        if fault == "pause_runner":
+            self.pause(world.rng.uniform(1, 20))
+        elif fault == "freeze":
+            world.freeze(self.host, world.rng.uniform(1, 20))
+        elif fault == "kill_runner":
+            self.killed()
+        elif fault == "power":
+            world.at(0.0, world.power_cut, self.host, world.rng.uniform(2, 20))
+
+    def _ask(self, op: str, args: tuple[Any, ...]) -> None:
+        sent = self.world.mono(self.host)
+        question = f"ask_{op}"
+        self.world.server_of(self.host).ask(self.host, op, args, lambda answer: self._answered(answer, sent, question))
+
+    def _witness(self, state: str) -> tuple[Any, ...]:
+        """The ledger has forgotten our grant: what we know of it."""
+        launch, job = self.launch, self.job
+        scheduled = "@" in launch.run
+        of = Registration(
+            launch.run,
+            launch.job,
+            job.digest,
+            job.policy(),
+            launch.fire_at,
+            scheduled=scheduled,
+            args=launch.args,
+            due=launch.due,
+        )
+        return (of, launch.attempt, launch.token, launch.nonce, self.node, launch.lease_s, state, None, "", "", False)
+
+    def _answered(self, answer: Any, sent: float, question: str) -> None:
+        if not self._late(self._answered, answer, sent, question):
+            self.taken = question == life.ASK_REPORT and answer is not None and answer.word == OK
+            if answer is not None and answer.word == RECOVERING and question == life.QUESTIONS.get(self.attempt.phase):
+                self.told_until = self._recovers_until(question)
+            if self.taken:
+                self.told_until = max(self.told_until, self._recovers_until(question))
+            self.attempt.answered(answer, sent_at=sent, now=self.world.mono(self.host), question=question)
+            self.obey()
+
+    def _recovers_until(self, question: str) -> float:
+        """The end of the quarantine in which that was asked: the answer says so."""
+        server = self.world.server
+        at = server.asked_at.get((question.removeprefix("ask_"), self.launch.run), 0.0)
+        if not server.setbacks or at < server.setbacks[-1].at:
+            return 0.0
+        until = server.setbacks[-1].opens_at
+        return until if until < float("inf") else 0.0
+
+    def _exec(self) -> None:
+        if self._late(self._exec) or self.attempt.phase not in (life.RUNNING, life.ENDING):
+            return
+        world = self.world
+        # Between the action and exec nothing else happens in the real runner; here a pause may have come between.
+        if self.attempt.phase == life.ENDING or not self.attempt.may_exec(world.mono(self.host)):
+            self.attempt.refused_late(now=world.mono(self.host))
+            self.obey()
+            return
+        if "launch_fails" in world.rough and world.rng.random() < EXEC_FAILS:
+            world.fault_log["exec_fails"] += 1
+            self.attempt.exec_failed("no such program", now=world.mono(self.host))
+            self.obey()
+            return
+        code = 0 if world.rng.random() < SUCCEEDS else 3
+        self.child = Child(
+            self.launch.run, self.launch.attempt, self.host.index, world.now, code, token=self.launch.token
+        )
+        world.judge.launched(self.child, self.launch, self.job)
+        if self.host.daemon is not None:
+            self.host.daemon.runner_started(self.launch)
+        world.at(world.rng.choice(PROGRAMS_S), self._child_dies, "exit")
+
+    def _child_dies(self, how: str) -> None:
+        child = self.child
+        if child is None or child.ended is not None:
+            return
+        if self.world.now < self.host.frozen_until:
+            self.world.at(self.host.frozen_until - self.world.now + 0.1, self._child_dies, how)
+            return
+        if how == "exit" and child.exit_code == 0 and self.launch.job == GUARDED and not child.published:
+            self._publish(child, 3)
+            return
+        self.world.judge.died(child, how)
+        self._reap(child.exit_code if how == "exit" else -15)
+
+    def _publish(self, child: Child, tries: int) -> None:
+        """The program asks whether it may publish what it has made, and ends."""
+        launch = self.launch
+
+        def answered(answer: Any) -> None:
+            if child.ended is not None:
+                return
+            if answer is None and tries:
+                self._publish(child, tries - 1)
+                return
+            child.published = True
+            if answer is None or answer.word != OK:
+                child.exit_code = 4
+            self._child_dies("exit")
+
+        key = (launch.run, launch.attempt, launch.token, launch.nonce)
+        self.world.server.ask(self.host, "commit", key, answered)
+
+    def _reap(self, code: int) -> None:
+        if not self._late(self._reap, code) and self.attempt.phase in (life.RUNNING, life.ENDING):
+            self.attempt.ended(code, now=self.world.mono(self.host))
+            self.obey()
+
+    def tell(self) -> None:
+        """The daemon hears how it ended, now or when it is back."""
+        attempt = self.attempt
+        if attempt.phase in (life.REPORTING, life.DONE) and self.host.daemon is not None and not self.told:
+            self.told = True
+            self.host.daemon.runner_ended(self.launch, attempt.outcome, attempt.exit_code, attempt.reason)
+
+    def _leave(self) -> None:
+        self.alive = False
+        if self in self.host.runners:
+            self.host.runners.remove(self)
+        daemon, attempt = self.host.daemon, self.attempt
+        if self.world.plan.production and attempt.outcome and (not self.told or daemon is None or daemon.paused):
+            # It stands in the runner's file: the next daemon reads it, should this one not live to do so.
+            self.host.facts.append((self.launch, attempt.outcome, attempt.exit_code, attempt.reason))
+        if daemon is not None and not self.told:
+            daemon.runner_gone(self.launch)
+
+    # ---- the watcher, and violent deaths
+
+    def _watch(self, at: float) -> None:
+        if self.world.now < self.host.frozen_until:
+            self.world.at(self.host.frozen_until - self.world.now + self.world.rng.uniform(0, 0.1), self._watch, at)
+        elif at == self.watcher_at and self in self.host.runners and self.attempt.phase != life.DONE:
+            if self.child is not None and self.child.ended is None:
+                self.world.judge.fenced_by_watcher(self)
+            self._emptied("watcher: the lease was not renewed in time")
+
+    def killed(self) -> None:
+        """SIGKILL of the runner alone: its watcher ends everything and says so."""
+        if self.alive:
+            self.world.say(f"{self.host.name} runner of {self.launch.run}/{self.launch.attempt} killed")
+            self.alive = False
+            self.world.records.befell(self.host.index, "kill_runner", self.world.now)
+            self.world.at(self.world.rng.uniform(0.01, 0.2), self._emptied, "watcher: the runner died")
+
+    def _emptied(self, reason: str) -> None:
+        if self not in self.host.runners:
+            return
+        self.alive = False
+        if self.child is not None:
+            self.world.judge.died(self.child, "watcher")
+        key = (self.launch.run, self.launch.attempt, self.launch.token, self.launch.nonce)
+        state = "lost" if self.child is not None or self.attempt.phase == life.RUNNING else "retry"
+        ended = self.child is not None and self.child.how == "exit"
+        if not ended:
+            self.world.server.ask(self.host, "report", (*key, state, None, reason, "", False), lambda _: None)
+            if self.world.plan.production:
+                self._last_words(state, reason)
+        self._leave()
+
+    def _last_words(self, state: str, reason: str) -> None:
+        """The watcher writes into the runner's file how it ended; the daemon reads it, now or when it is back."""
+        daemon, fact = self.host.daemon, (self.launch, state, None, reason)
+        if daemon is None or daemon.paused:
+            self.host.facts.append(fact)
+        if daemon is not None:
+            self.told = True
+            daemon.runner_ended(*fact)
+
+    def vanish(self) -> None:
+        """The machine loses power."""
+        self.alive = False
+        if self.child is not None:
+            self.world.judge.died(self.child, "power")

@@ -1,0 +1,108 @@
+"""The real scripts of the Redis ledger in a world: a private server, whose scripts read the world's clock.
+
+Every operation that took place is kept, with its clock. So this ledger goes back as a real one does: it is emptied,
+what it had acknowledged by then is done again under the clocks of then, and its scripts find another replication id.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from support.stepped_redis import rewritten
+
+from coordd.adapters.ledger.redis_ledger import RedisLedger
+from coordd.adapters.ledger.redis_scripts import Scripts, answer_of, packed, row_of
+from coordd.adapters.ledger.resp import Problem
+from coordd.core.ledger.rows import RUN_COLUMNS, JobRow, LedgerTime, Row
+from simulator.terms import LAG_S, LEASE
+
+# Operations that are done again in one round trip.
+AT_A_TIME = 100
+
+# The scripts find this one beside the rows after the ledger went back, and their server has another.
+ANOTHER_SERVER = "of another server"
+
+
+class ScriptedLedger:
+    """What a world needs of a ledger: that of ``MemoryLedger``, and going back."""
+
+    def __init__(self, url: str, clock: Callable[[], LedgerTime], scripts: Scripts | None = None) -> None:
+        self._clock = clock
+        self._redis = RedisLedger(
+            url,
+            5.0,
+            cluster=f"world-{uuid.uuid4().hex}",
+            quarantine_s=LEASE + LAG_S,
+            short_quarantine_s=LEASE + LAG_S,
+            scripts=scripts or Scripts(rewritten),
+        )
+        self._left: dict[str, Row] | None = None  # what it held when it was closed
+        self._done: list[tuple[float, list[Any], list[Any]]] = []  # (when, the clock, the operation): as commands
+        self.step("accept_epoch", (), "", 0.0)
+
+    def step(self, op: str, args: tuple[Any, ...], run: str, at: float) -> tuple[Row | None, Any, Row | None]:
+        """One operation, at that time of the world: a run's row before it, its answer, and the row after it."""
+        stamp, script = self._stamp(), self._redis.script(op, packed(op, args))
+        look = ["HMGET", self._redis.key(f"run:{run}"), *RUN_COLUMNS]
+        _, before, reply, after = self._redis.read([stamp, look, script, look], refused=True)
+        if isinstance(reply, Problem) and reply.word == "NOSCRIPT":
+            self._redis.read([self._redis.bring(op)])
+            reply, after = self._redis.read([script, look], refused=True)
+        if isinstance(reply, Problem):
+            raise RuntimeError(f"{op} {args}: {reply.text}")  # noqa: TRY004  # a defect of a script, not of a type
+        self._done.append((at, stamp, script))
+        answer: Any = answer_of(reply)
+        return row_of(before), answer.token if op == "prune" else answer, row_of(after)
+
+    def run(self, run: str) -> Row | None:
+        return self._redis.run(run) if self._left is None else self._left.get(run)
+
+    def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
+        if self._left is not None:
+            return [row for row in self._left.values() if job in ("", row.job) and state in ("", row.state)][:limit]
+        return self._redis.runs(job=job, state=state, limit=limit)
+
+    def job(self, name: str) -> JobRow | None:
+        """One job's row, as far as a world asks for it."""
+        columns = ("horizon", "suspended")
+        found = self._redis.read(
+            [("HMGET", self._redis.key(f"{kind}:{name}"), *columns) for kind in ("standing", "job")]
+        )
+        for horizon, suspended in found:  # where the job stands; an older version kept it in the job's own row
+            if horizon is not None:
+                return JobRow(name, horizon=float(horizon), suspended=int(suspended))
+        return None
+
+    def goes_back(self, to: float) -> None:
+        """It has forgotten what was done after that time of the world; 0.0: everything."""
+        self._clear()
+        if to == 0.0:
+            self._done.clear()
+            return
+        while self._done and self._done[-1][0] > to:
+            self._done.pop()
+        commands = [command for _, stamp, done in self._done for command in (stamp, done)]
+        for begin in range(0, len(commands), AT_A_TIME):
+            self._redis.read(commands[begin : begin + AT_A_TIME])
+        self._done.append((to, self._stamp(), self._another_server()))
+        self._redis.read([self._another_server()])
+
+    def close(self) -> None:
+        """Nothing of it is left on the server; what it held at last can still be read here."""
+        self._left = {row.run: row for row in self._redis.runs(limit=100_000)}
+        self._clear()
+        self._redis.close()
+
+    def _stamp(self) -> list[Any]:
+        seconds, micros = divmod(round(self._clock().wall * 1e6), 1_000_000)
+        return ["HSET", self._redis.key("clock"), "s", seconds, "us", micros]
+
+    def _another_server(self) -> list[Any]:
+        return ["HSET", self._redis.key("meta"), "epoch", ANOTHER_SERVER]
+
+    def _clear(self) -> None:
+        (keys,) = self._redis.read([("KEYS", self._redis.prefix.replace("[", "\\[") + "*")])
+        if keys:
+            self._redis.read([("DEL", *keys)])

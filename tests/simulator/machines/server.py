@@ -1,0 +1,285 @@
+"""The ledger across a network: calls that are lost on the way, a clock that steps, and a store that goes back.
+
+Of one machine's ledger nothing is forgotten, and its leases end with the machine's boot. That of a cluster may lose
+its last writes, as Redis does by a failover, a restart from an old snapshot, a flush. It knows that it did, and opens a
+quarantine: a whole lease and what a replica may lag behind, counted on its own clock from the first operation that
+finds it so, for all callers alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from support.memory import MemoryLedger, MemoryStore
+
+from coordd.core.ledger.rows import JobRow, LedgerTime, Row
+from coordd.core.ledger.words import GRANTED, OK
+from coordd.errors import ForeignLedgerError
+from simulator.judging.records import LEDGER
+from simulator.machines.scripts import ScriptedLedger
+from simulator.terms import LAG_S, LEASE, LEDGER_TIMEOUT, OLD_S, RENEW, WALL
+
+if TYPE_CHECKING:
+    from simulator.world import Host, World
+
+
+# Replies to one question that are lost one after the other: more would cut a runner off from the ledger, which is
+# another fault, with a name of its own.
+LOST_IN_A_ROW = 2
+LOST_REPLIES = 0.1
+
+# Operations on a run: its id is their first argument, or in it.
+ON_RUNS = frozenset(
+    ("register", "claim", "gate", "renew", "report", "commit", "restore", "revoke", "cancel", "resolve", "settle")
+)
+
+
+@dataclass(slots=True)
+class Setback:
+    """One time that the ledger went back."""
+
+    kept_to: float  # what was written after this was forgotten; 0.0: everything
+    at: float
+    kind: str
+    opens_at: float = float("inf")  # the end that its quarantine must have, once an operation has found it
+    shortened: bool = False  # the ledger's clock was set forward in the quarantine
+    runs: frozenset[str] = frozenset()  # those of which no row was left
+    jobs: frozenset[str] = frozenset()  # and those jobs
+
+
+class Server:
+    """The one ledger of a world."""
+
+    def __init__(self, world: World, rate: float, redis_url: str = "") -> None:
+        self.world = world
+        self.rate = rate
+        self.step = 0.0
+        self.far = 0.0  # so much of it
+        self.boots = 1
+        self.booted_at = 0.0
+        self.down_until = 0.0
+        self.address = "here"
+        self.answers: Counter[str] = Counter()
+        self.known_from = 0.0  # when it first heard of the jobs, by its own wall clock
+        self.known_again: dict[str, float] = {}  # job -> when it heard of it again, after it had forgotten it
+        self.setbacks: list[Setback] = []
+        self._history: deque[tuple[float, MemoryStore]] = deque()
+        self.open_at = 0.0  # the end of the quarantine, by the ledger's clock
+        self.quarantines = 0
+        self._unanswered: Counter[tuple[str, str]] = Counter()  # (operation, run) -> replies lost, one after the other
+        self.unanswered: Counter[str] = Counter()  # run -> replies lost
+        self.asked_at: dict[tuple[str, str], float] = {}  # (operation, run) -> when it took place last
+        # (machine, run, attempt) -> since when it claims that, and has no answer but a grant
+        self.claiming: dict[tuple[int, str, int], float] = {}
+        self.caller = ""  # whose operation is being done
+        self._new_epoch = False
+        self.scripts: ScriptedLedger | None = None
+        if redis_url and world.plan.scripted:
+            self.scripts = ScriptedLedger(redis_url, self.time)
+        self.ledger: Any = self.scripts or MemoryLedger(clock=self.time)
+
+    # ---- what it keeps; what is stored in memory is never changed, so there is no need of a copy
+
+    def row(self, run: str) -> Row | None:
+        """One run's row."""
+        row: Row | None = self.scripts.run(run) if self.scripts else self.ledger._store.runs.get(run)
+        return row
+
+    def job(self, name: str) -> JobRow | None:
+        """One job's row."""
+        row: JobRow | None = (
+            self.scripts.job(name) if self.scripts else self.ledger._rules._known(self.ledger._store, name)
+        )
+        return row
+
+    def runs(self) -> set[str]:
+        """The runs of which there is a row."""
+        return {row.run for row in self.ledger.runs(limit=100_000)}
+
+    # ---- time
+
+    def time(self) -> LedgerTime:
+        wall = self.wall()
+        if self.world.plan.production:
+            return LedgerTime(wall, wall, recovering_s=self.recovering_s(wall), epoch=str(self.quarantines))
+        return LedgerTime(wall, (self.world.now - self.booted_at) * self.rate, f"boot {self.boots}")
+
+    def wall(self) -> float:
+        return WALL + self.world.now * self.rate + self.step
+
+    def recovering_s(self, wall: float) -> float:
+        """What is left of the quarantine."""
+        return max(0.0, self.open_at - wall)
+
+    def begin_quarantine(self) -> None:
+        """An operation finds that the ledger went back."""
+        self.quarantines += 1
+        self.open_at = self.wall() + LEASE + LAG_S
+
+    def _found(self) -> None:
+        self._new_epoch = False
+        for setback in self.setbacks:
+            setback.opens_at = min(setback.opens_at, self.world.now + (LEASE + LAG_S) / self.rate)
+        self.world.records.befell(LEDGER, "quarantine", self.world.now, LEASE + LAG_S + RENEW)
+        self.world.say(f"the ledger is in quarantine for {LEASE + LAG_S:.0f} s")
+        self.begin_quarantine()
+
+    def suspended(self, job: str) -> bool:
+        """Nothing of that job may be granted now."""
+        row = self.job(job)
+        return row is not None and bool(row.suspended)
+
+    # ---- calls
+
+    def ask(self, host: Host, op: str, args: tuple[Any, ...], answered: Callable[[Any], None]) -> None:
+        """One call: it may be lost on the way there (never executed) or back (executed, unanswered)."""
+        world = self.world
+        state = [False]
+        claimed = (host.index, args[0].of.run, args[0].attempt) if op == "claim" else None
+        if claimed is not None:
+            self.claiming.setdefault(claimed, world.now)
+
+        def finish(answer: Any) -> None:
+            if not state[0]:
+                state[0] = True
+                if claimed is not None and answer is not None and answer.word != GRANTED:
+                    self.claiming.pop(claimed, None)
+                answered(answer)
+
+        world.at(LEDGER_TIMEOUT / host.rate, finish, None)
+        if self._hears(host):
+            world.at(world.rng.uniform(0.0005, 0.02), self._execute, host, op, args, finish)
+
+    def reaches(self, host: Host) -> bool:
+        """That machine's calls arrive here, and the answers there."""
+        return self._hears(host) and self.world.now >= host.ledger_deaf
+
+    def _hears(self, host: Host) -> bool:
+        return self.world.now >= host.ledger_cut and self.world.now >= self.down_until
+
+    def _execute(self, host: Host, op: str, args: tuple[Any, ...], finish: Callable[[Any], None]) -> None:
+        if not self._hears(host):
+            return
+        world = self.world
+        self.caller = host.name
+        if self._new_epoch:
+            self._found()
+        run = getattr(getattr(args[0], "of", args[0]), "run", args[0]) if op in ON_RUNS else ""
+        there = self.runs() if op == "prune" else set()
+        if not self.scripts:
+            self.ledger.known = host.known
+        try:
+            before, answer, after = self._step(op, args, run)
+        except AssertionError as exc:
+            world.violate(f"S5 {exc}")
+        except ForeignLedgerError:
+            world.fault_log["foreign_ledger"] += 1
+            return
+        if world.plan.forgets and op != "open" and not self.scripts:
+            self._history.append((world.now, self.ledger.snapshot()))
+        if world.trace is not None and (op not in ("open", "renew") or answer.word != OK):
+            said = f" {args[1]} {args[6]}" if op == "restore" else ""
+            world.say(f"{host.name} {op} {run or args[0]}{said} -> {answer!r}")
+        if not self.known_from:
+            self.known_from = self.wall()
+        for setback in self.setbacks:
+            for job in setback.jobs - self.known_again.keys():
+                if self.job(job) is not None:
+                    self.known_again[job] = self.wall()
+        if op == "prune":
+            world.judge.pruned(there - self.runs(), self.wall() - args[0])
+        else:
+            self.answers[answer.word] += 1
+        if op == "activate" and answer.word == OK:
+            world.judge.activated(args[0], args[2], args[3], answer.token)
+        if run:
+            self.asked_at[op, run] = world.now
+            world.judge.operation(op, args, answer, before, after)
+        if world.now < host.ledger_deaf:
+            return
+        if "lost_reply" in world.rough and world.rng.random() < LOST_REPLIES:
+            self._unanswered[op, run] += 1
+            if self._unanswered[op, run] <= LOST_IN_A_ROW:
+                world.fault_log["lost_reply"] += 1
+                self.unanswered[run] += 1
+                return
+        self._unanswered[op, run] = 0
+        world.at(world.rng.uniform(0.0005, 0.02), finish, answer)
+
+    def _step(self, op: str, args: tuple[Any, ...], run: str) -> tuple[Row | None, Any, Row | None]:
+        """One operation: the run's row before it, its answer, the row after it."""
+        if self.scripts:
+            return self.scripts.step(op, args, run, self.world.now)
+        before = self.row(run) if run else None
+        return before, self.ledger.call(op, *args), self.row(run) if run else None
+
+    # ---- what befalls it
+
+    def away(self, seconds: float) -> None:
+        """Nobody reaches it."""
+        self.down_until = max(self.down_until, self.world.now + seconds)
+        self.world.records.befell(LEDGER, "ledger_down", self.world.now, seconds)
+
+    def steps(self, seconds: float, *, far: bool = False) -> None:
+        """Its wall clock is set; what was ``far`` is taken back when the world is healed."""
+        if not seconds:
+            return
+        if far:
+            self.far += seconds
+        now = self.world.now
+        for setback in self.setbacks:
+            if now < setback.opens_at < float("inf"):
+                setback.opens_at = max(now, setback.opens_at - seconds / self.rate)
+                setback.shortened = setback.shortened or seconds > 0
+        self.step += seconds
+        self.world.records.befell(LEDGER, "ledger_step", now)
+
+    def reboots(self) -> None:
+        """The one machine of all starts anew: whoever held a lease is no more."""
+        self.boots += 1
+        self.booted_at = self.world.now
+
+    def goes_back(self, kind: str, seconds: float) -> None:
+        """It is away for so long, and has then forgotten its last writes."""
+        world = self.world
+        self.away(seconds)
+        lost_s = world.rng.uniform(0.0, LAG_S if kind == "failover" else OLD_S)
+        kept_to = 0.0 if kind == "flush" else max(0.0, world.now - lost_s)
+        runs, jobs = self.runs(), {job for job in world.plan.jobs if self.job(job) is not None}
+        if self.scripts:
+            self.scripts.goes_back(kept_to)
+        else:
+            while self._history and self._history[-1][0] > kept_to:
+                self._history.pop()
+            self.ledger.restore(self._history[-1][1] if self._history else MemoryStore())
+        jobs = {job for job in jobs if self.job(job) is None}
+        self.setbacks.append(
+            Setback(kept_to, world.now, kind, runs=frozenset(runs - self.runs()), jobs=frozenset(jobs))
+        )
+        for job in jobs:
+            self.known_again.pop(job, None)
+        world.judge.went_back()
+        world.say(f"the ledger has forgotten what was written after {kept_to:.3f}")
+        self._new_epoch = True
+
+
+class Elsewhere(Server):
+    """Another ledger, which some nodes ask at their first start: nothing may ever be launched from it."""
+
+    def __init__(self, world: World, rate: float) -> None:
+        super().__init__(world, rate)
+        self.address = "elsewhere"
+
+    def _execute(self, host: Host, op: str, args: tuple[Any, ...], finish: Callable[[Any], None]) -> None:
+        if not self._hears(host):
+            return
+        world = self.world
+        self.ledger.known = host.known
+        answer = self.ledger.call(op, *args)
+        if answer.word == GRANTED:
+            world.violate(f"B {args[0].of.run} was granted to {host.name} by a ledger that most nodes do not use")
+        world.say(f"{host.name} {op} elsewhere -> {answer!r}")
+        world.at(world.rng.uniform(0.0005, 0.02), finish, answer)

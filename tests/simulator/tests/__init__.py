@@ -1,0 +1,1 @@
+"""Worlds that `make test` runs: seeds that failed once, a slice of the others, the mutants."""

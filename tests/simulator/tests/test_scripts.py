@@ -1,0 +1,27 @@
+"""Worlds whose ledger is the real scripts of Redis: every property holds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support import servers
+
+import simulator
+
+# Half of these ledgers go back.
+WORLDS = range(40)
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    with servers.redis(appendonly="no") as server:
+        yield server.url
+
+
+def test_every_property_holds_of_the_scripts(redis_url: str) -> None:
+    for seed in WORLDS:
+        if simulator.draw(seed).scripted:
+            world = simulator.run(seed, redis_url=redis_url)
+            assert world.server.scripts is not None
+            assert world.children, f"seed {seed} launches nothing"

@@ -1,0 +1,275 @@
+"""Very many nodes in virtual time: whole core nodes and a broker that counts, without ledger, jobs or processes."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from coordd.core.context import Settings
+from coordd.core.members.membership import ALIVE, LOST, Member
+from coordd.core.node.node import Node
+from coordd.core.ready import Now
+from coordd.core.wire import codec
+from coordd.core.wire.events import PROTOCOL_MAJOR, Event, Known, Packet, event_type
+
+EPOCH = 1_738_137_600.0
+
+# From one node through the broker to another. Timers of two nodes never meet by accident.
+LATENCY_S = 0.002
+
+SETTINGS = Settings(mingle=False, version="0.2.0", tags=("linux",))
+
+
+NEWCOMER = Settings(version="0.2.0", tags=("linux",))
+
+
+class Place:
+    """A machine of the crowd, and what is wrong with it."""
+
+    def __init__(self, number: int, node: Node) -> None:
+        self.number = number
+        self.node = node
+        self.alive = True
+        self.gone = False  # its inbox, too: the broker can prove its death
+        self.hung = False
+        self.deaf = False
+        self.group = 0
+        self.armed = float("inf")
+        self.kept: list[Packet] = []  # what waits for a hung process
+
+
+class Crowd:
+    """N nodes that know each other already, unless ``strangers``: then each must be told to ``join``."""
+
+    newcomer = NEWCOMER  # the settings of one that mingles
+
+    def __init__(self, count: int, *, seed: int = 1, loss: float = 0.0, strangers: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.now = 1000.0
+        self.loss = loss
+        self.places: list[Place] = []
+        self.by_name: dict[str, Place] = {}
+        self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.serial = 0
+        self.published: Counter[str] = Counter()
+        self.delivered: Counter[str] = Counter()
+        self.bytes = 0
+        self.said: list[tuple[float, str, Event]] = []
+        for _ in range(count):
+            self.boot()
+        if not strangers:
+            self._know_each_other()
+
+    def boot(self, settings: Settings = SETTINGS, hostname: str = "", pid: int = 4711) -> Place:
+        number = len(self.places)
+        hostname = hostname or f"edge-{number:04}.site.example"
+        node = Node(
+            hostname=hostname,
+            pid=pid,
+            incarnation=f"{pid - 4708}-{self.rng.getrandbits(64):016x}",
+            settings=settings,
+            clock_mark=0,
+            rng=random.Random(f"{number}/{self.rng.random()}"),
+        )
+        place = Place(number, node)
+        self.places.append(place)
+        self.by_name[node.ctx.full_hostname] = place
+        return place
+
+    def join(self, place: Place) -> None:
+        """It mingles (when its settings say so); the broker cannot say who is there."""
+        self.do(place, place.node.start, None)
+
+    def do(self, place: Place, call: Callable[..., Any], *args: Any) -> None:
+        """One input, now."""
+        call(*args, self.time())
+        self._pump(place)
+
+    def _know_each_other(self) -> None:
+        """As after a long life together: each has spoken at some time, and none of them in step."""
+        roster = [Known(p.node.ctx.full_hostname, p.node.ctx.incarnation, "", SETTINGS.tags) for p in self.places]
+        for place in self.places:
+            membership = place.node.ctx.membership
+            membership.told(roster, self.now, vouched=False)
+            for member in membership.members.values():
+                member.freq = membership.fanout_interval_s
+            membership.heard_at = self.now
+            membership.take_changes()
+        for place in self.places:
+            self.now = 1000.0 + self.rng.random() * SETTINGS.heartbeat_interval_s
+            place.node.start(None, self.time())
+            place.node.ctx.out.messages.clear()
+            self._arm(place)
+        self.now = 1000.0 + SETTINGS.heartbeat_interval_s
+
+    # ---- what is seen
+
+    def time(self) -> Now:
+        return Now(self.now, EPOCH + self.now)
+
+    def there(self) -> list[Place]:
+        return [place for place in self.places if place.alive and not place.hung]
+
+    def sees(self, place: Place, of: Place) -> Member:
+        return place.node.ctx.membership.members[of.node.ctx.hostname]
+
+    def lost_for_all(self, of: Iterable[Place]) -> bool:
+        gone = list(of)
+        return all(self.sees(place, one).state == LOST for place in self.there() for one in gone)
+
+    def all_alive(self) -> bool:
+        """Everybody who lives is alive for everybody who lives."""
+        there = self.there()
+        return all(
+            len(place.node.ctx.membership.view()) == len(there)
+            and all(self.sees(place, one).state == ALIVE for one in there if one is not place)
+            for place in there
+        )
+
+    def wrongly_lost(self) -> list[str]:
+        there = self.there()
+        return [
+            f"{place.node.ctx.hostname} has lost {one.node.ctx.hostname}"
+            for place in there
+            for one in there
+            if one is not place and self.sees(place, one).state == LOST
+        ]
+
+    def count(self) -> None:
+        """From here on."""
+        self.published.clear()
+        self.delivered.clear()
+        self.bytes = 0
+        self.said.clear()
+
+    # ---- time
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False, every_s: float = 0.25) -> float:
+        """Let time pass, at the most so long; returns how long it took until ``until`` was seen to hold."""
+        began = self.now
+        end = began + seconds
+        while self.now < end:
+            stop = min(end, self.now + every_s)
+            while self.queue and self.queue[0][0] <= stop:
+                self.now, _, call, args = heapq.heappop(self.queue)
+                call(*args)
+            self.now = stop
+            if until():
+                break
+        return self.now - began
+
+    def _at(self, at: float, call: Callable[..., None], *args: Any) -> None:
+        self.serial += 1
+        heapq.heappush(self.queue, (at, self.serial, call, args))
+
+    def _arm(self, place: Place) -> None:
+        at = max(place.node.timer_at(), self.now)
+        if at < place.armed:
+            place.armed = at
+            self._at(at, self._timer, place, at)
+
+    def _timer(self, place: Place, at: float) -> None:
+        if place.armed != at:
+            return
+        place.armed = float("inf")
+        if place.alive and not place.hung:
+            place.node.handle_timer(self.time())
+            self._pump(place)
+
+    # ---- the broker
+
+    def _pump(self, place: Place) -> None:
+        node = place.node
+        while node.ctx.out.any():
+            ready = node.ready()
+            if ready.messages:
+                self._publish(place, self._packet(node, ready.messages))
+            for name, event in ready.letters:
+                self._send(place, name, self._packet(node, [event]))
+        self._arm(place)
+
+    def _packet(self, node: Node, events: list[Event]) -> Packet:
+        ctx = node.ctx
+        self.said += [(self.now, ctx.full_hostname, event) for event in events]
+        return Packet(PROTOCOL_MAJOR, "default", ctx.hostname, ctx.pid, ctx.incarnation, 7000, 1, list(events))  # type: ignore[arg-type]
+
+    def _publish(self, place: Place, packet: Packet) -> None:
+        kind = event_type(packet.events[0])
+        self.published[kind] += 1
+        self._at(self.now + LATENCY_S, self._arrive_everywhere, place, packet, kind)
+
+    def _arrive_everywhere(self, sender: Place, packet: Packet, kind: str) -> None:
+        size = len(codec.encode(packet))
+        for place in self.places:
+            if place is not sender and not place.gone and place.group == sender.group:
+                self._arrive(place, packet, kind, size)
+
+    def _send(self, sender: Place, name: str, packet: Packet) -> None:
+        kind = event_type(packet.events[0])
+        self.published[kind] += 1
+        place = self.by_name.get(name)
+        if place is None or place.gone:
+            self._at(self.now + LATENCY_S, self._unroutable, sender, name)
+        elif place.group == sender.group:
+            self._at(self.now + LATENCY_S, self._arrive, place, packet, kind, len(codec.encode(packet)))
+
+    def _unroutable(self, place: Place, name: str) -> None:
+        if place.alive and not place.hung:
+            place.node.peer_dead(name, self.time())
+            self._pump(place)
+
+    def _arrive(self, place: Place, packet: Packet, kind: str, size: int) -> None:
+        self.delivered[kind] += 1
+        self.bytes += size
+        if self.loss and self.rng.random() < self.loss:
+            return
+        if place.hung:
+            place.kept.append(packet)
+        elif place.alive and not place.deaf and place.node.ctx.state != "starting":
+            place.node.receive(packet, self.time())
+            if place.node.ctx.out.any() or place.node.timer_at() < place.armed:
+                self._pump(place)
+
+    # ---- faults
+
+    def kill(self, *places: Place) -> None:
+        """The process is gone and its inbox with it."""
+        for place in places:
+            place.alive, place.gone = False, True
+
+    def hang(self, *places: Place) -> None:
+        """The process stands still; its inbox takes what comes."""
+        for place in places:
+            place.hung = True
+
+    def thaw(self, place: Place, *, timers_first: bool) -> None:
+        """It goes on. Whether it sees first what time it is or what has come, nobody can say."""
+        place.hung = False
+        kept, place.kept = place.kept, []
+        if timers_first:
+            place.node.handle_timer(self.time())
+            self._pump(place)
+        for packet in kept[-2000:]:
+            place.node.receive(packet, self.time())
+        place.node.handle_timer(self.time())
+        self._pump(place)
+
+    def cut(self, *groups: Iterable[Place]) -> None:
+        """Each group hears only itself; who is in none stays in group 0."""
+        for number, group in enumerate(groups, 1):
+            for place in group:
+                place.group = number
+
+    def heal(self) -> None:
+        for place in self.places:
+            place.group = 0
+
+    def forge(self, sender: Place, event: Event) -> None:
+        """What a node says that has gone mad."""
+        event = msgspec.structs.replace(event, clock=sender.node.ctx.clock.forward())
+        self._publish(sender, self._packet(sender.node, [event]))

@@ -1,0 +1,413 @@
+"""The ledger and the bus of tests and the simulator: the same rules and seams, in memory, with injected time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
+from typing import Any, TypeVar
+
+import trio
+
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.identity import Known, admit, refusal
+from coordd.core.ledger.rows import ACTIVATIONS_MAX, Activation, AttemptRow, JobRow, LedgerTime, Row
+from coordd.core.ledger.rules import Rules
+from coordd.core.ledger.words import ACTIVE, PENDING, REVOKED, TERMINAL
+from coordd.errors import LocalProtocolError, UnavailableError
+
+T = TypeVar("T")
+
+# What a bus keeps for a receiver that is slow; a real broker's queue is bounded too.
+INBOX_LENGTH_MAX = 10_000
+
+
+class MemoryStore:
+    """core.rows.Store in dictionaries.
+
+    A stored object is never changed: what is read for writing is a copy, what is put replaces the old one. So a
+    snapshot is a shallow copy, and an operation that failed is undone by putting the old objects back.
+    """
+
+    __slots__ = ("_undo", "active", "attempts", "definitions", "fired", "jobs", "metas", "open", "runs", "standings")
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Row] = {}
+        self.jobs: dict[str, JobRow] = {}
+        self.standings: dict[str, JobRow] = {}
+        self.definitions: dict[str, tuple[Activation, ...]] = {}
+        self.attempts: dict[str, dict[int, AttemptRow]] = {}
+        self.metas: dict[str, str] = {}
+        # What the rules ask for, so that nothing ever looks through runs that are over.
+        self.open: dict[str, Row] = {}
+        self.active: dict[str, set[str]] = {}
+        self.fired: dict[str, float] = {}  # job -> its newest fire time
+        self._undo: list[Callable[[], None]] = []
+
+    # ---- core.rows.Store
+
+    def run(self, run: str) -> Row | None:
+        row = self.runs.get(run)
+        return row.copy() if row is not None else None
+
+    def put_run(self, row: Row) -> None:
+        old = self.runs.get(row.run)
+        self._undo.append(lambda: self._set_run(row.run, old))
+        self._set_run(row.run, row)
+
+    def job(self, job: str) -> JobRow | None:
+        row = self.jobs.get(job)
+        return JobRow(*row.values()) if row is not None else None  # type: ignore[arg-type]  # its own values
+
+    def put_job(self, row: JobRow) -> None:
+        old = self.jobs.get(row.job)
+        self._undo.append(lambda: _put_back(self.jobs, row.job, old))
+        self.jobs[row.job] = row
+
+    def job_names(self) -> list[str]:
+        return list(self.jobs)
+
+    def has_jobs(self) -> bool:
+        return bool(self.jobs)
+
+    def standing(self, job: str) -> JobRow | None:
+        row = self.standings.get(job)
+        return JobRow.of_standing(row.standing()) if row is not None else None
+
+    def drop_job(self, job: str) -> None:
+        for table in (self.jobs, self.standings):
+            old = table.pop(job, None)
+            self._undo.append(lambda table=table, old=old: _put_back(table, job, old))  # type: ignore[misc]
+
+    def highest_token(self, job: str) -> int:
+        return max([row.token for row in self.runs.values() if row.job == job], default=0)
+
+    def put_standing(self, row: JobRow) -> None:
+        old = self.standings.get(row.job)
+        self._undo.append(lambda: _put_back(self.standings, row.job, old))
+        self.standings[row.job] = row.copy()
+
+    def activations(self, job: str) -> list[Activation]:
+        return list(self.definitions.get(job, ()))
+
+    def put_activation(self, job: str, activation: Activation) -> None:
+        old = self.definitions.get(job)
+        self._undo.append(lambda: _put_back(self.definitions, job, old))
+        self.definitions[job] = (*(old or ()), activation)[-ACTIVATIONS_MAX:]
+
+    def attempt(self, run: str, attempt: int) -> AttemptRow | None:
+        row = self.attempts.get(run, {}).get(attempt)
+        return AttemptRow(row.values()) if row is not None else None
+
+    def put_attempt(self, row: AttemptRow) -> None:
+        old = self.attempts.get(row.run)
+        self._undo.append(lambda: _put_back(self.attempts, row.run, old))
+        self.attempts[row.run] = {**(old or {}), row.attempt: row}
+
+    def active_runs(self, job: str) -> list[Row]:
+        return [self.runs[run].copy() for run in sorted(self.active.get(job, ()))]
+
+    def first_waiting(self, job: str) -> Row | None:
+        waiting = [row for row in self.open.values() if row.job == job and row.state == PENDING]
+        return min(waiting, key=lambda row: (row.not_before, row.run)).copy() if waiting else None
+
+    def open_runs(
+        self, limit: int, after: tuple[float, str] | None = None
+    ) -> tuple[list[Row], tuple[float, str] | None]:
+        rows = (row for row in self.open.values() if after is None or (row.not_before, row.run) > after)
+        found = heapq.nsmallest(limit, rows, key=lambda row: (row.not_before, row.run))
+        return found, (found[-1].not_before, found[-1].run) if len(found) == limit else None
+
+    def ended_runs(self, before: float, limit: int) -> list[Row]:
+        ended = [
+            row
+            for row in self.runs.values()
+            if row.state in TERMINAL and row.ended_at < before and not (row.scheduled and row.due_at >= before)
+        ]
+        return heapq.nsmallest(limit, ended, key=lambda row: (row.ended_at, row.run))
+
+    def drop_run(self, run: str) -> None:
+        old, attempts = self.runs[run], self.attempts.get(run)
+        self._undo.append(lambda: self._set_run(run, old))
+        self._undo.append(lambda: _put_back(self.attempts, run, attempts))
+        self._set_run(run, None)
+        self.attempts.pop(run, None)
+
+    def last_fire_at(self, job: str, before: float) -> float:
+        newest = self.fired.get(job, 0.0)
+        if newest <= before:
+            return newest
+        rows = (row for row in self.runs.values() if row.job == job and _counts_as_fired(row))
+        return max((row.due_at for row in rows if row.due_at <= before), default=0.0)
+
+    def meta(self, key: str) -> str:
+        return self.metas.get(key, "")
+
+    def put_meta(self, key: str, value: str) -> None:
+        old = self.metas.get(key)
+        self._undo.append(lambda: _put_back(self.metas, key, old))
+        _put_back(self.metas, key, value or None)
+
+    # ---- one transaction
+
+    def commit(self) -> None:
+        """Keep what was put since the last commit."""
+        self._undo.clear()
+
+    def rollback(self) -> None:
+        """Undo what was put since the last commit."""
+        while self._undo:
+            self._undo.pop()()
+
+    def snapshot(self) -> MemoryStore:
+        """A store that stays as this one is now."""
+        copy = MemoryStore()
+        copy.runs, copy.jobs, copy.attempts = dict(self.runs), dict(self.jobs), dict(self.attempts)
+        copy.standings, copy.definitions = dict(self.standings), dict(self.definitions)
+        copy.open, copy.fired, copy.metas = dict(self.open), dict(self.fired), dict(self.metas)
+        copy.active = {job: set(runs) for job, runs in self.active.items()}
+        return copy
+
+    def _set_run(self, run: str, row: Row | None) -> None:
+        old = self.runs.get(run)
+        _put_back(self.runs, run, row)
+        if old is not None and old.state in ACTIVE and (row is None or row.state not in ACTIVE):
+            self.active[old.job].discard(run)
+        if row is not None and row.state in ACTIVE:
+            self.active.setdefault(row.job, set()).add(run)
+        _put_back(self.open, run, row if row is not None and row.state not in TERMINAL else None)
+        fired = row is not None and _counts_as_fired(row)
+        if row is not None and fired and row.due_at > self.fired.get(row.job, 0.0):
+            self.fired[row.job] = row.due_at
+        elif old is not None and not fired and _counts_as_fired(old) and old.due_at == self.fired.get(old.job):
+            newest = max(
+                (r.due_at for r in self.runs.values() if r.job == old.job and _counts_as_fired(r)), default=0.0
+            )
+            self.fired[old.job] = newest
+
+
+def _put_back(table: dict[str, Any], key: str, value: Any) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+def _counts_as_fired(row: Row) -> bool:
+    return bool(row.scheduled) and not (row.state == REVOKED and row.token == 0)
+
+
+class MemoryLedger:
+    """ports.Ledger over a MemoryStore; several nodes of one process may share it.
+
+    ``clock`` says what time it is for the ledger. ``reachable`` set to False makes every call fail, as a ledger
+    does that is away. ``known``: who asks from now on (core.identity); None asks under no identity.
+    """
+
+    def __init__(self, clock: Callable[[], LedgerTime], *, url: str = "memory://") -> None:
+        self.url = url
+        self.known: Known | None = None
+        self.reachable = True
+        self._clock = clock
+        self._rules = Rules()
+        self._store = MemoryStore()
+        self._turn = Lock()
+        self._closed = False
+
+    def call(self, op: str, *args: Any) -> Answer | OpenAnswer:
+        """One operation of core.ledger.Rules; all of it takes place, or nothing."""
+        rule = None if op.startswith("_") else getattr(self._rules, op, None)
+        if rule is None:
+            raise LocalProtocolError(f"the ledger has no operation {op!r}")
+        answer: Answer | OpenAnswer = self._transact(rule, args)
+        return answer
+
+    def run(self, run: str) -> Row | None:
+        """One run, or None."""
+        return self._read(lambda store: store.run(run))
+
+    def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
+        """Runs for people, newest first, of one job and in one state where these are given."""
+
+        def newest(store: MemoryStore) -> list[Row]:
+            found = [row for row in store.runs.values() if job in ("", row.job) and state in ("", row.state)]
+            return [row.copy() for row in heapq.nlargest(limit, found, key=lambda row: (row.created_at, row.run))]
+
+        return self._read(newest)
+
+    def attempts(self, run: str) -> list[AttemptRow]:
+        """The attempts of one run, first to last."""
+        found = self._read(lambda store: sorted(store.attempts.get(run, {}).items()))
+        return [AttemptRow(row.values()) for _, row in found]
+
+    def status(self) -> dict[str, Any]:
+        """Runs by state."""
+        counts = self._read(lambda store: Counter(row.state for row in store.runs.values()))
+        return {"url": self.url, "jobs": len(self._store.jobs), "runs": dict(counts)}
+
+    def prune(self, keep_s: float, limit: int = 1000) -> int:
+        """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
+        count: int = self._transact(self._rules.prune, (keep_s, limit))
+        return count
+
+    def close(self) -> None:
+        """A call after it raises UnavailableError."""
+        self._closed = True
+
+    def snapshot(self) -> MemoryStore:
+        """What the ledger holds now, for ``restore``; the ledger's further life does not touch it."""
+        with self._turn:
+            return self._store.snapshot()
+
+    def restore(self, snapshot: MemoryStore) -> None:
+        """Go back to a snapshot, as a ledger does that lost its last writes."""
+        with self._turn:
+            self._store = snapshot.snapshot()
+
+    def _transact(self, rule: Callable[..., T], args: tuple[Any, ...]) -> T:
+        with self._turn:
+            self._check()
+            store, now, known = self._store, self._clock(), self.known
+            try:
+                refused = admit(store, known, recovering=now.recovering_s > 0) if known is not None else ""
+                if refused and known is not None:
+                    raise refusal(refused, self.url, known)
+                answer = rule(store, *args, now)
+                if known is not None and isinstance(answer, OpenAnswer):
+                    answer.identity, answer.predecessor = known.found, known.predecessor
+            except BaseException:
+                store.rollback()
+                raise
+            store.commit()
+            return answer
+
+    def _read(self, question: Callable[[MemoryStore], T]) -> T:
+        with self._turn:
+            self._check()
+            return question(self._store)
+
+    def _check(self) -> None:
+        if self._closed or not self.reachable:
+            raise UnavailableError(f"ledger {self.url}: {'it was closed' if self._closed else 'no answer'}")
+
+
+class MemoryExchange:
+    """What a broker is to real buses: every MemoryBus of one exchange hears the others.
+
+    ``drop`` decides for each (sender, receiver, data) whether it is lost. ``partition`` cuts the exchange into
+    groups that do not hear each other; what crosses is lost without a word, as on a real network.
+    """
+
+    def __init__(self, *, drop: Callable[[str, str, bytes], bool] | None = None) -> None:
+        self.drop = drop
+        self.buses: dict[str, MemoryBus] = {}
+        self._groups: dict[str, int] = {}
+
+    def bus(self, name: str) -> MemoryBus:
+        """A bus for the node of this full_hostname."""
+        if name in self.buses:
+            raise LocalProtocolError(f"{name} is on this exchange already")
+        bus = self.buses[name] = MemoryBus(self, name)
+        return bus
+
+    def partition(self, *groups: Iterable[str]) -> None:
+        """Let only members of the same group hear each other; whoever is in no group hears nobody."""
+        self._groups = {name: number for number, group in enumerate(groups, 1) for name in group}
+        for name, bus in self.buses.items():
+            bus.state = "connected" if name in self._groups else "disconnected"
+
+    def heal(self) -> None:
+        """Let everybody hear everybody again."""
+        self._groups = {}
+        for bus in self.buses.values():
+            bus.state = "connected"
+
+    def passes(self, sender: str, receiver: str, data: bytes) -> bool:
+        """Whether a message of one arrives at the other."""
+        if self._groups:
+            group = self._groups.get(sender)
+            if group is None or group != self._groups.get(receiver):
+                return False
+        return self.drop is None or not self.drop(sender, receiver, data)
+
+
+class MemoryBus:
+    """ports.Bus over a MemoryExchange."""
+
+    def __init__(self, exchange: MemoryExchange, name: str) -> None:
+        self.url = f"memory://{name}"
+        self.state = "connected"
+        self.error = ""
+        self.name = name
+        self._exchange = exchange
+        self._inbox: deque[tuple[str, bytes]] = deque()  # ("", data), or (name of the dead, b"")
+        self._arrived = trio.Event()
+        self._counts = {"published": 0, "delivered": 0, "bytes": 0, "dropped": 0}
+
+    def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
+        """Send to every other node."""
+        self._counts["published"] += 1
+        for name, peer in list(self._exchange.buses.items()):
+            if name != self.name:
+                self._hand(peer, data)
+        if confirmed is not None:
+            confirmed(self.state == "connected")
+
+    def send(self, name: str, data: bytes) -> None:
+        """Send to one full_hostname; where nobody of that name is left, ``dead`` says so."""
+        self._counts["published"] += 1
+        peer = self._exchange.buses.get(name)
+        if peer is not None:
+            self._hand(peer, data)
+        elif self._exchange.passes(self.name, self.name, data):  # who is cut off himself learns nothing
+            self._put(name, b"")
+
+    def peers(self) -> Sequence[str]:
+        """Who else is on the exchange."""
+        return sorted(name for name in self._exchange.buses if name != self.name)
+
+    async def receive(
+        self,
+        deliver: Callable[[bytes], None],
+        dead: Callable[[str], None],
+        changed: Callable[[bool], None] = lambda _up: None,
+    ) -> None:
+        """Deliver for ever; b"" ends a burst."""
+        while True:
+            await self._arrived.wait()
+            self._arrived = trio.Event()
+            delivered = False
+            while self._inbox:
+                name, data = self._inbox.popleft()
+                if name:
+                    dead(name)
+                    continue
+                self._counts["delivered"] += 1
+                deliver(data)
+                delivered = True
+            if delivered:
+                deliver(b"")
+
+    def statistics(self) -> dict[str, int]:
+        """Counters since the start."""
+        return dict(self._counts)
+
+    def close(self) -> None:
+        """Leave the exchange: who sends to us now learns that nobody listens."""
+        self.state = "disconnected"
+        if self._exchange.buses.get(self.name) is self:
+            del self._exchange.buses[self.name]
+
+    def _hand(self, peer: MemoryBus, data: bytes) -> None:
+        if self.state == "connected" and self._exchange.passes(self.name, peer.name, data) and peer._put("", data):
+            self._counts["bytes"] += len(data)
+        else:
+            self._counts["dropped"] += 1
+
+    def _put(self, name: str, data: bytes) -> bool:
+        if len(self._inbox) >= INBOX_LENGTH_MAX:
+            return False
+        self._inbox.append((name, data))
+        self._arrived.set()
+        return True

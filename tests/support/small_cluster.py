@@ -1,0 +1,421 @@
+"""A node by hand, and a few nodes with one ledger: nothing moves unless a test says so, and nothing is random."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from coordd.core.context import Settings
+from coordd.core.jobs.job import Command, Job, Schedule
+from coordd.core.ledger.answers import Answer, OpenAnswer, OpenRun
+from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.rows import JobRow, LedgerTime, Policy
+from coordd.core.ledger.steps import Life
+from coordd.core.ledger.words import EARLY, OK, PENDING, UNAVAILABLE
+from coordd.core.node.node import Node
+from coordd.core.ready import Launch, LedgerRequest, Notice, Now, Ready, Reply
+from coordd.core.wire.events import PROTOCOL_MAJOR, Event, Packet, Task, WorkerHeartbeat, event_type
+from support.memory import MemoryLedger
+
+# 2025-01-29T08:00:00Z; nothing depends on it.
+EPOCH = 1_738_137_600.0
+MONO = 1000.0
+
+# More steps than this at one instant are a circle.
+STEPS_MAX = 10_000
+
+SETTINGS = Settings()
+
+
+def job(name: str = "sales", **changes: Any) -> Job:
+    """A job that runs a command; the defaults are those of a job file."""
+    launch = changes.pop("launch", Command(argv=("/bin/true",)))
+    every_s = changes.pop("every_s", 0.0)
+    if every_s:
+        changes["schedule"] = Schedule(kind="every", every_s=every_s)
+    return Job(name=name, digest=changes.pop("digest", "d1"), launch=launch, **changes)
+
+
+def asked_for(run: str = "sales#1", of: Job | None = None, **changes: Any) -> Registration:
+    """A trigger, as the control socket hands it to the node."""
+    of = of or job(run.partition("#")[0])
+    return Registration(run, of.name, of.digest, of.policy(), EPOCH, scheduled=False, **changes)
+
+
+def open_run(
+    run: str, state: str = PENDING, *, of: Job | None = None, due_in_s: float = 0.0, wall: float = EPOCH, **columns: Any
+) -> OpenRun:
+    """A row as the sweep shows it."""
+    of = of or job(run.partition("#")[0].partition("@")[0])
+    made = Registration(run, of.name, of.digest, Policy(), wall, scheduled="@" in run)
+    now = LedgerTime(wall, 500.0)
+    row = Life()._new_row(made, now)
+    row.state = state
+    row.not_before = wall + due_in_s
+    row.lease = of.lease_s
+    row.until = 500.0 + columns.pop("left_s", of.lease_s)
+    for column, value in columns.items():
+        setattr(row, column, value)
+    return OpenRun(row, now)
+
+
+def open_answer(
+    *runs: OpenRun, jobs: Iterable[str] = ("sales",), horizon: float = EPOCH, last: float = 0.0
+) -> OpenAnswer:
+    """The ledger's answer to a sweep. Of ``jobs`` that are definitions each counts, from the horizon on."""
+    current = {}
+    if isinstance(jobs, Mapping):
+        current = {name: (1, job.digest, horizon) for name, job in jobs.items() if job.schedule is not None}
+    return OpenAnswer(list(runs), dict.fromkeys(jobs, (horizon, last, False, 0)), EPOCH, current=current)
+
+
+class Lone:
+    """One node whose peers, ledger and clock are the test itself."""
+
+    def __init__(self, *jobs: Job, settings: Settings = SETTINGS, name: str = "a", peers: tuple[str, ...] = ()) -> None:
+        self.now = Now(MONO, EPOCH)
+        self.node = Node(
+            hostname=name, pid=1, incarnation=f"1-{name}", settings=settings, clock_mark=0, rng=random.Random(1)
+        )
+        self.open: dict[int, LedgerRequest] = {}  # questions that the ledger has not answered
+        self.asked: list[LedgerRequest] = []
+        self.said: list[Event] = []
+        self.letters: list[tuple[str, Event]] = []
+        self.journal: list[Event] = []
+        self.launches: list[Launch] = []
+        self.cancels: list[tuple[str, str]] = []
+        self.replies: list[Reply] = []
+        self.notices: list[Notice] = []
+        self.kept: list[Registration] = []
+        self.elected: list[str] = []
+        self.fatal = ""
+        self.peers: dict[str, int] = {}
+        self.node.set_jobs({one.name: one for one in jobs}, self.now)
+        for peer in peers:
+            self.hear(peer, WorkerHeartbeat(state="ready", jobs_digest=self.node.ctx.jobs_digest))
+        self.take()
+
+    def ready(self) -> Lone:
+        """Past mingling, with an empty ledger; what was said until now is forgotten."""
+        self.node.start((), self.now)
+        self.take()
+        self.sweep()
+        self.forget()
+        return self
+
+    def forget(self) -> None:
+        for told in (self.said, self.letters, self.journal, self.launches, self.cancels, self.replies, self.notices):
+            told.clear()
+        self.asked.clear()
+
+    def take(self) -> Ready:
+        """What the node wants done, noted; nothing of it is done."""
+        first = self.node.ready()
+        ready = first
+        while ready.any():
+            self.asked += ready.ledger
+            self.open.update({request.id: request for request in ready.ledger})
+            self.said += ready.messages
+            self.letters += ready.letters
+            self.journal += ready.journal
+            self.launches += ready.launches
+            self.cancels += ready.cancels
+            self.replies += ready.replies
+            self.notices += ready.notices
+            self.kept += ready.requests_kept
+            self.elected += [one.id for one in ready.elected]
+            self.fatal = ready.fatal or self.fatal
+            ready = self.node.ready()
+        return first
+
+    def do(self, call: Callable[..., Any], *args: Any) -> Ready:
+        """One input, now."""
+        call(*args, self.now)
+        return self.take()
+
+    def hear(
+        self, sender: str, *events: Event, clock: int = 1, incarnation: str = "", cluster: str = "default"
+    ) -> Ready:
+        """Events of ``hostname.pid`` arrive."""
+        hostname, _, pid = sender.rpartition(".")
+        for event in events:
+            event.clock = event.clock or clock
+        packet = Packet(PROTOCOL_MAJOR, cluster, hostname, int(pid), incarnation or f"1-{hostname}", 0, 0, list(events))  # type: ignore[arg-type]
+        self.node.receive(packet, self.now)
+        return self.take()
+
+    def questions(self, op: str) -> list[LedgerRequest]:
+        """Those of one kind that still wait for their answer."""
+        return [request for request in self.open.values() if request.op == op]
+
+    def answer(self, op: str, answer: Answer | OpenAnswer, *, sent_at: float | None = None) -> Ready:
+        """Answer the oldest open question of a kind."""
+        request = self.questions(op)[0]
+        del self.open[request.id]
+        if isinstance(answer, OpenAnswer) and answer.wall == EPOCH:
+            answer.wall = EPOCH + self.now.mono - MONO  # its clock goes on, and is right
+        self.node.ledger_answered(request.id, answer, self.now.mono if sent_at is None else sent_at, self.now)
+        return self.take()
+
+    def sweep(self, *runs: OpenRun, horizon: float = EPOCH, last: float = 0.0) -> Ready:
+        """The ledger's open rows are shown, once they are asked for."""
+        if not self.questions("open"):
+            self.do(self.node.look_again)
+        return self.answer("open", open_answer(*runs, jobs=self.node.ctx.jobs, horizon=horizon, last=last))
+
+    def wait(self, seconds: float) -> None:
+        """Time passes; the node is woken whenever it wants to be. The ledger and the peers stay silent."""
+        end = self.now.mono + seconds
+        for _ in range(STEPS_MAX):
+            at = self.node.timer_at()
+            if at > end:
+                break
+            self.pass_time(max(0.0, at - self.now.mono))
+            self.node.handle_timer(self.now)
+            self.take()
+        else:
+            raise AssertionError("the node is woken again and again")
+        self.pass_time(end - self.now.mono)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now = Now(self.now.mono + seconds, self.now.wall + seconds)
+
+    def step_wall(self, seconds: float) -> None:
+        """Only the wall clock moves."""
+        self.now = Now(self.now.mono, self.now.wall + seconds)
+
+    def heard_said(self, *types: str) -> list[Event]:
+        """What the node has said, of these types."""
+        return [event for event in self.said if event_type(event) in types]
+
+
+class Shell:
+    """One node of a small cluster, and what its machine did for it."""
+
+    def __init__(self, cluster: Cluster, name: str, boot: int) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.alive = self.bus = True
+        self.node = Node(
+            hostname=name,
+            pid=boot,
+            incarnation=f"{boot}-{name}",
+            settings=cluster.settings,
+            clock_mark=0,
+            rng=random.Random(f"{name}{boot}"),
+        )
+        self.launches: list[Launch] = []
+        self.gate_at: dict[str, float] = {}  # its runners that wait for the fire time, by run
+        self.renew_at: dict[str, float] = {}  # those whose program runs
+        self.replies: list[Reply] = []
+        self.journal: list[Event] = []
+        self.notices: list[Notice] = []
+        self.requests: dict[str, Registration] = {}  # on its disk
+
+    def launch(self, run: str) -> Launch:
+        """The newest of a run here."""
+        return next(one for one in reversed(self.launches) if one.run == run)
+
+    def do(self, call: Callable[..., Any], *args: Any) -> None:
+        if self.alive:
+            call(*args, self.cluster.time())
+            self.pump()
+
+    def pump(self) -> None:
+        ready = self.node.ready()
+        while ready.any():
+            self._apply(ready)
+            ready = self.node.ready()
+
+    def _apply(self, ready: Ready) -> None:
+        cluster = self.cluster
+        for of in ready.requests_kept:
+            self.requests[of.run] = of
+            cluster.tell(self.name, f"keeps {of.run} on its disk")
+        for run in ready.requests_done:
+            self.requests.pop(run, None)
+        for request in ready.ledger:
+            cluster.queue.append((cluster.asked, (self, request, cluster.mono)))
+        for launch in ready.launches:
+            self.launches.append(launch)
+            cluster.queue.append((cluster.launched, (self, launch)))
+        if ready.messages:
+            cluster.says(self, ready.messages, "")
+        for name, event in ready.letters:
+            cluster.says(self, [event], name)
+        self.replies += ready.replies
+        self.journal += ready.journal
+        self.notices += ready.notices
+        for reply in ready.replies:
+            cluster.tell(self.name, f"answers the caller: {reply.kind or reply.result}")
+        for notice in ready.notices:
+            if notice.event.startswith("node."):
+                cluster.tell(self.name, f"notes {notice.event} {' '.join(str(v) for v in notice.fields.values())}")
+
+
+class Cluster:
+    """A few nodes, one ledger, a bus without delay; programs run until the test ends them."""
+
+    def __init__(self, *names: str, jobs: Iterable[Job] = (), settings: Settings = SETTINGS) -> None:
+        self.settings = settings
+        self.mono = MONO
+        self.queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self.log: list[str] = []
+        self.said: list[tuple[str, Event]] = []
+        self.ledger_away = False
+        self.ledger = MemoryLedger(clock=lambda: LedgerTime(self.time().wall, self.mono))
+        self.jobs = {one.name: one for one in jobs}
+        for one in jobs:
+            self.ledger._store.put_job(JobRow(one.name, horizon=EPOCH))
+            self.ledger._store.put_meta("identity_from", "0")
+        self.shells: dict[str, Shell] = {}
+        for name in names:
+            self.boot(name, 1)
+        for name in names:
+            self.start(name)
+
+    def time(self) -> Now:
+        return Now(self.mono, EPOCH + self.mono - MONO)
+
+    def tell(self, who: str, what: str) -> None:
+        self.log.append(f"{self.mono - MONO:7.3f}  {who:<6} {what}")
+
+    # ---- nodes
+
+    def boot(self, name: str, boot: int) -> Shell:
+        shell = self.shells[name] = Shell(self, name, boot)
+        shell.node.set_jobs(self.jobs, self.time())
+        return shell
+
+    def start(self, name: str) -> None:
+        shell = self.shells[name]
+        others = [s for s in self.shells.values() if s is not shell and s.alive and s.node.ctx.state != "starting"]
+        shell.do(shell.node.start, tuple(s.node.ctx.full_hostname for s in others))
+        self.settle()
+
+    def kill(self, name: str) -> None:
+        """The machine is gone, with its runners."""
+        self.tell(name, "is killed, with everything that it runs")
+        self.shells[name].alive = False
+
+    def __getitem__(self, name: str) -> Node:
+        return self.shells[name].node
+
+    def trigger(self, name: str, of: Registration, reply: int = 1) -> None:
+        self.tell(name, f"is asked to run {of.run}")
+        shell = self.shells[name]
+        shell.do(shell.node.trigger, of, reply)
+        self.settle()
+
+    # ---- the world
+
+    def settle(self) -> None:
+        """Everything that is under way arrives; no time passes."""
+        for _ in range(STEPS_MAX):
+            if not self.queue:
+                return
+            call, args = self.queue.popleft()
+            call(*args)
+        raise AssertionError("the nodes go on talking for ever")
+
+    def wait(self, seconds: float) -> None:
+        """Time passes; nodes and runners are woken when they want to be."""
+        end = self.mono + seconds
+        for _ in range(STEPS_MAX):
+            self.settle()
+            there = [shell for shell in self.shells.values() if shell.alive]
+            runners = [at for shell in there for at in (*shell.gate_at.values(), *shell.renew_at.values())]
+            at = min([shell.node.timer_at() for shell in there] + runners, default=end)
+            if at > end:
+                break
+            self.mono = max(self.mono, at)
+            for shell in there:
+                if shell.node.timer_at() <= self.mono:
+                    shell.do(shell.node.handle_timer)
+                for run in [run for run, gate_at in shell.gate_at.items() if gate_at <= self.mono]:
+                    del shell.gate_at[run]
+                    self.launched(shell, shell.launch(run))
+                for run in [run for run, renew_at in shell.renew_at.items() if renew_at <= self.mono]:
+                    self._renew(shell, shell.launch(run))
+        else:
+            raise AssertionError("the nodes are woken again and again")
+        self.mono = end
+
+    def says(self, shell: Shell, events: list[Event], only: str) -> None:
+        ctx = shell.node.ctx
+        packet = Packet(PROTOCOL_MAJOR, "default", ctx.hostname, ctx.pid, ctx.incarnation, 0, 0, list(events))  # type: ignore[arg-type]
+        for event in events:
+            self.said.append((shell.name, event))
+            if not isinstance(event, WorkerHeartbeat):
+                self.tell(shell.name, f"{'writes to ' + only if only else 'says'} {told(event)}")
+        for peer in self.shells.values():
+            wanted = only in ("", peer.node.ctx.full_hostname) and peer.node.ctx.state != "starting"
+            if peer is not shell and peer.alive and wanted and shell.bus and peer.bus:
+                self.queue.append((peer.do, (peer.node.receive, packet)))
+
+    def asked(self, shell: Shell, request: LedgerRequest, sent_at: float) -> None:
+        answer: Answer | OpenAnswer = Answer(UNAVAILABLE)
+        if not self.ledger_away:
+            answer = self.ledger.call(request.op, *request.args)
+        if request.op != "open":
+            subject = request.args[0]
+            run = subject.of.run if request.op == "claim" else getattr(subject, "run", subject)
+            attempt = f"/{subject.attempt}" if request.op == "claim" else ""
+            self.tell(shell.name, f"asks the ledger: {request.op} {run}{attempt} -> {worded(answer)}")
+        shell.do(lambda now: shell.node.ledger_answered(request.id, answer, sent_at, now))
+
+    # ---- runners
+
+    def launched(self, shell: Shell, launch: Launch) -> None:
+        """Its runner passes the gate and starts the program."""
+        answer = self.ledger.call("gate", launch.run, launch.attempt, launch.token, launch.nonce)
+        self.tell(shell.name, f"runner asks the ledger: gate {launch.run}/{launch.attempt} -> {worded(answer)}")
+        assert isinstance(answer, Answer)
+        if answer.word == OK:
+            shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
+            shell.do(shell.node.runner_started, launch)
+        elif answer.word == EARLY:
+            shell.gate_at[launch.run] = self.mono + answer.in_s
+
+    def _renew(self, shell: Shell, launch: Launch) -> None:
+        self.ledger.call("renew", launch.run, launch.attempt, launch.token, launch.nonce, launch.lease_s, "", True)
+        shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
+
+    def end(self, name: str, run: str, state: str = "success", exit_code: int | None = 0) -> None:
+        """The program of a run has exited on a node: its runner reports, its daemon tells everyone."""
+        shell = self.shells[name]
+        launch = shell.launch(run)
+        del shell.renew_at[run]
+        key = (launch.run, launch.attempt, launch.token, launch.nonce)
+        answer = self.ledger.call("report", *key, state, exit_code, "", "", False)
+        self.tell(name, f"runner asks the ledger: report {run}/{launch.attempt} {state} -> {worded(answer)}")
+        shell.do(shell.node.runner_ended, launch, state, exit_code, "", "", 1.0)
+        self.settle()
+
+    def state(self, run: str) -> str:
+        row = self.ledger.run(run)
+        return row.state if row else ""
+
+    def launches(self, run: str) -> list[tuple[str, int]]:
+        """(node, attempt) of every launch of a run."""
+        return [(s.name, launch.attempt) for s in self.shells.values() for launch in s.launches if launch.run == run]
+
+
+def told(event: Event) -> str:
+    """An event, in a line that people read."""
+    kind = event_type(event)
+    if isinstance(event, Task):
+        return f"{kind} {event.run}/{event.attempt}"
+    candidacy = getattr(event, "candidacy", None)
+    if candidacy is not None:
+        stands = f"abstains, {candidacy.abstains}" if candidacy.abstains else f"stands with clock {candidacy.clock}"
+        return f"{kind} {getattr(event, 'id', '')}: {candidacy.name} {stands}"
+    return kind
+
+
+def worded(answer: Any) -> str:
+    """An answer, without what differs from run to run."""
+    fields = {"attempt": answer.attempt, "by": answer.by, "state": answer.state}
+    return " ".join([answer.word, *(f"{name}={value}" for name, value in fields.items() if value)])

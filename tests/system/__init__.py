@@ -1,0 +1,1 @@
+"""Real daemons, runners, Spark and systemd."""

@@ -1,0 +1,432 @@
+"""A real cluster for tests: daemons and what they start as processes, judged by what the programs wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from system.lab.backends import BACKENDS, Backend, Embedded, Production
+from system.lab.processes import LIMIT_S, LOOK_S, PROGRAM, ROOT, kill_at_once, processes, until
+
+# A brake for first starts lets go after a few heartbeats; a node without its bus waits ten seconds.
+BRAKE_S = 15.0
+
+
+class Entry(NamedTuple):
+    """One line that a program wrote. ``at`` on CLOCK_BOOTTIME, ``wall`` in Unix seconds."""
+
+    run: str
+    attempt: int
+    token: int
+    node: str
+    word: str  # start | end | overlap
+    at: float
+    wall: float
+    pid: int
+
+
+class CallError(Exception):
+    """A control call was answered with an error."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error.get("message", ""))
+        self.kind = error.get("data", {}).get("kind", "")
+
+
+def fire_time(run: str) -> float:
+    """The nominal time that a scheduled run's id names, in Unix seconds; 0.0 for a triggered one."""
+    text = run.partition("@")[2]
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+class Node:
+    """One daemon, and everything that it starts."""
+
+    def __init__(self, cluster: Cluster, name: str, *, place: str = "") -> None:
+        """``place``: what its files are called, if not after the node."""
+        self.cluster = cluster
+        self.name = name
+        base = cluster.path / (place or name)
+        self.state_dir = base
+        self.runtime_dir = Path(f"{base}.run")
+        self.config_path = Path(f"{base}.toml")
+        self.socket = Path(f"{base}.sock")
+        self.log_path = Path(f"{base}.log")
+        self.settings = ""  # more sections of its configuration
+        self.changes: dict[str, Any] = {}  # keys of [cluster] in which it differs from the others; None: not there
+        self.env: dict[str, str] = {}
+        self.root = ROOT  # where the package lies that it runs
+        self.budget = cluster.budget
+        self.patience_s = LIMIT_S  # how long a control call waits for its answer
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def write_config(self, **changes: Any) -> None:
+        """The configuration file; ``changes`` are keys of [cluster], None leaves a key out."""
+        cluster = {**self.cluster.backend.settings(), **self.cluster.timing, **self.changes, **changes}
+        lines = [
+            "[node]",
+            f'name = "{self.name}"',
+            f'state_dir = "{self.state_dir}"',
+            f'runtime_dir = "{self.runtime_dir}"',
+            f'jobs_dir = "{self.cluster.jobs_dir}"',
+            f"budget = {{ client = {self.budget}, cluster = {self.budget} }}",
+            "[cluster]",
+            *[f"{key} = {json.dumps(value)}" for key, value in cluster.items() if value is not None],
+            "[control]",
+            f'socket = "{self.socket}"',
+            self.settings,
+        ]
+        self.config_path.write_text("\n".join(lines) + "\n")
+
+    # ---- life
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start the daemon, without waiting for anything."""
+        self.write_config()
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "coordd", "run", "--config", str(self.config_path)],
+                cwd=self.root,
+                env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.cluster.path), **self.env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self.process
+
+    def start(self) -> Node:
+        self.launch()
+        return self.ready()
+
+    def ready(self) -> Node:
+        """Wait until this very process says that it is ready."""
+
+        def look() -> bool:
+            assert self.process is not None
+            code = self.process.poll()
+            assert code is None, f"{self.name} ended with {code}:\n{self.log()[-4000:]}"
+            said = self.try_call("status") or {}
+            return said.get("state") == "ready" and said.get("pid") == self.process.pid
+
+        until(look, why=f"{self.name} is ready")
+        return self
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL for the daemon alone."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def kill_family(self) -> int:
+        """A power cut: the daemon, its runners and watchers and their programs; returns how many there were."""
+        count = kill_at_once(self.family)
+        if self.process is not None:
+            self.wait()
+        return count
+
+    def stop(self) -> int:
+        """TERM, as `systemctl stop` says it; returns the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(LIMIT_S)
+
+    def family(self) -> set[int]:
+        marks = (f"{self.config_path}", f"{self.runtime_dir}/", f"{self.socket}")
+        return processes(marks)
+
+    # ---- what it says
+
+    def call(self, method: str, **params: Any) -> Any:
+        """Ask on the control socket. Raises CallError, or OSError when nobody answers."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(self.patience_s)
+            sock.connect(str(self.socket))
+            sock.sendall(json.dumps({"id": 1, "method": method, "params": params}).encode() + b"\n")
+            with sock.makefile("rb") as file:
+                line = file.readline()
+        if not line:
+            raise ConnectionResetError("the daemon went away before it answered")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise CallError(answer["error"])
+        return answer["result"]
+
+    def try_call(self, method: str, **params: Any) -> Any:
+        """The same; None when nobody answers."""
+        try:
+            return self.call(method, **params)
+        except OSError:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.call("status"))
+
+    def ledger_is(self, state: str) -> dict[str, Any]:
+        """Wait until this node says so of its ledger; all that it says of it."""
+        until(lambda: self.status()["ledger"]["state"] == state, why=f"the ledger of {self.name} is {state}")
+        return dict(self.status()["ledger"])
+
+    def why(self, subject: str) -> str:
+        return str(self.call("why", id=subject)["why"])
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def facts(self, run: str) -> list[dict[str, Any]]:
+        """What the runners of a run on this node have said, while their directories are there."""
+        facts: list[dict[str, Any]] = []
+        for path in sorted((self.runtime_dir / "runs").glob("*")):
+            with contextlib.suppress(OSError, ValueError):
+                if json.loads((path / "spec.json").read_text())["run"] == run:
+                    facts += [json.loads(line) for line in (path / "facts").read_text().splitlines()]
+        return facts
+
+    def runner(self, run: str) -> dict[str, Any]:
+        """The pids of a run's runner ("pid") and watcher ("watcher"), once it has said them."""
+
+        def look() -> dict[str, Any] | None:
+            said = [fact for fact in self.facts(run) if fact["fact"] == "adopted"]
+            return said[-1] if said else None
+
+        return until(look, why=f"the runner of {run} on {self.name}") or {}
+
+
+class Cluster:
+    """Nodes with one bus and one ledger, in a directory of their own."""
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        lease: float = 8.0,
+        renew: float = 1.0,
+        ledger_timeout: float = 1.0,
+        kill_grace: float = 3.0,
+        heartbeat: float = 1.0,
+        budget: int = 30,
+        backend: str = "embedded",
+        parent: str = "/tmp",
+        **options: Any,
+    ) -> None:
+        """``backend``: embedded | production; ``options`` are the backend's."""
+        self.path = Path(tempfile.mkdtemp(prefix="cd-", dir=parent))  # short: a unix socket's path has 107 bytes
+        self.jobs_dir = self.path / "jobs"
+        self.jobs_dir.mkdir()
+        self.backend: Backend = BACKENDS[backend](self.path, **options)
+        self.program = self.path / "program"
+        self.program.write_text(PROGRAM)
+        self.log_path = self.path / "runs.log"
+        Path(f"{self.log_path}.d").mkdir()
+        self.timing = {
+            "lease": lease,
+            "renew_interval": renew,
+            "ledger_timeout": ledger_timeout,
+            "kill_grace": kill_grace,
+            "heartbeat_interval": heartbeat,
+        }
+        self.budget = budget
+        self.nodes = [Node(self, f"n{number}") for number in range(1, size + 1)]
+
+    # ---- jobs
+
+    def job(self, name: str, verb: str, what: object = "", *, ending: str = "exit", code: int = 0, **keys: Any) -> str:
+        """Write a job file whose program is PROGRAM; ``keys`` are the file's, tables as dicts."""
+        argv = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-E",
+            str(self.program),
+            str(self.log_path),
+            verb,
+            str(what),
+            ending,
+            str(code),
+        ]
+        tables = {"command": {"argv": argv}} | {key: value for key, value in keys.items() if isinstance(value, dict)}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if not isinstance(value, dict)]
+        for table, items in tables.items():
+            lines += [f"[{table}]", *[f"{key} = {json.dumps(value)}" for key, value in items.items()]]
+        return self.job_file(name, "\n".join(lines) + "\n")
+
+    def job_file(self, name: str, text: str) -> str:
+        path = self.jobs_dir / f"{name}.toml"
+        path.with_suffix(".new").write_text(text)
+        path.with_suffix(".new").rename(path)
+        return name
+
+    def go(self, name: str) -> Path:
+        """The file that a program which runs ``until`` it exists waits for."""
+        return self.path / f"go-{name}"
+
+    # ---- life
+
+    def start(self) -> Cluster:
+        """Start every node, and wait until all see all."""
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.ready()
+        self.meet()
+        self.use_their_ledger()
+        return self
+
+    def use_their_ledger(self) -> None:
+        """Wait a while until no node is kept from its ledger by the brake for first starts: until it has seen its
+        ledger, and knows that the others use the same. Clusters of differing ledgers are kept from them for good."""
+        limit = time.monotonic() + BRAKE_S
+        while time.monotonic() < limit and any(
+            (node.try_call("status") or {"ledger": {}})["ledger"].get("not_used") for node in self.nodes if node.up
+        ):
+            time.sleep(LOOK_S)
+
+    def meet(self) -> Cluster:
+        """Wait until every node that is up counts all of them as alive."""
+        up = [node for node in self.nodes if node.up]
+        until(
+            lambda: all(node.status()["members"]["alive"] == len(up) for node in up),
+            why=f"{len(up)} nodes see each other",
+        )
+        return self
+
+    def close(self) -> None:
+        """Leave nothing running. What only runs because nobody ended it is ended; what should be gone must be."""
+        for node in self.nodes:
+            if node.up:
+                node.signal(signal.SIGCONT)
+                node.signal(signal.SIGTERM)
+        for node in self.nodes:
+            if node.process is not None:
+                node.process.wait(LIMIT_S)
+        if self.has_runs_going_on():
+            kill_at_once(self.processes)
+        else:
+            until(lambda: not self.processes(), why="all runs are over, so no process is left")
+        assert not self.processes()
+        for node in self.nodes:
+            assert "Traceback" not in node.log(), node.log()[-6000:]
+        self.backend.close()
+        if "COORDD_TESTS_KEEP" not in os.environ:  # set it to look into logs, journals and ledger afterwards
+            shutil.rmtree(self.path)
+
+    def abandon(self) -> None:
+        """A test has failed: end everything, ask nothing. What is on the disk stays, for whoever looks into it."""
+        kill_at_once(self.processes)
+        for node in self.nodes:
+            if node.process is not None:
+                node.wait()
+        self.backend.close()
+
+    def has_runs_going_on(self) -> bool:
+        """The ledger says so, or cannot be asked."""
+        try:
+            return any(row["state"] in ("received", "started") for row in self.rows())
+        except OSError:
+            return True
+
+    def processes(self) -> set[int]:
+        return processes([f"{self.path}/"])
+
+    # ---- what became of it
+
+    def entries(self, run: str = "") -> list[Entry]:
+        """What the programs wrote, of one run or of all."""
+        if not self.log_path.exists():
+            return []
+        entries = []
+        for line in self.log_path.read_text().splitlines():
+            of, attempt, token, node, word, at, wall, pid = line.split()
+            if run in ("", of):
+                entries.append(Entry(of, int(attempt), int(token), node, word, float(at), float(wall), int(pid)))
+        return entries
+
+    def starts(self, run: str = "") -> list[Entry]:
+        return [entry for entry in self.entries(run) if entry.word == "start"]
+
+    def launched(self, count: int) -> None:
+        """Wait until so many programs have started."""
+        until(lambda: len(self.starts()) >= count, why=f"{count} launches")
+
+    @property
+    def ledger_path(self) -> Path:
+        """The embedded ledger's file."""
+        assert isinstance(self.backend, Embedded)
+        return self.backend.ledger_path
+
+    @property
+    def production(self) -> Production:
+        """The servers of a production cluster."""
+        assert isinstance(self.backend, Production)
+        return self.backend
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The ledger's rows, read behind everybody's back."""
+        return self.backend.rows()
+
+    def attempts(self, run: str) -> list[dict[str, Any]]:
+        return self.backend.attempts(run)
+
+    def row(self, run: str) -> dict[str, Any]:
+        return self.backend.row(run)
+
+    def started(self, run: str, attempt: int = 0) -> Entry:
+        """Wait until the program of an attempt runs."""
+        return until(
+            lambda: [entry for entry in self.starts(run) if entry.attempt == attempt], why=f"{run}/{attempt} starts"
+        )[0]
+
+    def becomes(self, run: str, *states: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
+        """Wait until a run is in one of these states; its row."""
+
+        def look() -> dict[str, Any] | None:
+            row = self.row(run)
+            return row if row.get("state") in states else None
+
+        return until(look, limit_s, why=f"{run} becomes {' or '.join(states)}") or {}
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def owner(self, run: str, attempt: int = 0) -> Node:
+        """The node on which an attempt's program runs."""
+        return self.node(self.started(run, attempt).node)
+
+    def others(self, *but: Node) -> list[Node]:
+        return [node for node in self.nodes if node not in but]
+
+
+@contextlib.contextmanager
+def cluster_of(size: int = 3, **settings: Any) -> Iterator[Cluster]:
+    """A cluster that leaves nothing behind; its nodes are not started yet."""
+    cluster = Cluster(size, **settings)
+    try:
+        yield cluster
+    except BaseException:
+        for node in cluster.nodes:
+            print(f"==== {node.name}\n{node.log()[-6000:]}")
+        cluster.abandon()
+        raise
+    cluster.close()

@@ -1,0 +1,129 @@
+"""The processes of a cluster under test: the program that its jobs run, and how to find, count and end all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[3]
+
+LIMIT_S = 60.0  # a loaded machine is no failure; a test that works never waits this long
+LOOK_S = 0.02
+
+# What jobs run. It says what it does on one line each, on the disk, and holds a lock on its run's name while it
+# lives: the kernel, not a clock, tells whether an earlier attempt is alive when the next one starts.
+PROGRAM = """
+import fcntl, os, signal, sys, time
+log, verb, what, ending, code = sys.argv[1:]
+env = os.environ
+def say(word):
+    words = (env["COORDD_RUN"], env["COORDD_ATTEMPT"], env["COORDD_TOKEN"], env["COORDD_NODE"], word,
+             repr(time.clock_gettime(time.CLOCK_BOOTTIME)), repr(time.time()), str(os.getpid()))
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(fd, " ".join(words).encode() + b"\\n")
+    os.fsync(fd)
+    os.close(fd)
+lock = os.open(log + ".d/" + env["COORDD_RUN"], os.O_RDWR | os.O_CREAT, 0o644)
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    say("overlap")
+if verb == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+say("start")
+if verb == "sleep":
+    time.sleep(float(what))
+while verb in ("until", "deaf") and not os.path.exists(what):
+    time.sleep(0.02)
+while verb == "busy":
+    pass
+if verb == "first" and env["COORDD_ATTEMPT"] not in what.split(","):
+    code = "0"
+say("end")
+if ending == "signal":
+    os.kill(os.getpid(), int(code))
+sys.exit(int(code))
+"""
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def until(what: Callable[[], T], limit_s: float = LIMIT_S, why: str = "") -> T:
+    """Wait for something to be true, and return it."""
+    limit = time.monotonic() + limit_s
+    while not (value := what()):
+        assert time.monotonic() < limit, f"not true within {limit_s:g} s: {why or what}"
+        time.sleep(LOOK_S)
+    return value
+
+
+def exists(pid: int) -> bool:
+    """The process is there, and not only as a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def processes(marks: Iterable[str]) -> set[int]:
+    """Everything alive that names one of the marks (command line, environment, where its output goes), or
+    descends from such a process."""
+    wanted = [mark.encode() for mark in marks]
+    found: set[int] = set()
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            if stat[0] in "ZX":
+                continue
+            children.setdefault(int(stat[1]), []).append(int(name))
+            said = b"\0".join(
+                [
+                    Path(f"/proc/{name}/cmdline").read_bytes(),
+                    Path(f"/proc/{name}/environ").read_bytes(),
+                    *[os.fsencode(os.readlink(f"/proc/{name}/fd/{fd}")) for fd in (1, 2) if _has(name, fd)],
+                ]
+            )
+        except (OSError, ValueError):
+            continue  # it is gone
+        if any(mark in said for mark in wanted):
+            found.add(int(name))
+    waiting = list(found)
+    while waiting:
+        fresh = [pid for pid in children.get(waiting.pop(), ()) if pid not in found]
+        found.update(fresh)
+        waiting += fresh
+    return found
+
+
+def _has(pid: str, fd: int) -> bool:
+    return os.path.lexists(f"/proc/{pid}/fd/{fd}")
+
+
+def kill_at_once(find: Callable[[], set[int]]) -> int:
+    """End processes as a power cut would: all are stopped before the first dies, so that none sees another die."""
+    stopped: set[int] = set()
+    while fresh := sorted(find() - stopped):
+        for pid in fresh:
+            _signal(pid, signal.SIGSTOP)
+        stopped.update(fresh)
+    for pid in stopped:
+        _signal(pid, signal.SIGKILL)
+    until(lambda: not [pid for pid in stopped if exists(pid)], why=f"{stopped} die")
+    return len(stopped)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,1 @@
+"""The runner with real processes."""

@@ -1,0 +1,1 @@
+"""The packaged units on a real systemd."""

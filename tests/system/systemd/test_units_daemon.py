@@ -1,0 +1,130 @@
+"""The real daemon in the packaged unit, on a real systemd: what an operator does with it."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from system.lab.processes import until
+from system.lab.systemd_lab import SITE_PACKAGES, SOURCE, SystemdLab
+from system.systemd.test_units import Service
+
+# The machine's own Python: the unit's user may not enter /root, where this test's may have its shared library, and
+# what the daemon starts has an environment that is built from empty.
+PYTHON = "/usr/bin/python3"
+ENVIRONMENT = {"PYTHONPATH": f"{SOURCE}:{SITE_PACKAGES}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+CLIENT = "from coordd.cli.coordctl import main; main()"
+
+CONFIG = """\
+[node]
+name = "edge-1"
+[cluster]
+lease = 8.0
+renew_interval = 1.0
+ledger_timeout = 1.0
+kill_grace = 3.0
+"""
+WHO = 'overlap = "allow"\n[command]\nargv = ["/bin/sh", "-c", "id -un; env | sort"]\n'
+LONG = '[command]\nargv = ["/bin/sh", "-c", "sleep 6; exit 7"]\n'
+
+
+class Coordd(Service):
+    """The unit with the daemon itself in it."""
+
+    def __init__(self, lab: SystemdLab) -> None:
+        client = f'{PYTHON} -c "{CLIENT}" reload'  # the unit's own command, with the tests' Python
+        super().__init__(lab, f"{PYTHON} -m coordd run --config /etc/coordd/coordd.toml", client)
+        set_anew = " ".join(f'"{name}={value}"' for name, value in ENVIRONMENT.items())
+        self.drop_in("python", f"Environment=\nEnvironment={set_anew}")
+
+    def ctl(self, *words: str, check: bool = True) -> str:
+        environment = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
+        return self.lab.run("env", *environment, PYTHON, "-c", CLIENT, *words, check=check)
+
+    def run_of(self, run: str) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self.ctl("--output", "json", "run", "show", run))
+        return found
+
+
+@pytest.fixture(scope="module")
+def coordd() -> Iterator[Coordd]:
+    with SystemdLab() as lab:
+        jobs = lab.root / "etc/coordd/jobs.d"
+        jobs.mkdir(parents=True)
+        (lab.root / "etc/coordd/coordd.toml").write_text(CONFIG)
+        (jobs / "who.toml").write_text(WHO)
+        (jobs / "long.toml").write_text(LONG)
+        service = Coordd(lab)
+        service.systemctl("start")
+        yield service
+        service.systemctl("stop")
+        service.kill_what_is_left()
+
+
+def test_it_is_ready_and_says_how_it_is(coordd: Coordd) -> None:
+    assert coordd.is_active
+    # Ready comes first; that it has seen its ledger is said with the ledger's first answer.
+    until(lambda: coordd.status.startswith("ready · 1 node alive · 0 runs active"), why=coordd.status)
+    assert coordd.ctl("status")
+
+
+def test_a_run_is_launched_as_the_units_user_without_its_secrets(coordd: Coordd) -> None:
+    coordd.ctl("run", "trigger", "who", "--id", "a", "--wait")
+
+    said = coordd.ctl("run", "logs", "who#a").splitlines()
+    assert said[0] == "coordd"
+    assert not [line for line in said if line.startswith(("NOTIFY_SOCKET", "WATCHDOG", "PYTHONPATH"))]
+    assert "COORDD_RUN=who#a" in said
+
+
+@pytest.mark.parametrize("how", ["restart", "kill -9"])
+def test_a_daemon_that_goes_loses_no_run(coordd: Coordd, how: str) -> None:
+    ident = how.replace(" ", "")
+    coordd.ctl("run", "trigger", "long", "--id", ident)
+    coordd.lab.until(lambda: coordd.run_of(f"long#{ident}")["state"] == "started")
+    before = coordd.main_pid
+
+    if how == "restart":
+        coordd.systemctl("restart")
+    else:
+        coordd.signal("KILL")
+    coordd.lab.until(coordd.restarted(before))
+    coordd.lab.until(lambda: coordd.run_of(f"long#{ident}")["state"] in ("failure", "lost", "retry"))
+
+    found = coordd.run_of(f"long#{ident}")
+    assert (found["state"], found["exit_code"], found["attempt"]) == ("failure", 7, 0)
+
+
+def test_a_restart_does_not_warn_of_runners_that_live_on(coordd: Coordd) -> None:
+    """systemd names what is left in the unit when it stops and when it starts: of ours it knows better."""
+    coordd.ctl("run", "trigger", "long", "--id", "warned")
+    coordd.lab.until(lambda: coordd.run_of("long#warned")["state"] == "started")
+    before = coordd.main_pid
+    coordd.systemctl("restart")
+    coordd.lab.until(coordd.restarted(before))
+    coordd.lab.until(lambda: coordd.run_of("long#warned")["state"] == "failure")
+
+    said = coordd.lab.run("journalctl", "--unit", "coordd.service", "--output", "cat", "--no-pager").splitlines()
+    named = [line for line in said if "left-over process" in line or "remains running" in line]
+    assert [line for line in named if "(sleep)" in line], "of the program it does warn"
+    assert not [line for line in named if "(python" in line or "((coordd" in line]
+
+
+def test_a_bad_job_file_is_refused_as_a_whole_and_said(coordd: Coordd) -> None:
+    job = coordd.lab.root / "etc/coordd/jobs.d/who.toml"
+    job.write_text("[command]\nargv = 7\n")
+    pid = coordd.main_pid
+    with pytest.raises(AssertionError):  # what the lab raises for a command that fails
+        coordd.systemctl("reload")
+    assert coordd.is_active
+    assert coordd.main_pid == pid
+    assert "reload refused" in coordd.status
+    log = coordd.lab.run("journalctl", "-u", "coordd", "-o", "cat", "--no-pager")
+    assert "who.toml" in log
+    assert "nothing was changed" in log
+    coordd.ctl("run", "trigger", "who", "--id", "still-there", "--wait")
+
+    job.write_text(WHO)
+    coordd.systemctl("reload")
+    assert coordd.status.startswith("ready")

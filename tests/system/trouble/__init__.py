@@ -1,0 +1,1 @@
+"""Clusters with bad disks, servers, peers, neighbours and secrets."""

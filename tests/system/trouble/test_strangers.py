@@ -1,0 +1,196 @@
+"""A stranger on the machine takes all that it can get: operators are served, the loop moves, memory stays bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.test_daemon import Node, running
+from support.fake_daemon import open_directory, write_job
+
+DEADLINE_S = 60.0
+
+CONNECTIONS = 240
+REQUESTS = 2000
+
+# The daemon, with a probe: the longest that the loop was held in one turn between two looks at its timers and sockets,
+# in seconds of its own CPU time (a busy machine does not count), written down whenever it grew.
+PROBED = """
+import os, sys, time, trio
+class Probe(trio.abc.Instrument):
+    worst = since = began = 0.0
+    def after_io_wait(self, timeout):
+        self.since = time.thread_time()
+    def before_io_wait(self, timeout):
+        held = time.thread_time() - self.since if self.since else 0.0
+        if os.path.exists(sys.argv[-1] + ".go") and held > self.worst:
+            self.worst = held
+            with open(sys.argv[-1], "w") as file:
+                file.write(repr(held))
+run = trio.run
+probe = sys.argv.pop(1)
+trio.run = lambda *args, **options: run(*args, **{**options, "instruments": [Probe()]})
+from coordd.cli.coordd import main
+sys.argv_probe = probe
+Probe.before_io_wait.__globals__["sys"] = type("S", (), {"argv": [probe]})
+main()
+"""
+
+# As another user: all at once, on as many connections as it gets, for ever.
+STRANGER = """
+import os, selectors, socket, sys, json, time
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+path, kind, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def line(n, method, **params):
+    return json.dumps({"id": n, "method": method, "params": params}).encode() + b"\\n"
+LISTS = [("job.next", {"job": "hard", "count": 1000}), ("run.list", {"limit": 10000}), ("doctor", {}),
+         ("job.list", {}), ("why", {"id": "hard"}), ("status", {}), ("run.cancel", {"id": "long#1"})]
+REQUESTS = b"".join(line(n, *[LISTS[n % len(LISTS)][0]], **LISTS[n % len(LISTS)][1]) for n in range(2000))
+types = ["x" * 1000 for _ in range(900)]
+DATA = {
+    "idle": b"", "requests": REQUESTS, "halves": b"x" * 1000 * 1000,
+    "streams": b"".join(line(n, "events.subscribe", backlog=2000) for n in range(8))
+    + b"".join(line(n, "events.subscribe", types=types) for n in range(8)),
+    "nested": line(1, "status", x=[[] for _ in range(16000)]) * 400,
+}[kind]
+refusals, ended = [], time.monotonic() + float(sys.argv[4])
+chosen = selectors.DefaultSelector()
+class Client:
+    def __init__(self):
+        self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(20)
+        self.sock.connect(path); self.sock.setblocking(False); self.left = memoryview(DATA); self.said = b""
+        chosen.register(self.sock, 3, self)
+    def move(self, events):
+        if events & 1:
+            try:
+                data = self.sock.recv(65536)
+            except ConnectionResetError:  # there may be last words behind it
+                data = self.sock.recv(65536)
+            if not self.said:
+                self.said = data[:400]
+            if not data:
+                return False
+        if events & 2 and self.left:
+            self.left = self.left[self.sock.send(self.left):]
+            if not self.left and kind == "requests":
+                self.left = memoryview(DATA)
+        if not self.left:
+            chosen.modify(self.sock, 1, self)
+        return True
+def open_one():
+    try:
+        Client()
+    except OSError:
+        pass
+for _ in range(count):
+    open_one()
+gone = 0
+while time.monotonic() < ended:
+    for key, events in chosen.select(0.5):
+        try:
+            alive = key.data.move(events)
+        except OSError:
+            alive = False
+            try:  # a reset comes before the last words
+                key.data.said = key.data.said or key.fileobj.recv(400)
+            except OSError:
+                pass
+        if not alive:
+            if b"error" in key.data.said:
+                refusals.append(key.data.said.decode(errors="replace"))
+            chosen.unregister(key.fileobj); key.fileobj.close(); gone += 1
+print(json.dumps({"refused": refusals[:300], "gone": gone}))
+"""
+
+JOB = '[command]\nargv = ["/bin/sh", "-c", "exec sleep 600"]\n'
+
+
+@contextmanager
+def strangers(node: Node, *kinds: str, seconds: float) -> Iterator[list[subprocess.Popen[bytes]]]:
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-I", "-c", STRANGER, node.socket, kind, str(CONNECTIONS), str(seconds)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for kind in kinds
+    ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def peak_mb(pid: int) -> float:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found.group(1)) / 1024
+
+
+def asked(path: str, method: str, **params: Any) -> tuple[float, Any]:
+    """(seconds, answer), as root."""
+    began = time.monotonic()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(DEADLINE_S)
+        sock.connect(path)
+        sock.sendall(json.dumps({"id": 1, "method": method, "params": params}).encode() + b"\n")
+        with sock.makefile("rb") as file:
+            answer = json.loads(file.readline())
+    return time.monotonic() - began, answer
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [("idle",), ("requests",), ("halves",), ("streams",), ("nested",), ("requests", "streams", "halves")],
+    ids="+".join,
+)
+def test_a_stranger_at_full_strength_takes_nothing_from_operators(kinds: tuple[str, ...]) -> None:
+    assert os.getuid() == 0, "the tests need root, to be somebody else"
+    with open_directory() as directory:
+        os.makedirs(f"{directory}/jobs.d")
+        write_job(directory, "long", 'overlap = "allow"\n' + JOB)
+        write_job(directory, "hard", 'schedule = "0 0 29 2 1"\ntimezone = "Europe/Berlin"\n' + JOB)
+        for number in range(50):
+            write_job(directory, f"many{number}", 'schedule = "5 4 1 1 *"\n' + JOB)
+        held = Path(directory, "held")
+        with running(directory, [sys.executable, "-c", PROBED, str(held)]) as node:
+            runs = [node.ctl("run", "trigger", "long", "--id", str(n)).stdout.strip() for n in range(2)]
+            Path(f"{held}.go").touch()
+            with strangers(node, *kinds, seconds=12.0) as attackers:
+                time.sleep(3.0)
+                times = []
+                for run in runs:
+                    seconds, answer = asked(node.socket, "run.cancel", id=run)
+                    assert answer.get("result", {}).get("id") == run, answer
+                    times.append(seconds)
+                    time.sleep(0.5)
+                told = [json.loads(process.communicate(timeout=DEADLINE_S)[0]) for process in attackers]
+            assert node.process.poll() is None
+            figures = {
+                "cancel_s": max(times),
+                "held_s": float(held.read_text()),
+                "peak_mb": peak_mb(node.process.pid),
+                "gone": [one["gone"] for one in told],
+            }
+            node.process.send_signal(signal.SIGTERM)
+    # A second where there is a processor for each process; where many wait for one, some more of them.
+    crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
+    assert figures["cancel_s"] < min(5.0, max(1.0, crowd)), (figures, crowd)
+    assert figures["held_s"] < 0.1, figures
+    assert figures["peak_mb"] < 128, figures
+    if kinds == ("idle",):  # who has sent a lot meanwhile may get a reset before it reads why
+        assert all("connections already" in text for text in told[0]["refused"]), told
+        assert told[0]["gone"] >= CONNECTIONS - 24
