@@ -58,6 +58,10 @@ AGAIN_S = 0.3
 EVERY_S = (6.0, 7.0, 8.0)
 JITTERS = ("0s", "3s")
 
+# What waits for a node with a definition that no node has any more ends as missed after this: long before the trial
+# gives up waiting, and longer than the ledger is away or in quarantine.
+START_WITHIN_S = 90
+
 
 class Edit(NamedTuple):
     """A job file was changed: from ``wall`` (Unix seconds) on its schedule is every ``every_s``."""
@@ -113,6 +117,7 @@ class Jobs:
         if retry:
             keys["retry"] = retry
         if job.edited:
+            keys["start_within"] = f"{START_WITHIN_S}s"
             self.edits.append(Edit(job.name, every_s, time.time()))
         self.arena.chaos_job(job.name, longest_s=job.longest_s, fails=job.fails, deaf=job.deaf, child=job.child, **keys)
 

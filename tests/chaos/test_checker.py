@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from system.lab.cluster import Entry
 
-from chaos import checker, cluster
+from chaos import checker, cluster, load, trial
 from chaos.checker import Answer, Record, Verdict, judge
 from chaos.load import Accepted, Edit
 from chaos.nemesis import Fault
@@ -214,3 +217,15 @@ def test_a_fault_between_claim_and_start_counts_if_the_program_had_not_started()
 def test_the_judges_terms_are_those_of_the_cluster() -> None:
     assert cluster.TIMING["lease"] + 10.0 < checker.QUARANTINE_S < cluster.TIMING["lease"] + 20.0
     assert float(cluster.SENTINEL_SETTINGS["min_replicas_max_lag"]) < checker.LAG_S
+
+
+def test_what_an_edit_leaves_to_nobody_ends_while_the_trial_still_waits() -> None:
+    written: dict[str, dict[str, Any]] = {}
+    arena = SimpleNamespace(chaos_job=lambda name, **keys: written.update({name: keys}))
+    jobs = load.Jobs(arena, 0.0, 60.0)  # type: ignore[arg-type]  # it only writes files there
+    jobs.write()
+    jobs.edit_schedule(random.Random(0))
+
+    (edited,) = [job.name for job in load.JOBS if job.edited]
+    within_s = float(written[edited].get("start_within", "3600s").removesuffix("s"))
+    assert 2 * cluster.TIMING["lease"] + checker.QUARANTINE_S < within_s < trial.SETTLE_S / 2

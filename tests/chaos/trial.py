@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support import servers
 from system.lab.cluster import CallError
 from system.lab.processes import boottime, until
 
@@ -138,6 +140,7 @@ def _trial(arena: Arena, plan: Plan, show: Show) -> Outcome:
     }
     if left:
         verdict.violations.append(f"not settled {SETTLE_S:g} s after all was mended: {', '.join(left[:10])}")
+        verdict.violations.extend([_told(arena, what.split()[0]) for what in left[:10] if re.match(r"\S+[@#]", what)])
     verdict.violations.extend(f"{name} has a traceback in its log" for name in about["tracebacks"])
     return Outcome(verdict, nemesis, about)
 
@@ -164,6 +167,29 @@ def _open_runs(arena: Arena) -> list[str]:
         return [f"{row['id']} {row['state']}" for row in rows]
     except (OSError, CallError) as exc:
         return [f"a node does not answer: {exc}"]
+
+
+def _told(arena: Arena, run: str) -> str:
+    """All that is known of a run that is not over: its row, its job's standing, and what each node makes of it."""
+    job = run.partition("@")[0].partition("#")[0]
+    prefix = f"{{coordd:{arena.production.name}}}:"
+    parts = [f"{run} is not over", f"the ledger's time: {_redis(arena, 'TIME')}"]
+    parts += [f"{key}: {_redis(arena, 'HGETALL', f'{prefix}{key}')}" for key in (f"run:{run}", f"standing:{job}")]
+    parts.append(f"activations: {_redis(arena, 'LRANGE', f'{prefix}activations:{job}', '0', '-1')}")
+    for node in arena.nodes:
+        try:
+            parts.append(f"{node.name} has {node.call('job.show', job=job)['digest']} and says: {node.why(run)}")
+        except (OSError, CallError) as exc:
+            parts.append(f"{node.name} does not answer: {exc}")
+    return "\n  ".join(parts)
+
+
+def _redis(arena: Arena, *words: str) -> str:
+    """What the ledger's Redis answers, in one line."""
+    try:
+        return " ".join(arena.master().cli(*words).split())
+    except servers.ServerError as exc:
+        return f"no answer: {exc}"
 
 
 def _record(arena: Arena, nemesis: Nemesis, load: Load, expected: list[str]) -> Record:

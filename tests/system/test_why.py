@@ -56,3 +56,21 @@ def test_a_job_that_was_removed_with_runs_waiting_is_explained() -> None:
         assert "coordctl run revoke --job gone" in said
         assert "This node has no job 'gone'" in node.why("gone#1")
         node.call("run.revoke", id="gone#1")
+
+
+def test_a_retry_whose_definition_was_replaced_is_explained_and_ends() -> None:
+    with cluster_of(1) as cluster:
+        (node,) = cluster.nodes
+        cluster.job("edited", "until", cluster.go("edited"), start_within="6s")
+        cluster.start()
+        node.call("run.trigger", job="edited", id="1")
+        until(lambda: cluster.starts("edited#1"), why="the program has begun")
+        node.kill_family()
+        cluster.job("edited", "sleep", 0.1, start_within="6s")
+        node.start()
+        cluster.becomes("edited#1", "retry")
+        until(lambda: "this node cannot take it: job differs" in node.why("edited#1"), why="it is pursued")
+        assert "it is missed, 6 s after it was due. `coordctl run revoke edited#1` ends it now." in node.why("edited#1")
+        cluster.becomes("edited#1", "missed")
+        assert "no node could launch it within 6 s of its time" in node.why("edited#1")
+        assert len(cluster.starts("edited#1")) == 1

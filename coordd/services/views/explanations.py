@@ -87,6 +87,8 @@ class Explanations(CoreMethods):
             holder = self._holder(row)
         no_file = job_of(run) not in node.ctx.jobs
         suspended = not no_file and (await self._suspended()).get(job_of(run), False)
+        known = node.ctx.jobs.get(job_of(run))
+        redefined = known is not None and row is not None and row.digest != known.digest
         return why.why_run(
             run,
             row,
@@ -98,6 +100,7 @@ class Explanations(CoreMethods):
             absent=absent,
             no_file=no_file,
             suspended=suspended,
+            redefined=redefined,
         )
 
     def _holder(self, row: Row) -> Holder:

@@ -92,9 +92,11 @@ def why_run(
     absent: Absent | None = None,
     no_file: bool = False,
     suspended: bool = False,
+    redefined: bool = False,
 ) -> str:
-    """What became of a run, and why. ``no_file``: this node has no job of that name."""
-    told = _explained(run, row, attempts, pursuit, election, around, holder, absent, no_file, suspended)
+    """What became of a run, and why. ``no_file``: this node has no job of that name; ``redefined``: it has another
+    definition of it than the run was registered with."""
+    told = _explained(run, row, attempts, pursuit, election, around, holder, absent, no_file, suspended, redefined)
     names = [one.node for one in (row, *attempts) if one is not None and isinstance(one.node, str)]
     names += [pursuit.owner] if pursuit is not None else []
     return _by_host(told, [*names, *(election.statements if election is not None else ())])
@@ -120,6 +122,7 @@ def _explained(
     absent: Absent | None,
     no_file: bool,
     suspended: bool,
+    redefined: bool,
 ) -> str:
     troubles = "".join(f" {sentence}" for sentence in around.sentences())
     if row is None and around.ledger_error:
@@ -145,6 +148,13 @@ def _explained(
             troubles += (
                 f" This node has no job {row.job!r}: where no node has its file nobody starts it; "
                 f"`coordctl run revoke --job {row.job}` ends what waits."
+            )
+        if redefined and row.state != "received":
+            late = Policy.unpack(row.policy).start_within_s
+            troubles += (
+                f" The definition of {row.job} on this node is another than the run was registered with, and only a "
+                f"node that still has that one may launch it; else it is missed, {late:.0f} s after it was due. "
+                f"`coordctl run revoke {run}` ends it now."
             )
         before = troubles + before
     said = {

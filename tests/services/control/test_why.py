@@ -40,6 +40,7 @@ def row(state: str) -> Row:
     for column, kind in Row.__annotations__.items():
         setattr(made, column, empty.get(kind))
     made.run, made.job, made.state, made.policy = "j#1", "j", state, Policy().pack()
+    made.attempt = int(state == "retry")
     return made
 
 
@@ -54,6 +55,15 @@ def test_a_run_that_is_to_come_tells_what_is_wrong(around: Surroundings, sentenc
 @pytest.mark.parametrize("state", ["success", "failure", "revoked", "started", "missed"])
 def test_a_run_that_is_past_all_that_does_not(around: Surroundings, sentence: str, state: str) -> None:
     assert sentence not in why_run("j#1", row(state), [], None, None, around)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"), [("pending", True), ("retry", True), ("received", False), ("missed", False)]
+)
+def test_a_run_of_a_definition_that_was_replaced_tells_when_it_ends_and_how_to_end_it(state: str, told: bool) -> None:
+    said = why_run("j#1", row(state), [], None, None, redefined=True)
+    assert ("it is missed, 3600 s after it was due. `coordctl run revoke j#1` ends it now." in said) is told
+    assert "another than the run was registered with" not in why_run("j#1", row(state), [], None, None)
 
 
 @pytest.mark.parametrize("around", [DOWN, OPEN, PROBING])
