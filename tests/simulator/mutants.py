@@ -593,7 +593,7 @@ MUTANTS = (
         ("ledger_cut", "pause_runner"),
     ),
     Mutant(
-        "the runner is no witness",
+        "the runner is not a witness",
         "§6: runners put their own grant back",
         "W",
         _runner_does_not_restore,
