@@ -8,7 +8,7 @@ from typing import Any
 
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.onhost import absent_file
-from coordd.adapters.spark import Facts, Program, SparkDefaults, build, redacted
+from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, redacted
 from coordd.config.sections import Config
 from coordd.connecting import Connections
 from coordd.core.context import Context
@@ -88,7 +88,7 @@ class LaunchBuilder:
         launch = Launch(f"{job.name}#dry-run", job.name, 0, 0, "", 0.0, "{}", 0.0, job.lease_s)
         return redacted(self._program(job, launch, args, write=False).argv)
 
-    def _program(self, job: Job, launch: Launch, args: dict[str, str], *, write: bool = True) -> Program:
+    def _program(self, job: Job, launch: Launch, args: dict[str, str], *, write: bool = True) -> ProgramSpec:
         values = {**job.params, **args} | built_in(
             run=launch.run,
             job=job.name,
@@ -99,7 +99,7 @@ class LaunchBuilder:
             node=self.config.node.name,
         )
         directory = self._directory(launch.run, launch.attempt, launch.token)
-        facts = Facts(
+        attempt_info = AttemptInfo(
             launch.run,
             launch.attempt,
             launch.token,
@@ -109,7 +109,7 @@ class LaunchBuilder:
             self.config.control.socket,
             directory,
         )
-        program = build(job, fill_launch(job.launch, values), self._defaults(), facts)
+        program = build(job, fill_launch(job.launch, values), self._defaults(), attempt_info)
         if program.secrets_path and write:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             write_atomic(program.secrets_path, program.secrets.encode())
@@ -137,7 +137,7 @@ class LaunchBuilder:
 
     def _spark_problem(self, job: Job) -> str:
         try:
-            build(job, job.launch, self._defaults(), Facts(job.name, 0, 0, "", "", 0.0))
+            build(job, job.launch, self._defaults(), AttemptInfo(job.name, 0, 0, "", "", 0.0))
         except CoorddError as exc:
             return str(exc)
         return ""

@@ -38,7 +38,7 @@ class SparkDefaults(NamedTuple):
     properties_file: str = ""
 
 
-class Facts(NamedTuple):
+class AttemptInfo(NamedTuple):
     """What the program is told of the attempt that it is, and where that attempt's files are."""
 
     run: str
@@ -51,7 +51,7 @@ class Facts(NamedTuple):
     directory: str = ""
 
 
-class Program(NamedTuple):
+class ProgramSpec(NamedTuple):
     """What a runner executes, as its spec has it; and what must be in a file, mode 0600, before that."""
 
     argv: list[str]
@@ -65,9 +65,9 @@ def build(
     job: Job,
     launch: SparkSubmit | Command,
     defaults: SparkDefaults,
-    facts: Facts,
+    attempt_info: AttemptInfo,
     environ: Mapping[str, str] = os.environ,
-) -> Program:
+) -> ProgramSpec:
     """What is to be executed for one attempt of a job. Nothing is written here.
 
     ``launch`` is the job's, with its placeholders filled.
@@ -80,20 +80,20 @@ def build(
     if isinstance(launch, Command):
         argv, cwd = list(launch.argv), launch.cwd
     else:
-        argv, secrets, secrets_path = _spark_argv(job, launch, defaults, facts, env)
+        argv, secrets, secrets_path = _spark_argv(job, launch, defaults, attempt_info, env)
     env.update(
         {
-            "COORDD_RUN": facts.run,
+            "COORDD_RUN": attempt_info.run,
             "COORDD_JOB": job.name,
-            "COORDD_ATTEMPT": str(facts.attempt),
-            "COORDD_TOKEN": str(facts.token),
-            "COORDD_NONCE": facts.nonce,
-            "COORDD_NODE": facts.node,
-            "COORDD_FIRE_TIME": iso(facts.fire_at),
-            "COORDD_SOCKET": facts.socket,
+            "COORDD_ATTEMPT": str(attempt_info.attempt),
+            "COORDD_TOKEN": str(attempt_info.token),
+            "COORDD_NONCE": attempt_info.nonce,
+            "COORDD_NODE": attempt_info.node,
+            "COORDD_FIRE_TIME": iso(attempt_info.fire_at),
+            "COORDD_SOCKET": attempt_info.socket,
         }
     )
-    return Program(argv, env, cwd, secrets, secrets_path)
+    return ProgramSpec(argv, env, cwd, secrets, secrets_path)
 
 
 def redacted(argv: list[str]) -> list[str]:
@@ -201,7 +201,7 @@ def read_env_file(path: str) -> dict[str, str]:
 
 
 def _spark_argv(
-    job: Job, launch: SparkSubmit, defaults: SparkDefaults, facts: Facts, env: dict[str, str]
+    job: Job, launch: SparkSubmit, defaults: SparkDefaults, attempt_info: AttemptInfo, env: dict[str, str]
 ) -> tuple[list[str], str, str]:
     """The argv, the text of a properties file with every setting, and where that file belongs."""
     submit = find_submit(defaults.submit, env)
@@ -213,19 +213,19 @@ def _spark_argv(
         env.setdefault("PYSPARK_PYTHON", sys.executable)
     master = launch.master or defaults.master
     conf = dict(launch.conf)
-    conf["spark.yarn.tags"] = run_tag(facts.run)
+    conf["spark.yarn.tags"] = run_tag(attempt_info.run)
     if master.startswith("k8s://"):
-        conf["spark.kubernetes.driver.label.coordd-run"] = run_tag(facts.run)
+        conf["spark.kubernetes.driver.label.coordd-run"] = run_tag(attempt_info.run)
     conf.update(
         {
-            "spark.coordd.run": facts.run,
-            "spark.coordd.attempt": str(facts.attempt),
-            "spark.coordd.token": str(facts.token),
-            "spark.coordd.nonce": facts.nonce,
+            "spark.coordd.run": attempt_info.run,
+            "spark.coordd.attempt": str(attempt_info.attempt),
+            "spark.coordd.token": str(attempt_info.token),
+            "spark.coordd.nonce": attempt_info.nonce,
         }
     )
     base = launch.properties_file or defaults.properties_file or _default_properties(env)
-    text, path = _properties_text(conf, base), f"{facts.directory}/{SECRETS_FILE}"
+    text, path = _properties_text(conf, base), f"{attempt_info.directory}/{SECRETS_FILE}"
     argv = [submit, "--master", master, "--deploy-mode", launch.deploy_mode, "--name", launch.name or job.name]
     options = (
         ("--properties-file", path),

@@ -215,7 +215,7 @@ class Context:
     def send(self, name: str, event: Event, now: Now) -> None:
         """Say it to one node, by full_hostname."""
         self._stamp(event, now)
-        self.out.letters.append((name, event))
+        self.out.unicasts.append((name, event))
 
     def _stamp(self, event: Event, now: Now) -> None:
         event.clock = self.clock.forward()

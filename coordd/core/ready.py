@@ -84,7 +84,6 @@ class Ready:
         "journal_sync",
         "launches",
         "ledger",
-        "letters",
         "messages",
         "notices",
         "pin",
@@ -92,6 +91,7 @@ class Ready:
         "requests_done",
         "requests_kept",
         "state",
+        "unicasts",
     )
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Ready:
         self.launches: list[Launch] = []
         self.cancels: list[tuple[str, str]] = []  # (run, reason), for the runner of this node
         self.messages: list[Event] = []  # to every node
-        self.letters: list[tuple[str, Event]] = []  # to one node
+        self.unicasts: list[tuple[str, Event]] = []  # to one node
         self.elected: list[Elected] = []
         self.replies: list[Reply] = []
         self.notices: list[Notice] = []
@@ -123,7 +123,7 @@ class Ready:
             or self.notices
             or self.replies
             or self.launches
-            or self.letters
+            or self.unicasts
             or self.cancels
             or self.elected
             or self.requests_kept

@@ -348,7 +348,7 @@ class Driver:
             self._cancel(run, reason)
         for packet, keep_s in packets:
             self._publish(packet, keep_s)
-        for name, event in ready.letters:
+        for name, event in ready.unicasts:
             self.bus.send(name, codec.encode(self._packet([event])))
         for elected in ready.elected:
             handler = self.handlers.get(elected.topic)

@@ -38,7 +38,7 @@ POKE_BYTES_MAX = 128 * 1024
 LINGER_LOOKS = 5
 
 
-class Runner:
+class RunnerHandle:
     """One runner, as the daemon knows it."""
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Runners:
         self._build = build
         self._poke_path = poke_path
         self.driver: Driver  # set by the composition root: the two need each other
-        self.runners: dict[str, Runner] = {}
+        self.runners: dict[str, RunnerHandle] = {}
 
     # ---- what the driver asks for
 
@@ -102,7 +102,7 @@ class Runners:
             why = f"it cannot be started: {type(exc).__name__}: {exc!s:.300}"
             node.launch_refused(launch, why, self.driver.now(), final=False)
             return
-        self.runners[directory] = Runner(directory, launch, waits=bool(job and job.waits))
+        self.runners[directory] = RunnerHandle(directory, launch, waits=bool(job and job.waits))
 
     def cancel(self, run: str, reason: str) -> None:
         """Tell the runner of a run to end it, if it is here."""
@@ -142,7 +142,7 @@ class Runners:
             except (UnavailableError, KeyError) as exc:
                 log.error("runner.not_adopted", directory=directory, reason=str(exc))
                 continue
-            runner = self.runners[directory] = Runner(directory, launch, waits=bool(spec.get("waits")))
+            runner = self.runners[directory] = RunnerHandle(directory, launch, waits=bool(spec.get("waits")))
             if not self._ended(directory):
                 alive += 1
                 self.driver.node.runner_adopted(launch.run, launch.job, launch.attempt, launch.token, runner.waits)
@@ -206,7 +206,7 @@ class Runners:
                 if not runner.ended and runner.directory in self.runners:
                     self._bury(runner)
 
-    def _take_in(self, runner: Runner) -> None:
+    def _take_in(self, runner: RunnerHandle) -> None:
         facts = self._launcher.facts(runner.directory)
         for fact in facts[runner.read :]:
             runner.read += 1
@@ -214,7 +214,7 @@ class Runners:
         if runner.reported:
             self._maybe_forget(runner)
 
-    def _fact(self, runner: Runner, fact: dict[str, Any]) -> None:
+    def _fact(self, runner: RunnerHandle, fact: dict[str, Any]) -> None:
         driver, launch = self.driver, runner.launch
         what = fact.get("fact")
         if what == "started":
@@ -242,7 +242,7 @@ class Runners:
     def _ended(self, directory: str) -> bool:
         return any(fact.get("fact") in ("ended", "refused") for fact in self._launcher.facts(directory))
 
-    def _maybe_forget(self, runner: Runner) -> None:
+    def _maybe_forget(self, runner: RunnerHandle) -> None:
         """Once the ledger knows and the process is gone, nothing more is to be learnt from the directory."""
         if self._launcher.alive(runner.directory):
             return
@@ -256,7 +256,7 @@ class Runners:
         self.runners.pop(runner.directory, None)
         self._launcher.forget(runner.directory)
 
-    def _bury(self, runner: Runner) -> None:
+    def _bury(self, runner: RunnerHandle) -> None:
         """It died, and its watcher too, without a last word: see to it that nothing of it is left.
 
         Begun again when the process that did it was killed in the middle of it: a burial under way counts as alive.

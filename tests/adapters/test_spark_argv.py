@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from coordd.adapters.spark import (
-    Facts,
-    Program,
+    AttemptInfo,
+    ProgramSpec,
     SparkDefaults,
     build,
     find_java,
@@ -21,7 +21,7 @@ from coordd.adapters.spark import (
 from coordd.core.jobs.job import Command, Job, SparkSubmit, run_tag
 from coordd.errors import UnavailableError
 
-FACTS = Facts(
+FACTS = AttemptInfo(
     "nightly@2026-12-01T02:00:00Z",
     1,
     1700000000000001,
@@ -64,11 +64,11 @@ def spark(**fields: object) -> Job:
     return Job(name="nightly", digest="d", launch=SparkSubmit("/jobs/app.py", **fields))  # type: ignore[arg-type]  # as in a job file
 
 
-def run(job: Job, defaults: SparkDefaults, environ: dict[str, str]) -> Program:
+def run(job: Job, defaults: SparkDefaults, environ: dict[str, str]) -> ProgramSpec:
     return build(job, job.launch, defaults, FACTS, environ)
 
 
-def conf_of(program: Program) -> dict[str, str]:
+def conf_of(program: ProgramSpec) -> dict[str, str]:
     """The settings that spark-submit is given: all of them in the file."""
     assert "--conf" not in program.argv
     assert option(program.argv, "--properties-file") == program.secrets_path == f"{FACTS.directory}/secrets.properties"
@@ -195,7 +195,7 @@ SECRETS = {
 }
 
 
-def with_secrets(environ: dict[str, str], **fields: object) -> Program:
+def with_secrets(environ: dict[str, str], **fields: object) -> ProgramSpec:
     return run(spark(conf={**SECRETS, "spark.a": "b"}, **fields), SparkDefaults(), environ)
 
 

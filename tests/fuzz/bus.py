@@ -55,7 +55,7 @@ def packets() -> list[Packet]:
     """One of each event, of three peers, and some together."""
     candidacy = events.Candidacy(1, 5, "b.2")
     action = events.Action("sales", "sales#1", 0, 0.0, False, "d1", '{"day": "x"}')
-    known = events.Known("c.3", "1-c", "x", ("gpu",))
+    known = events.PeerSummary("c.3", "1-c", "x", ("gpu",))
     state: dict[str, Any] = {"freq": 2.0, "loadavg": (0.5, 0.4, 0.3), "state": "ready", "sw_ver": "1", "tags": ("t",)}
     task: dict[str, Any] = {
         "uuid": "u",

@@ -24,7 +24,7 @@ from simulator.item import Item
 from simulator.judging.hearing import Hearing
 from simulator.judging.judge import Child, Judge, Violation
 from simulator.judging.records import Records
-from simulator.machines.bus import Broker, Bus, Datagrams, Letter
+from simulator.machines.bus import Broker, Bus, Datagrams, OutboxEntry
 from simulator.machines.daemon import Daemon
 from simulator.machines.disk import Disk
 from simulator.machines.runner import Runner
@@ -73,7 +73,7 @@ class Host:
     frozen_until: float = 0.0  # the whole machine stands still: daemon, runners, watchers, programs
     said_by: str = ""  # the incarnation that spoke last
     mark_lost: bool = False  # the daemon before died with a clock's mark that the full disk had not taken
-    outbox: list[Letter] = field(default_factory=list)
+    outbox: list[OutboxEntry] = field(default_factory=list)
     facts: list[tuple[Launch, str, int | None, str]] = field(default_factory=list)  # ends that no daemon has read yet
 
     @property
@@ -237,7 +237,7 @@ class World:
             self.records.befell(host.index, "crash", self.now, back_in)
             host.daemon.alive = False
             host.daemon = None
-            host.outbox = [letter for letter in host.outbox if letter.on_disk]
+            host.outbox = [entry for entry in host.outbox if entry.on_disk]
         self.at(back_in, self.boot, host)
 
     def power_cut(self, host: Host, back_in: float) -> None:

@@ -15,7 +15,7 @@ from coordd.core.members.membership import ALIVE, LOST, Member
 from coordd.core.node.node import Node
 from coordd.core.ready import Now
 from coordd.core.wire import codec
-from coordd.core.wire.events import PROTOCOL_MAJOR, Event, Known, Packet, event_type
+from coordd.core.wire.events import PROTOCOL_MAJOR, Event, Packet, PeerSummary, event_type
 
 EPOCH = 1_738_137_600.0
 
@@ -92,7 +92,7 @@ class Crowd:
 
     def _know_each_other(self) -> None:
         """As after a long life together: each has spoken at some time, and none of them in step."""
-        roster = [Known(p.node.ctx.full_hostname, p.node.ctx.incarnation, "", SETTINGS.tags) for p in self.places]
+        roster = [PeerSummary(p.node.ctx.full_hostname, p.node.ctx.incarnation, "", SETTINGS.tags) for p in self.places]
         for place in self.places:
             membership = place.node.ctx.membership
             membership.told(roster, self.now, vouched=False)
@@ -189,7 +189,7 @@ class Crowd:
             ready = node.ready()
             if ready.messages:
                 self._publish(place, self._packet(node, ready.messages))
-            for name, event in ready.letters:
+            for name, event in ready.unicasts:
                 self._send(place, name, self._packet(node, [event]))
         self._arm(place)
 

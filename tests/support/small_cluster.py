@@ -82,7 +82,7 @@ class Lone:
         self.open: dict[int, LedgerRequest] = {}  # questions that the ledger has not answered
         self.asked: list[LedgerRequest] = []
         self.said: list[Event] = []
-        self.letters: list[tuple[str, Event]] = []
+        self.unicasts: list[tuple[str, Event]] = []
         self.journal: list[Event] = []
         self.launches: list[Launch] = []
         self.cancels: list[tuple[str, str]] = []
@@ -106,7 +106,7 @@ class Lone:
         return self
 
     def forget(self) -> None:
-        for told in (self.said, self.letters, self.journal, self.launches, self.cancels, self.replies, self.notices):
+        for told in (self.said, self.unicasts, self.journal, self.launches, self.cancels, self.replies, self.notices):
             told.clear()
         self.asked.clear()
 
@@ -118,7 +118,7 @@ class Lone:
             self.asked += ready.ledger
             self.open.update({request.id: request for request in ready.ledger})
             self.said += ready.messages
-            self.letters += ready.letters
+            self.unicasts += ready.unicasts
             self.journal += ready.journal
             self.launches += ready.launches
             self.cancels += ready.cancels
@@ -243,7 +243,7 @@ class Shell:
             cluster.queue.append((cluster.launched, (self, launch)))
         if ready.messages:
             cluster.says(self, ready.messages, "")
-        for name, event in ready.letters:
+        for name, event in ready.unicasts:
             cluster.says(self, [event], name)
         self.replies += ready.replies
         self.journal += ready.journal

@@ -21,7 +21,7 @@ from aiormq.exceptions import (
 from yarl import URL
 
 from coordd.adapters.bus.amqp_frames import Publishing, Tap, Tapped, own_end
-from coordd.adapters.bus.brokered_bus import Ears, Outgoing, Where
+from coordd.adapters.bus.brokered_bus import Listener, Outgoing, Where
 from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import CoorddError, UnavailableError
@@ -87,11 +87,11 @@ class _Connection(Connection):
 class AmqpSession:
     """brokered_bus.Session over RabbitMQ; ``open`` makes it usable."""
 
-    def __init__(self, where: Where, names: Names, ears: Ears, heartbeat_s: int) -> None:
+    def __init__(self, where: Where, names: Names, listener: Listener, heartbeat_s: int) -> None:
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._where = where
         self._names = names
-        self._ears = ears
+        self._listener = listener
         self._heartbeat_s = heartbeat_s
         self._loop = asyncio.get_running_loop()
         self._why_closed: tuple[int, str] | None = None
@@ -224,14 +224,14 @@ class AmqpSession:
 
     def _settle_lost(self, confirmed: Callable[[bool], None] | None) -> None:
         if confirmed is not None:
-            self._ears.settled(confirmed, arrived=False)
+            self._listener.settled(confirmed, arrived=False)
 
     # ---- what the tap tells
 
     def delivered(self, data: bytes) -> None:
         """A message of another node."""
         if data:
-            self._ears.heard(data)
+            self._listener.heard(data)
 
     def echoed(self) -> None:
         """Our own copy of a message to all: our queue is still bound."""
@@ -239,11 +239,11 @@ class AmqpSession:
 
     def rejected(self) -> None:
         """One that was too large."""
-        self._ears.rejected()
+        self._listener.rejected()
 
     def returned(self, routing_key: str) -> None:
         """Nobody listens at this inbox: the node's exclusive queue is gone, and the node with it."""
-        self._ears.nobody_at(routing_key)
+        self._listener.nobody_at(routing_key)
 
     def confirmed(self, tag: int, multiple: bool, taken: bool) -> None:
         """The broker's answer to what must arrive."""
@@ -258,7 +258,7 @@ class AmqpSession:
         for known in tags:
             entry = self._unconfirmed.pop(known, None)
             if entry is not None:  # else it was given up already
-                self._ears.settled(entry[1], arrived=taken)
+                self._listener.settled(entry[1], arrived=taken)
 
     def blocked(self, reason: str) -> None:
         """The broker takes no messages while it is short of memory or disk."""
@@ -271,7 +271,7 @@ class AmqpSession:
                 f"{self._where.shown} blocks everybody who publishes ({reason}): free memory or disk on the broker "
                 "(rabbitmqctl status shows alarms)"
             )
-        self._ears.blocked(said)
+        self._listener.blocked(said)
 
     def closed(self, code: int, text: str) -> None:
         """The broker closes the connection or a channel, or takes our queue away."""
@@ -289,7 +289,7 @@ class AmqpSession:
         """The broker reads more slowly than we write."""
         self._can_write = not on
         if not on and self._usable:
-            self._ears.writable()
+            self._listener.writable()
 
     # ---- watching, ending
 
@@ -303,7 +303,7 @@ class AmqpSession:
             if until > now:
                 break
             del self._unconfirmed[tag]
-            self._ears.settled(confirmed, arrived=False)
+            self._listener.settled(confirmed, arrived=False)
         assert self._tap is not None
         if on_time and now - self._tap.heard_at > 2 * self._heartbeat_s:
             self._end(
@@ -339,7 +339,7 @@ class AmqpSession:
         self._end("it was closed")
         while self._unconfirmed:
             _, (_, confirmed) = self._unconfirmed.popitem(last=False)
-            self._ears.settled(confirmed, arrived=False)
+            self._listener.settled(confirmed, arrived=False)
         connection, self._connection = self._connection, None
         if connection is not None:
             try:

@@ -92,13 +92,13 @@ class Session(Protocol):
         """False while the broker takes nothing: then what is to leave waits, within bounds."""
 
     def write(self, batch: Sequence[Outgoing]) -> None:
-        """Send; never blocks. Those with ``confirmed`` are settled through ``Ears`` exactly once."""
+        """Send; never blocks. Those with ``confirmed`` are settled through ``Listener`` exactly once."""
 
     async def close(self) -> None:
         """Let what was written leave, and say good-bye; settles what is open as lost. Never raises."""
 
 
-class Ears(Protocol):
+class Listener(Protocol):
     """What a session tells its bus, in the asyncio thread."""
 
     def heard(self, data: bytes) -> None: ...
@@ -295,7 +295,7 @@ class BrokeredBus:
         if self._aio is not None:
             self._aio.wake(self._take_in)
 
-    # ---- Ears, in the asyncio thread
+    # ---- Listener, in the asyncio thread
 
     def heard(self, data: bytes) -> None:
         """A message from another node."""

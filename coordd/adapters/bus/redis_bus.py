@@ -28,7 +28,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from coordd.adapters.bus.brokered_bus import BrokeredBus, Ears, Outgoing, Session, Where
+from coordd.adapters.bus.brokered_bus import BrokeredBus, Listener, Outgoing, Session, Where
 from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.config.addresses import UNVERIFIED
 from coordd.config.values import redact_url
@@ -105,7 +105,7 @@ class RedisBus(BrokeredBus):
 class RedisSession:
     """brokered_bus.Session over two connections to Redis: one that listens, one that speaks."""
 
-    def __init__(self, where: Where, names: tuple[str, str, str], ears: Ears, heartbeat_s: float) -> None:
+    def __init__(self, where: Where, names: tuple[str, str, str], listener: Listener, heartbeat_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[str] = self._loop.create_future()
         self.writable = True
@@ -113,7 +113,7 @@ class RedisSession:
         self._all, self._inbox, name = names
         self._full_hostname = name
         self._sender = bytes([len(name.encode())]) + name.encode()
-        self._ears = ears
+        self._listener = listener
         self._heartbeat_s = heartbeat_s
         self._listening: Connection | None = None
         self._speaking: Connection | None = None
@@ -177,7 +177,7 @@ class RedisSession:
         for name, data, confirmed in batch:
             if self.over.done() or len(self._waiting) >= UNANSWERED_MAX:
                 if confirmed is not None:
-                    self._ears.settled(confirmed, arrived=False)
+                    self._listener.settled(confirmed, arrived=False)
                 continue
             channel = (self._inbox + name if name else self._all).encode()
             parts.append(
@@ -198,7 +198,7 @@ class RedisSession:
         assert self._speaking is not None
         await self._speaking.send_packed_command(packed, check_health=False)
         self.writable = True
-        self._ears.writable()
+        self._listener.writable()
 
     async def _read_answers(self) -> None:
         assert self._speaking is not None
@@ -210,17 +210,17 @@ class RedisSession:
             self._heard_at[0] = self._loop.time()
             asked = self._waiting.popleft()
             if asked.confirmed is not None:
-                self._ears.settled(asked.confirmed, arrived=isinstance(answer, int))
+                self._listener.settled(asked.confirmed, arrived=isinstance(answer, int))
             if isinstance(answer, ResponseError):
                 raise answer
             if answer == 0 and asked.name:
-                self._ears.nobody_at(asked.name)
+                self._listener.nobody_at(asked.name)
 
     # ---- listening
 
     async def _listen(self) -> None:
         assert self._listening is not None
-        sender, ears = self._sender, self._ears
+        sender, listener = self._sender, self._listener
         while True:
             said = await self._listening.read_response(disable_decoding=True)
             self._heard_at[1] = self._loop.time()
@@ -231,9 +231,9 @@ class RedisSession:
                 continue
             message = data[1 + data[0] :]
             if len(message) > SEALED_BYTES_MAX:
-                ears.rejected()
+                listener.rejected()
             elif message:
-                ears.heard(message)
+                listener.heard(message)
 
     async def _beat(self) -> None:
         """Ask for a sign of life on both connections; give up what was not answered in time."""
@@ -248,7 +248,7 @@ class RedisSession:
                 if asked.until > now:
                     break
                 if asked.confirmed is not None:
-                    self._ears.settled(asked.confirmed, arrived=False)
+                    self._listener.settled(asked.confirmed, arrived=False)
                     asked.confirmed = None
             if on_time and now - min(self._heard_at) > 2 * self._heartbeat_s:
                 silent_s = 2 * self._heartbeat_s
@@ -278,7 +278,7 @@ class RedisSession:
         while self._waiting:
             asked = self._waiting.popleft()
             if asked.confirmed is not None:
-                self._ears.settled(asked.confirmed, arrived=False)
+                self._listener.settled(asked.confirmed, arrived=False)
         for connection in (self._speaking, self._listening):
             if connection is not None:
                 await connection.disconnect(nowait=True)

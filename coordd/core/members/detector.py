@@ -4,7 +4,7 @@ Up to about 70 members everybody hears everybody every ``heartbeat_interval`` (c
 heartbeats to all become rarer, so that they stay under a number of deliveries a second; in between each node writes
 a ``worker-beat`` to its successors on the ring (core.ring). Of whom a watcher hears nothing it doubts in steps:
 
-    1.5 intervals   suspect; asked by letter, which may prove its death at once
+    1.5 intervals   suspect; asked by unicast, which may prove its death at once
     3 intervals     ``worker-suspect`` to all: suspect for all. Whoever lives answers all with a heartbeat; a watcher
                     that still hears it vouches for it
     3 more          lost, for each node that has not heard of it since
@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from itertools import islice
 
 from coordd.core.context import Context
-from coordd.core.members.heartbeat import WATCHERS, Speech, pages
+from coordd.core.members.heartbeat import WATCHERS, Heartbeats, pages
 from coordd.core.members.membership import ALIVE, LOST_AFTER, SUSPECT, SUSPECT_AFTER, Member
 from coordd.core.ready import Now
-from coordd.core.wire.events import Known, Packet, WorkerBeat, WorkerSuspect, WorkerVouch
+from coordd.core.wire.events import Packet, PeerSummary, WorkerBeat, WorkerSuspect, WorkerVouch
 
 # A node writes to this many successors at the most, when those next to it are suspect.
 BEATS_MAX = 16
@@ -48,7 +48,7 @@ DOUBT_AFTER = 12.0
 ROUND = 6 * TURNS
 
 
-class Watch:
+class FailureDetector:
     """The one who looks after the members of one node."""
 
     __slots__ = (
@@ -56,19 +56,19 @@ class Watch:
         "_ctx",
         "_dead",
         "_doubts",
+        "_heartbeats",
+        "_large",
         "_since",
-        "_speech",
         "_turn",
         "_turned_at",
         "_vouches",
         "_was_isolated",
-        "_watched",
     )
 
-    def __init__(self, ctx: Context, speech: Speech) -> None:
+    def __init__(self, ctx: Context, heartbeats: Heartbeats) -> None:
         self._ctx = ctx
-        self._speech = speech
-        self._watched = False
+        self._heartbeats = heartbeats
+        self._large = False
         self._was_isolated = False
         self._turn = 0
         self._turned_at = float("-inf")
@@ -76,17 +76,17 @@ class Watch:
         self._doubts: dict[str, float] = {}  # not ours to watch, and silent beyond its own promise: since when
         self._accused: dict[str, float] = {}  # full_hostname -> when it was suspected aloud
         self._vouches: dict[str, float] = {}  # those that we have heard and others may believe lost: since when
-        self._dead: dict[str, Known] = {}  # proved to us, not told yet
+        self._dead: dict[str, PeerSummary] = {}  # proved to us, not told yet
 
     # ---- what peers say
 
     def beat_heard(self, event: WorkerBeat, packet: Packet, sender: str, now: Now) -> None:
-        """A letter that says "I live", and may ask the same."""
+        """A unicast "I live"; with ``ask`` the sender wants one back."""
         if event.ask:
             self._write(sender, now)
         membership = self._ctx.membership
-        if membership.watched and any(member.name == sender for _, member in membership.changes):
-            self._vouches.setdefault(sender, now.mono)  # it was lost: a letter is heard by us alone
+        if membership.large and any(member.name == sender for _, member in membership.changes):
+            self._vouches.setdefault(sender, now.mono)  # it was lost: only we hear a unicast
 
     def suspects_heard(self, event: WorkerSuspect, packet: Packet, sender: str, now: Now) -> None:
         """A peer hears nothing of these."""
@@ -95,8 +95,8 @@ class Watch:
             self._dead.pop(one.name, None)
             if one.name == ctx.full_hostname:
                 if one.incarnation == ctx.incarnation:
-                    self._speech.speak_by(now.mono)
-            elif ctx.membership.watched:
+                    self._heartbeats.speak_by(now.mono)
+            elif ctx.membership.large:
                 member = ctx.membership.named(one.name)
                 if member is not None and member.incarnation == one.incarnation:
                     self._accuse(member, now)
@@ -108,8 +108,8 @@ class Watch:
     def dead(self, name: str) -> None:
         """The bus has proved to us that a member is dead: in a large cluster others may not learn it otherwise."""
         member = self._ctx.membership.named(name)
-        if member is not None and self._ctx.membership.watched and name not in self._accused:
-            self._dead[name] = Known(member.name, member.incarnation)
+        if member is not None and self._ctx.membership.large and name not in self._accused:
+            self._dead[name] = PeerSummary(member.name, member.incarnation)
 
     # ---- time
 
@@ -118,9 +118,9 @@ class Watch:
         ctx = self._ctx
         membership = ctx.membership
         interval = membership.heartbeat_interval_s
-        if membership.watched != self._watched:
+        if membership.large != self._large:
             self._switch(now)
-        if self._watched:
+        if self._large:
             if ctx.state != "stopping":
                 self._watch(now)
             at = now.mono + interval / TURNS
@@ -132,15 +132,15 @@ class Watch:
         self._turn += 1
         ctx.arm(max(at, now.mono + 0.01), "members")
         if ctx.state != "stopping":
-            ctx.arm(self._speech.due_at(), "heartbeat")  # it may have come nearer: the cluster has become smaller
+            ctx.arm(self._heartbeats.due_at(), "heartbeat")  # it may have come nearer: the cluster has become smaller
 
     def _switch(self, now: Now) -> None:
         """The cluster has grown or shrunk past the size at which everybody hears everybody."""
-        self._watched = self._ctx.membership.watched
-        self._ctx.note("members.judged", by="watchers" if self._watched else "all")
+        self._large = self._ctx.membership.large
+        self._ctx.note("members.judged", by="watchers" if self._large else "all")
         self._turned_at = now.mono
         self._listen_anew(now)
-        if not self._watched:
+        if not self._large:
             self._accused.clear()
 
     def _listen_anew(self, now: Now) -> None:
@@ -273,7 +273,7 @@ class Watch:
         """What one turn has found leaves in one message of a kind; suspects that do not fit wait for the next turn."""
         ctx = self._ctx
         for member in found:
-            self._dead[member.name] = Known(member.name, member.incarnation)
+            self._dead[member.name] = PeerSummary(member.name, member.incarnation)
         suspects = next(pages(self._dead.values()), ())
         for one in suspects:
             del self._dead[one.name]
@@ -284,7 +284,7 @@ class Watch:
             ctx.publish(WorkerSuspect(suspects=suspects), now)
         alone = [ctx.membership.named(name) for name, at in self._vouches.items() if self._heard_alone(name, at)]
         self._vouches.clear()
-        for page in pages([Known(heard.name, heard.incarnation) for heard in alone if heard is not None]):
+        for page in pages([PeerSummary(heard.name, heard.incarnation) for heard in alone if heard is not None]):
             ctx.publish(WorkerVouch(known=page), now)
         for heard in alone:
             if heard is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from coordd.core.context import Context
 from coordd.core.members.membership import ALIVE, Member
 from coordd.core.ready import Now
-from coordd.core.wire.events import Known, WorkerHeartbeat, WorkerHello, WorkerHelloReply, WorkerState
+from coordd.core.wire.events import PeerSummary, WorkerHeartbeat, WorkerHello, WorkerHelloReply, WorkerState
 
 # How many watch each node. One may be gone and one deaf.
 WATCHERS = 3
@@ -32,7 +32,7 @@ KNOWN_BYTES_MAX = 4096
 ASK_AGAIN_S = 10.0
 
 
-class Speech:
+class Heartbeats:
     """The regular words of one node. How often it may speak to all follows the size of the cluster."""
 
     __slots__ = ("_asked_at", "_ctx", "_early", "_says", "_speak_at", "_spoke_at")
@@ -49,7 +49,7 @@ class Speech:
         """The node has said that it takes part; from now on it speaks regularly."""
         self._spoke_at = now.mono
         membership = self._ctx.membership
-        self._early = self._random() if membership.watched else 0.0
+        self._early = self._random() if membership.large else 0.0
         self._ctx.arm(self.due_at(), "heartbeat")
 
     def heartbeat(self, now: Now) -> None:
@@ -59,7 +59,7 @@ class Speech:
             ctx.publish(self._says(WorkerHeartbeat), now)
             self._spoke_at = now.mono
             self._speak_at = float("inf")
-            self._early = EARLY * self._random() if ctx.membership.watched else 0.0
+            self._early = EARLY * self._random() if ctx.membership.large else 0.0
         ctx.arm(self.due_at(), "heartbeat")
 
     def greet(self, now: Now) -> None:
@@ -67,7 +67,7 @@ class Speech:
 
         After a broker's restart all nodes do this at once; the members that they knew are still there for them.
         """
-        if not self._ctx.membership.watched:
+        if not self._ctx.membership.large:
             self._ctx.publish(self._says(WorkerHello), now)
             return
         for name in islice(self._ctx.membership.ring.after(self._ctx.full_hostname), WATCHERS):
@@ -81,7 +81,7 @@ class Speech:
 
     def news(self, now: Now) -> None:
         """What this node says of itself has changed. In a small cluster the next heartbeat is soon enough."""
-        if self._ctx.membership.watched:
+        if self._ctx.membership.large:
             self.speak_by(now.mono + SPREAD_S * self._random())
 
     def due_at(self) -> float:
@@ -113,7 +113,7 @@ class Speech:
     def answers(self, hello: WorkerHello, sender: str) -> bool:
         """Whether this node is one of those who answer: all in a small cluster, the nearest in a large one."""
         ctx = self._ctx
-        if hello.to or not ctx.membership.watched:
+        if hello.to or not ctx.membership.large:
             return hello.to in ("", ctx.full_hostname)
         nearest = 0
         for name in ctx.membership.ring.after(sender):
@@ -131,7 +131,7 @@ class Speech:
             self.reply(hello, sender, now)
 
     def reply(self, hello: WorkerHello, sender: str, now: Now) -> None:
-        """Answer a hello, in as many letters as it takes."""
+        """Answer a hello, in as many unicasts as it takes."""
         for fields in self.replies(hello.freq):
             reply = self._says(WorkerHelloReply)
             assert isinstance(reply, WorkerHelloReply)
@@ -147,7 +147,7 @@ class Speech:
         more often (``freq``) than we do sees fewer members; after a broker's restart nobody does.
         """
         membership = self._ctx.membership
-        lists = membership.watched and freq < membership.fanout_interval_s
+        lists = membership.large and freq < membership.fanout_interval_s
         tokens = list(self._ctx.tokens.items())
         members = () if lists else membership.view()[:REPLY_TOKENS_MAX]
         for at in range(0, max(1, len(tokens)), REPLY_TOKENS_MAX):
@@ -157,9 +157,9 @@ class Speech:
                 yield {"known": page}
 
 
-def pages(known: Iterable[Known]) -> Iterator[tuple[Known, ...]]:
+def pages(known: Iterable[PeerSummary]) -> Iterator[tuple[PeerSummary, ...]]:
     """Lists that fit into a message each. The world may have given a member any name, so bytes are counted."""
-    page: list[Known] = []
+    page: list[PeerSummary] = []
     size = 0
     for one in known:
         length = _length(one)
@@ -174,7 +174,7 @@ def pages(known: Iterable[Known]) -> Iterator[tuple[Known, ...]]:
         yield tuple(page)
 
 
-def _length(one: Known) -> int:
+def _length(one: PeerSummary) -> int:
     """At least what it takes on the wire: every text has a head of 5 bytes at the most."""
     texts = (one.name, one.incarnation, one.jobs_digest, one.ledger, *one.tags)
     return 11 + sum([5 + len(text.encode(errors="replace")) for text in texts])

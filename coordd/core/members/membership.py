@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from coordd.core.members.ring import Ring
 from coordd.core.names import NAME
-from coordd.core.wire.events import Known, WorkerState
+from coordd.core.wire.events import PeerSummary, WorkerState
 
 ALIVE = "alive"
 SUSPECT = "suspect"
@@ -41,7 +41,7 @@ BOOT_DIGITS_MAX = 20
 PID_DIGITS_MAX = 10
 
 # Heartbeats to all cost N² deliveries a round: above this many a second the rounds become rarer. A broker delivers
-# ten times as many on one core; the watchers' letters (1.5 a node and second) come on top.
+# ten times as many on one core; the watchers' unicasts (1.5 a node and second) come on top.
 FANOUT_DELIVERIES_S = 2500.0
 
 # A peer's promise to speak that rarely is believed; a larger one is not.
@@ -98,7 +98,7 @@ class Member:
         self.name = f"{hostname}.{pid}"
         self.incarnation = incarnation
         self.state = ALIVE
-        self.heard_at = now  # anything, letters included
+        self.heard_at = now  # anything, unicasts included
         self.spoken_at = now  # what all could hear
         self.clock = 0
         self.left_clock = 0  # the stamp of its good-bye
@@ -164,7 +164,7 @@ class Membership:
         return max(self.heartbeat_interval_s, self.size**2 / FANOUT_DELIVERIES_S)
 
     @property
-    def watched(self) -> bool:
+    def large(self) -> bool:
         """The cluster is so large that members are judged by those who watch them, not by everybody."""
         return self.fanout_interval_s > self.heartbeat_interval_s
 
@@ -197,7 +197,7 @@ class Membership:
             self.isolate(False)
         return member
 
-    def told(self, others: Iterable[Known], now: float, *, vouched: bool) -> None:
+    def told(self, others: Iterable[PeerSummary], now: float, *, vouched: bool) -> None:
         """What a peer says of others. Who is new is met; who is lost is back only when the peer has heard it itself."""
         own = self.self_name.rpartition(".")[0]
         for one in others:
@@ -219,7 +219,7 @@ class Membership:
                 member.jobs_digest, member.tags = one.jobs_digest, one.tags
                 member.ledger, member.pinned = one.ledger[:IDENTITY_LENGTH_MAX], one.pinned
 
-    def roster(self) -> list[Known]:
+    def roster(self) -> list[PeerSummary]:
         """Who is alive, for a node that has just come."""
         return [known_as(member) for member in self.members.values() if member.state == ALIVE]
 
@@ -345,6 +345,6 @@ class Membership:
             self.ring.add(member.name)
 
 
-def known_as(member: Member) -> Known:
+def known_as(member: Member) -> PeerSummary:
     """A member, as one node tells another of it."""
-    return Known(member.name, member.incarnation, member.jobs_digest, member.tags, member.ledger, member.pinned)
+    return PeerSummary(member.name, member.incarnation, member.jobs_digest, member.tags, member.ledger, member.pinned)

@@ -19,7 +19,7 @@ OPEN_MAX = 20_000
 EARLY_MAX = 1024
 
 
-# Whose statement is still lacking after this is asked by letter, once in LACKING_APART_S at the most: should nobody be
+# Whose statement is still lacking after this is asked by unicast, once in LACKING_APART_S at the most: should nobody be
 # there any more, the transport says so, and the election need not wait for its timeout.
 LACKING_S = 0.025
 LACKING_APART_S = 1.0

@@ -21,8 +21,8 @@ from coordd.core.jobs.job import Job, jobs_digest, run_uuid
 from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.requests import Registration
 from coordd.core.ledger.words import NEW_RULES, OUTDATED, UNAVAILABLE
-from coordd.core.members.detector import Watch
-from coordd.core.members.heartbeat import Speech
+from coordd.core.members.detector import FailureDetector
+from coordd.core.members.heartbeat import Heartbeats
 from coordd.core.members.mingling import Mingling
 from coordd.core.members.namesake import Namesakes
 from coordd.core.node.alarms import Alarms
@@ -94,9 +94,9 @@ class Node:
         self.alarms = Alarms(self.ctx)
         self.rulebook = Rulebook(self.ctx)
         self.planner = Planner(self.ctx, self._begin_scheduled, lambda: self.rulebook.definitions.stale)
-        self.speech = Speech(self.ctx, self._says)
-        self.watch = Watch(self.ctx, self.speech)
-        self.namesakes = Namesakes(self.ctx, self.speech.reply, self._become)
+        self.heartbeats = Heartbeats(self.ctx, self._says)
+        self.detector = FailureDetector(self.ctx, self.heartbeats)
+        self.namesakes = Namesakes(self.ctx, self.heartbeats.reply, self._become)
         self.topics = set(LAUNCHES)
         self.triggers = Triggers(self.ctx, self._begin_triggered)
         self.requests = self.triggers.requests  # accepted, not in the ledger yet
@@ -112,9 +112,9 @@ class Node:
             events.WorkerOnline: self._on_worker,
             events.WorkerHeartbeat: self._on_worker,
             events.WorkerOffline: self._on_offline,
-            events.WorkerBeat: self.watch.beat_heard,
-            events.WorkerSuspect: self.watch.suspects_heard,
-            events.WorkerVouch: self.watch.vouch_heard,
+            events.WorkerBeat: self.detector.beat_heard,
+            events.WorkerSuspect: self.detector.suspects_heard,
+            events.WorkerVouch: self.detector.vouch_heard,
             events.ControlCancel: self._on_cancel,
             events.ControlRevoke: self._on_revoke,
             events.ControlClear: self._on_clear,
@@ -150,7 +150,7 @@ class Node:
         before = self.rulebook.definitions.take(jobs)
         digest, self.ctx.jobs_digest = self.ctx.jobs_digest, jobs_digest(jobs)
         if digest != self.ctx.jobs_digest and self.ctx.state in (READY, DRAINING):
-            self.speech.news(now)
+            self.heartbeats.news(now)
         for name in before:
             if name not in jobs or jobs[name].digest != before[name].digest:
                 self.planner.forget(name)
@@ -174,7 +174,7 @@ class Node:
             # then it gets its answer, and the one that we know stays.
             for event in packet.events:
                 if isinstance(event, events.WorkerHello):
-                    self.speech.hello_heard(event, packet.sender, now)
+                    self.heartbeats.hello_heard(event, packet.sender, now)
             return
         member = ctx.membership.hear(packet.hostname, packet.pid, packet.incarnation, 0, now.mono)
         if member is None:
@@ -206,14 +206,14 @@ class Node:
         for event in packet.events:
             if isinstance(event, events.WorkerHello):
                 if packet.hostname != self.ctx.hostname:
-                    self.speech.hello_heard(event, packet.sender, now)
+                    self.heartbeats.hello_heard(event, packet.sender, now)
             elif isinstance(event, Task) and self.ctx.clock.adjust(event.clock):
                 self._on_task(event, now)
 
     def peer_dead(self, name: str, now: Now) -> None:
         """A hint from the transport: nobody listens at this full_hostname any more."""
         if self.ctx.membership.proof_of_death(name):
-            self.watch.dead(name)
+            self.detector.dead(name)
         self.mingling.not_missing(name, now)
         self._members_changed(now)
 
@@ -236,7 +236,7 @@ class Node:
         if not up or ctx.state in (STARTING, STOPPING):
             return
         self.mingling.bus_came(now)
-        self.speech.greet(now)
+        self.heartbeats.greet(now)
         self.sweep.soon(now)  # revocations and ends that nobody could tell us
 
     # ---- inputs: the ledger
@@ -383,7 +383,7 @@ class Node:
                 self.look_again(now)
             elif kind == "heartbeat":
                 if ctx.state != STOPPING:
-                    self.speech.heartbeat(now)
+                    self.heartbeats.heartbeat(now)
             elif kind == "members":
                 self._members_swept(now)
             elif kind == "plan":
@@ -405,7 +405,7 @@ class Node:
         for event in out.journal:
             if isinstance(event, Task):
                 self.recall(event)
-        if out.messages or out.journal or out.letters:
+        if out.messages or out.journal or out.unicasts:
             out.clock_mark = self.ctx.clock.reserve()
         return out
 
@@ -432,11 +432,11 @@ class Node:
         self.ctx.membership.update(member, event)
         if (member.ledger, member.pinned) != before:
             self.brake.judge(now)
-        self.speech.state_heard(member, now)
+        self.heartbeats.state_heard(member, now)
 
     def _on_hello(self, event: events.WorkerHello, packet: Packet, sender: str, now: Now) -> None:
         self._on_worker(event, packet, sender, now)
-        self.speech.hello_heard(event, sender, now)
+        self.heartbeats.hello_heard(event, sender, now)
 
     def _on_hello_reply(self, event: events.WorkerHelloReply, packet: Packet, sender: str, now: Now) -> None:
         self._on_worker(event, packet, sender, now)
@@ -473,7 +473,7 @@ class Node:
         self._become(READY)
         ctx = self.ctx
         ctx.record(self._says(events.WorkerOnline), now)
-        self.speech.entered(now)
+        self.heartbeats.entered(now)
         self.sweep.begin(now)
         ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
         self._members_swept(now)
@@ -554,7 +554,7 @@ class Node:
             self.planner.horizons(answer, now)
 
     def _members_swept(self, now: Now) -> None:
-        self.watch.turn(now)
+        self.detector.turn(now)
         self._members_changed(now)
 
     def _members_changed(self, now: Now) -> None:
@@ -568,7 +568,7 @@ class Node:
         """Which ledger this node uses, or that it has used it, cannot wait: others may be braked for want of it."""
         if self.ctx.state not in (READY, DRAINING):
             return
-        if self.ctx.membership.watched:
-            self.speech.news(now)
+        if self.ctx.membership.large:
+            self.heartbeats.news(now)
         else:
             self.ctx.publish(self._says(events.WorkerHeartbeat), now)

@@ -72,7 +72,7 @@ def asked_for(row: OpenRun, attempt: int) -> Action:
     return Action(row.job, row.run, attempt, row.fire_at, bool(row.scheduled), row.digest, row.args, due)
 
 
-class Known(msgspec.Struct, frozen=True, array_like=True):
+class PeerSummary(msgspec.Struct, frozen=True, array_like=True):
     """What one node tells of another: who it is, and what a succession without messages needs of it."""
 
     name: Name  # full_hostname
@@ -158,11 +158,11 @@ class WorkerHelloReply(WorkerState, tag="worker-hello-reply"):
     suspended: Names = ()
     tokens: dict[Name, Token] = {}
     protocol: Count = PROTOCOL_MAJOR
-    known: tuple[Known, ...] = ()
+    known: tuple[PeerSummary, ...] = ()
 
 
 class WorkerBeat(Event, tag="worker-beat"):
-    """A letter to the few who watch this node; with ``ask`` the reader answers with one of its own."""
+    """A unicast to the few nodes that watch this one; with ``ask`` the receiver sends one back."""
 
     ask: bool = False
 
@@ -170,13 +170,13 @@ class WorkerBeat(Event, tag="worker-beat"):
 class WorkerSuspect(Event, tag="worker-suspect"):
     """Nothing is heard of these: whoever lives says so, and whoever hears them."""
 
-    suspects: tuple[Known, ...] = ()
+    suspects: tuple[PeerSummary, ...] = ()
 
 
 class WorkerVouch(Event, tag="worker-vouch"):
     """These live: the sender has heard them itself."""
 
-    known: tuple[Known, ...] = ()
+    known: tuple[PeerSummary, ...] = ()
 
 
 class Task(Event, kw_only=True):

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from contract.bus.bus_ears import until
+from contract.bus.listeners import until
 from coordd.adapters.bus import aio as bridge
 from coordd.adapters.bus.aio import Aio, Crossing, open_aio
 from coordd.errors import UnavailableError

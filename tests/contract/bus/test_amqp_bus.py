@@ -19,7 +19,7 @@ from pamqp.frame import unmarshal
 from support import servers
 from support.samples import delivery, frames
 
-from contract.bus.bus_ears import DEADLINE_S, receiving, run, talk, until
+from contract.bus.listeners import DEADLINE_S, receiving, run, talk, until
 from coordd.adapters.bus import amqp_frames, amqp_session
 from coordd.adapters.bus.amqp_bus import AmqpBus, address
 from coordd.adapters.bus.amqp_frames import HEARTBEAT, Publishing, Tap, own_end
@@ -58,7 +58,7 @@ class TestBrokersThatFail:
                     a.send("b.2", b"there")
                     a.send("c.3", b"not there")
                     await until(lambda: heard_a.dead)
-                # The broker may take a first letter before it has seen that b's connection is closed.
+                # The broker may take a first unicast before it has seen that b's connection is closed.
                 with trio.fail_after(DEADLINE_S):
                     while len(heard_a.dead) < 2:
                         a.send("b.2", b"gone")
@@ -477,10 +477,10 @@ def test_a_broker_of_a_cluster_that_dies(cluster: str) -> None:
                 used = await trio.to_thread.run_sync(broker_of, brokers, "coordd r.3")
                 used.kill()
                 await until(lambda: heard_roaming.ups == [True, False, True])
-                others = [ears for url, ears in zip(urls, (heard_a, heard_b), strict=False) if url != used.url]
+                others = [listener for url, listener in zip(urls, (heard_a, heard_b), strict=False) if url != used.url]
                 assert others
-                for ears in others:
-                    await talk(roaming, ears, b"from another broker")
+                for listener in others:
+                    await talk(roaming, listener, b"from another broker")
 
         run(main)
 

@@ -13,7 +13,7 @@ import trio.testing
 from support import servers
 from support.memory import MemoryExchange
 
-from contract.bus.bus_ears import receiving, run, talk, until
+from contract.bus.listeners import receiving, run, talk, until
 from coordd.adapters.bus.amqp_bus import AmqpBus
 from coordd.adapters.bus.redis_bus import RedisBus
 from coordd.adapters.bus.unix_bus import UnixBus

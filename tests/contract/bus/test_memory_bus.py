@@ -14,7 +14,7 @@ from coordd.errors import LocalProtocolError
 from coordd.ports import Bus
 
 
-class Ear:
+class Listener:
     """Who listens on one bus, and what was heard."""
 
     def __init__(self, bus: MemoryBus) -> None:
@@ -26,15 +26,15 @@ class Ear:
         await self.bus.receive(self.heard.append, self.dead.append)
 
 
-def run(play: Callable[[MemoryExchange, list[Ear]], Awaitable[None]], names: str = "abc") -> None:
+def run(play: Callable[[MemoryExchange, list[Listener]], Awaitable[None]], names: str = "abc") -> None:
     async def main() -> None:
         exchange = MemoryExchange()
-        ears = [Ear(exchange.bus(name)) for name in names]
+        listeners = [Listener(exchange.bus(name)) for name in names]
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
-                for ear in ears:
-                    nursery.start_soon(ear.listen)
-                await play(exchange, ears)
+                for listener in listeners:
+                    nursery.start_soon(listener.listen)
+                await play(exchange, listeners)
                 nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -45,8 +45,8 @@ async def settled() -> None:
 
 
 def test_everybody_else_hears_what_is_published_and_when_the_burst_is_over() -> None:
-    async def play(_: MemoryExchange, ears: list[Ear]) -> None:
-        a, b, c = ears
+    async def play(_: MemoryExchange, listeners: list[Listener]) -> None:
+        a, b, c = listeners
         a.bus.publish(b"1")
         a.bus.publish(b"2")
         b.bus.send("c", b"3")
@@ -60,8 +60,8 @@ def test_everybody_else_hears_what_is_published_and_when_the_burst_is_over() -> 
 
 
 def test_a_message_to_who_is_gone_proves_a_death_but_not_across_a_partition() -> None:
-    async def play(exchange: MemoryExchange, ears: list[Ear]) -> None:
-        a, b, c = ears
+    async def play(exchange: MemoryExchange, listeners: list[Listener]) -> None:
+        a, b, c = listeners
         c.bus.close()
         a.bus.send("c", b"?")
         exchange.partition("a", "bc")
@@ -83,10 +83,10 @@ def test_a_message_to_who_is_gone_proves_a_death_but_not_across_a_partition() ->
 
 
 def test_a_node_that_is_cut_off_hears_nobody_and_knows_it() -> None:
-    async def play(exchange: MemoryExchange, ears: list[Ear]) -> None:
-        a, b, c = ears
+    async def play(exchange: MemoryExchange, listeners: list[Listener]) -> None:
+        a, b, c = listeners
         exchange.partition("ab")
-        assert [ear.bus.state for ear in ears] == ["connected", "connected", "disconnected"]
+        assert [listener.bus.state for listener in listeners] == ["connected", "connected", "disconnected"]
         a.bus.publish(b"1")
         c.bus.publish(b"2")
         c.bus.send("nobody", b"3")
@@ -97,8 +97,8 @@ def test_a_node_that_is_cut_off_hears_nobody_and_knows_it() -> None:
 
 
 def test_messages_can_be_dropped_one_by_one() -> None:
-    async def play(exchange: MemoryExchange, ears: list[Ear]) -> None:
-        a, b, c = ears
+    async def play(exchange: MemoryExchange, listeners: list[Listener]) -> None:
+        a, b, c = listeners
         exchange.drop = lambda sender, receiver, data: (sender, receiver, data) == ("a", "b", b"1")
         a.bus.publish(b"1")
         a.bus.publish(b"2")
@@ -111,8 +111,8 @@ def test_messages_can_be_dropped_one_by_one() -> None:
 def test_a_slow_receiver_loses_what_it_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "INBOX_LENGTH_MAX", 3)
 
-    async def play(_: MemoryExchange, ears: list[Ear]) -> None:
-        a, b = ears[:2]
+    async def play(_: MemoryExchange, listeners: list[Listener]) -> None:
+        a, b = listeners[:2]
         for number in range(5):
             a.bus.send("b", b"%d" % number)
         await settled()

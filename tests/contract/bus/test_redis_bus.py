@@ -9,7 +9,7 @@ import pytest
 import trio
 from support import servers
 
-from contract.bus.bus_ears import receiving, run, talk, until
+from contract.bus.listeners import receiving, run, talk, until
 from coordd.adapters.bus import redis_bus
 from coordd.adapters.bus.redis_bus import RedisBus, address
 from coordd.core.wire.envelope import SEALED_BYTES_MAX

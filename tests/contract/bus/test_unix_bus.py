@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from contract.bus.bus_ears import receiving, run, until
+from contract.bus.listeners import receiving, run, until
 from coordd.adapters.bus import unix_peer
 from coordd.adapters.bus.unix_bus import PEERS_MAX, UnixBus
 from coordd.core.wire.events import MESSAGE_BYTES_MAX

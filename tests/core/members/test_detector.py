@@ -14,7 +14,7 @@ from coordd.core.members import membership
 from coordd.core.members.heartbeat import WATCHERS, pages
 from coordd.core.members.membership import ALIVE, LOST, SUSPECT
 from coordd.core.wire import codec
-from coordd.core.wire.events import MESSAGE_BYTES_MAX, Event, Known, Packet, WorkerSuspect, WorkerVouch
+from coordd.core.wire.events import MESSAGE_BYTES_MAX, Event, Packet, PeerSummary, WorkerSuspect, WorkerVouch
 
 N = 40
 SCALE = 10  # with it more than 22 members are watched; 1,000 in full size are measured by the benchmark
@@ -139,7 +139,7 @@ def test_who_hears_nobody_is_alone_in_its_view_and_does_harm_to_none() -> None:
 
 def test_one_that_was_cut_off_is_brought_back_for_all_by_who_hears_it_first() -> None:
     made = crowd(80)
-    alone = next(place for place in made.places if place.node.speech.due_at() > made.now + 12 * INTERVAL_S)
+    alone = next(place for place in made.places if place.node.heartbeats.due_at() > made.now + 12 * INTERVAL_S)
     made.cut([alone])
     assert made.run(LOST_BY_ALL_S, lambda: sees_lost(made, alone)) < 10 * INTERVAL_S
     made.count()
@@ -179,10 +179,12 @@ def test_one_liar_makes_nobody_lost() -> None:
 def test_who_cannot_hear_that_it_is_suspected_is_vouched_for_by_who_hears_it() -> None:
     made = crowd(80)
     liar, *others = made.places
-    deaf = next(place for place in others if place.node.speech.due_at() > made.now + 8 * INTERVAL_S)  # silent to all
+    deaf = next(
+        place for place in others if place.node.heartbeats.due_at() > made.now + 8 * INTERVAL_S
+    )  # silent to all
     deaf.deaf = True
     made.run(0.5)
-    made.forge(liar, WorkerSuspect(suspects=(Known(deaf.node.ctx.full_hostname, deaf.node.ctx.incarnation),)))
+    made.forge(liar, WorkerSuspect(suspects=(PeerSummary(deaf.node.ctx.full_hostname, deaf.node.ctx.incarnation),)))
     made.run(6 * INTERVAL_S)
     assert all(made.sees(place, deaf).state == ALIVE for place in made.places if place is not deaf)
     assert 1 <= said(made, WorkerVouch) <= WATCHERS
@@ -191,7 +193,7 @@ def test_who_cannot_hear_that_it_is_suspected_is_vouched_for_by_who_hears_it() -
 def test_a_suspicion_of_an_earlier_incarnation_is_no_news() -> None:
     made = crowd()
     one = made.places[9].node.ctx
-    made.forge(made.places[1], WorkerSuspect(suspects=(Known(one.full_hostname, "0-before"),)))
+    made.forge(made.places[1], WorkerSuspect(suspects=(PeerSummary(one.full_hostname, "0-before"),)))
     made.run(1.0)
     assert made.all_alive()
 
@@ -265,8 +267,8 @@ def test_a_restarted_node_replaces_itself() -> None:
 
 
 def test_lists_of_members_fit_into_messages() -> None:
-    known = [Known("ü" * 200 + f"-{number}.1", "1-" + "a" * 16, "d" * 16, ("tag",)) for number in range(1000)]
-    known.append(Known("mad.1", "1-b", "", ("x" * 5000,)))
+    known = [PeerSummary("ü" * 200 + f"-{number}.1", "1-" + "a" * 16, "d" * 16, ("tag",)) for number in range(1000)]
+    known.append(PeerSummary("mad.1", "1-b", "", ("x" * 5000,)))
     listed = list(pages(known))
     assert [one for page in listed for one in page] == known[:-1]
     for page in listed:
@@ -275,5 +277,7 @@ def test_lists_of_members_fit_into_messages() -> None:
 
 
 def test_what_nodes_tell_of_each_other_can_be_read_back() -> None:
-    packet = Packet(1, "default", "edge", 1, "1-a", 0, 0, [WorkerSuspect(suspects=(Known("a.1", "1-b", "d", ("t",)),))])
+    packet = Packet(
+        1, "default", "edge", 1, "1-a", 0, 0, [WorkerSuspect(suspects=(PeerSummary("a.1", "1-b", "d", ("t",)),))]
+    )
     assert codec.decode(codec.encode(packet)) == (packet, 0)

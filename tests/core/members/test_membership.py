@@ -18,7 +18,7 @@ from coordd.core.members.membership import (
     Membership,
     boot_count,
 )
-from coordd.core.wire.events import Known, WorkerHeartbeat
+from coordd.core.wire.events import PeerSummary, WorkerHeartbeat
 
 INTERVAL_S = 2.0
 FIRST, SECOND = "1-aaaa", "2-bbbb"
@@ -190,38 +190,38 @@ def test_who_speaks_to_all_more_rarely_is_given_more_time(members: Membership) -
 
 def test_heartbeats_to_all_become_rarer_as_members_come(members: Membership) -> None:
     for number in range(69):
-        members.told([Known(f"edge-{number}.1", FIRST)], 0.0, vouched=False)
-    assert (members.size, members.fanout_interval_s, members.watched) == (70, INTERVAL_S, False)
+        members.told([PeerSummary(f"edge-{number}.1", FIRST)], 0.0, vouched=False)
+    assert (members.size, members.fanout_interval_s, members.large) == (70, INTERVAL_S, False)
     for number in range(69, 999):
-        members.told([Known(f"edge-{number}.1", FIRST)], 0.0, vouched=False)
-    assert (members.size, members.fanout_interval_s, members.watched) == (1000, 400.0, True)
+        members.told([PeerSummary(f"edge-{number}.1", FIRST)], 0.0, vouched=False)
+    assert (members.size, members.fanout_interval_s, members.large) == (1000, 400.0, True)
 
 
 @pytest.mark.parametrize("vouched", [True, False])
 def test_only_who_is_vouched_for_comes_back_by_hearsay(members: Membership, vouched: bool) -> None:
     member = in_state(members, LOST)
-    members.told([Known("edge.7", FIRST)], 50.0, vouched=vouched)
+    members.told([PeerSummary("edge.7", FIRST)], 50.0, vouched=vouched)
     assert member.state == (ALIVE if vouched else LOST)
     assert changes(members) == ([("join", FIRST)] if vouched else [])
-    members.told([Known("edge.8", SECOND)], 50.0, vouched=vouched)  # its own words are awaited
+    members.told([PeerSummary("edge.8", SECOND)], 50.0, vouched=vouched)  # its own words are awaited
     assert members.members["edge"] is member
 
 
 def test_hearsay_of_a_good_bye_wakes_nobody(members: Membership) -> None:
     member = in_state(members, LEFT)
-    members.told([Known("edge.7", FIRST)], 1.0, vouched=True)
+    members.told([PeerSummary("edge.7", FIRST)], 1.0, vouched=True)
     assert (member.state, members.view()) == (LEFT, ("me.1",))
 
 
 @pytest.mark.parametrize("name", ["me.1", "me.2", "edge", ".1", "", "edge.", "edge.x", "edge.-1", "edge." + "9" * 5000])
 def test_hearsay_that_names_nobody_is_nothing(members: Membership, name: str) -> None:
-    members.told([Known(name, FIRST), Known("e" * 300 + ".1", FIRST)], 0.0, vouched=True)
+    members.told([PeerSummary(name, FIRST), PeerSummary("e" * 300 + ".1", FIRST)], 0.0, vouched=True)
     assert (members.members, members.view()) == ({}, ("me.1",))
 
 
 def test_who_hears_nobody_sees_itself_alone_until_somebody_speaks(members: Membership) -> None:
     hear(members)
-    members.told([Known("other.1", FIRST)], 0.0, vouched=False)
+    members.told([PeerSummary("other.1", FIRST)], 0.0, vouched=False)
     members.isolate(True)
     assert (members.view(), members.count()) == (("me.1",), {ALIVE: 1, SUSPECT: 0, LOST: 2})
     hear(members, now=1.0)
@@ -240,7 +240,7 @@ def test_an_incarnation_without_a_count_has_none(incarnation: str) -> None:
 @pytest.mark.parametrize("name", ["", "a\0", "a b", "a\n", "\u00e9dge", "x" * 65])
 def test_nobody_can_have_a_name_that_no_node_may_have(members: Membership, name: str) -> None:
     assert members.hear(name, 7, FIRST, 1, 0.0) is None
-    members.told([Known(f"{name}.7", FIRST)], 0.0, vouched=True)
+    members.told([PeerSummary(f"{name}.7", FIRST)], 0.0, vouched=True)
     assert members.members == {}
 
 

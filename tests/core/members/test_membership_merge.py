@@ -18,7 +18,7 @@ from hypothesis import given
 from support.search import examples
 
 from coordd.core.members.membership import ALIVE, LEFT, Membership, boot_count
-from coordd.core.wire.events import Known
+from coordd.core.wire.events import PeerSummary
 
 HOSTS = ("edge-1", "edge-2")
 
@@ -46,7 +46,7 @@ said = st.builds(
 deliveries = st.lists(said, min_size=1, max_size=10)
 
 
-def deliver(members: Membership, one: Said, others: list[Known]) -> None:
+def deliver(members: Membership, one: Said, others: list[PeerSummary]) -> None:
     """As core.node does it: any message is a sign of life, then it is looked at."""
     member = members.hear(one.hostname, one.boot, one.incarnation, one.clock, 0.0)
     if member is None:
@@ -105,7 +105,7 @@ def latest(told: list[Said], hostname: str) -> int:
 @given(deliveries, st.data())
 def test_what_is_delivered_twice_in_a_row_does_nothing(told: list[Said], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(told) - 1))
-    others = [Known(f"{one.hostname}.{one.boot}", one.incarnation) for one in told[:index]]
+    others = [PeerSummary(f"{one.hostname}.{one.boot}", one.incarnation) for one in told[:index]]
     members = Membership("me.1", 2.0)
     for one in told[: index + 1]:
         deliver(members, one, others)

@@ -381,13 +381,13 @@ def test_whose_statement_is_lacking_is_asked_whether_it_is_there_once_a_second()
     for number in range(3):
         lone.do(lone.node.open_election, f"try-{number}", "drill", None)
     lone.hear("b.1", *[WorkerElectAck(id=f"try-{number}", candidacy=Candidacy(0, 9, "b.1")) for number in range(3)])
-    lone.letters.clear()
+    lone.unicasts.clear()
 
     lone.wait(elections.LACKING_S + 0.001)
-    assert [(name, event.ask) for name, event in lone.letters] == [("c.1", True)]  # type: ignore[attr-defined]
+    assert [(name, event.ask) for name, event in lone.unicasts] == [("c.1", True)]  # type: ignore[attr-defined]
     lone.do(lone.node.open_election, "try-3", "drill", None)
     lone.wait(0.5)
-    assert [name for name, _ in lone.letters].count("c.1") == 1
+    assert [name for name, _ in lone.unicasts].count("c.1") == 1
 
     lone.do(lone.node.peer_dead, "c.1")
     assert all(lone.node.ballots.elections[f"try-{number}"].succession is not None for number in range(3))

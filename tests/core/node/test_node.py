@@ -120,7 +120,7 @@ def test_a_hello_is_answered_in_as_many_letters_as_the_tokens_take() -> None:
 
     lone.hear("b.1", WorkerHello())
 
-    replies = [event for to, event in lone.letters if to == "b.1" and isinstance(event, WorkerHelloReply)]
+    replies = [event for to, event in lone.unicasts if to == "b.1" and isinstance(event, WorkerHelloReply)]
     assert [len(reply.tokens) for reply in replies] == [heartbeat.REPLY_TOKENS_MAX, heartbeat.REPLY_TOKENS_MAX, 1]
     assert sorted(name for reply in replies for name in reply.tokens) == sorted(names)
     for reply in replies:
@@ -134,7 +134,7 @@ def test_an_old_hello_is_answered_and_is_no_sign_of_life() -> None:
 
     lone.do(lone.node.receive_late, old)
 
-    assert [to for to, event in lone.letters if isinstance(event, WorkerHelloReply)] == ["b.1"]
+    assert [to for to, event in lone.unicasts if isinstance(event, WorkerHelloReply)] == ["b.1"]
     assert lone.node.ctx.membership.members == {}
 
 
@@ -257,7 +257,7 @@ def test_the_live_node_answers_the_newcomer_and_goes_on() -> None:
 
     lone.hear("a.9", WorkerHello(), incarnation="2-z")
 
-    assert [(to, event_type(event)) for to, event in lone.letters] == [("a.9", "worker-hello-reply")]
+    assert [(to, event_type(event)) for to, event in lone.unicasts] == [("a.9", "worker-hello-reply")]
     assert (lone.node.ctx.state, lone.fatal) == ("ready", "")
 
 
@@ -293,7 +293,7 @@ def test_our_own_echo_and_another_cluster_are_nobody() -> None:
     lone.hear("a.9", WorkerHello(), incarnation="9-z", cluster="elsewhere")
     lone.hear("b.1", WorkerHello(), cluster="elsewhere")
 
-    assert (lone.fatal, lone.letters, lone.node.ctx.membership.members) == ("", [], {})
+    assert (lone.fatal, lone.unicasts, lone.node.ctx.membership.members) == ("", [], {})
 
 
 # ---- the logical clock

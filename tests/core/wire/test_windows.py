@@ -62,7 +62,7 @@ def packet(seq: int, *said: AnyEvent, hostname: str = "edge", incarnation: str =
     return Packet(PROTOCOL_MAJOR, "prod", hostname, 1, incarnation, seq, 0, list(said))
 
 
-class Ear:
+class Listener:
     """Windows with a clock of its own."""
 
     def __init__(self, *, started: bool = False) -> None:
@@ -74,9 +74,9 @@ class Ear:
 
 
 def test_what_is_new_is_kept_as_it_is() -> None:
-    ear = Ear()
+    listener = Listener()
     said = packet(0, heartbeat(), elect(), fact(), cancel())
-    admission = ear.windows.admit(said, MONO, WALL)
+    admission = listener.windows.admit(said, MONO, WALL)
     assert admission == Admission(said.events)
     assert admission.fresh
     assert admission.events is said.events
@@ -84,31 +84,31 @@ def test_what_is_new_is_kept_as_it_is() -> None:
 
 @pytest.mark.parametrize("event", [heartbeat, fact, *ACTING])
 def test_the_same_message_counts_once(event: Any) -> None:
-    ear = Ear()
-    assert ear.hear(5, event(), event()).events
-    again = ear.hear(5, event(), event())
+    listener = Listener()
+    assert listener.hear(5, event(), event()).events
+    again = listener.hear(5, event(), event())
     assert (again.events, again.fresh, again.refused) == ([], False, {"duplicate": 2})
     assert "heard before" in again.notice
-    assert ear.windows.refused["duplicate"] == 1
+    assert listener.windows.refused["duplicate"] == 1
 
 
 def test_neighbours_that_overtake_each_other_all_count_once() -> None:
-    ear = Ear()
+    listener = Listener()
     for seq in (10, 12, 11, 9, 14, 13):
-        assert ear.hear(seq, elect()).events, seq
+        assert listener.hear(seq, elect()).events, seq
     for seq in range(9, 15):
-        assert not ear.hear(seq, elect()).events, seq
+        assert not listener.hear(seq, elect()).events, seq
 
 
 @given(st.lists(st.integers(0, 3 * REACH), max_size=60))
 @settings(max_examples=200)
 def test_within_reach_a_number_is_new_exactly_once(order: list[int]) -> None:
-    ear = Ear()
+    listener = Listener()
     heard: set[int] = set()
     highest = -1
     for seq in order:
         highest = max(seq, highest)
-        admission = ear.hear(seq, elect())
+        admission = listener.hear(seq, elect())
         new = seq not in heard and highest - seq < REACH
         assert bool(admission.events) == new
         heard.add(seq)
@@ -116,47 +116,47 @@ def test_within_reach_a_number_is_new_exactly_once(order: list[int]) -> None:
 
 @given(st.lists(st.integers(0, 5 * REACH), max_size=60))
 def test_an_election_never_counts_twice_whatever_the_order(order: list[int]) -> None:
-    ear = Ear()
-    counted = [seq for seq in order if ear.hear(seq, elect()).events]
+    listener = Listener()
+    counted = [seq for seq in order if listener.hear(seq, elect()).events]
     assert len(counted) == len(set(counted))
 
 
 def test_a_replayed_backlog_comes_late_and_is_kept_and_shows_no_life() -> None:
-    ear = Ear()
-    ear.hear(0, heartbeat())
-    ear.hear(100_000, heartbeat())
+    listener = Listener()
+    listener.hear(0, heartbeat())
+    listener.hear(100_000, heartbeat())
     for live, seq in enumerate(range(40, 40 + 300 * 7, 7)):
-        late = ear.hear(seq, fact(WALL - 7200))
+        late = listener.hear(seq, fact(WALL - 7200))
         assert (len(late.events), late.fresh, late.refused, late.notice) == (1, False, {}, ""), seq
-        assert ear.hear(100_001 + live, elect()).events, "what is new is not held up"
-    assert ear.windows.late == 300
+        assert listener.hear(100_001 + live, elect()).events, "what is new is not held up"
+    assert listener.windows.late == 300
     for seq in range(40, 40 + 300 * 7, 7):
-        assert ear.hear(seq, fact(WALL - 7200)).refused == {"duplicate": 1}, seq
+        assert listener.hear(seq, fact(WALL - 7200)).refused == {"duplicate": 1}, seq
 
 
 def test_a_backlog_sent_again_from_its_start_is_still_taken() -> None:
-    ear = Ear()
-    ear.hear(10 * REACH, heartbeat())
-    assert ear.hear(5 * REACH, fact()).events
-    assert ear.hear(3, fact()).events, "further back than both windows reach"
-    assert not ear.hear(3, fact()).events
-    assert ear.hear(4, fact()).events
+    listener = Listener()
+    listener.hear(10 * REACH, heartbeat())
+    assert listener.hear(5 * REACH, fact()).events
+    assert listener.hear(3, fact()).events, "further back than both windows reach"
+    assert not listener.hear(3, fact()).events
+    assert listener.hear(4, fact()).events
 
 
 @pytest.mark.parametrize("event", ACTING)
 def test_what_acts_does_not_come_late(event: Any) -> None:
-    ear = Ear()
-    ear.hear(2 * REACH, heartbeat())
-    mixed = ear.hear(REACH, event(), fact(), heartbeat())
+    listener = Listener()
+    listener.hear(2 * REACH, heartbeat())
+    mixed = listener.hear(REACH, event(), fact(), heartbeat())
     assert ([type(kept) for kept in mixed.events], mixed.fresh) == ([TaskSucceeded], False)
     assert mixed.refused == {"late": 1, "superseded": 1}
-    assert ear.hear(REACH + 1, event()).events, "one number later it is within reach"
+    assert listener.hear(REACH + 1, event()).events, "one number later it is within reach"
 
 
 def test_what_a_node_said_of_itself_is_overtaken() -> None:
-    ear = Ear()
-    ear.hear(2 * REACH, heartbeat())
-    old = ear.hear(7, heartbeat())
+    listener = Listener()
+    listener.hear(2 * REACH, heartbeat())
+    old = listener.hear(7, heartbeat())
     assert (old.events, old.fresh, old.refused) == ([], False, {"superseded": 1})
 
 
@@ -176,8 +176,8 @@ def test_what_a_node_said_of_itself_is_overtaken() -> None:
     ],
 )
 def test_what_acts_expires(event: Any, age_s: float, kept: bool) -> None:
-    ear = Ear()
-    admission = ear.hear(1, fact(WALL - age_s), event(WALL - age_s))
+    listener = Listener()
+    admission = listener.hear(1, fact(WALL - age_s), event(WALL - age_s))
     assert len(admission.events) == 1 + kept
     assert admission.refused == ({} if kept else {"expired": 1})
     assert bool(admission.notice) != kept
@@ -185,8 +185,8 @@ def test_what_acts_expires(event: Any, age_s: float, kept: bool) -> None:
 
 @pytest.mark.parametrize("skew_s", [-86400.0, 86400.0])
 def test_a_node_whose_clock_is_off_is_still_a_member(skew_s: float) -> None:
-    ear = Ear(started=True)
-    told = ear.hear(1, heartbeat(WALL + skew_s), elect(WALL + skew_s))
+    listener = Listener(started=True)
+    told = listener.hear(1, heartbeat(WALL + skew_s), elect(WALL + skew_s))
     assert [type(kept) for kept in told.events] == [WorkerHeartbeat]
     assert told.fresh
     assert "edge.1" in told.notice
@@ -213,10 +213,10 @@ def test_an_old_heartbeat_after_a_restart_brings_nobody_to_life() -> None:
 
 
 def test_what_a_sender_has_overtaken_itself_is_old_also_when_nobody_had_heard_it() -> None:
-    ear = Ear(started=True)
-    assert ear.hear(900, WorkerHeartbeat(clock=5000, timestamp=WALL)).fresh
-    assert ear.hear(899, WorkerHeartbeat(clock=4999, timestamp=WALL - 2)).fresh, "overtaken on its way"
-    assert not ear.hear(400, WorkerHeartbeat(clock=4000, timestamp=WALL - DAY_S)).events
+    listener = Listener(started=True)
+    assert listener.hear(900, WorkerHeartbeat(clock=5000, timestamp=WALL)).fresh
+    assert listener.hear(899, WorkerHeartbeat(clock=4999, timestamp=WALL - 2)).fresh, "overtaken on its way"
+    assert not listener.hear(400, WorkerHeartbeat(clock=4000, timestamp=WALL - DAY_S)).events
 
 
 @pytest.mark.parametrize("skew_s", [-86400.0, 86400.0])
@@ -249,59 +249,66 @@ def test_a_clock_that_was_set_back_costs_elections_for_a_while_only() -> None:
 
 
 def test_senders_are_bounded_and_a_forgotten_one_cannot_act_with_what_was_recorded() -> None:
-    ear = Ear()
-    assert ear.hear(1, cancel(), hostname="first").events
-    ear.after_s = 1.0
+    listener = Listener()
+    assert listener.hear(1, cancel(), hostname="first").events
+    listener.after_s = 1.0
     for number in range(SENDERS_MAX):
-        ear.hear(1, heartbeat(), hostname=f"n{number}")
-    assert len(ear.windows._windows) == SENDERS_MAX
-    again = ear.hear(1, cancel(), hostname="first")
+        listener.hear(1, heartbeat(), hostname=f"n{number}")
+    assert len(listener.windows._windows) == SENDERS_MAX
+    again = listener.hear(1, cancel(), hostname="first")
     assert (again.events, again.refused) == ([], {"forgotten": 1})
-    ear.after_s = 2.0
-    assert ear.hear(2, cancel(WALL + 2), hostname="first").events
+    listener.after_s = 2.0
+    assert listener.hear(2, cancel(WALL + 2), hostname="first").events
 
 
 def test_who_speaks_is_not_forgotten() -> None:
-    ear = Ear()
-    ear.hear(1, elect(), hostname="first")
+    listener = Listener()
+    listener.hear(1, elect(), hostname="first")
     for number in range(SENDERS_MAX + 10):
-        ear.hear(1, heartbeat(), hostname=f"n{number}")
-        ear.hear(2 + number, heartbeat(), hostname="first")
-    assert ear.hear(1, elect(), hostname="first").refused == {"duplicate": 1}
+        listener.hear(1, heartbeat(), hostname=f"n{number}")
+        listener.hear(2 + number, heartbeat(), hostname="first")
+    assert listener.hear(1, elect(), hostname="first").refused == {"duplicate": 1}
 
 
 def test_incarnations_count_apart() -> None:
-    ear = Ear()
-    assert ear.hear(5, elect()).events
-    assert ear.hear(5, elect(), incarnation="2-bb").events
-    assert ear.hear(5, elect(), hostname="other").events
-    assert not ear.hear(5, elect()).events
+    listener = Listener()
+    assert listener.hear(5, elect()).events
+    assert listener.hear(5, elect(), incarnation="2-bb").events
+    assert listener.hear(5, elect(), hostname="other").events
+    assert not listener.hear(5, elect()).events
 
 
 def test_a_flood_is_told_of_at_powers_of_two() -> None:
-    ear = Ear()
-    ear.hear(1, elect())
-    told = [number for number in range(1, 101) if ear.hear(1, elect()).notice]
+    listener = Listener()
+    listener.hear(1, elect())
+    told = [number for number in range(1, 101) if listener.hear(1, elect()).notice]
     assert told == [1, 2, 4, 8, 16, 32, 64]
-    assert ear.windows.refused == {"duplicate": 100, "superseded": 0, "late": 0, "expired": 0, "forgotten": 0, "old": 0}
+    assert listener.windows.refused == {
+        "duplicate": 100,
+        "superseded": 0,
+        "late": 0,
+        "expired": 0,
+        "forgotten": 0,
+        "old": 0,
+    }
 
 
 @pytest.mark.parametrize("seq", [-1, -(2**70), 2**70])
 def test_absurd_numbers_do_no_harm_to_others(seq: int) -> None:
-    ear = Ear()
-    ear.hear(seq, heartbeat(), hostname="mad")
-    ear.hear(3, heartbeat(), hostname="mad")
-    ear.hear(seq, heartbeat(), hostname="mad")
-    window = ear.windows._windows["mad", "1-aa"]
+    listener = Listener()
+    listener.hear(seq, heartbeat(), hostname="mad")
+    listener.hear(3, heartbeat(), hostname="mad")
+    listener.hear(seq, heartbeat(), hostname="mad")
+    window = listener.windows._windows["mad", "1-aa"]
     assert window.mask.bit_length() <= REACH
     assert window.late_mask.bit_length() <= REACH
-    assert ear.hear(3, elect()).events
+    assert listener.hear(3, elect()).events
 
 
 def test_an_empty_packet_is_no_event() -> None:
-    ear = Ear()
-    assert ear.hear(1) == Admission([])
-    again = ear.hear(1)
+    listener = Listener()
+    assert listener.hear(1) == Admission([])
+    again = listener.hear(1)
     assert (again.events, again.fresh, again.refused) == ([], False, {})
 
 
@@ -321,19 +328,19 @@ def test_every_event_has_its_place() -> None:
 @settings(max_examples=100)
 def test_a_replay_of_a_whole_recording_changes_nothing(data: st.DataObject) -> None:
     """The attacker has everything that was ever said, and may send it again in any order, at any time."""
-    ear = Ear(started=True)
+    listener = Listener(started=True)
     recording = []
     seq = 0
     for _ in range(data.draw(st.integers(1, 30))):
-        ear.after_s += data.draw(st.floats(0, 20))
-        at = WALL + ear.after_s
+        listener.after_s += data.draw(st.floats(0, 20))
+        at = WALL + listener.after_s
         said = packet(
             seq, *[make(at) for make in data.draw(st.lists(st.sampled_from((heartbeat, *ACTING)), min_size=1))]
         )
-        assert ear.windows.admit(said, MONO + ear.after_s, at).events == said.events
+        assert listener.windows.admit(said, MONO + listener.after_s, at).events == said.events
         recording.append(said)
         seq += data.draw(st.integers(1, REACH))
     for said in data.draw(st.lists(st.sampled_from(recording), max_size=40)):
-        ear.after_s += data.draw(st.floats(0, 20))
-        again = ear.windows.admit(said, MONO + ear.after_s, WALL + ear.after_s)
+        listener.after_s += data.draw(st.floats(0, 20))
+        again = listener.windows.admit(said, MONO + listener.after_s, WALL + listener.after_s)
         assert (again.events, again.fresh) == ([], False)

@@ -139,7 +139,7 @@ class Datagrams:
 
 
 @dataclass(slots=True, eq=False)
-class Letter:
+class OutboxEntry:
     """A message that must arrive."""
 
     packet: Packet
@@ -171,13 +171,13 @@ class Broker(Datagrams):
                 self._pass_on(daemon, packet)
         if kept:
             outbox = daemon.host.outbox
-            letter = Letter(packet_of(daemon, kept))
+            entry = OutboxEntry(packet_of(daemon, kept))
             waits = not daemon.connected or any(other.on_disk for other in outbox)
-            outbox.append(letter)
+            outbox.append(entry)
             if waits:
-                self.world.at(SAVED_S, self._saved, daemon, letter)
+                self.world.at(SAVED_S, self._saved, daemon, entry)
             else:
-                self._post(daemon, letter)
+                self._post(daemon, entry)
 
     def send(self, daemon: Daemon, name: str, event: Event) -> None:
         if not daemon.connected or not self._up(daemon.host) or not self.leaves(daemon.host):
@@ -228,8 +228,8 @@ class Broker(Datagrams):
     def _look(self, daemon: Daemon) -> None:
         """The daemon finds that its connection is gone, or of no use, if it is."""
         if daemon.alive and daemon.connected and not self._stands(daemon.host):
-            for letter in daemon.host.outbox:
-                letter.on_disk = True
+            for entry in daemon.host.outbox:
+                entry.on_disk = True
             self._tell(daemon, up=False)
             self._connect(daemon)
 
@@ -245,8 +245,8 @@ class Broker(Datagrams):
             self._connect(daemon)
             return
         self._tell(daemon, up=True)
-        for number, letter in enumerate(list(daemon.host.outbox)):
-            self.world.at(0.01 + 0.002 * number, self._post, daemon, letter)
+        for number, entry in enumerate(list(daemon.host.outbox)):
+            self.world.at(0.01 + 0.002 * number, self._post, daemon, entry)
 
     def _tell(self, daemon: Daemon, *, up: bool) -> None:
         daemon.connected = up
@@ -256,27 +256,27 @@ class Broker(Datagrams):
 
     # ---- what must arrive
 
-    def _saved(self, daemon: Daemon, letter: Letter) -> None:
+    def _saved(self, daemon: Daemon, entry: OutboxEntry) -> None:
         """It is on the disk, behind what waits there already."""
-        letter.on_disk = True
-        self._post(daemon, letter)
+        entry.on_disk = True
+        self._post(daemon, entry)
 
-    def _post(self, daemon: Daemon, letter: Letter) -> None:
+    def _post(self, daemon: Daemon, entry: OutboxEntry) -> None:
         """Send it, and again when nobody confirms."""
-        if not daemon.alive or not daemon.connected or letter not in daemon.host.outbox:
+        if not daemon.alive or not daemon.connected or entry not in daemon.host.outbox:
             return  # the next connection, or the next life of this node, sends it
-        if letter.packet.incarnation != daemon.incarnation:
-            letter.packet = packet_of(daemon, letter.packet.events)
-        self.world.at(CONFIRM_S, self._post, daemon, letter)
+        if entry.packet.incarnation != daemon.incarnation:
+            entry.packet = packet_of(daemon, entry.packet.events)
+        self.world.at(CONFIRM_S, self._post, daemon, entry)
         if self._up(daemon.host):
-            if letter.on_disk:
+            if entry.on_disk:
                 self.world.fault_log["late_news"] += 1
-            self._pass_on(daemon, letter.packet, loses=False)
-            self.world.at(self.world.rng.uniform(0.001, 0.05), self._confirmed, daemon, letter)
+            self._pass_on(daemon, entry.packet, loses=False)
+            self.world.at(self.world.rng.uniform(0.001, 0.05), self._confirmed, daemon, entry)
 
-    def _confirmed(self, daemon: Daemon, letter: Letter) -> None:
-        if daemon.alive and daemon.connected and self._stands(daemon.host) and letter in daemon.host.outbox:
-            daemon.host.outbox.remove(letter)
+    def _confirmed(self, daemon: Daemon, entry: OutboxEntry) -> None:
+        if daemon.alive and daemon.connected and self._stands(daemon.host) and entry in daemon.host.outbox:
+            daemon.host.outbox.remove(entry)
 
     def hand(self, peer: Daemon, packet: Any) -> None:
         if self.arrives(peer):  # its queue went with its connection

@@ -286,7 +286,7 @@ class Daemon:
                     runner.cancel(reason)
         if ready.messages:
             world.bus.publish(self, ready.messages)
-        for name, event in ready.letters:
+        for name, event in ready.unicasts:
             world.bus.send(self, name, event)
         for reply in ready.replies:
             self._replied(reply, unkept)

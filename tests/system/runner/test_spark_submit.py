@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordd.adapters.disk.files import write_atomic
-from coordd.adapters.spark import Facts, SparkDefaults, build
+from coordd.adapters.spark import AttemptInfo, SparkDefaults, build
 from coordd.core.jobs.job import Job, SparkSubmit
 from system.lab.runner_lab import Attempt, World, exists, kill, world_in
 
@@ -60,8 +60,10 @@ def submit(world: World, script: str, *args: str) -> Attempt:
     spec, attempt = world.spec([])
     launch = SparkSubmit(str(application), args=(str(attempt.out), *args), conf=CONF)
     job = Job(name=spec["job"], digest="digest", launch=launch)
-    facts = Facts(spec["run"], 0, spec["token"], spec["nonce"], "edge-1", spec["fire_at"], "", attempt.directory)
-    program = build(job, launch, SparkDefaults(master="local[1]"), facts)
+    attempt_info = AttemptInfo(
+        spec["run"], 0, spec["token"], spec["nonce"], "edge-1", spec["fire_at"], "", attempt.directory
+    )
+    program = build(job, launch, SparkDefaults(master="local[1]"), attempt_info)
     os.makedirs(attempt.directory, mode=0o700, exist_ok=True)
     write_atomic(program.secrets_path, program.secrets.encode())
     env: dict[str, Any] = {**program.env, "MARK": spec["env"]["MARK"]}

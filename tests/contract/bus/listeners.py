@@ -1,4 +1,4 @@
-"""What tests of buses share: ears that note what is heard, and a patient eye."""
+"""What tests of buses share: listeners that note what is heard, and a patient eye."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coordd.ports import Bus
 DEADLINE_S = 20.0
 
 
-class Heard:
+class Listener:
     """What one bus delivered; ``bursts`` counts the ends of bursts."""
 
     def __init__(self) -> None:
@@ -35,19 +35,19 @@ class Heard:
 
 
 @asynccontextmanager
-async def _receiving(*buses: Bus) -> AsyncIterator[list[Heard]]:
+async def _receiving(*buses: Bus) -> AsyncIterator[list[Listener]]:
     """Each bus receives; yields, when all are connected, what each has heard."""
-    heard = [Heard() for _ in buses]
+    heard = [Listener() for _ in buses]
     async with trio.open_nursery() as nursery:
-        for bus, ears in zip(buses, heard, strict=True):
-            nursery.start_soon(bus.receive, ears.deliver, ears.dead.append, ears.ups.append)
+        for bus, listener in zip(buses, heard, strict=True):
+            nursery.start_soon(bus.receive, listener.deliver, listener.dead.append, listener.ups.append)
         await trio.testing.wait_all_tasks_blocked()
         await until(lambda: all(bus.state == "connected" for bus in buses))
         yield heard
         nursery.cancel_scope.cancel()
 
 
-def receiving(*buses: Bus) -> AbstractAsyncContextManager[list[Heard]]:
+def receiving(*buses: Bus) -> AbstractAsyncContextManager[list[Listener]]:
     return _receiving(*buses)
 
 
@@ -58,7 +58,7 @@ async def until(true: Callable[[], object]) -> None:
             await trio.sleep(0.001)
 
 
-async def talk(a: Bus, heard_b: Heard, word: bytes) -> None:
+async def talk(a: Bus, heard_b: Listener, word: bytes) -> None:
     """Say something until it is heard; gossip may be lost."""
 
     def said() -> bool:
