@@ -17,7 +17,7 @@ from system.lab.systemd_lab import SITE_PACKAGES, SOURCE, SystemdLab
 
 SYSTEMD = Path(__file__).parents[3] / "systemd"
 UNIT = SYSTEMD / "coordd.service"
-STANDIN = f"{SOURCE}/tests/system/unit_standin.py"
+STANDIN = f"{SOURCE}/tests/system/lab/unit_standin.py"
 
 # What `systemd-analyze security` may say at the most, times ten.
 EXPOSURE_MAX = 15
