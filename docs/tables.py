@@ -396,6 +396,7 @@ def limits() -> str:
 
 _KEYS = {
     "description": "text",
+    "enabled": "boolean; `false`: the job is held, which means it is listed and nothing launches it (`true`)",
     "owner": "a group whose members may operate the job",
     "schedule": '`"0 2 * * *"`, `"every 15m"`, `"at 2026-12-01T02:00"`; without it: by hand',
     "timezone": 'IANA name ("UTC")',

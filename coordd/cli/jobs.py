@@ -156,8 +156,12 @@ def job_next(name: str, count: int) -> None:
         tables.draw(tables.FIRES, fires, f"{name} does not fire again: it has no schedule, or its end has passed.")
 
     asked().show(asked().call("job.next", job=name, count=count), draw)
-    if asked().output == TABLE and asked().call("job.show", job=name).get("suspended"):
-        say(f"{name} is suspended: none of these starts until coordctl job resume {name}")
+    if asked().output == TABLE:
+        shown = asked().call("job.show", job=name)
+        if not shown.get("enabled", True):
+            say(f"{name} is held: none of these starts until its job file says enabled = true")
+        elif shown.get("suspended"):
+            say(f"{name} is suspended: none of these starts until coordctl job resume {name}")
 
 
 @job.command("activate")

@@ -134,6 +134,7 @@ class _Reading:
         said = self.table({key: value for key, value in table.items() if key not in jobkeys.LATER}, jobkeys.TOP)
         launch = self.launch(table, said)
         schedule = self.schedule(name, said)
+        enabled = said.get("enabled", True)
         retry = self.retry(said.get("retry", {}))
         self.relations(said, launch, config)
         if launch is None:
@@ -145,7 +146,9 @@ class _Reading:
             launch=launch,
             description=said.get("description", ""),
             owner=said.get("owner", ""),
-            schedule=schedule,
+            enabled=enabled,
+            schedule=schedule if enabled else None,
+            held=None if enabled else schedule,
             schedule_text=said.get("schedule", ""),
             timezone=said.get("timezone", "UTC"),
             misfire=said.get("misfire", "once"),

@@ -222,6 +222,7 @@ def _blackouts(value: object) -> list[dict[str, Any]]:
 
 TOP: dict[str, values.Reader] = {
     "description": _lines,
+    "enabled": values.flag,
     "owner": values.text,
     "schedule": values.text,
     "timezone": _zone_name,

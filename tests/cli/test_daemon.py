@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -274,6 +275,35 @@ def test_the_rest_of_the_commands(node: Node) -> None:
     checks = {check["check"]: check["state"] for check in node.json("doctor", code=1)}
     assert checks["ledger"] == "ok"
     assert checks["job bad"] == "fail"
+
+
+def test_a_held_job_is_listed_and_nothing_launches_it_until_it_is_released(node: Node) -> None:
+    """Its times while it was held are nobody's: released, it begins with the next one."""
+    write_job(node.directory, "waiting", 'enabled = false\nschedule = "every 1s"\n' + HELLO)
+    node.ctl("reload")
+    shown = node.json("job", "show", "waiting")
+    assert (shown["enabled"], shown["schedule"], shown["next"], shown["problems"]) == (False, "every 1s", None, [])
+    assert re.search(r"^waiting +held ", node.ctl("job", "list").stdout, re.MULTILINE)
+    assert "waiting" in node.json("status")["jobs"]["held"]
+    assert "1 held: waiting" in node.ctl("status").stdout
+    assert len(node.json("job", "next", "waiting", "-n", "3")) == 3
+    assert "is held" in node.ctl("job", "next", "waiting").stderr
+    assert "enabled = false" in node.ctl("why", "waiting").stdout
+    for words in (("run", "trigger"), ("job", "activate")):
+        refused = node.ctl(*words, "waiting", code=1)
+        assert "is held" in refused.stderr
+        assert "enabled = true" in refused.stderr
+    time.sleep(3.0)
+    assert node.json("run", "list", "--job", "waiting") == []
+
+    write_job(node.directory, "waiting", 'schedule = "every 1s"\n' + HELLO)
+    released = time.time()
+    node.ctl("reload")
+    node.wait_until(lambda: bool(node.json("run", "list", "--job", "waiting", "--state", "success")))
+    first = min(row["id"] for row in node.json("run", "list", "--job", "waiting"))
+    assert datetime.fromisoformat(first.partition("@")[2]).timestamp() > released
+    os.unlink(f"{node.directory}/jobs.d/waiting.toml")
+    node.ctl("reload")
 
 
 def test_reload_is_all_or_nothing(node: Node) -> None:

@@ -488,3 +488,15 @@ def test_a_secret_on_a_command_line_draws_a_warning_that_does_not_show_it(
 )
 def test_what_is_no_secret_draws_none(tmp_path: Path, words: list[str]) -> None:
     assert load_text(tmp_path, SPARK + f"args = {json.dumps(words)}\n").problems == {}
+
+
+def test_a_held_job_keeps_its_schedule_apart(tmp_path: Path) -> None:
+    """Nothing that launches looks there; and its digest is another one, so that its release is a change."""
+    schedule = 'schedule = "0 2 * * *"\n'
+    held = load_text(tmp_path, "enabled = false\n" + schedule + COMMAND).jobs["j"]
+    released = load_text(tmp_path, "enabled = true\n" + schedule + COMMAND).jobs["j"]
+    assert (held.enabled, held.schedule, held.schedule_digest) == (False, None, "")
+    assert released.held is None
+    assert held.held == released.schedule
+    assert held.digest != released.digest == load_text(tmp_path, schedule + COMMAND).jobs["j"].digest
+    assert "enabled" in str(load_text(tmp_path, 'enabled = "no"\n' + COMMAND).problems["j"][0])

@@ -73,6 +73,7 @@ def status_text(status: dict[str, Any]) -> str:
         (
             "jobs",
             f"{jobs.get('enabled', 0)} enabled"
+            + (f" · {len(jobs['held'])} held: {plain(jobs['held'])}" if jobs.get("held") else "")
             + (
                 f" · {len(jobs['disabled'])} disabled: {plain(jobs['disabled'])} (coordctl job list)"
                 if jobs.get("disabled")

@@ -25,7 +25,7 @@ STYLES = {
     "enabled": "green", "done": "green", "refused": "bold red",
     "started": "bold cyan", "received": "cyan", "pending": "blue", "retry": "yellow",
     "suspect": "yellow", "warn": "yellow", "starting": "yellow", "mingling": "yellow", "draining": "yellow",
-    "suspended": "yellow", "missed": "yellow", "rejected": "yellow", "revoked": "magenta",
+    "suspended": "yellow", "held": "yellow", "missed": "yellow", "rejected": "yellow", "revoked": "magenta",
     "failure": "bold red", "fail": "bold red", "lost": "bold red", "unknown": "bold red reverse",
     "open": "bold red", "half-open": "yellow", "recovering": "yellow",
     "disabled": "red", "disconnected": "red", "unavailable": "bold red", "left": "dim", "stopping": "dim",
@@ -124,7 +124,7 @@ def _last_seen(row: Mapping[str, Any], _now: float) -> str:
 
 def _job_state(row: Mapping[str, Any], _now: float) -> Text:
     if not row.get("enabled", True):
-        return stated("disabled")
+        return stated("disabled" if row.get("problems") else "held")
     if row.get("suspended"):
         return stated("suspended")
     return stated("warn" if row.get("problems") else "enabled")

@@ -91,7 +91,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     launch: SparkSubmit | Command
     description: str = ""
     owner: str = ""
+    enabled: bool = True
     schedule: Schedule | None = None
+    held: Schedule | None = None  # of a job that is not enabled: its schedule, by which nothing is launched
     schedule_text: str = ""
     timezone: str = "UTC"  # of {fire_time} and {date}, also when there is no schedule
     misfire: Literal["skip", "once", "all"] = "once"

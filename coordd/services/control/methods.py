@@ -165,7 +165,11 @@ class Methods(Explanations):
                 **objects.troubles_view(self._troubles.found),
             },
             "late_jobs": sorted(self._troubles.found.late_jobs),
-            "jobs": {"enabled": len(ctx.jobs), "disabled": sorted(set(problems) - set(ctx.jobs))},
+            "jobs": {
+                "enabled": sum(job.enabled for job in ctx.jobs.values()),
+                "held": sorted(job.name for job in ctx.jobs.values() if not job.enabled),
+                "disabled": sorted(set(problems) - set(ctx.jobs)),
+            },
             "stale_jobs": sorted(node.rulebook.definitions.stale),
             "rules": objects.rules_view(node),
             "breakers_open": [breaker.name for breaker in self._driver.breakers if breaker.is_open],
@@ -230,6 +234,15 @@ class Methods(Explanations):
             hint = f"did you mean {near}?" if near else "coordctl job list shows what there is"
             raise RefusedError(f"no job {name!r} on this node", kind="unknown_job", hint=hint)
         return job
+
+    def _may_start(self, job: Job) -> None:
+        """Raises RefusedError for a job that is held."""
+        if not job.enabled:
+            raise RefusedError(
+                f"{job.name} is held: its job file says enabled = false, so nothing launches it",
+                kind="held",
+                hint="set enabled = true in the job file on every node, then coordctl reload",
+            )
 
     def _may_operate(self, caller: Caller, job: str) -> None:
         owner = self._driver.node.ctx.jobs[job].owner if job in self._driver.node.ctx.jobs else ""
@@ -307,6 +320,7 @@ class Methods(Explanations):
 
     async def job_activate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
+        self._may_start(job)
         node = self._driver.node
         how = ("activate", job.name, job.digest, job.schedule_digest, "person", caller.name, 0, 0.0)
         answer = await self._change(*how)
@@ -396,6 +410,7 @@ class Methods(Explanations):
     async def run_trigger(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
         self._may_operate(caller, job.name)
+        self._may_start(job)
         given = take(params, "args", dict, None) or {}
         ident = take(params, "id", str, "") or secrets.token_hex(6)
         if not IDENT.fullmatch(ident):

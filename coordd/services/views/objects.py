@@ -237,14 +237,14 @@ def breaker_view(breaker: Breaker, now: float) -> dict[str, Any]:
 
 def job_view(job: Job, *, suspended: bool, next_at: float | None, problem: str, redacted: bool) -> dict[str, Any]:
     """One job that can be run."""
-    launch = job.launch
+    launch, planned = job.launch, job.schedule or job.held
     return {
         "name": job.name,
         "description": job.description,
         "owner": job.owner or None,
         "schedule": job.schedule_text or None,
-        "timezone": job.schedule.timezone if job.schedule else None,
-        "next": instant(next_at) if next_at and not suspended else None,  # a suspended job does not start then
+        "timezone": planned.timezone if planned else None,
+        "next": instant(next_at) if next_at and job.enabled and not suspended else None,  # else it does not start then
         "suspended": suspended,
         "kind": "command" if isinstance(launch, Command) else "spark",
         "starts": REDACTED if redacted else (launch.argv[0] if isinstance(launch, Command) else launch.application),
@@ -256,7 +256,7 @@ def job_view(job: Job, *, suspended: bool, next_at: float | None, problem: str, 
         "params": REDACTED if redacted else dict(job.params),
         "digest": job.digest,
         "problems": [problem] if problem else [],
-        "enabled": True,
+        "enabled": job.enabled,
     }
 
 
@@ -267,12 +267,16 @@ def fire_view(job: Job, due: float, identity_from: float) -> dict[str, Any]:
 
 
 def next_fires(job: Job, after: float, count: int, check: Callable[[], None] = lambda: None) -> list[float]:
-    """The next fire times of a job, at most ``count``; ``check`` is called before each, and may raise."""
+    """The next fire times of a job, at most ``count``; of a job that is held, those at which it would fire.
+
+    ``check`` is called before each, and may raise.
+    """
     fires: list[float] = []
     at: float | None = after
-    while job.schedule is not None and at is not None and len(fires) < count:
+    planned = job.schedule or job.held
+    while planned is not None and at is not None and len(fires) < count:
         check()
-        at = next_fire(job.schedule, at)
+        at = next_fire(planned, at)
         if at is not None:
             fires.append(at)
     return fires

@@ -306,7 +306,9 @@ def why_job(
         parts.append(f"Last: {last_word}")
     elif not around.ledger_error:
         parts.append(f"{name} has never run.")
-    if next_at is not None and suspended:
+    if not job.enabled:
+        parts.append("It is held: its job file says enabled = false, so nothing launches it.")
+    elif next_at is not None and suspended:
         parts.append(
             f"Its next time is {iso(next_at)}: it starts only if the job is resumed before that, or at most "
             f"{job.start_within_s:.0f} s after it."
