@@ -10,6 +10,7 @@ import click
 
 from coordd import __version__
 from coordd.cli import options
+from coordd.cli.crontab import import_crontab
 from coordd.cli.keys import keys
 from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_FAILED, Failed, failed, say
 from coordd.errors import CoorddError
@@ -127,6 +128,7 @@ def exec_(**_said: object) -> None:
 
 
 program.add_command(keys)
+program.add_command(import_crontab)
 
 
 @program.command("version")

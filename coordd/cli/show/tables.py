@@ -22,7 +22,7 @@ WIDTH_UNLIMITED = 4096
 # The states of runs, nodes, checks and connections; those that are not here are plain.
 STYLES = {
     "success": "green", "alive": "green", "ready": "green", "ok": "green", "connected": "green", "closed": "green",
-    "enabled": "green", "done": "green", "refused": "bold red",
+    "enabled": "green", "released": "green", "done": "green", "refused": "bold red",
     "started": "bold cyan", "received": "cyan", "pending": "blue", "retry": "yellow",
     "suspect": "yellow", "warn": "yellow", "starting": "yellow", "mingling": "yellow", "draining": "yellow",
     "suspended": "yellow", "held": "yellow", "missed": "yellow", "rejected": "yellow", "revoked": "magenta",
@@ -198,6 +198,15 @@ FIRES = (
     Column("FIRE TIME (UTC)", text("fire_time")),
     Column("", lambda row, now: distance(instant(row.get("fire_time")), now), right=True),
     Column("RUN", text("run"), whole=True),
+)
+
+IMPORTED = (
+    Column("LINE", text("line"), right=True),
+    Column("JOB", text("job"), whole=True),
+    Column("STATE", state(), whole=True),
+    Column("FILE", text("done"), whole=True),
+    Column("SCHEDULE", text("schedule"), whole=True),
+    Column("CRONTAB", text("text")),
 )
 
 RUNS = (

@@ -1,0 +1,151 @@
+"""Job files made from a crontab: their text, and whether one that is there was edited by hand since.
+
+The first line of such a file holds a checksum of the rest, without the line that holds or releases the job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from coordd.core.jobs.crontab import PATH, Crontab, Entry, Named, job_name
+from coordd.core.visible import visible
+
+HEAD = "# coordd import-crontab"
+_HEAD = re.compile(rf"{HEAD} ([0-9a-f]{{16}}) of (.*)\n")
+_ENABLED = re.compile(r"(?m)^enabled = (true|false)\b.*\n")
+HELD = "enabled = false                 # held: true releases it, and so does coordd import-crontab --release\n"
+RELEASED = "enabled = true\n"
+
+
+class Account(NamedTuple):
+    """A user of the machine, as cron needs it; ``home`` is "" where it is not known."""
+
+    name: str
+    home: str
+
+
+class Place(NamedTuple):
+    """Where a crontab is from, and what it does not say itself."""
+
+    source: str  # for people: a path, or whose crontab
+    timezone: str  # the machine's
+    account: Account  # who runs its lines where no column says so
+    daemon: str  # the user that runs the jobs here
+
+
+class File(NamedTuple):
+    """A job file that a line has become."""
+
+    name: str
+    entry: Entry
+    text: str  # held
+
+
+class Plan(NamedTuple):
+    """What is to be done with one file: written (new), updated, unchanged, or kept (and why)."""
+
+    file: File
+    state: str
+    text: str
+    why: str = ""
+
+
+def job_files(crontab: Crontab, place: Place) -> tuple[list[File], list[Named]]:
+    """A job file for each entry, and the lines that cannot become one."""
+    files: list[File] = []
+    named = list(crontab.named)
+    taken: set[str] = set()
+    for entry in crontab.entries:
+        user = entry.user or place.account.name
+        if user != place.daemon:
+            named.append(
+                Named(
+                    entry.line,
+                    entry.text,
+                    f"it runs as {user}, and this version runs jobs as the daemon's user ({place.daemon}) alone",
+                )
+            )
+            continue
+        mark = hashlib.sha256(f"{user}\0{entry.shell}\0{entry.script}".encode()).hexdigest()[:6]
+        name = job_name(entry, taken, mark)
+        taken.add(name)
+        files.append(File(name, entry, _text(entry, place, user)))
+    return files, sorted(named)
+
+
+def _text(entry: Entry, place: Place, user: str) -> str:
+    home = place.account.home if user == place.account.name else ""
+    env = {"SHELL": entry.shell, "PATH": PATH, "LOGNAME": user, **({"HOME": home} if home else {}), **entry.env}
+    lines = [
+        f"# {visible(place.source)}, line {entry.line}:",
+        f"#   {visible(entry.text)}",
+        HELD.rstrip("\n"),
+        f"schedule = {_quoted(entry.schedule)}",
+        f"timezone = {_quoted(entry.timezone or place.timezone)}",
+        *([f'jitter = "{entry.jitter_s / 60:.0f}m"'] if entry.jitter_s else []),
+        'misfire = "skip"                # as cron: what was missed is not made up for',
+        'overlap = "allow"               # as cron: it begins also while the last one runs',
+        "",
+        "[command]",
+        f"argv = [{_quoted(entry.shell)}, {_quoted('-c')}, {_quoted(_braces(entry.script))}]",
+        *([f"cwd = {_quoted(home)}"] if home else []),
+        "",
+        "[command.env]",
+        *[f"{_key(name)} = {_quoted(_braces(value))}" for name, value in sorted(env.items())],
+    ]
+    return sealed("\n".join(lines) + "\n", place.source)
+
+
+def sealed(body: str, source: str) -> str:
+    """The text with its first line, by which an edit is noticed later."""
+    return f"{HEAD} {_checksum(body)} of {visible(source)}\n{body}"
+
+
+def _checksum(body: str) -> str:
+    return hashlib.sha256(_ENABLED.sub("", body).encode()).hexdigest()[:16]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _braces(text: str) -> str:
+    """Braces of a job file's arguments are placeholders; these are meant as they stand."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def planned(file: File, there: str | None, *, release: bool) -> Plan:
+    """What becomes of one file. ``there``: what stands in the directory under its name, None where nothing does."""
+    if there is None:
+        return Plan(file, "written", _released(file.text) if release else file.text)
+    head = _HEAD.match(there)
+    if head is None:
+        return Plan(file, "kept", there, "a job file of this name is there that no import wrote")
+    body = there[head.end() :]
+    if _checksum(body) != head.group(1):
+        return Plan(
+            file, "kept", there, "it was edited since it was imported; the crontab's line was not applied to it"
+        )
+    found = _ENABLED.search(body)
+    was_released = found is None or found.group(1) == "true"
+    text = _released(file.text) if release or was_released else file.text
+    return Plan(file, "unchanged" if text == there else "updated", text)
+
+
+def _released(text: str) -> str:
+    return _ENABLED.sub(RELEASED, text, count=1)
+
+
+def left_behind(source: str, names: Iterable[str], there: Iterable[tuple[str, str]]) -> list[str]:
+    """The jobs that an earlier import of this source wrote, and that have no line any more."""
+    wanted = set(names)
+    heads = [(name, _HEAD.match(text)) for name, text in there]
+    return sorted(name for name, head in heads if head and head.group(2) == visible(source) and name not in wanted)

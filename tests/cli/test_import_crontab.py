@@ -1,0 +1,216 @@
+"""`coordd import-crontab`: what it writes, what it leaves alone, what it says."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordd.cli import crontab
+from coordd.cli.coordd import program
+from coordd.config.jobfile import load_jobs
+from coordd.config.sections import Config
+from coordd.core.jobs.job import Command, Job
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+LINES = """\
+CRON_TZ=Europe/Berlin
+30 2 * * * /opt/etl/run.sh --full "${DAY}"
+@hourly /opt/etl/clean.sh
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crontab, "SERVICE_USER", "no-such-account")  # the jobs run as who imports
+
+
+def imported(tmp_path: Path, text: str, *more: str, code: int = 0) -> Result:
+    source = tmp_path / "crontab"
+    source.write_text(text)
+    (tmp_path / "jobs.d").mkdir(exist_ok=True)
+    arguments = ["import-crontab", str(source), "--to", str(tmp_path / "jobs.d"), "--timezone", "UTC", *more]
+    done = CliRunner().invoke(program, arguments, catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def jobs(tmp_path: Path) -> dict[str, Job]:
+    found = load_jobs(str(tmp_path / "jobs.d"), Config())
+    assert found.problems == {}
+    return found.jobs
+
+
+def file_of(tmp_path: Path, stem: str) -> Path:
+    [path] = (tmp_path / "jobs.d").glob(f"{stem}*.toml")
+    return path
+
+
+def test_lines_become_jobs_that_are_held(tmp_path: Path) -> None:
+    done = imported(tmp_path, LINES)
+    assert "2 jobs" in done.output
+    assert "2 held" in done.output
+    [clean, run] = [found for _, found in sorted(jobs(tmp_path).items())]
+    assert run.name.startswith("run.sh-")
+    assert (run.enabled, run.schedule) == (False, None)
+    assert run.held is not None
+    assert (run.held.cron, run.timezone) == ("30 2 * * *", "Europe/Berlin")
+    assert (run.misfire, run.overlap) == ("skip", "allow")
+    assert isinstance(run.launch, Command)
+    assert run.launch.argv == ("/bin/sh", "-c", '/opt/etl/run.sh --full "${{DAY}}"')
+    assert run.launch.env["PATH"] == "/usr/bin:/bin"
+    assert run.launch.env["LOGNAME"] == ME
+    assert run.launch.cwd == pwd.getpwnam(ME).pw_dir
+    assert clean.held is not None
+    assert clean.held.cron == "0 * * * *"
+
+
+def test_a_second_import_changes_nothing_and_follows_the_crontab(tmp_path: Path) -> None:
+    imported(tmp_path, LINES)
+    before = {path: path.read_text() for path in (tmp_path / "jobs.d").iterdir()}
+    assert "unchanged" in imported(tmp_path, LINES).output
+    assert {path: path.read_text() for path in (tmp_path / "jobs.d").iterdir()} == before
+    assert "updated" in imported(tmp_path, LINES.replace("30 2", "45 3")).output
+    held = jobs(tmp_path)[file_of(tmp_path, "run.sh").stem].held
+    assert held is not None
+    assert held.cron == "45 3 * * *"
+
+
+def test_release_and_a_release_by_hand_outlast_the_next_import(tmp_path: Path) -> None:
+    imported(tmp_path, LINES)
+    path = file_of(tmp_path, "run.sh")
+    path.write_text("\n".join("enabled = true" if "enabled" in line else line for line in path.read_text().split("\n")))
+    imported(tmp_path, LINES.replace("30 2", "45 3"))
+    found = jobs(tmp_path)
+    assert found[path.stem].schedule is not None, "it was released by hand, and is not held again"
+    assert sum(job.enabled for job in found.values()) == 1
+    assert "0 held" in imported(tmp_path, LINES, "--release").output
+    assert all(job.enabled for job in jobs(tmp_path).values())
+
+
+def test_what_was_edited_or_is_somebody_elses_is_named_and_kept(tmp_path: Path) -> None:
+    imported(tmp_path, LINES)
+    path = file_of(tmp_path, "run.sh")
+    edited = path.read_text().replace('overlap = "allow"', 'overlap = "forbid"')
+    path.write_text(edited)
+    other = file_of(tmp_path, "clean.sh")
+    other.write_text('[command]\nargv = ["/bin/true"]\n')
+    done = imported(tmp_path, LINES.replace("30 2", "45 3"), "--release", code=1)
+    assert path.read_text() == edited
+    assert other.read_text() == '[command]\nargv = ["/bin/true"]\n'
+    assert "was edited since it was imported" in done.output
+    assert "no import wrote" in done.output
+
+
+def test_what_left_the_crontab_is_named_and_kept(tmp_path: Path) -> None:
+    imported(tmp_path, LINES)
+    done = imported(tmp_path, LINES.replace("@hourly /opt/etl/clean.sh\n", ""), code=1)
+    assert "clean.sh" in done.output
+    assert "line no more" in done.output
+    assert len(jobs(tmp_path)) == 2
+
+
+def test_what_cannot_be_carried_over_is_named_with_its_line(tmp_path: Path) -> None:
+    text = f"MAILTO=ops\n@reboot /bin/a\n0 0 31 2 * /bin/never\n{LINES}* * * * * root ls\n"
+    done = imported(tmp_path, text, code=1)
+    for said in ("line 1: coordd sends no mail", "line 2: @reboot", "line 3: "):
+        assert said in done.output
+    assert len(jobs(tmp_path)) == 3
+
+
+def test_lines_of_other_users_are_named(tmp_path: Path) -> None:
+    done = imported(tmp_path, f"0 1 * * * {ME} /opt/mine.sh\n0 2 * * * nobody /opt/theirs.sh\n", "--system", code=1)
+    assert [name[:4] for name in jobs(tmp_path)] == ["mine"]
+    assert "it runs as nobody" in done.output
+
+
+def test_a_directory_is_read_as_cron_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "cron.d").mkdir()
+    (tmp_path / "cron.d" / "etl").write_text(f"0 1 * * * {ME} /opt/mine.sh\n")
+    (tmp_path / "cron.d" / "etl.bak").write_text("nonsense\n")
+    (tmp_path / "jobs.d").mkdir()
+    done = CliRunner().invoke(
+        program, ["import-crontab", str(tmp_path / "cron.d"), "--to", str(tmp_path / "jobs.d"), "--timezone", "UTC"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "etl.bak is passed over" in done.output
+    assert len(jobs(tmp_path)) == 1
+
+
+def test_bad_input_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bytes").write_bytes(b"0 1 * * * \xff\n")
+    (tmp_path / "jobs.d").mkdir()
+    to = ["--to", str(tmp_path / "jobs.d")]
+    wrong: list[tuple[list[str], int, str]] = [
+        ([str(tmp_path / "bytes"), *to], 1, "expected UTF-8"),
+        ([str(tmp_path / "absent"), *to], 1, "cannot be read"),
+        ([str(tmp_path / "bytes"), "--to", str(tmp_path / "nowhere")], 1, "no such directory"),
+        ([*to], 2, "expected FILE or --user"),
+        ([str(tmp_path / "bytes"), "--user", ME, *to], 2, "expected FILE or --user"),
+        (["--user", "../../etc", *to], 2, "expected the name of a user"),
+        ([str(tmp_path / "bytes"), "--timezone", "Mars", *to], 2, "--timezone: expected the IANA name"),
+    ]
+    for arguments, code, said in wrong:
+        done = CliRunner().invoke(program, ["import-crontab", *arguments])
+        assert (done.exit_code, said in done.output) == (code, True), done.output
+    monkeypatch.setattr(crontab, "BYTES_MAX", 3)
+    done = CliRunner().invoke(program, ["import-crontab", str(tmp_path / "bytes"), *to])
+    assert "found more" in done.output
+    assert list((tmp_path / "jobs.d").iterdir()) == []
+
+
+def test_a_disk_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported(tmp_path, LINES)
+    before = {path: path.read_text() for path in (tmp_path / "jobs.d").iterdir()}
+    calls = iter([None])
+
+    def fails(_fd: int) -> None:
+        if next(calls, "full") == "full":
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(crontab.os, "fsync", fails)
+    done = imported(tmp_path, LINES.replace("30 2", "45 3").replace("@hourly", "@daily"), code=1)
+    assert "No space left on device" in done.output
+    assert {path: path.read_text() for path in (tmp_path / "jobs.d").iterdir()} == before
+
+
+def test_cron_and_the_job_run_the_same_command(tmp_path: Path) -> None:
+    """The argv and environment of the job, started as the runner starts them, against what crontab(5) promises."""
+    line = f'* * * * * cat > {tmp_path}/out; echo "$LOGNAME $PATH \\% {{x,y}}" >> {tmp_path}/out%hello%world\n'
+    imported(tmp_path, line)
+    [job] = jobs(tmp_path).values()
+    assert isinstance(job.launch, Command)
+    argv = [word.replace("{{", "{").replace("}}", "}") for word in job.launch.argv]
+    subprocess.run(argv, env=job.launch.env, cwd=job.launch.cwd, check=True, timeout=30)
+    assert (tmp_path / "out").read_text() == f"hello\nworld\n{ME} /usr/bin:/bin % {{x,y}}\n"
+
+
+def test_the_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crontab.os, "readlink", lambda _: "/usr/share/zoneinfo/Europe/Berlin")
+    assert crontab.machine_zone() == "Europe/Berlin"
+    monkeypatch.setattr(crontab.os, "readlink", lambda _: "../usr/share/zoneinfo/Etc/UTC")
+    assert crontab.machine_zone() == "UTC"
+
+
+def test_the_crontab_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `crontab -l` shows it; a user of whom the command knows nothing is told in its own words."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "jobs.d").mkdir()
+    program_of = tmp_path / "bin" / "crontab"
+    program_of.write_text(
+        '#!/bin/sh\n[ "$*" = "-l" ] || { echo "no crontab for $3" >&2; exit 1; }\necho "0 1 * * * /opt/a"\n'
+    )
+    program_of.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    to = ["--to", str(tmp_path / "jobs.d"), "--timezone", "UTC"]
+    monkeypatch.setattr(crontab.os, "access", lambda *_: False)
+    done = CliRunner().invoke(program, ["import-crontab", "--user", ME, *to])
+    assert done.exit_code == 0, done.output
+    assert len(jobs(tmp_path)) == 1
+    assert f"the crontab of {ME}, line 1" in file_of(tmp_path, "a-").read_text()
+    done = CliRunner().invoke(program, ["import-crontab", "--user", "nobody", *to])
+    assert (done.exit_code, "no crontab for nobody" in done.output) == (1, True)
