@@ -122,6 +122,18 @@ def test_every_test_that_is_named_exists(page: Path) -> None:
             assert f"def {match.group(1)}(" in path.read_text(), match.group()
 
 
+def test_the_flows_name_real_steps() -> None:
+    """In docs/architecture.md a step is written as file: Class.method."""
+    flows = (DOCS / "architecture.md").read_text().partition("## Flows")[2].partition("## Decisions")[0]
+    steps = re.findall(r"(\w[\w/]+\.py): (\w+)\.(\w+)", flows)
+
+    assert len(steps) > 20
+    for file, name, method in steps:
+        text = (ROOT / "coordd" / file).read_text()
+        assert re.search(rf"^class {name}\b", text, re.MULTILINE), f"{file}: {name}"
+        assert re.search(rf"^    (async )?def {method}\b", text, re.MULTILINE), f"{file}: {name}.{method}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_file_of_ours_that_is_named_exists(page: Path) -> None:
     for text in CODE.findall(FENCE.sub("", page.read_text())):
