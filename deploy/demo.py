@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -303,16 +304,17 @@ def main() -> int:
         return 1
 
 
+def sees(node: Node, count: int) -> bool:
+    """Does a node see so many members, itself among them?"""
+    return bool((node.ask("status") or {}).get("members", {}).get("alive") == count)
+
+
 def play(home: Path, nodes: list[Node], output: Path) -> int:
     job, at = write_jobs(home, output)
     for node in nodes:
         node.start()
     for node in nodes:
-        wait_for(
-            f"{node.name} ready (see {node.log})",
-            READY_LIMIT_S,
-            lambda node=node: (node.ask("status") or {}).get("members", {}).get("alive") == len(nodes),
-        )
+        wait_for(f"{node.name} ready (see {node.log})", READY_LIMIT_S, partial(sees, node, len(nodes)))
     say(f"{len(nodes)} nodes are ready and see each other: {', '.join(node.name for node in nodes)}", "green")
     story = Story(nodes)
 

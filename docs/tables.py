@@ -22,8 +22,8 @@ from coordd.core.ledger import rows, steps, words as ledger_words
 from coordd.core.members import membership
 from coordd.core.node import node
 from coordd.core.wire import events, merge
+from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER
 from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
-from coordd.services.control.server import ADMIN, OPERATOR, VIEWER
 
 HERE = Path(__file__).resolve().parent
 BLOCK = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

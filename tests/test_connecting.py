@@ -129,4 +129,4 @@ def test_each_address_says_for_itself_whether_its_certificate_is_verified(ring: 
     assert connections.ledger_options()["tls_verify"] is True, "the bus says nothing of the ledger"
     connections = made(ring, bus="amqps://u@127.0.0.2/", ledger="rediss://127.0.0.1/0?ssl_cert_reqs=none")
     assert connections.ledger_options()["tls_verify"] is False
-    assert connections.bus.bus._credentials(strict)[1].verify_mode == ssl.CERT_REQUIRED  # type: ignore[union-attr, attr-defined]
+    assert connections.bus.bus._credentials(strict)[1].verify_mode == ssl.CERT_REQUIRED  # type: ignore[attr-defined]

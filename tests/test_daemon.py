@@ -67,13 +67,18 @@ def test_a_journal_that_cannot_be_read_does_not_end_the_start(directory: str) ->
 def give(daemon: Daemon, **ledger: Any) -> None:
     """A ledger that can do this and nothing else."""
     made: Any = SimpleNamespace(close=lambda: None, **ledger)
-    daemon.connections.open_ledger = lambda: made  # type: ignore[method-assign]
+    daemon.connections.open_ledger = lambda known=None: made  # type: ignore[method-assign]
 
 
 def test_old_runs_are_forgotten(directory: str) -> None:
     pruned: list[float] = []
     with built(directory, SQLITE) as daemon:
-        give(daemon, prune=lambda keep_s, _limit: pruned.append(keep_s) or 0)
+
+        def prune(keep_s: float, _limit: int) -> int:
+            pruned.append(keep_s)
+            return 0
+
+        give(daemon, prune=prune)
         daemon._clean()
         assert pruned == [daemon.config.history.keep_s]
 

@@ -20,6 +20,7 @@ import structlog
 
 from coordd.adapters import logs
 from coordd.adapters.journald import JournalSocket, field_name
+from coordd.core.redaction import redact_text
 
 REPOSITORY = str(Path(__file__).parents[2])
 
@@ -157,7 +158,7 @@ class TestRedaction:
         ],
     )
     def test_of_text(self, text: str, expected: str) -> None:
-        assert logs.redact_text(text) == expected
+        assert redact_text(text) == expected
 
     def test_wherever_it_stands(self, stream: io.StringIO) -> None:
         logs.configure(stream)

@@ -34,7 +34,7 @@ PATIENCE_S = 4.0  # a client's, with one node
 BUDGET = 12
 
 # A Redis that lost its replicas stops taking writes after so long: what a failover can lose is bounded by it.
-SENTINEL_SETTINGS = {
+SENTINEL_SETTINGS: dict[str, Any] = {
     "appendfsync": "always",
     "min_replicas_to_write": "1",
     "min_replicas_max_lag": "3",

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from support import servers
@@ -155,15 +156,16 @@ def _edited(edit: Callable[[Jobs, random.Random], str]) -> Callable[[Scene], Don
         what = edit(scene.jobs, scene.chance)
         _reload(scene.node)
         others = [node for node in scene.arena.nodes if node is not scene.node]
-        return Done(scene.seconds((0.2, 6.0)), lambda: [_reload(node) for node in others], what)
+        return Done(scene.seconds((0.2, 6.0)), partial(_reload, *others), what)
 
     return strike
 
 
-def _reload(node: Member) -> None:
+def _reload(*nodes: Member) -> None:
     """As `systemctl reload` does, without waiting; a node that is down reads the files when it starts."""
-    if node.up:
-        node.signal(signal.SIGHUP)
+    for node in nodes:
+        if node.up:
+            node.signal(signal.SIGHUP)
 
 
 def _nothing() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ KINDS = ("plain", "env", "setsid", "daemonised", "wiped", "handed")
 
 
 @pytest.fixture(scope="module")
-def node():
+def node() -> Iterator[Node]:
     with open_directory() as directory:
         os.makedirs(f"{directory}/jobs.d")
         for kind in KINDS:

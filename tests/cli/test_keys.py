@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import pwd
 import re
 import stat
 from collections.abc import Callable
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from coordd.cli import keys as keys_module
 from coordd.cli.coordd import program
 from coordd.config import keyring, settings as config_module
 from coordd.core.wire.envelope import KEYS_MAX, EnvelopeError, Envelopes, Key, Keyring
@@ -135,7 +135,7 @@ def test_root_makes_it_for_the_daemon(
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "fchown", lambda _fd, uid, gid: given.append((uid, gid)))
-    monkeypatch.setattr(keys_module.pwd, "getpwnam", lambda _name: keys_module.pwd.getpwuid(os.getuid()))
+    monkeypatch.setattr(pwd, "getpwnam", lambda _name: pwd.getpwuid(os.getuid()))
     assert keys("new", "--output", str(tmp_path / "keys.toml")).exit_code == 0
     assert given == [(os.getuid(), os.getgid())]
 

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.fake_daemon import DAEMON, open_directory, write_job
@@ -38,7 +39,7 @@ def node() -> Iterator[Node]:
                 del os.environ["NOTIFY_SOCKET"]
 
 
-def of(run: str, age_s: float = 0.0, **policy: str) -> Registration:
+def of(run: str, age_s: float = 0.0, **policy: Any) -> Registration:
     return Registration(run, run.partition("#")[0], "d", Policy(**policy), time.time(), scheduled=False, age_s=age_s)
 
 
@@ -49,7 +50,7 @@ def ledger(node: Node) -> Iterator[SqliteLedger]:
     made.close()
 
 
-def started(ledger: SqliteLedger, run: str, **policy: str) -> tuple[str, int, int, str]:
+def started(ledger: SqliteLedger, run: str, **policy: Any) -> tuple[str, int, int, str]:
     """Another node runs it."""
     answer = ledger.call("claim", Claim(of(run, **policy), 0, "n", "edge-9.1", 30.0))
     key = (run, 0, answer.token, "n")  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ from coordd.config import jobfile as module
 from coordd.config.jobfile import JobSet, check, digest, load_jobs
 from coordd.config.sections import Config, NodeConfig
 from coordd.config.settings import load
-from coordd.config.tomlfile import Problem
+from coordd.config.tomlfile import Places, Problem
 from coordd.core.jobs.job import Blackout, Command, Retry, SparkSubmit, iso
 from coordd.core.jobs.schedule import jitter_offset, next_fire
 
@@ -434,9 +434,7 @@ def test_a_large_file_of_mistakes_is_read_once_and_few_of_them_are_named(tmp_pat
 
 
 def test_places_of_keys_quoted_dotted_and_in_tables() -> None:
-    places = module.Places(
-        'a = """\nb = 1\n"""\n"c d" = 2\ne.f = 3\n[t]\n\'g\' = 4\na = 5\n[[u.v]]\nh=1\n[[u.v]]\nh=2\n'
-    )
+    places = Places('a = """\nb = 1\n"""\n"c d" = 2\ne.f = 3\n[t]\n\'g\' = 4\na = 5\n[[u.v]]\nh=1\n[[u.v]]\nh=2\n')
     wanted = {("", "a"): 1, ("", "c d"): 4, ("", "e"): 5, ("", "t"): 6, ("t", "g"): 7, ("t", "a"): 8, ("u", "v"): 9}
     assert {key: places.line_of(*key) for key in wanted} == wanted
     assert (places.line_of("u.v", "h"), places.line_of("", "b")) == (10, None)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from coordd.cli.coordd import program
 from coordd.config import keyring, safety, settings as module
-from coordd.config.sections import Config
+from coordd.config.sections import Budget, ClusterConfig, Config, SparkConfig
 from coordd.config.settings import default_node_name, load
 from coordd.core.wire.envelope import Key, Keyring
 from coordd.errors import ConfigError
@@ -82,7 +82,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         ("COORDD_NODE_TAGS", "gpu, big", "node", "tags", ("gpu", "big")),
         ("COORDD_NODE_TAGS", '["gpu"]', "node", "tags", ("gpu",)),
         ("COORDD_NODE_TAGS", "", "node", "tags", ()),
-        ("COORDD_NODE_BUDGET", "{ client = 5 }", "node", "budget", module.Budget(client=5, cluster=20)),
+        ("COORDD_NODE_BUDGET", "{ client = 5 }", "node", "budget", Budget(client=5, cluster=20)),
         ("COORDD_CLUSTER_LEASE", "90", "cluster", "lease", 90.0),
         ("COORDD_CLUSTER_MINGLE", "false", "cluster", "mingle", False),
         ("COORDD_CLUSTER_MINGLE", "0", "cluster", "mingle", False),
@@ -495,8 +495,8 @@ def test_every_address_is_shown_without_its_password(tmp_path: Path, ring: str) 
 
 def test_passwords_are_not_shown() -> None:
     config = Config(
-        cluster=module.ClusterConfig(bus="amqp://u:hunter2@h/v", ledger="redis://:hunter2@h:6379/0?password=hunter2"),
-        spark=module.SparkConfig(env={"DB_PASSWORD": "hunter2", "JDBC": "jdbc:x://u:hunter2@h", "LANG": "C"}),
+        cluster=ClusterConfig(bus="amqp://u:hunter2@h/v", ledger="redis://:hunter2@h:6379/0?password=hunter2"),
+        spark=SparkConfig(env={"DB_PASSWORD": "hunter2", "JDBC": "jdbc:x://u:hunter2@h", "LANG": "C"}),
     )
     shown = config.redacted()
     assert "hunter2" not in str(shown)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, SupportsIndex
 
 from pamqp import commands, header
 from pamqp.body import ContentBody
@@ -46,8 +46,8 @@ class Passed(asyncio.StreamReader):
         super().__init__(loop=loop)
         self.data = bytearray()
 
-    def feed_data(self, data: bytes) -> None:
-        self.data += data
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        self.data.extend(data)
 
 
 class AmqpTarget:
@@ -78,7 +78,7 @@ class AmqpTarget:
     async def world(self) -> AsyncIterator[Try]:
         """A loop that does not run, but is there: the tap only asks it for the time."""
         loop = asyncio.new_event_loop()
-        asyncio._set_running_loop(loop)  # type: ignore[attr-defined]
+        asyncio._set_running_loop(loop)
         try:
 
             async def attempt(data: bytes) -> str:
@@ -86,7 +86,7 @@ class AmqpTarget:
 
             yield attempt
         finally:
-            asyncio._set_running_loop(None)  # type: ignore[attr-defined]
+            asyncio._set_running_loop(None)
             loop.close()
 
 
@@ -111,7 +111,7 @@ def judged(loop: asyncio.AbstractEventLoop, data: bytes) -> str:
 def tapped(loop: asyncio.AbstractEventLoop, pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], bytes, Tap]:
     """What was told and what was passed on of a stream."""
     told, reader = Told(), Passed(loop)
-    tap = Tap(reader, told, OWN, BODY_BYTES_MAX)  # type: ignore[arg-type]
+    tap = Tap(reader, told, OWN, BODY_BYTES_MAX)
     for piece in pieces:
         tap.data_received(piece)
     return told.words, bytes(reader.data), tap

@@ -175,8 +175,8 @@ class World:
         self.driver = PlainDriver(
             node,
             bus=self.sealed,
-            ledger=self.questions,
-            journal=Paper(),  # type: ignore[arg-type]
+            ledger=self.questions,  # type: ignore[arg-type]  # all that a driver asks of it
+            journal=Paper(),
             keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
             launch=lambda _launch: None,
             cancel=lambda _run, _reason: None,

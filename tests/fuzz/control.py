@@ -13,7 +13,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import trio
-from support.memory import MemoryBus, MemoryExchange
+from support.memory import MemoryExchange
 from support.small_cluster import SETTINGS, job
 
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
@@ -109,7 +109,7 @@ class World:
         exchange = MemoryExchange()
         self.driver = Driver(
             node,
-            bus=cast(MemoryBus, exchange.bus("a.1")),
+            bus=exchange.bus("a.1"),
             ledger=self.service,
             journal=Paper(),
             keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 # No input is made longer than this, save by a target that means to.
 BYTES_MAX = 96 * 1024
@@ -83,7 +83,10 @@ BYTE_EDGES = b"\0\x01\x7f\x80\xbf\xc0\xc1\xc4\xca\xcb\xcf\xd3\xd9\xdc\xdd\xde\xd
 NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 
 
-def pick(rng: random.Random, items: Sequence[Any]) -> Any:
+T = TypeVar("T")
+
+
+def pick(rng: random.Random, items: Sequence[T]) -> T:
     """One of them. (random.choice takes twice as long.)"""
     return items[int(rng.random() * len(items))]
 

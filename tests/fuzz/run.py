@@ -119,7 +119,7 @@ def run_chunk(name: str, seed: int, chunk: int, count: int) -> Result:
     inputs = inputs_of(name, seed, chunk, count)
     at = 0
     with _quiet():
-        faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True, file=sys.__stderr__ or 2)
         try:
             while at < len(inputs):
                 tried, failure = _run_until_failure(name, inputs[at:], result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import random
 import struct
@@ -16,7 +17,7 @@ from coordd.adapters.bus import amqp_frames
 from coordd.adapters.disk import journal
 from coordd.adapters.ledger import sqlite_rows
 from coordd.config import jobfile
-from coordd.core.wire import envelope, windows
+from coordd.core.wire import windows
 from coordd.core.wire.journal_line import TAIL_LENGTH
 from coordd.services.control import methods
 from coordd.services.views import objects
@@ -64,7 +65,7 @@ def test_an_input_is_never_large_on_its_way(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_failure_is_kept_so_that_it_fails_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(envelope.hmac, "compare_digest", lambda *_: True)
+    monkeypatch.setattr(hmac, "compare_digest", lambda *_: True)
     [failure] = run.run_chunk("bus", SEED, 0, 200).failures[:1]
     path = tmp_path / "1.txt"
     path.write_text(failure.text())
@@ -86,7 +87,7 @@ def as_it_stands(fields: struct.Struct, payload: bytes) -> tuple[int, ...]:
 
 
 BROKEN: list[tuple[str, object, str, Callable[..., Any], str]] = [
-    ("bus", envelope.hmac, "compare_digest", lambda *_: True, "Wrong"),
+    ("bus", hmac, "compare_digest", lambda *_: True, "Wrong"),
     ("bus", windows._Window, "hear", lambda _self, _seq: "", "Wrong: what came a second time"),
     ("amqp", amqp_frames, "_unpacked", as_it_stands, "error: unpack_from requires"),
     ("control", methods, "take", lambda params, name, _kind, default=None: params.get(name, default), "Wrong"),

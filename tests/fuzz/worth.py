@@ -184,8 +184,8 @@ class World:
         self.driver = PlainDriver(
             node,
             bus=Plain(),
-            ledger=self.questions,
-            journal=Paper(),  # type: ignore[arg-type]
+            ledger=self.questions,  # type: ignore[arg-type]  # all that a driver asks of it
+            journal=Paper(),
             keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
             launch=self.runners.launch,
             cancel=self.runners.cancel,

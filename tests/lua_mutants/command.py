@@ -83,7 +83,7 @@ def begin(kept: list[Exchange], explained: dict[str, str], quick: bool) -> None:
     """In each process: a Redis of its own."""
     global ASKS, EXPLANATIONS, QUICK  # how a pool's processes are given what they need
     ASKS, EXPLANATIONS, QUICK = notice.interview(kept), explained, quick
-    multiprocessing.util.Finalize(None, ASKS.close, exitpriority=10)  # type: ignore[attr-defined]  # not in the stub
+    multiprocessing.util.Finalize(None, ASKS.close, exitpriority=10)
 
 
 def look(edit: Edit) -> tuple[Edit, str, str]:

@@ -100,7 +100,8 @@ def _candidates(line: str, code: str) -> Iterator[str]:
 
 def code_of(line: str) -> str:
     """The line with its comment and the inside of its texts blanked out, so that only code is changed."""
-    kept, quote = [], ""
+    kept: list[str] = []
+    quote = ""
     for at, letter in enumerate(line):
         if not quote and line.startswith("--", at):
             return "".join(kept)

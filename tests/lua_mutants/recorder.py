@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         _listen()
     if os.environ.get("LUA_BRIEF"):
-        Seen.missing = lambda *_: set()  # type: ignore[method-assign,assignment]  # for the whole run
+        Seen.missing = lambda *_: set()  # type: ignore[method-assign]  # for the whole run
 
 
 def _listen() -> None:
@@ -62,8 +62,8 @@ def _listen() -> None:
                 KEPT.append((kept, plain(kept[0], reply)))
         return replies
 
-    RedisLedger.__init__ = made  # type: ignore[method-assign]  # for the whole run
-    Server._try = exchange  # type: ignore[method-assign]  # for the whole run
+    RedisLedger.__init__ = made  # type: ignore[assignment, method-assign]  # for the whole run
+    Server._try = exchange  # type: ignore[assignment, method-assign]  # for the whole run
 
 
 @pytest.hookimpl(trylast=True)

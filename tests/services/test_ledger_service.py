@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -65,6 +65,11 @@ class BatchLedger(FakeLedger):
         return [self.call(op, *args) for op, args in batch]
 
 
+def service_of(ledger: Any) -> LedgerService:
+    """The service of a ledger that can do what the test needs, and no more."""
+    return LedgerService(lambda: ledger, 0.1)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
@@ -102,7 +107,7 @@ def trip(service: LedgerService, ledger: FakeLedger) -> None:
 @pytest.mark.usefixtures("clock")
 def test_while_it_is_open_nobody_is_asked_and_everybody_answered() -> None:
     ledger = FakeLedger()
-    service = LedgerService(lambda: ledger, 0.1)
+    service = service_of(ledger)
     trip(service, ledger)
     ledger.asked.clear()
 
@@ -116,7 +121,7 @@ def test_while_it_is_open_nobody_is_asked_and_everybody_answered() -> None:
 def test_a_failure_costs_one_question_a_batch() -> None:
     ledger = FakeLedger()
     ledger.failure = "no answer"
-    service = LedgerService(lambda: ledger, 0.1)
+    service = service_of(ledger)
 
     assert ask(service, "claim", "claim", "claim") == [UNAVAILABLE] * 3
 
@@ -126,7 +131,7 @@ def test_a_failure_costs_one_question_a_batch() -> None:
 
 def test_at_half_open_one_question_is_the_probe(clock: list[float]) -> None:
     ledger = FakeLedger()
-    service = LedgerService(lambda: ledger, 0.1)
+    service = service_of(ledger)
     trip(service, ledger)
     ledger.asked.clear()
     clock[0] = service.breaker.retry_at
@@ -143,7 +148,7 @@ def test_at_half_open_one_question_is_the_probe(clock: list[float]) -> None:
 
 def test_the_probe_goes_alone_also_where_a_batch_is_one_round_trip(clock: list[float]) -> None:
     ledger = BatchLedger()
-    service = LedgerService(lambda: ledger, 0.1)
+    service = service_of(ledger)
     trip(service, ledger)
     clock[0] = service.breaker.retry_at
 
@@ -155,7 +160,7 @@ def test_the_probe_goes_alone_also_where_a_batch_is_one_round_trip(clock: list[f
 @pytest.mark.usefixtures("clock")
 def test_a_person_need_not_wait_for_the_cool_down() -> None:
     ledger = FakeLedger()
-    service = LedgerService(lambda: ledger, 0.1)
+    service = service_of(ledger)
     trip(service, ledger)
     ledger.failure = ""
 
@@ -168,7 +173,7 @@ def test_a_person_need_not_wait_for_the_cool_down() -> None:
 def test_a_ledger_that_is_locked_is_not_back_because_it_can_be_read(clock: list[float]) -> None:
     ledger = FakeLedger()
     ledger.fails_on = ("claim", "prune")
-    service = LedgerService(lambda: ledger, 0.1)
+    service = service_of(ledger)
     trip(service, ledger)
 
     clock[0] = service.breaker.retry_at
@@ -181,7 +186,7 @@ def test_a_ledger_that_is_locked_is_not_back_because_it_can_be_read(clock: list[
 def test_a_stuck_thread_is_left_behind_and_counts_as_a_failure() -> None:
     ledger, fresh = FakeLedger(), FakeLedger()
     ledger.hold = threading.Event()
-    opened = iter([ledger, fresh])
+    opened: Iterator[Any] = iter([ledger, fresh])
     service = LedgerService(lambda: next(opened), 0.01)
 
     assert ask(service, "claim") == [UNAVAILABLE]
@@ -195,7 +200,7 @@ def test_a_stuck_thread_is_left_behind_and_counts_as_a_failure() -> None:
 @pytest.mark.usefixtures("clock")
 def test_people_wait_in_vain_once_and_not_each() -> None:
     ledger = FakeLedger()
-    service = LedgerService(lambda: ledger, 0.1)
+    service = service_of(ledger)
     trip(service, ledger)
     ledger.asked.clear()
 
@@ -209,7 +214,7 @@ def test_people_wait_in_vain_once_and_not_each() -> None:
 @pytest.mark.usefixtures("clock")
 def test_a_batch_is_one_round_trip_where_the_ledger_can() -> None:
     ledger = BatchLedger()
-    service = LedgerService(lambda: ledger, 0.1)
+    service = service_of(ledger)
 
     assert ask(service, "open", "claim", "register") == [OK] * 3
 
@@ -221,7 +226,7 @@ def test_a_batch_is_one_round_trip_where_the_ledger_can() -> None:
 def test_a_ledger_that_went_back_is_shown_until_it_says_that_it_is_over(clock: list[float]) -> None:
     ledger = FakeLedger()
     ledger.answers["claim"] = Answer(RECOVERING, left_s=40.0)
-    service = LedgerService(lambda: ledger, 0.1)
+    service = service_of(ledger)
 
     ask(service, "claim")
     clock[0] += 10.0
@@ -235,7 +240,7 @@ def test_a_ledger_that_went_back_is_shown_until_it_says_that_it_is_over(clock: l
 def test_the_state_of_a_recovering_ledger_that_goes_away_is_that_it_is_away(clock: list[float]) -> None:
     ledger = FakeLedger()
     ledger.answers["claim"] = Answer(RECOVERING, left_s=40.0)
-    service = LedgerService(lambda: ledger, 0.1)
+    service = service_of(ledger)
     ask(service, "claim")
 
     trip(service, ledger)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -57,7 +57,7 @@ class BadDisk:
         if what in self.fails or "all" in self.fails:
             raise UnavailableError("the disk failed")
 
-    def append(self, messages: list[Message], now: float) -> int:
+    def append(self, messages: Sequence[Message], now: float) -> int:
         self._try("append")
         return self.inside.append(messages, now)
 
@@ -65,7 +65,7 @@ class BadDisk:
         self._try("first")
         return self.inside.first(limit)
 
-    def remove(self, numbers: list[int]) -> None:
+    def remove(self, numbers: Sequence[int]) -> None:
         self._try("remove")
         self.inside.remove(numbers)
 
@@ -79,7 +79,7 @@ async def until(true: Callable[[], object]) -> None:
             await trio.sleep(0.002)
 
 
-def run(main: Callable[[], Awaitable[None]], outbox_of: Callable[[], Outbox]) -> Outbox:
+def run(main: Callable[[Outbox], Awaitable[None]], outbox_of: Callable[[], Outbox]) -> Outbox:
     """Run an outbox while the test does its part."""
     made: list[Outbox] = []
 
@@ -88,7 +88,7 @@ def run(main: Callable[[], Awaitable[None]], outbox_of: Callable[[], Outbox]) ->
         made.append(box)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(box.run)
-            await main(box)  # type: ignore[call-arg]
+            await main(box)
             nursery.cancel_scope.cancel()
 
     trio.run(everything)

@@ -72,7 +72,12 @@ def test_everybody_hears_what_was_published_and_one_what_was_sent() -> None:
 def test_no_plain_byte_leaves() -> None:
     seen: list[bytes] = []
     party = Party(("a.1", "b.2"))
-    party.exchange.drop = lambda _from, _to, data: seen.append(data) is not None
+
+    def pass_on(_from: str, _to: str, data: bytes) -> bool:
+        seen.append(data)
+        return False
+
+    party.exchange.drop = pass_on
 
     def act() -> None:
         party.buses["a.1"].publish(b"payload")
@@ -166,7 +171,13 @@ def test_what_no_key_sealed_is_dropped_counted_and_told() -> None:
 def test_a_letter_that_is_carried_to_another_inbox_stays_shut() -> None:
     party = Party(("a.1", "b.2", "c.3"))
     recorded: list[bytes] = []
-    party.exchange.drop = lambda _from, to, data: to == "b.2" and not recorded and (recorded.append(data) or False)
+
+    def record(_from: str, to: str, data: bytes) -> bool:
+        if to == "b.2" and not recorded:
+            recorded.append(data)
+        return False
+
+    party.exchange.drop = record
     party.run(lambda: party.buses["a.1"].send("b.2", b"for b"))
     party.run(lambda: party.inner["a.1"].send("c.3", recorded[0]))
     assert (party.heard["b.2"], party.heard["c.3"]) == ([b"for b", b""], [b""])

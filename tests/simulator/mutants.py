@@ -31,6 +31,7 @@ from coordd.core.node.elections import Ballots
 from coordd.core.node.node import Node
 from coordd.core.runs import lease_watch, pursuit as pursuing
 from coordd.core.runs.leftovers import Leftovers
+from coordd.core.runs.pursued import CLAIMING, HELD_BY_OTHER, OWNED
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.runs.sweep import Sweep
 from coordd.core.runs.witness import Witness
@@ -105,7 +106,7 @@ def _claim_once() -> Iterator[None]:
 @contextlib.contextmanager
 def _stop_on_received() -> Iterator[None]:
     def heard(self: Pursuits, event: Any, now: Any) -> None:  # noqa: ARG001
-        if event.run in self.pursuits and self.pursuits[event.run].phase not in (pursuing.OWNED, pursuing.CLAIMING):
+        if event.run in self.pursuits and self.pursuits[event.run].phase not in (OWNED, CLAIMING):
             _give_up(self, event.run)
 
     with _never_again(), mock.patch.object(Pursuits, "heard", heard):
@@ -134,7 +135,7 @@ def _a_lost_member_loses_its_attempts() -> Iterator[None]:
         gone = {m.name for what, m in self.ctx.membership.changes if what == "lost"}
         real_lost(self, now)
         for one in list(self.pursuits.pursuits.values()):
-            if one.phase == pursuing.HELD_BY_OTHER and one.owner in gone:
+            if one.phase == HELD_BY_OTHER and one.owner in gone:
                 self.pursuits._next_attempt(one, one.attempt + 1, 0.0, now)
 
     def claim(self: Rules, store: Any, claim: Any, now: Any) -> Answer:
@@ -149,7 +150,7 @@ def _a_lost_member_loses_its_attempts() -> Iterator[None]:
 
 @instead(Rules, "gate")
 def _gate_answers_once(
-    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
 ) -> Answer:
     row = self._mine(store, run, attempt, token, nonce)
     return (
@@ -170,13 +171,13 @@ def _the_ledgers_time_alone() -> Iterator[None]:
 
 
 @instead(Rules, "_lapsed")
-def _claim_on_unexpired(real: Any, self: Rules, row: Any, watched: Any, now: Any) -> bool:
+def _claim_on_unexpired(real: Callable[..., bool], self: Rules, row: Any, watched: Any, now: Any) -> bool:
     return row.state == RECEIVED or real(self, row, watched, now)
 
 
 @instead(Rules, "gate")
 def _gate_opens_in_quarantine(
-    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
 ) -> Answer:
     row = self._mine(store, run, attempt, token, nonce)  # of a forgotten grant it says so, as ever
     known = row is not None and row.state in (RECEIVED, STARTED)
@@ -338,7 +339,7 @@ def _a_watch_outlives_a_new_beat(
 
 @instead(Rules, "gate")
 def _the_gate_knows_no_time(
-    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
 ) -> Answer:
     row = self._mine(store, run, attempt, token, nonce)
     if row is not None and row.state == RECEIVED and row.not_before > now.wall:
@@ -349,7 +350,7 @@ def _the_gate_knows_no_time(
 
 @instead(Rules, "commit")
 def _commit_twice(
-    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
 ) -> Answer:
     row = self._mine(store, run, attempt, token, nonce)
     if row is not None:
@@ -370,9 +371,9 @@ def _intents_are_not_synced(real: Any, self: Context, event: Any, now: Any, **_s
 
 
 @instead(World, "mono")
-def _bus_and_ledger_by_wall_clock(real: Any, self: World, host: Any) -> float:
+def _bus_and_ledger_by_wall_clock(real: Callable[..., float], self: World, host: Any) -> float:
     """What must never step does."""
-    return real(self, host) + host.skew
+    return real(self, host) + float(host.skew)
 
 
 @instead(_Window, "_hear_late")

@@ -10,9 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
-from cluster import Cluster, Node, memory_mb, until
+from bench.cluster import Cluster, Node, memory_mb, until
 from support import servers
 
 from soak.bounds import HISTORY, LEAK, OF_A_DAEMON, OF_A_LEDGER, RESTART_EVERY_S, SITE, TRIGGER_EVERY_S
@@ -45,7 +46,7 @@ class Soaked:
         for node in self.nodes.nodes:
             node.start(**self._env)
         for node in self.nodes.nodes:
-            until(lambda node=node: node.ready(len(self.nodes.nodes)), f"{node.name} is ready")  # type: ignore[misc]
+            until(partial(node.ready, len(self.nodes.nodes)), f"{node.name} is ready")
 
     def go_on(self, at: float) -> None:
         """Whatever is due: a trigger, a restart."""

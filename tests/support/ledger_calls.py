@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.requests import Claim, Registration
 from coordd.core.ledger.rows import LedgerTime, Policy
 from coordd.ports import Ledger
@@ -84,6 +84,12 @@ class Nodes:
         grant = self.granted(of, attempt, nonce=nonce, **more)
         assert self.gate(grant).word == "ok"
         return grant
+
+    def opened(self, *jobs: str) -> OpenAnswer:
+        """What a sweep of these jobs finds."""
+        answer = self.ledger.call("open", jobs)
+        assert isinstance(answer, OpenAnswer)
+        return answer
 
     def gate(self, grant: Grant) -> Answer:
         return self.ask("gate", *grant.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -13,6 +14,7 @@ from support.memory import MemoryLedger
 
 from coordd.core import context
 from coordd.core.ledger import standing
+from coordd.core.ledger.rows import JobRow
 from coordd.core.ledger.standing import Standing
 from coordd.core.node import rulebook
 from coordd.core.runs import planner
@@ -36,7 +38,7 @@ def the_change_waits_for_nobody() -> Iterator[None]:
 def an_old_daemon_is_not_kept_out() -> Iterator[None]:
     """What it reads of a job is the truth."""
 
-    def put(_self: Standing, store: standing.Store, row: standing.JobRow) -> None:
+    def put(_self: Standing, store: Any, row: JobRow) -> None:
         store.put_standing(row)
         store.put_job(row)
 

@@ -94,7 +94,7 @@ def test_a_file_that_is_cut_itself_raises_nothing_of_sqlites_and_invents_nothing
     with tempfile.TemporaryDirectory(prefix="coordd-cut-", dir=MEMORY) as name:
         folder = Path(name)
         file = SqliteBacklog(str(folder / "b.db"))
-        known = {}
+        known: dict[int, Message] = {}
         for number, (count, size) in enumerate(saves):
             batch = [Message(10 * number + n, 1.0, 100.0, b"x" * size) for n in range(count)]
             file.append(batch, 0.0)

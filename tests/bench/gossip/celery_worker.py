@@ -44,13 +44,13 @@ app.conf.update(
 gossips: list[Gossip] = []
 
 
-@inspect_command()
+@inspect_command()  # type: ignore[untyped-decorator]  # celery has no types
 def peer_alive(_state: Any, **_: Any) -> list[str]:
     """Whom this worker believes to be alive: never itself."""
     return sorted(worker.hostname for worker in gossips[-1].state.alive_workers())
 
 
-class Watch(bootsteps.StartStopStep):
+class Watch(bootsteps.StartStopStep):  # type: ignore[misc]  # the same
     """Adds the election topic, and counts acks until all of an election have arrived here."""
 
     requires = (Gossip,)
@@ -77,7 +77,7 @@ class Watch(bootsteps.StartStopStep):
 app.steps["consumer"].add(Watch)
 
 
-@signals.worker_ready.connect
+@signals.worker_ready.connect  # type: ignore[untyped-decorator]  # the same
 def ready(**_: Any) -> None:
     """It takes part."""
     say("ready")

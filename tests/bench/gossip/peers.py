@@ -146,7 +146,7 @@ class Side:
         def enough(facts: list[Fact]) -> bool:
             if self.dead():
                 raise RuntimeError(f"{self.name}: {self.dead()} of {self.count} have ended while they started")
-            return sum(fact["k"] == "ready" for fact in facts) >= self.count
+            return len([fact for fact in facts if fact["k"] == "ready"]) >= self.count
 
         if not self.watcher.until(enough, START_S):
             raise TimeoutError(f"{self.name}: not all of {self.count} are ready within {START_S:g} s")

@@ -116,6 +116,7 @@ class TestCalls:
 
                     nursery.start_soon(cancel)
                     return await aio.call(work)
+            pytest.fail("the call was cancelled")
 
         assert run(main, uvloop=uvloop) == "done anyway"
 

@@ -300,7 +300,7 @@ def tapped(chunks: list[bytes], told: Told, bytes_max: int = 1000) -> bytes:
 
     async def main() -> bytes:
         reader = asyncio.StreamReader()
-        tap = Tap(reader, told, own_end("coordd.x", "a.1"), bytes_max)  # type: ignore[arg-type]
+        tap = Tap(reader, told, own_end("coordd.x", "a.1"), bytes_max)
         for chunk in chunks:
             tap.data_received(chunk)
         reader.feed_eof()

@@ -226,11 +226,11 @@ class TestEveryBus:
 class TestEveryLocalBus:
     def test_peers_are_the_others(self, make_local_bus: MakeBus) -> None:
         a, b = make_local_bus("a.1"), make_local_bus("b.2")
-        assert list(a.peers()) == ["b.2"]
+        assert list(a.peers() or ()) == ["b.2"]
         make_local_bus("c.3")
-        assert sorted(a.peers()) == ["b.2", "c.3"]
+        assert sorted(a.peers() or ()) == ["b.2", "c.3"]
         b.close()
-        assert list(a.peers()) == ["c.3"]
+        assert list(a.peers() or ()) == ["c.3"]
 
     def test_a_node_that_does_not_read_blocks_nobody(self, make_local_bus: MakeBus) -> None:
         async def main() -> None:
@@ -308,7 +308,12 @@ class TestEveryBrokeredBus:
                 nursery.start_soon(trio.to_thread.run_sync, trio.run, hang)
                 try:
                     await until(lambda: b.state == "connected")
-                    await until(lambda: a.publish(b"first") or caught.is_set())
+
+                    def has_heard() -> bool:
+                        a.publish(b"first")
+                        return caught.is_set()
+
+                    await until(has_heard)
                     for n in range(HUNG_MESSAGES):
                         a.publish(b"%d" % n)
                         if n % 500 == 0:

@@ -19,7 +19,7 @@ def swept(nodes: Nodes, *jobs: str) -> OpenAnswer:
     return answer
 
 
-def row_of(nodes: Nodes, run: str = RUN) -> dict[str, object]:
+def row_of(nodes: Nodes, run: str = RUN) -> dict[str, Any]:
     row = nodes.ledger.run(run)
     assert row is not None
     return dict(zip(row.__slots__, row.values(), strict=True))

@@ -88,9 +88,7 @@ def test_a_running_job_is_renewed_cancelled_and_its_end_recorded(full: Full) -> 
     assert full.nodes.state("sales#2") == "revoked"
     assert full.nodes.gate(granted).word == "ok"
     assert full.nodes.report(granted, "lost").word == "ok"
-    assert [(row.run, row.state, row.attempt) for row in full.nodes.ledger.call("open", ("sales",)).runs] == [
-        ("sales#3", "retry", 1)
-    ]
+    assert [(row.run, row.state, row.attempt) for row in full.nodes.opened("sales").runs] == [("sales#3", "retry", 1)]
     assert {state: len(full.ledger.runs(state=state)) for state in ("success", "revoked", "retry", "started", "")} == {
         "success": 1,
         "revoked": 1,
@@ -158,7 +156,7 @@ def test_forgetting_old_runs_makes_room(full: Full) -> None:
     full.fill()
     assert full.ledger.prune(0.0) == 2  # the first of them moves the horizon, and so begins with what needs memory
     assert full.ledger.runs() == []
-    assert full.nodes.ledger.call("open", ("sales",)).jobs["sales"][0] == pytest.approx(due)
+    assert full.nodes.opened("sales").jobs["sales"][0] == pytest.approx(due)
 
 
 def test_a_full_server_that_was_restarted_goes_on_with_running_jobs(full: Full) -> None:

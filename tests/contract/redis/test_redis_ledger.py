@@ -160,11 +160,11 @@ def test_each_time_that_it_goes_back_has_a_name_and_who_reports_meanwhile_hears_
     nodes = connect(own.url)
     grant, other = nodes.started(nodes.of()), nodes.started(nodes.of("sales#2", overlap="allow"))
     assert nodes.report(other).left_s == 0.0
-    epochs = {nodes.ledger.call("open", ()).epoch}
+    epochs = {nodes.opened().epoch}
     for number in range(2):
         own.cli("HSET", redis_of(nodes).key("meta"), "epoch", "of another server")
         assert QUARANTINE_S - 5.0 < nodes.report(grant if not number else other).left_s <= QUARANTINE_S
-        epochs.add(nodes.ledger.call("open", ()).epoch)
+        epochs.add(nodes.opened().epoch)
     assert len(epochs) == 3
 
 
@@ -213,9 +213,9 @@ def test_a_failover_by_hand_is_noticed_and_a_replica_answers_nothing(connect: Ca
         old, new = connect(primary.url), connect(replica.url, fresh=None)
         grant = old.started(old.of())
         until(lambda: new.state(RUN) == "started", "the row has reached the replica")
-        for op, args in (("open", ((),)), ("gate", (grant.key,)), ("claim", (Claim(old.of(), 0, "n1", "x", 1.0),))):
+        for ask in (new.opened, lambda: new.gate(grant), lambda: new.claim(new.of())):
             with pytest.raises(UnavailableError, match="replica"):
-                new.ledger.call(op, *(args[0] if op == "gate" else args))
+                ask()
         replica.replicates(None)
         went_back(new, grant)
 
@@ -482,5 +482,8 @@ def test_a_burst_in_one_script_says_what_one_by_one_says(redis_url: str, connect
         "finished",
         "stale",
     ]
-    assert answers[3].token == answers[5].token > 0
+    first, again = answers[3], answers[5]
+    assert isinstance(first, Answer)
+    assert isinstance(again, Answer)
+    assert first.token == again.token > 0
     assert [answer.word for answer in ledger.calls([*batch[:2] * 40])] == ["exists"] * 80

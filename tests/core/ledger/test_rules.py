@@ -482,6 +482,7 @@ def test_a_launch_whose_gate_was_forgotten_is_known_again_with_the_next_renewal(
     assert nodes.ask("renew", *grant.key, LEASE_S, "", True).word == "ok"
 
     row = nodes.ledger.run(grant.run)
+    assert row is not None
     assert (row.state, row.attempt) == ("started", 0)
     assert nodes.ask("commit", *grant.key).word == "ok"
 

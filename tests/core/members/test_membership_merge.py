@@ -136,7 +136,8 @@ def test_an_alive_node_is_never_replaced_by_its_past(earlier: list[Said], later:
 @given(deliveries)
 def test_changes_tell_what_the_view_is(told: list[Said]) -> None:
     """Whoever only listens to the changes knows the same members as whoever looks."""
-    members, present = after(told), set()
+    members = after(told)
+    present: set[tuple[str, str]] = set()
     for what, member in members.take_changes():
         (present.add if what == "join" else present.discard)((member.name, member.incarnation))
 

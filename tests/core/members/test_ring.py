@@ -29,7 +29,8 @@ def test_the_order_depends_on_who_is_there_and_on_nothing_else(names: list[str],
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(NAMES[:6]))))
 def test_names_come_and_go(steps: list[tuple[bool, str]]) -> None:
-    one, expected = Ring(), set()
+    one = Ring()
+    expected: set[str] = set()
     for comes, name in steps:
         (one.add if comes else one.discard)(name)
         (expected.add if comes else expected.discard)(name)

@@ -14,7 +14,7 @@ from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.words import GRANTED
 from coordd.core.node import brake as module
 from coordd.core.node.node import Node
-from coordd.core.ready import Now
+from coordd.core.ready import Now, Ready
 from coordd.core.wire.events import Action, Candidacy, WorkerElect, WorkerElectAck, WorkerHeartbeat, WorkerHello
 
 OURS, OTHER, BEFORE = "1" * 16, "2" * 16, "3" * 16
@@ -42,7 +42,7 @@ class One(Lone):
         self.node.start((), self.now)
         self.take()
 
-    def take(self):  # type: ignore[no-untyped-def]
+    def take(self) -> Ready:
         pin = self.node.ctx.out.pin
         ready = super().take()
         if pin and hasattr(self, "pins"):

@@ -282,7 +282,7 @@ def test_a_slow_answer_is_no_skew() -> None:
     ctx.compare_clocks(EPOCH, now.mono - 30.0, now)
     assert (ctx.skew_s(now), ctx.clock_off) == (0.0, False)
     ctx.compare_clocks(EPOCH - 45.0, now.mono - 30.0, now)
-    assert (ctx.skew_s(now), ctx.clock_off) == (pytest.approx(15.0), True)
+    assert (ctx.skew_s(now), ctx.clock_off) == pytest.approx((15.0, True))
 
 
 def test_when_a_run_is_due_is_told_by_its_name_and_its_jobs_jitter() -> None:

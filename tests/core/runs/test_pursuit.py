@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from support.small_cluster import EPOCH, SETTINGS, Cluster, Lone, asked_for, job, open_answer, open_run
@@ -35,7 +36,7 @@ from coordd.core.ledger.words import (
     UNKNOWN,
 )
 from coordd.core.runs import endings, pursuit as pursuing
-from coordd.core.runs.pursued import Pursuit
+from coordd.core.runs.pursued import BACKOFF_MAX_S, BACKOFF_MIN_S, Pursuit
 from coordd.core.wire.events import (
     Action,
     Candidacy,
@@ -209,10 +210,10 @@ def test_an_unanswered_claim_is_repeated_with_the_same_nonce_and_growing_pauses(
     [
         (Answer(EARLY, in_s=4.0), 4.0),
         (Answer(RECOVERING, left_s=4.0), 4.0),
-        (Answer(RECOVERING, left_s=30.0), pursuing.BACKOFF_MAX_S),  # a person may end it sooner
+        (Answer(RECOVERING, left_s=30.0), BACKOFF_MAX_S),  # a person may end it sooner
         (Answer(LIMITED, by="suspended", in_s=5.0), 5.0),
-        (Answer(LIMITED, by="overlap with sales#0", in_s=0.1), pursuing.BACKOFF_MIN_S),
-        (Answer(DIFFERS), pursuing.BACKOFF_MAX_S),
+        (Answer(LIMITED, by="overlap with sales#0", in_s=0.1), BACKOFF_MIN_S),
+        (Answer(DIFFERS), BACKOFF_MAX_S),
     ],
 )
 def test_a_claim_that_is_put_off_is_made_again(answer: Answer, after_s: float) -> None:
@@ -312,7 +313,7 @@ def test_a_repeated_grant_keeps_the_floor_of_its_first_question() -> None:
     lone = claiming()
     lone.answer("claim", Answer(UNAVAILABLE))  # granted, and the reply was lost
     lone.hear("b.1", of_b(TaskReceived, run="sales#2", token=9))
-    lone.wait(pursuing.BACKOFF_MIN_S)
+    lone.wait(BACKOFF_MIN_S)
 
     lone.answer("claim", granted(token=8))
 
@@ -585,7 +586,7 @@ def test_a_grant_whose_answer_was_lost_is_not_mistaken_for_anothers() -> None:
     lone.answer("claim", Answer(UNAVAILABLE))
 
     lone.sweep(open_run(RUN, RECEIVED, token=7, nonce=claims(lone)[0].nonce, node="a.1"))
-    lone.wait(pursuing.BACKOFF_MIN_S)
+    lone.wait(BACKOFF_MIN_S)
     lone.answer("claim", granted(token=7))
 
     assert [launch.token for launch in lone.launches] == [7]
@@ -841,7 +842,7 @@ def test_epitaphs_and_ends_are_remembered_only_so_far(monkeypatch: pytest.Monkey
 # ---- a reload while a claim is under way
 
 
-def redefined(lone: Lone, **changes: object) -> None:
+def redefined(lone: Lone, **changes: Any) -> None:
     """The job's file is changed, and read again."""
     lone.do(lone.node.set_jobs, {"sales": job(digest="d2", **changes)})
 
@@ -900,7 +901,7 @@ def test_a_claim_that_was_not_answered_is_repeated_with_the_definition_it_was_ma
     lone = claiming()
     lone.answer("claim", Answer(UNAVAILABLE))
     redefined(lone)
-    lone.wait(pursuing.BACKOFF_MAX_S)
+    lone.wait(BACKOFF_MAX_S)
 
     first, again = claims(lone)
     assert (again.of.digest, again.nonce) == (first.of.digest, first.nonce) == ("d1", first.nonce)

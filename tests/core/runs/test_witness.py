@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.small_cluster import EPOCH, MONO, Lone, asked_for, job, open_answer, open_run
 
@@ -30,7 +32,7 @@ from coordd.core.wire.events import (
 LAUNCH = Launch("sales#1", "sales", 0, 7, "n7", EPOCH, "{}", MONO + 58.0, 60.0)
 
 
-def news(kind: type[Task], run: str = "sales#1", *, token: int = 7, attempt: int = 0, **fields: object) -> Task:
+def news(kind: type[Task], run: str = "sales#1", *, token: int = 7, attempt: int = 0, **fields: Any) -> Task:
     return kind(
         uuid="u",
         name="sales",
@@ -260,7 +262,7 @@ def test_every_event_of_an_attempt_carries_its_arguments() -> None:
     assert lone.node.witness.seen["sales#1", 0, 7].args == '{"day": "1"}'
 
 
-GRANTED = {"digest": "d1", "policy": job(on_lost="hold").policy().pack(), "lease": 90.0}
+GRANTED: dict[str, Any] = {"digest": "d1", "policy": job(on_lost="hold").policy().pack(), "lease": 90.0}
 
 
 @pytest.mark.parametrize("jobs", [(job(digest="d2"),), (job("other"),)], ids=["changed", "removed"])

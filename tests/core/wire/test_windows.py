@@ -31,7 +31,7 @@ WALL = 1_738_137_600.0
 MONO = 500.0
 
 
-def heartbeat(at: float = WALL) -> WorkerHeartbeat:
+def heartbeat(at: float = WALL) -> AnyEvent:
     return WorkerHeartbeat(clock=1, timestamp=at)
 
 

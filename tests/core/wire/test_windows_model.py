@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from support.search import examples
 
 from coordd.core.wire import windows
-from coordd.core.wire.events import PROTOCOL_MAJOR, ControlCancel, Packet, TaskSucceeded, WorkerHeartbeat
+from coordd.core.wire.events import PROTOCOL_MAJOR, AnyEvent, ControlCancel, Packet, TaskSucceeded, WorkerHeartbeat
 from coordd.core.wire.windows import CLOCK_SKEW_MAX_S, EXPIRY_S, FORGOTTEN_S, REACH, Windows
 
 WALL, MONO = 1_738_137_600.0, 500.0
@@ -54,7 +54,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.next_seq[hostname, life] = seq + 1
         at = WALL + self.after_s
         self.clock += 1
-        said = [
+        said: list[AnyEvent] = [
             ControlCancel(run="sales#1", clock=self.clock, timestamp=at),
             TaskSucceeded(uuid="u", run="sales#1", clock=self.clock, timestamp=at),
             WorkerHeartbeat(clock=self.clock, timestamp=at),

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from coordd.errors import ConfigError, JobFileError, RefusedError, UnavailableError
 from coordd.services.control import server as control
-from coordd.services.control.callers import ADMIN, OPERATOR, Caller, Method
+from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.rpc import LINE_BYTES_MAX
 from coordd.services.control.server import ControlServer
 
@@ -459,7 +459,7 @@ def test_streams_of_one_client_are_bounded(server: Server) -> None:
     with server.connect() as client:
         for number in range(control.STREAMS_MAX + 1):
             client.send(b'{"id":%d,"method":"endless"}\n' % number)
-        answers = []
+        answers: list[Any] = []
         while len(answers) < control.STREAMS_MAX + 1:
             message = client.read()
             if "id" in message:
@@ -484,7 +484,7 @@ class Stranger:
         else:
             self.uid, self.gid, self.groups = os.getuid(), os.getgid(), ""
             self.group = grp.getgrgid(self.gid)
-            monkeypatch.setattr(control.os, "getuid", lambda: 4_000_000)
+            monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
 
     def ask(self, path: str, method: str, *, in_group: bool = True) -> Any:
         argv = [str(self.uid), str(self.gid), self.groups if in_group else "", path, f'{{"id":1,"method":"{method}"}}']
@@ -506,7 +506,7 @@ def test_the_daemons_own_user_may_do_everything(server: Server) -> None:
 
 def test_a_stranger_may_look_and_no_more(server: Server, stranger: Stranger) -> None:
     seen = stranger.ask(server.path, "who")["result"]
-    assert (seen["uid"], seen["role"]) == (stranger.uid, control.VIEWER)
+    assert (seen["uid"], seen["role"]) == (stranger.uid, VIEWER)
     for method in ("operate", "own"):
         error = stranger.ask(server.path, method)["error"]
         assert error["data"]["kind"] == "not_permitted"
@@ -534,7 +534,7 @@ def test_with_a_viewer_group_nobody_else_may_look(directory: str, stranger: Stra
         server.stop()
     server = Server(f"{directory}/second.sock", viewer_group=stranger.group.gr_name)
     try:
-        assert stranger.ask(server.path, "who")["result"]["role"] == control.VIEWER
+        assert stranger.ask(server.path, "who")["result"]["role"] == VIEWER
     finally:
         server.stop()
 
@@ -571,7 +571,7 @@ def test_a_directory_of_users_that_hangs_holds_up_nobody(
     try:
         seen = stranger.ask(server.path, "who")["result"]
         assert asked.is_set()
-        assert (seen["name"], seen["groups"], seen["role"]) == (f"uid {stranger.uid}", [], control.VIEWER)
+        assert (seen["name"], seen["groups"], seen["role"]) == (f"uid {stranger.uid}", [], VIEWER)
     finally:
         answer.set()
 

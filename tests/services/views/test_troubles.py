@@ -154,7 +154,7 @@ def test_a_job_that_never_succeeded_counts_from_the_activation_that_the_ledger_k
     """So a restart of the daemon begins nothing a second time."""
     answer = OpenAnswer([], {}, WALL, current={"j": (1, "d", WALL - 500.0)})
     ledger = SimpleNamespace(runs=lambda **_wanted: [], call=lambda _op, _jobs: answer)
-    _, last = read(ledger, ["j"])  # type: ignore[arg-type]  # all that is asked of it
+    _, last = read(ledger, ["j"])
     looks = Looks(job("j", expect_within_s=400.0))
     looks.last = last
     assert "500 s since" in looks.at(0.0).late_jobs["j"]

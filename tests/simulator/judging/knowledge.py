@@ -104,7 +104,7 @@ class Knowledge:
         world = self.world
         number = len(world.server.setbacks) - 1
         recovers = number >= 0 and world.now < world.server.setbacks[-1].opens_at
-        reaching = set()
+        reaching: set[Reach] = set()
         for host in world.hosts:
             daemon = host.daemon if host.daemon is not None and not host.daemon.paused else None
             self._heard[host.index].append((world.now, daemon is not None and world.bus.heard(host)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -275,9 +276,7 @@ class Daemon:
             host.disk.requests.pop(run, None)
         for request in ready.ledger:
             sent = world.mono(host)
-            world.server_of(host).ask(
-                host, request.op, request.args, lambda a, r=request.id, s=sent: self.answered(r, s, a)
-            )
+            world.server_of(host).ask(host, request.op, request.args, partial(self.answered, request.id, sent))
         for launch in launches:
             world.at(world.rng.uniform(0.005, 0.05), self._spawn, launch)
         for run, reason in ready.cancels:

@@ -89,7 +89,7 @@ class Production:
         sentinels: servers.Sentinels | None = None,
         redis_server: servers.Redis | None = None,
         rabbit: servers.Rabbit | None = None,
-        **redis: str,
+        **redis: Any,
     ) -> None:
         """``own_broker``: the test is going to harm the broker; else all clusters share one. ``sentinel``: the
         ledger is a replicated Redis under Sentinel's own timings. ``redis``: settings of redis.conf.

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,6 +44,10 @@ def elsewhere(cluster: Cluster) -> dict[str, Any]:
 
 def ledger_of(node: Node) -> dict[str, Any]:
     return dict(node.status()["ledger"])
+
+
+def is_closed(node: Node) -> bool:
+    return bool(ledger_of(node)["state"] == "closed")
 
 
 def uses(*nodes: Node) -> str:
@@ -255,7 +260,7 @@ def test_a_rolling_move_to_another_redis() -> None:
         rows = exported(first, close=True)
         assert (rows[0]["kind"], rows[0]["identity"]) == ("ledger", old)
         for node in cluster.nodes:
-            until(lambda of=node: ledger_of(of)["state"] == "closed", why="nobody is answered any more")
+            until(partial(is_closed, node), why="nobody is answered any more")
         count = len(cluster.starts())
         with servers.redis() as redis:
             for number, node in enumerate(cluster.nodes):

@@ -7,10 +7,12 @@ import os
 import re
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -256,17 +258,15 @@ def test_the_same_id_is_asked_for_twice_on_different_nodes(gap_s: float) -> None
         cluster.job("hello", "sleep", CONTESTED_S, overlap="allow")
         cluster.start()
         before = pids(cluster)
-        runs = []
+        runs: list[str] = []
+
+        def add(number: int, node: Node, after_s: float) -> None:
+            time.sleep(after_s)
+            runs.append(trigger(node, "hello", str(number)))
+
         for number in range(10):
             one, other = cluster.nodes[number % 3], cluster.nodes[(number + 1) % 3]
-            later = threading.Event()
-            at_once(
-                lambda one=one, number=number: runs.append(trigger(one, "hello", str(number))),
-                lambda other=other, number=number, later=later: (
-                    later.wait(gap_s),
-                    runs.append(trigger(other, "hello", str(number))),
-                ),
-            )
+            at_once(partial(add, number, one, 0.0), partial(add, number, other, gap_s))
         assert sorted(Counter(runs).values()) == [2] * 10
         all_once(cluster, sorted(set(runs)))
         assert pids(cluster) == before
@@ -331,10 +331,7 @@ def test_two_sides_that_do_not_hear_each_other_share_one_ledger() -> None:
         runs = [f"hello#{number}" for number in range(10)]
         for number in range(10):
             here, there = cluster.nodes[number % 3], cluster.nodes[3 + number % 3]
-            at_once(
-                lambda node=here, number=number: trigger(node, "hello", str(number)),
-                lambda node=there, number=number: trigger(node, "hello", str(number)),
-            )
+            at_once(*(partial(trigger, node, "hello", str(number)) for node in (here, there)))
         all_once(cluster, runs)
         until(lambda: len({entry.run for entry in cluster.starts() if entry.run.startswith("tick@")}) >= 4)
         launches = Counter(entry.run for entry in cluster.starts())

@@ -179,7 +179,7 @@ def test_a_stranger_at_full_strength_takes_nothing_from_operators(kinds: tuple[s
                     time.sleep(0.5)
                 told = [json.loads(process.communicate(timeout=DEADLINE_S)[0]) for process in attackers]
             assert node.process.poll() is None
-            figures = {
+            figures: dict[str, Any] = {
                 "cancel_s": max(times),
                 "held_s": float(held.read_text()),
                 "peak_mb": peak_mb(node.process.pid),
