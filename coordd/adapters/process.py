@@ -66,8 +66,19 @@ NUMBERS: dict[str, tuple[tuple[type, ...], float, float]] = {
     "lease_s": ((float, int), 0.0, DURATION_MAX_S),
 }
 TEXTS = (
-    "fact", "boot_id", "cgroup", "state", "reason", "run", "job", "nonce", "args", "digest", "policy", "application_id",
-)  # fmt: skip
+    "fact",
+    "boot_id",
+    "cgroup",
+    "state",
+    "reason",
+    "run",
+    "job",
+    "nonce",
+    "args",
+    "digest",
+    "policy",
+    "application_id",
+)
 MAY_BE_NULL = ("exit_code", "application_id")
 
 # What a spec, and a fact by its word, must say.

@@ -231,7 +231,7 @@ def watch(interval: float) -> None:
         once(asked().client)
 
 
-# ---- breakers
+# ---- the breakers
 
 
 @program.group("breaker")

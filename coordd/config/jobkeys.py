@@ -28,9 +28,7 @@ PRIORITY_MAX = 1_000_000
 TRIES_MAX = 1000
 
 # Keys of the format that this version does not act on: refused, since a limit that is not kept is worse than none.
-LATER = (
-    "pool", "concurrency", "rate", "after", "breaker", "check", "trigger", "sink", "run_as"
-)  # fmt: skip
+LATER = ("pool", "concurrency", "rate", "after", "breaker", "check", "trigger", "sink", "run_as")
 
 # What [spark].conf may not say, and why.
 OWNED_CONF = {

@@ -16,9 +16,16 @@ from coordd.core.wire.merge import LIFE, MERGE_RULES, PRECEDENCE, STATE_OF, TASK
 
 # What an event is read as. Fields that are not named here stay in ``line``; null and absent are the same.
 IDENTITY = {
-    "type": "string", "hostname": "string", "pid": "bigint", "incarnation": "string", "seq": "bigint",
-    "utcoffset": "int", "clock": "bigint", "timestamp": "double", "uuid": "string",
-}  # fmt: skip
+    "type": "string",
+    "hostname": "string",
+    "pid": "bigint",
+    "incarnation": "string",
+    "seq": "bigint",
+    "utcoffset": "int",
+    "clock": "bigint",
+    "timestamp": "double",
+    "uuid": "string",
+}
 FIELDS = {
     "name": "string", "args": "string", "kwargs": "string", "run": "string", "attempt": "bigint",
     "token": "bigint", "nonce": "string", "node": "string", "fire_at": "double", "application_id": "string",

@@ -17,12 +17,23 @@ INFO, WARNING, ERROR = "info", "warning", "error"
 
 # What the core notes, where that is more than information.
 NOTICE_LEVELS = {
-    "alarm.raised": ERROR, "ledger.not_used": WARNING, "ledger.differs": WARNING,
-    "bus.lost": WARNING, "ledger.lost": WARNING, "node.lost": WARNING, "clock.jump_refused": WARNING,
-    "jobs.differ": WARNING, "token.went_back": ERROR, "token.not_believed": WARNING, "launch.failed": ERROR,
+    "alarm.raised": ERROR,
+    "ledger.not_used": WARNING,
+    "ledger.differs": WARNING,
+    "bus.lost": WARNING,
+    "ledger.lost": WARNING,
+    "node.lost": WARNING,
+    "clock.jump_refused": WARNING,
+    "jobs.differ": WARNING,
+    "token.went_back": ERROR,
+    "token.not_believed": WARNING,
+    "launch.failed": ERROR,
     "wall_clock.set_back": WARNING,
-    "launch.refused": ERROR, "fires.skipped": WARNING, "fires.coalesced": WARNING, "run.unknown": ERROR,
-}  # fmt: skip
+    "launch.refused": ERROR,
+    "fires.skipped": WARNING,
+    "fires.coalesced": WARNING,
+    "run.unknown": ERROR,
+}
 
 
 class Line(NamedTuple):

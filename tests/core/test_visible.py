@@ -10,13 +10,26 @@ from coordd.core.redaction import redact_text
 from coordd.core.visible import obeyed, visible, visible_json
 
 OBEYED = {
-    "colour": "\x1b[31mred\x1b[0m", "title": "\x1b]0;owned\x07", "clipboard": "\x1b]52;c;bWFs\x1b\\",
+    "colour": "\x1b[31mred\x1b[0m",
+    "title": "\x1b]0;owned\x07",
+    "clipboard": "\x1b]52;c;bWFs\x1b\\",
     "c1-csi": "\x9b2J",
-    "c1-osc": "\x9d0;owned\x9c", "return": "100 %\rdone", "backspace": "ab\x08\x08", "bell": "\x07", "del": "a\x7fb",
-    "override": "exe\u202etxt", "isolate": "\u2066x\u2069", "mark": "a\u200fb", "zero-width": "pay\u200bpal",
-    "separator": "one\u2028two", "bom": "\ufeffx", "tag": "x\U000e0041", "soft-hyphen": "a\xadb", "null": "a\0b",
+    "c1-osc": "\x9d0;owned\x9c",
+    "return": "100 %\rdone",
+    "backspace": "ab\x08\x08",
+    "bell": "\x07",
+    "del": "a\x7fb",
+    "override": "exe\u202etxt",
+    "isolate": "\u2066x\u2069",
+    "mark": "a\u200fb",
+    "zero-width": "pay\u200bpal",
+    "separator": "one\u2028two",
+    "bom": "\ufeffx",
+    "tag": "x\U000e0041",
+    "soft-hyphen": "a\xadb",
+    "null": "a\0b",
     "surrogate": "a\udc80b",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", OBEYED.values(), ids=OBEYED)

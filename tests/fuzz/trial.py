@@ -14,7 +14,7 @@ from typing import Protocol
 place = "/dev/shm" if os.path.isdir("/dev/shm") else ""
 
 
-class Wrong(AssertionError):
+class Wrong(AssertionError):  # noqa: N818  # it is a verdict
     """The product took what it must not take, or did with it what it must not do."""
 
 

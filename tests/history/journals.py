@@ -157,8 +157,22 @@ TYPES = (
     "task-retried",
     "task-progress",
 )
-TEXTS = ("name", "args", "kwargs", "nonce", "node", "application_id", "result", "exception", "traceback", "reason",
-         "eta", "expires", "parent_id", "root_id")  # fmt: skip
+TEXTS = (
+    "name",
+    "args",
+    "kwargs",
+    "nonce",
+    "node",
+    "application_id",
+    "result",
+    "exception",
+    "traceback",
+    "reason",
+    "eta",
+    "expires",
+    "parent_id",
+    "root_id",
+)
 
 
 def disorder(seed: int, count: int, uuids: int) -> list[Record]:

@@ -21,12 +21,21 @@ CTL = [sys.executable, "-c", "from coordd.cli.coordctl import main; main()"]
 DAEMON = [sys.executable, "-m", "coordd"]
 
 STATUS = {
-    "node": "edge-1", "cluster": "default", "state": "ready", "version": "9", "pid": 7, "incarnation": "1-a",
-    "clock": 12, "bus": {"url": "unix:///b", "state": "connected"},
+    "node": "edge-1",
+    "cluster": "default",
+    "state": "ready",
+    "version": "9",
+    "pid": 7,
+    "incarnation": "1-a",
+    "clock": 12,
+    "bus": {"url": "unix:///b", "state": "connected"},
     "ledger": {"url": "sqlite:///l", "state": "connected", "error": None},
-    "members": {"alive": 2, "suspect": 1, "lost": 0}, "runs": {"active": 0, "processed": 3, "jobs": []},
-    "jobs": {"enabled": 2, "disabled": ["bad"]}, "breakers_open": [], "uptime_s": 61.0,
-}  # fmt: skip
+    "members": {"alive": 2, "suspect": 1, "lost": 0},
+    "runs": {"active": 0, "processed": 3, "jobs": []},
+    "jobs": {"enabled": 2, "disabled": ["bad"]},
+    "breakers_open": [],
+    "uptime_s": 61.0,
+}
 RUN = {
     "id": "j#1", "job": "j", "fire_time": "2026-10-03T02:00:00Z", "state": "success", "attempt": 0,
     "node": "edge-1.7", "token": 5, "application_id": None, "exit_code": 0, "received_at": "2026-10-03T02:00:00Z",

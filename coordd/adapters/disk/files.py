@@ -67,8 +67,8 @@ class NodeState(NamedTuple):
 
     boots: int
     clock_mark: int
-    warning: str = ""
-    ledgers: dict[str, str] = {}
+    warning: str
+    ledgers: dict[str, str]
     pin: tuple[str, str] = ("", "")
 
 
@@ -111,7 +111,7 @@ class StateFile:
                 ledgers = fields.get("ledgers", {})
                 known = ledgers if isinstance(ledgers, dict) else {}
                 marks = {str(url): str(mark) for url, mark in known.items()}
-                return NodeState(boots, clock_mark, ledgers=marks, pin=_pin(fields.get("pin")))
+                return NodeState(boots, clock_mark, "", marks, pin=_pin(fields.get("pin")))
         except (ValueError, TypeError, KeyError, RecursionError):
             pass  # spoilt, like a wrong type: both are answered below
         kept = set_aside(self.path)
@@ -137,7 +137,7 @@ class StateFile:
             raise UnavailableError(f"cannot write {self.path}: {exc.strerror or exc}") from exc
 
     def _made_up(self, wall_s: float, highest_clock: int, warning: str) -> NodeState:
-        return NodeState(int(wall_s), highest_clock + 2 * CLOCK_BLOCK if highest_clock else 0, warning)
+        return NodeState(int(wall_s), highest_clock + 2 * CLOCK_BLOCK if highest_clock else 0, warning, {})
 
 
 def _pin(said: object) -> tuple[str, str]:

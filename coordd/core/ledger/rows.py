@@ -241,9 +241,17 @@ JOB_COLUMNS = ("job", "fence", "horizon", "suspended", "version", "changed_by")
 
 # What stands beside the row that older versions read and write.
 STANDING_COLUMNS = (
-    "job", "horizon", "suspended", "version", "changed_by", "sequence", "digest", "schedule", "activated_at",
+    "job",
+    "horizon",
+    "suspended",
+    "version",
+    "changed_by",
+    "sequence",
+    "digest",
+    "schedule",
+    "activated_at",
     "counts_from",
-)  # fmt: skip
+)
 
 
 class JobRow:

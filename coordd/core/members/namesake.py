@@ -36,9 +36,12 @@ class Namesakes:
                 self._answer(event, packet.sender, now)  # so that the newcomer knows
                 if outranks:
                     self._refuse(packet)
-            elif isinstance(event, WorkerHelloReply) and event.to == ctx.full_hostname:
-                if outranks or event.state in ("ready", "draining"):
-                    self._refuse(packet)
+            elif (
+                isinstance(event, WorkerHelloReply)
+                and event.to == ctx.full_hostname
+                and (outranks or event.state in ("ready", "draining"))
+            ):
+                self._refuse(packet)
 
     def _refuse(self, packet: Packet) -> None:
         if self._ctx.state == "mingling":

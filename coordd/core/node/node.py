@@ -426,7 +426,7 @@ class Node:
 
     def _on_worker(self, event: WorkerState, packet: Packet, sender: str, now: Now) -> None:
         member = self.ctx.membership.members[packet.hostname]
-        if event.jobs_digest != member.jobs_digest and event.jobs_digest != self.ctx.jobs_digest:
+        if event.jobs_digest not in (member.jobs_digest, self.ctx.jobs_digest):
             self.ctx.note("jobs.differ", peer=sender, theirs=event.jobs_digest, ours=self.ctx.jobs_digest)
         before = (member.ledger, member.pinned)
         self.ctx.membership.update(member, event)

@@ -301,10 +301,10 @@ class Pursuits(Phases):
         if pursuit is None:
             return
         pursuit.row_at = min(pursuit.row_at, now.mono)  # whoever speaks of it has it from the ledger
-        if isinstance(event, TaskReceived) and event.attempt >= pursuit.attempt:
-            if pursuit.phase in (ELECTING, DUE, WAITING, SLEEPING):
-                pursuit.attempt = event.attempt
-                self._held(pursuit, event.node, self._ctx.lease_of(job), now)
+        claims_not = pursuit.phase in (ELECTING, DUE, WAITING, SLEEPING)
+        if isinstance(event, TaskReceived) and event.attempt >= pursuit.attempt and claims_not:
+            pursuit.attempt = event.attempt
+            self._held(pursuit, event.node, self._ctx.lease_of(job), now)
 
     # ---- runners of this node
 
@@ -515,10 +515,11 @@ class Pursuits(Phases):
         ``start_within``: without a row nobody would ever know that it was missed."""
         action = pursuit.action
         recorded = pursuit.row_at < float("inf") or action.run in self._recording.values()
-        if self._ctx.state == "ready" and action.scheduled and not recorded and now.mono >= pursuit.late_at:
-            if action.digest in ("", job.digest):
-                of = Registration(action.run, action.job, job.digest, job.policy(), action.fire_at, scheduled=True)
-                self._recording[self._ctx.ask("register", of)] = action.run
+        if recorded or not action.scheduled or action.digest not in ("", job.digest):
+            return
+        if self._ctx.state == "ready" and now.mono >= pursuit.late_at:
+            of = Registration(action.run, action.job, job.digest, job.policy(), action.fire_at, scheduled=True)
+            self._recording[self._ctx.ask("register", of)] = action.run
 
     def recorded(self, request: int, answer: Answer, now: Now) -> None:
         """The ledger has a row of it, or says that it is over."""

@@ -31,6 +31,8 @@ while this one was down, if nobody heard it here; it counts once, until silence 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from coordd.core.wire.events import (
@@ -91,7 +93,7 @@ class Admission(NamedTuple):
 
     events: list[AnyEvent]
     fresh: bool = True
-    refused: dict[str, int] = {}
+    refused: Mapping[str, int] = MappingProxyType({})
     notice: str = ""
 
 

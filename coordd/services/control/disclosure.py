@@ -87,9 +87,7 @@ _TASK_TYPES = (
 )
 
 EVENTS: dict[str, dict[str, Shape]] = {
-    "worker-elect": {
-        **dict.fromkeys(("id", "topic", "candidacy", "view", "digest", "cver"), SHOW), "action": _ACTION,
-    },
+    "worker-elect": {**dict.fromkeys(("id", "topic", "candidacy", "view", "digest", "cver"), SHOW), "action": _ACTION},
     "worker-elect-ack": dict.fromkeys(("id", "candidacy", "acks"), SHOW),
     "worker-online": _STATE,
     "worker-heartbeat": _STATE,
@@ -106,7 +104,7 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "control-revoke": {"run": SHOW},
     "control-cancel": {"run": SHOW, "reason": REASON, "attempt": SHOW},
     "control-clear": {"ids": SHOW, "note": HIDE, "by": SHOW},
-}  # fmt: skip
+}
 
 # ---- answers
 

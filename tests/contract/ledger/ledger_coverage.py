@@ -36,7 +36,7 @@ ANSWERS = {
     "settle": "finished held lost",
     "new_rules": "ok",
     "activate": "ok differs outdated",
-}  # fmt: skip
+}
 RECOVERING = {
     "claim": "recovering",
     "gate": "recovering",

@@ -1,6 +1,7 @@
 """Fire times: both clock changes, intervals, blackouts, limits."""
 
 import math
+import re
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -344,12 +345,9 @@ def test_a_duration_that_was_written_is_read_back(days: int, hours: int, minutes
     ],
 )
 def test_bad_durations_say_what_was_expected(bad: object) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="expected a duration") as caught:
         parse_duration(bad)  # type: ignore[arg-type]
-    message = str(caught.value)
-    # 10**400 is refused by its size before Python would print it.
-    assert "expected a duration" in message
-    assert "found" in message
+    assert "found" in str(caught.value)  # 10**400 is refused by its size before Python would print it
 
 
 BAD_SCHEDULES = [
@@ -383,9 +381,8 @@ BAD_SCHEDULES = [
 
 @pytest.mark.parametrize(("text", "timezone", "said"), BAD_SCHEDULES)
 def test_bad_schedules_say_what_was_expected_and_found(text: str, timezone: str, said: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
         parse_schedule(text, timezone)
-    assert said in str(caught.value)
     assert len(str(caught.value)) < 300
 
 

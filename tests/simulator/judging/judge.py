@@ -49,7 +49,7 @@ MANY_REPLIES = 3
 BEFORE_S = 2 * LEDGER_TIMEOUT
 
 
-class Violation(Exception):  # it is a verdict
+class Violation(Exception):  # noqa: N818  # it is a verdict
     """A property of docs/protocol.md does not hold. The text begins with its name."""
 
 
@@ -271,9 +271,9 @@ class Judge:
         if not world.server.setbacks:
             return
         last = world.server.setbacks[-1]
-        if world.now < last.opens_at - SLACK_S:
-            if op == "gate" and answer.word == OK and before is not None and before.state == RECEIVED:
-                world.violate(f"Q {row.run} was let through the gate while the ledger was recovering")
+        passed = op == "gate" and answer.word == OK and before is not None and before.state == RECEIVED
+        if passed and world.now < last.opens_at - SLACK_S:
+            world.violate(f"Q {row.run} was let through the gate while the ledger was recovering")
         if answer.word == RECOVERING and world.now > last.opens_at + SLACK_S:
             world.violate("Q the ledger says that it recovers, and its quarantine is over")
 
@@ -413,9 +413,9 @@ class Judge:
         world = self.world
         if child.ended is None:
             lent = self.grants[child.key].lent_until
-            if child.fences and world.now > lent + EXACT_S:
-                if not world.records.frozen_over(child.node, lent, world.now):
-                    world.violate(f"I13 {child.run}/{child.attempt} has outlived its lease by {world.now - lent:.3f} s")
+            late = child.fences and world.now > lent + EXACT_S
+            if late and not world.records.frozen_over(child.node, lent, world.now):
+                world.violate(f"I13 {child.run}/{child.attempt} has outlived its lease by {world.now - lent:.3f} s")
             child.ended, child.how = self.world.now, how
             code = child.exit_code if how == "exit" else ""
             self.world.say(f"n{child.node} END {child.run}/{child.attempt} {how} {code}")
