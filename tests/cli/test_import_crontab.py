@@ -172,7 +172,7 @@ def test_a_disk_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: py
         if next(calls, "full") == "full":
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(crontab.os, "fsync", fails)
+    monkeypatch.setattr(os, "fsync", fails)
     done = imported(tmp_path, LINES.replace("30 2", "45 3").replace("@hourly", "@daily"), code=1)
     assert "No space left on device" in done.output
     assert {path: path.read_text() for path in (tmp_path / "jobs.d").iterdir()} == before
@@ -190,9 +190,9 @@ def test_cron_and_the_job_run_the_same_command(tmp_path: Path) -> None:
 
 
 def test_the_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crontab.os, "readlink", lambda _: "/usr/share/zoneinfo/Europe/Berlin")
+    monkeypatch.setattr(os, "readlink", lambda _: "/usr/share/zoneinfo/Europe/Berlin")
     assert crontab.machine_zone() == "Europe/Berlin"
-    monkeypatch.setattr(crontab.os, "readlink", lambda _: "../usr/share/zoneinfo/Etc/UTC")
+    monkeypatch.setattr(os, "readlink", lambda _: "../usr/share/zoneinfo/Etc/UTC")
     assert crontab.machine_zone() == "UTC"
 
 
@@ -207,7 +207,7 @@ def test_the_crontab_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     program_of.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     to = ["--to", str(tmp_path / "jobs.d"), "--timezone", "UTC"]
-    monkeypatch.setattr(crontab.os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
     done = CliRunner().invoke(program, ["import-crontab", "--user", ME, *to])
     assert done.exit_code == 0, done.output
     assert len(jobs(tmp_path)) == 1
