@@ -29,6 +29,7 @@ from support import servers
 import simulator
 from simulator import mutants, shrink
 from simulator.judging import excuses
+from simulator.mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNK = 25
@@ -321,7 +322,7 @@ def notice(number: int) -> tuple[int, int, str]:
     return number, seed + 1, said
 
 
-def find(mutant: mutants.Mutant, most: int) -> Iterator[tuple[int, str]]:
+def find(mutant: Mutant, most: int) -> Iterator[tuple[int, str]]:
     """The seeds (and verdicts) that notice a mutant, in order."""
     with mutant.patch():
         for seed in range(most):

@@ -3,13 +3,14 @@
 import pytest
 
 from simulator import command, mutants
+from simulator.mutants.mutant import Mutant
 
 # Enough worlds for each; docs/reliability.md tells how many each one really needs.
 SEEDS_MAX = 200
 
 
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_broken_rule_is_noticed(mutant: mutants.Mutant) -> None:
+def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
     found = next(command.find(mutant, SEEDS_MAX), None)
 
     assert found is not None, f"{mutant.rule}: broken, and {SEEDS_MAX} worlds did not notice"

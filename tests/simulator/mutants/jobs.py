@@ -1,0 +1,84 @@
+"""Jobs: which definition is launched, and from when its fire times count."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+from coordd.core.context import Context
+from coordd.core.ledger.rules import Rules
+from coordd.core.node.definitions import Definitions
+from simulator.mutants.mutant import Mutant, instead
+
+
+@instead(Rules, "prune")
+def _retention_forgets_the_horizon(_real: Any, _rules: Rules, store: Any, keep_s: float, limit: int, now: Any) -> int:
+    rows = store.ended_runs(now.wall - keep_s, limit)
+    for row in rows:
+        store.drop_run(row.run)
+    return len(rows)
+
+
+@instead(Rules, "_job")
+def _a_new_job_starts_at_the_epoch(real: Any, self: Rules, store: Any, name: str, *rest: Any) -> Any:
+    new = store.job(name) is None
+    row = real(self, store, name, *rest)
+    if new:
+        row.horizon = 0.0
+        self._put_job(store, row)
+    return row
+
+
+@instead(Rules, "_first_counts_from")
+def _a_new_schedule_counts_from_before(_: Any, self: Rules, store: Any, job: Any, how: Any, now: Any) -> float:  # noqa: ARG001
+    return float(job.horizon)
+
+
+@instead(Context, "definition")
+def _a_reload_changes_what_is_launched(_real: Any, self: Context, job: str, _digest: str) -> Any:
+    return self.jobs.get(job)
+
+
+MUTANTS = (
+    Mutant(
+        "a reload changes what is launched",
+        "§7: what is executed is the definition of the row's digest",
+        "D",
+        _a_reload_changes_what_is_launched,
+        ("lost_reply", "slow", "crash"),
+    ),
+    Mutant(
+        "a settled fire time is opened again",
+        "§6 Horizon: older ones are finished",
+        "S5",
+        lambda: mock.patch.object(Rules, "_settled", lambda *_: False),
+        ("pause_daemon", "freeze", "late_join", "step"),
+    ),
+    Mutant(
+        "retention forgets the horizon",
+        "§6 Horizon: retention never re-opens a run",
+        "S5",
+        _retention_forgets_the_horizon,
+        ("pause_daemon", "freeze", "late_join", "step"),
+    ),
+    Mutant(
+        "a new job starts at the epoch",
+        "§6 Horizon: a new job starts at its first registration",
+        "N",
+        _a_new_job_starts_at_the_epoch,
+    ),
+    Mutant(
+        "a new schedule counts from before",
+        "§6 Definitions: it counts from its activation",
+        "N",
+        _a_new_schedule_counts_from_before,
+        ("edit", "pause_daemon"),
+    ),
+    Mutant(
+        "what returns was never away",
+        "§6 Definitions: a job that returns counts from its return",
+        "N",
+        lambda: mock.patch.object(Definitions, "_look", lambda self: None),
+        ("remove", "ledger_down"),
+    ),
+)

@@ -1,0 +1,103 @@
+"""The ledger's rules: grants, the gate, reports, commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.rules import Rules
+from coordd.core.ledger.words import RECEIVED, STALE, STARTED, TERMINAL
+from simulator.mutants.mutant import Mutant, instead
+
+
+@instead(Rules, "gate")
+def _gate_answers_once(
+    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+) -> Answer:
+    row = self._mine(store, run, attempt, token, nonce)
+    return (
+        Answer(STALE)
+        if row is not None and row.state == STARTED
+        else real(self, store, run, attempt, token, nonce, now)
+    )
+
+
+@instead(Rules, "_mine")
+def _any_holder(_real: Any, _rules: Rules, store: Any, run: str, attempt: int, _token: int, _nonce: str) -> Any:
+    """Whoever names the attempt is taken for its holder."""
+    row = store.run(run)
+    return row if row is not None and row.attempt == attempt else None
+
+
+@instead(Rules, "report")
+def _terminal_states_are_left(
+    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, state: str, *rest: Any
+) -> Any:
+    row = self._mine(store, run, attempt, token, nonce)
+    if row is not None and row.state in TERMINAL and state in TERMINAL:
+        row.state = state
+        store.put_run(row)
+    return real(self, store, run, attempt, token, nonce, state, *rest)
+
+
+@instead(Rules, "gate")
+def _the_gate_knows_no_time(
+    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+) -> Answer:
+    row = self._mine(store, run, attempt, token, nonce)
+    if row is not None and row.state == RECEIVED and row.not_before > now.wall:
+        row.not_before = now.wall
+        store.put_run(row)
+    return real(self, store, run, attempt, token, nonce, now)
+
+
+@instead(Rules, "commit")
+def _commit_twice(
+    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
+) -> Answer:
+    row = self._mine(store, run, attempt, token, nonce)
+    if row is not None:
+        row.commit_token = 0
+        store.put_run(row)
+    return real(self, store, run, attempt, token, nonce, now)
+
+
+@instead(Rules, "_lose")
+def _hold_is_relaunched(_real: Any, self: Rules, store: Any, row: Any, reason: str, now: Any) -> None:
+    row.relaunches += 1
+    self._relaunch(store, row, Policy.unpack(row.policy), reason, now)
+
+
+MUTANTS = (
+    Mutant(
+        "tokens from a bare counter",
+        "§6 Tokens: max(last + 1, the ledger's time)",
+        "S3",
+        lambda: mock.patch.object(Rules, "_next_token", lambda self, job, now: job.fence + 1),
+        None,
+        forgets=True,
+    ),
+    Mutant(
+        "the gate answers once", "§6: idempotent for the same token and nonce", "G", _gate_answers_once, ("lost_reply",)
+    ),
+    Mutant(
+        "token and nonce are not compared",
+        "§6: (token, nonce) is compared, never one alone",
+        "G",
+        _any_holder,
+        ("freeze", "targeted", "ledger_cut"),
+    ),
+    Mutant("a terminal state is left", "§9 S5", "S5", _terminal_states_are_left),
+    Mutant("the gate opens early", "§6 gate: not before the fire time", "E", _the_gate_knows_no_time),
+    Mutant(
+        "overlap is not looked at",
+        "§6 claim: within the job's limits",
+        "O",
+        lambda: mock.patch.object(Rules, "_overlap", lambda *_: None),
+    ),
+    Mutant("a run is published twice", "§6 commit: no commit yet", "S4", _commit_twice),
+    Mutant("a held run is launched again", "§6 claim: UNKNOWN under hold", "H", _hold_is_relaunched),
+)

@@ -1,0 +1,33 @@
+"""What a mutant is, and how it is made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+Patch = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mechanism less."""
+
+    name: str
+    rule: str
+    caught_as: str  # the property that breaks
+    patch: Patch
+    faults: tuple[str, ...] | None = None
+    forgets: bool = False  # only worlds whose ledger loses acknowledged writes
+
+
+def instead(owner: type, name: str) -> Callable[[Callable[..., Any]], Patch]:
+    """Makes a patch of a function: it is called instead of that method, which it gets as its first argument."""
+    real = getattr(owner, name)
+
+    def patch(function: Callable[..., Any]) -> Patch:
+        return lambda: mock.patch.object(owner, name, lambda *args, **named: function(real, *args, **named))
+
+    return patch

@@ -1,0 +1,128 @@
+"""Pursuits and sweeps: a run is tried until the ledger says that it is over."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.words import UNAVAILABLE
+from coordd.core.runs.leftovers import Leftovers
+from coordd.core.runs.pursued import CLAIMING, OWNED
+from coordd.core.runs.pursuit import Pursuits
+from coordd.core.runs.sweep import Sweep
+from simulator.mutants.mutant import Mutant, instead
+
+
+def _give_up(pursuits: Pursuits, run: str) -> None:
+    """Stop pursuing, and never begin again."""
+    pursuits.pursuits.pop(run, None)
+    pursuits.epitaphs[run] = "given up"
+
+
+@contextlib.contextmanager
+def _never_again() -> Iterator[None]:
+    """What was given up stays given up: the sweep and new elections pass it over."""
+    real_seen, real_begin = Pursuits._row_seen, Pursuits.begin
+
+    def seen(self: Pursuits, row: Any, now: Any) -> None:
+        if self.epitaphs.get(row.run) != "given up":
+            real_seen(self, row, now)
+
+    def begin(self: Pursuits, action: Any, now: Any, **rest: Any) -> Any:
+        return None if self.epitaphs.get(action.run) == "given up" else real_begin(self, action, now, **rest)
+
+    with mock.patch.object(Pursuits, "_row_seen", seen), mock.patch.object(Pursuits, "begin", begin):
+        yield
+
+
+@contextlib.contextmanager
+def _claim_once() -> Iterator[None]:
+    real = Pursuits.claim_answered
+
+    def once(self: Pursuits, request: int, answer: Answer, sent_at: float, now: Any) -> None:
+        run = self._asked[request][1].of.run
+        real(self, request, answer, sent_at, now)
+        if answer.word == UNAVAILABLE:
+            _give_up(self, run)
+
+    with _never_again(), mock.patch.object(Pursuits, "claim_answered", once):
+        yield
+
+
+@contextlib.contextmanager
+def _stop_on_received() -> Iterator[None]:
+    def heard(self: Pursuits, event: Any, now: Any) -> None:  # noqa: ARG001
+        if event.run in self.pursuits and self.pursuits[event.run].phase not in (OWNED, CLAIMING):
+            _give_up(self, event.run)
+
+    with _never_again(), mock.patch.object(Pursuits, "heard", heard):
+        yield
+
+
+@contextlib.contextmanager
+def _abstention_is_final() -> Iterator[None]:
+    real = Pursuits.decided
+
+    def decided(self: Pursuits, election: Any, now: Any) -> None:
+        real(self, election, now)
+        run = election.action.run if election.action else ""
+        if run in self.pursuits and self.pursuits[run].rank is None:
+            _give_up(self, run)
+
+    with _never_again(), mock.patch.object(Pursuits, "decided", decided):
+        yield
+
+
+@instead(Sweep, "_page")
+def _a_cut_sweep_means_over(real: Any, self: Sweep, answer: Any, sent_at: float, now: Any) -> None:
+    answer.after = None
+    real(self, answer, sent_at, now)
+
+
+@contextlib.contextmanager
+def _nobody_settles() -> Iterator[None]:
+    """As if only those who may launch a job cared for its rows."""
+    with mock.patch.object(Leftovers, "row_seen", lambda self, row, now: None):
+        yield
+
+
+MUTANTS = (
+    Mutant(
+        "claim once",
+        "§5.5: pursued until the ledger answers that it is over",
+        "L",
+        _claim_once,
+        ("ledger_down", "lost_reply"),
+    ),
+    Mutant(
+        "stop on task-received",
+        "§5.5: received and held postpone, they never cancel",
+        "L",
+        _stop_on_received,
+        ("gone",),
+    ),
+    Mutant(
+        "an abstention is final",
+        "§5.5: those that abstained and have become eligible since claim too",
+        "L",
+        _abstention_is_final,
+        ("late_join", "gone"),
+    ),
+    Mutant(
+        "a cut sweep means over",
+        "§6: absence from a page says nothing, only from a whole pass",
+        "U",
+        _a_cut_sweep_means_over,
+        ("kill_runner", "gone"),
+    ),
+    Mutant(
+        "nobody settles what nobody may launch",
+        "§6 settle: every row past its start_within ends",
+        "U",
+        _nobody_settles,
+        ("lost_reply", "ledger_down"),
+    ),
+)
