@@ -1,0 +1,93 @@
+"""One attempt with a clock of its own, and what the ledger answers it."""
+
+from __future__ import annotations
+
+from coordd.core.attempt import ASK_RENEW, ASK_REPORT, RUNNING, Attempt, Terms
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.words import OK, RHO
+
+START = 1000.0
+LEASE_S, RENEW_S, TIMEOUT_S, GRACE_S = 60.0, 5.0, 2.0, 10.0
+DEADLINE = START + LEASE_S * (1 - 2 * RHO)
+
+
+class Runner:
+    """An attempt, its clock, and what it was told to do."""
+
+    def __init__(self, *, wait_s: float = 0.0, deadline: float = DEADLINE, **terms: object) -> None:
+        self.now = START
+        held = {"on_lost": "relaunch", **terms}
+        self.attempt = Attempt(
+            Terms(
+                deadline=deadline,
+                lease_s=LEASE_S,
+                renew_interval_s=RENEW_S,
+                ledger_timeout_s=TIMEOUT_S,
+                kill_grace_s=GRACE_S,
+                **held,  # type: ignore[arg-type]
+            ),
+            wait_s=wait_s,
+            now=START,
+        )
+        self.done: list[tuple[object, ...]] = []
+        self.asked_at = START
+        self.attempt.timer(START)
+        self.take()
+
+    def take(self) -> list[object]:
+        """The words of what is to be done now."""
+        actions = self.attempt.take_actions()
+        self.done += actions
+        if any(str(action[0]).startswith("ask") for action in actions):
+            self.asked_at = self.now
+        return [action[0] for action in actions]
+
+    def wait(self, seconds: float) -> list[object]:
+        """Time passes and nobody answers; everything that it wants done meanwhile."""
+        end = self.now + seconds
+        words = []
+        while (at := self.attempt.timer_at()) <= end:
+            self.now = max(self.now, at)
+            self.attempt.timer(self.now)
+            words += self.take()
+        self.now = end
+        return words
+
+    def sleep(self, seconds: float) -> list[object]:
+        """The process stands still so long; then its timer is looked at."""
+        self.now += seconds
+        self.attempt.timer(self.now)
+        return self.take()
+
+    def answer(self, answer: Answer | None, *, after_s: float = 0.01, question: str = "") -> list[object]:
+        """The answer to what was asked last, so much later."""
+        self.now = max(self.now, self.asked_at + after_s)
+        self.attempt.answered(answer, sent_at=self.asked_at, now=self.now, question=question)
+        return self.take()
+
+    def do(self, what: str, *args: object, **more: object) -> list[object]:
+        getattr(self.attempt, what)(*args, now=self.now, **more)
+        return self.take()
+
+    @property
+    def report(self) -> tuple[object, ...]:
+        """(state, exit code, reason, final) of the first report."""
+        return next(action[1:] for action in self.done if action[0] == ASK_REPORT)
+
+
+def left(seconds: float = LEASE_S, word: str = OK) -> Answer:
+    return Answer(word, left_s=seconds)
+
+
+def running(**terms: object) -> Runner:
+    """Past the gate, at START and a little."""
+    runner = Runner(**terms)  # type: ignore[arg-type]
+    runner.answer(left())
+    assert runner.attempt.phase == RUNNING
+    return runner
+
+
+def renewed(runner: Runner, times: int = 1) -> None:
+    for _ in range(times):
+        assert ASK_RENEW in runner.wait(RENEW_S)
+        runner.answer(left())

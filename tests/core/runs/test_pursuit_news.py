@@ -1,0 +1,302 @@
+"""What a pursuit learns from others: peers that speak of its run, and the ledger's rows, page by page."""
+
+from __future__ import annotations
+
+import pytest
+from support.small_cluster import EPOCH, Lone, job, open_answer, open_run
+
+from coordd.core.jobs.job import Retry, scheduled_run
+from coordd.core.ledger.answers import Answer, OpenAnswer, OpenRun
+from coordd.core.ledger.words import HELD, LOST, PENDING, RECEIVED, RETRY, STARTED, UNAVAILABLE, UNKNOWN
+from coordd.core.runs.pursued import BACKOFF_MIN_S
+from coordd.core.wire.events import (
+    Action,
+    Candidacy,
+    Task,
+    TaskFailed,
+    TaskReceived,
+    TaskRetried,
+    TaskSucceeded,
+    WorkerElect,
+)
+from core.runs.claims import (
+    LEASE_S,
+    RENEW_S,
+    RUN,
+    claiming,
+    claims,
+    granted,
+    hears_an_elect,
+    of_b,
+    pursued,
+    started,
+    sweeps,
+)
+
+# ---- what peers say
+
+
+def test_received_postpones_and_never_ends() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    hears_an_elect(lone)
+
+    lone.hear("b.1", of_b(TaskReceived))
+    lone.wait(4.0)
+    assert claims(lone) == []
+    sweeps(lone, 80.0, started(left_s=0.0))  # and then b is never heard of again
+
+    assert len(claims(lone)) == 1
+
+
+def test_a_run_that_was_over_before_we_saw_its_row_is_forgotten() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    hears_an_elect(lone)
+    lone.hear("b.1", of_b(TaskReceived))
+    lone.hear("b.1", of_b(TaskSucceeded))
+
+    sweeps(lone, 2 * RENEW_S)
+
+    assert lone.node.pursuits.pursuits == {}
+
+
+@pytest.mark.parametrize(
+    ("run", "fire_at", "scheduled", "taken"),
+    [
+        (scheduled_run("sales", EPOCH + 60.0), EPOCH + 60.0, True, True),
+        (scheduled_run("sales", EPOCH + 60.0), EPOCH, True, False),
+        (scheduled_run("sales", EPOCH + 60.0), EPOCH + 60.0, False, False),
+        ("sales#1", EPOCH, False, True),
+        ("sales#1", EPOCH, True, False),
+    ],
+)
+def test_what_a_peer_says_of_a_fire_time_counts_for_nothing_but_its_name(
+    run: str, fire_at: float, scheduled: bool, taken: bool
+) -> None:
+    """Else one lie would launch a run ahead of its time, and then again (simulator, seeds 3396 and 5550)."""
+    lone = Lone(job(), peers=("b.1",)).ready()
+    action = Action("sales", run, fire_at=fire_at, scheduled=scheduled)
+    elect = WorkerElect(id=f"{run}/0", topic="command", candidacy=Candidacy(0, 5, "b.1"), view=("b.1",), action=action)
+    lone.hear("b.1", elect)
+    assert (run in lone.node.pursuits.pursuits) == taken
+
+
+def test_what_was_asked_for_is_what_the_ledger_says_and_not_a_peer() -> None:
+    """A pursuit that began with a wrong digest would abstain until the run is missed (simulator, seed 27410)."""
+    lone = Lone(job(), peers=("b.1",)).ready()
+    action = Action("sales", RUN, digest="made up")
+    lone.hear("b.1", WorkerElect(id=f"{RUN}/0", topic="command", candidacy=Candidacy(0, 5, "b.1"), action=action))
+    lone.wait(1.0)
+    assert claims(lone) == []
+
+    sweeps(lone, 3 * RENEW_S, open_run(RUN, state=PENDING))
+
+    assert len(claims(lone)) == 1
+
+
+def test_a_late_elect_of_an_election_that_is_decided_is_taken_as_it_is() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    hears_an_elect(lone, attempt=1)
+    lone.node.pursuits.pursuits.clear()
+    lone.forget()
+
+    hears_an_elect(lone, attempt=1)
+    lone.wait(1.0)
+
+    assert len(claims(lone)) == 1
+
+
+def test_an_end_that_its_holder_cannot_report_is_reported_here() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(TaskSucceeded, exit_code=0, application_id="app-1"))
+
+    sweeps(lone, RENEW_S, started())
+
+    assert [request.args for request in lone.questions("report")] == [
+        (RUN, 0, 7, "theirs", "success", 0, "", "app-1", False)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "state"), [(TaskFailed, "failure"), (TaskRetried, "lost")])
+def test_each_end_is_reported_as_what_it_was(kind: type[Task], state: str) -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(kind, exit_code=3))
+
+    sweeps(lone, RENEW_S, started())
+
+    assert [request.args[4] for request in lone.questions("report")] == [state]
+
+
+def test_a_failure_that_must_not_be_tried_again_is_reported_as_such() -> None:
+    lone = Lone(job(retry=Retry(attempts=3, never_on_codes=(65,))), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(TaskFailed, exit_code=65))
+
+    sweeps(lone, RENEW_S, started())
+
+    assert [request.args[-1] for request in lone.questions("report")] == [True]
+
+
+@pytest.mark.parametrize("row", [started(token=9), started(attempt=1, state=RETRY)], ids=["another grant", "told"])
+def test_an_end_of_another_grant_or_one_that_is_known_is_not_reported(row: OpenRun) -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(TaskSucceeded))
+
+    sweeps(lone, RENEW_S, row)
+
+    assert lone.questions("report") == []
+
+
+def test_late_news_of_an_earlier_attempt_do_not_hide_the_end_of_a_later_one() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(TaskSucceeded, attempt=1, token=9))
+    lone.hear("c.1", of_b(TaskRetried, attempt=0, token=7))
+
+    sweeps(lone, RENEW_S, started(attempt=1, token=9))
+
+    assert [request.args[1:5] for request in lone.questions("report")] == [(1, 9, "theirs", "success")]
+
+
+# ---- the sweep
+
+
+@pytest.mark.parametrize("state", [PENDING, RETRY])
+def test_a_row_that_nobody_pursues_is_pursued(state: str) -> None:
+    lone = Lone(job()).ready()
+
+    lone.sweep(open_run(RUN, state, attempt=2))
+
+    assert [claim.attempt for claim in claims(lone)] == [2]
+
+
+def test_a_row_that_is_due_later_is_pursued_then() -> None:
+    lone = Lone(job()).ready()
+    lone.sweep(open_run(RUN, RETRY, attempt=1, due_in_s=20.0))
+
+    lone.wait(18.9)
+    assert claims(lone) == []
+    lone.wait(0.2)
+
+    assert len(claims(lone)) == 1
+
+
+def test_a_row_of_a_job_that_is_not_known_here_is_left_to_others() -> None:
+    lone = Lone(job()).ready()
+
+    lone.sweep(open_run("other#1"))
+
+    assert lone.node.pursuits.pursuits == {}
+
+
+def test_an_unknown_run_is_left_to_its_holder_or_a_person() -> None:
+    lone = Lone(job()).ready()
+
+    sweeps(lone, 200.0, started(state=UNKNOWN))
+    assert claims(lone) == []
+    assert "run resolve" in pursued(lone).why
+    sweeps(lone, RENEW_S, open_run(RUN, RETRY, attempt=1))  # somebody said: relaunch
+
+    assert [claim.attempt for claim in claims(lone)] == [1]
+
+
+def test_the_ledger_is_believed_also_where_it_has_gone_back() -> None:
+    lone = claiming()
+    lone.answer("claim", Answer(LOST, attempt=2, in_s=0.0))
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+
+    sweeps(lone, RENEW_S, open_run(RUN, RETRY, attempt=1))
+
+    assert claims(lone)[-1].attempt == 1
+
+
+def test_the_next_attempt_does_not_begin_here_while_the_last_one_still_lives_here() -> None:
+    lone = Lone(job()).ready()
+    lone.node.runner_adopted(RUN, "sales", 0, 7, waits=False)  # thawed a moment ago, say: it is about to be ended
+    lone.sweep(open_run(RUN, RETRY, attempt=1, token=7))
+
+    lone.wait(4.0)
+    assert claims(lone) == []
+    lone.do(lone.node.pursuits.gone, RUN, 7)
+
+    assert [claim.attempt for claim in claims(lone)] == [1]
+
+
+def test_while_our_own_runner_holds_it_we_do_not_watch_ourselves() -> None:
+    lone = claiming()
+    lone.answer("claim", granted(token=7))
+
+    sweeps(lone, 3 * LEASE_S, open_run(RUN, STARTED, token=7, node="a.1", beat=1))
+
+    assert len(claims(lone)) == 1
+    assert pursued(lone).phase == "owned"
+
+
+def test_a_grant_whose_answer_was_lost_is_not_mistaken_for_anothers() -> None:
+    lone = claiming()
+    lone.answer("claim", Answer(UNAVAILABLE))
+
+    lone.sweep(open_run(RUN, RECEIVED, token=7, nonce=claims(lone)[0].nonce, node="a.1"))
+    lone.wait(BACKOFF_MIN_S)
+    lone.answer("claim", granted(token=7))
+
+    assert [launch.token for launch in lone.launches] == [7]
+
+
+def test_a_failed_attempt_of_ours_is_followed_by_the_next() -> None:
+    lone = claiming(job(retry=Retry(attempts=2)))
+    lone.answer("claim", granted())
+    (launch,) = lone.launches
+    lone.do(lone.node.runner_ended, launch, "failure", 1, "exit code 1", "", 1.0)
+
+    sweeps(lone, RENEW_S, open_run(RUN, RETRY, attempt=1, token=7, due_in_s=0.0))
+
+    assert [claim.attempt for claim in claims(lone)] == [0, 1]
+
+
+# ---- pages of a sweep
+
+
+def page(*runs: OpenRun, after: tuple[float, str] | None = None) -> OpenAnswer:
+    answer = open_answer(*runs)
+    answer.after = after
+    return answer
+
+
+def test_a_run_that_is_not_on_the_first_page_is_not_over() -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    sweeps(lone, RENEW_S, started())
+    lone.wait(RENEW_S)
+
+    lone.answer("open", page(open_run("sales#0"), after=(EPOCH, "sales#0")))
+    assert RUN in lone.node.pursuits.pursuits
+    (question,) = lone.questions("page")
+    assert question.args == (EPOCH, "sales#0")
+    lone.answer("page", page(open_run("sales#2"), after=(EPOCH, "sales#2")))
+    assert RUN in lone.node.pursuits.pursuits
+    lone.answer("page", page())
+
+    assert RUN not in lone.node.pursuits.pursuits
+    assert set(lone.node.pursuits.pursuits) == {"sales#0", "sales#2"}
+
+
+@pytest.mark.parametrize("epoch", ["", "another"])
+def test_of_a_sweep_that_was_cut_off_nothing_is_concluded(epoch: str) -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    sweeps(lone, RENEW_S, started())
+    lone.wait(RENEW_S)
+    lone.answer("open", page(open_run("sales#0"), after=(EPOCH, "sales#0")))
+    last = page()
+    last.epoch = epoch
+
+    lone.answer("page", last if epoch else Answer(UNAVAILABLE))
+
+    assert RUN in lone.node.pursuits.pursuits
+    sweeps(lone, RENEW_S)
+    assert RUN not in lone.node.pursuits.pursuits
+
+
+def test_a_draining_node_does_not_ask_however_late_it_is() -> None:
+    lone = Lone(job(start_within_s=10.0), peers=("b.1",)).ready()
+    lone.do(lone.node.drain, True)
+
+    sweeps(lone, 200.0, open_run(RUN))
+
+    assert claims(lone) == []

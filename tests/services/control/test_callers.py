@@ -1,0 +1,177 @@
+"""Who asks at the control socket, what each may do, and whose the socket is."""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from coordd.errors import UnavailableError
+from coordd.services.control import server as control
+from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER
+from services.control.conversation import DEADLINE_S, STRANGER, Server, wait_for
+
+# ---- who asks
+
+
+class Stranger:
+    """Another user than the daemon's. Without root's rights this user plays it, and the daemon is told another uid."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        if os.getuid() == 0:
+            self.uid, self.gid = 65533, 65534
+            self.group = next(g for g in grp.getgrall() if g.gr_gid not in (0, self.gid))
+            self.groups = str(self.group.gr_gid)
+        else:
+            self.uid, self.gid, self.groups = os.getuid(), os.getgid(), ""
+            self.group = grp.getgrgid(self.gid)
+            monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+
+    def ask(self, path: str, method: str, *, in_group: bool = True) -> Any:
+        argv = [str(self.uid), str(self.gid), self.groups if in_group else "", path, f'{{"id":1,"method":"{method}"}}']
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", STRANGER, *argv], capture_output=True, timeout=60, check=True
+        )
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch) -> Stranger:
+    return Stranger(monkeypatch)
+
+
+def test_the_daemons_own_user_may_do_everything(server: Server) -> None:
+    with server.connect() as client:
+        assert client.ask("own")["result"]["role"] == ADMIN
+
+
+def test_a_stranger_may_look_and_no_more(server: Server, stranger: Stranger) -> None:
+    seen = stranger.ask(server.path, "who")["result"]
+    assert (seen["uid"], seen["role"]) == (stranger.uid, VIEWER)
+    for method in ("operate", "own"):
+        error = stranger.ask(server.path, method)["error"]
+        assert error["data"]["kind"] == "not_permitted"
+        assert method in error["message"]
+
+
+def test_the_operator_group_may_operate(directory: str, stranger: Stranger) -> None:
+    server = Server(f"{directory}/control.sock", operator_group=stranger.group.gr_name)
+    try:
+        seen = stranger.ask(server.path, "operate")["result"]
+        assert seen["role"] == OPERATOR
+        assert stranger.group.gr_name in seen["groups"]  # what owners of jobs are known by
+        assert stranger.ask(server.path, "own")["error"]["data"]["kind"] == "not_permitted"
+    finally:
+        server.stop()
+
+
+def test_with_a_viewer_group_nobody_else_may_look(directory: str, stranger: Stranger) -> None:
+    server = Server(f"{directory}/control.sock", viewer_group="no-such-group-either")
+    try:
+        error = stranger.ask(server.path, "who")["error"]
+        assert error["data"]["kind"] == "not_permitted"
+        assert "no-such-group-either" in error["data"]["hint"]
+    finally:
+        server.stop()
+    server = Server(f"{directory}/second.sock", viewer_group=stranger.group.gr_name)
+    try:
+        assert stranger.ask(server.path, "who")["result"]["role"] == VIEWER
+    finally:
+        server.stop()
+
+
+def test_strangers_cannot_take_all_the_places(
+    server: Server, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(control, "CONNECTIONS_KEPT", 2)
+    clients = [server.connect() for _ in range(2)]
+    try:
+        wait_for(lambda: server.control._connections == 2)
+        assert stranger.ask(server.path, "who")["error"]["data"]["kind"] == "try_later"
+        if os.getuid() == 0:
+            with server.connect() as mine:
+                assert mine.ask("who")["result"]["role"] == ADMIN
+    finally:
+        for client in clients:
+            client.__exit__()
+
+
+def test_a_directory_of_users_that_hangs_holds_up_nobody(
+    server: Server, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def hangs(*_: object) -> Any:
+        asked.set()
+        answer.wait(DEADLINE_S)
+        return "late", frozenset({"late"})
+
+    monkeypatch.setattr(control, "_names", hangs)
+    monkeypatch.setattr(control, "NAMES_S", 0.2)
+    try:
+        seen = stranger.ask(server.path, "who")["result"]
+        assert asked.is_set()
+        assert (seen["name"], seen["groups"], seen["role"]) == (f"uid {stranger.uid}", [], VIEWER)
+    finally:
+        answer.set()
+
+
+# ---- the socket itself
+
+
+def test_the_socket_is_open_to_all_and_the_kernel_says_who_they_are(server: Server) -> None:
+    assert os.stat(server.path).st_mode & 0o777 == 0o666
+
+
+def test_a_stale_socket_is_replaced(directory: str) -> None:
+    path = f"{directory}/control.sock"
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(path)
+    dead.close()
+    server = Server(path)
+    with server.connect() as client:
+        assert client.ask("echo")["result"] == {}
+    server.stop()
+
+
+def test_a_second_daemon_does_not_take_the_socket_of_the_first(server: Server) -> None:
+    with pytest.raises(UnavailableError, match="another daemon"):
+        Server(server.path)
+    with server.connect() as client:
+        assert client.ask("echo")["result"] == {}
+
+
+def test_a_daemon_that_accepts_nobody_just_now_keeps_its_socket(directory: str) -> None:
+    path = f"{directory}/control.sock"
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(path)
+        busy.listen(0)
+        waiting = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+        try:
+            for client in waiting:
+                client.setblocking(False)
+                client.connect_ex(path)
+            with pytest.raises(UnavailableError, match="another daemon"):
+                Server(path)
+            assert os.path.exists(path)
+        finally:
+            for client in waiting:
+                client.close()
+
+
+def test_a_file_of_that_name_is_not_removed(directory: str) -> None:
+    path = f"{directory}/coordd.toml"
+    with open(path, "w") as file:
+        file.write("precious")
+    with pytest.raises(UnavailableError, match="something else"):
+        Server(path)
+    with open(path) as file:
+        assert file.read() == "precious"
