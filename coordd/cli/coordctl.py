@@ -18,6 +18,7 @@ from coordd.cli.client import is_subscription, not_running
 from coordd.cli.jobs import complete_jobs, complete_runs, election, job, node
 from coordd.cli.ledger import ledger
 from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, say
+from coordd.cli.plan import plan
 from coordd.cli.runs import run
 from coordd.errors import UnavailableError
 
@@ -52,6 +53,7 @@ def program() -> None:
 
 for group in (node, job, run, election, ledger, alarm):
     program.add_command(group)
+program.add_command(plan)
 
 
 @program.command("status")

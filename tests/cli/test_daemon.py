@@ -7,6 +7,7 @@ import grp
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -304,6 +306,53 @@ def test_a_held_job_is_listed_and_nothing_launches_it_until_it_is_released(node:
     assert datetime.fromisoformat(first.partition("@")[2]).timestamp() > released
     os.unlink(f"{node.directory}/jobs.d/waiting.toml")
     node.ctl("reload")
+
+
+def test_a_plan_shows_what_a_directory_would_change_and_launches_nothing(node: Node, tmp_path: Path) -> None:
+    shutil.copytree(f"{node.directory}/jobs.d", tmp_path / "new")
+    (tmp_path / "new" / "bad.toml").unlink()
+    assert node.json("plan", str(tmp_path / "new")) == [
+        {
+            "job": row["name"],
+            "change": "same",
+            "added": [],
+            "removed": [],
+            "moved": [],
+            "launches_now": [],
+            "compared_until": None,
+        }
+        if row["name"] != "bad"
+        else {
+            "job": "bad",
+            "change": "removed",
+            "added": [],
+            "removed": [],
+            "moved": [],
+            "launches_now": [],
+            "compared_until": None,
+        }
+        for row in sorted(node.json("job", "list"), key=lambda row: row["name"])
+    ]
+    before = node.json("job", "list")
+    (tmp_path / "new" / "nightly.toml").write_text('schedule = "0 3 * * *"\n' + HELLO)
+    (tmp_path / "new" / "hourly.toml").write_text('schedule = "@hourly"\n' + HELLO)
+    (tmp_path / "new" / "hello.toml").unlink()
+    found = {one["job"]: one for one in node.json("plan", str(tmp_path / "new")) if one["change"] != "same"}
+    assert {name: one["change"] for name, one in found.items()} == {
+        "bad": "removed",
+        "hello": "removed",
+        "hourly": "added",
+        "nightly": "changed",
+    }
+    assert {(old[11:], new[11:]) for old, new in found["nightly"]["moved"]} == {("02:00:00Z", "03:00:00Z")}
+    assert len(found["hourly"]["added"]) in (1440, 1441)
+    drawn = node.ctl("plan", str(tmp_path / "new"))
+    assert re.search(r"^nightly +changed +0 +0 +60 +nothing", drawn.stdout, re.MULTILINE)
+    assert "moves " in drawn.stdout
+    (tmp_path / "new" / "broken.toml").write_text("schedule = 3\n")
+    assert "broken.toml" in node.ctl("plan", str(tmp_path / "new"), code=65).stderr
+    assert "is no directory" in node.ctl("plan", str(tmp_path / "absent"), code=1).stderr
+    assert node.json("job", "list") == before
 
 
 def test_reload_is_all_or_nothing(node: Node) -> None:

@@ -200,6 +200,15 @@ FIRES = (
     Column("RUN", text("run"), whole=True),
 )
 
+PLAN = (
+    Column("JOB", text("job"), whole=True),
+    Column("CHANGE", text("change"), whole=True),
+    Column("COME", text("added"), right=True),
+    Column("GO", text("removed"), right=True),
+    Column("MOVE", text("moved"), right=True),
+    Column("LAUNCHED AT ONCE", text("now")),
+)
+
 IMPORTED = (
     Column("LINE", text("line"), right=True),
     Column("JOB", text("job"), whole=True),
