@@ -66,12 +66,16 @@ class Elected(NamedTuple):
     action: Action | None
 
 
-class Ready:
-    """What the shell must do now, field by field in this order.
+class Outcome(NamedTuple):
+    """How a ``Ready`` was performed, where the node must hear of it."""
 
-    The order is the law: a mark before any stamp that it covers; the journal before what it announces; a
-    request on disk before its reply; the intent before the launch.
-    """
+    refused: str | None  # why the journal did not take its lines; "" when it did, None when there were none
+    unlaunched: list[Launch]  # their intents are not on the disk
+    unkept: list[str]  # runs: the disk did not take these triggers
+
+
+class Ready:
+    """What the shell must do now; ``core.perform`` does it, in the order of these fields."""
 
     __slots__ = (
         "alarms_changed",
@@ -98,13 +102,13 @@ class Ready:
         self.fatal = ""  # stop now, with this sentence
         self.clock_mark: int | None = None  # persist BEFORE any message or journal line leaves
         self.pin = ""  # the identity of the ledger that this node uses from now on: persist it
-        self.alarms_changed = False  # keep what ``core.alarms`` keeps
+        self.definitions: dict[str, tuple[str, int, float]] | None = None  # to be kept over a restart
         self.journal: list[Event] = []  # append, and BEFORE the rest
         self.journal_sync = False  # fsync them: a launch or a reply depends on them
+        self.alarms_changed = False  # keep what ``core.alarms`` keeps
         self.requests_kept: list[Registration] = []  # on disk BEFORE the replies
         self.requests_done: list[str] = []  # the ledger has them now: forget the copies
         self.ledger: list[LedgerRequest] = []
-        self.definitions: dict[str, tuple[str, int, float]] | None = None  # to be kept over a restart
         self.launches: list[Launch] = []
         self.cancels: list[tuple[str, str]] = []  # (run, reason), for the runner of this node
         self.messages: list[Event] = []  # to every node

@@ -1,4 +1,4 @@
-"""The driver: the only caller of core.Node. Inputs in, ``Ready`` out, done in the order of its fields."""
+"""The driver: the only caller of core.Node. Inputs in; what comes out ``core.perform`` does, in this shell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from coordd.core.breaker import Breaker
 from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.requests import Registration
 from coordd.core.node.node import Node
-from coordd.core.ready import Elected, Launch, Notice, Now, Ready, Reply
+from coordd.core.perform import pump
+from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Now, Reply
 from coordd.core.wire import codec
 from coordd.core.wire.events import (
     MESSAGE_BYTES_MAX,
@@ -65,9 +66,6 @@ MUST_ARRIVE = tuple(KEEP_S)
 
 # refused: events that were heard before, or are too old to act on. late: facts that had to wait at their sender.
 COUNTS = ("malformed", "unknown_types", "elections_decided", "journal_failures", "refused", "late", "too_large")
-
-# Why an attempt was given back whose intent is not on the disk.
-NOT_WRITTEN = "the journal cannot be written"
 
 
 class Keeper(NamedTuple):
@@ -264,7 +262,7 @@ class Driver:
         """After a failure: does the disk take anything again?"""
         ctx = self.node.ctx
         if self._unsaved_mark is not None:
-            self._save_mark(self._unsaved_mark)  # the clock asks for its next one only half a block later
+            self.save_mark(self._unsaved_mark)  # the clock asks for its next one only half a block later
         for save, what in list(self._unsaved.items()):  # nothing need change for long: then nobody would save it again
             self._save(save, what)
         if ctx.impaired:
@@ -281,8 +279,7 @@ class Driver:
                 self._journal.append([record], sync=True)
             except UnavailableError:
                 return
-            ctx.impaired = ""
-            ctx.launch_problems = {job: why for job, why in ctx.launch_problems.items() if why != NOT_WRITTEN}
+            self.node.impaired("")
             log.info("journal.restored")
 
     # ---- time
@@ -312,61 +309,109 @@ class Driver:
 
     def pump(self) -> None:
         """Take what the node wants done, and do it, until it wants nothing more."""
-        ctx = self.node.ctx
-        while ctx.out.any():
-            self._apply(self.node.ready())
+        pump(self.node, self)
         self._rearm()
         if self.recent_total != self._news_total:
             self._news_total = self.recent_total
             self.news.set()
 
-    def _apply(self, ready: Ready) -> None:
-        if ready.fatal:
-            self.fatal_reason = ready.fatal
-            self.fatal.set()
-            return
-        if ready.clock_mark is not None:
-            self._save_mark(ready.clock_mark)
-        if ready.pin:
-            self._save(self._keeper.save_pin, ready.pin)
-        packets = self._packets_to_send(ready.messages) if ready.messages else []
-        if ready.definitions is not None:
-            self._save(self._keeper.keep_definitions, ready.definitions)
-        launches = ready.launches
-        if ready.journal and not self._write_journal(ready):
-            for launch in launches:  # no intent on the disk, no launch: another node may have a better disk
-                self.node.launch_failed(launch, NOT_WRITTEN, self.now())
-            launches = []
-        if ready.alarms_changed:
-            self._save(self._keeper.save_alarms, self.node.alarms.kept())
-        unkept = self._keep_requests(ready)
-        if ready.ledger:
-            self._ledger.submit(ready.ledger)
-        for launch in launches:
-            self._launch(launch)
-        for run, reason in ready.cancels:
-            self._cancel(run, reason)
-        for packet, keep_s in packets:
+    def stop(self, reason: str) -> None:
+        """The daemon ends, with this sentence."""
+        self.fatal_reason = reason
+        self.fatal.set()
+
+    def save_mark(self, mark: int) -> None:
+        """To the disk; when it refuses, the probe tries again."""
+        try:
+            self._keeper.save_mark(mark)
+        except UnavailableError as exc:
+            self._unsaved_mark = mark
+            log.error("state.not_saved", reason=str(exc))
+        else:
+            self._unsaved_mark = None
+
+    def save_pin(self, identity: str) -> None:
+        """To the disk, now or later."""
+        self._save(self._keeper.save_pin, identity)
+
+    def save_definitions(self, definitions: Mapping[str, tuple[str, int, float]]) -> None:
+        """To the disk, now or later."""
+        self._save(self._keeper.keep_definitions, definitions)
+
+    def save_alarms(self) -> None:
+        """To the disk, now or later."""
+        self._save(self._keeper.save_alarms, self.node.alarms.kept())
+
+    def journal(self, events: Sequence[Event], *, sync: bool) -> str:
+        """Append them; returns why that failed."""
+        head = self._head()
+        try:
+            self._journal.append([flatten(event, seq=self._seq, **head) for event in events], sync=sync)
+        except UnavailableError as exc:
+            self.counts["journal_failures"] += 1
+            if not self.node.ctx.impaired:
+                log.error("journal.failed", reason=str(exc))
+            return str(exc)
+        return ""
+
+    def keep_request(self, of: Registration) -> str:
+        """An accepted trigger, to the disk; returns why that failed."""
+        try:
+            self._keeper.keep_request(of)
+        except UnavailableError as exc:
+            return str(exc)
+        return ""
+
+    def forget_request(self, run: str) -> None:
+        """The ledger has it."""
+        self._keeper.forget_request(run)
+
+    def ask(self, requests: Sequence[LedgerRequest]) -> None:
+        """To the ledger service."""
+        self._ledger.submit(requests)
+
+    def launch(self, launch: Launch) -> None:
+        """To the runners."""
+        self._launch(launch)
+
+    def cancel(self, run: str, reason: str) -> None:
+        """To the runners."""
+        self._cancel(run, reason)
+
+    def publish(self, events: list[Event]) -> None:
+        """To the bus, in as few messages as the size allows."""
+        for packet, keep_s in self._packets_to_send(events):
             self._publish(packet, keep_s)
-        for name, event in ready.unicasts:
-            self.bus.send(name, codec.encode(self._packet([event])))
-        for elected in ready.elected:
-            handler = self.handlers.get(elected.topic)
-            if handler is not None:
-                handler(elected)
-        for reply in ready.replies:
-            waiting = self._replies.pop(reply.id, None)
-            if waiting is not None:
-                waiting(unkept.get(reply.result.get("id", ""), reply) if not reply.kind else reply)
-        for event in ready.journal:
+
+    def send(self, name: str, event: Event) -> None:
+        """To the bus, for one node."""
+        self.bus.send(name, codec.encode(self._packet([event])))
+
+    def elected(self, elected: Elected) -> None:
+        """To whoever has registered for its topic."""
+        handler = self.handlers.get(elected.topic)
+        if handler is not None:
+            handler(elected)
+
+    def reply(self, reply: Reply) -> None:
+        """To whoever waits."""
+        waiting = self._replies.pop(reply.id, None)
+        if waiting is not None:
+            waiting(reply)
+
+    def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
+        """For people; of what `why` is asked for later some is remembered."""
+        for event in journal:
             line = runlog.line_of(event, self.node.ctx.full_hostname, self.node.ctx.jobs)
             if line is not None:
                 getattr(log, line.level)(line.event, **line.fields)
-        for notice in ready.notices:
+        for notice in notices:
             getattr(log, runlog.level_of(notice.event))(notice.event, **notice.fields)
             self._remember(notice)
-        if ready.state:
-            self.on_state(ready.state)
+
+    def state(self, state: str) -> None:
+        """To whoever tells systemd."""
+        self.on_state(state)
 
     def _remember(self, notice: Notice) -> None:
         """What `why` is asked for later, and nothing else keeps."""
@@ -385,15 +430,6 @@ class Driver:
                 return notice.event.removeprefix("fires.")
         return ""
 
-    def _save_mark(self, mark: int) -> None:
-        try:
-            self._keeper.save_mark(mark)
-        except UnavailableError as exc:
-            self._unsaved_mark = mark
-            log.error("state.not_saved", reason=str(exc))
-        else:
-            self._unsaved_mark = None
-
     def _save(self, save: Callable[[Any], None], what: Any) -> None:
         """It counts from now on, whatever the disk says: a node that forgets its pin compares as at its first start.
 
@@ -407,33 +443,6 @@ class Driver:
             self._unsaved[save] = what
         else:
             self._unsaved.pop(save, None)
-
-    def _write_journal(self, ready: Ready) -> bool:
-        head = self._head()
-        records = [flatten(event, seq=self._seq, **head) for event in ready.journal]
-        try:
-            self._journal.append(records, sync=ready.journal_sync)
-        except UnavailableError as exc:
-            self.counts["journal_failures"] += 1
-            if not self.node.ctx.impaired:
-                log.error("journal.failed", reason=str(exc))
-            self.node.ctx.impaired = f"its journal cannot be written: {exc}"
-            return False
-        self.node.ctx.impaired = ""
-        return True
-
-    def _keep_requests(self, ready: Ready) -> dict[str, Reply]:
-        """Accepted triggers to the disk; what cannot be kept is not accepted."""
-        unkept: dict[str, Reply] = {}
-        for of in ready.requests_kept:
-            try:
-                self._keeper.keep_request(of)
-            except UnavailableError as exc:
-                self.node.triggers.not_kept(of.run)
-                unkept[of.run] = Reply(0, {}, "unavailable", f"neither the ledger nor this node's disk took it: {exc}")
-        for run in ready.requests_done:
-            self._keeper.forget_request(run)
-        return unkept
 
     def _head(self) -> dict[str, Any]:
         ctx = self.node.ctx

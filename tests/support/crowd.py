@@ -13,9 +13,11 @@ import msgspec
 from coordd.core.context import Settings
 from coordd.core.members.membership import ALIVE, LOST, Member
 from coordd.core.node.node import Node
+from coordd.core.perform import pump
 from coordd.core.ready import Now
 from coordd.core.wire import codec
 from coordd.core.wire.events import PROTOCOL_MAJOR, Event, Packet, PeerSummary, event_type
+from support.small_cluster import QuietShell
 
 EPOCH = 1_738_137_600.0
 
@@ -28,10 +30,11 @@ SETTINGS = Settings(mingle=False, version="0.2.0", tags=("linux",))
 NEWCOMER = Settings(version="0.2.0", tags=("linux",))
 
 
-class Place:
+class Place(QuietShell):
     """A machine of the crowd, and what is wrong with it."""
 
-    def __init__(self, number: int, node: Node) -> None:
+    def __init__(self, crowd: Crowd, number: int, node: Node) -> None:
+        self.crowd = crowd
         self.number = number
         self.node = node
         self.alive = True
@@ -41,6 +44,15 @@ class Place:
         self.group = 0
         self.armed = float("inf")
         self.kept: list[Packet] = []  # what waits for a hung process
+
+    def now(self) -> Now:
+        return self.crowd.time()
+
+    def publish(self, events: list[Event]) -> None:
+        self.crowd._publish(self, self.crowd._packet(self.node, events))
+
+    def send(self, name: str, event: Event) -> None:
+        self.crowd._send(self, name, self.crowd._packet(self.node, [event]))
 
 
 class Crowd:
@@ -76,7 +88,7 @@ class Crowd:
             clock_mark=0,
             rng=random.Random(f"{number}/{self.rng.random()}"),
         )
-        place = Place(number, node)
+        place = Place(self, number, node)
         self.places.append(place)
         self.by_name[node.ctx.full_hostname] = place
         return place
@@ -184,13 +196,7 @@ class Crowd:
     # ---- the broker
 
     def _pump(self, place: Place) -> None:
-        node = place.node
-        while node.ctx.out.any():
-            ready = node.ready()
-            if ready.messages:
-                self._publish(place, self._packet(node, ready.messages))
-            for name, event in ready.unicasts:
-                self._send(place, name, self._packet(node, [event]))
+        pump(place.node, place)
         self._arm(place)
 
     def _packet(self, node: Node, events: list[Event]) -> Packet:
@@ -232,7 +238,7 @@ class Crowd:
             place.kept.append(packet)
         elif place.alive and not place.deaf and place.node.ctx.state != "starting":
             place.node.receive(packet, self.time())
-            if place.node.ctx.out.any() or place.node.timer_at() < place.armed:
+            if place.node.wants_something() or place.node.timer_at() < place.armed:
                 self._pump(place)
 
     # ---- faults

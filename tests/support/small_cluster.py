@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from coordd.core.context import Settings
@@ -15,7 +15,8 @@ from coordd.core.ledger.rows import JobRow, LedgerTime, Policy
 from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import EARLY, OK, PENDING, UNAVAILABLE
 from coordd.core.node.node import Node
-from coordd.core.ready import Launch, LedgerRequest, Notice, Now, Ready, Reply
+from coordd.core.perform import perform, pump
+from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Now, Ready, Reply
 from coordd.core.wire.events import PROTOCOL_MAJOR, Event, Packet, Task, WorkerHeartbeat, event_type
 from support.memory import MemoryLedger
 
@@ -71,6 +72,32 @@ def open_answer(
     return OpenAnswer(list(runs), dict.fromkeys(jobs, (horizon, last, False, 0)), EPOCH, current=current)
 
 
+class QuietShell:
+    """All of ``core.perform.Shell`` but the time, without a machine: disks take all, and nothing comes of the rest."""
+
+    def stop(self, reason: str) -> None: ...
+    def save_mark(self, mark: int) -> None: ...
+    def save_pin(self, identity: str) -> None: ...
+    def save_definitions(self, definitions: Mapping[str, tuple[str, int, float]]) -> None: ...
+    def journal(self, events: Sequence[Event], *, sync: bool) -> str:
+        return ""
+
+    def save_alarms(self) -> None: ...
+    def keep_request(self, of: Registration) -> str:
+        return ""
+
+    def forget_request(self, run: str) -> None: ...
+    def ask(self, requests: Sequence[LedgerRequest]) -> None: ...
+    def launch(self, launch: Launch) -> None: ...
+    def cancel(self, run: str, reason: str) -> None: ...
+    def publish(self, events: list[Event]) -> None: ...
+    def send(self, name: str, event: Event) -> None: ...
+    def elected(self, elected: Elected) -> None: ...
+    def reply(self, reply: Reply) -> None: ...
+    def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None: ...
+    def state(self, state: str) -> None: ...
+
+
 class Lone:
     """One node whose peers, ledger and clock are the test itself."""
 
@@ -112,21 +139,12 @@ class Lone:
 
     def take(self) -> Ready:
         """What the node wants done, noted; nothing of it is done."""
-        first = self.node.ready()
-        ready = first
+        first = ready = self.node.ready()
+        noting = Noting(self)
         while ready.any():
-            self.asked += ready.ledger
-            self.open.update({request.id: request for request in ready.ledger})
-            self.said += ready.messages
-            self.unicasts += ready.unicasts
-            self.journal += ready.journal
-            self.launches += ready.launches
-            self.cancels += ready.cancels
-            self.replies += ready.replies
-            self.notices += ready.notices
-            self.kept += ready.requests_kept
-            self.elected += [one.id for one in ready.elected]
-            self.fatal = ready.fatal or self.fatal
+            outcome = perform(ready, noting)
+            if outcome is not None:
+                self.node.performed(outcome, self.now)
             ready = self.node.ready()
         return first
 
@@ -191,7 +209,53 @@ class Lone:
         return [event for event in self.said if event_type(event) in types]
 
 
-class Shell:
+class Noting(QuietShell):
+    """Notes what a lone node wants."""
+
+    def __init__(self, lone: Lone) -> None:
+        self.lone = lone
+
+    def now(self) -> Now:
+        return self.lone.now
+
+    def stop(self, reason: str) -> None:
+        self.lone.fatal = reason
+
+    def journal(self, events: Sequence[Event], *, sync: bool) -> str:
+        self.lone.journal += events
+        return ""
+
+    def keep_request(self, of: Registration) -> str:
+        self.lone.kept.append(of)
+        return ""
+
+    def ask(self, requests: Sequence[LedgerRequest]) -> None:
+        self.lone.asked += requests
+        self.lone.open.update({request.id: request for request in requests})
+
+    def launch(self, launch: Launch) -> None:
+        self.lone.launches.append(launch)
+
+    def cancel(self, run: str, reason: str) -> None:
+        self.lone.cancels.append((run, reason))
+
+    def publish(self, events: list[Event]) -> None:
+        self.lone.said += events
+
+    def send(self, name: str, event: Event) -> None:
+        self.lone.unicasts.append((name, event))
+
+    def elected(self, elected: Elected) -> None:
+        self.lone.elected.append(elected.id)
+
+    def reply(self, reply: Reply) -> None:
+        self.lone.replies.append(reply)
+
+    def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
+        self.lone.notices += notices
+
+
+class Shell(QuietShell):
     """One node of a small cluster, and what its machine did for it."""
 
     def __init__(self, cluster: Cluster, name: str, boot: int) -> None:
@@ -210,11 +274,11 @@ class Shell:
         self.gate_at: dict[str, float] = {}  # its runners that wait for the fire time, by run
         self.renew_at: dict[str, float] = {}  # those whose program runs
         self.replies: list[Reply] = []
-        self.journal: list[Event] = []
+        self.journaled: list[Event] = []
         self.notices: list[Notice] = []
         self.requests: dict[str, Registration] = {}  # on its disk
 
-    def launch(self, run: str) -> Launch:
+    def launch_of(self, run: str) -> Launch:
         """The newest of a run here."""
         return next(one for one in reversed(self.launches) if one.run == run)
 
@@ -224,35 +288,46 @@ class Shell:
             self.pump()
 
     def pump(self) -> None:
-        ready = self.node.ready()
-        while ready.any():
-            self._apply(ready)
-            ready = self.node.ready()
+        pump(self.node, self)
 
-    def _apply(self, ready: Ready) -> None:
-        cluster = self.cluster
-        for of in ready.requests_kept:
-            self.requests[of.run] = of
-            cluster.tell(self.name, f"keeps {of.run} on its disk")
-        for run in ready.requests_done:
-            self.requests.pop(run, None)
-        for request in ready.ledger:
-            cluster.queue.append((cluster.asked, (self, request, cluster.mono)))
-        for launch in ready.launches:
-            self.launches.append(launch)
-            cluster.queue.append((cluster.launched, (self, launch)))
-        if ready.messages:
-            cluster.says(self, ready.messages, "")
-        for name, event in ready.unicasts:
-            cluster.says(self, [event], name)
-        self.replies += ready.replies
-        self.journal += ready.journal
-        self.notices += ready.notices
-        for reply in ready.replies:
-            cluster.tell(self.name, f"answers the caller: {reply.kind or reply.result}")
-        for notice in ready.notices:
+    def now(self) -> Now:
+        return self.cluster.time()
+
+    def journal(self, events: Sequence[Event], *, sync: bool) -> str:
+        self.journaled += events
+        return ""
+
+    def keep_request(self, of: Registration) -> str:
+        self.requests[of.run] = of
+        self.cluster.tell(self.name, f"keeps {of.run} on its disk")
+        return ""
+
+    def forget_request(self, run: str) -> None:
+        self.requests.pop(run, None)
+
+    def ask(self, requests: Sequence[LedgerRequest]) -> None:
+        for request in requests:
+            self.cluster.queue.append((self.cluster.asked, (self, request, self.cluster.mono)))
+
+    def launch(self, launch: Launch) -> None:
+        self.launches.append(launch)
+        self.cluster.queue.append((self.cluster.launched, (self, launch)))
+
+    def publish(self, events: list[Event]) -> None:
+        self.cluster.says(self, events, "")
+
+    def send(self, name: str, event: Event) -> None:
+        self.cluster.says(self, [event], name)
+
+    def reply(self, reply: Reply) -> None:
+        self.replies.append(reply)
+        self.cluster.tell(self.name, f"answers the caller: {reply.kind or reply.result}")
+
+    def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
+        self.notices += notices
+        for notice in notices:
             if notice.event.startswith("node."):
-                cluster.tell(self.name, f"notes {notice.event} {' '.join(str(v) for v in notice.fields.values())}")
+                self.cluster.tell(self.name, f"notes {notice.event} {' '.join(str(v) for v in notice.fields.values())}")
 
 
 class Cluster:
@@ -336,9 +411,9 @@ class Cluster:
                     shell.do(shell.node.handle_timer)
                 for run in [run for run, gate_at in shell.gate_at.items() if gate_at <= self.mono]:
                     del shell.gate_at[run]
-                    self.launched(shell, shell.launch(run))
+                    self.launched(shell, shell.launch_of(run))
                 for run in [run for run, renew_at in shell.renew_at.items() if renew_at <= self.mono]:
-                    self._renew(shell, shell.launch(run))
+                    self._renew(shell, shell.launch_of(run))
         else:
             raise AssertionError("the nodes are woken again and again")
         self.mono = end
@@ -386,7 +461,7 @@ class Cluster:
     def end(self, name: str, run: str, state: str = "success", exit_code: int | None = 0) -> None:
         """The program of a run has exited on a node: its runner reports, its daemon tells everyone."""
         shell = self.shells[name]
-        launch = shell.launch(run)
+        launch = shell.launch_of(run)
         del shell.renew_at[run]
         key = (launch.run, launch.attempt, launch.token, launch.nonce)
         answer = self.ledger.call("report", *key, state, exit_code, "", "", False)

@@ -10,7 +10,8 @@ from support.small_cluster import MONO, Cluster, Shell
 
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.rows import RUN_COLUMNS, AttemptRow, JobRow, LedgerTime, Row
-from coordd.core.ready import Launch
+from coordd.core.perform import perform
+from coordd.core.ready import Launch, Ready
 from coordd.core.wire import codec
 from versions import unpacked
 
@@ -75,6 +76,21 @@ def old_job(job: Job) -> Any:
     return jobs.Job(**fields)
 
 
+# Fields of ``Ready`` that have another name now.
+RENAMED = {"letters": "unicasts"}
+
+
+class OldShell(Shell):
+    """Does what a node of the version before wants: its ``Ready`` has some of our fields."""
+
+    def pump(self) -> None:
+        while (wanted := self.node.ready()).any():
+            ready = Ready()
+            for name in wanted.__slots__:
+                setattr(ready, RENAMED.get(name, name), getattr(wanted, name))
+            perform(ready, self)
+
+
 class Mixed(Cluster):
     """Its nodes begin with the version before; ``upgrade`` replaces a daemon, and its runners live on."""
 
@@ -95,7 +111,7 @@ class Mixed(Cluster):
 
     def boot_old(self, name: str, boot: int) -> Shell:
         """A daemon of the version before."""
-        shell = Shell(self, name, boot)
+        shell = OldShell(self, name, boot)
         nodes, contexts = unpacked.load("coordd.core.node"), unpacked.load("coordd.core.context")
         settings = contexts.Settings(
             **{field: getattr(self.settings, field) for field in contexts.Settings.__struct_fields__}
@@ -132,7 +148,7 @@ class Mixed(Cluster):
         shell.gate_at, shell.renew_at = before.gate_at, before.renew_at
         shell.bus = before.bus
         for run in [*shell.gate_at, *shell.renew_at]:
-            launch = shell.launch(run)
+            launch = shell.launch_of(run)
             shell.node.runner_adopted(run, launch.job, launch.attempt, launch.token, False)
         self.start(name)
 

@@ -6,18 +6,18 @@
     runner_*                 what the runners of this node do
     handle_timer             time has passed
 
-After every input the shell takes ``ready()`` and does what it says, in the order of its fields. The same
+After every input the shell pumps: ``core.perform`` takes ``ready()`` and does what it says, in its order. The same
 class runs under trio in the daemon and under virtual time in the simulator.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coordd.core.clock import LamportClock
 from coordd.core.context import Context, Rng, Settings
 from coordd.core.election import Election
-from coordd.core.jobs.job import Job, jobs_digest, run_uuid
+from coordd.core.jobs.job import Job, jobs_digest
 from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.requests import Registration
 from coordd.core.ledger.words import NEW_RULES, OUTDATED, UNAVAILABLE
@@ -29,17 +29,17 @@ from coordd.core.node.alarms import Alarms
 from coordd.core.node.brake import Brake
 from coordd.core.node.elections import Ballots
 from coordd.core.node.rulebook import Rulebook
-from coordd.core.ready import Elected, Launch, Now, Ready
+from coordd.core.ready import Elected, Now, Outcome, Ready
 from coordd.core.runs.planner import Planner
 from coordd.core.runs.pursuit import Pursuits
+from coordd.core.runs.runners import NOT_WRITTEN, Runners
 from coordd.core.runs.sweep import Sweep
 from coordd.core.runs.triggers import Triggers
 from coordd.core.runs.witness import Witness
 from coordd.core.wire import events
-from coordd.core.wire.events import TASK_END, Action, Candidacy, Packet, Task, WorkerState
+from coordd.core.wire.events import Action, Candidacy, Packet, Task, WorkerState
 
 W = TypeVar("W", bound=WorkerState)
-T = TypeVar("T", bound=Task)
 
 STARTING = "starting"
 MINGLING = "mingling"
@@ -104,7 +104,16 @@ class Node:
         self.duplicates_dropped = 0
         self.mingling = Mingling(self.ctx, self._says, self._enter)
         self.sweep = Sweep(self.ctx, self.pursuits, self._swept)
-        self._handlers = {
+        # Inputs: what the runners of this node do.
+        runners = Runners(self.ctx, self.pursuits, self.sweep)
+        self.runner_adopted, self.runner_gone = runners.adopted, runners.gone
+        self.runner_started, self.runner_ended = runners.started, runners.ended
+        self.launch_failed, self.launch_refused = runners.launch_failed, runners.launch_refused
+        self._handlers = self._by_event()
+
+    def _by_event(self) -> dict[type, Any]:
+        """Who takes which event of a peer."""
+        return {
             events.WorkerElect: self._on_elect,
             events.WorkerElectAck: self._on_ack,
             events.WorkerHello: self._on_hello,
@@ -190,7 +199,7 @@ class Node:
             member.clock = event.clock
             handler = handlers.get(type(event))
             if handler is not None:
-                handler(event, packet, sender, now)  # type: ignore[operator]  # the table pairs types
+                handler(event, packet, sender, now)
             elif isinstance(event, Task):
                 self._on_task(event, now)
         if ctx.membership.changes:
@@ -301,68 +310,6 @@ class Node:
         self.brake.accept(identity, now)
         self.look_again(now)
 
-    # ---- inputs: runners of this node
-
-    def runner_adopted(self, run: str, job: str, attempt: int, token: int, waits: bool) -> None:
-        """A runner of an earlier daemon lives on."""
-        self.ctx.saw_token(job, token)
-        self.pursuits.started(run, attempt, token, waits)
-
-    def runner_started(self, launch: Launch, now: Now) -> None:
-        """The program was executed."""
-        self.ctx.record(self._task(events.TaskStarted, launch), now)
-
-    def runner_ended(
-        self,
-        launch: Launch,
-        state: str,
-        exit_code: int | None,
-        reason: str,
-        application_id: str,
-        runtime_s: float | None,
-        now: Now,
-    ) -> None:
-        """An attempt has ended here; its runner reports to the ledger itself, this tells everyone else."""
-        event = self._task(TASK_END.get(state, events.TaskRetried), launch)
-        event.exit_code, event.reason = exit_code, reason
-        event.result = state
-        event.application_id = application_id
-        event.runtime = runtime_s
-        if state == "failure":
-            event.exception = reason
-        self.ctx.record(event, now, sync=True)
-        self.ctx.processed += 1
-        self.pursuits.endings.heard(event)
-        self.pursuits.gone(launch.run, launch.token, now)
-        self.pursuits.run_ended(launch.job, now)
-        self.sweep.soon(now)
-
-    def runner_gone(self, launch: Launch, now: Now) -> None:
-        """A runner died without a word: only the ledger can tell what becomes of the attempt."""
-        self.pursuits.gone(launch.run, launch.token, now)
-
-    def launch_failed(self, launch: Launch, reason: str, now: Now) -> None:
-        """No runner could be started: the attempt certainly never ran, and the next may be elsewhere.
-
-        This node leaves the job alone until it is next found that it can be launched here: it would win again.
-        """
-        job = self.ctx.jobs.get(launch.job)
-        if job is not None and job.digest == launch.digest:  # else it is no problem of the job as it is now
-            self.ctx.launch_problems = {**self.ctx.launch_problems, launch.job: reason}
-        self.ctx.note("launch.failed", run=launch.run, attempt=launch.attempt, reason=reason)
-        self.ctx.ask("report", launch.run, launch.attempt, launch.token, launch.nonce, "retry", None, reason, "", False)
-        self.pursuits.gone(launch.run, launch.token, now)
-        self.sweep.soon(now)
-
-    def launch_refused(self, launch: Launch, reason: str, now: Now, *, final: bool = True) -> None:
-        """The run cannot be started, here or anywhere (its arguments do not fit): that is its end, and the job's
-        other runs are none the worse for it. Not ``final``: it is a failed attempt, of which the job may allow more."""
-        self.ctx.note("launch.refused", run=launch.run, attempt=launch.attempt, reason=reason)
-        self.ctx.ask(
-            "report", launch.run, launch.attempt, launch.token, launch.nonce, "failure", None, reason, "", final
-        )
-        self.runner_ended(launch, "failure", None, reason, "", None, now)
-
     # ---- time
 
     def handle_timer(self, now: Now) -> None:
@@ -408,6 +355,26 @@ class Node:
         if out.messages or out.journal or out.unicasts:
             out.clock_mark = self.ctx.clock.reserve()
         return out
+
+    def wants_something(self) -> bool:
+        """True when ``ready()`` has anything to do."""
+        return self.ctx.out.any()
+
+    def performed(self, outcome: Outcome, now: Now) -> None:
+        """How it went, what the disk refused of it."""
+        if outcome.refused is not None:
+            self.impaired(outcome.refused and f"its journal cannot be written: {outcome.refused}")
+        for launch in outcome.unlaunched:
+            self.launch_failed(launch, NOT_WRITTEN, now)
+        for run in outcome.unkept:
+            self.triggers.not_kept(run)
+
+    def impaired(self, why: str) -> None:
+        """Its journal cannot be written; "" when it can (again): then what was given back for that may start here."""
+        ctx = self.ctx
+        if ctx.impaired and not why:
+            ctx.launch_problems = {job: told for job, told in ctx.launch_problems.items() if told != NOT_WRITTEN}
+        ctx.impaired = why
 
     # ---- the bus, event by event
 
@@ -498,23 +465,6 @@ class Node:
             ledger=ctx.ledger,
             pinned=ctx.pinned,
             rules=NEW_RULES,
-        )
-
-    def _task(self, kind: type[T], launch: Launch) -> T:
-        return kind(
-            uuid=run_uuid(launch.run),
-            name=launch.job,
-            run=launch.run,
-            attempt=launch.attempt,
-            token=launch.token,
-            nonce=launch.nonce,
-            node=self.ctx.full_hostname,
-            fire_at=launch.fire_at,
-            due=launch.due,
-            kwargs=launch.args,
-            digest=launch.digest,
-            policy=launch.policy,
-            lease=launch.lease_s,
         )
 
     def _candidacy(self, topic: str, action: Action | None, clock: int) -> Candidacy:

@@ -27,6 +27,7 @@ from simulator.judging.records import LEDGER, THAW_S
 from simulator.terms import LEDGER_TIMEOUT, WALL
 
 if TYPE_CHECKING:
+    from simulator.machines.daemon import Daemon
     from simulator.machines.runner import Runner
     from simulator.world import Host, World
 
@@ -313,12 +314,16 @@ class Judge:
 
     def spawned(self, host: Host, launch: Launch) -> None:
         """A runner is started: the intent must be on the disk (I-12)."""
-        disk = host.disk
-        if not any(
-            isinstance(event, TaskReceived) and event.token == launch.token and event.run == launch.run
-            for event in disk.journal[: disk.synced]
-        ):
+        if not intended(host, launch):
             self.world.violate(f"I12 {launch.run}/{launch.attempt} is launched, and its intent is not on the disk")
+
+    def announced(self, daemon: Daemon, events: Iterable[Any]) -> None:
+        """J: what a node says that it was granted is on its disk, unless that takes nothing."""
+        for event in events:
+            if not isinstance(event, TaskReceived) or event.node != daemon.name or daemon.full:
+                continue
+            if not intended(daemon.host, event):
+                self.world.violate(f"J {daemon.name} announces {event.run}/{event.attempt}, and has not kept it")
 
     def launched(self, child: Child, launch: Launch, job: Job) -> None:
         """``job``: what the program was made of."""
@@ -429,6 +434,15 @@ class Judge:
         last = self.world.server.setbacks[-1] if self.world.server.setbacks else None
         if last is not None and self.world.now < last.opens_at < float("inf"):
             self.knowledge.stays(host, key, last.opens_at)
+
+
+def intended(host: Host, granted: Launch | TaskReceived) -> bool:
+    """A power cut would leave the intent in that machine's journal."""
+    disk = host.disk
+    return any(
+        isinstance(event, TaskReceived) and event.token == granted.token and event.run == granted.run
+        for event in reversed(disk.journal[: disk.synced])
+    )
 
 
 def nominal(run: str) -> float:

@@ -1,21 +1,26 @@
-"""A node's shell in the simulator: it does what ``Ready`` says, in its order."""
+"""A node's shell in the simulator: what ``core.perform`` asks of a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import random
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
+from support.small_cluster import QuietShell
 
 from coordd.core.election import Election
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Registration
 from coordd.core.ledger.words import UNAVAILABLE
 from coordd.core.node.definitions import Had
 from coordd.core.node.node import Node
-from coordd.core.ready import Launch, Now, Reply
+from coordd.core.perform import pump
+from coordd.core.ready import Launch, LedgerRequest, Notice, Now, Reply
 from coordd.core.wire import codec
-from coordd.core.wire.events import Task
+from coordd.core.wire.events import Event, Task
 from coordd.core.wire.windows import Windows
 from simulator.judging.knowledge import Key
 from simulator.machines.runner import Runner
@@ -30,6 +35,17 @@ PROBE_S = 2.0
 # How often jobs that could not be launched here are looked at again.
 CHECK_S = 5.0
 LAUNCH_FAILS = 0.1
+
+# How a daemon dies between two steps.
+DEADLY = frozenset(("crash", "power"))
+
+
+# At each step that is done for it a daemon dies with this probability, in worlds that strike at the worst moment.
+DIES = 0.01
+
+
+class Died(Exception):  # noqa: N818  # an end, not a mistake
+    """In the middle of what its node wanted done."""
 
 
 class WatchedNode(Node):
@@ -47,7 +63,7 @@ class WatchedNode(Node):
         super()._members_changed(now)
 
 
-class Daemon:
+class Daemon(QuietShell):
     """One life of one node."""
 
     def __init__(self, world: World, host: Host) -> None:
@@ -68,6 +84,7 @@ class Daemon:
         self.told: set[Key] = set()  # attempts of which it was told, or which its journal has
         self.began_at = world.now
         self.stopping = False
+        self.rng = random.Random(f"steps of {world.plan.seed} {host.index} {host.boots}")
         self.unkept: Any = None  # definitions that are not on the disk yet
         self.node = WatchedNode(
             hostname=host.name,
@@ -102,6 +119,8 @@ class Daemon:
             self.node.recover_request(of, now)
         self.node.start(self.world.bus.join(self), now)
         self.pump()
+        if not self.alive:
+            return
         facts, host.facts = host.facts, []
         for fact in facts:
             self.runner_ended(*fact)
@@ -234,85 +253,109 @@ class Daemon:
     # ---- output
 
     def pump(self) -> None:
-        node = self.node
-        ready = node.ready()
-        while ready.any():
-            self._apply(ready)
-            ready = node.ready()
+        with contextlib.suppress(Died):
+            pump(self.node, self)
         mono = self.world.mono(self.host)
-        at = node.timer_at()
+        at = self.node.timer_at()
         if at < self.timer_set:
             self.timer_set = at
             self.world.at((at - mono) / self.host.rate, self.timer, at)
 
-    def _apply(self, ready: Any) -> None:
-        world, host = self.world, self.host
-        full = world.now < host.disk.full_until
-        if ready.clock_mark is not None:
-            if full:
-                host.disk.unsaved_mark = ready.clock_mark
-                self.world.at(PROBE_S, self._probe)
-            else:
-                host.disk.save_mark(ready.clock_mark)
-        if ready.pin and host.known is not None:
-            host.known.use(ready.pin)
-            host.disk.pin = (ready.pin, host.known.address)
-        launches = ready.launches
-        if ready.journal and not self._write_journal(ready, full=full):
-            for launch in launches:
-                self.node.launch_failed(launch, "the journal cannot be written", self.time())
-            launches = []
-        if ready.definitions is not None:
-            self.unkept = ready.definitions
-            self._keep_definitions()
-        unkept = set()
-        for of in ready.requests_kept:
-            if full:
-                self.node.triggers.not_kept(of.run)
-                unkept.add(of.run)
-            else:
-                host.disk.requests[of.run] = of
-        for run in ready.requests_done:
-            host.disk.requests.pop(run, None)
-        for request in ready.ledger:
-            sent = world.mono(host)
-            world.server_of(host).ask(host, request.op, request.args, partial(self.answered, request.id, sent))
-        for launch in launches:
-            world.at(world.rng.uniform(0.005, 0.05), self._spawn, launch)
-        for run, reason in ready.cancels:
-            for runner in list(host.runners):
-                if runner.launch.run == run:
-                    runner.cancel(reason)
-        if ready.messages:
-            world.bus.publish(self, ready.messages)
-        for name, event in ready.unicasts:
-            world.bus.send(self, name, event)
-        for reply in ready.replies:
-            self._replied(reply, unkept)
-        if world.trace is not None:
-            for notice in ready.notices:
-                world.say(f"{host.name} {notice.event} {notice.fields}")
+    now = time
 
-    def _replied(self, reply: Reply, unkept: set[str]) -> None:
+    @property
+    def full(self) -> bool:
+        """Its disk takes nothing."""
+        return self.world.now < self.host.disk.full_until
+
+    def stop(self, reason: str) -> None:
+        self.world.violate(f"X {self.name} refuses to go on: {reason}")
+
+    def _step(self) -> None:
+        """Before a step of ``perform``: this may be as far as it comes."""
+        world = self.world
+        ways = DEADLY & world.targeted
+        if ways and self.rng.random() < DIES:
+            world.fault_log["died_between_steps"] += 1
+            back_in = self.rng.uniform(0.5, 15)
+            world.crash_daemon(self.host, back_in)
+            if self.rng.choice(sorted(ways)) == "power":
+                world.at(0.0, world.power_cut, self.host, back_in)
+            raise Died
+
+    def save_mark(self, mark: int) -> None:
+        if self.full:
+            self.host.disk.unsaved_mark = mark
+            self.world.at(PROBE_S, self._probe)
+        else:
+            self.host.disk.save_mark(mark)
+
+    def save_pin(self, identity: str) -> None:
+        host = self.host
+        if host.known is not None:
+            host.known.use(identity)
+            host.disk.pin = (identity, host.known.address)
+
+    def save_definitions(self, definitions: Any) -> None:
+        self.unkept = definitions
+        self._keep_definitions()
+
+    def journal(self, events: Sequence[Event], *, sync: bool) -> str:
+        if self.full:
+            if not self.node.ctx.impaired:
+                self.world.at(PROBE_S, self._probe)
+            return "it is full"
+        lines = [event for event in events if isinstance(event, Task)]
+        self._step()
+        self.host.disk.append(lines, sync=sync)
+        self.world.judge.knowledge.told(self, lines)
+        return ""
+
+    def keep_request(self, of: Registration) -> str:
+        self._step()
+        if self.full:
+            return "it is full"
+        self.host.disk.requests[of.run] = of
+        return ""
+
+    def forget_request(self, run: str) -> None:
+        self.host.disk.requests.pop(run, None)
+
+    def ask(self, requests: Sequence[LedgerRequest]) -> None:
+        self._step()
+        world, host = self.world, self.host
+        sent = world.mono(host)
+        for request in requests:
+            world.server_of(host).ask(host, request.op, request.args, partial(self.answered, request.id, sent))
+
+    def launch(self, launch: Launch) -> None:
+        self._step()
+        self.world.at(self.world.rng.uniform(0.005, 0.05), self._spawn, launch)
+
+    def cancel(self, run: str, reason: str) -> None:
+        for runner in list(self.host.runners):
+            if runner.launch.run == run:
+                runner.cancel(reason)
+
+    def publish(self, events: list[Event]) -> None:
+        self._step()
+        self.world.judge.announced(self, events)
+        self.world.bus.publish(self, events)
+
+    def send(self, name: str, event: Event) -> None:
+        self.world.bus.send(self, name, event)
+
+    def reply(self, reply: Reply) -> None:
+        self._step()
         if reply.kind:
             self.world.fault_log[f"trigger_{reply.kind}"] += 1
-        elif reply.result["id"] in unkept:
-            self.world.fault_log["trigger_unavailable"] += 1
         else:
             self.world.accepted[reply.result["id"]] = self.host if reply.result["durable"] == "node" else None
 
-    def _write_journal(self, ready: Any, *, full: bool) -> bool:
-        ctx = self.node.ctx
-        if full:
-            if not ctx.impaired:
-                ctx.impaired = "its journal cannot be written"
-                self.world.at(PROBE_S, self._probe)
-            return False
-        ctx.impaired = ""
-        lines = [event for event in ready.journal if isinstance(event, Task)]
-        self.host.disk.append(lines, sync=ready.journal_sync)
-        self.world.judge.knowledge.told(self, lines)
-        return True
+    def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
+        if self.world.trace is not None:
+            for notice in notices:
+                self.world.say(f"{self.host.name} {notice.event} {notice.fields}")
 
     def _keep_definitions(self) -> None:
         """What the disk does not take is offered again."""
@@ -334,7 +377,7 @@ class Daemon:
             return
         if disk.unsaved_mark:
             disk.save_mark(disk.unsaved_mark)
-        self.node.ctx.impaired = ""
+        self.node.impaired("")
         self._check()
 
     def _check(self) -> None:

@@ -6,13 +6,14 @@ to those in which the mechanism matters (None: any world), so that the first see
 One file a subject, and each ends with its MUTANTS. A new one belongs to the subject whose rule it breaks.
 """
 
-from simulator.mutants import identity, jobs, lease, ledger, node, pursuit, recovery, runner, wire
+from simulator.mutants import identity, jobs, lease, ledger, node, order, pursuit, recovery, runner, wire
 from simulator.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *identity.MUTANTS,
     *pursuit.MUTANTS,
     *node.MUTANTS,
+    *order.MUTANTS,
     *ledger.MUTANTS,
     *lease.MUTANTS,
     *runner.MUTANTS,

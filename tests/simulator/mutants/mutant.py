@@ -23,7 +23,7 @@ class Mutant:
     forgets: bool = False  # only worlds whose ledger loses acknowledged writes
 
 
-def instead(owner: type, name: str) -> Callable[[Callable[..., Any]], Patch]:
+def instead(owner: object, name: str) -> Callable[[Callable[..., Any]], Patch]:
     """Makes a patch of a function: it is called instead of that method, which it gets as its first argument."""
     real = getattr(owner, name)
 

@@ -1,0 +1,138 @@
+"""Performing a ``Ready``: the one place that knows the order. A shell implements the single steps, and nothing else.
+
+The order is the law: a mark before any stamp that it covers; the journal before what it announces; a request on the
+disk before its reply; the intent before the launch. A disk may refuse a step, and what follows from that is decided
+here, that the simulator proves it as well. The node is told of it afterwards, never in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from coordd.core.ledger.requests import Registration
+from coordd.core.node.node import Node
+from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Now, Outcome, Ready, Reply
+from coordd.core.wire.events import Event
+
+
+class Shell(Protocol):
+    """What a node's machine does for it. What the disk refuses in ``save_...`` the shell offers to it again."""
+
+    def now(self) -> Now:
+        """Both clocks."""
+
+    def stop(self, reason: str) -> None:
+        """The node must not go on."""
+
+    def save_mark(self, mark: int) -> None:
+        """Keep the clock's mark."""
+
+    def save_pin(self, identity: str) -> None:
+        """Keep which ledger this node uses."""
+
+    def save_definitions(self, definitions: Mapping[str, tuple[str, int, float]]) -> None:
+        """Keep which definitions this node had."""
+
+    def journal(self, events: Sequence[Event], *, sync: bool) -> str:
+        """Append them; returns why the disk does not take them, "" when it has."""
+
+    def save_alarms(self) -> None:
+        """Keep what ``node.alarms`` keeps."""
+
+    def keep_request(self, of: Registration) -> str:
+        """Keep an accepted trigger; returns why the disk does not take it, "" when it has."""
+
+    def forget_request(self, run: str) -> None:
+        """The ledger has that trigger."""
+
+    def ask(self, requests: Sequence[LedgerRequest]) -> None:
+        """Ask the ledger."""
+
+    def launch(self, launch: Launch) -> None:
+        """Start a runner."""
+
+    def cancel(self, run: str, reason: str) -> None:
+        """Tell the runner of a run, if it is here."""
+
+    def publish(self, events: list[Event]) -> None:
+        """Say it to every node."""
+
+    def send(self, name: str, event: Event) -> None:
+        """Say it to one node, by full_hostname."""
+
+    def elected(self, elected: Elected) -> None:
+        """This node is first in an election by hand."""
+
+    def reply(self, reply: Reply) -> None:
+        """Answer whoever waits for it."""
+
+    def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
+        """Write both to the log: what was to be recorded, and notices."""
+
+    def state(self, state: str) -> None:
+        """The node's state has changed."""
+
+
+def pump(node: Node, shell: Shell) -> None:
+    """Do what the node wants done, until it wants nothing more."""
+    while node.wants_something():
+        outcome = perform(node.ready(), shell)
+        if outcome is not None:
+            node.performed(outcome, shell.now())
+
+
+def perform(ready: Ready, shell: Shell) -> Outcome | None:
+    """Do all of it, in order. Returns what the node must hear of how it went; None when there is nothing to hear."""
+    if ready.fatal:
+        shell.stop(ready.fatal)
+        return None
+    outcome, unkept = _keep(ready, shell)
+    if ready.ledger:
+        shell.ask(ready.ledger)
+    if outcome is None or not outcome.unlaunched:  # no intent on the disk, no launch: another node's may be better
+        for launch in ready.launches:
+            shell.launch(launch)
+    for run, reason in ready.cancels:
+        shell.cancel(run, reason)
+    if ready.messages:  # whatever the disk said: the others are to know
+        shell.publish(ready.messages)
+    for name, event in ready.unicasts:
+        shell.send(name, event)
+    for elected in ready.elected:
+        shell.elected(elected)
+    for reply in ready.replies:
+        refused = unkept.get(reply.result.get("id", "")) if unkept and not reply.kind else None
+        shell.reply(reply if refused is None else _refused(reply.id, refused))
+    if ready.journal or ready.notices:
+        shell.log(ready.journal, ready.notices)
+    if ready.state:
+        shell.state(ready.state)
+    return outcome
+
+
+def _keep(ready: Ready, shell: Shell) -> tuple[Outcome | None, dict[str, str]]:
+    """What must be on the disk before anything is said or done; also: of the triggers that it does not take, why."""
+    if ready.clock_mark is not None:
+        shell.save_mark(ready.clock_mark)
+    if ready.pin:
+        shell.save_pin(ready.pin)
+    if ready.definitions is not None:
+        shell.save_definitions(ready.definitions)
+    refused = shell.journal(ready.journal, sync=ready.journal_sync) if ready.journal else None
+    if ready.alarms_changed:
+        shell.save_alarms()
+    unkept: dict[str, str] = {}
+    for of in ready.requests_kept:
+        if why := shell.keep_request(of):
+            unkept[of.run] = why
+    for run in ready.requests_done:
+        shell.forget_request(run)
+    if refused is None and not unkept:
+        return None, unkept
+    return Outcome(refused, ready.launches if refused else [], list(unkept)), unkept
+
+
+def _refused(reply: int, why: str) -> Reply:
+    """What cannot be kept is not accepted."""
+    return Reply(reply, {}, "unavailable", f"neither the ledger nor this node's disk took it: {why}")

@@ -1,0 +1,107 @@
+"""What the runners of this node do: adopted, started, ended, gone; and launches that came to nothing."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from coordd.core.context import Context
+from coordd.core.jobs.job import run_uuid
+from coordd.core.ready import Launch, Now
+from coordd.core.runs.pursuit import Pursuits
+from coordd.core.runs.sweep import Sweep
+from coordd.core.wire import events
+from coordd.core.wire.events import TASK_END, Task
+
+T = TypeVar("T", bound=Task)
+
+# Why an attempt was given back whose intent is not on the disk.
+NOT_WRITTEN = "the journal cannot be written"
+
+
+class Runners:
+    """The news of them, for the pursuits, the ledger and the other nodes."""
+
+    __slots__ = ("_ctx", "_pursuits", "_sweep")
+
+    def __init__(self, ctx: Context, pursuits: Pursuits, sweep: Sweep) -> None:
+        self._ctx = ctx
+        self._pursuits = pursuits
+        self._sweep = sweep
+
+    def adopted(self, run: str, job: str, attempt: int, token: int, waits: bool) -> None:
+        """A runner of an earlier daemon lives on."""
+        self._ctx.saw_token(job, token)
+        self._pursuits.started(run, attempt, token, waits)
+
+    def started(self, launch: Launch, now: Now) -> None:
+        """The program was executed."""
+        self._ctx.record(self._task(events.TaskStarted, launch), now)
+
+    def ended(
+        self,
+        launch: Launch,
+        state: str,
+        exit_code: int | None,
+        reason: str,
+        application_id: str,
+        runtime_s: float | None,
+        now: Now,
+    ) -> None:
+        """An attempt has ended here; its runner reports to the ledger itself, this tells everyone else."""
+        event = self._task(TASK_END.get(state, events.TaskRetried), launch)
+        event.exit_code, event.reason = exit_code, reason
+        event.result = state
+        event.application_id = application_id
+        event.runtime = runtime_s
+        if state == "failure":
+            event.exception = reason
+        self._ctx.record(event, now, sync=True)
+        self._ctx.processed += 1
+        self._pursuits.endings.heard(event)
+        self._pursuits.gone(launch.run, launch.token, now)
+        self._pursuits.run_ended(launch.job, now)
+        self._sweep.soon(now)
+
+    def gone(self, launch: Launch, now: Now) -> None:
+        """A runner died without a word: only the ledger can tell what becomes of the attempt."""
+        self._pursuits.gone(launch.run, launch.token, now)
+
+    def launch_failed(self, launch: Launch, reason: str, now: Now) -> None:
+        """No runner could be started: the attempt certainly never ran, and the next may be elsewhere.
+
+        This node leaves the job alone until it is next found that it can be launched here: it would win again.
+        """
+        job = self._ctx.jobs.get(launch.job)
+        if job is not None and job.digest == launch.digest:  # else it is no problem of the job as it is now
+            self._ctx.launch_problems = {**self._ctx.launch_problems, launch.job: reason}
+        self._ctx.note("launch.failed", run=launch.run, attempt=launch.attempt, reason=reason)
+        self._ctx.ask(
+            "report", launch.run, launch.attempt, launch.token, launch.nonce, "retry", None, reason, "", False
+        )
+        self._pursuits.gone(launch.run, launch.token, now)
+        self._sweep.soon(now)
+
+    def launch_refused(self, launch: Launch, reason: str, now: Now, *, final: bool = True) -> None:
+        """The run cannot be started, here or anywhere (its arguments do not fit): that is its end, and the job's
+        other runs are none the worse for it. Not ``final``: it is a failed attempt, of which the job may allow more."""
+        self._ctx.note("launch.refused", run=launch.run, attempt=launch.attempt, reason=reason)
+        key = (launch.run, launch.attempt, launch.token, launch.nonce)
+        self._ctx.ask("report", *key, "failure", None, reason, "", final)
+        self.ended(launch, "failure", None, reason, "", None, now)
+
+    def _task(self, kind: type[T], launch: Launch) -> T:
+        return kind(
+            uuid=run_uuid(launch.run),
+            name=launch.job,
+            run=launch.run,
+            attempt=launch.attempt,
+            token=launch.token,
+            nonce=launch.nonce,
+            node=self._ctx.full_hostname,
+            fire_at=launch.fire_at,
+            due=launch.due,
+            kwargs=launch.args,
+            digest=launch.digest,
+            policy=launch.policy,
+            lease=launch.lease_s,
+        )
