@@ -42,6 +42,9 @@ sim: $(READY) ## the simulator: SEEDS=2000, or SEED=7 for the transcript of one 
 mutants: $(READY) ## break each safety rule in turn; the simulator must notice
 	@$(PROGRAM) simulator --mutants $(ARGS)
 
+lua: $(READY) ## what the scripts in Redis know of the rules, written again from the rules in Python
+	@$(PY) -m coordd.adapters.ledger.lua_constants
+
 mutants-lua: $(READY) ## change the ledger's scripts in Redis line by line; the contract tests must notice
 	@$(PROGRAM) lua_mutants $(ARGS)
 
@@ -60,4 +63,4 @@ soak: $(READY) ## real clusters under a steady load, HOURS=0.25: nothing that th
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants mutants-lua chaos syscalls fuzz soak clean
+.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos syscalls fuzz soak clean

@@ -16,7 +16,7 @@ from typing import Any
 from support import servers
 
 from coordd.adapters.ledger import redis_scripts
-from coordd.adapters.ledger.redis_scripts import Scripts
+from coordd.adapters.ledger.redis_scripts import ROOM_OF, SEVERAL, Scripts
 from coordd.adapters.ledger.redis_server import Server
 from coordd.adapters.ledger.resp import Problem
 from coordd.errors import UnavailableError
@@ -24,6 +24,9 @@ from coordd.errors import UnavailableError
 # A command as it is kept: of EVALSHA the operation stands where the script's name was.
 Command = tuple[Any, ...]
 Exchange = tuple[Command, Any]
+
+# What there is a script for.
+OPERATIONS = (*ROOM_OF, *SEVERAL.values())
 
 # Commands that are sent before their replies are compared.
 TOGETHER = 100
@@ -75,6 +78,7 @@ class Interview:
         try:
             with rewritten(rewrite):
                 scripts = Scripts(self._clock)
+                texts = {op: scripts.text(op) for op in OPERATIONS}
         except (AssertionError, ValueError) as exc:
             return f"the scripts cannot be read: {exc}"
         if self._redis is None:
@@ -82,17 +86,17 @@ class Interview:
             self._redis.start()
         server = Server(self._redis.url, HANGS_AFTER_S)
         try:
-            return self._ask(server, scripts)
+            return self._ask(server, texts)
         except UnavailableError as exc:
             self.close()  # it hangs in a script
             return f"no answer: {exc}"
         finally:
             server.drop()
 
-    def _ask(self, server: Server, scripts: Scripts) -> str:
+    def _ask(self, server: Server, texts: dict[str, bytes]) -> str:
         server.exchange([("FLUSHALL",)], server.deadline())
         names = {}
-        for op, text in scripts.texts.items():
+        for op, text in texts.items():
             (name,) = server.ask([("SCRIPT", "LOAD", text)], server.deadline())
             if isinstance(name, Problem):
                 return f"invalid: {name.text}"

@@ -1,6 +1,7 @@
 """The changes: one place of one line of Lua, as a substitution of text.
 
-A change is known by its file, its line's text and what is done to it, never by a line number: it survives moves.
+A change is known by its line's text and what is done to it, never by a line number: it survives moves, also to another
+file. A line that stands in several places is known by its file too.
 """
 
 from __future__ import annotations
@@ -34,18 +35,23 @@ CONDITION = re.compile(r"^(\s*(?:else)?if |\s*while )(.+?)( then| do)(\s.*)?$")
 
 @dataclass(frozen=True)
 class Edit:
-    """One change. ``nth`` counts the lines of that file with the same text, from 0, however they are indented."""
+    """One change. ``nth`` counts the lines of that file with the same text, from 0, however they are indented.
+
+    ``alone``: no other line of any script has this text.
+    """
 
     file: str
     line: str
     nth: int
     becomes: str
+    alone: bool
 
     @property
     def name(self) -> str:
         """One line for people and for survivors.toml."""
         number = f" ({self.nth + 1}.)" if self.nth else ""
-        return f"{self.file}: {self.line.strip()}{number}  ->  {self.becomes.strip() or 'nothing'}"
+        where = "" if self.alone else f"{self.file}: "
+        return f"{where}{self.line.strip()}{number}  ->  {self.becomes.strip() or 'nothing'}"
 
     def rewrite(self) -> Callable[[str, str], str]:
         """A function (file, text) -> text that makes this change in its file."""
@@ -63,20 +69,22 @@ class Edit:
 
 def edits() -> list[Edit]:
     """Every change of every script, in the order of the lines."""
+    files = {str(path.relative_to(LUA)): path.read_text().split("\n") for path in sorted(LUA.rglob("*.lua"))}
+    places = Counter(line.strip() for lines in files.values() for line in lines)
     found: list[Edit] = []
-    for path in sorted(LUA.rglob("*.lua")):
+    for file, lines in files.items():
         seen: Counter[str] = Counter()
-        file = str(path.relative_to(LUA))
-        for line in path.read_text().split("\n"):
-            found += [Edit(file, line, seen[line.strip()], other) for other in changed(line)]
-            seen[line.strip()] += 1
+        for line in lines:
+            text = line.strip()
+            found += [Edit(file, line, seen[text], other, places[text] == 1) for other in changed(line)]
+            seen[text] += 1
     return found
 
 
 def changed(line: str) -> Iterator[str]:
     """What one line may become; nothing for comments and empty lines."""
     code = code_of(line)
-    if not code.strip() or line.startswith("---"):
+    if not code.strip():
         return
     given = {line}
     for other in _candidates(line, code):

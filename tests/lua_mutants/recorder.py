@@ -22,7 +22,7 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import Scripts
 from coordd.adapters.ledger.redis_server import Server
 from coordd.adapters.ledger.resp import Problem
-from lua_mutants.conversation import Exchange, plain, rewritten
+from lua_mutants.conversation import OPERATIONS, Exchange, plain, rewritten
 from lua_mutants.edits import edits
 
 KEPT: list[Exchange] = []
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _listen() -> None:
     scripts = Scripts(stepped_redis.rewritten)
-    names = {scripts.name(op): op for op in scripts.texts}
+    names = {scripts.name(op): op for op in OPERATIONS}
     real, make = Server._try, RedisLedger.__init__
     stepped: weakref.WeakSet[Server] = weakref.WeakSet()
 

@@ -233,7 +233,7 @@ class RedisLedger:
 
     def bring(self, op: str) -> "list[str | bytes | int]":
         """The command that brings an operation's script."""
-        return ["SCRIPT", "LOAD", self._scripts.texts[op]]
+        return ["SCRIPT", "LOAD", self._scripts.text(op)]
 
     def _ask(self, questions: "list[tuple[str, list[bytes]]]", deadline: float) -> "list[Any]":
         replies: list[Any] = [None] * len(questions)

@@ -33,7 +33,7 @@ class Asked(Protocol):
     def bring(self, op: str) -> list[str | bytes | int]: ...
 
 
-# As redis_ledger.lua has it; a closed ledger has another one.
+# Of the keys and their rows, as the scripts are told too; a closed ledger has another one.
 SCHEMA = "1"
 
 # Rows in one command of an import.

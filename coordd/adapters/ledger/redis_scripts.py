@@ -57,29 +57,52 @@ _INSTANTS = frozenset((
 ))  # fmt: skip
 
 
+# Where each operation's script stands, by who asks: lua/<room>/<operation>.lua. Its header says what it is given and
+# what it answers, which files of lua/shared it needs, and whether it passes when the memory is full.
+ROOMS = {
+    "nodes": ("register", "claim", "settle", "restore", "open", "page", "prune", "new_rules", "activate"),
+    "runners": ("gate", "renew", "report", "commit"),
+    "people": ("revoke", "cancel", "resolve", "suspend", "accept_epoch", "close", "put"),
+}
+ROOM_OF = {op: room for room, ops in ROOMS.items() for op in ops}
+# What every script begins with; the rest as it needs them.
+BEGINNING = ("constants", "begin", "answers")
+_FULL = "\n-- When the memory is full: "
+_NEEDS = "\n-- Needs: "
+
+
 class Scripts:
-    """The texts of the scripts and their SHA-1 names, read from the package at the first use."""
+    """The texts of the scripts and their SHA-1 names, each read from the package at its first use."""
 
     def __init__(self, rewrite: "Callable[[str], str]" = str) -> None:
-        """``rewrite`` changes the common part; tests bring their own clock in by it."""
-        common = (
-            rewrite(_read("redis_ledger.lua")) + _read("redis_ledger_standing.lua") + _read("redis_ledger_life.lua")
-        )
-        self.texts: dict[str, bytes] = {}
-        for body in _read("redis_ledger_rules.lua").split("\n--- ")[1:]:
-            head, _, text = body.partition("\n")
-            op, _, also = head.partition(", ")
-            first = _PASSES if also else _PASSES_NOT
-            self.texts[op] = (first + common + _ONCE % text).encode()
-            if op in SEVERAL:
-                self.texts[SEVERAL[op]] = (first + common + _IN_TURN % text).encode()
+        """``rewrite`` changes the file begin.lua; tests bring their own clock in by it."""
+        self._rewrite = rewrite
+        self._shared: dict[str, str] = {}
+        self._texts: dict[str, bytes] = {}
         self._names: dict[str, str] = {}
 
     def name(self, op: str) -> str:
         """What EVALSHA calls the script of an operation."""
         if op not in self._names:
-            self._names[op] = _sha1.sha1(self.texts[op]).hexdigest()
+            self._names[op] = _sha1.sha1(self.text(op)).hexdigest()
         return self._names[op]
+
+    def text(self, op: str) -> bytes:
+        """The script of an operation, or of several in turn (a name of SEVERAL's)."""
+        if op not in self._texts:
+            one = next((single for single, several in SEVERAL.items() if several == op), op)
+            head, _, rest = _read(f"{ROOM_OF[one]}/{one}.lua").partition(_NEEDS)
+            needs, _, body = rest.partition("\n")
+            first = _PASSES if head.rpartition(_FULL)[2] == "passes" else _PASSES_NOT
+            files = [self._part(name) for name in (*BEGINNING, *(needs.split() if needs != "nothing" else ()))]
+            self._texts[op] = (first + "".join(files) + (_ONCE if one == op else _IN_TURN) % body).encode()
+        return self._texts[op]
+
+    def _part(self, name: str) -> str:
+        if name not in self._shared:
+            text = _read(f"shared/{name}.lua")
+            self._shared[name] = self._rewrite(text) if name == "begin" else text
+        return self._shared[name]
 
 
 def _read(name: str) -> str:
@@ -304,7 +327,7 @@ def _open_answer(reply: "list[Any]") -> OpenAnswer:
         if values[0] is None:
             continue
         row = _open_row(values)
-        fault = open_fault(row, _OPEN_COLUMNS)
+        fault = open_fault(row, OPEN_COLUMNS)
         if not fault:
             runs.append(OpenRun(row, now))
         elif len(bad) < BAD_MAX:
@@ -322,7 +345,7 @@ def whose(reply: "list[Any]") -> "tuple[str, str, str]":
 
 
 # What the script "open" says of each run, in this order.
-_OPEN_COLUMNS = (
+OPEN_COLUMNS = (
     "run", "job", "digest", "args", "scheduled", "fire_at", "state", "attempt", "token", "nonce", "node", "lease",
     "beat", "not_before", "until", "boot", "policy", "due",
 )  # fmt: skip
@@ -330,7 +353,7 @@ _OPEN_COLUMNS = (
 
 def _open_row(values: "list[Any]") -> Row:
     row = Row.__new__(Row)
-    for column, value in zip(_OPEN_COLUMNS, values, strict=True):
+    for column, value in zip(OPEN_COLUMNS, values, strict=True):
         setattr(row, column, value_of(column, value))
     return row
 

@@ -9,7 +9,7 @@ that has another one. Three cases are no other ledger:
   before it had one; the pin is written back, and what it forgot is restored in the quarantine that this opens;
 - somebody without a pin gave such a ledger an identity of its own in that quarantine: that one makes way for the pin.
 
-The rule stands here for ledgers that are asked in Python, and in redis_ledger.lua for Redis. Loaded by the runner
+The rule stands here for ledgers that are asked in Python, and in lua/shared/begin.lua for Redis. Loaded by the runner
 before it starts a job, so it imports nothing but the errors.
 """
 

@@ -130,12 +130,14 @@ class Policy:
         if self.backoff == "linear":
             return self.delay_s * failures
         if self.backoff == "exponential":
-            return min(self.delay_s * float(2 ** min(failures - 1, 20)), BACKOFF_MAX_S)
+            return min(self.delay_s * float(2 ** min(failures - 1, BACKOFF_DOUBLINGS_MAX)), BACKOFF_MAX_S)
         return self.delay_s
 
 
 # An exponential back-off stops growing here: nobody means a retry in three days.
 BACKOFF_MAX_S = 6 * 3600.0
+# Above this a delay has long reached it, and the number stays small.
+BACKOFF_DOUBLINGS_MAX = 20
 
 # Names and order of a run's columns; the SQLite table and the in-memory row are both made of it.
 RUN_COLUMNS = (

@@ -35,16 +35,16 @@ BAD_MAX = 100
 # Names, marks and ids; and the two columns that hold what people and programs wrote.
 TEXT_MAX = 1024
 LONG_TEXT_MAX = 64 * 1024
-_LONG = frozenset(("args", "reason"))
+LONG = frozenset(("args", "reason"))
 
-_WORDS = {
+POLICY_WORDS = {
     "on_lost": ("relaunch", "hold"),
     "overlap": ("forbid", "allow", "queue", "replace"),
     "backoff": ("fixed", "linear", "exponential"),
 }
 
 # What a column may hold: (type, least, most).
-_NUMBERS: "dict[str, tuple[type, float, float]]" = {
+NUMBERS: "dict[str, tuple[type, float, float]]" = {
     **dict.fromkeys(("scheduled", "cancel", "suspended"), (int, 0, 1)),
     **dict.fromkeys(("attempt", "failures", "relaunches"), (int, 0, ATTEMPT_MAX)),
     **dict.fromkeys(("token", "commit_token", "beat", "version", "sequence"), (int, 0, TOKEN_MAX)),
@@ -144,7 +144,7 @@ def policy_fault(text: str) -> str:
         policy = Policy.unpack(text)
     except ValueError:
         return f"policy: expected seven words as a node writes them, found {_shown(text)}"
-    for name, words in _WORDS.items():
+    for name, words in POLICY_WORDS.items():
         if getattr(policy, name) not in words:
             return f"policy: {name} must be one of {', '.join(words)}, found {_shown(getattr(policy, name))}"
     if not (0 <= policy.attempts <= ATTEMPT_MAX and 0 <= policy.relaunches <= ATTEMPT_MAX):
@@ -158,7 +158,7 @@ def text_fault(column: str, value: object) -> str:
     """What is wrong with a text of this name; "" when it is sound."""
     if type(value) is not str:
         return f"{column}: expected text, found {_shown(value)}"
-    longest = LONG_TEXT_MAX if column in _LONG else TEXT_MAX
+    longest = LONG_TEXT_MAX if column in LONG else TEXT_MAX
     if len(value) > longest:
         return f"{column}: {len(value)} characters; at most {longest} are accepted"
     if "\0" in value:
@@ -171,7 +171,7 @@ def text_fault(column: str, value: object) -> str:
 def _fault(row: "Row | AttemptRow | JobRow | Registration", columns: "tuple[str, ...]") -> str:
     for column in columns:
         value = getattr(row, column)
-        bounds = _NUMBERS.get(column)
+        bounds = NUMBERS.get(column)
         if bounds is None:
             fault = text_fault(column, value)
             if fault:

@@ -65,6 +65,12 @@ def test_a_line_is_changed_in_its_code_alone(line: str, becomes: str) -> None:
     assert "a >= b" not in "".join(changed(line))
 
 
-def test_comments_and_the_marks_between_scripts_stay() -> None:
+def test_comments_stay() -> None:
     assert not list(changed("-- row.cancel = 1"))
-    assert not list(changed("--- claim"))
+
+
+def test_a_name_says_the_file_only_where_the_line_stands_in_several_places() -> None:
+    line, other = "  row.cancel = 1", "  row.cancel = 2"
+
+    assert Edit("people/cancel.lua", line, 0, other, alone=True).name == "row.cancel = 1  ->  row.cancel = 2"
+    assert Edit("a.lua", line, 1, "", alone=False).name == "a.lua: row.cancel = 1 (2.)  ->  nothing"

@@ -1,15 +1,5 @@
--- The ledger in Redis, second part of every script: which rules are in force, and what stands beside the job's row that
--- older versions read and write. core/ledger/standing.py says why each rule is as it is.
-
-local NEVER = 32503680000
-local IDENTITY_AHEAD_S = 10
-local FENCED_AT = 3.2e10
-local FENCED_BY = 'coordd rules 2: upgrade this node'
-local ACTIVATIONS_MAX = 50
-local STANDING_COLUMNS = {
-  'job', 'horizon', 'suspended', 'version', 'changed_by', 'sequence', 'digest', 'schedule', 'activated_at',
-  'counts_from',
-}
+-- The rows of jobs: which rules are in force, and what stands beside the row that older versions read and write
+-- (core/ledger/standing.py says why each rule is as it is).
 
 local begun  -- what identity_from has found
 local function identity_from()
@@ -20,13 +10,20 @@ local function identity_from()
   elseif redis.call('EXISTS', prefix .. 'jobs') == 1 then
     begun = NEVER
   else
-    hset(prefix .. 'meta', 'rules', '2', 'identity_from', '0')
+    hset(prefix .. 'meta', 'rules', NEW_RULES, 'identity_from', '0')
     begun = 0
   end
   return begun
 end
 
--- ---- rows of jobs
+local function look_at_job(job)
+  local row, fault = read_row(prefix .. 'job:' .. job, JOB_COLUMNS)
+  if row and not fault and (row.horizon < 0 or row.horizon > INSTANT_MAX or row.fence < 0
+    or row.fence > FENCE_MAX) then  -- tokens to come need room above it
+    fault = 'horizon, fence: expected an instant and a token, found ' .. text(row.horizon) .. ' and ' .. text(row.fence)
+  end
+  return row, fault
+end
 
 local function read_job(name)
   local read, fault = look_at_job(name)
@@ -99,37 +96,6 @@ local function job_row(name)
   return job
 end
 
--- For people: a bad row makes way for a sound one.
-local function mend_job(name)
-  local _, fault = look_at_job(name)
-  local kept, beside
-  if identity_from() ~= NEVER then kept, beside = read_row(prefix .. 'standing:' .. name, STANDING_COLUMNS) end
-  if not fault and not beside then return end
-  passes = false
-  local job = whole({ job = name, horizon = now, suspended = 0, version = 0, changed_by = '' })
-  if kept and not beside then
-    for _, column in ipairs(STANDING_COLUMNS) do job[column] = kept[column] end
-  else
-    local last = redis.call('LRANGE', prefix .. 'activations:' .. name, -1, -1)[1] or ''
-    local sequence, digest, schedule, at, from = string.match(last, '^(.-)\n(.-)\n(.-)\n(.-)\n(.-)\n')
-    if sequence then
-      job.sequence, job.digest, job.schedule = tonumber(sequence), digest, schedule
-      job.activated_at, job.counts_from = tonumber(at), tonumber(from)
-    end
-  end
-  job.fence = math.floor(now * 1000000)
-  for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. name, 0, -1)) do
-    local row = look_at_run(run)
-    if row and row.token < 2 ^ 53 - 2 ^ 40 then job.fence = math.max(job.fence, row.token) end
-  end
-  if identity_from() == NEVER then
-    write_row(prefix .. 'job:' .. name, JOB_COLUMNS, job, '', nil)
-  else
-    write_standing(job, nil)
-    write_fence(name, nil, job.fence, job.version, true)
-  end
-end
-
 local function keep_fenced(name)
   local read, fault = look_at_job(name)
   if identity_from() == NEVER or not read or fault or is_fenced(read) then return end
@@ -137,36 +103,8 @@ local function keep_fenced(name)
   local waits = false
   for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. name, 0, -1)) do
     local row = look_at_run(run)
-    waits = waits or row and row.state == 'received' and row.received_at <= identity_from()
+    waits = waits or row and row.state == RECEIVED and row.received_at <= identity_from()
   end
   if read.horizon >= FENCED_AT and waits and read.changed_by == FENCED_BY then return end
   write_fence(name, read, read.fence, read.version, not waits)
-end
-
--- A run that has no row yet: the word for why it may not have one, if it is scheduled.
-local function refused(job, of)
-  if of.scheduled ~= 1 then return nil end
-  local begin = identity_from()
-  if of.identity_from ~= begin then return 'outdated' end
-  if begin ~= NEVER and job.digest ~= '' then
-    if of.digest ~= job.digest then return 'differs' end
-    if of.due <= math.min(job.counts_from, now) then return 'finished' end
-  end
-  if of.due - now > 5 then return 'early', of.due - now - 5 end
-  return nil
-end
-
-local function was_activated(name, digest)
-  for _, kept in ipairs(redis.call('LRANGE', prefix .. 'activations:' .. name, 0, -1)) do
-    if string.match(kept, '^[^\n]*\n([^\n]*)\n') == digest then return true end
-  end
-  return false
-end
-
--- sequence, digest, digest of the schedule, when, from when it counts, by whom: a line each.
-local function put_activation(job, by)
-  local key = prefix .. 'activations:' .. job.job
-  local lines = { exact(job.sequence), job.digest, job.schedule, exact(job.activated_at), exact(job.counts_from), by }
-  redis.call('RPUSH', key, table.concat(lines, '\n'))
-  redis.call('LTRIM', key, -ACTIVATIONS_MAX, -1)
 end

@@ -1,0 +1,47 @@
+-- activate: this definition of a job counts from now on.
+--
+-- KEYS and the first ARGV: shared/begin.lua. Then:
+--   name              text; the job's
+--   digest            text; of the definition
+--   schedule          text; the digest of the part that says when it fires
+--   how               text; new, changed, returned, restored or person
+--   by                text; who or what brought it
+--   sequence          number; since which the node was without it, or which it had
+--   counts_from       Unix seconds; of a restored one
+-- Answers:
+--   ok                token; its sequence
+--   differs           token; another one counts: its sequence
+--   outdated          ; the old rules are in force, which know of no definitions
+--   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   bad               by; a row that is needed is damaged: which, and how
+--
+-- When the memory is full: refused
+-- Needs: rows runs jobs definitions
+
+local name, digest, schedule, how, by, sequence, counts_from =
+  take(), take(), take(), take(), take(), take_number(), take_number()
+if recovering_s() > 0 and how ~= 'restored' then return recovering() end
+if identity_from() == NEVER then return answer(OUTDATED) end
+local job = job_row(name)
+local returns = how == 'returned' and sequence >= job.sequence  -- and no other node has brought it back since
+if job.digest == digest and not returns then return answer(OK, { token = job.sequence }) end
+local begins = now
+if how == 'restored' then
+  if sequence <= job.sequence then return answer(DIFFERS, { token = job.sequence }) end
+  begins, sequence = counts_from, sequence - 1
+else
+  local seen = (how == 'new' or how == 'returned') and not returns
+  if seen and was_activated(name, digest) then return answer(DIFFERS, { token = job.sequence }) end
+  if how ~= 'returned' and job.digest ~= '' and schedule == job.schedule then
+    begins = job.counts_from
+  elseif job.digest == '' then
+    -- Under the old rules jobs had schedules without this: such a one goes on where it was.
+    local was_scheduled = last_fire_at(name) > 0 or job.horizon < identity_from()
+    if how ~= 'returned' and was_scheduled then begins = job.horizon end
+  end
+end
+job.sequence = math.max(job.sequence, sequence) + 1
+job.digest, job.schedule, job.activated_at, job.counts_from = digest, schedule, now, begins
+put_job(job)
+put_activation(job, by)
+return answer(OK, { token = job.sequence })

@@ -1,0 +1,157 @@
+-- claim: grant one attempt to one node, or say why not. The order of the checks is the contract.
+--
+-- KEYS and the first ARGV: shared/begin.lua. Then:
+--   registration      11 values; shared/registrations.lua
+--   attempt           number; from 0
+--   nonce             text; the claimant's own mark of the grant
+--   node              text; the claimant
+--   lease_s           seconds; how long the lease is to last
+--   watched_token     number, or "" for nothing watched; what the caller has seen of the holder:
+--   watched_beat      number, or ""; of this token this beat,
+--   watched_s         seconds, or ""; so long by its own clock
+--   settled_to        Unix seconds; up to here older fire times are settled
+-- Answers:
+--   granted           token, left_s, in_s, args, attempt; in_s: until its time
+--   held              by, left_s, state, until_token; by whom. until_token: "<token> <beat>"
+--   lost              attempt, in_s, ended; the attempt is over, this one is next. ended: by this very call
+--   finished          state, attempt, in_s, ended; the run is over
+--   limited           by, in_s; the job is suspended, or another run of it is in the way
+--   early             state, in_s; it lies too far ahead
+--   differs           state, in_s; the run, or its job, has another definition
+--   outdated          state, in_s; the caller goes by other rules than those in force
+--   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   bad               by; a row that is needed is damaged: which, and how
+--
+-- When the memory is full: refused
+-- Needs: rows runs policies jobs registrations grants moves losses
+
+local function is_repeat(row, nonce, node) return row.state == RECEIVED and row.nonce == nonce and row.node == node end
+
+local function granted(row)
+  return answer(GRANTED, {
+    token = row.token, left_s = left(row), in_s = math.max(0, row.not_before - now), args = row.args,
+    attempt = row.attempt,
+  })
+end
+
+local function grant(job, row, of, claim)
+  job.fence = math.max(job.fence + 1, math.floor(now * 1000000))
+  put_job(job)
+  move(row, RECEIVED)
+  row.token = job.fence
+  row.nonce, row.node, row.lease = claim.nonce, claim.node, claim.lease_s
+  row['until'], row.boot, row.beat = now + claim.lease_s, '', 0
+  row.policy = of.policy.packed
+  row.received_at, row.started_at, row.ended_at = now, 0, 0
+  row.exit_code, row.application_id, row.reason = '', '', ''
+  put_run(row)
+  record(row)
+  return granted(row)
+end
+
+local of = take_registration()
+local claim = { attempt = take_number(), nonce = take(), node = take(), lease_s = take_number() }
+local watched = { token = take_number(), beat = take_number(), seconds = take_number() }
+claim.settled_to = take_number()
+if not watched.token then watched = nil end
+
+local row = get_run(of.run)
+
+-- The reply was lost: the same grant again, for a whole lease, only for the definition that was granted.
+local function granted_again()
+  if row.digest ~= of.digest then return answer(DIFFERS, { state = row.state }) end
+  row['until'], row.beat = now + row.lease, row.beat + 1
+  put_run(row)
+  return granted(row)
+end
+
+if recovering_s() > 0 then
+  if row and row.attempt == claim.attempt and is_repeat(row, claim.nonce, claim.node) then return granted_again() end
+  return recovering()
+end
+local job = job_row(of.job)
+
+local function overlap(policy)
+  if policy.overlap == 'allow' or row.attempt > 0 or row.state == RECEIVED then return nil end
+  if policy.overlap == 'queue' then
+    local first = redis.call('ZRANGE', prefix .. 'waiting:' .. row.job, 0, 0, 'WITHSCORES')
+    for place = 1, BAD_MAX do  -- a bad row at the head does not hold up the queue
+      local found, fault = nil, nil
+      if first[1] and first[1] ~= row.run then found, fault = look_at_run(first[1]) end
+      if not fault then break end
+      first = redis.call('ZRANGE', prefix .. 'waiting:' .. row.job, place, place, 'WITHSCORES')
+    end
+    local before = tonumber(first[2])
+    if before and (before < row.not_before or before == row.not_before and precedes(first[1], row.run)) then
+      if not row.was then put_run(row) end
+      return answer(LIMITED, { by = 'queue: ' .. first[1] .. ' is first', in_s = OVERLAP_RETRY_S })
+    end
+  end
+  local others = {}
+  for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. row.job, 0, -1)) do
+    -- One of them that is bad may be running: nothing starts beside it.
+    if run ~= row.run and get_run(run) then others[#others + 1] = run end
+  end
+  if not others[1] then return nil end
+  local other = get_run(others[1])
+  local ahead_s = row.not_before - now
+  local waits = answer(LIMITED, { by = 'overlap with ' .. other.run, in_s = ahead_s > 0 and math.min(ahead_s, OVERLAP_RETRY_S) or OVERLAP_RETRY_S })
+  if ahead_s > 0 then return waits end
+  if policy.overlap == 'forbid' then
+    finish(row, REJECTED, 'overlap: ' .. other.run .. ' is ' .. other.state .. ' on '
+      .. (other.node ~= '' and other.node or 'no node'))
+    return ended(row)
+  end
+  if policy.overlap == 'replace' then
+    for _, run in ipairs(others) do
+      other = get_run(run)
+      if other.cancel == 0 then
+        other.cancel = 1
+        other.reason = 'replaced by ' .. row.run
+        if other.state == RETRY then finish(other, REVOKED, other.reason) else put_run(other) end
+      end
+    end
+  end
+  if not row.was then put_run(row) end
+  return waits
+end
+
+local function claim_due()
+  local policy = of.policy
+  if row.cancel == 1 then
+    finish(row, REVOKED, row.reason ~= '' and row.reason or 'cancelled before it started')
+    return ended(row)
+  end
+  if is_overdue(row) then return missed(row, of.digest) end
+  if row.digest ~= of.digest then return answer(DIFFERS, { state = row.state }) end
+  if row.not_before - now > CLAIM_AHEAD_S then
+    return answer(EARLY, { in_s = row.not_before - now - CLAIM_AHEAD_S })
+  end
+  if job.suspended == 1 then return answer(LIMITED, { by = 'suspended', in_s = SUSPENDED_RETRY_S }) end
+  local blocked = overlap(policy)
+  if blocked then return blocked end
+  if of.scheduled == 1 then job.horizon = math.max(job.horizon, math.min(claim.settled_to, due_at(row))) end
+  return grant(job, row, of, claim)
+end
+
+if not row then
+  if claim.attempt ~= 0 or of.scheduled == 1 and of.due <= job.horizon then
+    return answer(FINISHED, { state = SETTLED })
+  end
+  local word, in_s = refused(job, of)
+  if word then return answer(word, { state = word == FINISHED and SETTLED or '', in_s = in_s or 0 }) end
+  row = new_row(of)
+end
+if TERMINAL[row.state] then return answer(FINISHED, { state = row.state, attempt = row.attempt }) end
+if claim.attempt < row.attempt then
+  return answer(LOST, { attempt = row.attempt, in_s = math.max(0, row.not_before - now) })
+end
+if claim.attempt > row.attempt then return held(row) end
+if row.state == PENDING or row.state == RETRY then return claim_due() end
+if row.state == RECEIVED then
+  if is_repeat(row, claim.nonce, claim.node) then return granted_again() end
+  if lapsed(row, watched) then return claim_due() end
+  return held(row)
+end
+if row.state == STARTED and lapsed(row, watched) then return lease_lost(row) end
+return held(row)

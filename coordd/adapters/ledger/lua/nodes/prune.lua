@@ -1,0 +1,52 @@
+-- prune: forget runs that ended long ago, oldest first. The horizon moves past each, so that none is opened again.
+--
+-- KEYS and the first ARGV: shared/begin.lua. Then:
+--   keep_s            seconds; what ended longer ago is forgotten
+--   limit             number; of runs, at the most
+-- Answers:
+--   ok                token; how many were forgotten
+--   bad               by; a row that is needed is damaged: which, and how
+--
+-- When the memory is full: passes
+-- Needs: rows runs jobs
+
+local function drop_run(row)
+  local run, job = row.run, row.job
+  redis.call('DEL', prefix .. 'run:' .. run, prefix .. 'attempts:' .. run)
+  for _, state in ipairs({ '', row.state }) do
+    local all, of_job = list_keys(job, state)
+    redis.call('ZREM', all, run)
+    redis.call('ZREM', of_job, run)
+  end
+  redis.call('ZREM', prefix .. 'ended', run)
+  redis.call('ZREM', prefix .. 'open', run)
+  redis.call('ZREM', prefix .. 'active:' .. job, run)
+  redis.call('ZREM', prefix .. 'waiting:' .. job, run)
+  redis.call('ZREM', prefix .. 'fired:' .. job, run)
+end
+
+local before, limit = now - take_number(), take_number()
+local count, from = 0, 0
+while count < limit do
+  -- Those that were revoked far ahead of their time stay; they are few.
+  local runs = redis.call('ZRANGEBYSCORE', prefix .. 'ended', '-inf', '(' .. exact(before), 'LIMIT', from, 100)
+  for _, run in ipairs(runs) do
+    local row, fault
+    if count < limit then row, fault = look_at_run(run) end
+    if row and not fault and not (row.scheduled == 1 and due_at(row) >= before) then
+      if row.scheduled == 1 then
+        local job = job_row(row.job)
+        if due_at(row) > job.horizon then
+          job.horizon = due_at(row)
+          put_job(job)
+        end
+      end
+      drop_run(row)
+      count = count + 1
+    else
+      from = from + 1
+    end
+  end
+  if #runs < 100 then break end
+end
+return answer(OK, { token = count })

@@ -1,0 +1,65 @@
+-- restore: a witness puts back what a ledger that went back has forgotten.
+--
+-- KEYS and the first ARGV: shared/begin.lua. Then:
+--   registration      11 values; shared/registrations.lua
+--   attempt           number; from 0
+--   token             number; the fencing token of the grant
+--   nonce             text; the claimant's own mark of the grant
+--   node              text; the holder
+--   lease_s           seconds; the lease that it gets
+--   state             text; received, started, or how the attempt ended
+--   exit_code         number, or "" for none
+--   reason            text
+--   application_id    text; "": not known
+--   final             1 or 0; a failure that is not tried again
+-- Answers:
+--   ok                left_s, state; it stands there, or did
+--   stale             state; there is no quarantine, or the ledger knows better
+--   bad               by; a row that is needed is damaged: which, and how
+--
+-- When the memory is full: passes
+-- Needs: rows runs policies jobs registrations grants moves losses reports
+
+local of = take_registration()
+local attempt, token, nonce, node, lease_s = take_number(), take_number(), take(), take(), take_number()
+local state, exit_code, reason, application_id, final = take(), take(), take(), take(), take() == '1'
+local row = get_run(of.run)
+if short and (not row or is_older(row, token)) then lengthen() end
+if recovering_s() <= 0 then return answer(STALE) end
+local job = job_row(of.job)
+if token > job.fence then
+  job.fence = token
+  put_job(job)
+end
+if not row or is_older(row, token) then
+  row = row or new_row(of)
+  row.digest, row.args = of.digest, of.args
+  if HOLDING[row.state] and row.attempt < attempt then close_attempt(row, LOST) end
+  local tries = math.max(0, attempt - row.failures - row.relaunches)
+  local failures = math.min(tries, math.max(0, of.policy.attempts - 1 - row.failures))
+  row.failures = row.failures + failures
+  row.relaunches = row.relaunches + tries - failures
+  row.state = state == RECEIVED and RECEIVED or STARTED
+  row.attempt, row.token, row.nonce, row.node = attempt, token, nonce, node
+  row.lease, row['until'], row.boot, row.beat = lease_s, now + lease_s, '', 0
+  row.policy = of.policy.packed
+  row.received_at, row.started_at, row.ended_at = now, state == RECEIVED and 0 or now, 0
+  row.exit_code, row.application_id = '', application_id
+  if row.cancel == 0 then row.reason = '' end
+  put_run(row)
+  record(row)
+elseif row.attempt ~= attempt or row.token ~= token or row.nonce ~= nonce then
+  local past = get_attempt(of.run, attempt)
+  local known = past and past.token == token and past.nonce == nonce
+  return answer(known and OK or STALE, { state = row.state })
+elseif row.state == RECEIVED and state ~= RECEIVED then
+  move(row, STARTED)
+  row.started_at, row['until'], row.boot, row.beat = now, now + lease_s, '', row.beat + 1
+  put_run(row)
+  record(row)
+end
+if REPORTED[state] and HOLDING[row.state] then
+  report(of.run, attempt, token, nonce, state, exit_code, reason, application_id, final)
+  row = get_run(of.run)
+end
+return answer(OK, { left_s = HOLDING[row.state] and left(row) or 0, state = row.state })

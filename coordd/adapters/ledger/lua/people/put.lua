@@ -1,0 +1,32 @@
+-- put: rows of an export. The caller has checked them; whoever reads them next finds a ledger that went back.
+--
+-- KEYS and the first ARGV: shared/begin.lua. Then:
+--   rows...           text; JSON, one row each
+-- Answers:
+--   ok                ; they are there
+--   bad               by; a row that is needed is damaged: which, and how
+--
+-- When the memory is full: refused
+-- Needs: rows runs jobs definitions
+
+-- Rows of an export; the caller has checked them. Whoever reads them next finds a ledger that went back.
+for i = at + 1, #ARGV do
+  local row = cjson.decode(ARGV[i])
+  if row.kind == 'run' then
+    put_run(row)
+  elseif row.kind == 'attempt' then
+    put_attempt(row)
+  else
+    put_job(row)
+    for _, past in ipairs(row.activations or {}) do
+      local sequence, digest, schedule, activated_at, counts_from, by = unpack(past)
+      put_activation({
+        job = row.job, sequence = sequence, digest = digest, schedule = schedule, activated_at = activated_at,
+        counts_from = counts_from,
+      }, by)
+    end
+    if row.digest ~= '' and not was_activated(row.job, row.digest) then put_activation(row, 'import') end
+  end
+end
+hset(prefix .. 'meta', 'epoch', 'imported')
+return answer(OK)

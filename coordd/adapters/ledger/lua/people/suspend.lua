@@ -1,0 +1,52 @@
+-- suspend: stop granting a job's runs, or go on. A bad row of the job is replaced by a sound one.
+--
+-- KEYS and the first ARGV: shared/begin.lua. Then:
+--   name              text; the job's
+--   suspended         1 or 0
+--   by                text; who asks
+-- Answers:
+--   ok                token; the version of the job's row
+--
+-- When the memory is full: passes
+-- Needs: rows runs jobs
+
+-- For people: a bad row makes way for a sound one.
+local function mend_job(name)
+  local _, fault = look_at_job(name)
+  local kept, beside
+  if identity_from() ~= NEVER then kept, beside = read_row(prefix .. 'standing:' .. name, STANDING_COLUMNS) end
+  if not fault and not beside then return end
+  passes = false
+  local job = whole({ job = name, horizon = now, suspended = 0, version = 0, changed_by = '' })
+  if kept and not beside then
+    for _, column in ipairs(STANDING_COLUMNS) do job[column] = kept[column] end
+  else
+    local last = redis.call('LRANGE', prefix .. 'activations:' .. name, -1, -1)[1] or ''
+    local sequence, digest, schedule, at, from = string.match(last, '^(.-)\n(.-)\n(.-)\n(.-)\n(.-)\n')
+    if sequence then
+      job.sequence, job.digest, job.schedule = tonumber(sequence), digest, schedule
+      job.activated_at, job.counts_from = tonumber(at), tonumber(from)
+    end
+  end
+  job.fence = math.floor(now * 1000000)
+  for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. name, 0, -1)) do
+    local row = look_at_run(run)
+    if row and row.token < FENCE_MAX then job.fence = math.max(job.fence, row.token) end
+  end
+  if identity_from() == NEVER then
+    write_row(prefix .. 'job:' .. name, JOB_COLUMNS, job, '', nil)
+  else
+    write_standing(job, nil)
+    write_fence(name, nil, job.fence, job.version, true)
+  end
+end
+
+local name, suspended, by = take(), take_number(), take()
+mend_job(name)
+if not get_job(name) then passes = false end  -- a new row
+local job = job_row(name)
+if job.suspended ~= suspended then
+  job.suspended, job.version, job.changed_by = suspended, job.version + 1, by
+  put_job(job)
+end
+return answer(OK, { token = job.version })

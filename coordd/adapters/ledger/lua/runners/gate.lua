@@ -1,0 +1,51 @@
+-- gate: the last word before a launch: received becomes started. The same grant may ask again.
+--
+-- KEYS and the first ARGV: shared/begin.lua. Then:
+--   run               text; the run's id
+--   attempt           number; from 0
+--   token             number; the fencing token of the grant
+--   nonce             text; the claimant's own mark of the grant
+-- Answers:
+--   ok                left_s, replicas; go. replicas: as many as there are must confirm it first, for what no lease holds
+--   revoked           ; it was cancelled, or revoked
+--   stale             ; the grant is not the current one any more, or its lease is over
+--   early             in_s; not yet: its time, a quarantine, or a suspended job
+--   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   bad               by; a row that is needed is damaged: which, and how
+--
+-- When the memory is full: passes
+-- Needs: rows runs policies jobs grants moves
+
+local run, attempt, token, nonce = take(), take_number(), take_number(), take()
+local row = mine(run, attempt, token, nonce)
+if not row then return not_mine(run, token, STALE) end
+if row.cancel == 1 then
+  if row.state == RECEIVED then
+    finish(row, REVOKED, row.reason ~= '' and row.reason or 'cancelled before it started')
+  end
+  return answer(REVOKED)
+end
+-- What is held by no lease must be on a replica before it starts: the caller WAITs for as many as there are.
+local function open_gate()
+  local fields = { left_s = left(row) }
+  if replicas > 0 and unpack_policy(row.policy).on_lost == 'hold' then fields.replicas = replicas end
+  return answer(OK, fields)
+end
+if row.state ~= RECEIVED and row.state ~= STARTED then
+  return answer(row.state == REVOKED and REVOKED or STALE)
+end
+-- Also where a witness put it back as started: it only knew of the grant.
+if now < row.not_before then return answer(EARLY, { in_s = row.not_before - now }) end
+if row.state == RECEIVED and now >= row['until'] then return answer(STALE) end
+if recovering_s() > 0 then return answer(EARLY, { in_s = recovering_s() }) end
+if row.state == STARTED then
+  hset(prefix .. 'run:' .. run, 'state', STARTED)  -- WAIT waits for this connection's own writes
+  return open_gate()
+end
+if job_row(row.job).suspended == 1 then return answer(EARLY, { in_s = SUSPENDED_RETRY_S }) end
+move(row, STARTED)
+row.started_at = now
+row.beat = row.beat + 1
+put_run(row)
+record(row)
+return open_gate()

@@ -1,0 +1,22 @@
+-- report: the end of an attempt, by its holder.
+--
+-- KEYS and the first ARGV: shared/begin.lua. Then:
+--   run               text; the run's id
+--   attempt           number; from 0
+--   token             number; the fencing token of the grant
+--   nonce             text; the claimant's own mark of the grant
+--   state             text; success, failure, revoked, lost (it may have run) or retry (it never started)
+--   exit_code         number, or "" for none
+--   reason            text
+--   application_id    text; "": not known
+--   final             1 or 0; a failure that is not tried again
+-- Answers:
+--   ok                left_s; taken. left_s: of a quarantine, in which the ledger may go back once more
+--   stale             ; the grant is not the current one any more
+--   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   bad               by; a row that is needed is damaged: which, and how
+--
+-- When the memory is full: passes
+-- Needs: rows runs policies grants moves losses reports
+
+return report(take(), take_number(), take_number(), take(), take(), take(), take(), take(), take() == '1')

@@ -1,0 +1,133 @@
+-- The beginning of every script, after the constants: how arguments are taken and numbers written, the time, what has
+-- become of the ledger (the epoch, the quarantine), and whose it is.
+--
+-- KEYS:
+--   prefix                text; of all keys, "{coordd:<cluster>}:". The hash tag puts a whole cluster's ledger on one
+--                         node of a Redis Cluster: the sweep reads all open rows in one step, and a claim looks at
+--                         other runs of the job
+-- ARGV:
+--   quarantine_s          seconds; the longest lease that the caller knows of, and what a replica may lag behind
+--   short_quarantine_s    seconds; where nobody has ever seen a ledger
+--   seen                  text; the mark that the caller saw last ("": it never saw a ledger, "-": it cannot tell)
+--   pin                   text; the identity that the caller has used ("": none yet)
+--   at_home               1 or 0; whether that was at this address
+--   proposal              text; the identity that the caller gives to a ledger that has none
+-- Then come the operation's own arguments: ARGV[at + 1] on.
+--
+-- An error ends the script before anything is written: READONLY (a replica), CLOSED, SCHEMA or FOREIGN.
+--
+-- Redis does not undo what a script did before it failed. So whatever can be wrong with the arguments is checked by
+-- the caller, and the first write is always one that a full memory refuses: an hset. But ``passes`` (a line before this
+-- file says which operation may) is true for what a running job needs, and for what makes room or only changes rows.
+
+local prefix = KEYS[1]
+
+local at = 6
+local function take() at = at + 1; return ARGV[at] end
+local function take_number() return tonumber(take()) end
+
+-- A full Redis refuses a script's first write if that may need memory, and lets a script go on that has written. To
+-- delete what is not there needs no memory, and counts as a write: every version of Redis lets pass what follows.
+local function hset(key, ...)
+  if passes then
+    redis.call('DEL', prefix .. 'nothing')
+    passes = false
+  end
+  redis.call('HSET', key, ...)
+end
+
+-- Numbers as text, so that they come back exactly: tokens have 16 digits, which neither %g nor cjson keeps.
+local function exact(value)
+  if value == math.floor(value) and math.abs(value) < TOKEN_MAX then return string.format('%.0f', value) end
+  return string.format('%.17g', value)
+end
+
+local function text(value)
+  if type(value) == 'number' then return exact(value) end
+  return value
+end
+
+-- ---- the time, and what has become of the ledger
+
+local stamp = redis.call('TIME')
+local now = tonumber(stamp[1]) + tonumber(stamp[2]) / 1000000
+
+local info = redis.call('INFO', 'replication')
+if string.match(info, 'role:(%a+)') ~= 'master' then
+  -- A script that finds nothing to write would answer from a replica, which may lag behind.
+  return redis.error_reply('READONLY this server is a replica')
+end
+local replid = string.match(info, 'master_replid:(%x+)') or 'hidden'
+local replicas = tonumber(string.match(info, 'connected_slaves:(%d+)') or '0')
+
+local meta = redis.call('HMGET', prefix .. 'meta', 'schema', 'epoch', 'open_at', 'mark', 'short',
+  'identity', 'predecessor', 'provisional', 'closed')
+if meta[9] then return redis.error_reply('CLOSED ' .. meta[9]) end
+if meta[1] and meta[1] ~= SCHEMA then return redis.error_reply('SCHEMA ' .. meta[1]) end
+
+local quarantine_s, short_quarantine_s, seen = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local open_at, mark, short = tonumber(meta[3] or '0'), meta[4] or '', meta[5] == '1'
+
+-- ---- whose ledger this is (core/ledger/identity.py says why); before anything is written
+
+local identity, predecessor, provisional = meta[6] or '', meta[7] or '', meta[8] == '1'
+local pin, at_home, proposal = ARGV[4], ARGV[5] == '1', ARGV[6]
+local gives_identity = ''
+if pin ~= '' and identity ~= pin then
+  local recovers = meta[2] ~= replid or open_at > now
+  if at_home and (identity == '' or provisional and recovers) then
+    gives_identity = pin
+  elseif identity == '' or predecessor ~= pin then
+    return redis.error_reply('FOREIGN ' .. identity)
+  end
+elseif identity == '' then
+  gives_identity = proposal
+end
+
+local function remember()
+  hset(prefix .. 'meta', 'schema', SCHEMA, 'epoch', replid, 'open_at', exact(open_at), 'mark', mark,
+    'short', short and '1' or '0', 'quarantine_s', exact(quarantine_s))
+end
+
+-- There was a ledger before this one, or a caller knows of a longer lease: the quarantine lasts its whole length,
+-- counted from its beginning.
+local function lengthen()
+  local full = tonumber(mark) / 1000000 + quarantine_s
+  if short or full > open_at then
+    short = false
+    open_at = math.max(open_at, full)
+    remember()
+  end
+end
+
+if meta[2] ~= replid then
+  -- A promoted replica, a restarted server, a restored or an emptied data set: it may have lost its last writes.
+  -- Only where nobody has ever seen a ledger is there nothing to wait for, but for others who might have.
+  short = not meta[2] and seen == ''
+  open_at = now + (short and short_quarantine_s or quarantine_s)
+  mark = string.format('%.0f', now * 1000000)
+  remember()
+elseif short and seen ~= '' and seen ~= '-' and seen ~= mark then
+  lengthen()
+elseif open_at > 0 and now >= open_at then
+  open_at = 0  -- for good: the clock may be set back
+  remember()
+elseif open_at > 0 and now < tonumber(mark) / 1000000 then
+  if open_at > now + quarantine_s then  -- the clock was set back: it lasts no longer for that
+    open_at = now + quarantine_s
+    remember()
+  end
+elseif open_at > 0 and not short then
+  lengthen()
+end
+
+local function recovering_s() return math.max(0, open_at - now) end
+
+if gives_identity ~= '' then
+  identity = gives_identity
+  hset(prefix .. 'meta', 'identity', identity, 'provisional',
+    pin == '' and recovering_s() > 0 and '1' or '0')
+end
+
+-- What each answer begins with: the mark of the ledger's life, its identity, and the one that it continues.
+local whose = mark .. ' ' .. identity .. ' ' .. predecessor

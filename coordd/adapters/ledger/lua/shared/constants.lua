@@ -1,0 +1,119 @@
+-- Words, columns, figures and the table of moves. Written by `make lua` from the rules in Python: change those.
+
+-- States and answers (core/ledger/words.py).
+local PENDING = 'pending'
+local RECEIVED = 'received'
+local STARTED = 'started'
+local SUCCESS = 'success'
+local FAILURE = 'failure'
+local RETRY = 'retry'
+local REVOKED = 'revoked'
+local REJECTED = 'rejected'
+local MISSED = 'missed'
+local LOST = 'lost'
+local UNKNOWN = 'unknown'
+local BAD = 'bad'
+local CANCEL = 'cancel'
+local CONFLICT = 'conflict'
+local DIFFERS = 'differs'
+local EARLY = 'early'
+local EXISTS = 'exists'
+local FINISHED = 'finished'
+local GRANTED = 'granted'
+local HELD = 'held'
+local LIMITED = 'limited'
+local OK = 'ok'
+local OUTDATED = 'outdated'
+local RECOVERING = 'recovering'
+local STALE = 'stale'
+local SETTLED = 'settled'
+local STATES = {
+  failure = true, lost = true, missed = true, pending = true, received = true, rejected = true, retry = true,
+  revoked = true, started = true, success = true, unknown = true,
+}
+local TERMINAL = { failure = true, lost = true, missed = true, rejected = true, revoked = true, success = true }
+local ACTIVE = { received = true, retry = true, started = true, unknown = true }
+local HOLDING = { received = true, started = true, unknown = true }
+
+-- Who may follow whom (core/ledger/steps.py).
+local MOVES = {
+  pending = { missed = true, received = true, rejected = true, revoked = true },
+  retry = { missed = true, received = true, revoked = true },
+  received = {
+  failure = true, lost = true, missed = true, received = true, retry = true, revoked = true, started = true,
+},
+  started = { failure = true, lost = true, retry = true, revoked = true, success = true, unknown = true },
+  unknown = { failure = true, lost = true, retry = true, revoked = true, started = true, success = true },
+}
+
+-- What a report may say, and as what an attempt so reported may stand in the record (core/ledger/rules.py).
+local REPORTED = {
+  success = { success = true },
+  failure = { failure = true },
+  revoked = { revoked = true },
+  lost = { lost = true, revoked = true },
+  retry = { lost = true, revoked = true },
+}
+
+-- Words of a policy (core/ledger/sound.py).
+local ON_LOST = { hold = true, relaunch = true }
+local OVERLAP = { allow = true, forbid = true, queue = true, replace = true }
+local BACKOFF = { exponential = true, fixed = true, linear = true }
+
+-- Figures.
+local SCHEMA = '1'  -- a closed ledger has another one
+local NEW_RULES = 2  -- the version of the rules that identity_from begins
+local NEVER = 32503680000  -- Unix seconds: identity_from while the old rules are in force
+local RHO = 0.01  -- clock-rate error between two machines
+local CLOCK_EXACT_S = 0.001  -- seconds
+local CLAIM_AHEAD_S = 5  -- seconds
+local SUSPENDED_RETRY_S = 5  -- seconds
+local OVERLAP_RETRY_S = 1  -- seconds
+local NAMED_MAX = 10  -- runs in a sentence
+local BACKOFF_MAX_S = 21600  -- seconds
+local BACKOFF_DOUBLINGS_MAX = 20  -- doublings of a delay
+local ACTIVATIONS_MAX = 50  -- definitions of a job that are remembered
+local IDENTITY_AHEAD_S = 10  -- seconds
+local FENCED_AT = 32000000000  -- Unix seconds: the horizon that older versions read
+local FENCED_BY = 'coordd rules 2: upgrade this node'  -- who suspended the job, as they read it
+local SHORT_LIVED_S = 10  -- seconds
+local RELAUNCH_PAUSE_S = 1  -- seconds
+local RELAUNCH_DOUBLINGS_MAX = 6  -- doublings of that pause
+local INSTANT_MAX = 32503680000  -- Unix seconds: the year 3000
+local TOKEN_MAX = 9007199254740992  -- the highest whole number that a column may have
+local FENCE_MAX = 9006099743113216  -- a job's fence: tokens to come need room above it
+local BAD_MAX = 100  -- bad rows that one step passes over, or names
+
+-- Bytes of a text; core/ledger/sound.py counts characters, of four bytes at most.
+local TEXT_BYTES_MAX = 4096
+local LONG_BYTES_MAX = { args = 262144, reason = 262144 }
+
+-- Columns (core/ledger/rows.py).
+local RUN_COLUMNS = {
+  'run', 'job', 'digest', 'args', 'policy', 'scheduled', 'fire_at', 'created_at', 'by', 'state', 'attempt',
+  'not_before', 'failures', 'relaunches', 'token', 'nonce', 'node', 'lease', 'until', 'boot', 'beat',
+  'commit_token', 'cancel', 'received_at', 'started_at', 'ended_at', 'exit_code', 'application_id', 'reason',
+  'due',
+}
+local ATTEMPT_COLUMNS = {
+  'run', 'attempt', 'token', 'nonce', 'node', 'state', 'received_at', 'started_at', 'ended_at', 'exit_code',
+  'application_id', 'reason',
+}
+local JOB_COLUMNS = { 'job', 'fence', 'horizon', 'suspended', 'version', 'changed_by' }
+local STANDING_COLUMNS = {
+  'job', 'horizon', 'suspended', 'version', 'changed_by', 'sequence', 'digest', 'schedule', 'activated_at',
+  'counts_from',
+}
+local OPEN_COLUMNS = {
+  'run', 'job', 'digest', 'args', 'scheduled', 'fire_at', 'state', 'attempt', 'token', 'nonce', 'node', 'lease',
+  'beat', 'not_before', 'until', 'boot', 'policy', 'due',
+}
+-- Those that are numbers; of a run's those that are whole, and those that are instants.
+local NUMBERS = {
+  activated_at = true, attempt = true, beat = true, cancel = true, commit_token = true, counts_from = true,
+  created_at = true, due = true, ended_at = true, failures = true, fence = true, fire_at = true, horizon = true,
+  lease = true, not_before = true, received_at = true, relaunches = true, scheduled = true, sequence = true,
+  started_at = true, suspended = true, token = true, ['until'] = true, version = true,
+}
+local WHOLE_COLUMNS = { 'scheduled', 'attempt', 'failures', 'relaunches', 'token', 'beat', 'commit_token', 'cancel' }
+local INSTANT_COLUMNS = { 'fire_at', 'created_at', 'not_before', 'received_at', 'started_at', 'ended_at', 'due' }

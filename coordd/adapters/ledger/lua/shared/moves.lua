@@ -1,0 +1,42 @@
+-- The single steps of a run's life (core/ledger/steps.py): from one state to the next, as the table MOVES allows.
+
+local function move(row, state)
+  if not (MOVES[row.state] or {})[state] then bad(row.run, 'state: ' .. row.state .. ' cannot become ' .. state) end
+  row.state = state
+end
+
+-- The record is written by put_attempt in the row's own words.
+local function record(row) put_attempt(row) end
+
+local function close_attempt(row, state)
+  local was = row.state
+  row.state = state
+  put_attempt(row)
+  row.state = was
+end
+
+-- A terminal state: nothing leaves it.
+local function finish(row, state, reason)
+  local held_before = HOLDING[row.state]
+  move(row, state)
+  row.ended_at, row.reason = now, reason
+  put_run(row)
+  if held_before then record(row) end
+end
+
+-- What this very call has ended: attempt, token, nonce, node, reason.
+local function mark_of(row, reason) return { exact(row.attempt), exact(row.token), row.nonce, row.node, reason } end
+
+local function ended(row)
+  return answer(FINISHED, { state = row.state, attempt = row.attempt, ended = mark_of(row, row.reason) })
+end
+
+-- Close this attempt and make the next one due.
+local function again(row, ended_as, delay_s, reason)
+  row.ended_at, row.reason = now, reason
+  close_attempt(row, ended_as)
+  move(row, RETRY)
+  row.attempt = row.attempt + 1
+  row.not_before = math.max(due_at(row), now + delay_s)
+  put_run(row)
+end

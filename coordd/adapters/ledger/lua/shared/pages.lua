@@ -1,0 +1,22 @@
+-- The open rows in pages, as a sweep sees them. Its reply is a list without names:
+--
+--   whose          text; as in every answer
+--   open           its word
+--   now            Unix seconds
+--   recovering_s   seconds
+--   jobs           of each: name, horizon, last fire time, suspended, fence, sequence, digest, counts_from; or of one
+--                  that cannot be used: name, bad, what is wrong with it
+--   runs           of each: the columns OPEN_COLUMNS
+--   after          (not_before, run), after which the next page begins; empty: there is no more
+--   identity_from  Unix seconds; which rules are in force
+
+-- One page of the open rows, from a rank on; and where the next one begins.
+local function open_page(jobs, from, limit)
+  local names, runs, after = redis.call('ZRANGE', prefix .. 'open', from, from + limit - 1), {}, {}
+  for _, run in ipairs(names) do
+    runs[#runs + 1] = redis.call('HMGET', prefix .. 'run:' .. run, unpack(OPEN_COLUMNS))
+  end
+  local last = names[limit]
+  if last then after = { redis.call('ZSCORE', prefix .. 'open', last), last } end
+  return { whose, 'open', exact(now), exact(recovering_s()), jobs, runs, after, exact(identity_from()) }
+end

@@ -1,0 +1,112 @@
+-- The rows of runs and of their attempts: whether one is sound, reading it, and writing it with the sorted sets that it
+-- stands in (core.rows.Store has the same for ledgers that are asked in Python).
+
+-- What is wrong with a run's row, or nil (core.sound.run_fault).
+local function run_fault(row, fault)
+  if fault then return fault end
+  if not STATES[row.state] then return 'state: ' .. string.sub(row.state, 1, 60) .. ' is not a state' end
+  for _, column in ipairs(WHOLE_COLUMNS) do
+    local value = row[column]
+    if value < 0 or value ~= math.floor(value) then return column .. ': expected a whole number, found ' .. text(value) end
+  end
+  for _, column in ipairs(INSTANT_COLUMNS) do
+    local value = row[column]
+    if value < 0 or value > INSTANT_MAX then return column .. ': expected an instant, found ' .. text(value) end
+  end
+  if row.state == RETRY and row.attempt == 0 then return 'attempt: a run that waits for its retry has had one' end
+  if row.scheduled > 1 or row.cancel > 1 then return 'scheduled, cancel: expected 0 or 1, found another number' end
+  local words, n = {}, 0
+  for word in string.gmatch(row.policy, '%S+') do
+    n = n + 1
+    words[n] = word
+  end
+  local sound = n == 7 and ON_LOST[words[1]] and OVERLAP[words[2]] and BACKOFF[words[6]]
+  for _, place in ipairs({ 3, 4, 5, 7 }) do
+    local number = tonumber(words[place] or '')
+    sound = sound and number and number >= 0 and number <= INSTANT_MAX
+  end
+  if not sound then return 'policy: expected seven words as a node writes them, found ' .. string.sub(row.policy, 1, 60) end
+  return nil
+end
+
+-- A run's row, or nil, and what is wrong with it.
+local function look_at_run(run)
+  local row, fault = read_row(prefix .. 'run:' .. run, RUN_COLUMNS)
+  if not row then return nil end
+  if row.run ~= run then fault = 'run: expected its own name, found ' .. string.sub(row.run, 1, 60) end
+  row.was = row.state
+  return row, run_fault(row, fault)
+end
+
+-- When a run is due at the earliest; rows of an older version have one instant for both.
+local function due_at(row) return math.max(row.fire_at, row.due) end
+
+local function get_run(run)
+  local row, fault = look_at_run(run)
+  if fault then bad(run, fault) end
+  return row
+end
+
+-- The lists that people page through: all runs, a job's, those in a state, a job's in a state; by creation.
+local function list_keys(job, state)
+  return prefix .. 'list:' .. state .. ':', prefix .. 'list:' .. state .. ':' .. job
+end
+
+local function put_run(row)
+  local run, job, state, was = row.run, row.job, row.state, row.was
+  local due_was = row.kept and row.kept.not_before
+  row.kept = row.kept or {}
+  write_row(prefix .. 'run:' .. run, RUN_COLUMNS, row, '', row.kept)
+  if was ~= state then
+    local created_at = exact(row.created_at)
+    local all, of_job = list_keys(job, state)
+    redis.call('ZADD', all, created_at, run)
+    redis.call('ZADD', of_job, created_at, run)
+    all, of_job = list_keys(job, was or '')
+    if was then
+      redis.call('ZREM', all, run)
+      redis.call('ZREM', of_job, run)
+    else
+      redis.call('ZADD', all, created_at, run)
+      redis.call('ZADD', of_job, created_at, run)
+    end
+    if ACTIVE[state] then
+      redis.call('ZADD', prefix .. 'active:' .. job, 0, run)
+    elseif ACTIVE[was] then
+      redis.call('ZREM', prefix .. 'active:' .. job, run)
+    end
+    if state == PENDING then
+      redis.call('ZADD', prefix .. 'waiting:' .. job, exact(row.not_before), run)
+    elseif was == PENDING then
+      redis.call('ZREM', prefix .. 'waiting:' .. job, run)
+    end
+    if TERMINAL[state] then
+      redis.call('ZADD', prefix .. 'ended', exact(row.ended_at), run)
+      redis.call('ZREM', prefix .. 'open', run)
+    end
+  end
+  if not TERMINAL[state] and row.not_before ~= due_was then
+    redis.call('ZADD', prefix .. 'open', exact(row.not_before), run)
+  end
+  if row.scheduled == 1 and was ~= state then
+    if state == REVOKED and row.token == 0 then  -- revoked before anybody claimed it: it may lie far ahead
+      redis.call('ZREM', prefix .. 'fired:' .. job, run)
+    else
+      redis.call('ZADD', prefix .. 'fired:' .. job, exact(due_at(row)), run)
+    end
+  end
+  row.was = state
+end
+
+-- All attempts of a run are one hash: a field is "<attempt>:<column>".
+local function put_attempt(row)
+  write_row(prefix .. 'attempts:' .. row.run, ATTEMPT_COLUMNS, row, exact(row.attempt) .. ':')
+end
+
+-- (token, nonce, state) of an attempt, or nil.
+local function get_attempt(run, attempt)
+  local field = exact(attempt) .. ':'
+  local values = redis.call('HMGET', prefix .. 'attempts:' .. run, field .. 'token', field .. 'nonce', field .. 'state')
+  if not values[1] then return nil end
+  return { token = tonumber(values[1]) or 0, nonce = values[2] or '', state = values[3] or '' }
+end

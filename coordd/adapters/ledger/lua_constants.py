@@ -1,0 +1,142 @@
+"""What the ledger's scripts in Redis know of its rules: written from the rules in Python, never by hand.
+
+    make lua          writes lua/shared/constants.lua; a test says when it is out of date
+
+No part of what runs: the daemon and the runner read the written file.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from coordd.adapters.ledger import redis_people, redis_scripts
+from coordd.core.ledger import rows, rules, sound, standing, steps, words
+
+PATH = Path(__file__).parent / "lua" / "shared" / "constants.lua"
+
+_HEAD = """\
+-- Words, columns, figures and the table of moves. Written by `make lua` from the rules in Python: change those.
+"""
+
+# Each with the unit, or with what it counts.
+_FIGURES = (
+    (redis_people, "SCHEMA", "a closed ledger has another one"),
+    (words, "NEW_RULES", "the version of the rules that identity_from begins"),
+    (words, "NEVER", "Unix seconds: identity_from while the old rules are in force"),
+    (words, "RHO", "clock-rate error between two machines"),
+    (words, "CLOCK_EXACT_S", "seconds"),
+    (words, "CLAIM_AHEAD_S", "seconds"),
+    (rules, "SUSPENDED_RETRY_S", "seconds"),
+    (rules, "OVERLAP_RETRY_S", "seconds"),
+    (rules, "NAMED_MAX", "runs in a sentence"),
+    (rows, "BACKOFF_MAX_S", "seconds"),
+    (rows, "BACKOFF_DOUBLINGS_MAX", "doublings of a delay"),
+    (rows, "ACTIVATIONS_MAX", "definitions of a job that are remembered"),
+    (standing, "IDENTITY_AHEAD_S", "seconds"),
+    (standing, "FENCED_AT", "Unix seconds: the horizon that older versions read"),
+    (standing, "FENCED_BY", "who suspended the job, as they read it"),
+    (steps, "SHORT_LIVED_S", "seconds"),
+    (steps, "RELAUNCH_PAUSE_S", "seconds"),
+    (steps, "RELAUNCH_DOUBLINGS_MAX", "doublings of that pause"),
+    (sound, "INSTANT_MAX", "Unix seconds: the year 3000"),
+    (sound, "TOKEN_MAX", "the highest whole number that a column may have"),
+    (sound, "FENCE_MAX", "a job's fence: tokens to come need room above it"),
+    (sound, "BAD_MAX", "bad rows that one step passes over, or names"),
+)
+
+
+def constants() -> str:
+    """The text of lua/shared/constants.lua."""
+    numbers = {column: kind for column, (kind, _, _) in sound.NUMBERS.items() if column != "exit_code"}
+    columns = [column for column in rows.RUN_COLUMNS if column in numbers]
+    parts = [
+        _HEAD,
+        "-- States and answers (core/ledger/words.py).",
+        *[f"local {word.upper()} = {_value(word)}" for word in (*words.STATES, *_answers())],
+        f"local STATES = {_set(words.STATES)}",
+        f"local TERMINAL = {_set(words.TERMINAL)}",
+        f"local ACTIVE = {_set(words.ACTIVE)}",
+        f"local HOLDING = {_set(steps.HOLDING)}",
+        "",
+        "-- Who may follow whom (core/ledger/steps.py).",
+        f"local MOVES = {_sets(steps.MOVES)}",
+        "",
+        "-- What a report may say, and as what an attempt so reported may stand in the record (core/ledger/rules.py).",
+        f"local REPORTED = {_sets(rules.REPORTED)}",
+        "",
+        "-- Words of a policy (core/ledger/sound.py).",
+        *[f"local {name.upper()} = {_set(some)}" for name, some in sound.POLICY_WORDS.items()],
+        "",
+        "-- Figures.",
+        *[f"local {name} = {_value(getattr(module, name))}  -- {says}" for module, name, says in _FIGURES],
+        "",
+        "-- Bytes of a text; core/ledger/sound.py counts characters, of four bytes at most.",
+        f"local TEXT_BYTES_MAX = {4 * sound.TEXT_MAX}",
+        f"local LONG_BYTES_MAX = {_table([f'{column} = {4 * sound.LONG_TEXT_MAX}' for column in sorted(sound.LONG)])}",
+        "",
+        "-- Columns (core/ledger/rows.py).",
+        f"local RUN_COLUMNS = {_list(rows.RUN_COLUMNS)}",
+        f"local ATTEMPT_COLUMNS = {_list(rows.ATTEMPT_COLUMNS)}",
+        f"local JOB_COLUMNS = {_list(rows.JOB_COLUMNS)}",
+        f"local STANDING_COLUMNS = {_list(rows.STANDING_COLUMNS)}",
+        f"local OPEN_COLUMNS = {_list(redis_scripts.OPEN_COLUMNS)}",
+        "-- Those that are numbers; of a run's those that are whole, and those that are instants.",
+        f"local NUMBERS = {_set(numbers)}",
+        f"local WHOLE_COLUMNS = {_list([column for column in columns if numbers[column] is int])}",
+        f"local INSTANT_COLUMNS = {_list([column for column in columns if _is_instant(column)])}",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _answers() -> list[str]:
+    return [*sorted(words.WORDS - {*words.STATES, words.UNAVAILABLE}), words.SETTLED]
+
+
+def _is_instant(column: str) -> bool:
+    return sound.NUMBERS[column] == (float, 0.0, sound.INSTANT_MAX)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str):
+        assert "'" not in value
+        assert "\\" not in value
+        return f"'{value}'"
+    assert isinstance(value, float | int)
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _key(word: str) -> str:
+    return "['until']" if word == "until" else word  # a word of Lua's own
+
+
+def _set(some: Iterable[str]) -> str:
+    return _table([f"{_key(word)} = true" for word in sorted(some)])
+
+
+def _sets(some: Mapping[str, Iterable[str]]) -> str:
+    return "{\n" + "".join(f"  {_key(word)} = {_set(after)},\n" for word, after in some.items()) + "}"
+
+
+def _list(some: Iterable[str]) -> str:
+    return _table([f"'{word}'" for word in some])
+
+
+def _table(parts: list[str]) -> str:
+    """On one line, or on as many as it takes."""
+    whole = f"{{ {', '.join(parts)} }}"
+    if len(whole) <= 108:
+        return whole
+    lines = [""]
+    for part in parts:
+        if len(lines[-1]) + len(part) > 110:
+            lines.append("")
+        lines[-1] += f"{' ' if lines[-1] else '  '}{part},"
+    return "{\n" + "\n".join(lines) + "\n}"
+
+
+def main() -> None:
+    """Write the file."""
+    PATH.write_text(constants(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The Redis scripts as files: headers that say what they are given and answer, and constants of the rules."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from lua_mutants.edits import code_of
+from support import lua_headers
+from support.lua_headers import LUA
+
+from contract.ledger.ledger_coverage import ANSWERS, RECOVERING
+from coordd.adapters.ledger import lua_constants
+from coordd.adapters.ledger.redis_ledger import RedisLedger
+from coordd.adapters.ledger.redis_scripts import ARGUMENTS, BEGINNING, ROOM_OF, ROOMS, SEVERAL, Scripts
+from coordd.core.ledger.words import SETTLED, STATES, WORDS
+
+OPERATIONS = sorted(ROOM_OF)
+SHARED = sorted(path.stem for path in (LUA / "shared").glob("*.lua"))
+
+# What the search for differences does not ask, or where a word tells too little: from docs/protocol.md.
+MORE_ANSWERS = {
+    "register": "outdated differs finished",
+    "open": "open",
+    "page": "open",
+    "prune": "ok",
+    "accept_epoch": "ok",
+    "close": "ok held recovering",
+    "put": "ok",
+}
+# These need no row of others, or make a bad one sound.
+NEVER_BAD = {"open", "page", "new_rules", "suspend", "accept_epoch", "close"}
+
+
+def code(text: str) -> str:
+    """The text without comments and without what stands in quotes."""
+    return "\n".join(code_of(line) for line in text.split("\n"))
+
+
+def defined(text: str) -> set[str]:
+    """The names that a file gives to those after it."""
+    found: set[str] = set()
+    for line in code(text).split("\n"):
+        function = re.match(r"local function (\w+)", line)
+        values = re.match(r"local ([\w, ]+?)(?: =|$)", line)
+        if function:
+            found.add(function[1])
+        elif values:
+            found.update(values[1].split(", "))
+    return found
+
+
+def used(text: str) -> set[str]:
+    """The names in a file's code that are no fields, and no keys of a table."""
+    found, depth = set(), 0
+    for at in re.finditer(r"[{}]|(?<![\w.])([A-Za-z_]\w*)( =(?!=))?", code(text)):
+        depth += {"{": 1, "}": -1}.get(at[0], 0)
+        if at[1] and not (at[2] and depth > 0):
+            found.add(at[1])
+    return found
+
+
+def test_constants_are_those_of_the_rules() -> None:
+    assert lua_constants.PATH.read_text() == lua_constants.constants(), "run: make lua"
+
+
+@pytest.mark.parametrize("path", sorted(LUA.rglob("*.lua")), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_no_script_has_a_copy_of_a_word(path: Path) -> None:
+    if path == lua_constants.PATH:
+        return
+    quoted = set()
+    for line in path.read_text().split("\n"):
+        shown = code_of(line)
+        quoted |= {line[at.start() + 1 : at.end() - 1] for at in re.finditer("'\0*'", shown)}
+
+    assert not quoted & {*STATES, *WORDS, SETTLED}
+
+
+def test_every_operation_has_its_file_and_every_file_its_operation() -> None:
+    files = {(path.parent.name, path.stem) for path in LUA.rglob("*.lua")} - {("shared", name) for name in SHARED}
+
+    assert files == {(room, op) for room, ops in ROOMS.items() for op in ops}
+    assert ARGUMENTS.keys() == ROOM_OF.keys() - {"put"}
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_header_lists_the_arguments_that_the_script_takes(op: str) -> None:
+    found, taken = lua_headers.of(op), []
+    for way in re.findall(r"\b(take_registration|take_number|take)\(\)", code(found.body)):
+        if way == "take_registration":
+            inner = code((LUA / "shared/registrations.lua").read_text()).partition(
+                "local function take_registration()"
+            )[2]
+            taken += re.findall(r"\b(take_number|take)\(\)", inner.partition("\nend")[0])
+        else:
+            taken.append(way)
+    fixed = found.arguments[:-1] if found.is_open else found.arguments
+    assert len(taken) == len(fixed)
+    for (name, unit), way in zip(fixed, taken, strict=True):
+        if " or " not in unit:  # a flag, or a number that may be missing, is read either way
+            assert way == ("take" if unit == "text" else "take_number"), name
+    assert found.is_open == ("#ARGV" in found.body)
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_header_lists_the_words_that_the_ledger_may_answer(op: str) -> None:
+    """Those of the search for differences, which has seen each of them (contract/ledger/ledger_coverage.py)."""
+    said = " ".join(table.get(op, "") for table in (ANSWERS, RECOVERING, MORE_ANSWERS)).split()
+    words = {word.partition(":")[0] for word in said}
+    if lua_headers.of(op).answers.keys() & {"open"}:
+        words -= {"ok"}  # how the Python reads it
+
+    assert lua_headers.of(op).answers.keys() == words | (set() if op in NEVER_BAD else {"bad"})
+
+
+def test_the_terms_before_the_arguments_are_those_that_the_beginning_lists() -> None:
+    begin = lua_headers.header("shared/begin")
+    command = RedisLedger("redis://127.0.0.1:1/0").script("accept_epoch", [])
+
+    assert command[2:4] == [1, "{coordd:default}:"]
+    assert len(command[4:]) == len(begin.arguments)
+    assert f"local at = {len(begin.arguments)}\n" in (LUA / "shared/begin.lua").read_text()
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_script_needs_what_it_uses_and_nothing_else(op: str) -> None:
+    """An unknown name fails only where the line is reached."""
+    found = lua_headers.of(op)
+    texts = {name: (LUA / f"shared/{name}.lua").read_text() for name in SHARED}
+    homes = {name: file for file, text in texts.items() for name in defined(text)}
+    at_hand = (*BEGINNING, *found.needs)
+    assert [name for name in at_hand if name not in SHARED] == []
+
+    before: set[str] = set()
+    for file in at_hand:
+        missing = {homes[name] for name in used(texts[file]) if name in homes} - before - {file}
+        assert not missing, f"{file}.lua uses {missing}"
+        before.add(file)
+    wanted = {
+        homes[name] for text in (found.body, *(texts[file] for file in at_hand)) for name in used(text) & homes.keys()
+    }
+    assert wanted <= set(at_hand), f"{op} needs {wanted - set(at_hand)} too"
+    reached = {homes[name] for name in used(found.body) & homes.keys()}
+    while True:
+        more = {homes[name] for file in reached for name in used(texts[file]) & homes.keys()} | reached
+        if more == reached:
+            break
+        reached = more
+    assert set(found.needs) <= reached, f"{op} does not need {set(found.needs) - reached}"
+
+
+def test_a_script_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner asks four operations; it reads no other."""
+    from coordd.adapters.ledger import redis_scripts
+
+    read: list[str] = []
+    real = redis_scripts._read
+    monkeypatch.setattr(redis_scripts, "_read", lambda name: (read.append(name), real(name))[1])
+    scripts = Scripts()
+    assert not read
+    for op in ("gate", "renew", "renew"):
+        scripts.name(op)
+
+    assert [name for name in read if not name.startswith("shared/")] == ["runners/gate.lua", "runners/renew.lua"]
+    assert len(read) == len(set(read))
+
+
+def test_what_passes_a_full_memory_says_so_first() -> None:
+    scripts = Scripts()
+    passing = {op for op in ROOM_OF if scripts.text(op).startswith(b"local passes = true\n")}
+
+    assert ROOM_OF.keys() - passing == {"register", "claim", "open", "page", "new_rules", "activate", "put"}
+    assert all(scripts.text(several).startswith(b"local passes = false\n") for several in SEVERAL.values())
