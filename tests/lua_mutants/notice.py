@@ -25,9 +25,12 @@ STEPPED = (
     "ledger/test_settles.py",
     "ledger/test_restores.py",
     "ledger/test_definitions.py",
+    "ledger/test_bad_rows.py",
+    "ledger/test_overlap.py",
 )
-# With Redis's own time, with replicas and with servers that fail: run once for each change that is left.
-REAL = ("redis/test_redis_ledger.py", "ledger/test_identity.py", "ledger/test_bad_rows.py")
+# With the old version's scripts beside them, with Redis's own time, with replicas and with servers that fail: run once
+# for each change that is left.
+REAL = ("ledger/test_identity.py", "../versions/test_old_rules.py", "redis/test_redis_ledger.py")
 
 SECONDS_MAX = 300
 

@@ -186,6 +186,31 @@ def test_a_person_mends_a_bad_row_of_a_job_by_suspending_it(nodes: Nodes, table:
     assert nodes.ledger.call("renew", *before.key, 60.0, "", True).word == OK
 
 
+@pytest.mark.parametrize("order", [(RUN, OTHER), (OTHER, RUN)], ids=["up", "down"])
+def test_a_mended_job_goes_on_above_all_tokens_with_the_definition_that_was_activated_last(
+    nodes: Nodes, order: tuple[str, str]
+) -> None:
+    for number in (1, 2):
+        nodes.ask("activate", "sales", f"d{number}", f"s{number}", "new", "ann", 0, 0.0)
+        nodes.clock.step(1.0)
+    for run in order:
+        nodes.granted(nodes.of(run, overlap="allow", digest="d2"))
+        nodes.clock.step(1.0)
+    nodes.granted(nodes.of("sales#3", overlap="allow", digest="d2"))
+    highest = nodes.ledger.run(order[1]).token  # type: ignore[union-attr]  # it is there
+    spoil(nodes, "sales#3", "token", 2**53 - 5)  # none to go on from
+    nodes.clock.wall -= 60.0
+    for table in ("job", "standing"):
+        spoil(nodes, "sales", "version", "x", table=table)
+
+    nodes.ask("suspend", "sales", True, "ann")
+
+    swept = nodes.ledger.call("open", ("sales",))
+    assert isinstance(swept, OpenAnswer)
+    assert highest <= swept.jobs["sales"][3] < 2**52
+    assert swept.current["sales"] == (2, "d2", pytest.approx(nodes.clock.wall, abs=60.0))
+
+
 def test_a_fire_time_in_the_far_future_does_not_put_a_schedule_off_for_ever(nodes: Nodes) -> None:
     run = "sales@2026-01-01T00:00:00Z"
     nodes.ask("register", nodes.of(run))

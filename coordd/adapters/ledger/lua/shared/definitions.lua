@@ -3,7 +3,7 @@
 local function last_fire_at(job)
   -- What lies ahead settles nothing that is still to come, and a damaged row must not put the job off for ever.
   local before = exact(math.min(now + CLAIM_AHEAD_S, INSTANT_MAX))
-  local found = redis.call('ZREVRANGEBYSCORE', prefix .. 'fired:' .. job, before, 0, 'WITHSCORES', 'LIMIT', 0, 1)
+  local found = redis.call('ZREVRANGEBYSCORE', prefix .. 'fired:' .. job, before, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return tonumber(found[2] or '0')
 end
 
