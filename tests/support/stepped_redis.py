@@ -9,8 +9,8 @@ from typing import Any
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import Scripts
 from coordd.core.ledger.answers import Answer, OpenAnswer
-from support import lua_headers
 from support.ledger_calls import FakeClock
+from support.lua import headers
 
 ASKS = "redis.call('TIME')"
 READS = "redis.call('HMGET', prefix .. 'clock', 's', 'us')"
@@ -64,8 +64,8 @@ class SteppedLedger(RedisLedger):
     def _ask(self, questions: list[tuple[str, list[bytes]]], deadline: float) -> list[Any]:
         """What every script is sent and answers is what its header says."""
         for op, arguments in questions:
-            lua_headers.check_question(op, len(arguments))
+            headers.check_question(op, len(arguments))
         replies = super()._ask(questions, deadline)
         for (op, _), reply in zip(questions, replies, strict=True):
-            lua_headers.check_reply(op, reply)
+            headers.check_reply(op, reply)
         return replies

@@ -208,7 +208,7 @@ def test_a_mended_job_goes_on_above_all_tokens_with_the_definition_that_was_acti
     swept = nodes.ledger.call("open", ("sales",))
     assert isinstance(swept, OpenAnswer)
     assert highest <= swept.jobs["sales"][3] < 2**52
-    assert swept.current["sales"] == (2, "d2", pytest.approx(nodes.clock.wall, abs=60.0))
+    assert swept.current["sales"][:2] == (2, "d2")
 
 
 def test_a_fire_time_in_the_far_future_does_not_put_a_schedule_off_for_ever(nodes: Nodes) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from lua_mutants.edits import code_of
-from support import lua_headers
-from support.lua_headers import LUA
+from support.lua import headers
+from support.lua.headers import LUA
 
 from contract.ledger.ledger_coverage import ANSWERS, RECOVERING
 from coordd.adapters.ledger import lua_constants
@@ -86,7 +86,7 @@ def test_every_operation_has_its_file_and_every_file_its_operation() -> None:
 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_a_header_lists_the_arguments_that_the_script_takes(op: str) -> None:
-    found, taken = lua_headers.of(op), []
+    found, taken = headers.of(op), []
     for way in re.findall(r"\b(take_registration|take_number|take)\(\)", code(found.body)):
         if way == "take_registration":
             inner = code((LUA / "shared/registrations.lua").read_text()).partition(
@@ -108,14 +108,14 @@ def test_a_header_lists_the_words_that_the_ledger_may_answer(op: str) -> None:
     """Those of the search for differences, which has seen each of them (contract/ledger/ledger_coverage.py)."""
     said = " ".join(table.get(op, "") for table in (ANSWERS, RECOVERING, MORE_ANSWERS)).split()
     words = {word.partition(":")[0] for word in said}
-    if lua_headers.of(op).answers.keys() & {"open"}:
+    if headers.of(op).answers.keys() & {"open"}:
         words -= {"ok"}  # how the Python reads it
 
-    assert lua_headers.of(op).answers.keys() == words | (set() if op in NEVER_BAD else {"bad"})
+    assert headers.of(op).answers.keys() == words | (set() if op in NEVER_BAD else {"bad"})
 
 
 def test_the_terms_before_the_arguments_are_those_that_the_beginning_lists() -> None:
-    begin = lua_headers.header("shared/begin")
+    begin = headers.header("shared/begin")
     command = RedisLedger("redis://127.0.0.1:1/0").script("accept_epoch", [])
 
     assert command[2:4] == [1, "{coordd:default}:"]
@@ -126,7 +126,7 @@ def test_the_terms_before_the_arguments_are_those_that_the_beginning_lists() -> 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_a_script_needs_what_it_uses_and_nothing_else(op: str) -> None:
     """An unknown name fails only where the line is reached."""
-    found = lua_headers.of(op)
+    found = headers.of(op)
     texts = {name: (LUA / f"shared/{name}.lua").read_text() for name in SHARED}
     homes = {name: file for file, text in texts.items() for name in defined(text)}
     at_hand = (*BEGINNING, *found.needs)
@@ -156,7 +156,12 @@ def test_a_script_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) 
 
     read: list[str] = []
     real = redis_scripts._read
-    monkeypatch.setattr(redis_scripts, "_read", lambda name: (read.append(name), real(name))[1])
+
+    def noted(name: str) -> str:
+        read.append(name)
+        return real(name)
+
+    monkeypatch.setattr(redis_scripts, "_read", noted)
     scripts = Scripts()
     assert not read
     for op in ("gate", "renew", "renew"):
