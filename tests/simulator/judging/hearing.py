@@ -30,7 +30,6 @@ class Hearing:
     def __init__(self, world: World) -> None:
         self.world = world
         self._clocks: dict[int, int] = {}  # host -> the highest stamp that it has ever said
-        self._views: dict[tuple[str, str], tuple[str, ...]] = {}  # (election, opener) -> the view it was opened with
         self._lies: set[tuple[str, str]] = set()  # (whom it was told, the election or the name that it was about)
 
     def said(self, daemon: Daemon, packet: Packet) -> None:
@@ -39,9 +38,7 @@ class Hearing:
         if "forged" in world.plan.faults:
             world.intruder.hears(packet)
         newest = self._clocks.get(host.index, 0)
-        for event in packet.events:
-            if isinstance(event, WorkerElect):
-                self._views[event.id, daemon.name] = event.view
+        self._views(daemon, daemon.name, packet)
         if not isinstance(packet.events[0], MUST_ARRIVE):  # what had to wait was stamped by an earlier life
             if host.mark_lost:
                 newest = 0
@@ -67,9 +64,20 @@ class Hearing:
     def handed(self, daemon: Daemon, packet: Packet) -> None:
         """That life of a node takes these events in."""
         self.world.judge.knowledge.told(daemon, packet.events)
+        self._views(daemon, packet.sender, packet)
         for event in packet.events:
             if isinstance(event, (WorkerElect, WorkerElectAck)):
                 daemon.stated.add((event.id, packet.sender))
+
+    def _views(self, daemon: Daemon, opener: str, packet: Packet) -> None:
+        """That life of a node has opened elections, or is told of some: with which view, and when.
+
+        Its opener may have forgotten one by then and open it again, with another view.
+        """
+        for event in packet.events:
+            if isinstance(event, WorkerElect):
+                views = daemon.views.setdefault((event.id, opener), [])
+                views.append((self.world.mono(daemon.host), event.view))
 
     def lied(self, to: str, in_the_name_of: str, about: str) -> None:
         """An intruder tells one node something; ``about`` an election, or ""."""
@@ -80,7 +88,8 @@ class Hearing:
         node = daemon.node
         if now.mono >= election.opened_at + node.ctx.settings.election_timeout_s - DECIDE_SLACK_S:
             return
-        view = self._views.get((election.id, election.opened_by), ())
+        views = daemon.views.get((election.id, election.opened_by), [])
+        view = next((view for at, view in reversed(views) if at <= election.opened_at), ())
         if not daemon.connected or len(view) > ELECTION_MEMBERS_MAX or daemon.bus_changed_at >= election.opened_at:
             return
         members = {member.name: member for member in node.ctx.membership.members.values()}

@@ -81,6 +81,8 @@ class Daemon(QuietShell):
         self.bus_changed_at = 0.0  # mono
         self.given: dict[str, list[Any]] = {}  # incarnation -> [highest number, all numbers] that it was given
         self.stated: set[tuple[str, str]] = set()  # (election, full_hostname) of the statements that it was given
+        # (election, opener) -> when it was told of it or opened it itself (mono), and the view that it was opened with
+        self.views: dict[tuple[str, str], list[tuple[float, tuple[str, ...]]]] = {}
         self.told: set[Key] = set()  # attempts of which it was told, or which its journal has
         self.began_at = world.now
         self.stopping = False
