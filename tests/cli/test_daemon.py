@@ -127,6 +127,7 @@ def node() -> Iterator[Node]:
         write_job(directory, "long", '[command]\nargv = ["/bin/sh", "-c", "echo begun; exec sleep 600"]\n')
         write_job(directory, "nightly", 'schedule = "0 2 * * *"\n' + HELLO)
         write_job(directory, "bad", "nonsense = 1\n")
+        write_job(directory, "berlin", 'schedule = "30 2 * * *"\ntimezone = "Europe/Berlin"\n' + HELLO)
         write_job(directory, "nowhere", 'tags = ["gpu"]\n' + HELLO)
         with running(directory, DAEMON) as made:
             yield made
@@ -137,7 +138,7 @@ def test_status_shows_this_node(node: Node) -> None:
     assert (status["node"], status["state"], status["pid"]) == ("edge-1", "ready", node.process.pid)
     text = node.ctl("status").stdout
     assert text.startswith("● edge-1 is ready\n")
-    assert "6 enabled · 1 disabled: bad" in text
+    assert "7 enabled · 1 disabled: bad" in text
     assert node.json("node", "list")[0]["self"] is True
     assert "this node" in node.ctl("node", "list").stdout
 
@@ -239,6 +240,17 @@ def test_schedules_are_shown_suspended_and_resumed(node: Node) -> None:
     node.ctl("job", "resume", "nightly")
     assert re.search(r"^nightly +enabled ", node.ctl("job", "list").stdout, re.MULTILINE)
     assert re.search(r"^bad +disabled .*nonsense", node.ctl("job", "list").stdout, re.MULTILINE)
+
+
+def test_the_next_times_mark_each_change_of_clocks(node: Node) -> None:
+    """A year of nights in Berlin has two of them; the time that spring skips is the first minute after the gap."""
+    fires = node.json("job", "next", "berlin", "-n", "366")
+    marked = [row for row in fires if row["clocks_s"]]
+    assert sorted(row["clocks_s"] for row in marked[:2]) == [-3600.0, 3600.0]
+    assert len(marked) in (2, 3)
+    spring = next(row for row in marked if row["clocks_s"] > 0)
+    assert spring["local"][11:] == "03:00:00+02:00"
+    assert "1 h forward" in node.ctl("job", "next", "berlin", "-n", "366").stdout
 
 
 def test_a_run_to_come_is_revoked(node: Node) -> None:

@@ -194,8 +194,15 @@ def _node(row: Mapping[str, Any], _now: float) -> str:
     return host(row.get("node"))
 
 
+def _clocks(seconds: float) -> str:
+    """What the clocks of the job's zone did since the time before."""
+    return f"{duration(abs(seconds))} {'forward' if seconds > 0 else 'back'}" if seconds else ""
+
+
 FIRES = (
     Column("FIRE TIME (UTC)", text("fire_time")),
+    Column("LOCAL", text("local")),
+    Column("CLOCKS", lambda row, _now: _clocks(row.get("clocks_s") or 0.0)),
     Column("", lambda row, now: distance(instant(row.get("fire_time")), now), right=True),
     Column("RUN", text("run"), whole=True),
 )

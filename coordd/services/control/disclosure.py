@@ -191,7 +191,7 @@ METHODS: dict[str, Shape] = {
     "node.resume": RIGHT,
     "job.list": [_JOB],
     "job.show": _JOB_SHOWN,
-    "job.next": [dict.fromkeys(("job", "fire_time", "run", "due"), SHOW)],
+    "job.next": [dict.fromkeys(("job", "fire_time", "run", "due", "local", "clocks_s"), SHOW)],
     "job.activate": RIGHT,
     "job.suspend": RIGHT,
     "job.resume": RIGHT,

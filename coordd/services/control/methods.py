@@ -316,7 +316,7 @@ class Methods(Explanations):
         looks, now = caller.role <= VIEWER, self._driver.now().wall
         count = min(max(1, take(params, "count", int, 5)), VIEWER_LIST_MAX if looks else FIRES_MAX)
         fires = await self._lookups.do(lambda work: objects.next_fires(job, now, count, work.check), looks=looks)
-        return [objects.fire_view(job, at, self._driver.node.ctx.identity_from) for at in fires]
+        return objects.fire_views(job, fires, now, self._driver.node.ctx.identity_from)
 
     async def job_activate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from coordd.core.breaker import Breaker
@@ -10,7 +11,8 @@ from coordd.core.context import Context
 from coordd.core.election import Election
 from coordd.core.jobs.arguments import unpacked
 from coordd.core.jobs.job import Command, Job, fire_time, iso, scheduled_run
-from coordd.core.jobs.schedule import next_fire
+from coordd.core.jobs.plan import utc_offset_s
+from coordd.core.jobs.schedule import next_fire, zone
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, printable, run_fault
 from coordd.core.ledger.words import BAD
@@ -260,10 +262,30 @@ def job_view(job: Job, *, suspended: bool, next_at: float | None, problem: str, 
     }
 
 
-def fire_view(job: Job, due: float, identity_from: float) -> dict[str, Any]:
-    """A time at which a job fires; ``due`` is later than it by the job's jitter."""
-    named = fire_time(job, due, identity_from)
-    return {"job": job.name, "fire_time": instant(named), "run": scheduled_run(job.name, named), "due": instant(due)}
+def fire_views(job: Job, dues: Sequence[float], now: float, identity_from: float) -> list[dict[str, Any]]:
+    """The times at which a job fires, ascending; ``due`` is later than each by the job's jitter.
+
+    ``local`` is the fire time by the clocks of the job's zone; ``clocks_s`` is by how much they were put forward
+    (negative: back) since the time before it, or since now.
+    """
+    planned = job.schedule or job.held
+    timezone = planned.timezone if planned is not None else "UTC"
+    shown = []
+    offset_s = utc_offset_s(timezone, now)
+    for due in dues:
+        named = fire_time(job, due, identity_from)
+        before_s, offset_s = offset_s, utc_offset_s(timezone, named)
+        shown.append(
+            {
+                "job": job.name,
+                "fire_time": instant(named),
+                "run": scheduled_run(job.name, named),
+                "due": instant(due),
+                "local": datetime.fromtimestamp(named, zone(timezone)).isoformat(),
+                "clocks_s": offset_s - before_s,
+            }
+        )
+    return shown
 
 
 def next_fires(job: Job, after: float, count: int, check: Callable[[], None] = lambda: None) -> list[float]:
