@@ -358,13 +358,16 @@ def play(home: Path, nodes: list[Node], output: Path) -> int:
     runs = story.until(
         "the pipeline's end", RUN_LIMIT_S, lambda runs: (r := find(runs, job)) and r["state"] == "success" and runs
     )
-    survivor = next(node for node in nodes if node.alive)
+    return conclude(next(node for node in nodes if node.alive), again["id"], runs, story, output / "report.html")
+
+
+def conclude(survivor: Node, run: str, runs: list[Any], story: Story, report: Path) -> int:
+    """What has happened, as a user sees it, and whether it is what was promised."""
     console.print()
     show_runs(survivor)
-    why = survivor.ask("why", id=again["id"])
-    console.print(f"[bold]$ coordctl why {again['id']}[/bold]\n{why['why']}\n", markup=True)
+    why = survivor.ask("why", id=run)
+    console.print(f"[bold]$ coordctl why {run}[/bold]\n{why['why']}\n", markup=True)
     verdict = judge(runs, survivor, story)
-    report = output / "report.html"
     if not report.exists():
         raise DemoError(f"the pipeline left no {report}")
     console.print(verdict, style="bold green")

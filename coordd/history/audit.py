@@ -146,7 +146,12 @@ def tokens(all_events: DataFrame) -> DataFrame:
         .groupBy("job", "run", "attempt", "token", "nonce")
         .agg(F.min("timestamp").alias("at"))
     )
-    repeated = (
+    return _repeated(grants).unionByName(_backwards(grants))
+
+
+def _repeated(grants: DataFrame) -> DataFrame:
+    """One token for two grants."""
+    return (
         grants.groupBy("job", "token")
         .agg(
             F.count(F.lit(1)).alias("grants"),
@@ -164,13 +169,17 @@ def tokens(all_events: DataFrame) -> DataFrame:
         )
         .select(*_finding(TOKEN_REPEATED, VIOLATION, F.col("why")))
     )
+
+
+def _backwards(grants: DataFrame) -> DataFrame:
+    """A lower token after a higher one: of the same run, or of the same job and long enough ago."""
     in_run = Window.partitionBy("job", "run").orderBy("attempt").rangeBetween(Window.unboundedPreceding, -1)
     micros = (F.col("at") * 1_000_000).cast("bigint")
     in_job = (
         Window.partitionBy("job").orderBy(micros).rangeBetween(Window.unboundedPreceding, -int(GRANT_ORDER_S * 1e6))
     )
     highest = F.struct("token", "run", "attempt")
-    backwards = (
+    return (
         grants.withColumn("in_run", F.max(highest).over(in_run))
         .withColumn("in_job", F.max(highest).over(in_job))
         .withColumn("above", F.when(F.col("in_run.token") > F.col("token"), F.col("in_run")).otherwise(F.col("in_job")))
@@ -189,7 +198,6 @@ def tokens(all_events: DataFrame) -> DataFrame:
             )
         )
     )
-    return repeated.unionByName(backwards)
 
 
 def _grant() -> Column:

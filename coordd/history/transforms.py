@@ -181,30 +181,12 @@ def attempts(all_events: DataFrame) -> DataFrame:
         F.coalesce("token", F.lit(0)).alias("token"),
         F.coalesce("nonce", F.lit("")).alias("nonce"),
     ).where(kind.startswith(TASK) & F.col("run").isNotNull())
-    first = F.struct("clock", "timestamp", "full_hostname")
-    launches = (
-        of_tasks.where(kind == "task-started")
-        .groupBy("job", "run", "attempt", "token", "nonce")
-        .agg(F.min_by("hostname", first).alias("hostname"), F.min_by("timestamp", first).alias("started"))
-    )
-    ends = of_tasks.where(kind.isin(*ENDS)).select(
-        "run",
-        "attempt",
-        F.col("token").alias("end_token"),
-        F.col("nonce").alias("end_nonce"),
-        "timestamp",
-        "runtime",
-        "exit_code",
-        "reason",
-        "application_id",
-        kind.alias("end_type"),
-        _weight(_state(kind)).alias("weight"),
-    )
     exited = F.col("exit_code").isNotNull() | (F.col("end_type") == "task-succeeded")
     # least() passes over nulls: without a runtime it is the report's own time.
     exit_at = F.when(exited, F.least("timestamp", F.col("started") + F.col("runtime")))
     return (
-        launches.join(ends, ["run", "attempt"], "left")
+        _launches(of_tasks)
+        .join(_ends(of_tasks), ["run", "attempt"], "left")
         # An end without a token or a nonce was told by a node that never knew it.
         .withColumn("mine", _same("end_token", "token", 0) & _same("end_nonce", "nonce", ""))
         .withColumn("exit_at", F.when(F.col("mine"), exit_at))
@@ -231,6 +213,32 @@ def attempts(all_events: DataFrame) -> DataFrame:
             "exit_code",
             "application_id",
         )
+    )
+
+
+def _launches(of_tasks: DataFrame) -> DataFrame:
+    first = F.struct("clock", "timestamp", "full_hostname")
+    return (
+        of_tasks.where(F.col("type") == "task-started")
+        .groupBy("job", "run", "attempt", "token", "nonce")
+        .agg(F.min_by("hostname", first).alias("hostname"), F.min_by("timestamp", first).alias("started"))
+    )
+
+
+def _ends(of_tasks: DataFrame) -> DataFrame:
+    kind = F.col("type")
+    return of_tasks.where(kind.isin(*ENDS)).select(
+        "run",
+        "attempt",
+        F.col("token").alias("end_token"),
+        F.col("nonce").alias("end_nonce"),
+        "timestamp",
+        "runtime",
+        "exit_code",
+        "reason",
+        "application_id",
+        kind.alias("end_type"),
+        _weight(_state(kind)).alias("weight"),
     )
 
 

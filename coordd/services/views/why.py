@@ -125,15 +125,8 @@ def _explained(
     redefined: bool,
 ) -> str:
     troubles = "".join(f" {sentence}" for sentence in around.sentences())
-    if row is None and around.ledger_error:
-        return f"Nobody can launch {run} now.{troubles}"
-    if row is None and around.recovering_s:
-        return f"{run} is not in the ledger now.{troubles}"
     if row is None:
-        if pursuit is not None:
-            text = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
-            return text + troubles
-        return f"The ledger knows no run {run!r}: {_absent(absent or Absent(False))}"
+        return _without_row(run, pursuit, election, around, absent or Absent(False))
     fault = run_fault(row)
     if fault:
         return (
@@ -142,22 +135,46 @@ def _explained(
         )
     before = _before(attempts, row)
     if row.state in _TO_COME:
-        if suspended:
-            troubles += f" {row.job} is suspended; `coordctl job resume {row.job}` lets it run again."
-        if no_file:
-            troubles += (
-                f" This node has no job {row.job!r}: where no node has its file nobody starts it; "
-                f"`coordctl run revoke --job {row.job}` ends what waits."
-            )
-        if redefined and row.state != "received":
-            late = Policy.unpack(row.policy).start_within_s
-            troubles += (
-                f" The definition of {row.job} on this node is another than the run was registered with, and only a "
-                f"node that still has that one may launch it; else it is missed, {late:.0f} s after it was due. "
-                f"`coordctl run revoke {run}` ends it now."
-            )
-        before = troubles + before
-    said = {
+        before = troubles + _hindered(row, no_file, suspended, redefined) + before
+    return f"{run} {_state(row, pursuit, election, holder)}.{before}"
+
+
+def _without_row(
+    run: str, pursuit: Pursuit | None, election: Election | None, around: Surroundings, absent: Absent
+) -> str:
+    troubles = "".join(f" {sentence}" for sentence in around.sentences())
+    if around.ledger_error:
+        return f"Nobody can launch {run} now.{troubles}"
+    if around.recovering_s:
+        return f"{run} is not in the ledger now.{troubles}"
+    if pursuit is not None:
+        text = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
+        return text + troubles
+    return f"The ledger knows no run {run!r}: {_absent(absent)}"
+
+
+def _hindered(row: Row, no_file: bool, suspended: bool, redefined: bool) -> str:
+    """What of its job keeps a run that is to come from being launched."""
+    said = ""
+    if suspended:
+        said += f" {row.job} is suspended; `coordctl job resume {row.job}` lets it run again."
+    if no_file:
+        said += (
+            f" This node has no job {row.job!r}: where no node has its file nobody starts it; "
+            f"`coordctl run revoke --job {row.job}` ends what waits."
+        )
+    if redefined and row.state != "received":
+        late = Policy.unpack(row.policy).start_within_s
+        said += (
+            f" The definition of {row.job} on this node is another than the run was registered with, and only a "
+            f"node that still has that one may launch it; else it is missed, {late:.0f} s after it was due. "
+            f"`coordctl run revoke {row.run}` ends it now."
+        )
+    return said
+
+
+def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder: Holder | None) -> str:
+    return {
         "pending": lambda: _pending(row, pursuit, election),
         "retry": lambda: _retry(row, pursuit),
         "received": lambda: (
@@ -181,7 +198,6 @@ def _explained(
             f"look at its output, then say `coordctl run resolve {row.run} --as success|failed|relaunch`"
         ),
     }[row.state]()
-    return f"{run} {said}.{before}"
 
 
 def _held(row: Row, holder: Holder | None) -> str:

@@ -213,6 +213,57 @@ def refuses(node: Node, count: int) -> None:
     until(lambda: node.status()["counts"]["malformed"] >= count, why=f"{node.name} refuses {count}")
 
 
+def forgeries(run: str, token: int) -> list[bytes]:
+    """Packets that are well made, and not true."""
+    return [
+        packet([WorkerHeartbeat(clock=2**63)]),  # an absurd clock
+        packet([WorkerHeartbeat(clock=-1)]),
+        packet([WorkerHeartbeat(clock=5)], v=9),  # another protocol
+        packet([WorkerHeartbeat(clock=5)], cluster="elsewhere"),
+        packet([WorkerOffline(clock=5)], name="n1"),  # our own name; and a peer's, with another pid
+        packet([WorkerOffline(clock=5)], name="n2", pid=2),
+        packet([TaskSucceeded(clock=9, uuid="x", run=run, name="long", attempt=0, token=token)]),
+        packet([TaskFailed(clock=9, uuid="x", run=run, name="long", attempt=0, token=token + 1)]),
+        packet([WorkerElect(clock=9, id="x/0", topic="none", candidacy=Candidacy(0, 0, "evil.1"))]),
+        packet(
+            [
+                WorkerElect(
+                    clock=9,
+                    id=f"{run}/7",
+                    topic="command",
+                    candidacy=Candidacy(0, 0, "evil.1"),
+                    view=("evil.1",),
+                    action=Action("long", run, attempt=7, digest="forged"),
+                )
+            ]
+        ),
+        packet(
+            [
+                WorkerElect(
+                    clock=9,
+                    id="ghost#1/0",
+                    topic="command",
+                    candidacy=Candidacy(0, 0, "evil.1"),
+                    action=Action("hello", "hello#ghost", digest="forged"),
+                )
+            ]
+        ),
+    ]
+
+
+def rubbish(packets: list[bytes]) -> list[bytes]:
+    """Bytes by chance, bombs, and these packets with some bytes changed."""
+    chance = random.Random(7)
+    garbage = [chance.randbytes(chance.randrange(1, 2000)) for _ in range(300)]
+    garbage += [b"\xdc\xff\xff" * 5000, b"\x91" * 60000, b"\x00", json.dumps({"v": 1}).encode()]
+    for good in packets * 40:
+        bad = bytearray(good)
+        for _ in range(chance.randrange(1, 6)):
+            bad[chance.randrange(len(bad))] = chance.randrange(256)
+        garbage.append(bytes(bad[: chance.randrange(1, len(bad) + 1)]))
+    return garbage
+
+
 def test_garbage_and_forgeries_on_the_bus() -> None:
     with cluster_of(2) as cluster:
         cluster.job("long", "until", cluster.go("long"), overlap="allow")
@@ -221,48 +272,8 @@ def test_garbage_and_forgeries_on_the_bus() -> None:
         one, two = cluster.nodes
         run = trigger(one, "long")
         first = cluster.started(run)
-        chance = random.Random(7)
-        forged = [
-            packet([WorkerHeartbeat(clock=2**63)]),  # an absurd clock
-            packet([WorkerHeartbeat(clock=-1)]),
-            packet([WorkerHeartbeat(clock=5)], v=9),  # another protocol
-            packet([WorkerHeartbeat(clock=5)], cluster="elsewhere"),
-            packet([WorkerOffline(clock=5)], name="n1"),  # our own name; and a peer's, with another pid
-            packet([WorkerOffline(clock=5)], name="n2", pid=2),
-            packet([TaskSucceeded(clock=9, uuid="x", run=run, name="long", attempt=0, token=first.token)]),
-            packet([TaskFailed(clock=9, uuid="x", run=run, name="long", attempt=0, token=first.token + 1)]),
-            packet([WorkerElect(clock=9, id="x/0", topic="none", candidacy=Candidacy(0, 0, "evil.1"))]),
-            packet(
-                [
-                    WorkerElect(
-                        clock=9,
-                        id=f"{run}/7",
-                        topic="command",
-                        candidacy=Candidacy(0, 0, "evil.1"),
-                        view=("evil.1",),
-                        action=Action("long", run, attempt=7, digest="forged"),
-                    )
-                ]
-            ),
-            packet(
-                [
-                    WorkerElect(
-                        clock=9,
-                        id="ghost#1/0",
-                        topic="command",
-                        candidacy=Candidacy(0, 0, "evil.1"),
-                        action=Action("hello", "hello#ghost", digest="forged"),
-                    )
-                ]
-            ),
-        ]
-        garbage = [chance.randbytes(chance.randrange(1, 2000)) for _ in range(300)]
-        garbage += [b"\xdc\xff\xff" * 5000, b"\x91" * 60000, b"\x00", json.dumps({"v": 1}).encode()]
-        for good in forged[:4] * 40:
-            bad = bytearray(good)
-            for _ in range(chance.randrange(1, 6)):
-                bad[chance.randrange(len(bad))] = chance.randrange(256)
-            garbage.append(bytes(bad[: chance.randrange(1, len(bad) + 1)]))
+        forged = forgeries(run, first.token)
+        garbage = rubbish(forged[:4])
         before = {node.name: node.status()["counts"]["malformed"] for node in cluster.nodes}
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.settimeout(30)

@@ -168,6 +168,32 @@ def counted(node: Node, where: str, key: str, least: int) -> None:
     until(lambda: node.status()[where].get(key, 0) >= least, why=f"{node.name} counts {least} {key}")
 
 
+BOMBS = [b"\x91" * 60_000, b"\xdf\xff\xff\xff\xff" * 1000, b"\xdd\xff\xff\xff\xff", b"\xc1" * 50, b"\x90" * 60_000]
+
+
+def goes_mad(cluster: Cluster, stranger: Stranger, victim: str, token: int) -> None:
+    """With a key: bombs inside envelopes, a clock from the end of time, news of others' runs."""
+    envelopes = Envelopes(keyring.load(str(cluster.production.keyring), {}), cluster.path.name, "mad.1")
+    seq = 0
+
+    def mad(*events: AnyEvent) -> bytes:
+        nonlocal seq
+        seq += len(events)
+        return envelopes.seal(
+            codec.encode(Packet(1, cluster.path.name, "mad", 1, "1-0000000000000000", seq, 0, list(events)))
+        )
+
+    stranger.say(
+        *[envelopes.seal(bomb) for bomb in BOMBS],
+        mad(*[WorkerHeartbeat(clock=2**63, timestamp=1e300)]),
+        mad(ControlCancel(run="long#nobody", reason="mad"), ControlRevoke(run=victim)),
+        mad(TaskSucceeded(uuid="x", run=victim, attempt=0, token=token + 1, clock=1, timestamp=1.0)),
+    )
+    for node in cluster.nodes:
+        counted(node, "counts", "malformed", len(BOMBS) - 1)
+        assert node.status()["clock"] < 2**40
+
+
 def test_strangers_on_the_bus_are_counted_and_nothing_else() -> None:
     with cluster_of(2, backend="production", **TIMING) as cluster:
         cluster.job("short", "sleep", 0, overlap="allow")
@@ -186,15 +212,8 @@ def test_strangers_on_the_bus_are_counted_and_nothing_else() -> None:
         assert len(recorded) > 10
 
         # Without a key: too large, garbage, bombs, forgeries.
-        bombs = [
-            b"\x91" * 60_000,
-            b"\xdf\xff\xff\xff\xff" * 1000,
-            b"\xdd\xff\xff\xff\xff",
-            b"\xc1" * 50,
-            b"\x90" * 60_000,
-        ]
         forged = [body[:-1] + bytes([body[-1] ^ 1]) for body in recorded[:20]]
-        stranger.say(b"x" * (64 * MEGABYTE), b"x" * (SEALED_BYTES_MAX + 1), *bombs, *forged)
+        stranger.say(b"x" * (64 * MEGABYTE), b"x" * (SEALED_BYTES_MAX + 1), *BOMBS, *forged)
         for node in cluster.nodes:
             counted(node, "bus", "rejected", 1)
             counted(node, "bus", "refused_not_sealed", 3)
@@ -205,27 +224,8 @@ def test_strangers_on_the_bus_are_counted_and_nothing_else() -> None:
         for node in cluster.nodes:
             counted(node, "counts", "refused", len(recorded) // 2)
 
-        # With a key, a peer gone mad: bombs inside envelopes, a clock from the end of time, news of others' runs.
-        envelopes = Envelopes(keyring.load(str(cluster.production.keyring), {}), cluster.path.name, "mad.1")
-        seq = 0
-
-        def mad(*events: AnyEvent) -> bytes:
-            nonlocal seq
-            seq += len(events)
-            return envelopes.seal(
-                codec.encode(Packet(1, cluster.path.name, "mad", 1, "1-0000000000000000", seq, 0, list(events)))
-            )
-
         row = cluster.row(victim)
-        stranger.say(
-            *[envelopes.seal(bomb) for bomb in bombs],
-            mad(*[WorkerHeartbeat(clock=2**63, timestamp=1e300)]),
-            mad(ControlCancel(run="long#nobody", reason="mad"), ControlRevoke(run=victim)),
-            mad(TaskSucceeded(uuid="x", run=victim, attempt=0, token=row["token"] + 1, clock=1, timestamp=1.0)),
-        )
-        for node in cluster.nodes:
-            counted(node, "counts", "malformed", len(bombs) - 1)
-            assert node.status()["clock"] < 2**40
+        goes_mad(cluster, stranger, victim, row["token"])
         connected_again = [node.status()["bus"]["connections"] for node in cluster.nodes]
         succeed(cluster, "after")
         assert [node.status()["bus"]["connections"] for node in cluster.nodes] == connected_again == [1, 1]

@@ -11,6 +11,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -361,6 +362,43 @@ def test_a_keyring_that_others_may_read_stops_a_start_and_a_whole_reload() -> No
 # ---- no secret anywhere
 
 
+def users_in_urls(doors: Doors, password: str) -> dict[str, str]:
+    """Users whose password stands in the URL: the settings."""
+    doors.rabbit.ctl("add_user", f"{doors.user}-url", password)
+    doors.rabbit.ctl("set_permissions", "-p", doors.vhost, f"{doors.user}-url", ".*", ".*", ".*")
+    doors.redis.cli("ACL", "SETUSER", "in-url", "on", "~*", "&*", "+@all", f">{password}")
+    return {
+        "bus": f"amqp://{doors.user}-url:{quote(password, safe='')}@{servers.HOST}:{doors.rabbit.port}/{doors.vhost}",
+        "ledger": f"redis://in-url:{quote(password, safe='')}@{servers.HOST}:{doors.redis.port}/0",
+    }
+
+
+LOOKS = ("status", "doctor", "node.list", "job.list", "breaker.list", "election.list", "ledger.status", "run.list")
+
+
+def has_dumped(node: Node, count: int) -> bool:
+    return node.log().count("daemon.state") > count
+
+
+def answers_of(cluster: Cluster, run: str) -> list[Any]:
+    """What all nodes answer, with a keyring that cannot be read."""
+    answers: list[Any] = []
+    for node in cluster.nodes:
+        with pytest.raises(CallError) as refused:
+            node.call("reload")
+        answers.append(str(refused.value))
+        for method in LOOKS:
+            try:
+                answers.append(node.call(method))
+            except CallError as exc:
+                answers.append(str(exc))
+        answers += [node.why(run)]
+        count = node.log().count("daemon.state")
+        node.signal(signal.SIGUSR1)
+        until(partial(has_dumped, node, count), why="it dumps its state")
+    return answers
+
+
 def test_no_secret_is_written_told_or_handed_on() -> None:
     password, inline = "s3cr:t@of/files", "s3cr:t@in/URLs"
     with cluster_of(3, backend="production", **TIMING) as cluster:
@@ -371,13 +409,7 @@ def test_no_secret_is_written_told_or_handed_on() -> None:
             cluster.job(f"on-{node.name}", "until", cluster.go("go"), on_lost="hold", tags=[node.name])
             node.env = {"COORDD_NODE_TAGS": node.name}
         _, in_url, in_environment = cluster.nodes
-        doors.rabbit.ctl("add_user", f"{doors.user}-url", inline)
-        doors.rabbit.ctl("set_permissions", "-p", doors.vhost, f"{doors.user}-url", ".*", ".*", ".*")
-        doors.redis.cli("ACL", "SETUSER", "in-url", "on", "~*", "&*", "+@all", f">{inline}")
-        urls = {
-            "bus": f"amqp://{doors.user}-url:{quote(inline, safe='')}@{servers.HOST}:{doors.rabbit.port}/{doors.vhost}",
-            "ledger": f"redis://in-url:{quote(inline, safe='')}@{servers.HOST}:{doors.redis.port}/0",
-        }
+        urls = users_in_urls(doors, inline)
         in_url.changes = {**urls, "bus_password_file": "", "ledger_password_file": ""}
         in_environment.changes = {"bus_password_file": "", "ledger_password_file": ""}
         in_environment.env |= {f"COORDD_CLUSTER_{key.upper()}": url for key, url in urls.items()}
@@ -396,29 +428,7 @@ def test_no_secret_is_written_told_or_handed_on() -> None:
             ledger_says(node, "refuses the user or the password")
         keyring_text = keyring.read_text()
         replace(keyring, keyring_text + "\nbroken = ")
-        answers: list[Any] = []
-        for node in cluster.nodes:
-            with pytest.raises(CallError) as refused:
-                node.call("reload")
-            answers.append(str(refused.value))
-            for method in (
-                "status",
-                "doctor",
-                "node.list",
-                "job.list",
-                "breaker.list",
-                "election.list",
-                "ledger.status",
-                "run.list",
-            ):
-                try:
-                    answers.append(node.call(method))
-                except CallError as exc:
-                    answers.append(str(exc))
-            answers += [node.why(runs[0])]
-            count = node.log().count("daemon.state")
-            node.signal(signal.SIGUSR1)
-            until(lambda node=node, count=count: node.log().count("daemon.state") > count, why="it dumps its state")  # type: ignore[misc]
+        answers = answers_of(cluster, runs[0])
         replace(keyring, keyring_text)
         keys = re.findall(r'secret = "(.+)"', keyring_text)
         assert keys
