@@ -151,6 +151,16 @@ def test_a_module_keeps_to_its_layer(path: Path) -> None:
             assert top in CORE_STDLIB | CORE_LIBRARIES, f"line {line}: the core does not import {name}"
 
 
+@pytest.mark.parametrize("path", [path for path in MODULES if (PACKAGE / "core") not in path.parents], ids=str)
+def test_nothing_outside_the_core_touches_what_the_parts_of_a_node_share(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    touched = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "ctx"]
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+
+    assert touched == [], "read what coordd/core/node/shown.py shows, or call an input of the node"
+    assert "Context" not in names
+
+
 @pytest.mark.parametrize("here", sorted(IMPORT_FREE))
 def test_what_the_runner_loads_imports_nothing(here: str) -> None:
     tops = {name.split(".")[0] for name, _ in top_level_imports(PACKAGE / here)}

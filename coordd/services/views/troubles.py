@@ -116,7 +116,7 @@ class Troubles:
     async def look(self, *, older_than_s: float = FRESH_S) -> Found:
         """Look again, unless the last look is newer than that; what was found."""
         node = self._driver.node
-        jobs, settings = node.ctx.jobs, node.ctx.settings
+        jobs, settings = node.jobs, node.settings
         async with self._looking:
             now = boottime()
             in_vain = now - self._failed_at < LOOK_S / 2  # the next question does not wait for it again
