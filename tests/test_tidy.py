@@ -12,6 +12,7 @@ from coordd.services.control.methods import Methods
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "coordd"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+EVERYTHING = sorted(path for top in ("coordd", "tests", "deploy", "docs") for path in (ROOT / top).rglob("*.py"))
 
 # Read it as the diagram. A layer may import itself and what stands behind it.
 MAY_IMPORT = {
@@ -106,8 +107,9 @@ FOLDERS = sorted(
 ROOMS = sorted({path.parent for path in MODULES})
 FOLDER_FILES_MAX = 14
 
-LINES_MAX = 580  # about 400 is where to look for the seam; nothing may grow past this
-FUNCTION_LINES_MAX = 120
+LINES_MAX = 560  # about 400 is where to look for the seam; nothing may grow past this
+FUNCTION_LINES_MAX = 60
+BEING_CUT = {"coordd/daemon.py", "coordd/core/node/node.py", "coordd/services/control/methods.py"}
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -183,9 +185,11 @@ def test_the_core_never_waits(path: Path) -> None:
             assert node.func.id not in ("open", "print", "input"), f"line {node.lineno}: {node.func.id}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_is_too_long_to_hold_in_the_head(path: Path) -> None:
     text = path.read_text()
+    if str(path.relative_to(ROOT)) in BEING_CUT:
+        return
 
     assert text.count("\n") <= LINES_MAX
     for node in ast.walk(ast.parse(text)):
