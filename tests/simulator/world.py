@@ -45,6 +45,9 @@ DELAY_S = 0.02
 # What is delayed in chaos arrives so long after it at the latest.
 LATEST_S = 5.0
 
+# So soon after the healing a machine that stood still is certainly thawed.
+THAWED_S = 0.001
+
 # How many of the strikes on one machine look for one on which something runs.
 AIMED = 0.6
 
@@ -277,6 +280,10 @@ class World:
         for runner in list(host.runners):
             runner.pause(seconds)
 
+    def thaws_in(self, host: Host) -> float:
+        """Seconds until a machine that stands still goes on; healing thaws it."""
+        return min(host.frozen_until, CHAOS_S + THAWED_S) - self.now
+
     def goes_for_good(self, host: Host) -> None:
         """A machine burns down; at least one always stays."""
         if sum(not h.gone for h in self.hosts) > 1:
@@ -389,6 +396,7 @@ class World:
                 self.at(0.5, self.boot, host)
             for runner in list(host.runners):
                 runner.resume()
+        self.records.healed(self.now)
         self.bus.heal()
         self._put_right()
 
@@ -403,7 +411,6 @@ class World:
         """B: whatever has befallen it, the ledger is the one that its nodes have used."""
         if self.plan.pinned and self.ledger._store.meta("identity") != IDENTITY:
             self.violate(f"B the ledger's identity became {self.ledger._store.meta('identity')!r}")
-        self.records.healed(self.now)
 
     # ---- time of a host
 

@@ -46,12 +46,15 @@ class Records:
         return ""
 
     def frozen_over(self, machine: int, instant: float, now: float) -> bool:
-        """The machine stood still when that instant passed, and has not had the time since to end what was late."""
+        """The machine stood still when that instant passed, and has not had the time since to end what was late.
+
+        It needs that time in one piece: a machine that is frozen again sooner has not had it.
+        """
         begin, end = 0.0, -1.0
         for harm in self._of[machine]:  # in the order of their beginnings; one may come on top of another
             if harm.kind != "freeze":
                 continue
-            begin = begin if harm.begin <= end else harm.begin
+            begin = begin if harm.begin <= end + THAW_S else harm.begin
             end = max(end, harm.end)
             if begin <= instant <= end and now <= end + THAW_S:
                 return True

@@ -231,7 +231,7 @@ class Runner:
         if child is None or child.ended is not None:
             return
         if self.world.now < self.host.frozen_until:
-            self.world.at(self.host.frozen_until - self.world.now + 0.1, self._child_dies, how)
+            self.world.at(self.world.thaws_in(self.host) + 0.1, self._child_dies, how)
             return
         if how == "exit" and child.exit_code == 0 and self.launch.job == GUARDED and not child.published:
             self._publish(child, 3)
@@ -284,7 +284,7 @@ class Runner:
 
     def _watch(self, at: float) -> None:
         if self.world.now < self.host.frozen_until:
-            self.world.at(self.host.frozen_until - self.world.now + self.world.rng.uniform(0, 0.1), self._watch, at)
+            self.world.at(self.world.thaws_in(self.host) + self.world.rng.uniform(0, 0.1), self._watch, at)
         elif at == self.watcher_at and self in self.host.runners and self.attempt.phase != life.DONE:
             if self.child is not None and self.child.ended is None:
                 self.world.judge.fenced_by_watcher(self)
@@ -300,6 +300,9 @@ class Runner:
 
     def _emptied(self, reason: str) -> None:
         if self not in self.host.runners:
+            return
+        if self.world.now < self.host.frozen_until:  # its watcher stands still too
+            self.world.at(self.world.thaws_in(self.host), self._emptied, reason)
             return
         self.alive = False
         if self.child is not None:
