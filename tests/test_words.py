@@ -26,7 +26,7 @@ BANNED = {
 QUOTES_THEM = {ROOT / "docs" / "style.md", Path(__file__)}
 
 # These are read through; a name joins the list when it is.
-READ = ("docs", "README.md", "SECURITY.md")
+READ = ("coordd/cli", "coordd/config", "docs", "README.md", "SECURITY.md")
 
 
 def files() -> list[Path]:

@@ -1,5 +1,5 @@
 """The command lines: coordd (the daemon) and coordctl (the client of its control socket).
 
-Here belongs what a person types: commands, options, errors with their exit codes. How answers look stands in show/,
-and what they say is decided in services/: no logic stands here.
+Commands, options, errors with their exit codes. show/ formats the answers and services/ decides what they say: there is
+no logic here.
 """

@@ -1,4 +1,4 @@
-"""`coordd check-config`: tells everything that is wrong with the files."""
+"""`coordd check-config`: reports every problem in the files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordd.errors import RefusedError
 
 
 class Found(NamedTuple):
-    """What one look has found: lines for people, the kind of each error (config | job), how many jobs can run."""
+    """The result of a check: lines for people, the kind of each error (config | job), how many jobs can run."""
 
     lines: list[str]
     errors: list[str]
@@ -24,10 +24,11 @@ class Found(NamedTuple):
 
 
 def look(file: str | None) -> Found:
-    """Look as this user does. Root is warned of what the daemon's user would not be able to do."""
+    """Check as this user. Warns root of what the daemon's user could not do."""
     service = onhost.service_user()
     if os.geteuid() == 0 and service is not None:
-        ownership.trust_also(service.pw_uid, service.pw_gid)  # the files may be those of the daemon that will read them
+        # The files may belong to the daemon's user, who will read them.
+        ownership.trust_also(service.pw_uid, service.pw_gid)
     found = _look(file)
     if os.geteuid() != 0 or service is None or service.pw_uid == 0:
         return found
@@ -35,24 +36,27 @@ def look(file: str | None) -> Found:
     more = [line for line in theirs.lines if line not in found.lines]
     told = [f"warning: root can, {service.pw_name} cannot: {line}" for line in more]
     if told:
-        told.append(f"warning: this was read as root; the daemon's user: coordd check-config --as-service {file or ''}")
+        told.append(
+            "warning: this was checked as root; to check as the daemon's user: "
+            f"coordd check-config --as-service {file or ''}"
+        )
     return Found(found.lines + [line.rstrip() for line in told], found.errors, found.jobs)
 
 
 def look_as(user: str, file: str | None) -> Found:
-    """Look as another user does.
+    """Check as another user.
 
     Raises:
-        RefusedError: there is no such user, or only root may do that.
+        RefusedError: there is no such user, or the caller is not root.
     """
     account = onhost.service_user(user)
     if account is None:
         raise RefusedError(
             f'there is no user "{user}" on this machine',
             kind="bad_config",
-            hint="systemd-sysusers makes it from sysusers.d-coordd.conf; or name another: --as-service USER",
+            hint="systemd-sysusers creates it from sysusers.d-coordd.conf; or name another: --as-service USER",
         )
-    _look(file)  # everything is imported now: Python may lie where only we can read
+    _look(file)  # everything is imported now: perhaps only root can read Python's files
     return onhost.as_user(account, lambda: _look(file))
 
 
@@ -68,7 +72,7 @@ def _look(file: str | None) -> Found:
 
 
 def _of_node(config: Config) -> list[Problem]:
-    """Directories that are there and cannot be used."""
+    """Directories that exist and cannot be used."""
     told = []
     for key, path in (("node.state_dir", config.node.state_dir), ("node.runtime_dir", config.node.runtime_dir)):
         if os.path.isdir(path) and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -79,7 +83,7 @@ def _of_node(config: Config) -> list[Problem]:
 
 
 def _of_machine(jobs: JobSet, config: Config) -> list[Problem]:
-    """What the jobs name, and this machine does not have. Other nodes may have it, so it disables nothing."""
+    """Programs and files that jobs name and this machine lacks. Other nodes may have them: no job is disabled."""
     told = []
     for name in sorted(jobs.jobs):
         job = jobs.jobs[name]

@@ -1,4 +1,4 @@
-"""The client of the control socket: plain blocking sockets, so that a question costs no more than its answer."""
+"""The client of the control socket: plain blocking sockets, so that a call starts fast."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
 
 DEFAULT_SOCKET = "/run/coordd/coordd.sock"
 
-# A daemon accepts within milliseconds; longer means that its queue of clients is full.
+# A daemon accepts within milliseconds; if it takes longer, its queue of clients is full.
 CONNECT_S = 5.0
 CONNECT_AGAIN_S = 0.02
 
-# A look: the slowest wait for the ledger a few times over (ledger_timeout is 2 s).
+# Timeout for a read: a few times the slowest answer of the ledger (ledger_timeout is 2 s).
 ANSWER_S = 10.0
 
-# What changes something is better waited for: given up, nobody knows whether it took place. A doctor looks through a
-# whole ledger file; whether anybody is there to do it is asked first.
+# Timeout for a change: longer, because after a timeout nobody knows whether the change took place. A doctor reads a
+# whole ledger file. The client pings first, to see whether a daemon is there.
 PATIENCE_S = {"doctor": 70.0, "reload": 60.0} | dict.fromkeys(
     ("run.trigger", "run.cancel", "run.revoke", "run.resolve", "job.suspend", "job.resume", "ledger.accept-epoch"), 30.0
 )
 ASK_FIRST_S = 30.0
 
-# A stream says every 15 s that it is there.
+# A stream sends a sign of life every 15 s.
 SILENCE_S = 50.0
 
-# 10,000 runs are about 5 MiB; an answer larger than this is not ours.
+# 10,000 runs are about 5 MiB; a larger answer does not come from coordd.
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
-# A longer line is refused by the daemon; saying so here is quicker than sending it.
+# The daemon refuses a longer line; refusing it here is quicker than sending it.
 LINE_BYTES_MAX = 1024 * 1024
 
-# What a caller got wrong, whatever the daemon's word for it: no request, no such method, invalid parameters.
+# The caller's own mistakes: not a request, no such method, invalid parameters.
 USAGE_CODES = (-32600, -32601, -32602)
 
 
 class Client:
-    """One connection to a daemon, made when it is needed and made again after a failure."""
+    """One connection to a daemon, made on demand and made again after a failure."""
 
     def __init__(self, path: str, timeout_s: float | None = None) -> None:
-        """``timeout_s``: for every answer; None: by what is asked."""
+        """``timeout_s``: for every answer; None: it depends on the method."""
         self.path = path
         self.timeout_s = timeout_s
         self._sock: socket.socket | None = None
@@ -59,16 +59,16 @@ class Client:
         self.close()
 
     def call(self, method: str, params: dict[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
-        """Ask, and return the result. ``timeout_s``: where no other was given when the client was made.
+        """Call a method and return its result. ``timeout_s`` counts only if the client was made without one.
 
         Raises:
             UnavailableError: no daemon is there, or it did not answer in time.
             RefusedError: it answered with an error; ``kind`` says which.
-            RemoteProtocolError: what answers is no coordd.
+            RemoteProtocolError: the server at the socket is not coordd.
         """
         timeout_s = self.timeout_s or timeout_s or PATIENCE_S.get(method, ANSWER_S)
         if timeout_s > ASK_FIRST_S and self._sock is None:
-            self.call("ping")  # one that hangs is not waited for that long
+            self.call("ping")  # so that a daemon that hangs does not cost the whole timeout
         self._next_id += 1
         ident = self._next_id
         try:
@@ -83,7 +83,7 @@ class Client:
             raise
 
     def stream(self, method: str, params: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        """Subscribe, and yield the messages until the daemon ends the stream. Raises as ``call`` does."""
+        """Subscribe, and yield messages until the daemon ends the stream. Raises as ``call`` does."""
         answer = self.call(method, params)
         if not is_subscription(answer):
             raise RemoteProtocolError(f"{method} was expected to answer with a subscription, found {answer!r:.200}")
@@ -103,15 +103,15 @@ class Client:
             yield params
 
     def fileno(self) -> int:
-        """For select(); -1 while there is no connection."""
+        """The descriptor for select(); -1 while there is no connection."""
         return -1 if self._sock is None else self._sock.fileno()
 
     def waiting(self) -> bool:
-        """True when a whole message has been read already and waits to be taken."""
+        """True when a whole message has been read already and can be taken."""
         return b"\n" in self._buffer
 
     def close(self) -> None:
-        """End the connection; the next question makes a new one."""
+        """Close the connection; the next call makes a new one."""
         if self._sock is not None:
             self._sock.close()
         self._sock = None
@@ -121,7 +121,7 @@ class Client:
         line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         if len(line) > LINE_BYTES_MAX:
             raise RefusedError(
-                f"{method} would be {len(line)} bytes long; a daemon takes at most {LINE_BYTES_MAX}",
+                f"{method} would be {len(line)} bytes long; the daemon accepts at most {LINE_BYTES_MAX}",
                 kind="too_large",
                 hint="pass a path instead of data",
             )
@@ -129,14 +129,14 @@ class Client:
             self._sock = self._connect()
         self._sock.settimeout(self.timeout_s or ANSWER_S)
         try:
-            # MSG_NOSIGNAL: SIGPIPE ends this program only when the reader of its own output is gone.
+            # MSG_NOSIGNAL: SIGPIPE must end this program only when the reader of its own output is gone.
             self._sock.sendall(line, socket.MSG_NOSIGNAL)
         except TimeoutError as exc:
-            raise UnavailableError(f"the daemon at {self.path} takes no question: {STUCK}") from exc
+            raise UnavailableError(f"the daemon at {self.path} accepts no request: {STUCK}") from exc
         except OSError as exc:
             if exc.errno not in (errno.EPIPE, errno.ECONNRESET):
-                raise UnavailableError(f"the daemon at {self.path} cannot be asked: {exc.strerror or exc}") from exc
-            # It may have said why before it closed: that is read next.
+                raise UnavailableError(f"the daemon at {self.path} cannot be reached: {exc.strerror or exc}") from exc
+            # The daemon may have sent a reason before it closed: the next read gets it.
 
     def _receive(self, deadline: float, what: str) -> dict[str, Any]:
         assert self._sock is not None
@@ -147,7 +147,7 @@ class Client:
                 del self._buffer[: end + 1]
                 return _message(line, self.path)
             if len(self._buffer) > ANSWER_BYTES_MAX:
-                raise RemoteProtocolError(f"what answers at {self.path} ends no line: is it coordd?")
+                raise RemoteProtocolError(f"the server at {self.path} sends no end of line: is it coordd?")
             self._sock.settimeout(max(0.001, deadline - time.monotonic()))
             try:
                 data = self._sock.recv(1024 * 1024)
@@ -162,7 +162,7 @@ class Client:
             self._buffer += data
 
     def _last_words(self) -> bytes:
-        """What the daemon said before it closed; a reset comes first when it did not read all that was sent."""
+        """What the daemon sent before it closed. The reset comes first if the daemon did not read everything."""
         assert self._sock is not None
         try:
             return self._sock.recv(1024 * 1024)
@@ -170,7 +170,7 @@ class Client:
             return b""
 
     def _closed(self) -> str:
-        return f"the daemon at {self.path} closed the connection: it stops or restarts, try again"
+        return f"the daemon at {self.path} closed the connection: it is stopping or restarting; try again"
 
     def _connect(self) -> socket.socket:
         patience_s = min(CONNECT_S, self.timeout_s or CONNECT_S)
@@ -181,20 +181,20 @@ class Client:
             try:
                 sock.connect(self.path)
                 return sock
-            except BlockingIOError as exc:  # its queue of clients is full
+            except BlockingIOError as exc:  # the daemon's queue of clients is full
                 if time.monotonic() > deadline:
                     sock.close()
-                    raise UnavailableError(f"the daemon at {self.path} accepts nobody: {STUCK}") from exc
+                    raise UnavailableError(f"the daemon at {self.path} accepts no connection: {STUCK}") from exc
                 time.sleep(CONNECT_AGAIN_S)
             except TimeoutError as exc:
                 sock.close()
-                raise UnavailableError(f"the daemon at {self.path} accepts nobody: {STUCK}") from exc
+                raise UnavailableError(f"the daemon at {self.path} accepts no connection: {STUCK}") from exc
             except OSError as exc:
                 sock.close()
                 raise _not_connected(self.path, exc) from exc
 
 
-STUCK = "it may hang; look at its log (`journalctl -u coordd`), and restart it if need be"
+STUCK = "it may be stuck; read its log (`journalctl -u coordd`), and restart it if necessary"
 
 
 def is_subscription(answer: Any) -> bool:
@@ -203,18 +203,18 @@ def is_subscription(answer: Any) -> bool:
 
 
 def not_running(exc: BaseException) -> bool:
-    """The failure of a call says that no daemon is there at all (and not that one hangs)."""
+    """True when the call failed because no daemon is there at all (and not because one is stuck)."""
     return isinstance(exc, UnavailableError) and isinstance(exc.__cause__, (FileNotFoundError, ConnectionRefusedError))
 
 
 def _not_connected(path: str, exc: OSError) -> UnavailableError | RefusedError:
     if isinstance(exc, PermissionError):
         return RefusedError(
-            f"{path} may not be opened by uid {os.getuid()}",
+            f"{path} cannot be opened by uid {os.getuid()}",
             kind="not_permitted",
-            hint=f"the directories above it must let you pass: namei -l {path}",
+            hint=f"you need search permission on the directories above it: namei -l {path}",
         )
-    reason = {errno.ENOENT: "there is no such socket", errno.ECONNREFUSED: "nobody listens there"}
+    reason = {errno.ENOENT: "there is no such socket", errno.ECONNREFUSED: "no process listens there"}
     return UnavailableError(
         f"no daemon answers at {path} ({reason.get(exc.errno or 0, exc.strerror or str(exc))}): start it with "
         "`systemctl start coordd` or `coordd run`, or name its socket with --socket or COORDD_SOCKET"
@@ -225,9 +225,9 @@ def _message(line: bytes, path: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as exc:
-        raise RemoteProtocolError(f"what answers at {path} does not speak JSON: is it coordd? ({exc})") from exc
+        raise RemoteProtocolError(f"the server at {path} does not send JSON: is it coordd? ({exc})") from exc
     if not isinstance(found, dict):
-        raise RemoteProtocolError(f"what answers at {path} was expected to send objects, found {found!r:.80}")
+        raise RemoteProtocolError(f"the server at {path} was expected to send JSON objects, found {found!r:.80}")
     return found
 
 

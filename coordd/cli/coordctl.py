@@ -1,4 +1,4 @@
-"""coordctl: what is going on, why, and what to do about it."""
+"""coordctl: shows what the cluster does and why, and changes it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from coordd.errors import UnavailableError
 EXIT_NOT_RUNNING = 3
 EXIT_STATE_UNKNOWN = 4
 
-# Events that say that a node lives, and nothing else.
+# Events that only say that a node is alive.
 HEARTBEATS = ("worker-heartbeat", "worker-beat")
 
-# Without --follow: the daemon has sent what it remembers when it is silent for this long.
+# Without --follow: after this silence (seconds) the daemon has sent all past events.
 QUIET_S = 0.5
 
 EPILOG = """\b
@@ -44,10 +44,10 @@ Shell completion, in ~/.bashrc (zsh_source and fish_source for the others):
 @click.group(cls=Group, top=True, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def program() -> None:
-    """Ask and steer the coordd daemon of this machine, through its control socket.
+    """Query and control the coordd daemon of this machine, through its control socket.
 
-    run, job, why and node list speak of the cluster; status of this node. Data goes to stdout, messages to stderr;
-    --output json (one document) and jsonl (one object a line) are for programs.
+    run, job, why and node list are about the cluster; status is about this node. Data goes to stdout, messages to
+    stderr; --output json (one document) and jsonl (one object a line) are for programs.
     """
 
 
@@ -77,7 +77,7 @@ def ping() -> None:
 @program.command("why")
 @click.argument("subject", metavar="ID|JOB", shell_complete=lambda *args: complete_jobs(*args) + complete_runs(*args))
 def why(subject: str) -> None:
-    """Why a run did or did not run, or what stands between a job and its next run."""
+    """Why a run did or did not run, or what keeps a job from its next run."""
     from coordd.cli.show.brief import wrapped
 
     asked().show(asked().call("why", id=subject), lambda said: click.echo(wrapped(said["why"])))
@@ -86,7 +86,7 @@ def why(subject: str) -> None:
 @program.command("doctor")
 @click.pass_context
 def doctor(context: click.Context) -> None:
-    """Look at everything that could be wrong with this node; exit 1 when something is."""
+    """Check this node for everything that could be wrong; exit 1 if something is."""
     checks = asked().call("doctor")
 
     def draw(found: Any) -> None:
@@ -101,7 +101,7 @@ def doctor(context: click.Context) -> None:
 
 @program.command("reload")
 def reload() -> None:
-    """Read configuration and job files again: all of it, or nothing when something is wrong."""
+    """Read configuration and job files again. If one problem is found, nothing changes."""
 
     def draw(said: Any) -> None:
         changes = [f"{word}: {', '.join(said[word])}" for word in ("added", "removed", "changed") if said.get(word)]
@@ -109,7 +109,7 @@ def reload() -> None:
         if said.get("disabled"):
             say(f"disabled, because their files are wrong: {', '.join(said['disabled'])} (coordctl job list)")
         if said.get("needs_restart"):
-            say(f"takes a restart of the daemon: {', '.join(said['needs_restart'])}")
+            say(f"needs a restart of the daemon: {', '.join(said['needs_restart'])}")
 
     asked().show(asked().call("reload"), draw)
 
@@ -118,7 +118,7 @@ def reload() -> None:
 @click.argument("method")
 @click.argument("params", metavar="[JSON|-]", default="{}")
 def call(method: str, params: str) -> None:
-    """Call any METHOD of the control socket with an object of parameters; a stream is printed line by line."""
+    """Call any METHOD of the control socket with a JSON object of parameters; a stream is printed line by line."""
     text = sys.stdin.read() if params == "-" else params
     try:
         given = json.loads(text)
@@ -129,7 +129,7 @@ def call(method: str, params: str) -> None:
     ask = asked()
     try:
         answer = ask.client.call(method, given)
-    except ValueError as exc:  # NaN and its kin: Python reads them, JSON has none
+    except ValueError as exc:  # Python accepts NaN and Infinity, JSON does not.
         raise click.BadParameter(f"expected JSON: {exc}") from exc
     if is_subscription(answer):
         for item in ask.client.messages(answer["subscription"]):
@@ -157,7 +157,7 @@ def _since(_context: click.Context, _parameter: click.Parameter, given: str | No
 
 
 @program.command("audit")
-@click.option("--since", metavar="T", callback=_since, help="From this instant on (UTC), or since a duration: 2h, 7d.")
+@click.option("--since", metavar="T", callback=_since, help="From this instant (UTC), or this long ago: 2h, 7d.")
 @click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="How many.")
 @click.pass_context
 def audit(context: click.Context, since: float | None, limit: int) -> None:
@@ -167,7 +167,7 @@ def audit(context: click.Context, since: float | None, limit: int) -> None:
     def draw(said: Any) -> None:
         from coordd.cli.show import tables
 
-        tables.draw(tables.AUDIT, said["records"], "No such records.")
+        tables.draw(tables.AUDIT, said["records"], "There are no such records.")
 
     asked().show(answer["records"] if asked().output == JSONL else answer, draw)
     for broken in answer["chain"]["breaks"]:
@@ -181,12 +181,18 @@ def audit(context: click.Context, since: float | None, limit: int) -> None:
 
 
 @program.command("events")
-@click.option("--follow", "-f", is_flag=True, help="Go on as they happen.")
-@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only these (task-started, …); more than once.")
-@click.option("--heartbeats", is_flag=True, help="Show those too, which only say that a node lives.")
-@click.option("--limit", "-n", type=click.IntRange(0, 2000), help="How many past ones [default: 100, with -f 10].")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new events.")
+@click.option(
+    "--type",
+    "types",
+    metavar="TYPE",
+    multiple=True,
+    help="Only events of this type (task-started, …); may be repeated.",
+)
+@click.option("--heartbeats", is_flag=True, help="Show heartbeats too.")
+@click.option("--limit", "-n", type=click.IntRange(0, 2000), help="How many past events [default: 100, with -f 10].")
 def events(follow: bool, types: tuple[str, ...], heartbeats: bool, limit: int | None) -> None:
-    """What the nodes say to each other, as this node hears it; heartbeats only when they are asked for."""
+    """The events that nodes send to each other, as this node hears them; heartbeats only on request."""
     from coordd.cli.show.brief import event_text
 
     ask = asked()
@@ -219,14 +225,14 @@ def _subscribed(params: dict[str, Any], follow: bool) -> Any:
     type=click.FloatRange(0.1, 3600),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two refreshes.",
 )
 def watch(interval: float) -> None:
-    """Nodes, active runs and recent events, as they change; q or Ctrl-C ends it."""
+    """Nodes, active runs and recent events, refreshed all the time; q or Ctrl-C ends it."""
     from coordd.cli.show.watch import once, watch_terminal
 
     if asked().output != TABLE:
-        raise click.UsageError("watch draws for people; programs take: coordctl events -f --output jsonl")
+        raise click.UsageError("watch is for people; for programs: coordctl events -f --output jsonl")
     if sys.stdin.isatty() and sys.stdout.isatty():
         watch_terminal(asked().socket, interval)
     else:
@@ -238,7 +244,7 @@ def watch(interval: float) -> None:
 
 @program.group("breaker")
 def breaker() -> None:
-    """Connections that have failed again and again are left alone for a while: bus, ledger."""
+    """Circuit breakers: a connection (bus, ledger) that fails again and again is left alone for a while."""
 
 
 @breaker.command("list")
@@ -256,15 +262,15 @@ def breaker_list() -> None:
 @breaker.command("reset")
 @click.argument("name")
 def breaker_reset(name: str) -> None:
-    """Close a breaker: what it guards works again, and need not wait for the next probe."""
+    """Close a breaker: its connection works again, and need not wait for the next probe."""
     asked().show(asked().call("breaker.reset", name=name), lambda said: click.echo(f"{said['name']}: {said['state']}"))
 
 
-# ---- named, and not built yet
+# ---- commands that are not implemented yet
 
 
 def _not_available(parent: click.Group, names: tuple[str, ...], title: str) -> None:
-    """Commands that say so, whatever they are given; not unknown, for scripts and people may wait for them."""
+    """Commands that say "not available", whatever their arguments: scripts and people may expect them."""
 
     def command(name: str, path: str) -> click.Command:
         def answer(**_given: object) -> NoReturn:
@@ -281,7 +287,7 @@ def _not_available(parent: click.Group, names: tuple[str, ...], title: str) -> N
 
 for _name, _verbs, _title in (
     ("check", ("list",), "Health checks."),
-    ("deadletter", ("list", "show", "replay", "discard"), "What could not be done, kept for inspection."),
+    ("deadletter", ("list", "show", "replay", "discard"), "Messages that could not be handled, kept for inspection."),
 ):
     _group = Group(_name, help=f"{_title} Not available in this version.")
     _not_available(_group, _verbs, _title)

@@ -1,4 +1,4 @@
-"""coordd: the daemon, and what checks its configuration. Each command imports no more than it needs."""
+"""coordd: the daemon, and the check of its configuration. Each command imports only what it needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coordd.errors import CoorddError
 if TYPE_CHECKING:
     from coordd.config.sections import Config
 
-# The user of the packaged unit, as in coordd.adapters.onhost, which is imported only when it is needed.
+# The user of the packaged unit. coordd.adapters.onhost has the same name, but is imported only on demand.
 SERVICE_USER = "coordd"
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -42,7 +42,7 @@ def program() -> None:
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, envvar="COORDD_LOG_LEVEL")
 @click.pass_context
 def run(context: click.Context, config: str | None, log_level: str) -> None:
-    """The daemon, in the foreground. TERM and INT stop it, HUP reloads, USR1 logs its state."""
+    """Run the daemon in the foreground. TERM and INT stop it, HUP reloads, USR1 logs its state."""
     from coordd.adapters import logs  # first: it keeps rich out of the process
 
     logs.configure(level=log_level)
@@ -83,11 +83,11 @@ def _first(group: BaseExceptionGroup[CoorddError]) -> CoorddError:
     metavar="[USER]",
     is_flag=False,
     flag_value=SERVICE_USER,
-    help="Look as the daemon's user does, which takes root [default USER: coordd].",
+    help="Check as the daemon's user, which needs root [default USER: coordd].",
 )
 @click.pass_context
 def check_config(context: click.Context, file: str | None, user: str | None) -> None:
-    """Validate the configuration and every job file: one problem a line, exit 78 or 65; or a line that says ok."""
+    """Validate the configuration and every job file: prints ok, or one problem per line and exits with 78 or 65."""
     from coordd.cli.checking import look, look_as
     from coordd.cli.show.phrases import some
 
@@ -106,12 +106,12 @@ def check_config(context: click.Context, file: str | None, user: str | None) -> 
 
 
 @program.command("exec", context_settings={"allow_interspersed_args": False})
-@click.option("--job", metavar="NAME", required=True, help="What the run is known by.")
-@click.option("--tick", metavar="CRON", help="Once per time of this cron line.")
-@click.option("--every", metavar="DURATION", help="Once per this long.")
+@click.option("--job", metavar="NAME", required=True, help="The name of the run.")
+@click.option("--tick", metavar="CRON", help="Once per fire time of this cron line.")
+@click.option("--every", metavar="DURATION", help="Once per this duration.")
 @click.option("--id", "ident", metavar="ID", help="Once per id.")
-@click.option("--lease", metavar="SECONDS", type=float, help="How long it is held without a word.")
-@click.option("--wait", is_flag=True, help="Wait for the lock instead of leaving.")
+@click.option("--lease", metavar="SECONDS", type=float, help="How long the lock is held without a sign of life.")
+@click.option("--wait", is_flag=True, help="Wait for the lock instead of exiting.")
 @click.option(
     "-E",
     "code",
@@ -119,7 +119,7 @@ def check_config(context: click.Context, file: str | None, user: str | None) -> 
     type=click.IntRange(0, 255),
     default=75,
     show_default=True,
-    help="The exit code when it was not run here.",
+    help="The exit code if COMMAND was not run here.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(**_said: object) -> None:
@@ -133,7 +133,7 @@ program.add_command(import_crontab)
 
 @program.command("version")
 def version() -> None:
-    """The version of this program and of what it runs on."""
+    """Print the version of this program, of Python and of the machine."""
     click.echo(f"coordd {__version__} (Python {sys.version.split(maxsplit=1)[0]})")
 
 

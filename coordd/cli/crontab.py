@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from coordd.config.imported import Account, File, Place, Plan
     from coordd.core.jobs.crontab import Named
 
-# The user of the packaged unit; where there is no such account the jobs run as whoever starts the daemon here.
+# The user of the packaged unit; without such an account, the jobs run as the user who starts the daemon here.
 SERVICE_USER = "coordd"
 
 BYTES_MAX = 1024 * 1024
 CRONTAB_S = 10.0
 
-# As run-parts and Debian's cron see it: other names in cron.d are backups and the like, which cron passes over.
+# run-parts and Debian's cron use this pattern: cron skips files in cron.d with other names, such as backups.
 _RUN_PART = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @click.command("import-crontab")
 @click.argument("file", required=False)
-@click.option("--user", metavar="NAME", help="The crontab of this user instead of a FILE.")
+@click.option("--user", metavar="NAME", help="Import the crontab of this user instead of a FILE.")
 @click.option("--to", "directory", metavar="DIR", required=True, help="Where the job files go: a jobs directory.")
-@click.option("--system", is_flag=True, help="Its lines have a user column [default: by the path].")
-@click.option("--timezone", metavar="ZONE", help="Where no CRON_TZ says so [default: this machine's].")
+@click.option("--system", is_flag=True, help="Its lines have a user column [default: depends on the path].")
+@click.option("--timezone", metavar="ZONE", help="The time zone of lines without CRON_TZ [default: this machine's].")
 @click.option("--release", is_flag=True, help="Release the jobs: take their lines out of the crontab first.")
 @click.pass_context
 def import_crontab(
@@ -47,10 +47,10 @@ def import_crontab(
 ) -> None:
     """Make job files from a crontab: FILE, a cron.d directory, or --user NAME.
 
-    The jobs are held: nothing launches them until they are released, so cron and coordd never both run one. What
-    cannot be carried over is named with its line and the reason. A second import updates what nobody has edited.
+    The jobs are held: nothing launches them until they are released, so cron and coordd never both run one. Lines that
+    cannot be carried over are listed with the reason. A second import updates only files that nobody has edited.
 
-    Exit codes: 0 all was carried over; 1 lines are named, or nothing could be done; 2 usage.
+    Exit codes: 0 all lines were carried over; 1 some were not, or the import failed; 2 usage.
     """
     from coordd.config.imported import Account, Place, job_files, left_behind, planned
     from coordd.core.jobs.crontab import Named, read_crontab
@@ -86,7 +86,7 @@ def import_crontab(
             if plan.state == "kept":
                 named.append((source, Named(one.entry.line, one.entry.text, f"{one.name}.toml: {plan.why}")))
         for name in left_behind(source, taken, there.items()):
-            named.append((source, Named(0, "", f"{name}.toml: the crontab has its line no more; the file was kept")))
+            named.append((source, Named(0, "", f"{name}.toml: its line is gone from the crontab; the file was kept")))
     _write(directory, [plan for plan in plans if plan.state in ("written", "updated")])
     _tell(plans, named, directory)
     context.exit(EXIT_FAILED if named else 0)
@@ -106,7 +106,7 @@ def machine_zone() -> str:
     if not os.path.exists("/etc/localtime"):
         return "UTC"
     raise Failed(
-        "this machine's time zone has no name: /etc/localtime is no link, and there is no /etc/timezone",
+        "this machine's time zone has no name: /etc/localtime is not a link, and there is no /etc/timezone",
         EXIT_FAILED,
         "name it: --timezone Europe/Berlin",
     )
@@ -131,7 +131,7 @@ def _me() -> tuple[str, str]:
 
 
 def _sources(file: str | None, user: str | None, *, system: bool) -> list[tuple[str, str, bool]]:
-    """(name for people, text, with a user column) of each crontab that is meant."""
+    """(name for people, text, with a user column) of each crontab to import."""
     if user is not None:
         return [(f"the crontab of {user}", _crontab_of(user), False)]
     assert file is not None
@@ -142,7 +142,7 @@ def _sources(file: str | None, user: str | None, *, system: bool) -> list[tuple[
             if _RUN_PART.fullmatch(name):
                 found.append((os.path.abspath(path), _read(path), True))
             elif not name.startswith("."):
-                say(f"coordd: {path} is passed over, as cron does: its name is not of A-Z a-z 0-9 _ - alone")
+                say(f"coordd: {path} is skipped, as cron does: its name has other characters than A-Z a-z 0-9 _ -")
         return found
     path = os.path.abspath(file)
     columns = system or path == "/etc/crontab" or os.path.basename(os.path.dirname(path)) == "cron.d"
@@ -156,7 +156,7 @@ def _read(path: str) -> str:
     except OSError as exc:
         raise Failed(f"{path} cannot be read: {exc.strerror or exc}") from exc
     if len(data) > BYTES_MAX:
-        raise Failed(f"{path} is no crontab: expected at most {BYTES_MAX} bytes, found more")
+        raise Failed(f"{path} is not a crontab: expected at most {BYTES_MAX} bytes, found more")
     return _decoded(data, path)
 
 
@@ -169,7 +169,7 @@ def _decoded(data: bytes, source: str) -> str:
 
 
 def _crontab_of(user: str) -> str:
-    """What `crontab -l` shows of a user's, without asking it to be installed: its file is the same everywhere."""
+    """The text that `crontab -l` shows for a user. If it needs no installation: the file is in a known place."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?", user):
         raise Failed(f'expected the name of a user, found "{user:.40}"', EXIT_USAGE)
     for directory in ("/var/spool/cron/crontabs", "/var/spool/cron"):
@@ -190,7 +190,7 @@ def _crontab_of(user: str) -> str:
 
 
 def _files_of(directory: str) -> list[tuple[str, str]]:
-    """The job files that are there already."""
+    """The job files that exist already."""
     found = []
     for name in sorted(os.listdir(directory)):
         path = os.path.join(directory, name)
@@ -201,7 +201,7 @@ def _files_of(directory: str) -> list[tuple[str, str]]:
 
 
 def _checked(files: list[File], place: Place) -> tuple[list[File], list[Named]]:
-    """Each file as the daemon would read it: those that are job files, and the lines of those that are not."""
+    """Reads each file as the daemon would: the job files, and the problems of the others."""
     from coordd.config.jobfile import load_job
     from coordd.config.sections import Config
     from coordd.core.jobs.crontab import Named
@@ -222,7 +222,7 @@ def _checked(files: list[File], place: Place) -> tuple[list[File], list[Named]]:
 
 
 def _write(directory: str, plans: list[Plan]) -> None:
-    """All of them, or none: everything is on the disk before the first gets its name."""
+    """Writes all of them, or none: all are on the disk before the first gets its final name."""
     made = []
     try:
         for plan in plans:

@@ -1,4 +1,4 @@
-"""coordctl node, job and election: who is there, what they run, and who goes first."""
+"""coordctl node, job and election: the nodes, their jobs, and the elections between them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import click
 
 from coordd.cli.options import EXIT_TIMED_OUT, TABLE, Failed, Group, asked, say
 
-# Longer than this nobody waits at the Tab key.
+# Timeout for shell completion (seconds): nobody waits longer at the Tab key.
 COMPLETION_S = 1.0
 
-# How often a draining node is asked whether its runs have ended.
+# How often (seconds) `node drain --wait` asks whether the runs have ended.
 POLL_S = 0.5
 
 
 def complete_jobs(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """The jobs of this node, for the shell's Tab key; nothing when the daemon is away."""
+    """The jobs of this node, for the shell's Tab key; empty when no daemon answers."""
     return [name for name in _known("job.list", "name") if name.startswith(begun)]
 
 
@@ -36,7 +36,7 @@ def _known(method: str, key: str) -> list[str]:
         try:
             return [str(row[key]) for row in client.call(method) if key in row]
         except CoorddError:
-            return []  # the shell has nothing to complete with: an error here would spoil the line being typed
+            return []  # the shell gets no completions: an error message would spoil the command line
 
 
 def seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
@@ -73,15 +73,15 @@ def node_list() -> None:
 
 @node.command("drain")
 @click.argument("name", metavar="[NODE]", default="")
-@click.option("--wait", is_flag=True, help="Wait until the runs of the node have ended.")
-@click.option("--timeout", metavar="DURATION", callback=seconds, help="Wait no longer than this; exit 124 then.")
+@click.option("--wait", is_flag=True, help="Wait until all runs on the node have ended.")
+@click.option("--timeout", metavar="DURATION", callback=seconds, help="With --wait: exit 124 after this time.")
 def node_drain(name: str, wait: bool, timeout: float | None) -> None:
-    """Take no new runs; what runs goes on. NODE, when given, must be the node that is asked."""
+    """Take no new runs; active runs continue. NODE, if given, must be the node that is asked."""
     answer = asked().call("node.drain", node=name)
     if wait and answer.get("active"):
         answer = _drained(answer, timeout)
     asked().show(
-        answer, lambda said: click.echo(f"{said['node']} is {said['state']}, {said['active']} of its runs go on")
+        answer, lambda said: click.echo(f"{said['node']} is {said['state']}, {said['active']} of its runs continue")
     )
 
 
@@ -94,12 +94,12 @@ def _drained(answer: dict[str, Any], timeout_s: float | None) -> dict[str, Any]:
         if active == 0:
             return {**answer, "state": status["state"], "active": 0}
         if status["state"] != "draining":
-            raise Failed(f"{answer['node']} is {status['state']}: somebody has ended the draining")
+            raise Failed(f"{answer['node']} is {status['state']}: somebody has ended the drain")
         if active != told:
             say(f"{answer['node']} is draining: waiting for {active} of its runs to end")
             told = active
         if deadline is not None and time.monotonic() >= deadline:
-            raise Failed(f"{active} runs of {answer['node']} go on after {timeout_s:g} s", EXIT_TIMED_OUT)
+            raise Failed(f"{active} runs of {answer['node']} still run after {timeout_s:g} s", EXIT_TIMED_OUT)
         time.sleep(POLL_S)
 
 
@@ -121,7 +121,7 @@ def job() -> None:
 
 @job.command("list")
 def job_list() -> None:
-    """Every job file of this node, also the bad ones."""
+    """Every job file of this node, invalid ones too."""
 
     def draw(jobs: Any) -> None:
         from coordd.cli.show import tables
@@ -134,7 +134,7 @@ def job_list() -> None:
 @job.command("show")
 @click.argument("name", shell_complete=complete_jobs)
 def job_show(name: str) -> None:
-    """One job, with everything that its file and the defaults say."""
+    """One job, with all values from its file and the defaults."""
 
     def draw(shown: Any) -> None:
         from coordd.cli.show import tables
@@ -167,7 +167,7 @@ def job_next(name: str, count: int) -> None:
 @job.command("activate")
 @click.argument("name", shell_complete=complete_jobs)
 def job_activate(name: str) -> None:
-    """Let this node's definition of a job count in the whole cluster, from now on."""
+    """Activate this node's definition of a job: it counts in the whole cluster, from now on."""
 
     def draw(said: Any) -> None:
         click.echo(f"{said['job']}: the definition {said['digest']} counts (number {said['sequence']})")
@@ -178,14 +178,14 @@ def job_activate(name: str) -> None:
 @job.command("suspend")
 @click.argument("name", shell_complete=complete_jobs)
 def job_suspend(name: str) -> None:
-    """Start no more runs of a job, on any node, until it is resumed."""
+    """Suspend a job: no node starts its runs until it is resumed."""
     asked().show(asked().call("job.suspend", job=name), lambda said: click.echo(f"{said['job']} is suspended"))
 
 
 @job.command("resume")
 @click.argument("name", shell_complete=complete_jobs)
 def job_resume(name: str) -> None:
-    """Let a suspended job run again."""
+    """Resume a suspended job."""
     asked().show(asked().call("job.resume", job=name), lambda said: click.echo(f"{said['job']} may run again"))
 
 
@@ -194,7 +194,7 @@ def job_resume(name: str) -> None:
 
 @click.group(cls=Group)
 def election() -> None:
-    """Who was to try first, and why."""
+    """Elections: which node was to try first, and why."""
 
 
 @election.command("list")

@@ -1,4 +1,4 @@
-"""coordd keys: make the cluster's keyring, rotate it, and show it without its secrets."""
+"""coordd keys: create the cluster's keyring, rotate it, and show it without its secrets."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from coordd.errors import CoorddError
 if TYPE_CHECKING:
     from coordd.core.wire.envelope import Key, Keyring
 
-# The daemon's user in the packaged unit. What root makes must be readable by it.
+# The daemon's user in the packaged unit. It must be able to read files that root creates.
 DAEMON_USER = "coordd"
 
 
 @click.group("keys")
 def keys() -> None:
-    """The keyring that signs what the nodes say to each other."""
+    """The keyring that signs the messages between the nodes."""
 
 
 @keys.command("new")
-@click.option("--output", metavar="FILE", help="Where to [default: the configuration's keyring].")
+@click.option("--output", metavar="FILE", help="Path of the new file [default: the configuration's keyring].")
 def new(output: str | None) -> None:
-    """Make a keyring with one fresh key. A file that is there is never overwritten."""
+    """Create a keyring with one new key. An existing file is never overwritten."""
     from coordd.adapters.disk.files import sync_directory
     from coordd.config.keyring import render
     from coordd.core.wire.envelope import SIGN, Keyring
@@ -40,7 +40,7 @@ def new(output: str | None) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileExistsError as exc:
         hint = "to change the keys of a cluster that runs: coordd keys rotate"
-        raise Failed(f"{path} is there already, and is not overwritten", EXIT_FAILED, hint) from exc
+        raise Failed(f"{path} exists already, and is not overwritten", EXIT_FAILED, hint) from exc
     except (OSError, ValueError) as exc:
         raise Failed(f"{path} cannot be written: {getattr(exc, 'strerror', None) or exc}") from exc
     try:
@@ -51,7 +51,7 @@ def new(output: str | None) -> None:
             os.fsync(fd)
         sync_directory(os.path.dirname(path) or ".")
     except OSError as exc:
-        os.unlink(path)  # half a keyring would be in the way of the next try
+        os.unlink(path)  # a partial keyring would block the next try
         raise Failed(f"{path} cannot be written: {exc.strerror or exc}") from exc
     _show(path, Keyring((fresh,)), {fresh.id: "new, signs"})
     say(f"next: copy {path} to every node (mode 0600, owned by the daemon's user)")
@@ -62,13 +62,13 @@ def new(output: str | None) -> None:
 def rotate(file: str | None) -> None:
     """Move the keyring one step on: a new key is accepted; it signs; the old one is retired.
 
-    After each step the file goes to every node, which reloads it: so no message is ever refused. The file itself
-    tells which step is next.
+    After each step, copy the file to every node and reload it; then no message is ever refused. The file itself says
+    which step is next.
     """
     from coordd.adapters.disk.files import write_atomic
     from coordd.config import keyring
 
-    path = os.path.realpath(file or _path())  # a link stays a link
+    path = os.path.realpath(file or _path())  # if the path is a symbolic link, it stays one
     try:
         before = keyring.load(path, os.environ)
     except CoorddError as exc:
@@ -80,7 +80,9 @@ def rotate(file: str | None) -> None:
     try:
         owner = os.stat(path)
         if os.geteuid() not in (0, owner.st_uid):
-            raise Failed(f"{path} belongs to another user, who could not read it any more: run this as its owner")
+            raise Failed(
+                f"{path} belongs to another user, who could not read the new file: run this command as its owner"
+            )
         write_atomic(path, keyring.render(step.keyring).encode())
         if os.geteuid() == 0:
             os.chown(path, owner.st_uid, owner.st_gid)

@@ -1,4 +1,4 @@
-"""coordctl ledger: how it is, its rows as a file, the rows of a file as a ledger, and the end of a quarantine."""
+"""coordctl ledger: show its status, export and import its rows, end its quarantine."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ import click
 from coordd.cli.options import EXIT_FAILED, EXIT_UNAVAILABLE, TABLE, Failed, Group, asked, json_line, say
 from coordd.errors import RefusedError
 
-# Rows that go to the daemon in one question: well below the longest line that it takes.
+# Rows per request: well below the longest line that the daemon accepts.
 PIECE_BYTES = 256 * 1024
 
-# The daemon writes for as long as two minutes.
+# The daemon may write for two minutes.
 IMPORT_S = 150.0
 
 REPLACE_RISK = (
-    "Every run and job that the ledger holds now is forgotten, and what the file does not know of is launched again. "
+    "The ledger forgets every run and job that it holds now. Runs that the file does not contain are launched again. "
     "`coordctl ledger export` first keeps a copy."
 )
 IMPORT_RISK = (
-    "The ledger then knows what the file says and nothing else: a run that was launched since the export is launched "
-    "again, unless a node or a runner that still lives puts it back."
+    "The ledger then holds only the rows of the file. A run that was launched after the export is launched "
+    "again, unless a living node or runner restores it."
 )
 CLOSE_RISK = (
-    "The ledger then answers nobody any more: nothing is launched, renewed or reported through it, on any node, until "
-    "the export is imported into another ledger and the nodes are given that one. It is not opened again."
+    "The ledger then refuses every request: no node can launch, renew or report a run until "
+    "the export is imported into another ledger and all nodes use that ledger. This ledger never opens again."
 )
 IDENTITY_RISK = (
-    "This node then uses the ledger that [cluster] ledger names now, and forgets the one that it has used. Are both in "
-    "use, by different nodes, every job runs twice. Do it only when no node uses the other one any more."
+    "This node then uses the ledger that [cluster] ledger names now, and forgets its previous ledger. If nodes still "
+    "use the previous ledger, every job runs twice. Do this only when no node uses the previous ledger any more."
 )
 ACCEPT_RISK = (
-    "The quarantine waits until whatever the ledger has forgotten is put back, or its lease is over. Ended now, a run "
-    "that still lives somewhere, and that nobody has put back yet, is launched a second time. Do it only when no node "
+    "The quarantine gives nodes and runners time to restore what the ledger has forgotten. If you end it now, a run "
+    "that is still alive and not restored yet is launched a second time. Do this only when no node "
     "or runner is cut off from the ledger."
 )
 
 
 @click.group(cls=Group)
 def ledger() -> None:
-    """The one authority over launches."""
+    """The ledger: it alone decides which node may launch a run."""
 
 
 @ledger.command("status")
 @click.pass_context
 def status(context: click.Context) -> None:
-    """Where the ledger is, how safe it is, and what it holds."""
+    """Where the ledger is, how safe it is, and how many rows it holds."""
     answer = asked().call("ledger.status")
 
     def draw(said: Any) -> None:
@@ -68,13 +68,13 @@ def status(context: click.Context) -> None:
 
 @ledger.command("export")
 @click.argument("file", metavar="[FILE|-]", default="-")
-@click.option("--close", is_flag=True, help="Close the ledger first, to move it: it answers nobody from then on.")
-@click.option("--force", is_flag=True, help="With --close: also while attempts hold leases of it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--close", is_flag=True, help="Close the ledger first, to move it: it then refuses every request.")
+@click.option("--force", is_flag=True, help="With --close: even while attempts hold leases.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def export(file: str, close: bool, force: bool, yes: bool) -> None:
-    """Every row as a line of JSON, into FILE or to stdout: all of them, or nothing and an error."""
+    """Write every row as a line of JSON, to FILE or stdout: all rows, or nothing and an error."""
     if force and not close:
-        raise click.UsageError("--force says how to --close")
+        raise click.UsageError("--force needs --close")
     if close:
         _confirm(CLOSE_RISK, yes)
     params = {"close": True, "force": force} if close else {}
@@ -90,7 +90,9 @@ def export(file: str, close: bool, force: bool, yes: bool) -> None:
 
 
 def _receive_into(path: str, params: dict[str, Any]) -> int:
-    """Beside its name, then under it: a file of that name is a whole one. It holds arguments: for its owner alone."""
+    """Writes a file beside it first, then renames it: a file of that name is always complete. It holds arguments, so
+    only its owner may read it.
+    """
     draft = f"{path}.new-{os.urandom(4).hex()}"
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
@@ -120,20 +122,20 @@ def _receive(out: IO[bytes], params: dict[str, Any]) -> int:
 
 @ledger.command("import")
 @click.argument("file", metavar="FILE|-")
-@click.option("--replace", is_flag=True, help="Forget what the ledger holds now.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--replace", is_flag=True, help="Delete the ledger's present rows first.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def import_(file: str, replace: bool, yes: bool) -> None:
-    """Take the rows of an export: all of them, or none when one is wrong. A ledger that holds any is refused."""
+    """Import the rows of an export: all of them, or none if one is invalid. Refused if the ledger holds any row."""
     with tempfile.TemporaryFile() if file == "-" else _opened(file) as rows:
         if file == "-":
             shutil.copyfileobj(sys.stdin.buffer, rows)
         count = _check(rows, file)
-        say(f"{count} rows, all of them sound")
+        say(f"{count} rows, all of them valid")
         _confirm(REPLACE_RISK if replace else IMPORT_RISK, yes, can_ask=file != "-")
         answer = _send(rows, replace)
     asked().show(answer, lambda said: click.echo(f"{said['rows']} rows are in the ledger"))
     if asked().output == TABLE:
-        say("a Redis ledger grants nothing for a while now: coordctl ledger status")
+        say("a Redis ledger now grants nothing for a while; see: coordctl ledger status")
 
 
 def _opened(path: str) -> IO[bytes]:
@@ -144,7 +146,7 @@ def _opened(path: str) -> IO[bytes]:
 
 
 def _check(file: IO[bytes], name: str) -> int:
-    """How many rows there are; every one is looked at before the daemon sees the first."""
+    """Counts the rows and checks every one, before the daemon sees the first."""
     from coordd.core.ledger.dump import checked, take_head
 
     file.seek(0)
@@ -162,7 +164,7 @@ def _parsed(file: IO[bytes]) -> Iterator[Any]:
             yield json.loads(line)
         except (ValueError, RecursionError) as exc:
             raise RefusedError(
-                f"row {number}: not JSON: {exc}", kind="bad_row", hint="take a file that `ledger export` wrote"
+                f"row {number}: not JSON: {exc}", kind="bad_row", hint="use a file that `ledger export` wrote"
             ) from exc
 
 
@@ -181,9 +183,9 @@ def _send(file: IO[bytes], replace: bool) -> Any:
 
 
 @ledger.command("accept-epoch")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def accept_epoch(yes: bool) -> None:
-    """End a quarantine before its time: you know that the ledger has lost nothing that still matters."""
+    """End a quarantine early: you know that the ledger has lost nothing that still matters."""
     _confirm(ACCEPT_RISK, yes)
 
     def draw(said: Any) -> None:
@@ -198,9 +200,9 @@ def accept_epoch(yes: bool) -> None:
 
 
 @ledger.command("accept-identity")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def accept_identity(yes: bool) -> None:
-    """Use the ledger that is there now, though this node has used another one: you know that it was replaced."""
+    """Use the ledger that answers now, although this node has used another one: you know that it was replaced."""
     _confirm(IDENTITY_RISK, yes)
 
     def draw(said: Any) -> None:
@@ -212,12 +214,12 @@ def accept_identity(yes: bool) -> None:
 
 
 def _confirm(risk: str, yes: bool, *, can_ask: bool = True) -> None:
-    """Say what it risks; go on when a person says so."""
+    """Show the risk, and continue only if the person confirms."""
     say(risk)
     if yes:
         return
     if not (can_ask and _is_terminal()):
-        raise click.UsageError("nothing was changed; say --yes when that is what you want")
+        raise click.UsageError("nothing was changed; repeat with --yes to confirm")
     if not click.confirm("Go on?", err=True):
         raise Failed("nothing was changed")
 

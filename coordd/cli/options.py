@@ -28,7 +28,7 @@ EXIT_BAD_CONFIG = 78
 EXIT_TIMED_OUT = 124
 EXIT_INTERRUPTED = 130
 
-# The daemon's word for an error to the exit code; every other word is EXIT_FAILED.
+# The exit code for each error word of the daemon; every other word is EXIT_FAILED.
 EXIT_CODES = {
     "invalid_params": EXIT_USAGE,
     "bad_argument": EXIT_USAGE,
@@ -41,7 +41,7 @@ EXIT_CODES = {
 
 
 class Asked:
-    """What the shared options say, on whichever level of the command line they stand; the innermost wins."""
+    """The shared options, given on any level of the command line; the innermost one counts."""
 
     def __init__(self) -> None:
         self.socket = DEFAULT_SOCKET
@@ -56,11 +56,11 @@ class Asked:
         return self._client
 
     def call(self, method: str, **params: Any) -> Any:
-        """Ask the daemon; what is None or empty is left out."""
+        """Call the daemon; parameters that are None or empty are left out."""
         return self.client.call(method, {key: value for key, value in params.items() if value not in (None, "", ())})
 
     def show(self, result: Any, draw: Callable[[Any], None]) -> None:
-        """Print a result: ``draw`` makes the table, JSON needs no help."""
+        """Print a result: ``draw`` makes the table; JSON is printed as it is."""
         if self.output == TABLE:
             draw(result)
         elif self.output == JSONL:
@@ -75,12 +75,12 @@ class Asked:
 
 
 def json_line(item: Any) -> str:
-    """One object, one line; what a terminal would obey is escaped, so that the values are exact."""
+    """One object on one line; control characters are escaped, so that a terminal shows the exact values."""
     return visible_json(json.dumps(item, ensure_ascii=False, separators=(",", ":")))
 
 
 def json_document(item: Any) -> str:
-    """One document, likewise."""
+    """One document, escaped in the same way."""
     return visible_json(json.dumps(item, indent=2, ensure_ascii=False))
 
 
@@ -90,12 +90,12 @@ def asked() -> Asked:
 
 
 def say(text: str) -> None:
-    """A message for the person, not for the program that reads the output."""
+    """A message for the person; the program that reads the output does not see it."""
     click.echo(text, err=True)
 
 
 class Failed(click.ClickException):
-    """A command that failed: one sentence, what to do, and the exit code."""
+    """A failed command: one sentence, a hint, and the exit code."""
 
     exit_code: int  # type: ignore[misc]  # click's own is a class variable, ours differs from error to error
 
@@ -113,7 +113,7 @@ class Failed(click.ClickException):
 
 
 def failed(exc: CoorddError) -> Failed:
-    """One of our exceptions as the end of a command."""
+    """One of our exceptions as a failed command."""
     if isinstance(exc, RefusedError):
         return Failed(str(exc), EXIT_CODES.get(exc.kind, EXIT_FAILED), exc.hint)
     code = EXIT_FAILED
@@ -142,9 +142,10 @@ def _set_timeout(context: click.Context, _parameter: click.Parameter, value: flo
 
 
 def _shared(*, top: bool, own: Iterable[str | None] = ()) -> list[click.Option]:
-    """The options themselves; the environment counts at the top only, or it would undo what was said there.
+    """The shared options. The environment counts only at the top level; below, it would override the options given
+    there.
 
-    ``own``: names that the command has given to options of its own.
+    ``own``: option names that the command defines itself.
     """
     variables = ["COORDD_SOCKET", "COORDD_CONTROL_SOCKET"] if top else None
     timeout = click.Option(
@@ -154,7 +155,7 @@ def _shared(*, top: bool, own: Iterable[str | None] = ()) -> list[click.Option]:
         expose_value=False,
         callback=_set_timeout,
         is_eager=True,
-        help="Wait no longer than this for each answer of the daemon [default: 10; for changes 30].",
+        help="Timeout for each answer of the daemon [default: 10; for changes 30].",
     )
     return ([] if "timeout" in own else [timeout]) + [
         click.Option(
@@ -178,7 +179,7 @@ def _shared(*, top: bool, own: Iterable[str | None] = ()) -> list[click.Option]:
 
 
 class Command(click.Command):
-    """A command that takes the shared options too."""
+    """A command that accepts the shared options too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -186,7 +187,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Commands that take the shared options, before and after their names."""
+    """A group that accepts the shared options, before and after the names of its commands."""
 
     command_class = Command
     group_class = type
@@ -209,7 +210,7 @@ def main(program: click.Group, name: str) -> NoReturn:
     """Run a command line to its exit code, without a traceback on Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 costs no answer
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not cause an error
     try:
         code = program.main(prog_name=name, standalone_mode=False)
     except click.ClickException as exc:

@@ -35,7 +35,7 @@ def plan(context: click.Context, directory: str) -> None:
     from coordd.config.sections import Config
 
     if not os.path.isdir(directory):
-        raise Failed(f"{directory} is no directory", EXIT_FAILED)
+        raise Failed(f"{directory} is not a directory", EXIT_FAILED)
     found = load_jobs(directory, Config())
     now = time.time()
     ask = asked()

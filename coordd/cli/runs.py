@@ -1,4 +1,4 @@
-"""coordctl run: list, show, trigger, stop, settle, and read what they wrote."""
+"""coordctl run: list, show, trigger, stop and resolve runs, and read their logs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from coordd.cli.options import EXIT_FAILED, EXIT_TIMED_OUT, JSON, JSONL, TABLE, 
 from coordd.core.ledger.words import STATES, SUCCESS
 from coordd.core.visible import visible
 
-# What a cancellation comes to, by the state in which it found the run.
+# The effect of a cancellation, by the state of the run.
 CANCELLED = {
     "started": "{} is being cancelled",
     "revoked": "{} will not run",
-    "unknown": "{0} stays unknown: nobody hears its holder, which will end it if it comes back. Look at its output, "
-    "then say `coordctl run resolve {0} --as success|failed`",
+    "unknown": "{0} stays unknown: its holder is out of contact, and will end it if it comes back. Look at its output, "
+    "then run `coordctl run resolve {0} --as success|failed`",
 }
 
 
@@ -38,34 +38,34 @@ def _instant(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 def _says_which(asked_for: str, run: str) -> None:
-    """A job was named where a run is meant."""
+    """Accepts a job's name in place of a run's id: its newest run."""
     if asked_for != run:
         say(f"the newest run of {asked_for}: {run}")
 
 
 @click.group(cls=Group)
 def run() -> None:
-    """Runs: one occurrence of a job each."""
+    """Runs. A run is one occurrence of a job."""
 
 
 @run.command("list")
 @click.option("--job", shell_complete=complete_jobs, help="Only runs of this job.")
 @click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
-@click.option("--node", help="Only runs that this node holds, or held last.")
+@click.option("--node", help="Only runs whose last attempt is or was on this node.")
 @click.option(
     "--since",
     metavar="TIME",
     callback=_instant,
-    help="Only runs asked for, started or ended since then: 2h, or 2026-12-01T02:00 (UTC).",
+    help="Only runs that were requested, started or ended since then: 2h, or 2026-12-01T02:00 (UTC).",
 )
 @click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many.")
 def run_list(job: str | None, state: str | None, node: str | None, since: float | None, limit: int) -> None:
-    """The latest runs of the cluster."""
+    """The newest runs of the cluster."""
 
     def draw(runs: Any) -> None:
         from coordd.cli.show import tables
 
-        tables.draw(tables.RUNS, runs, "No such runs.")
+        tables.draw(tables.RUNS, runs, "There are no such runs.")
 
     asked().show(asked().call("run.list", job=job, state=state, node=node, since=since, limit=limit), draw)
 
@@ -73,7 +73,7 @@ def run_list(job: str | None, state: str | None, node: str | None, since: float 
 @run.command("show")
 @click.argument("ident", metavar="ID|JOB", shell_complete=complete_runs)
 def run_show(ident: str) -> None:
-    """One run with its attempts; of a job the newest one."""
+    """One run with its attempts. For a job: its newest run."""
 
     def draw(shown: Any) -> None:
         from coordd.cli.show import tables
@@ -102,11 +102,13 @@ def _arguments(_context: click.Context, _parameter: click.Parameter, given: tupl
 
 @run.command("trigger")
 @click.argument("job", shell_complete=complete_jobs)
-@click.option("--arg", "args", metavar="K=V", multiple=True, callback=_arguments, help="Fills {K}; more than once.")
-@click.option("--id", "ident", metavar="ID", help="Ask for the same run again without starting it twice.")
+@click.option(
+    "--arg", "args", metavar="K=V", multiple=True, callback=_arguments, help="The value of {K}; may be repeated."
+)
+@click.option("--id", "ident", metavar="ID", help="A repeated trigger with the same id starts nothing.")
 @click.option("--wait", is_flag=True, help="Wait for its end: exit 0 when it succeeded, else 1.")
 @click.option("--timeout", metavar="DURATION", callback=seconds, help="With --wait: exit 124 after this (90s, 1h30m).")
-@click.option("--dry-run", is_flag=True, help="Show what would be started; start nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the command; start nothing.")
 @click.pass_context
 def run_trigger(
     context: click.Context,
@@ -117,7 +119,7 @@ def run_trigger(
     timeout: float | None,
     dry_run: bool,
 ) -> None:
-    """Run a job now, once. Prints the run's id; exit 1 when it was rejected, revoked or missed at once."""
+    """Run a job now, once. Prints the run's id; exit 1 if the run was rejected, revoked or missed at once."""
     if timeout is not None and not wait:
         raise click.UsageError("--timeout says how long to --wait: give both, or none")
     ask = asked()
@@ -141,7 +143,7 @@ def run_trigger(
     ended = waiting.ended(answer["id"], answer.get("durable", ""), timeout)
     if ended is None:
         raise Failed(
-            f"{answer['id']} has not ended after {timeout:g} s; it goes on",
+            f"{answer['id']} has not ended after {timeout:g} s; it continues",
             EXIT_TIMED_OUT,
             f"coordctl why '{answer['id']}'",
         )
@@ -151,22 +153,22 @@ def run_trigger(
         context.exit(EXIT_FAILED)
 
 
-# ---- stop and settle
+# ---- stop and resolve
 
 
 @run.command("cancel")
 @click.argument("ident", metavar="ID", shell_complete=complete_runs)
 def run_cancel(ident: str) -> None:
-    """End an attempt that runs, on whichever node."""
+    """End a running attempt, on any node."""
     answer = asked().call("run.cancel", id=ident)
     asked().show(answer, lambda said: click.echo(CANCELLED.get(said["state"], CANCELLED["started"]).format(said["id"])))
 
 
 @run.command("revoke")
 @click.argument("ident", metavar="[ID]", default="", shell_complete=complete_runs)
-@click.option("--job", help="All runs of this job that have not started; its file may be gone.")
+@click.option("--job", help="All runs of this job that have not started; even if its file is gone.")
 def run_revoke(ident: str, job: str | None) -> None:
-    """Forbid a run that has not started; it is remembered, also by nodes that are away."""
+    """Forbid a run that has not started. All nodes obey, those that are away too."""
     if bool(ident) == bool(job):
         raise click.UsageError("expected either the ID of a run, or --job NAME")
     if not job:
@@ -195,10 +197,10 @@ def run_revoke(ident: str, job: str | None) -> None:
     "outcome",
     type=click.Choice(["success", "failed", "relaunch"]),
     required=True,
-    help="What became of it, or: start it again.",
+    help="How the run ended, or: start it again.",
 )
 def run_resolve(ident: str, outcome: str) -> None:
-    """Settle a run in the state unknown, after a look at what it left."""
+    """Resolve a run in the state unknown, after you have checked its output."""
     answer = asked().call("run.resolve", id=ident, **{"as": outcome})
     asked().show(answer, lambda said: click.echo(f"{said['id']} is {said.get('state') or outcome}"))
 
@@ -207,17 +209,17 @@ def run_resolve(ident: str, outcome: str) -> None:
 
 
 def _output(text: str) -> str:
-    """What a program wrote, for a terminal: its lines, and none of its escape sequences."""
+    """The output of a program, safe for a terminal: lines, no escape sequences."""
     return visible(text.replace("\r\n", "\n"), lines=True)
 
 
 @run.command("logs")
 @click.argument("ident", metavar="ID|JOB", shell_complete=complete_runs)
-@click.option("--follow", "-f", is_flag=True, help="Go on as it grows, until the run is over.")
-@click.option("--attempt", type=click.IntRange(0), help="Which attempt [default: the last].")
-@click.option("--bytes", "limit", type=click.IntRange(1), help="No more than the last so many.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the run ends.")
+@click.option("--attempt", type=click.IntRange(0), help="The number of the attempt [default: the last].")
+@click.option("--bytes", "limit", type=click.IntRange(1), help="At most this many lines, from the end.")
 def run_logs(ident: str, follow: bool, attempt: int | None, limit: int | None) -> None:
-    """What an attempt has written, as kept on the node that ran it; of a job the newest run."""
+    """The output of an attempt, from the node that ran it. For a job: its newest run."""
     ask = asked()
     if "@" not in ident and "#" not in ident:
         job, ident = ident, ask.call("run.show", id=ident)["id"]

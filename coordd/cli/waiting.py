@@ -1,4 +1,4 @@
-"""What becomes of a run that was just asked for: the first moments, or all of it."""
+"""Waiting for a run that was just triggered: its first moments, or until its end."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from coordd.cli.options import asked, say
 from coordd.core.ledger.words import MISSED, PENDING, REJECTED, REVOKED, SUCCESS, TERMINAL, UNKNOWN
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 
-# A run is looked at soon at first, then less often: many take seconds, some take days.
+# A run is asked for soon at first, then less often: many runs take seconds, some take days.
 POLL_FIRST_S = 0.1
 POLL_LAST_S = 2.0
 
-# What a run that is waited for may meet on the way, and get over: the ledger or the daemon is away for a while.
+# Errors that --wait survives: the ledger or the daemon is away for a while.
 PASSING = frozenset(("unavailable", "try_later"))
 
-# A run that is waited for and says nothing for this time: a person must look.
+# Without any answer for this time (seconds), --wait gives up: a person must look.
 AWAY_S = 600.0
 
-# Within this an election is decided and the ledger has been asked. A run that is pending still has something in its
-# way, and people are told what, once and then every few seconds if it has changed.
+# Within this time an election is decided and the ledger has answered. If the run is still pending then, something
+# prevents it: the person is told what, at once and later if it changes.
 SETTLED_S = 1.5
 WHY_AGAIN_S = 5.0
 
-# It was never launched, and will not be.
+# The run was never launched, and will not be.
 NOT_LAUNCHED = frozenset((REJECTED, REVOKED, MISSED))
 
 
 def first_look(answer: dict[str, Any]) -> dict[str, Any]:
-    """The run of a trigger's answer, once it is no longer pending or has had the time; {} where nobody can tell."""
+    """The triggered run, once it is no longer pending or the time is over; {} if nobody can tell."""
     if answer.get("durable") != "ledger":
         return {}
     until = time.monotonic() + SETTLED_S
@@ -37,14 +37,14 @@ def first_look(answer: dict[str, Any]) -> dict[str, Any]:
         try:
             shown: dict[str, Any] = asked().call("run.show", id=answer["id"])
         except CoorddError:
-            return {}  # it is recorded: that the look failed says nothing of it
+            return {}  # it is recorded: a failed look-up does not change that
         if shown.get("state") != PENDING or time.monotonic() >= until:
             return shown
         time.sleep(POLL_FIRST_S)
 
 
 def trouble(run: dict[str, Any]) -> str:
-    """What is in the way of a run that waits; "" when nothing is known to be."""
+    """What keeps a run waiting; "" when nothing is known."""
     if run.get("state") != PENDING:
         return ""
     try:
@@ -57,7 +57,7 @@ def trouble(run: dict[str, Any]) -> str:
 
 
 def ended(ident: str, durable: str, timeout_s: float | None) -> dict[str, Any] | None:
-    """Wait for a run's end, saying what happens; None when the time is over."""
+    """Wait for a run's end and print what happens; None when the time is over."""
     started = time.monotonic()
     pause_s, said, troubled, why = POLL_FIRST_S, "", "", ""
     ask_why_at = started + SETTLED_S
@@ -67,7 +67,7 @@ def ended(ident: str, durable: str, timeout_s: float | None) -> dict[str, Any] |
             shown: dict[str, Any] = asked().call("run.show", id=ident)
             troubled, heard_at = "", time.monotonic()
         except (RefusedError, UnavailableError) as exc:
-            # A trigger that only this node keeps is unknown to the ledger until it answers again.
+            # A trigger that only this node keeps is unknown to the ledger until the ledger answers again.
             passing = PASSING | ({"unknown_run"} if durable == "node" else frozenset[str]())
             if (isinstance(exc, RefusedError) and exc.kind not in passing) or time.monotonic() - heard_at > AWAY_S:
                 raise

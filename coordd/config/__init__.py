@@ -1,5 +1,5 @@
 """What people write: configuration, job files, keyring; read with care, judged, and made into frozen types.
 
-Here belongs everything that turns a file of a person into values or sentences. Nothing here opens a socket or starts
-a process; what is built from the values stands in connecting.py, launching.py and daemon.py.
+Everything that turns a person's file into values or error messages. Nothing here opens a socket or starts a process:
+connecting.py, launching.py and daemon.py use the values.
 """

@@ -8,10 +8,10 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from coordd.config.values import found
 
-# Commas separate addresses only where one begins: a password may hold one.
+# A comma separates addresses only if an address follows: a password may contain a comma.
 _BETWEEN = re.compile(r"\s*,\s*(?=[a-z][a-z+]*://)")
 
-# scheme -> an address as it should be.
+# scheme -> an example of a valid address.
 EXAMPLES = {
     "unix": "unix:///run/coordd/bus",
     "sqlite": "sqlite:////var/lib/coordd/ledger.db (four slashes)",
@@ -25,7 +25,7 @@ EXAMPLES = {
 ENCRYPTED = frozenset(("amqps", "rediss", "rediss+sentinel"))
 LOCAL = frozenset(("unix", "sqlite"))
 
-# Parameters by which a URL switches the verification of certificates off, with the values that leave it on.
+# URL parameters that switch off the verification of certificates, with the values that leave it on.
 UNVERIFIED = {
     "no_verify_ssl": frozenset(("0", "false", "no")),
     "verify_ssl": frozenset(("1", "true", "yes")),
@@ -35,12 +35,12 @@ UNVERIFIED = {
 
 
 def split(text: str) -> tuple[str, ...]:
-    """The addresses of a text, separated by commas."""
+    """Split a text into its addresses, at commas."""
     return tuple([url for url in _BETWEEN.split(text.strip().rstrip(", ")) if url])
 
 
 def check(url: str, schemes: tuple[str, ...]) -> None:
-    """Raise ValueError with what was expected and what was found, without passwords."""
+    """Raise ValueError with the expected and the found value, without passwords."""
     scheme, separator, rest = url.partition("://")
     if scheme not in schemes or not separator:
         raise ValueError(f"expected a URL that starts with one of {', '.join(schemes)} and ://, found {found(url)}")
@@ -79,7 +79,7 @@ def _check_path(scheme: str, parts: SplitResult, wrong: str) -> None:
 
 
 def hosts(url: str) -> tuple[str, ...]:
-    """The hosts of a URL: several for sentinels. Raises ValueError for what is no host or no port."""
+    """The hosts of a URL: several for sentinels. Raises ValueError for an invalid host or port."""
     listed = urlsplit(url).netloc.rpartition("@")[2].split(",")
     several = url.partition("://")[0].endswith("+sentinel")
     if len(listed) > 1 and not several:
@@ -87,14 +87,14 @@ def hosts(url: str) -> tuple[str, ...]:
     said = []
     for one in listed:
         parts = urlsplit(f"//{one}")
-        if parts.port == 0:  # asked for, it is checked
+        if parts.port == 0:  # reading it checks it
             raise ValueError("port 0")
         said.append(parts.hostname or "")
     return tuple(said)
 
 
 def insecure(url: str) -> list[str]:
-    """Why a password or a message should not travel to that address: sentences, none when it may."""
+    """Reasons not to send a password or a message to that address, as sentences; empty if it is safe."""
     scheme = url.partition("://")[0]
     if scheme in LOCAL:
         return []
@@ -114,7 +114,7 @@ def insecure(url: str) -> list[str]:
 
 
 def unverified(url: str) -> str:
-    """The parameter of a URL that switches verification off, or ""."""
+    """The URL parameter that switches verification off, or ""."""
     for name, value in parse_qsl(urlsplit(url).query, keep_blank_values=True):
         if name.lower() in UNVERIFIED and value.lower() not in UNVERIFIED[name.lower()]:
             return name
@@ -122,7 +122,7 @@ def unverified(url: str) -> str:
 
 
 def has_password(url: str) -> bool:
-    """A password stands in the URL."""
+    """True if the URL contains a password."""
     if url.partition("://")[0] in LOCAL:
         return False
     parts = urlsplit(url)

@@ -1,6 +1,6 @@
-"""Job files made from a crontab: their text, and whether one that is there was edited by hand since.
+"""Job files made from a crontab: their text, and whether a person has edited an existing one.
 
-The first line of such a file holds a checksum of the rest, without the line that holds or releases the job.
+The first line of such a file holds a checksum of the rest, without the `enabled` line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ RELEASED = "enabled = true\n"
 
 
 class Account(NamedTuple):
-    """A user of the machine, as cron needs it; ``home`` is "" where it is not known."""
+    """A user of the machine, as cron needs it; ``home`` is "" when unknown."""
 
     name: str
     home: str
 
 
 class Place(NamedTuple):
-    """Where a crontab is from, and what it does not say itself."""
+    """Where a crontab comes from, and values that it does not contain."""
 
     source: str  # for people: a path, or whose crontab
     timezone: str  # the machine's
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class File(NamedTuple):
-    """A job file that a line has become."""
+    """A job file made from a line."""
 
     name: str
     entry: Entry
@@ -46,7 +46,7 @@ class File(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to be done with one file: written (new), updated, unchanged, or kept (and why)."""
+    """What to do with one file: written (new), updated, unchanged, or kept (and why)."""
 
     file: File
     state: str
@@ -87,8 +87,8 @@ def _text(entry: Entry, place: Place, user: str) -> str:
         f"schedule = {_quoted(entry.schedule)}",
         f"timezone = {_quoted(entry.timezone or place.timezone)}",
         *([f'jitter = "{entry.jitter_s / 60:.0f}m"'] if entry.jitter_s else []),
-        'misfire = "skip"                # as cron: what was missed is not made up for',
-        'overlap = "allow"               # as cron: it begins also while the last one runs',
+        'misfire = "skip"                # as cron: missed fire times are dropped',
+        'overlap = "allow"               # as cron: it starts even if the last run is active',
         "",
         "[command]",
         f"argv = [{_quoted(entry.shell)}, {_quoted('-c')}, {_quoted(_braces(entry.script))}]",
@@ -101,7 +101,7 @@ def _text(entry: Entry, place: Place, user: str) -> str:
 
 
 def sealed(body: str, source: str) -> str:
-    """The text with its first line, by which an edit is noticed later."""
+    """The text with its first line, which later shows whether it was edited."""
     return f"{HEAD} {_checksum(body)} of {visible(source)}\n{body}"
 
 
@@ -118,22 +118,20 @@ def _key(name: str) -> str:
 
 
 def _braces(text: str) -> str:
-    """Braces of a job file's arguments are placeholders; these are meant as they stand."""
+    """Escapes braces: in a job file's arguments they are placeholders."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def planned(file: File, there: str | None, *, release: bool) -> Plan:
-    """What becomes of one file. ``there``: what stands in the directory under its name, None where nothing does."""
+    """Decides what to do with one file. ``there``: the file's present content, None if there is no such file."""
     if there is None:
         return Plan(file, "written", _released(file.text) if release else file.text)
     head = _HEAD.match(there)
     if head is None:
-        return Plan(file, "kept", there, "a job file of this name is there that no import wrote")
+        return Plan(file, "kept", there, "a job file of this name exists, and no import wrote it")
     body = there[head.end() :]
     if _checksum(body) != head.group(1):
-        return Plan(
-            file, "kept", there, "it was edited since it was imported; the crontab's line was not applied to it"
-        )
+        return Plan(file, "kept", there, "it was edited after its import; the crontab's line was not applied")
     found = _ENABLED.search(body)
     was_released = found is None or found.group(1) == "true"
     text = _released(file.text) if release or was_released else file.text
@@ -145,7 +143,7 @@ def _released(text: str) -> str:
 
 
 def left_behind(source: str, names: Iterable[str], there: Iterable[tuple[str, str]]) -> list[str]:
-    """The jobs that an earlier import of this source wrote, and that have no line any more."""
+    """The jobs of an earlier import of this source whose lines are gone."""
     wanted = set(names)
     heads = [(name, _HEAD.match(text)) for name, text in there]
     return sorted(name for name, head in heads if head and head.group(2) == visible(source) and name not in wanted)

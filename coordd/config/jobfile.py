@@ -1,7 +1,7 @@
-"""Job files: one TOML file a job becomes a frozen Job, or problems that disable that job alone.
+"""Job files: each TOML file becomes a frozen Job, or a list of problems that disables only that job.
 
-``on_lost = "hold"`` goes together with ``retry.attempts`` above 1: an attempt is only tried again after an exit
-code that is known, and a lost one waits for a person whatever ``retry`` says.
+``on_lost = "hold"`` and ``retry.attempts`` above 1 are compatible: an attempt with a known exit code is retried; a lost
+attempt waits for a person, whatever ``retry`` says.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from coordd.core.jobs.schedule import jitter_offset, next_fire, parse_cron, pars
 from coordd.core.jobs.secrecy import exposed
 from coordd.core.names import NAME, NAME_RULE
 
-# One node reads at most so many job files; a directory with more is a mistake.
+# One node reads at most this many job files; a directory with more is a mistake.
 JOBS_MAX = 10_000
 
-# What is said of a secret on a command line, and of how many in a file.
+# The warning about a secret on a command line, and the maximum number of such warnings per file.
 EXPOSED = (
     "Every user of the host can read a program's arguments, and this file is copied to every node: put it into the"
     " file that [spark] env_file of coordd.toml names (the program reads it from its environment), of a Spark job into"
@@ -39,14 +39,14 @@ EXPOSED_MAX = 20
 
 
 class JobSet(msgspec.Struct, frozen=True):
-    """What a directory of job files holds, by job name. A job with warnings is in both; "" is the directory."""
+    """A directory of job files, by job name. A job with warnings is in both dicts; "" is the directory itself."""
 
     jobs: dict[str, Job] = {}
     problems: dict[str, list[Problem]] = {}
 
 
 def load_jobs(directory: str, config: Config) -> JobSet:
-    """Read every ``*.toml`` of a directory; never raises for what is in it."""
+    """Read every ``*.toml`` file of a directory; never raises because of their content."""
     try:
         files = sorted([name for name in os.listdir(directory) if name.endswith(".toml") and not name.startswith(".")])
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def load_jobs(directory: str, config: Config) -> JobSet:
 
 
 def load_job(path: str, config: Config) -> tuple[Job | None, list[Problem]]:
-    """One job file: the job, unless there is an error among the problems."""
+    """Read one job file. Returns the job unless one of the problems is an error."""
     content, table, problem = read_toml(path, "job")
     if problem:
         return None, [problem]
@@ -79,7 +79,7 @@ def load_job(path: str, config: Config) -> tuple[Job | None, list[Problem]]:
 
 
 def check(path: str | None, environ: Mapping[str, str]) -> list[Problem]:
-    """Everything that is wrong with a configuration and its job files; the configuration comes first."""
+    """All problems of a configuration and its job files; the configuration comes first."""
     config, problems = read_config(path, environ)
     if config is None:
         return problems
@@ -91,7 +91,7 @@ def check(path: str | None, environ: Mapping[str, str]) -> list[Problem]:
 
 
 class _Reading:
-    """One job file, and what was found wrong with it."""
+    """One job file, and the problems found in it."""
 
     def __init__(self, path: str, content: str) -> None:
         self.path = path
@@ -102,7 +102,7 @@ class _Reading:
         return any(problem.severity == "error" for problem in self.problems)
 
     def wrong(self, key: str, message: str, *, warning: bool = False) -> None:
-        """Note a problem; ``key`` as people write it: lease, spark.conf."""
+        """Add a problem; ``key`` as people write it: lease, spark.conf."""
         section, _, last = key.rpartition(".")
         line = self.places.line_of(section, last) or self.places.line_of("", key.partition(".")[0])
         self.problems.append(
@@ -122,7 +122,7 @@ class _Reading:
             return instead
 
     def job(self, table: Mapping[str, Any], config: Config) -> Job | None:
-        """The job; None or half a job when something is wrong."""
+        """The job; None, or a partial job, if there are problems."""
         name = os.path.basename(self.path).removesuffix(".toml")
         if not NAME.fullmatch(name):
             shown = values.printable(name)[:100]
@@ -173,7 +173,7 @@ class _Reading:
             return None
         section = sections[0]
         if section not in said:
-            return None  # it is no table
+            return None  # not a table
         launch = self.spark(said["spark"]) if section == "spark" else self.command(said["command"])
         if ("params" in table) == ("params" in said):
             for key, message in check_launch(launch, said.get("params", {})):
@@ -219,7 +219,7 @@ class _Reading:
         if "schedule" not in said:
             for key in ("start", "end", "jitter", "blackout", "misfire"):
                 if key in said:
-                    self.wrong(key, f"{key} says nothing without schedule: the job runs by hand only", warning=True)
+                    self.wrong(key, f"{key} has no effect without schedule: the job runs by hand only", warning=True)
             return None
         schedule: Schedule | None = self.tried(
             "schedule",
@@ -258,7 +258,7 @@ class _Reading:
         return Blackout()
 
     def relations(self, said: Mapping[str, Any], launch: SparkSubmit | Command | None, config: Config) -> None:
-        """What only goes wrong between keys."""
+        """Checks between keys."""
         if "lease" in said:
             timing = timing_conflict(said["lease"], config.cluster, "lease")
             if timing:
@@ -289,12 +289,11 @@ class _Reading:
 
 
 def digest(job: Job, *, own_lease: bool) -> str:
-    """One text for what is launched, when and under which policies, equal on all nodes that mean the same.
+    """One text of what is launched, when and under which policies. It is equal on all nodes with the same definition.
 
-    Values that are the default are left out, so that a version with more keys still agrees with this one. So are
-    the description and the cluster's own lease, which change nothing about a run. The version of the time zone
-    data is in it: with another, the same line may mean another instant. When somebody is to be warned (expect_within)
-    changes nothing about a run either.
+    Default values are left out, so that a version with more keys still agrees with this one. The description, the
+    cluster's own lease and expect_within are left out too: they change nothing about a run. The version of the time
+    zone data is in it: with another version, the same schedule may mean another instant.
     """
     from tzdata import IANA_VERSION  # type: ignore[import-untyped]  # it comes without stubs
 
@@ -306,7 +305,7 @@ def digest(job: Job, *, own_lease: bool) -> str:
     return hashlib.sha256(canonical).hexdigest()[:32]
 
 
-@cache  # a directory of ten thousand files needs each of them four times a file
+@cache  # a directory of ten thousand files asks for each of them four times per file
 def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
     return msgspec.structs.fields(kind)
 

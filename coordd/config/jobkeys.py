@@ -1,6 +1,6 @@
-"""The keys of a job file, and what each may hold.
+"""The keys of a job file, and their valid values.
 
-One table per section: key -> reader. A reader raises ValueError: what was expected, what was found.
+One table per section: key -> reader. A reader raises ValueError with the expected and the found value.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_param
 from coordd.core.jobs.schedule import parse_duration, zone
 from coordd.errors import RefusedError
 
-# A definition is carried in memory by every node: so many entries in a list or a table, so many bytes in a text.
+# Every node keeps all definitions in memory: limits for the entries of a list or a table, and for the bytes of a text.
 ENTRIES_MAX = 1000
 TEXT_BYTES_MAX = 64 * 1024
 
-# Each fire time is compared with every one of them.
+# Each fire time is compared with every blackout.
 BLACKOUTS_MAX = 100
 
 PRIORITY_MAX = 1_000_000
 TRIES_MAX = 1000
 
-# Keys of the format that this version does not act on: refused, since a limit that is not kept is worse than none.
+# Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
 LATER = ("pool", "concurrency", "rate", "after", "breaker", "check", "trigger", "sink", "run_as")
 
-# What [spark].conf may not say, and why.
+# Keys that [spark].conf must not contain, and why.
 OWNED_CONF = {
-    "spark.yarn.tags": "coordd finds a run's applications by it",
+    "spark.yarn.tags": "coordd uses it to find a run's applications",
     "spark.master": "write master under [spark]",
     "spark.submit.deployMode": "write deploy_mode under [spark]",
 }
@@ -64,12 +64,12 @@ def _word(*words: str) -> values.Reader:
 def _longer_than_nothing(value: Any) -> float:
     seconds = parse_duration(value)
     if seconds <= 0:
-        raise ValueError(f"expected a duration longer than nothing, found {found(value)}")
+        raise ValueError(f"expected a duration above zero, found {found(value)}")
     return seconds
 
 
 def _lines(value: object) -> str:
-    """A text that may have several lines: arguments and scripts do."""
+    """A text that may have several lines, such as an argument or a script."""
     read: str = converted(value, str, "a text")
     if "\0" in read:
         raise ValueError("expected a text without NUL characters")
@@ -91,14 +91,14 @@ def _list_of(reader: values.Reader) -> values.Reader:
 def _application(value: object) -> str:
     read = values.text(value)
     if read.startswith("-"):
-        raise ValueError(f"expected an absolute path or a URI; found {found(read)}, which would be an option")
+        raise ValueError(f"expected an absolute path or a URI; found {found(read)}, which looks like an option")
     if not read.startswith("/") and not _URI.fullmatch(read):
         raise ValueError(f"expected an absolute path or a URI, found {found(read)}")
     return read
 
 
 def _no_option(value: object) -> str:
-    """What follows an option of spark-submit, and must not look like the next one."""
+    """A value after an option of spark-submit; it must not look like an option."""
     read = values.text(value)
     if not read or read.startswith("-"):
         raise ValueError(f'expected a text that does not begin with "-", found {found(read)}')
@@ -106,7 +106,7 @@ def _no_option(value: object) -> str:
 
 
 def _entry(value: object) -> str:
-    """One entry of a list that spark-submit takes with commas between."""
+    """One entry of a list for spark-submit, which separates entries with commas."""
     read = _no_option(value)
     if "," in read:
         raise ValueError(f"expected one path or URI without commas, found {found(read)}")
@@ -134,21 +134,21 @@ def _env(value: object) -> dict[str, str]:
     env = _table(value)
     for key in env:
         if not _VARIABLE.fullmatch(key):
-            raise ValueError(f'"{key:.60}" is no name of an environment variable')
+            raise ValueError(f'"{key:.60}" is not a valid name of an environment variable')
         if key.startswith("COORDD_"):
-            raise ValueError(f'"{key:.60}" may not be set: coordd sets the variables that begin with COORDD_')
+            raise ValueError(f'"{key:.60}" must not be set: coordd sets the variables that begin with COORDD_')
     return env
 
 
 def _conf(value: object) -> dict[str, str]:
-    """Spark's properties. TOML reads ``spark.executor.memory = "4g"`` as tables in tables; they are joined again."""
+    """Spark's properties. TOML reads ``spark.executor.memory = "4g"`` as nested tables; they are joined again."""
     conf = _table(_joined(converted(value, dict[str, Any], "a table of texts"), ""))
     for key, item in conf.items():
         if key in OWNED_CONF:
-            raise ValueError(f'"{key}" may not be set here: {OWNED_CONF[key]}')
+            raise ValueError(f'"{key}" must not be set here: {OWNED_CONF[key]}')
         if key.startswith("spark.coordd."):
             raise ValueError(
-                f'"{key:.60}" may not be set: coordd tells the driver its run and token under spark.coordd.*'
+                f'"{key:.60}" must not be set: coordd gives the driver its run and token as spark.coordd.*'
             )
         if not _CONF_KEY.fullmatch(key):
             raise ValueError(f'expected keys that begin with "spark." (spark-submit ignores others), found "{key:.60}"')
@@ -169,7 +169,7 @@ def _params(value: object) -> dict[str, str]:
         if not PARAM_NAME.fullmatch(key):
             raise ValueError(f'expected names of letters, digits and _ (at most 64), found "{key:.60}"')
         if key in BUILT_IN:
-            raise ValueError(f'"{key}" is a name that coordd fills itself; choose another')
+            raise ValueError(f'"{key}" is a name that coordd sets itself; choose another')
     try:
         return merge_params(params, params)
     except RefusedError as exc:
@@ -183,7 +183,7 @@ def _zone_name(value: object) -> str:
 
 
 def _instant(value: object) -> str | date:
-    """Read in full once the time zone is known."""
+    """Only stored here; parsed once the time zone is known."""
     if isinstance(value, date):
         return value
     return values.text(value)
@@ -203,8 +203,8 @@ def _never_on(value: object) -> tuple[int | str, ...]:
                 raise ValueError(f"expected a regular expression, found {found(item)}: {exc}") from exc
             except FutureWarning as exc:
                 raise ValueError(
-                    f"expected a regular expression, found {found(item)}: {exc}, which a later Python will read as "
-                    "another one; write \\[ for a bracket"
+                    f"expected a regular expression, found {found(item)}: {exc}, which a later Python will read "
+                    "differently; write \\[ for a bracket"
                 ) from exc
     return tuple(items[:ENTRIES_MAX])
 

@@ -1,7 +1,7 @@
-"""The keyring's file: read with care, written so that people can read it, and moved on step by step.
+"""The keyring's file: validated when it is read, readable for people, and rotated step by step.
 
-Rotation without a gap takes three steps, each carried to every node and reloaded there before the next one: the
-new key is accepted, the new key signs, the old key is retired. In between every node accepts what any other signs.
+A rotation without a gap takes three steps: the new key is accepted, the new key signs, the old key is retired. Every
+node must have and reload the file before the next step. So every node always accepts the messages of every other.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from coordd.core.wire.envelope import (
 )
 from coordd.errors import ConfigError
 
-# Retired keys that `rotate` leaves in the file, newest last, for whoever reads of their ids in an old log.
+# Retired keys that `rotate` keeps in the file, newest last, for readers of an old log that names their ids.
 RETIRED_MAX = 4
 
 _FIELDS = ("id", "state", "secret", "made")
 
 _HEAD = """\
 # The keys of a coordd cluster: the same file on every node, and secret (mode 0600).
-# accept: messages sealed with it are read. sign: ours are sealed with it. retired: neither.
-# `coordd keys rotate` moves it on; `coordctl reload` takes it over.
+# accept: this node accepts messages sealed with it. sign: this node seals with it. retired: neither.
+# `coordd keys rotate` makes the next step; `coordctl reload` reads the file again.
 """
 
 
@@ -49,7 +49,7 @@ def load(path: str, environ: Mapping[str, str]) -> Keyring:
     """Read a keyring.
 
     Raises:
-        ConfigError: it is missing, others may read it, or it is no keyring. No message holds a secret.
+        ConfigError: it is missing, others may read it, or it is invalid. No message contains a secret.
     """
     shown = printable(path)
     try:
@@ -60,12 +60,13 @@ def load(path: str, environ: Mapping[str, str]) -> Keyring:
             "node, or set [cluster] unsigned = true (for development only)"
         ) from exc
     except (OSError, ValueError) as exc:
-        raise ConfigError(f"{shown}: it cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
+        raise ConfigError(f"{shown}: cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
     if stat.S_ISREG(found_at.st_mode) and not ownership.is_credential(path, environ):
         why = ownership.secret_fault(path, found_at)
         if why:
             raise ConfigError(
-                f"{shown}: {why}; a person who reads it can speak as any node: rotate the keys if somebody may have"
+                f"{shown}: {why}; a reader of this file can send messages as any node: rotate the keys if "
+                "somebody may have read it"
             )
     _, table, problem = read_toml(path, "config")
     if problem:
@@ -89,7 +90,7 @@ def _keyring(table: Mapping[str, Any]) -> Keyring:
     ids = [key.id for key in keys]
     for ident in ids:
         if ids.count(ident) > 1:
-            raise ValueError(f"the key id {ident} is there twice; each key needs its own")
+            raise ValueError(f"the key id {ident} appears twice; each key needs its own id")
     signing = [key.id for key in keys if key.state == SIGN]
     if len(signing) != 1:
         some = ", ".join(signing) if signing else "none"
@@ -127,7 +128,7 @@ def _key(fields: object, number: int) -> Key:
 
 
 def render(keyring: Keyring) -> str:
-    """The file's text."""
+    """The text of the keyring file."""
     parts = [_HEAD]
     for key in keyring.keys:
         lines = ["[[key]]", f'id = "{key.id}"', f'state = "{key.state}"']
@@ -140,7 +141,7 @@ def render(keyring: Keyring) -> str:
 
 
 class Step(NamedTuple):
-    """What a rotation did: the keyring as it is now, and per key id what happened to it."""
+    """The result of a rotation: the new keyring, and per key id what changed."""
 
     keyring: Keyring
     did: dict[str, str]
@@ -149,7 +150,7 @@ class Step(NamedTuple):
 
 
 def rotate(keyring: Keyring, fresh: Key) -> Step:
-    """The next step of a rotation; which one that is, is told by the file itself. ``fresh`` is used by the first."""
+    """Make the next step of a rotation; the file itself says which one. The first step uses ``fresh``."""
     keys = list(keyring.keys)
     at = keys.index(keyring.signing)
     newer = [key.id for key in keys[at + 1 :] if key.state == ACCEPT]
@@ -160,7 +161,7 @@ def rotate(keyring: Keyring, fresh: Key) -> Step:
             if key.id == newer[-1]:
                 keys[place], did[key.id] = key._replace(state=SIGN), "signs from now on"
             elif key.state == SIGN:
-                keys[place], did[key.id] = key._replace(state=ACCEPT), "signs no more, is accepted"
+                keys[place], did[key.id] = key._replace(state=ACCEPT), "no longer signs, is accepted"
         return Step(Keyring(tuple(keys)), did, 2, _NEXT[2])
     if older:
         for place, key in enumerate(keys):
@@ -172,7 +173,7 @@ def rotate(keyring: Keyring, fresh: Key) -> Step:
 
 
 def _kept(keys: list[Key]) -> Keyring:
-    """Without the oldest of the retired keys, if there are many."""
+    """Drops the oldest retired keys, if there are many."""
     retired = [key.id for key in keys if key.state == RETIRED]
     forgotten = retired[: max(0, len(retired) - RETIRED_MAX)]
     return Keyring(tuple([key for key in keys if key.id not in forgotten]))
@@ -181,6 +182,6 @@ def _kept(keys: list[Key]) -> Keyring:
 _NEXT = {
     1: "copy this file to every node and run `coordctl reload` on each; then `coordd keys rotate` here once more",
     2: "copy this file to every node and run `coordctl reload` on each; then `coordd keys rotate` here once more, "
-    "which retires the old key: not before every node has the new one",
+    "which retires the old key: do it only when every node has the new one",
     3: "copy this file to every node and run `coordctl reload` on each; then the rotation is over",
 }

@@ -1,15 +1,13 @@
-"""Who else could change what the daemon reads and runs. Judged as sshd judges its own files (StrictModes).
+"""Checks who else could change the files that the daemon reads and runs, like sshd's StrictModes.
 
-A configuration, a job file or a key is as good as everybody who can write it: such a file is code that runs as the
-daemon's user. So each of them, and every directory on the way to it, must belong to root or to that user, and nobody
-else may write it:
+A configuration, a job file or a key is code that runs as the daemon's user. So each of them, and every directory on the
+way to it, must belong to root or to that user, and nobody else may write it:
 
-- Group-writable is refused whatever the group: who is in a group changes without anybody looking here.
-- A directory that anybody may write but that is sticky (/tmp) is accepted on the way to a file: the kernel lets nobody
-  but the owner rename or remove an entry of it, and the entry's owner is checked. It is not accepted where all of a
-  directory's entries count (jobs_dir): there anybody could add one.
-- A symbolic link must belong to root or to the daemon's user; then its target is judged the same way.
-- What is judged is what was opened: a file that is not the one under its name any more is refused.
+- Group-writable is refused for any group: its members may change at any time. - A sticky directory that anybody may
+write (/tmp) is accepted on the way to a file: only the owner of an entry can rename or remove it, and the entry's owner
+is checked. It is refused if all entries of the directory count (jobs_dir): anybody could add one. - A symbolic link
+must belong to root or to the daemon's user; then its target is judged the same way. - The check looks at the opened
+file: if another file has its name by now, it is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import NamedTuple
 
 from coordd.config.values import printable
 
-LINKS_MAX = 40  # as Linux has it
+LINKS_MAX = 40  # the same limit as Linux
 
 
 class Trust(NamedTuple):
@@ -37,12 +35,12 @@ _also: set[tuple[int, int]] = set()
 
 
 def trust_also(uid: int, gid: int) -> None:
-    """For check-config as root: the service's user is the one whose files they will be."""
+    """For check-config as root: the files will belong to the service's user."""
     _also.add((uid, gid))
 
 
 def own() -> Trust:
-    """Root and this process's user; its primary group."""
+    """Root and this process's user; the process's primary group."""
     return Trust(
         frozenset((0, os.geteuid(), *[uid for uid, _ in _also])), frozenset((os.getegid(), *[gid for _, gid in _also]))
     )
@@ -51,10 +49,10 @@ def own() -> Trust:
 def fault(
     path: str, opened: os.stat_result | None = None, *, all_in_it: bool = False, trust: Trust | None = None
 ) -> str:
-    """Who else could change a file or a directory, and the command that mends it; "" when nobody could.
+    """Who else could change a file or a directory, and the command that repairs it; "" if nobody can.
 
-    ``opened``: what fstat says of the file that was opened under that name. ``all_in_it``: every entry of that
-    directory counts. A path that is not there has no fault.
+    ``opened``: the fstat of the file that was opened under that name. ``all_in_it``: every entry of that directory
+    counts. A path that does not exist has no fault.
     """
     trust = trust or own()
     try:
@@ -62,7 +60,7 @@ def fault(
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as exc:
-        return f"it cannot be judged who may write it: {exc.strerror or exc}"
+        return f"cannot find out who may write it: {exc.strerror or exc}"
     if why or opened is None:
         return why
     if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino):
@@ -71,7 +69,7 @@ def fault(
 
 
 def secret_fault(path: str, opened: os.stat_result, *, trust: Trust | None = None) -> str:
-    """Who else may read a file that is to be secret, and the command that mends it."""
+    """Who else may read a secret file, and the command that repairs it."""
     trust = trust or own()
     mode = stat.S_IMODE(opened.st_mode)
     groups_own = mode & 0o070 == 0o040 and opened.st_gid in trust.gids
@@ -80,19 +78,19 @@ def secret_fault(path: str, opened: os.stat_result, *, trust: Trust | None = Non
     group = "" if opened.st_gid in trust.gids else f", group {_group(opened.st_gid)}, which is not the daemon's own"
     shown = printable(path)
     return (
-        f"others than its owner may use it (mode {mode:04o}{group}); expected mode 0600, or 0640 with the daemon's own "
+        f"other users may read it (mode {mode:04o}{group}); expected mode 0600, or 0640 with the daemon's own "
         f"group: chmod 600 {shown}"
     )
 
 
 def is_credential(path: str, environ: Mapping[str, str]) -> bool:
-    """systemd's own copy: an ACL lets the service's user read it, which a mode shows as the group's permission."""
+    """systemd's own copy: an ACL lets the service's user read it; the mode shows that as the group's permission."""
     directory = environ.get("CREDENTIALS_DIRECTORY", "")
     return bool(directory) and os.path.dirname(os.path.realpath(path)) == os.path.realpath(directory)
 
 
 def _walk(path: str, trust: Trust, all_in_it: bool) -> tuple[str, os.stat_result]:
-    """Every directory from / on, every link, and what stands at the end."""
+    """Every directory from / on, every link, and the final file."""
     current, links = "/", 0
     found = os.lstat(current)
     parts = [part for part in os.path.join(os.getcwd(), path).split("/") if part not in ("", ".")]
@@ -130,7 +128,7 @@ def _fault(path: str, found: os.stat_result, trust: Trust, *, sticky: bool) -> s
         mend = f"chown root {shown} && chmod go-w {shown}"
     elif mode & 0o022 and not (sticky and mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode)):
         who = "everybody" if mode & 0o002 else f"the group {_group(found.st_gid)}"
-        what = f"{who} may write {shown} (owner {_user(found.st_uid)}, mode {mode:04o})"
+        what = f"{who} can write {shown} (owner {_user(found.st_uid)}, mode {mode:04o})"
         mend = f"chmod go-w {shown}"
     else:
         return ""

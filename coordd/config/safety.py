@@ -1,4 +1,6 @@
-"""What of a configuration would expose the cluster: unsafe addresses, unreadable files, a keyring that is no secret."""
+"""Settings that would expose the cluster: unsafe addresses, files that others may read or write, a keyring that is not
+secret.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(setting, sentence) for what would keep a connection from being safe, or from being made at all."""
+    """(setting, sentence) for each setting that makes a connection unsafe or impossible."""
     for setting, urls in (("bus", cluster.bus_urls), ("ledger", (cluster.ledger,))):
         for why in [] if cluster.allow_insecure else [why for url in urls for why in addresses.insecure(url)]:
-            yield f"cluster.{setting}", f"{why}; [cluster] allow_insecure = true would accept that"
+            yield f"cluster.{setting}", f"{why}; set [cluster] allow_insecure = true to accept that"
     for key in ("tls_ca", "tls_cert", "tls_key", "bus_password_file", "ledger_password_file"):
         path = getattr(cluster, key)
         why = _unreadable(path) or _exposed(key, path, environ) if path else ""
         if why:
             yield f"cluster.{key}", f"{values.printable(path)}: {why}"
     if cluster.tls_key and not cluster.tls_cert:
-        yield "cluster.tls_key", "a key says nothing without its certificate: set cluster.tls_cert too"
+        yield "cluster.tls_key", "a key needs its certificate: set cluster.tls_cert too"
     if cluster.is_signed:
         try:
             keyring.load(cluster.keyring, environ)
@@ -35,18 +37,18 @@ def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tupl
 
 
 def _exposed(key: str, path: str, environ: Mapping[str, str]) -> str:
-    """Who else could change a file of secrets, or read it; ""."""
+    """Who else could read or change a file of secrets; "" if nobody."""
     found = os.stat(path)
     why = ownership.fault(path, found)
     if why or ownership.is_credential(path, environ):
         return why
-    if key == "tls_key" and found.st_mode & 0o007:  # its group is often one that several services share (ssl-cert)
-        return f"everybody may use it (mode {found.st_mode & 0o7777:04o}): chmod o-rwx {values.printable(path)}"
+    if key == "tls_key" and found.st_mode & 0o007:  # a group of several services often owns it (ssl-cert)
+        return f"everybody may read it (mode {found.st_mode & 0o7777:04o}): chmod o-rwx {values.printable(path)}"
     return ownership.secret_fault(path, found) if key.endswith("_password_file") else ""
 
 
 def changeable(config: Config) -> Iterator[tuple[str, str]]:
-    """(setting, sentence) for what others could change that this daemon runs, reads or keeps."""
+    """(setting, sentence) for each file that others could change and that this daemon runs, reads or writes."""
     node, spark = config.node, config.spark
     for setting, path, all_in_it in (
         ("node.jobs_dir", node.jobs_dir, True),
@@ -72,17 +74,18 @@ def _unreadable(path: str) -> str:
 
 
 def warnings(config: Config) -> list[Problem]:
-    """What works and gives something up; said by check-config, and by the daemon at each start."""
+    """Warnings: settings that work but give something up; check-config prints them, and the daemon logs them at each
+    start.
+    """
     cluster = config.cluster
     told: list[tuple[str, str]] = []
     for setting, urls in (("bus", cluster.bus_urls), ("ledger", (cluster.ledger,))):
         if any(addresses.has_password(url) for url in urls):
             better = f"{setting}_password_file, or a systemd credential {setting}_password"
-            told.append((setting, f"the password stands in the URL, where everybody reads it who reads this: {better}"))
+            told.append((setting, f"the URL contains the password, visible to every reader of this file: {better}"))
         told += [(setting, f"{why} (allow_insecure = true)") for url in urls for why in addresses.insecure(url)]
     if cluster.unsigned and not cluster.is_embedded:
-        told.append(
-            ("unsigned", "whoever reaches the bus can speak as any node; for development only: `coordd keys new`")
-        )
+        unsafe = "anybody who reaches the bus can speak as any node; for development only"
+        told.append(("unsigned", f"{unsafe}: `coordd keys new` makes a keyring"))
     shown = values.printable(config.path) or "defaults"
     return [Problem(shown, f"cluster.{key}", None, message, severity="warning", kind="config") for key, message in told]

@@ -1,4 +1,4 @@
-"""The configuration as frozen types: one class for each section of the file."""
+"""The configuration as frozen types: one class per section of the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordd.core.jobs.schedule import parse_duration
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """Runs at a time: drivers that compute here (client), drivers that wait (cluster)."""
+    """The maximum number of active runs: drivers that compute here (client), drivers that only wait (cluster)."""
 
     client: int = 2
     cluster: int = 20
@@ -30,9 +30,9 @@ class NodeConfig(msgspec.Struct, frozen=True):
 
 
 class ClusterConfig(msgspec.Struct, frozen=True):
-    """What the nodes share; durations in seconds.
+    """Settings that all nodes share; durations in seconds.
 
-    ``bus`` is one address, or several with commas between; ``bus_urls`` has them one by one.
+    ``bus`` is one address, or several separated by commas; ``bus_urls`` is the list of them.
     """
 
     name: str = "default"
@@ -57,7 +57,7 @@ class ClusterConfig(msgspec.Struct, frozen=True):
 
     @property
     def bus_urls(self) -> tuple[str, ...]:
-        """The addresses of the bus, to be tried in turn; all of one scheme."""
+        """The addresses of the bus, tried in turn; all have the same scheme."""
         return addresses.split(self.bus)
 
     @property
@@ -72,18 +72,17 @@ class ClusterConfig(msgspec.Struct, frozen=True):
 
     @property
     def is_embedded(self) -> bool:
-        """The bus is of this machine alone: who may open its directory may speak, and nothing is signed."""
+        """True for the bus of a single machine: the mode of its directory protects it, and messages are not signed."""
         return self.bus_scheme == "unix"
 
     @property
     def is_signed(self) -> bool:
-        """Messages travel in envelopes."""
+        """True if messages are sealed in envelopes."""
         return not self.is_embedded and not self.unsigned
 
     @property
     def verifies_ledger(self) -> bool:
-        """The ledger's address does not ask for its certificate to be believed unseen. (Each of the bus's speaks for
-        itself.)"""
+        """True if the ledger's certificate is verified. (Each address of the bus has its own answer.)"""
         return not addresses.unverified(self.ledger)
 
     @property
@@ -98,7 +97,7 @@ class ClusterConfig(msgspec.Struct, frozen=True):
 
 
 class SparkConfig(msgspec.Struct, frozen=True):
-    """How Spark is started here; jobs may say otherwise."""
+    """How Spark is started here; jobs may override it."""
 
     submit: str = ""
     master: str = "local[*]"
@@ -108,7 +107,7 @@ class SparkConfig(msgspec.Struct, frozen=True):
 
 
 class ControlConfig(msgspec.Struct, frozen=True):
-    """The control socket, and who may do what."""
+    """The control socket, and who may use it."""
 
     socket: str = "/run/coordd/coordd.sock"
     operator_group: str = "coordd-operators"
@@ -116,7 +115,7 @@ class ControlConfig(msgspec.Struct, frozen=True):
 
 
 class HistoryConfig(msgspec.Struct, frozen=True):
-    """What is kept, for how long, and where it goes then."""
+    """How long data is kept, and where it goes then."""
 
     keep: str = "90d"
     logs_keep: str = "90d"
@@ -138,7 +137,7 @@ class HistoryConfig(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True):
-    """Everything that coordd.toml and the environment say. ``path``: the file it came from, or ""."""
+    """The whole configuration from coordd.toml and the environment. ``path``: its file, or ""."""
 
     node: NodeConfig = NodeConfig()
     cluster: ClusterConfig = ClusterConfig()
@@ -148,7 +147,7 @@ class Config(msgspec.Struct, frozen=True):
     path: str = ""
 
     def redacted(self) -> dict[str, Any]:
-        """The settings for logs and people: no passwords in URLs, no values of secret-looking variables."""
+        """The settings for logs and people: without passwords in URLs or values of variables that look secret."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         for section in shown.values():
             if isinstance(section, dict):

@@ -1,7 +1,7 @@
-"""Configuration: TOML and environment become frozen types, and what is wrong with them becomes sentences.
+"""Configuration: TOML and environment become frozen types or error messages.
 
-Keys, defaults and units are those of /etc/coordd/coordd.toml; durations are seconds, in the history section texts
-such as "90d". Relations between settings are checked here, once.
+Keys, defaults and units are those of /etc/coordd/coordd.toml. Durations are seconds; in the history section they are
+texts such as "90d". This file also checks relations between settings.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from coordd.errors import ConfigError
 
 CONFIG_PATH = "/etc/coordd/coordd.toml"
 
-# sockaddr_un holds 108 bytes, the last one is NUL. A bus socket is named after its node and its pid.
+# sockaddr_un has 108 bytes, and the last one is NUL. A bus socket is named after its node and pid.
 SOCKET_BYTES_MAX = 107
 PID_BYTES = len(".4194304")
-RUNTIME_SOCKET_BYTES = len("/coordd.sock")  # the longest name in the runtime directory itself
+RUNTIME_SOCKET_BYTES = len("/coordd.sock")  # the longest name directly in the runtime directory
 
 BUS_SCHEMES = ("unix", "amqp", "amqps", "redis", "rediss")
 LEDGER_SCHEMES = ("sqlite", "redis", "rediss", "redis+sentinel", "rediss+sentinel")
 SINK_SCHEMES = ("file", "hdfs", "s3a")
 
-# RabbitMQ's exchange of the inboxes of a cluster is called so, behind its name.
+# RabbitMQ's exchange for a cluster's inboxes has the cluster's name and this suffix.
 INBOX_SUFFIX = ".inbox"
 
 BUDGET_MAX = 10_000
 
-# Shorter, and nodes do nothing but wait on each other; longer, and it is a slip of the pen.
+# Limits of durations: with less, nodes do nothing but wait for each other; more is a typing error.
 SECONDS_MIN = 0.01
 SECONDS_MAX = 86400.0
 
 
-# ---- reading settings that are more than one value
+# ---- readers of composite settings
 
 
 def _budget(value: object) -> Budget:
@@ -64,12 +64,12 @@ def _duration_text(value: object) -> str:
         value = f"{value}s"
     read = values.text(value)
     if parse_duration(read) <= 0:
-        raise ValueError(f'expected a duration longer than nothing, found "{read}"')
+        raise ValueError(f'expected a duration above zero, found "{read}"')
     return read
 
 
 def _bus(value: object) -> str:
-    """One address or several, as one text."""
+    """One address or several, joined into one text."""
     said = values.texts(value) if isinstance(value, list) else addresses.split(values.text(value))
     if not said:
         raise ValueError("expected an address or a list of them, found none")
@@ -77,7 +77,7 @@ def _bus(value: object) -> str:
         addresses.check(url, BUS_SCHEMES)
     schemes = sorted({url.partition("://")[0] for url in said})
     if len(schemes) > 1:
-        raise ValueError(f"expected addresses of one kind, to be tried in turn; found {' and '.join(schemes)}")
+        raise ValueError(f"expected addresses with the same scheme; found {' and '.join(schemes)}")
     if schemes == ["unix"] and len(said) > 1:
         raise ValueError("a unix bus has one address: its directory is on this machine")
     return ",".join(said)
@@ -90,10 +90,10 @@ def _ledger(value: object) -> str:
 
 
 def _cluster_name(value: object) -> str:
-    """``x.inbox`` is what RabbitMQ's exchange of the inboxes of a cluster ``x`` is called."""
+    """Refuses names in ``INBOX_SUFFIX``: RabbitMQ's exchange for the inboxes of cluster ``x`` is ``x.inbox``."""
     read = values.name(value)
     if read.endswith(INBOX_SUFFIX):
-        named = f"the inboxes of a cluster {found(read.removesuffix(INBOX_SUFFIX))} are named so at the broker"
+        named = f"the broker uses this name for the inboxes of the cluster {found(read.removesuffix(INBOX_SUFFIX))}"
         raise ValueError(f"expected a name that does not end in {INBOX_SUFFIX}, found {found(read)}: {named}")
     return read
 
@@ -139,7 +139,7 @@ _BY_KEY: dict[str, Reader] = {
 }
 
 
-@cache  # to look a class's fields up takes as long as to read a small file
+@cache  # looking up a class's fields takes as long as reading a small file
 def _kinds(section: str) -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(SECTIONS[section])}
 
@@ -152,7 +152,7 @@ def _readers(section: str) -> dict[str, Reader]:
 
 
 def load(path: str | None, environ: Mapping[str, str]) -> Config:
-    """The configuration: the file, then the environment over it.
+    """The configuration: the file, overridden by the environment.
 
     ``path`` None: COORDD_CONFIG, then /etc/coordd/coordd.toml if there is one, else the defaults alone.
     Raises ConfigError with every problem, one a line.
@@ -164,10 +164,10 @@ def load(path: str | None, environ: Mapping[str, str]) -> Config:
 
 
 def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | None, list[Problem]]:
-    """The configuration, or None and what is wrong with it."""
+    """The configuration, or None and the problems."""
     source = path or environ.get("COORDD_CONFIG") or (CONFIG_PATH if _is_there(CONFIG_PATH) else "")
     problems: list[Problem] = []
-    variables: dict[str, str] = {}  # the variable that each setting came from, if it did
+    variables: dict[str, str] = {}  # the variable that each setting came from, if any
     places = Places("")
     settings: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
 
@@ -186,7 +186,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
         places = Places(content)
         for section, table in tables.items():
             if len(problems) > values.UNKNOWN_MAX:
-                break  # this is no configuration at all
+                break  # not a configuration at all
             if section not in SECTIONS:
                 shown = values.printable(section[:60])
                 report(shown, f'unknown section "{shown}"; {nearest(shown, SECTIONS)}')
@@ -220,7 +220,7 @@ def _is_there(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        return True  # it may be there, and the defaults must not quietly take its place
+        return True  # the file may exist, and must not be replaced silently by the defaults
     return True
 
 
@@ -233,10 +233,9 @@ def _variable(section: str, key: str) -> str:
 
 
 def _variables(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """(variable, section, key) of all that look like settings.
+    """(variable, section, key) of every variable that looks like a setting.
 
-    COORDD_RUN, COORDD_NODE and the others that a run finds in its environment name a section at the most, so they
-    are none.
+    COORDD_RUN, COORDD_NODE and the other variables of a run have no key, so they are left out.
     """
     return [
         (variable, section, variable.removeprefix(f"COORDD_{section.upper()}_").lower())
@@ -247,7 +246,9 @@ def _variables(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
 
 
 def _from_environment(raw: str, kind: Any) -> Any:
-    """The text of a variable as the TOML value it stands for; what is none stays text, for the reader to refuse."""
+    """The text of a variable as a TOML value. Text that is not TOML is returned unchanged; the setting's reader rejects
+    it.
+    """
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}.get(raw.lower(), raw)
     if kind is float:
@@ -266,15 +267,15 @@ def _from_environment(raw: str, kind: Any) -> Any:
 
 
 def default_node_name() -> str:
-    """The host's fully qualified name, with what a node's name may not hold made "-"."""
+    """The host's fully qualified name; characters that a node's name must not have become "-"."""
     host = socket.getfqdn()
     if host.startswith(("localhost", "ip6-localhost")):
-        host = socket.gethostname()  # every host is "localhost" to itself
+        host = socket.gethostname()  # every host calls itself "localhost"
     return re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64] or "localhost"
 
 
 def keyring_path(environ: Mapping[str, str]) -> str:
-    """Where the configuration has its keyring, also when there is none yet, and so no valid configuration."""
+    """The configured path of the keyring, even if the keyring is missing and the configuration therefore invalid."""
     path = environ.get("COORDD_CONFIG") or (CONFIG_PATH if _is_there(CONFIG_PATH) else "")
     table = read_toml(path, "config")[1].get("cluster") if path else None
     said = table.get("keyring") if isinstance(table, dict) else None
@@ -282,7 +283,7 @@ def keyring_path(environ: Mapping[str, str]) -> str:
     return environ.get("COORDD_CLUSTER_KEYRING") or found_there or ClusterConfig().keyring
 
 
-# ---- relations
+# ---- relations between settings
 
 
 def timing_conflict(lease_s: float, cluster: ClusterConfig, setting: str) -> str:
@@ -293,13 +294,13 @@ def timing_conflict(lease_s: float, cluster: ClusterConfig, setting: str) -> str
     return (
         f"cluster.renew_interval ({cluster.renew_interval:g} s) + 2 x cluster.ledger_timeout"
         f" ({cluster.ledger_timeout:g} s) + cluster.kill_grace ({cluster.kill_grace:g} s)"
-        f" + {2 * RHO:.0%} of {setting} come to {needed_s:g} s, more than {setting} ({lease_s:g} s):"
+        f" + {2 * RHO:.0%} of {setting} are {needed_s:g} s, more than {setting} ({lease_s:g} s):"
         f" raise {setting} or lower the others"
     )
 
 
 def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    """(setting, sentence) for each relation that does not hold."""
+    """(setting, sentence) for each relation that is violated."""
     cluster = config.cluster
     positive = ("heartbeat_interval", "election_timeout", "lease", "renew_interval", "ledger_timeout", "kill_grace")
     absurd = False
@@ -310,7 +311,7 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
             absurd = True
             yield f"cluster.{key}", f"expected {least:g} to {SECONDS_MAX:g} seconds, found {seconds:g}"
     if absurd:
-        return  # what follows would only repeat it
+        return  # the checks below would only repeat it
     timing = timing_conflict(cluster.lease, cluster, "cluster.lease")
     if timing:
         yield "cluster.lease", timing
@@ -318,29 +319,29 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
         seconds = getattr(cluster, key)
         if seconds > cluster.lease:
             longer = f"cluster.{key} ({seconds:g} s) is longer than cluster.lease ({cluster.lease:g} s)"
-            yield f"cluster.{key}", f"{longer}: nodes would hear of each other later than leases lapse"
+            yield f"cluster.{key}", f"{longer}: leases would lapse before nodes hear of each other"
     rule = f"a unix socket's path has at most {SOCKET_BYTES_MAX} bytes"
     control_bytes = len(config.control.socket.encode())
     if control_bytes > SOCKET_BYTES_MAX:
         yield "control.socket", f"{rule}; control.socket has {control_bytes}"
     runtime_bytes = len(config.node.runtime_dir.encode()) + RUNTIME_SOCKET_BYTES
     if runtime_bytes > SOCKET_BYTES_MAX:
-        yield "node.runtime_dir", f"{rule}; those in node.runtime_dir would have {runtime_bytes}"
+        yield "node.runtime_dir", f"{rule}; the paths in node.runtime_dir would have {runtime_bytes}"
     if not cluster.is_embedded:
         if cluster.ledger_scheme == "sqlite":
             yield "cluster.ledger", _local_ledger(cluster)
         return
     bus_bytes = len(f"{cluster.bus_path}/{config.node.name}".encode()) + PID_BYTES
     if bus_bytes > SOCKET_BYTES_MAX:
-        yield "cluster.bus", f"{rule}; the directory of cluster.bus, node.name and a pid make {bus_bytes}"
+        yield "cluster.bus", f"{rule}; the directory of cluster.bus, node.name and a pid need {bus_bytes}"
 
 
 def _local_ledger(cluster: ClusterConfig) -> str:
-    """Why nodes of several machines cannot have the file of one machine as their ledger."""
+    """Why nodes on several machines cannot use one machine's file as their ledger."""
     default = " (the default)" if cluster.ledger == ClusterConfig().ledger else ""
     return (
         f"cluster.bus ({cluster.bus_scheme}://) connects several machines, but cluster.ledger is{default}"
-        f" {values.printable(cluster.ledger)}, a file of this machine alone: each node would ask a ledger of its own,"
+        f" {values.printable(cluster.ledger)}, a file on this machine: each node would use a ledger of its own,"
         f" and every job would run on every node. Set cluster.ledger to the Redis that all nodes share, as in"
-        ' ledger = "rediss://redis.example:6379/0"; for one machine alone set cluster.bus = "unix:///run/coordd/bus"'
+        ' ledger = "rediss://redis.example:6379/0"; for a single machine set cluster.bus = "unix:///run/coordd/bus"'
     )

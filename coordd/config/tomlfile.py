@@ -1,4 +1,4 @@
-"""TOML files that people write, read with care: size, encoding and kind of file are judged before the content."""
+"""Reads TOML files that people write: checks size, encoding and kind of file before the content."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import msgspec
 from coordd.config import ownership
 from coordd.config.values import printable
 
-# A file that people write is smaller; a larger one is a mistake, and is not read.
+# Files that people write are smaller; a larger one is a mistake, and is not read.
 FILE_BYTES_MAX = 1024 * 1024
 
 
-# tomllib takes the square of the number of parts of a dotted key: a file of nothing else would stop the daemon.
+# tomllib needs quadratic time for the parts of a dotted key: one long key would stop the daemon.
 _DEEP_KEY = re.compile(r"""(?<!["'\w-])(?:["'\w-]++[ \t]*+\.[ \t]*+){64}""")
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that a person must mend. A warning disables nothing."""
+    """A problem that a person must repair. A warning disables nothing."""
 
     file: str
     key: str
@@ -38,7 +38,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def read_toml(path: str, kind: Literal["config", "job"]) -> tuple[str, dict[str, Any], Problem | None]:
-    """The text of a file and its table; or, of a file that cannot be used, the problem."""
+    """The text and the table of a file; or, if it cannot be used, the problem."""
 
     def problem(message: str, line: int | None = None) -> tuple[str, dict[str, Any], Problem]:
         return "", {}, Problem(printable(path), "", line, message, kind=kind)
@@ -69,7 +69,7 @@ def read_toml(path: str, kind: Literal["config", "job"]) -> tuple[str, dict[str,
         return content, tomllib.loads(content), None
     except RecursionError:
         return problem("its tables are nested too deeply")
-    except ValueError as exc:  # also numbers and dates that Python refuses
+    except ValueError as exc:  # includes numbers and dates that Python refuses
         place = re.search(r"at line (\d+)", str(exc))
         return problem(f"it is not TOML: {exc}", int(place.group(1)) if place else None)
 
@@ -79,24 +79,24 @@ _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s.="'#]+))\s*[.=]""")
 
 
 class Places:
-    """On which lines the keys of a file stand, for messages. Read once: a file may have as many mistakes as lines."""
+    """The line number of each key in a file, for messages. Built once: a file may have as many mistakes as lines."""
 
     def __init__(self, content: str) -> None:
         self._content = content
         self._lines: dict[tuple[str, str], int] | None = None
 
     def line_of(self, section: str, key: str) -> int | None:
-        """The line of a key of a section ("" the top); None when it is not plain to see."""
+        """The line of a key in a section ("" is the top); None if it is not clear."""
         if self._lines is None:
             self._lines = _lines(self._content)
         return self._lines.get((section, key))
 
 
 def _lines(content: str) -> dict[tuple[str, str], int]:
-    """(section, key) -> the first line on which it stands; a table is a key of what it is in."""
+    """(section, key) -> its first line; a table is a key of its parent."""
     found: dict[tuple[str, str], int] = {}
     current = ""
-    inside = ""  # the quotes of a text of several lines that is open
+    inside = ""  # the quotes of an open multi-line text
     for place, line in enumerate(content.split("\n"), 1):
         if not inside:
             header = _HEADER.match(line)

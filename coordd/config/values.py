@@ -1,6 +1,6 @@
-"""Reading single values of TOML files: what is wrong with one becomes a sentence.
+"""Readers of single values in TOML files.
 
-Every reader raises ValueError: what was expected, what was found.
+Every reader raises ValueError with the expected and the found value.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from coordd.core.names import NAME, NAME_RULE
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
 
-# A file with more unknown keys is another kind of file; naming them all would take its length squared.
+# A file with more unknown keys is another kind of file; naming all of them would take quadratic time.
 UNKNOWN_MAX = 20
 
 Reader = Callable[[Any], Any]
 
 
 def redact_url(text: str) -> str:
-    """The text with the passwords of its URLs blotted out."""
+    """The text with the passwords of its URLs replaced."""
     return redact_text(text)
 
 
 def printable(text: str) -> str:
-    """The text with what no terminal should be sent escaped."""
+    """The text with control characters escaped, safe for a terminal."""
     return visible(text)
 
 
@@ -78,7 +78,7 @@ def texts(value: object) -> tuple[str, ...]:
 
 
 def text_table(value: object) -> dict[str, str]:
-    """A table of texts; numbers and booleans are taken as they are written in TOML."""
+    """A table of texts; numbers and booleans become texts, as written in TOML."""
     table: dict[str, Any] = converted(value, dict[str, str | bool | int | float], "a table of texts")
     return {
         text(key): item if isinstance(item, str) else str(item).lower() if isinstance(item, bool) else str(item)
@@ -115,7 +115,7 @@ def path_or_none(value: object) -> str:
 def read_table(
     table: Mapping[str, Any], readers: Mapping[str, Reader], report: Callable[[str, str], None]
 ) -> dict[str, Any]:
-    """The values that could be read; what could not is reported by key."""
+    """The values that could be read; problems are reported by key."""
     values: dict[str, Any] = {}
     unknown = 0
     for key, value in table.items():

@@ -1,5 +1,5 @@
-"""Trio tasks: time, queues, cancellation. They know ports and the core, never a library of the outside.
+"""Trio tasks: time, queues, cancellation. They know ports and the core, never an adapter's library.
 
-Here belongs what runs beside other tasks and has a deadline. What is decided stands in core/, what is touched in
-adapters/; the control socket has a room of its own, and so has what people are shown.
+Code that runs beside other tasks and has a deadline. core/ decides, adapters/ do the input and output. The control
+socket and the views for people have rooms of their own.
 """

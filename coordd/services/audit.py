@@ -1,8 +1,8 @@
 """The audit: every change that a person made, and every privileged call that was refused.
 
-A stranger may ask for what it may not as often as it likes, and must not fill the disk: of calls that are alike (one
-user, one method) the first is recorded at once and the others are counted, into one record for each window. Windows
-grow while it goes on. Reading logs is recorded in the same way.
+A stranger can repeat a refused call for ever, and must not fill the disk. Of similar calls (one user, one method) the
+first is recorded at once; the others are counted, with one record per window. Windows grow while the calls continue.
+Reads of logs are recorded in the same way.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from coordd.core.wire.chain import Checked
 from coordd.services.ledger import boottime
 from coordd.services.views.objects import instant
 
-# Alike within this time are counted together; twice as long while it goes on, up to the bound: a record an hour.
+# Similar calls within this time (seconds) are counted together. The window doubles while they continue, up to the
+# second value: one record an hour.
 WINDOW_S = 60.0
 WINDOW_MAX_S = 3600.0
 
-# Windows at a time. Whoever comes beyond that (with many uids) shares one window for each method.
+# Maximum number of open windows. Beyond it (a caller with many uids), all users share one window per method.
 WINDOWS_MAX = 256
 OTHERS = -1
 
-# How often windows that are over are looked for.
+# How often (seconds) expired windows are written.
 LOOK_S = 5.0
 
 TEXT_MAX = 300
@@ -31,7 +32,7 @@ DONE, REFUSED = "done", "refused"
 
 
 class Window:
-    """Calls that are alike, since the last record of them."""
+    """Similar calls since their last record."""
 
     def __init__(self, until: float, length_s: float) -> None:
         self.until = until
@@ -41,7 +42,7 @@ class Window:
 
 
 class Audit:
-    """Decides which record is written when. ``write`` writes one; it does not raise."""
+    """Decides when to write which record. ``write`` writes one; it does not raise."""
 
     def __init__(self, write: Callable[[dict[str, Any]], None], clock: Callable[[], float] = boottime) -> None:
         self._write = write
@@ -49,7 +50,7 @@ class Audit:
         self._windows: dict[tuple[int, str, str], Window] = {}
 
     def done(self, record: dict[str, Any]) -> None:
-        """A change took place."""
+        """A change was made."""
         self._write(_bounded({**record, "outcome": DONE}))
 
     def looked(self, record: dict[str, Any]) -> None:
@@ -74,7 +75,7 @@ class Audit:
         window.last = record
 
     def look(self) -> None:
-        """Write what was counted in windows that are over."""
+        """Write the counts of expired windows."""
         now = self._clock()
         for key, window in list(self._windows.items()):
             if now >= window.until:
@@ -86,7 +87,7 @@ class Audit:
                 window.until = now + window.length_s
 
     def close(self) -> None:
-        """Write everything that was counted: the daemon ends."""
+        """Write all counts: the daemon stops."""
         for window in self._windows.values():
             if window.count:
                 self._tell(window)
@@ -102,7 +103,7 @@ def _bounded(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def audit_view(checked: Checked) -> dict[str, Any]:
-    """What a check of the journal has found, for people."""
+    """The result of a check of the audit chain, for people."""
     return {
         "records": [_record_view(record) for record in checked.records],
         "chain": {
@@ -121,7 +122,7 @@ def _record_view(record: dict[str, Any]) -> dict[str, Any]:
         "at": instant(at) if isinstance(at, (int, float)) else None,
         "method": record.get("method"),
         "subject": record.get("subject") or None,
-        "outcome": record.get("outcome", DONE),  # an older version recorded nothing else
+        "outcome": record.get("outcome", DONE),  # an older version recorded only done calls
         "by": record.get("by"),
         "uid": record.get("uid"),
         "pid": record.get("caller_pid"),

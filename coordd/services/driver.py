@@ -232,12 +232,12 @@ class Driver:
 
     def journal_control(self, method: str, subject: str, uid: int, by: str, **more: Any) -> None:
         """A change that a person made, or a call that was refused, for the record; ``more`` are further fields."""
-        node = self.node
+        ctx = self.node.ctx
         record = {
             "type": "control",
             **self._head(),
             "seq": self._seq,
-            "clock": node.stamp(),
+            "clock": ctx.clock.forward(),
             "timestamp": time.time(),
             "method": method,
             "subject": subject,
@@ -260,19 +260,19 @@ class Driver:
 
     def probe_journal(self) -> None:
         """After a failure: does the disk take anything again?"""
-        node = self.node
+        ctx = self.node.ctx
         if self._unsaved_mark is not None:
             self.save_mark(self._unsaved_mark)  # the clock asks for its next one only half a block later
         for save, what in list(self._unsaved.items()):  # nothing need change for long: then nobody would save it again
             self._save(save, what)
-        if node.journal_failure:
+        if ctx.impaired:
             record = {
                 "type": "journal-restored",
                 **self._head(),
                 "seq": self._seq,
-                "clock": node.stamp(),
+                "clock": ctx.clock.forward(),
                 "timestamp": time.time(),
-                "reason": node.journal_failure,
+                "reason": ctx.impaired,
                 "room": "." * PROBE_BYTES,
             }
             try:
@@ -349,7 +349,7 @@ class Driver:
             self._journal.append([flatten(event, seq=self._seq, **head) for event in events], sync=sync)
         except UnavailableError as exc:
             self.counts["journal_failures"] += 1
-            if not self.node.journal_failure:
+            if not self.node.ctx.impaired:
                 log.error("journal.failed", reason=str(exc))
             return str(exc)
         return ""
@@ -402,7 +402,7 @@ class Driver:
     def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
         """For people; of what `why` is asked for later some is remembered."""
         for event in journal:
-            line = runlog.line_of(event, self.node.full_hostname, self.node.jobs)
+            line = runlog.line_of(event, self.node.ctx.full_hostname, self.node.ctx.jobs)
             if line is not None:
                 getattr(log, line.level)(line.event, **line.fields)
         for notice in notices:
@@ -445,22 +445,17 @@ class Driver:
             self._unsaved.pop(save, None)
 
     def _head(self) -> dict[str, Any]:
-        node = self.node
-        return {
-            "hostname": node.hostname,
-            "pid": node.pid,
-            "incarnation": node.incarnation,
-            "utcoffset": self._utcoffset,
-        }
+        ctx = self.node.ctx
+        return {"hostname": ctx.hostname, "pid": ctx.pid, "incarnation": ctx.incarnation, "utcoffset": self._utcoffset}
 
     def _packet(self, events: Sequence[Event]) -> Packet:
-        node = self.node
+        ctx = self.node.ctx
         packet = Packet(
             PROTOCOL_MAJOR,
-            node.settings.cluster,
-            node.hostname,
-            node.pid,
-            node.incarnation,
+            ctx.settings.cluster,
+            ctx.hostname,
+            ctx.pid,
+            ctx.incarnation,
             self._seq,
             self._utcoffset,
             list(events),  # type: ignore[arg-type]  # every Event that the core makes is one of AnyEvent

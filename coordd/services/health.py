@@ -1,4 +1,4 @@
-"""Health: one line for `systemctl status`, and WATCHDOG=1 only after proof that everything still moves."""
+"""Health: one line for `systemctl status`, and WATCHDOG=1 only after proof that everything makes progress."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("health")
 
-# How often the state is looked at; the watchdog asks for more where it is shorter.
+# How often (seconds) the state is checked; more often if the watchdog needs it.
 LOOK_S = 2.0
 
-# A timer of the core that is this much overdue means that the core does not move.
+# If a timer of the core is this much overdue (seconds), the core is stuck.
 OVERDUE_S = 5.0
 
-# The control socket must answer our own ping within this.
+# Timeout (seconds) of our own ping to the control socket.
 PING_S = 2.0
 
-# Old files and rows are cleared away this often.
+# How often (seconds) old files and rows are removed.
 CLEAN_S = 3600.0
 
 
 class Health:
-    """Looks at the daemon from inside."""
+    """Watches the daemon from inside."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Health:
         clean: Callable[[], None],
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """``look`` is called with each look, in the event loop; ``check_room`` likewise, in a thread."""
+        """``look`` is called with each check, in the event loop; ``check_room`` too, in a thread."""
         self._driver = driver
         self._ledger = ledger
         self._troubles = troubles
@@ -60,18 +60,18 @@ class Health:
         self.stuck = ""
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Check for ever."""
         every_s = min(LOOK_S, (self._notifier.watchdog_s or 3 * LOOK_S) / 3)
         next_launch_check = next_clean = 0.0
         while True:
             now = boottime()
             if now >= next_launch_check:
-                self._driver.node.cannot_launch(await trio.to_thread.run_sync(self._check_launch))
+                self._driver.node.ctx.launch_problems = await trio.to_thread.run_sync(self._check_launch)
                 next_launch_check = now + 30.0
             if now >= next_clean:
                 await trio.to_thread.run_sync(self._clean)
                 next_clean = now + CLEAN_S
-            self._driver.node.loaded(os.getloadavg())
+            self._driver.node.ctx.loadavg = tuple(round(x, 2) for x in os.getloadavg())  # type: ignore[assignment]
             self._driver.probe_journal()
             self._driver.look_at_bus()
             self._look()
@@ -86,68 +86,68 @@ class Health:
             await trio.sleep(every_s)
 
     async def _look_for_room(self) -> None:
-        """Whether the runtime directory takes another attempt."""
-        node = self._driver.node
+        """Whether the runtime directory can take another attempt."""
+        ctx = self._driver.node.ctx
         failure = await trio.to_thread.run_sync(self._check_room)
-        if failure and not node.runtime_failure:
+        if failure and not ctx.runtime_failure:
             log.error("runtime_dir.failed", reason=failure)
-        elif node.runtime_failure and not failure:
+        elif ctx.runtime_failure and not failure:
             log.info("runtime_dir.written_again")
-        node.runtime_failed(failure)
+        ctx.runtime_failure = failure
 
     def say(self) -> None:
-        """STATUS=, when it has changed."""
+        """Send STATUS= if it has changed."""
         line = self.line()
         if line != self._said:
             self._said = line
             self._notifier.notify(f"STATUS={line}")
 
     def line(self) -> str:
-        """One line that a person can read."""
+        """The state in one line, for people."""
         node = self._driver.node
-        counts = node.member_counts()
+        counts = node.ctx.membership.count()
         runs = len(node.pursuits.running)
         jobs = active_jobs(node.pursuits)
-        parts = [node.state]
+        parts = [node.ctx.state]
         alarms = list(node.alarms.standing.values())
         if alarms:
             more = f" (and {len(alarms) - 1} more)" if len(alarms) > 1 else ""
             parts.append(f"ALARM: {alarms[0]['text']}{more}")
         if self._ledger.state == RECOVERING:
-            # Rounded up to what a person would say: the line is not to change with every look.
+            # Rounded, so that the line does not change with every check.
             left_s = -(-self._ledger.recovering_s // 10) * 10
             parts.append(f"ledger recovering: nothing new starts for {left_s:.0f} s")
         elif self._ledger.state == FOREIGN:
             parts.append("another ledger than this node has used: nothing new starts")
         elif self._ledger.state != CONNECTED:
             parts.append(f"ledger {self._ledger.state}: nothing new starts")
-        elif node.braked:
-            parts.append(f"nothing new starts: {node.braked}")
+        elif node.ctx.braked:
+            parts.append(f"nothing new starts: {node.ctx.braked}")
         parts += [
             f"{counts['alive']} node{'s' if counts['alive'] != 1 else ''} alive",
             f"{runs} run{'s' if runs != 1 else ''} active" + (f" ({jobs})" if jobs else ""),
         ]
         parts += filter(None, [self._troubles.found.sentence()])
-        if node.clock_off:
-            parts.append("wall clock off: nothing is opened by schedule")
+        if node.ctx.clock_off:
+            parts.append("wall clock off: no scheduled run is opened")
         if self._driver.bus.state == "disconnected":
             parts.append("bus disconnected")
         waiting = self._driver.outbox.waiting if self._driver.outbox is not None else 0
         if waiting:
             parts.append(f"{waiting} message{'s wait' if waiting != 1 else ' waits'} for the bus")
-        if node.unfit:
-            parts.append(node.unfit)
+        if node.ctx.unfit:
+            parts.append(node.ctx.unfit)
         names = [breaker.name for breaker in self._driver.breakers if breaker.is_open]
         parts.append(f"breakers open: {', '.join(names)}" if names else "breakers closed")
         return " · ".join(parts)
 
     async def _proof(self) -> str:
-        """What does not move; "" when all does."""
+        """The part that is stuck; "" when everything makes progress."""
         overdue_s = boottime() - self._driver.node.timer_at()
         if overdue_s > OVERDUE_S:
             return f"the core's timer is {overdue_s:.0f} s overdue"
         if self._driver.bus.state not in ("connected", "starting"):
-            log.debug("bus.down", state=self._driver.bus.state)  # no reason to restart: runs launch without it
+            log.debug("bus.down", state=self._driver.bus.state)  # no reason to restart: runs launch without the bus
         with trio.move_on_after(PING_S) as scope:
             try:
                 await self._ping()

@@ -1,4 +1,4 @@
-"""The output of attempts on this node: where it is kept, and how people read it."""
+"""The output of attempts on this node: its path, and how it is read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import re
 from coordd.core.jobs.job import job_of
 from coordd.core.redaction import redact_text
 
-# What people choose for a run of theirs, and what keeps the file name it always had.
+# Ids chosen by people; their file names are the same as in older versions.
 _PLAIN = re.compile(r"#[A-Za-z0-9._-]+")
 
-# A run by schedule; a person may name one that looks the same with "_" for ":", which is not plain then.
+# A scheduled run. A person may choose a similar id with "_" for ":", which then gets a hash.
 _TIMED = re.compile(r"@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _LOOKS_TIMED = re.compile(r"#\d{4}-\d\d-\d\dT\d\d_")
 
@@ -22,10 +22,10 @@ TAIL_LINE_LENGTH_MAX = 500
 
 
 def log_path(log_dir: str, run: str, attempt: int) -> str:
-    """Where the output of an attempt is kept: no two runs share a file.
+    """The path of an attempt's output: no two runs share a file.
 
-    The run's id with "_" for what is better not in a file's name. Where another id would become the same, a part of
-    the id's hash follows.
+    It is the run's id, with "_" for characters that are bad in file names. If another id would give the same name, a
+    part of the id's hash follows.
     """
     rest = run[len(job_of(run)) :]
     own = _TIMED.fullmatch(rest) if rest.startswith("@") else _PLAIN.fullmatch(rest) and not _LOOKS_TIMED.match(rest)
@@ -38,9 +38,9 @@ def _safe(run: str) -> str:
 
 
 def find_log(log_dir: str, run: str, attempt: int, *, earlier: bool) -> str:
-    """The log of an attempt on this node, or (``earlier``) of the last one before it; "" when there is none.
+    """The path of an attempt's log on this node, or (``earlier``) of the last attempt before it; "" if neither exists.
 
-    Older versions gave several ids one file: what they wrote is found as well.
+    Older versions used one file for several ids: those files are found too.
     """
     for number in range(attempt, -1, -1) if earlier else (attempt,):
         path = log_path(log_dir, run, number)
@@ -60,9 +60,9 @@ def tail_lines(path: str) -> list[str]:
 
 
 def read_tail(path: str, limit: int) -> str:
-    """The last bytes of a log, what was turned over included."""
+    """The last bytes of a log, including the rotated file."""
     parts: list[bytes] = []
-    for name in (path, path + ".old"):  # the newest first; a log has tens of MiB, of which only the end is read
+    for name in (path, path + ".old"):  # newest first; a log has tens of MiB, and only its end is read
         left = limit - sum(map(len, parts))
         if left > 0 and os.path.exists(name):
             with open(name, "rb") as file:
@@ -72,7 +72,7 @@ def read_tail(path: str, limit: int) -> str:
 
 
 def read_from(path: str, offset: int) -> tuple[str, int]:
-    """What has been written since; a log that was turned over begins anew."""
+    """The new bytes since the last call; after a rotation it starts at the beginning."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < offset:

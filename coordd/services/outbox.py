@@ -1,11 +1,11 @@
-"""The outbox: what must not be lost waits for the bus on the disk, in order, and leaves when it is back.
+"""The outbox: messages that must not be lost wait on the disk, in order, until the bus is back.
 
-While the bus is there a message is published at once and held until the transport has confirmed it. What is not
-confirmed, and all that comes while something waits, goes to the backlog; from there it leaves in order, in small
-batches, and is removed when it is confirmed. A message may so arrive twice; whoever hears it drops the second one.
+While the bus is up, a message is published at once and kept until the transport confirms it. Unconfirmed messages go to
+the backlog, and so do new ones while any wait. The backlog is sent in order, in small batches; a message is removed
+when it is confirmed. So a message may arrive twice; the receiver drops the second copy.
 
-Only facts and hints of people wait here: that a run was started or has ended, that one was revoked. Whoever hears them
-late merges them. Elections and heartbeats are never kept: late they would be wrong.
+Only facts and commands wait here: a run was started, ended or revoked. A receiver merges them even if they are late.
+Elections and heartbeats are never kept: they would be wrong when late.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from coordd.ports import Backlog, Message
 log = structlog.get_logger("outbox")
 T = TypeVar("T")
 
-# The news of a run serves whoever watches it; after a day only histories ask for it, and they read the journals.
+# After a day only histories need news of a run, and they read the journals.
 KEEP_FACTS_S = 86_400.0
 
-# A command hurries along what the ledger has: after this long every node has asked the ledger itself.
+# A command makes nodes ask the ledger sooner: after this time (seconds) every node has asked anyway.
 KEEP_COMMANDS_S = 30.0
 
-# While the disk does not take them, messages wait in memory, as many as a daemon can spare room for.
+# While the disk fails, messages wait in memory, up to this number.
 MEMORY_COUNT_MAX = 10_000
 MEMORY_BYTES_MAX = 16 * 2**20
 
-# Published and not confirmed yet; more than that means that the broker does not keep up.
+# Maximum number of unconfirmed messages; with more, the broker does not keep up.
 IN_FLIGHT_MAX = 1000
 
-# Messages that leave the backlog together. Small, so that a broker that has just come back is not flooded and what is
-# sent twice after a failure is little.
+# Messages per batch from the backlog. Small, so that a broker that has just returned is not flooded, and a failure
+# repeats only a few messages.
 REPLAY_BATCH = 64
 
-# A confirmation that has not come after this long will not come: sent again.
+# If a confirmation does not come within this time (seconds), the message is sent again.
 CONFIRM_S = 10.0
 
-# Messages that are written in one transaction.
+# Maximum number of messages per transaction.
 SAVE_BATCH = 1000
 
-# A disk that does not answer for this long has failed; it is tried again after the other time.
+# Disk timeout (seconds), and the pause before the next try.
 DISK_S = 5.0
 DISK_RETRY_S = 5.0
 
-# How often it is looked whether something may leave, or has waited for its confirmation for too long.
+# How often (seconds) the outbox checks for messages to send, or to send again.
 LOOK_S = 1.0
 
-# Between two batches of which something was not confirmed; doubles up to the bound.
+# The pause between batches after an unconfirmed one; doubles up to the maximum.
 PAUSE_MIN_S = 0.5
 PAUSE_MAX_S = 15.0
 
-# Messages that have arrived and could not be removed from the disk: so many are remembered, not to be sent again.
+# Maximum number of confirmed messages that the disk could not remove: they are remembered, and not sent again.
 ARRIVED_MAX = 10_000
 
 
@@ -74,33 +74,34 @@ class Outbox:
         renew: Callable[[bytes], bytes] = lambda data: data,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``publish`` as in ports.Bus. ``renew`` puts what an earlier life of this node has left under its present
-        name. Without a backlog everything waits in memory."""
+        """``publish`` as in ports.Bus. ``renew`` rewrites a message of an earlier process of this node under its
+        present name. Without a backlog, everything waits in memory.
+        """
         self._publish = publish
         self._disk = backlog
-        self._stored = backlog.count if backlog else 0  # on the disk, as of the last time that it answered
+        self._stored = backlog.count if backlog else 0  # on the disk, at its last answer
         self._renew = renew
         self._wall = wall
         self._up = connected
         self._number = self._first_number = time.time_ns() // 1000  # grows over restarts; only the order depends on it
         self._in_flight: dict[int, tuple[Message, float]] = {}  # number -> (message, when it left)
-        self._waiting: dict[int, Message] = {}  # in memory, not on the disk (yet)
+        self._waiting: dict[int, Message] = {}  # in memory, not on the disk yet
         self._waiting_bytes = 0
         self._arrived: set[int] = set()  # still on the disk
-        self._busy = False  # something of the backlog is being sent, or written
+        self._busy = False  # a batch of the backlog is being sent or written
         self._disk_failed_at = -DISK_RETRY_S
         self._pause_s = 0.0
         self._pause_until = 0.0
-        self._restless = False  # ``run`` looks by itself from time to time
+        self._restless = False  # ``run`` checks by itself from time to time
         self._wake = trio.Event()
         self._one_thread = trio.CapacityLimiter(1)
-        self.error = ""  # why the disk does not take messages
+        self.error = ""  # why the disk refuses messages
         self.counts = {"confirmed": 0, "replayed": 0, "expired": 0, "given_up": 0, "disk_failures": 0}
 
-    # ---- what the driver does
+    # ---- for the driver
 
     def put(self, data: bytes, keep_s: float) -> None:
-        """Send a message that must arrive; it is worth keeping for so many seconds."""
+        """Send a message that must arrive; it is kept for ``keep_s`` seconds at most."""
         self._number += 1
         now = self._wall()
         message = Message(self._number, now, now + keep_s, data)
@@ -113,14 +114,14 @@ class Outbox:
             self._wake.set()
 
     def changed(self, up: bool) -> None:
-        """The bus was lost, or is there again."""
+        """The bus was lost, or is back."""
         self._up = up
         self._pause_s = self._pause_until = 0.0
-        self._disk_failed_at = -float("inf")  # look at once: what is on the disk goes first, if it can be read
+        self._disk_failed_at = -float("inf")  # try at once: messages on the disk go first, if it can be read
         self._wake.set()
 
     def statistics(self) -> dict[str, Any]:
-        """What waits, where, and what became of the rest since the start."""
+        """The waiting messages: how many, where, and counters since the start."""
         disk = self._disk
         on_disk = self._stored - len(self._arrived)
         oldest = [m.at for m in (*self._waiting.values(), *(m for m, _ in self._in_flight.values()))]
@@ -144,7 +145,7 @@ class Outbox:
     # ---- life
 
     async def run(self) -> None:
-        """Write what waits, and send it when the bus is there, for ever."""
+        """Store waiting messages, and send them when the bus is up, for ever."""
         while True:
             self._restless = bool(self._waiting or self._in_flight or (self._disk and self._disk.count))
             with trio.move_on_after(LOOK_S if self._restless else float("inf")):
@@ -160,13 +161,13 @@ class Outbox:
                 self._busy = False
 
     async def finish(self) -> None:
-        """Wait, a moment, until no thread is at the disk any more: ``close`` then has it alone."""
+        """Wait a moment until no thread uses the disk any more: then ``close`` has it alone."""
         with trio.move_on_after(DISK_S, shield=True):
             async with self._one_thread:
                 pass
 
     def close(self) -> None:
-        """Leave on the disk what has not left, for the next life of this node."""
+        """Leave unsent messages on the disk, for the next process of this node."""
         left = [*self._waiting.values(), *(message for message, _ in self._in_flight.values())]
         if self._disk is None:
             return
@@ -180,13 +181,13 @@ class Outbox:
     # ---- single steps
 
     def _flows(self) -> bool:
-        """The bus is there and nothing stands before a new message."""
+        """True when the bus is up and no older message waits."""
         return self._up and not self._waiting and not self._busy and not (self._disk and self._disk.count)
 
     def _confirmed(self, number: int, arrived: bool) -> None:
         message, _ = self._in_flight.pop(number, (None, 0.0))
         if message is None:
-            return  # it was given up on, and sent again
+            return  # it had timed out, and was sent again
         if arrived:
             self.counts["confirmed"] += 1
         else:
@@ -197,7 +198,7 @@ class Outbox:
         now = trio.current_time()
         for number, (message, left_at) in list(self._in_flight.items()):
             if now - left_at <= CONFIRM_S:
-                break  # in the order in which they left
+                break  # they are in the order of sending
             del self._in_flight[number]
             self._wait(message)
 
@@ -220,7 +221,7 @@ class Outbox:
             log.error("backlog.full", given_up=self.counts["given_up"], where=where)
 
     async def _save(self) -> None:
-        """What waits in memory to the disk, one transaction for all that has come since the last one."""
+        """Write the waiting messages to the disk, in one transaction."""
         while self._waiting and self._disk is not None and self._disk_may_work():
             batch = [self._waiting[number] for number in sorted(self._waiting)[:SAVE_BATCH]]
             given_up = await self._on_disk(partial(self._disk.append, batch, self._wall()))
@@ -232,7 +233,7 @@ class Outbox:
                 self._given_up(given_up, "disk")
 
     async def _replay(self) -> None:
-        """Send what waits, in order, until nothing does or something did not arrive."""
+        """Send waiting messages in order, until none is left or one did not arrive."""
         while self._up:
             batch = await self._first()
             if not batch:
@@ -245,10 +246,10 @@ class Outbox:
             await self._save()
 
     async def _first(self) -> list[Message]:
-        """What is to leave next: what is on the disk is older than what is not."""
+        """The next batch: messages on the disk are older than those in memory."""
         disk = self._disk
         if disk is not None and self._arrived and self._disk_may_work():
-            await self._remove(())  # before anything is read: what has arrived is not sent again
+            await self._remove(())  # before reading: confirmed messages must not be sent again
         if disk is not None and disk.count and self._disk_may_work():
             stored = await self._on_disk(partial(disk.first, REPLAY_BATCH))
             if stored:
@@ -256,7 +257,7 @@ class Outbox:
         return [self._waiting[number] for number in sorted(self._waiting)[:REPLAY_BATCH]]
 
     async def _send(self, batch: Sequence[Message]) -> bool:
-        """True when nothing of the batch need be sent again."""
+        """True when the whole batch was confirmed."""
         now = self._wall()
         expired = [message.number for message in batch if message.until < now]
         live = [message for message in batch if message.until >= now]
@@ -277,13 +278,13 @@ class Outbox:
                 data = message.data if message.number > self._first_number else self._renew(message.data)
             except RemoteProtocolError as exc:
                 log.error("backlog.not_readable", reason=str(exc))
-                confirmed(message.number, True)  # no later life of this node will read it either
+                confirmed(message.number, True)  # no later process of this node can read it either
                 continue
             self._publish(data, partial(confirmed, message.number))
         if open_numbers:
             with trio.move_on_after(CONFIRM_S):
                 await answered.wait()
-        open_numbers.clear()  # a late word changes nothing any more
+        open_numbers.clear()  # a late confirmation changes nothing
         self.counts["expired"] += len(expired)
         self.counts["replayed"] += len(arrived)
         await self._remove((*arrived, *expired))
@@ -310,7 +311,7 @@ class Outbox:
         return not self.error or trio.current_time() >= self._disk_failed_at + DISK_RETRY_S
 
     async def _on_disk(self, act: Callable[[], T]) -> T | None:
-        """Do it in a thread; None when the disk does not let us."""
+        """Run it in a thread; None when the disk fails."""
         reason = f"it did not answer within {DISK_S:g} s"
         try:
             with trio.move_on_after(DISK_S):

@@ -1,7 +1,7 @@
-"""The log lines of runs: one for each happening, a fixed name, and the level that a person would choose. Pure.
+"""The log lines of runs: one per event, with a fixed name and a level. Pure.
 
-They are made of what this node journals: what happened to the attempts that it holds, and what its own claims have
-decided (missed, rejected, taken over). What other nodes say is in their logs.
+They are made from this node's journal: events of its own attempts, and decisions of its own claims (missed, rejected,
+taken over). The events of other nodes are in their logs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coordd.core.wire import events
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 
-# What the core notes, where that is more than information.
+# Notices of the core with a level above information.
 NOTICE_LEVELS = {
     "alarm.raised": ERROR,
     "ledger.not_used": WARNING,
@@ -45,12 +45,12 @@ class Line(NamedTuple):
 
 
 def level_of(notice: str) -> str:
-    """The level of something that the core notes."""
+    """The level of a notice of the core."""
     return NOTICE_LEVELS.get(notice, INFO)
 
 
 def line_of(event: events.Event, own_name: str, jobs: Mapping[str, Job]) -> Line | None:
-    """What the log says of a journalled event; None for one that is not worth a line. ``own_name``: full_hostname."""
+    """The log line of a journalled event; None if it needs none. ``own_name``: full_hostname."""
     if not isinstance(event, events.Task):
         return None
     told = _told(event, own_name, jobs.get(event.name))
@@ -79,7 +79,7 @@ def _told(event: events.Task, own_name: str, job: Job | None) -> tuple[str, str]
     if isinstance(event, events.TaskSucceeded):
         return INFO, "run.succeeded"
     if isinstance(event, events.TaskFailed):
-        # Each earlier attempt has failed or was lost: with fewer of them than the job allows, another one follows.
+        # Each earlier attempt has failed or was lost. If the job allows more attempts, another one follows.
         follows = job is not None and event.attempt + 1 < job.retry.attempts
         final = job is not None and event.exit_code in job.retry.never_on_codes
         return (WARNING if follows and not final else ERROR), "run.failed"

@@ -1,7 +1,7 @@
-"""The runners of this node: started for granted attempts, listened to, re-adopted, buried.
+"""The runners of this node: started for granted attempts, read, adopted after a restart, buried.
 
-A runner is a process of its own and needs no daemon. What it says it appends to its facts; this service reads
-them, whether they were written a millisecond ago or before the daemon was restarted.
+A runner is a separate process and needs no daemon. It appends facts to its file; this service reads them, whether they
+are a millisecond old or older than the daemon.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from coordd.services.driver import Driver
 
 log = structlog.get_logger("runners")
 
-# Facts are looked for at least this often, should a poke be lost.
+# Facts are read at least this often (seconds), in case a poke is lost.
 LOOK_S = 1.0
 
-# A burial that was cut off, or could not be begun, is begun again after a pause that doubles: a directory that is gone
-# for good costs a line a minute, not one a second.
+# An interrupted burial starts again after a pause that doubles. So a directory that can never be read costs a line a
+# minute, not one a second.
 BURY_AGAIN_S = 0.5
 BURY_AGAIN_MAX_S = 60.0
 
-# One round takes at most this many pokes; the rest is readable at once again. One that carries a fact has the last
-# lines of the output in it: 20 of 500 characters, each up to 6 bytes in JSON.
+# Maximum number of pokes in one round; the rest is readable at once again. A poke with a fact contains the last lines
+# of the output: 20 of 500 characters, each up to 6 bytes in JSON.
 POKES_MAX = 256
 POKE_BYTES_MAX = 128 * 1024
 
-# Directories of attempts whose end is known are kept this many looks for the runner to say its last word.
+# After the end of an attempt is known, its directory is kept for this many rounds: the runner may still write.
 LINGER_LOOKS = 5
 
 
@@ -59,13 +59,13 @@ class RunnerHandle:
         self.directory = directory
         self.launch = launch
         self.waits = waits
-        self.read = 0  # facts that have been taken in
+        self.read = 0  # number of facts that were read
         self.started_at = 0.0
         self.application_id = ""
         self.ended = False
         self.reported = False
-        self.bury_at = 0.0  # no burial is begun before, in trio's time
-        self.bury_pause_s = 0.0  # 0 until it has vanished
+        self.bury_at = 0.0  # no burial starts before, in trio's time
+        self.bury_pause_s = 0.0  # 0 until the runner has vanished
         self.linger = LINGER_LOOKS
 
 
@@ -79,11 +79,11 @@ class Runners:
         self.driver: Driver  # set by the composition root: the two need each other
         self.runners: dict[str, RunnerHandle] = {}
 
-    # ---- what the driver asks for
+    # ---- for the driver
 
     def launch(self, launch: Launch) -> None:
         """Start the runner of a granted attempt."""
-        job = self.driver.node.jobs.get(launch.job)
+        job = self.driver.node.ctx.jobs.get(launch.job)
         node = self.driver.node
         try:
             directory = self._launcher.start(self._build(launch))
@@ -96,8 +96,8 @@ class Runners:
             node.launch_failed(launch, str(exc), self.driver.now())
             return
         except Exception as exc:
-            # The boundary of one launch: a value that nobody thought of must end this attempt, and count as one,
-            # not the daemon of each node in turn.
+            # The boundary of one launch: an unexpected value must end this attempt, and count as one; it must not stop
+            # the daemon of one node after another.
             log.exception("runner.not_started", run=launch.run, attempt=launch.attempt)
             why = f"it cannot be started: {type(exc).__name__}: {exc!s:.300}"
             node.launch_refused(launch, why, self.driver.now(), final=False)
@@ -105,13 +105,13 @@ class Runners:
         self.runners[directory] = RunnerHandle(directory, launch, waits=bool(job and job.waits))
 
     def cancel(self, run: str, reason: str) -> None:
-        """Tell the runner of a run to end it, if it is here."""
+        """Tell the runner of a run to end it, if it is on this node."""
         for runner in self.runners.values():
             if runner.launch.run == run and not runner.ended:
                 self._launcher.command(runner.directory, "cancel", reason)
 
     def shut_down(self, reason: str) -> None:
-        """The machine goes down: the runners end their jobs and say so, that others need not wait."""
+        """The machine shuts down: the runners end their jobs and report it, so that other nodes need not wait."""
         for runner in self.runners.values():
             if not runner.ended:
                 self._launcher.command(runner.directory, "shutdown", reason)
@@ -119,7 +119,7 @@ class Runners:
     # ---- life
 
     def adopt(self) -> int:
-        """Find the runners of an earlier daemon, before the node takes part; returns how many live on."""
+        """Find the runners of an earlier daemon, before the node joins; returns how many are alive."""
         alive = 0
         self._launcher.clear_away()
         for directory in self._launcher.scan():
@@ -150,7 +150,7 @@ class Runners:
         return alive
 
     async def run(self) -> None:
-        """Listen for pokes, and look by itself now and then."""
+        """Listen for pokes, and read facts now and then."""
         sock = self._bind()
         try:
             look_at = 0.0
@@ -158,7 +158,7 @@ class Runners:
                 with trio.move_on_at(look_at):
                     await trio.lowlevel.wait_readable(sock)
                     self._poked(sock)
-                if trio.current_time() >= look_at:  # also while pokes come all the time
+                if trio.current_time() >= look_at:  # even while pokes arrive all the time
                     self._look()
                     look_at = trio.current_time() + LOOK_S
         finally:
@@ -175,7 +175,7 @@ class Runners:
         return sock
 
     def _poked(self, sock: socket.socket) -> None:
-        """Each datagram is a directory's name; a fact that the disk did not take stands on a line below it."""
+        """Each datagram is the name of a directory; a second line holds a fact that the disk refused."""
         names: dict[str, list[bytes]] = {}
         for _ in range(POKES_MAX):
             try:
@@ -202,7 +202,7 @@ class Runners:
             elif self._launcher.alive(runner.directory):
                 self._launcher.restore(runner.directory)
             else:
-                self._take_in(runner)  # its last words may just have been written
+                self._take_in(runner)  # its last facts may just have been written
                 if not runner.ended and runner.directory in self.runners:
                     self._bury(runner)
 
@@ -219,7 +219,7 @@ class Runners:
         what = fact.get("fact")
         if what == "started":
             if runner.started_at:
-                return  # it came with a poke, and has been written since
+                return  # it came with a poke before, and was written later
             runner.started_at = float(fact.get("at", 0.0))
             driver.feed(driver.node.runner_started, launch)
         elif what == "application":
@@ -243,7 +243,7 @@ class Runners:
         return any(fact.get("fact") in ("ended", "refused") for fact in self._launcher.facts(directory))
 
     def _maybe_forget(self, runner: RunnerHandle) -> None:
-        """Once the ledger knows and the process is gone, nothing more is to be learnt from the directory."""
+        """Once the ledger knows the end and the process is gone, the directory is not needed any more."""
         if self._launcher.alive(runner.directory):
             return
         if not runner.reported and runner.launch.run in self.driver.node.pursuits.pursuits:
@@ -257,12 +257,12 @@ class Runners:
         self._launcher.forget(runner.directory)
 
     def _bury(self, runner: RunnerHandle) -> None:
-        """It died, and its watcher too, without a last word: see to it that nothing of it is left.
+        """The runner and its watcher died without a report: end everything that is left of them.
 
-        Begun again when the process that did it was killed in the middle of it: a burial under way counts as alive.
+        Called again if the burying process itself was killed; while it works, the attempt counts as alive.
         """
         if self._launcher.buried(runner.directory):
-            # Nothing is left, and no disk has taken how it ended: what it said by poke may still be under way.
+            # Nothing is left, and no disk has the end: a poke with the end may still arrive.
             runner.linger -= 1
             if runner.linger <= 0:
                 self.driver.feed(self.driver.node.runner_gone, runner.launch)

@@ -1,4 +1,4 @@
-"""A bus of envelopes around any bus: what leaves is sealed, and what no key of the cluster sealed is dropped unread."""
+"""A bus of sealed envelopes around any bus. Messages leave sealed; a message without a valid seal is dropped unread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = structlog.get_logger("bus")
 
 
 class SealedBus:
-    """ports.Bus. The bus inside must take messages of core.envelope.SEALED_BYTES_MAX."""
+    """ports.Bus. The inner bus must accept messages of core.envelope.SEALED_BYTES_MAX."""
 
     def __init__(self, bus: Bus, keyring: Keyring, cluster: str, *, inbox: str) -> None:
         """``inbox`` is our own full_hostname."""
@@ -26,7 +26,7 @@ class SealedBus:
         self.use(keyring)
 
     def use(self, keyring: Keyring) -> None:
-        """Take over a keyring, from the next message on."""
+        """Use a new keyring, from the next message on."""
         self.keyring = keyring
         self._envelopes = Envelopes(keyring, self._cluster, self._inbox)
 
@@ -47,7 +47,7 @@ class SealedBus:
         self.bus.send(name, self._envelopes.seal(data, name))
 
     def peers(self) -> Sequence[str] | None:
-        """As the bus inside says."""
+        """The inner bus's state."""
         return self.bus.peers()
 
     async def receive(
@@ -56,7 +56,7 @@ class SealedBus:
         dead: Callable[[str], None],
         changed: Callable[[bool], None] = lambda _up: None,
     ) -> None:
-        """As the bus inside does; what cannot be opened is counted in ``refused`` and dropped."""
+        """Receive as the inner bus does; invalid envelopes are counted in ``refused`` and dropped."""
         self._deliver = deliver
         await self.bus.receive(self._open, dead, changed)
 
@@ -75,9 +75,9 @@ class SealedBus:
             log.warning("envelope.refused", kind=exc.kind, reason=str(exc), size=size, count=count)
 
     def statistics(self) -> dict[str, int]:
-        """Counters of the bus inside, and how many messages were refused, by reason."""
+        """The inner bus's counters, and how many messages were refused, by reason."""
         return {**self.bus.statistics(), **{f"refused_{kind}": count for kind, count in self.refused.items() if count}}
 
     def close(self) -> None:
-        """Close the bus inside."""
+        """Close the inner bus."""
         self.bus.close()

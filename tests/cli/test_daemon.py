@@ -363,7 +363,7 @@ def test_a_plan_shows_what_a_directory_would_change_and_launches_nothing(node: N
     assert "moves " in drawn.stdout
     (tmp_path / "new" / "broken.toml").write_text("schedule = 3\n")
     assert "broken.toml" in node.ctl("plan", str(tmp_path / "new"), code=65).stderr
-    assert "is no directory" in node.ctl("plan", str(tmp_path / "absent"), code=1).stderr
+    assert "is not a directory" in node.ctl("plan", str(tmp_path / "absent"), code=1).stderr
     assert node.json("job", "list") == before
 
 
@@ -402,7 +402,7 @@ def test_roles() -> None:
         os.makedirs(f"{directory}/jobs.d")
         os.mkdir(f"{directory}/closed", mode=0)
         code, said = ask(f"{directory}/closed/control.sock", "", "status")
-        assert (code, "may not be opened" in said) == (77, True)
+        assert (code, "cannot be opened" in said) == (77, True)
         write_job(directory, "theirs", HELLO)
         write_job(directory, "ours", f'owner = "{group.gr_name}"\n' + HELLO)
         with running(directory, argv) as node:

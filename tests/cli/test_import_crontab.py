@@ -102,7 +102,7 @@ def test_what_was_edited_or_is_somebody_elses_is_named_and_kept(tmp_path: Path) 
     done = imported(tmp_path, LINES.replace("30 2", "45 3"), "--release", code=1)
     assert path.read_text() == edited
     assert other.read_text() == '[command]\nargv = ["/bin/true"]\n'
-    assert "was edited since it was imported" in done.output
+    assert "was edited after its import" in done.output
     assert "no import wrote" in done.output
 
 
@@ -110,7 +110,7 @@ def test_what_left_the_crontab_is_named_and_kept(tmp_path: Path) -> None:
     imported(tmp_path, LINES)
     done = imported(tmp_path, LINES.replace("@hourly /opt/etl/clean.sh\n", ""), code=1)
     assert "clean.sh" in done.output
-    assert "line no more" in done.output
+    assert "its line is gone" in done.output
     assert len(jobs(tmp_path)) == 2
 
 
@@ -137,7 +137,7 @@ def test_a_directory_is_read_as_cron_reads_it(tmp_path: Path) -> None:
         program, ["import-crontab", str(tmp_path / "cron.d"), "--to", str(tmp_path / "jobs.d"), "--timezone", "UTC"]
     )
     assert done.exit_code == 0, done.output
-    assert "etl.bak is passed over" in done.output
+    assert "etl.bak is skipped" in done.output
     assert len(jobs(tmp_path)) == 1
 
 

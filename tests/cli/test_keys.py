@@ -100,7 +100,7 @@ def test_nothing_is_ever_overwritten(tmp_path: Path, keys: Callable[..., Result]
             other.write_text("precious")
     done = keys("new", "--output", str(path))
     assert done.exit_code == 1
-    assert "is there already, and is not overwritten" in done.stderr
+    assert "exists already, and is not overwritten" in done.stderr
     assert "coordd keys rotate" in done.stderr
     if what in ("file", "link"):
         assert path.read_text() == "precious"
@@ -294,7 +294,7 @@ SECOND = GOOD.replace('"k1"', '"k2"').replace('"sign"', '"accept"')
         ('[[key]]\nid = "k1"\nstate = "sign"\n', "key k1: secret: expected 32 to 1024"),
         (GOOD + 'made = "today"\n', "key k1: made: expected an instant such as"),
         (GOOD + "made = 2026-01-01\n", "key k1: made: expected an instant"),
-        (GOOD + GOOD, "the key id k1 is there twice"),
+        (GOOD + GOOD, "the key id k1 appears twice"),
         (GOOD + SECOND.replace("accept", "sign"), 'expected exactly one key with state = "sign", found k1, k2'),
         (SECOND, 'expected exactly one key with state = "sign", found none'),
         ("".join([SECOND.replace("k2", f"k{n}") for n in range(KEYS_MAX + 1)]), f"at most {KEYS_MAX} keys"),

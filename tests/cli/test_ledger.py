@@ -70,7 +70,7 @@ def test_the_status_of_a_ledger_says_what_is_weaker_than_advised(
     assert "snapshots" not in done.stdout
     daemon.answers["ledger.status"] = {**LEDGER, "state": "recovering", "recovering_s": 42.0, "weaker": []}
     done = ctl("ledger", "status")
-    assert (done.exit_code, "for 42 s: nothing new is launched" in done.stdout) == (0, True)
+    assert (done.exit_code, "for 42 s: no new launches" in done.stdout) == (0, True)
     assert "weaker" not in done.stdout
     assert "rules" not in done.stdout  # of a daemon that does not say
 
@@ -117,7 +117,7 @@ def test_a_node_shows_its_connections_and_what_waits(ctl: Callable[..., Result],
     said = ctl("status").stdout
     for words in (
         "disconnected · amqp://mq/ · Connection refused",
-        "nothing new is launched for 1 min 5 s",
+        "no new launch for 1 min 5 s",
         "open: bus",
         "3 messages waiting in memory, the oldest for 1 min 1 s",
         "7 given up",

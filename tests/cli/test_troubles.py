@@ -121,7 +121,7 @@ def test_a_job_stands_for_its_newest_run(node: Node) -> None:
     assert (done.stdout, done.stderr) == ("hello newer\n", "the newest run of hello: hello#newer\n")
     assert "hello#newer success" in node.ctl("run", "show", "hello").stdout
     assert node.json("run", "show", "hello")["id"] == "hello#newer"
-    assert "expected has never run" in node.ctl("run", "show", "expected", code=1).stderr
+    assert "expected has no run in the history" in node.ctl("run", "show", "expected", code=1).stderr
     assert "did you mean hello?" in node.ctl("run", "logs", "helo", code=1).stderr
 
 

@@ -88,15 +88,15 @@ def test_a_job_file_that_others_may_write_disables_that_job_alone(home: Path) ->
     (home / "jobs.d/b.toml").chmod(0o666)
     found = load_jobs(f"{home}/jobs.d", config)
     assert list(found.jobs) == ["a"]
-    assert "everybody may write" in str(found.problems["b"][0])
+    assert "everybody can write" in str(found.problems["b"][0])
 
 
 @pytest.mark.parametrize("name", ["coordd.toml", "jobs.d", "spark.env"])
 def test_a_directory_on_the_way_counts_like_the_file(home: Path, name: str) -> None:
     home.chmod(0o777)
-    assert f"everybody may write {home} " in fault(f"{home}/{name}")
+    assert f"everybody can write {home} " in fault(f"{home}/{name}")
     home.chmod(0o775)
-    assert f"may write {home} " in fault(f"{home}/{name}")
+    assert f"can write {home} " in fault(f"{home}/{name}")
     home.chmod(0o1777)  # sticky, as /tmp: nobody but its owner may replace an entry of it
     assert fault(f"{home}/{name}") == ""
 
@@ -174,7 +174,7 @@ def test_what_became_writable_since_the_start_is_refused_at_the_launch(
         (home / name).chmod(0o777)
     shutil.copy(home / "submit", home / "spark-submit")
     (home / "spark-submit").chmod(0o777)
-    with pytest.raises(UnavailableError, match="everybody may write"):
+    with pytest.raises(UnavailableError, match="everybody can write"):
         use(home)
 
 

@@ -148,7 +148,7 @@ BAD_FILES = [
     ('[cluster]\nbus = "unix"\n', "cluster.bus", "expected a URL"),
     ('[cluster]\nbus = "unix://run"\n', "cluster.bus", "absolute path as in unix:///run/coordd/bus"),
     ('[cluster]\nbus = ["unix:///a", "unix:///b"]\n', "cluster.bus", "a unix bus has one address"),
-    ('[cluster]\nbus = ["amqps://a", "rediss://b"]\n', "cluster.bus", "of one kind, to be tried in turn; found amqps"),
+    ('[cluster]\nbus = ["amqps://a", "rediss://b"]\n', "cluster.bus", "with the same scheme; found amqps"),
     ("[cluster]\nbus = []\n", "cluster.bus", "expected an address or a list of them"),
     ('[cluster]\nbus = ""\n', "cluster.bus", "expected an address or a list of them"),
     ("[cluster]\nbus = [1]\n", "cluster.bus", "expected a list of texts"),
@@ -175,7 +175,7 @@ BAD_FILES = [
     ('[cluster]\ntls_ca = "ca.pem"\n', "cluster.tls_ca", "expected an absolute path"),
     ('[spark]\nenv = ["A=1"]\n', "spark.env", "expected a table of texts, found a list"),
     ('[history]\nkeep = "90"\n', "history.keep", 'such as "30s"'),
-    ('[history]\nkeep = "0d"\n', "history.keep", "longer than nothing"),
+    ('[history]\nkeep = "0d"\n', "history.keep", "above zero"),
     ('[history]\nlog_sink = "ftp://x"\n', "history.log_sink", "file, hdfs, s3a"),
     # Relations.
     ("[cluster]\nlease = 17\n", "cluster.lease", "cluster.renew_interval (5 s) + 2 x cluster.ledger_timeout (2 s)"),
@@ -187,7 +187,7 @@ BAD_FILES = [
     ("[cluster]\nelection_timeout = 61\n", "cluster.election_timeout", "longer than cluster.lease (60 s)"),
     ("[cluster]\nmingle_timeout = -1\n", "cluster.mingle_timeout", "found -1"),
     (f'[control]\nsocket = "/{"s" * 107}"\n', "control.socket", "at most 107 bytes; control.socket has 108"),
-    (f'[node]\nruntime_dir = "/{"r" * 95}"\n', "node.runtime_dir", "those in node.runtime_dir would have 108"),
+    (f'[node]\nruntime_dir = "/{"r" * 95}"\n', "node.runtime_dir", "the paths in node.runtime_dir would have 108"),
     (f'[cluster]\nbus = "unix:///{"b" * 100}"\n', "cluster.bus", "at most 107 bytes"),
 ]
 
@@ -245,7 +245,7 @@ BAD_VARIABLES = [
     ("COORDD_CLUSTER_LEASE", "long", 'expected a number, found the text "long"'),
     ("COORDD_CLUSTER_LEASE", "", "expected a number"),
     ("COORDD_CLUSTER_LEASE", "1e999", "expected a number"),
-    ("COORDD_CLUSTER_LEASE", "10", "come to 19.2 s, more than cluster.lease (10 s)"),
+    ("COORDD_CLUSTER_LEASE", "10", "are 19.2 s, more than cluster.lease (10 s)"),
     ("COORDD_CLUSTER_MINGLE", "maybe", "expected true or false"),
     ("COORDD_NODE_BUDGET", "many", "expected a table"),
     ("COORDD_NODE_BUDGET", "{ client = ", "expected a table"),
@@ -331,7 +331,7 @@ SPLIT = [
     ('bus = "amqps://mq1/v"\n', "amqps://", "is (the default) sqlite:////var/lib/coordd/ledger.db"),
     ('bus = ["amqp://localhost/v", "amqp://localhost:1/v"]\n', "amqp://", "(the default)"),
     ('bus = "redis://localhost/0"\n', "redis://", "(the default)"),
-    ('ledger = "sqlite:////srv/l.db"\nbus = "rediss://r/0"\n', "rediss://", "is sqlite:////srv/l.db, a file of"),
+    ('ledger = "sqlite:////srv/l.db"\nbus = "rediss://r/0"\n', "rediss://", "is sqlite:////srv/l.db, a file on"),
 ]
 
 
@@ -444,7 +444,7 @@ def test_files_must_be_there(tmp_path: Path, key: str) -> None:
 
 def test_a_key_without_its_certificate_is_refused(tmp_path: Path) -> None:
     there = write(tmp_path / "there", "x")
-    assert "cluster.tls_key: a key says nothing without its certificate" in refused(settings(tmp_path, tls_key=there))
+    assert "cluster.tls_key: a key needs its certificate" in refused(settings(tmp_path, tls_key=there))
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ def test_a_password_file_that_everybody_reads_is_refused(tmp_path: Path) -> None
     os.chmod(there, 0o640)
     assert safety.warnings(load(settings(tmp_path, bus_password_file=there), {})) == [], "our own group may read it"
     os.chmod(there, 0o644)
-    assert f"cluster.bus_password_file: {there}: others than its owner may use it (mode 0644)" in refused(
+    assert f"cluster.bus_password_file: {there}: other users may read it (mode 0644)" in refused(
         settings(tmp_path, bus_password_file=there)
     )
 
@@ -479,7 +479,7 @@ def test_a_password_file_that_everybody_reads_is_refused(tmp_path: Path) -> None
 def test_check_config_prints_warnings_and_passes(tmp_path: Path, ring: str) -> None:
     path = settings(tmp_path, bus="amqps://u:hunter2@mq1/", keyring=ring)
     done = CliRunner().invoke(program, ["check-config", path], env={"COORDD_NODE_JOBS_DIR": str(tmp_path)})
-    assert "cluster.bus: warning: the password stands in the URL" in done.stdout
+    assert "cluster.bus: warning: the URL contains the password" in done.stdout
     assert "hunter2" not in done.output
     assert done.exit_code == 65, "the directory holds a file that is no job"
     jobs = tmp_path / "jobs.d"

@@ -1,4 +1,4 @@
-"""What is printed without rich: the status of a node, an event, a sentence. It must start fast."""
+"""Output without rich: the status of a node, an event, a sentence. It must start fast."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _COLOURS = {
     "task-revoked": "35", "worker-offline": "33", "worker-online": "32",
 }  # fmt: skip
 
-# More names than this in one line help nobody.
+# More names than this in one line do not help.
 NAMES_MAX = 5
 
-# Fields of an event that stand elsewhere on its line, or that only programs want.
+# Fields of an event that are shown elsewhere on its line, or that only programs need.
 _EVENT_HIDDEN = frozenset((
     "type", "timestamp", "hostname", "pid", "incarnation", "seq", "utcoffset", "uuid", "nonce", "view", "freq",
     "sw_ident", "sw_ver", "sw_sys", "view_digest", "jobs_digest", "cver", "name", "loadavg", "kwargs", "tokens",
@@ -29,7 +29,7 @@ _EVENT_HIDDEN = frozenset((
 
 
 def coloured(word: str, text: str | None = None) -> str:
-    """A word in the colour of what it says, for a person at a terminal."""
+    """A word in the colour of its meaning, for a person at a terminal."""
     text = plain(word if text is None else text)
     code = _COLOURS.get(word)
     wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -37,7 +37,7 @@ def coloured(word: str, text: str | None = None) -> str:
 
 
 def wrapped(text: str) -> str:
-    """A sentence over as many lines as the terminal is wide; one line for a program."""
+    """A sentence, wrapped to the terminal's width; one line for a program."""
     text = safe(text)
     if not sys.stdout.isatty():
         return text
@@ -100,7 +100,7 @@ def status_text(status: dict[str, Any]) -> str:
 
 
 def _trouble(word: str, runs: list[str] | None, advice: str) -> str:
-    """Runs that wait for a person; nothing when there are none."""
+    """The runs that wait for a person."""
     if not runs:
         return ""
     more = f" and {len(runs) - NAMES_MAX} more" if len(runs) > NAMES_MAX else ""
@@ -108,7 +108,7 @@ def _trouble(word: str, runs: list[str] | None, advice: str) -> str:
 
 
 def _hindered(status: dict[str, Any]) -> str:
-    """Why a node that takes runs starts none; "" when nothing is in its way."""
+    """Why a node that takes runs starts none; "" if nothing prevents it."""
     ledger = status["ledger"]["state"]
     if ledger != "connected":
         return f"the ledger is {plain(ledger)}: nothing new starts"
@@ -119,14 +119,14 @@ def _connection(about: dict[str, Any]) -> str:
     """The bus or the ledger: state, address, and what is wrong."""
     parts = [coloured(about["state"]), plain(about["url"])]
     if about.get("recovering_s"):
-        parts.append(f"nothing new is launched for {duration(about['recovering_s'])}")
+        parts.append(f"no new launch for {duration(about['recovering_s'])}")
     if about.get("error"):
         parts.append(plain(about["error"]))
     return " · ".join(parts)
 
 
 def _backlog(about: dict[str, Any]) -> str:
-    """What waits for the bus; nothing when nothing does."""
+    """The messages that wait for the bus."""
     parts = []
     if about.get("waiting"):
         where = "" if about.get("kept") == "disk" else " in memory"
@@ -146,7 +146,7 @@ def event_text(event: dict[str, Any], *, colour: bool = True) -> str:
     at = datetime.fromtimestamp(event.get("timestamp") or 0.0, UTC).strftime("%H:%M:%S.%f")[:-3]
     kind = str(event.get("type", ""))
     padded = f"{plain(kind):<16}"
-    shown = {"run": event.get("run")} | event  # what it is about stands first
+    shown = {"run": event.get("run")} | event  # its subject comes first
     words = [
         f"{key}={_candidacy(value) if key == 'candidacy' else plain(value)}"
         for key, value in shown.items()

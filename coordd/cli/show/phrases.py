@@ -1,4 +1,4 @@
-"""How people say it: durations, distances in time, sizes, lists."""
+"""Short texts for people: durations, distances in time, sizes, lists."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def duration(seconds: float | None) -> str:
 
 
 def instant(text: str | None) -> float | None:
-    """Unix seconds of an ISO 8601 text; None for none, or for what is no instant."""
+    """Unix seconds of an ISO 8601 text; None for an empty or invalid text."""
     try:
         return datetime.fromisoformat(text).timestamp() if text else None
     except ValueError:
@@ -40,7 +40,7 @@ def instant(text: str | None) -> float | None:
 
 
 def distance(at: float | None, now: float) -> str:
-    """In 3 h; 12 s ago. One unit: it stands beside the instant itself."""
+    """ "in 3 h", "12 s ago". One unit, because the instant itself is beside it."""
     if at is None:
         return ""
     seconds = at - now
@@ -52,7 +52,7 @@ def distance(at: float | None, now: float) -> str:
 
 
 def moment(at: float | None, now: float) -> str:
-    """The instant in UTC, without what today makes plain, and how far it is: 02:00:00 (in 3 h)."""
+    """The instant in UTC (without today's date) and its distance: 02:00:00 (in 3 h)."""
     if at is None:
         return ""
     then, today = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(now, UTC)
@@ -77,13 +77,13 @@ def some(count: int, noun: str) -> str:
 
 
 def rules_text(rules: dict[str, Any]) -> str:
-    """The rules in force, and who does not know the new ones; nothing where the daemon does not say."""
+    """The ledger rules in force, and who does not know the new ones; "" if the daemon does not say."""
     old = rules.get("held_back_by")
     return plain(rules.get("in_force")) + (f"; members of an older version: {plain(old)}" if old else "")
 
 
 def plain(value: Any) -> str:
-    """A value in one cell: nothing for None, words for lists, and no character that a terminal would obey."""
+    """A value in one cell: empty for None, words for lists; control characters are escaped."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -98,5 +98,5 @@ def plain(value: Any) -> str:
 
 
 def safe(text: str) -> str:
-    """A text that a terminal only shows: control characters are written out."""
+    """A text that is safe on a terminal: control characters are escaped."""
     return visible(text, lines=True)

@@ -1,4 +1,4 @@
-"""What is drawn with rich: tables and panels. Imported only when one is drawn, for rich takes its time to load."""
+"""Tables and panels, drawn with rich. Imported only on demand, because rich takes long to load."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rich.text import Text
 
 from coordd.cli.show.phrases import distance, duration, instant, moment, plain, rules_text, size
 
-# A table that is read by a program has no terminal to fit into.
+# A table for a program need not fit into a terminal.
 WIDTH_UNLIMITED = 4096
 
-# The states of runs, nodes, checks and connections; those that are not here are plain.
+# The colours of states of runs, nodes, checks and connections; other states have no colour.
 STYLES = {
     "success": "green", "alive": "green", "ready": "green", "ok": "green", "connected": "green", "closed": "green",
     "enabled": "green", "released": "green", "done": "green", "refused": "bold red",
@@ -33,7 +33,7 @@ STYLES = {
 
 
 class Column(NamedTuple):
-    """A heading, and what stands below it for one row."""
+    """A heading, and how to get its cell from a row."""
 
     title: str
     cell: Callable[[Mapping[str, Any], float], str | Text]
@@ -42,12 +42,12 @@ class Column(NamedTuple):
 
 
 def colour_wanted() -> bool:
-    """A person at a terminal, who has not said NO_COLOR."""
+    """True for a person at a terminal who has not set NO_COLOR."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def console() -> Console:
-    """Where tables go: as wide as the terminal, or as the table where there is none."""
+    """The console: as wide as the terminal, or as the table if there is no terminal."""
     tty = sys.stdout.isatty()
     return Console(
         force_terminal=tty,
@@ -65,7 +65,7 @@ def stated(state: str) -> Text:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, now: float, title: str = "") -> Table:
-    """A table with one line a row."""
+    """A table with one line per row."""
     drawn = Table(
         box=box.SIMPLE_HEAD if sys.stdout.isatty() else None,
         show_edge=False,
@@ -85,7 +85,7 @@ def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, now: 
 
 
 def draw(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], nothing: str) -> None:
-    """Print a table, or the sentence that says why there is none."""
+    """Print a table; without rows, print the sentence for that case."""
     if not rows:
         print(nothing, file=sys.stderr)
         return
@@ -93,7 +93,7 @@ def draw(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], nothing: 
 
 
 def show(drawn: RenderableType) -> None:
-    """Print it; for a program without the spaces that only fill the lines."""
+    """Print it; for a program, without the padding at the ends of lines."""
     to = console()
     if to.is_terminal:
         to.print(drawn)
@@ -140,7 +140,7 @@ def _runtime(row: Mapping[str, Any], now: float) -> str:
 
 
 def host(full_hostname: Any) -> str:
-    """edge-1 of edge-1.4711: a node's name without its process, which changes with each restart."""
+    """edge-1 of edge-1.4711: a node's name without its pid, which changes with each restart."""
     name, _, pid = plain(full_hostname).rpartition(".")
     return name if pid.isdecimal() else plain(full_hostname)
 
@@ -190,7 +190,7 @@ JOBS = (
 
 
 def _node(row: Mapping[str, Any], _now: float) -> str:
-    """The node's name: the process that it was at the time says nothing to most people."""
+    """A node's name only; its pid at the time does not help people."""
     return host(row.get("node"))
 
 
@@ -302,7 +302,7 @@ CHECKS = (
 
 
 def facts(pairs: Iterable[tuple[str, str | Text]]) -> Table:
-    """Names and values, two columns without lines; what is empty is left out."""
+    """Names and values in two columns without borders; empty values are left out."""
     drawn = Table(box=None, show_header=False, pad_edge=False)
     drawn.add_column(style="dim", no_wrap=True)
     drawn.add_column(overflow="fold")
@@ -328,7 +328,7 @@ def draw_run(run: Mapping[str, Any]) -> None:
         (
             ("job", plain(run.get("job"))),
             ("fire time", at("fire_time")),
-            ("asked for by", plain(run.get("by"))),
+            ("requested by", plain(run.get("by"))),
             ("args", plain(run.get("args"))),
             ("node", _host_and_pid(run.get("node"))),
             ("attempt", plain(run.get("attempt"))),
@@ -364,7 +364,7 @@ def draw_ledger(about: Mapping[str, Any]) -> None:
         ("url", plain(about.get("url"))),
         ("state", stated(str(about.get("state")))),
         ("error", plain(about.get("error"))),
-        ("recovering", f"for {duration(left_s)}: nothing new is launched" if left_s else ""),
+        ("recovering", f"for {duration(left_s)}: no new launches" if left_s else ""),
         ("cluster", plain(about.get("cluster"))),
         ("identity", plain(about.get("identity"))),
         ("continues", plain(about.get("predecessor"))),
@@ -396,7 +396,7 @@ def _other(node: Mapping[str, Any]) -> str:
 
 
 def draw_facts(about: Mapping[str, Any], title: str) -> None:
-    """One thing, key by key, in a box."""
+    """One object, key by key, in a box."""
     now = time.time()
 
     def shown(key: str, value: Any) -> str | Text:

@@ -1,4 +1,4 @@
-"""coordctl watch: nodes, active runs and recent events, drawn again as they change."""
+"""coordctl watch: nodes, active runs and recent events, refreshed as they change."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from coordd.cli.show.phrases import safe, some
 from coordd.core.ledger.words import TERMINAL
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 
-# What is asked for at each look, and what is kept to be shown.
+# What each refresh asks for, and how much of it is kept for the screen.
 RUNS_LOOKED_AT = 200
 EVENTS_KEPT = 200
 ENDED_SHOWN = 5
 
-# What the daemon remembers comes in one burst: after so long without any it has been told.
+# The daemon sends all past events in one burst; after this silence (seconds) the burst is over.
 QUIET_S = 0.3
 
-# Heartbeats would drive everything else off the screen.
+# Heartbeats would push everything else off the screen.
 DULL = frozenset(("worker-heartbeat", "worker-beat", "worker-hello-reply"))
 
 
 class Screen:
-    """What was last heard of the cluster."""
+    """The latest known state of the cluster."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -50,7 +50,7 @@ class Screen:
         self._messages: Iterator[dict[str, Any]] | None = None
 
     def look(self) -> None:
-        """Ask for everything once; what cannot be had now is kept as it was, and said so."""
+        """Ask for everything once; a part that cannot be had keeps its old value, with a note."""
         try:
             self.status = self.client.call("status")
             self.nodes = self.client.call("node.list")
@@ -62,7 +62,7 @@ class Screen:
             self.trouble = str(exc)
 
     def hear(self, quiet_s: float = 0.0) -> None:
-        """Take the events that have arrived, until none has come for ``quiet_s``."""
+        """Take the events that have arrived, until none arrives for ``quiet_s``."""
         try:
             while self._messages is not None and self._heard(quiet_s):
                 item = next(self._messages, None)
@@ -73,7 +73,7 @@ class Screen:
         except CoorddError as exc:
             self.trouble = str(exc)
             self.listener.close()
-            self._messages = None  # the next look subscribes again
+            self._messages = None  # the next refresh subscribes again
 
     def _heard(self, quiet_s: float) -> bool:
         if self.listener.waiting():
@@ -81,7 +81,7 @@ class Screen:
         return self.listener.fileno() >= 0 and bool(select.select([self.listener], [], [], quiet_s)[0])
 
     def draw(self, height: int | None) -> RenderableType:
-        """Everything, cut to the height of the terminal."""
+        """The whole screen, cut to the height of the terminal."""
         now = time.time()
         active = [run for run in self.runs if run["state"] not in TERMINAL]
         ended = [run for run in self.runs if run["state"] in TERMINAL][:ENDED_SHOWN]
@@ -91,7 +91,7 @@ class Screen:
         room = 1000 if height is None else max(6, height - 16 - len(ended))
         nodes, runs = self.nodes[: room // 3 or 1], active[: room // 3 or 1]
         parts.append(tables.table(tables.NODES[:5], nodes, now=now, title=_title("nodes", nodes, self.nodes)))
-        shown = _title("active runs", runs, active) if active else "no active runs; the latest that ended"
+        shown = _title("active runs", runs, active) if active else "no active runs; the latest ended runs"
         parts.append(tables.table(tables.RUNS, [*runs, *ended], now=now, title=shown))
         lines = max(3, room - len(nodes) - len(runs))
         recent = list(self.events)[-lines:]
@@ -120,7 +120,7 @@ def _title(name: str, shown: list[Any], of: list[Any]) -> str:
 
 
 def once(client: Client) -> None:
-    """One plain print, for a pipe or a file. Raises UnavailableError when no daemon is there."""
+    """Print once, for a pipe or a file. Raises UnavailableError when no daemon is there."""
     client.call("ping")
     screen = Screen(client)
     with screen.listener:
@@ -130,7 +130,7 @@ def once(client: Client) -> None:
 
 
 def watch_terminal(path: str, interval_s: float) -> None:
-    """Draw until q or Ctrl-C. Raises UnavailableError when no daemon is there to begin with."""
+    """Draw until q or Ctrl-C. Raises UnavailableError when no daemon is there at the start."""
     client = Client(path)
     client.call("ping")
     screen = Screen(client)
@@ -149,7 +149,7 @@ def watch_terminal(path: str, interval_s: float) -> None:
 
 
 def _quit_within(seconds: float) -> bool:
-    """Wait for the next look, or for the key that ends it."""
+    """Wait for the next refresh, or for the key that ends it."""
     deadline = time.monotonic() + seconds
     while (left_s := deadline - time.monotonic()) > 0:
         if select.select([sys.stdin], [], [], left_s)[0]:

@@ -1,4 +1,4 @@
-"""The control methods of alarms: what stands, and that a person has looked at it."""
+"""The control methods of alarms: list them, and clear those that a person has looked at."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NOTE_MAX = 1000
 
 
 class AlarmMethods(LedgerMethods):
-    """What can be asked about alarms, and about the ledger."""
+    """The methods about alarms and the ledger."""
 
     def table(self) -> dict[str, Method]:
-        """Every method with the least role that may call it."""
+        """Every method, with the lowest role that may call it."""
         return {
             "alarm.list": Method(self.alarm_list),
             "alarm.clear": Method(self.alarm_clear, OPERATOR),
@@ -34,7 +34,7 @@ class AlarmMethods(LedgerMethods):
             raise RefusedError(
                 f"a note of {len(note)} characters",
                 kind="invalid_params",
-                hint=f"say in 1 to {NOTE_MAX} characters what was found, for those who come later",
+                hint=f"say in 1 to {NOTE_MAX} characters what you found, for later readers",
             )
         standing = self._driver.node.alarms.standing
         wanted = take(params, "id", str, "")

@@ -1,34 +1,34 @@
-"""Who asks on the control socket, in which role; and what a method takes to be called."""
+"""The callers of the control socket, their roles, and the role that each method needs."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-# Roles, each with everything below it.
+# Roles; each includes the rights of the lower ones.
 ADMIN = 3
 OPERATOR = 2
-OWNER = 1  # of one job only: the method looks which
+OWNER = 1  # of one job only: the method checks which
 VIEWER = 0
 NOBODY = -1  # viewer_group is set, and the caller is not in it
 
-# The parameters that say what a call is about, in the order in which an audit record shows them.
+# The parameters that name the subject of a call, in the order of an audit record.
 SUBJECTS = ("job", "id", "name", "node", "topic", "as", "note")
 
 
 class Asked:
-    """One request of a caller, for the audit."""
+    """One call, for the audit."""
 
     __slots__ = ("id", "method", "recorded")
 
     def __init__(self, ident: Any, method: str) -> None:
         self.id = ident
         self.method = method
-        self.recorded = False  # the method has said itself what it changed
+        self.recorded = False  # the method has written its own audit record
 
 
 class Caller(NamedTuple):
-    """Who asks, as the kernel says."""
+    """The caller, as identified by the kernel."""
 
     uid: int
     groups: frozenset[str]
@@ -38,25 +38,25 @@ class Caller(NamedTuple):
     asked: Asked | None = None
 
     def details(self) -> dict[str, Any]:
-        """What an audit record says beside the user."""
+        """The caller's fields in an audit record, beside the user."""
         return {"caller_pid": self.pid, "request": self.asked.id if self.asked else None}
 
 
 class Method(NamedTuple):
-    """A method: what it does and the least role that may."""
+    """A method: its function and the lowest role that may call it."""
 
     call: Callable[[dict[str, Any], Caller], Awaitable[Any]]
     role: int = VIEWER
-    changes: bool = False  # the method asks itself for the right to operate its job
-    logs: bool = False  # it changes nothing, and tells what not everybody may read
+    changes: bool = False  # the method itself checks the right to operate its job
+    logs: bool = False  # it changes nothing, but not everybody may read its answer
 
     @property
     def privileged(self) -> bool:
-        """Not everybody may call it: what it does, and that it was refused, is recorded."""
+        """True for a privileged method: its calls are recorded, done or refused."""
         return self.role > VIEWER or self.changes or self.logs
 
 
 def subject_of(params: dict[str, Any]) -> str:
-    """What a call is about, as far as its parameters say."""
+    """The subject of a call, as far as its parameters name it."""
     named = [params[key] for key in SUBJECTS if isinstance(params.get(key), (str, int, float)) and params[key] != ""]
     return " ".join(str(value) for value in named)

@@ -1,4 +1,4 @@
-"""The control methods about what the node is doing: its elections, its breakers, what the nodes say to each other."""
+"""The control methods about the node's work: its elections, its breakers, the events between nodes."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from coordd.services.driver import flat
 from coordd.services.ledger import boottime
 from coordd.services.views import objects
 
-# Rows that one answer may carry, and for those who may only look.
+# The maximum number of rows in one answer, for operators and for viewers.
 LIST_MAX = 10_000
 VIEWER_LIST_MAX = 100
 
-# A stream says at least this often that it is there, so that a client that is gone is noticed.
+# A stream sends a sign of life at least this often (seconds), so that the server notices a client that is gone.
 ALIVE_S = 15.0
 
-# Event types that a subscriber may name (there are some twenty), and how long a name may be.
+# How many event types a subscriber may name (about twenty exist), and the maximum length of a name.
 TYPES_MAX = 100
 TYPE_LENGTH_MAX = 64
 
 
-# The words of all events, as on the wire.
+# The names of all events, as on the wire.
 KNOWN_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in AnyEvent.__args__)
 
 
 class CoreMethods(AlarmMethods):
-    """What can be asked about the core; the base of all other methods."""
+    """The methods about the core; the base class of all other methods."""
 
     def table(self) -> dict[str, Method]:
-        """Every method with the least role that may call it."""
+        """Every method, with the lowest role that may call it."""
         return {
             "election.list": Method(self.election_list),
             "breaker.list": Method(self.breaker_list),
@@ -73,14 +73,14 @@ class CoreMethods(AlarmMethods):
         return self._events((wanted or KNOWN_TYPES) - without, backlog, follow=take(params, "follow", bool, True))
 
     async def _events(self, types: frozenset[str], backlog: int, *, follow: bool) -> AsyncIterator[dict[str, Any]]:
-        """What this node says and hears, as it happens. Who reads too slowly loses the oldest, and is told."""
+        """Streams the events that this node sends and hears. A slow reader loses the oldest, and is told how many."""
         driver = self._driver
         seen = driver.recent_total
         past = [one for one in driver.recent if event_type(one[1]) in types] if backlog else []
-        for packet, event in past[-backlog:]:  # the last ones of these, not these among the last of all
+        for packet, event in past[-backlog:]:  # the newest of the matching events
             yield {"event": flat(packet, event)}
         while True:
-            news = driver.wait_for_news()  # taken before counting: what comes while we send wakes us again
+            news = driver.wait_for_news()  # taken before counting: an event that arrives while we send wakes us again
             fresh, seen = driver.recent_total - seen, driver.recent_total
             recent = list(driver.recent)[-fresh:] if fresh else []
             if fresh > len(recent):

@@ -1,14 +1,14 @@
 """What viewers are shown: one table with every method's answer and every event's fields.
 
-It is a list of what is allowed. A field that does not stand here is left out for viewers, and the tests fail until
-somebody has decided about it. Arguments, output and secrets are for those who may operate the job.
+It lists what viewers may see. A field that is not listed is left out for viewers, and a test fails until somebody has
+decided about it. Only operators of a job see its arguments, output and secrets.
 
     SHOW     the value as it is
-    HIDE     "(hidden)" in its place, where there is something
-    DROP     not even that
-    SENTENCE a sentence: what it quotes is hidden, for it may quote an argument or a line of a job file
-    REASON   likewise, and hidden after its first ": ", where a program's own words may follow
-    RIGHT    the method itself asks for the right to operate; who gets an answer may read all of it
+    HIDE     "(hidden)" instead of a value that is not empty
+    DROP     the field is left out
+    SENTENCE a sentence: its quotes are hidden, because they may contain an argument or a line of a job file
+    REASON   the same, and hidden after its first ": ", where a program's output may follow
+    RIGHT    the method itself checks the right to operate; a caller who gets an answer may read all of it
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Each(NamedTuple):
     shape: Any
 
 
-# A word of the above, a table of fields, a list with the shape of its items, or Each.
+# One of the words above, a table of fields, a list with the shape of its items, or Each.
 Shape = str | dict[str, Any] | list[Any] | Each
 
 _QUOTED = re.compile('"[^"]*"?')
@@ -72,7 +72,7 @@ _TASK: dict[str, Shape] = {
         SHOW,
     ),
     **dict.fromkeys(("args", "kwargs", "result", "exception", "traceback"), HIDE),
-    "nonce": DROP,  # the mark by which the processes of an attempt are known
+    "nonce": DROP,  # marks the processes of an attempt
     "reason": REASON,
 }
 _TASK_TYPES = (
@@ -176,7 +176,7 @@ METHODS: dict[str, Shape] = {
              "clock_skew_s"),
             SHOW,
         ),
-        "bus": SHOW,  # url, state and counters; the url is without its password
+        "bus": SHOW,  # url, state and counters; the url has no password
         "ledger": _LEDGER,
         "backlog": SHOW,
     },
@@ -241,24 +241,24 @@ METHODS: dict[str, Shape] = {
 def shown(method: str, answer: Any) -> Any:
     """A method's answer (or one message of its stream) as viewers see it.
 
-    Raises RefusedError for a method whose answer nobody has decided about.
+    Raises RefusedError if the table has no entry for the method.
     """
     shape = METHODS.get(method)
     if shape is None:
         raise RefusedError(
-            f"what {method} tells is for operators", kind="not_permitted", hint="it takes the operator group"
+            f"only operators may read the answer of {method}", kind="not_permitted", hint="join the operator group"
         )
     return _reduced(shape, answer)
 
 
 def reason(text: str) -> str:
-    """A recorded reason as viewers see it."""
+    """A recorded reason, as viewers may see it."""
     head, colon, rest = text.partition(": ")
     return _sentence(head) + (f": {REDACTED}" if colon and rest else "")
 
 
 def undecided(shape: Shape, value: Any, path: str = "") -> list[str]:
-    """The fields of an answer that do not stand in its shape: for the tests."""
+    """The fields of an answer that are missing in its shape: for the tests."""
     if isinstance(value, dict) and isinstance(shape, (dict, Each)):
         inner = _fields(shape, value)
         missing = [f"{path}.{key}" for key in value if key not in inner]
@@ -271,7 +271,7 @@ def undecided(shape: Shape, value: Any, path: str = "") -> list[str]:
 
 
 def undecided_events() -> list[str]:
-    """The fields of events that do not stand in the table: for the tests."""
+    """The fields of events that are missing in the table: for the tests."""
     missing = []
     for kind in events.AnyEvent.__args__:
         word = str(kind.__struct_config__.tag)

@@ -1,4 +1,4 @@
-"""`doctor`, the part that only a running node can tell: its keys and connections, its peers, and what has failed."""
+"""The part of `doctor` that needs a running node: its keys, its connections, its peers, and its failures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 from coordd.config import addresses
 from coordd.core.breaker import Breaker
-from coordd.core.context import SKEW_MAX_S
+from coordd.core.context import SKEW_MAX_S, Context
 from coordd.core.ledger.answers import OpenAnswer
 from coordd.core.ledger.words import NEW_RULES
 from coordd.core.members.membership import ALIVE, LEFT, SUSPECT
 from coordd.core.node.alarms import Alarms
 from coordd.core.node.node import Node
-from coordd.core.node.shown import Shown
 from coordd.core.visible import visible
 from coordd.core.wire.envelope import ACCEPT, REFUSALS, Keyring
 from coordd.core.wire.windows import CLOCK_SKEW_MAX_S
@@ -31,28 +30,28 @@ Check = dict[str, str]
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
-# A clock that is further off than this is not kept by anybody; what it spoils is judged by CLOCK_SKEW_MAX_S.
+# A clock that is further off than this is not synchronised. CLOCK_SKEW_MAX_S is where it causes harm.
 SKEW_WARN_S = 2.0
 
-# Keys have no end of their own: after this long one should be changed.
+# Keys do not expire; `doctor` advises a new one after this time.
 KEY_OLD_DAYS = 365
 
-# More names than this in one sentence help nobody.
+# More names than this in one sentence do not help.
 NAMES_MAX = 5
 
 
 async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str) -> list[Check]:
-    """What is to be said of a node among others."""
+    """The checks of a node among others."""
     checks: list[Check] = []
     if not driver.bus.url.startswith("unix:"):
         checks += [*signing_checks(driver.bus, time.time()), *tls_checks(driver.bus.url, ledger_url)]
-    if not ledger_url.startswith("sqlite:"):  # a file is judged by our own clock
+    if not ledger_url.startswith("sqlite:"):  # a file ledger uses our own clock
         checks.append(await _skew_check(ledger))
-    checks.append(identity_check(driver.node, ledger))
+    checks.append(identity_check(driver.node.ctx, ledger))
     checks.append(rules_check(driver.node))
     checks += alarm_checks(driver.node.alarms)
-    checks += row_checks(driver.node)
-    checks += node_checks(driver.node)
+    checks += row_checks(driver.node.ctx)
+    checks += node_checks(driver.node.ctx)
     checks += breaker_checks(driver.breakers, boottime())
     if driver.outbox is not None:
         checks.append(backlog_check(driver.outbox.statistics()))
@@ -60,65 +59,69 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
 
 
 def check(name: str, state: str, text: str, advice: str = "") -> Check:
-    """One line of `doctor`; where all is well, nothing is advised."""
+    """One line of `doctor`; a good result has no advice."""
     return {"check": name, "state": state, "text": text, "advice": "" if state == OK else advice}
 
 
-def identity_check(node: Shown, ledger: LedgerService) -> Check:
-    """Whether this node uses the ledger that it has used before, and that the others use."""
+def identity_check(ctx: Context, ledger: LedgerService) -> Check:
+    """Whether this node uses the same ledger as before, and as the others."""
     name, see = "ledger identity", "see docs/runbook.md: ledger identity differs"
     if ledger.state in (FOREIGN, CLOSED):
         return check(name, FAIL, ledger.error, see)
-    if node.braked:
-        return check(name, FAIL, f"this node launches nothing: {node.braked}", see)
-    others = [m for m in node.members.values() if m.state != LEFT]
-    differing = [f"{m.name} uses {m.ledger}" for m in others if m.ledger not in ("", node.ledger)]
+    if ctx.braked:
+        return check(name, FAIL, f"this node launches nothing: {ctx.braked}", see)
+    others = [m for m in ctx.membership.members.values() if m.state != LEFT]
+    differing = [f"{m.name} uses {m.ledger}" for m in others if m.ledger not in ("", ctx.ledger)]
     if differing:
-        text = f"{node.ledger} here; {', '.join(sorted(differing)[:NAMES_MAX])}: launches nothing there"
+        text = f"{ctx.ledger} here; {', '.join(sorted(differing)[:NAMES_MAX])}: launch nothing there"
         return check(name, WARN, text, f"the same [cluster] ledger on every node; {see}")
-    same = sum(m.ledger == node.ledger for m in others)
-    silent = f", nothing is known of {len(others) - same}" if same < len(others) else ""
-    return check(name, OK, f"{node.ledger or 'not known yet'}, used here and by {same} of {len(others)} others{silent}")
+    same = sum(m.ledger == ctx.ledger for m in others)
+    silent = f", {len(others) - same} unknown" if same < len(others) else ""
+    return check(name, OK, f"{ctx.ledger or 'not known yet'}, used here and by {same} of {len(others)} others{silent}")
 
 
 def rules_check(node: Node) -> Check:
-    """Which rules are in force, and who holds the new ones back."""
+    """Which ledger rules are in force, and which nodes prevent the new ones."""
     advice = "upgrade them; see docs/runbook.md: a node goes by the old rules"
-    in_force, old = node.rules, node.rulebook.held_back_by()
+    in_force, old = node.ctx.rules, node.rulebook.held_back_by()
     names = ", ".join(old[:NAMES_MAX]) + (f" and {len(old) - NAMES_MAX} more" if len(old) > NAMES_MAX else "")
     if in_force < NEW_RULES:
-        waits = f"the new ones are held back by {names}" if old else "nobody holds the new ones back: they begin soon"
+        waits = (
+            f"these nodes hold the new ones back: {names}"
+            if old
+            else "no node holds the new ones back: they begin soon"
+        )
         return check("rules", WARN if old else OK, f"the old rules ({in_force}) are in force; {waits}", advice)
     told = f"the new rules ({in_force}) are in force"
     if old:
-        return check("rules", WARN, f"{told}; of an older version, so they launch nothing: {names}", advice)
+        return check("rules", WARN, f"{told}; these have an older version, so they launch nothing: {names}", advice)
     return check("rules", OK, told)
 
 
-def row_checks(node: Shown) -> list[Check]:
-    """Rows of the ledger that the last sweep could not use, and how a person puts each right."""
+def row_checks(ctx: Context) -> list[Check]:
+    """Rows of the ledger that the last sweep could not use, and how to repair each."""
     checks = []
-    for name, why in sorted(node.bad_rows.items())[:NAMES_MAX]:
+    for name, why in sorted(ctx.bad_rows.items())[:NAMES_MAX]:
         if "#" not in name and "@" not in name:  # else it is a run: JOB#ID, JOB@TIME
-            told = f"{why}: nothing of the job {visible(name)} begins"
-            advice = f"coordctl job suspend {visible(name)} replaces it by a sound one; then job resume"
+            told = f"{why}: no run of the job {visible(name)} starts"
+            advice = f"coordctl job suspend {visible(name)} replaces the row by a valid one; then job resume"
         else:
-            told, advice = f"{why}: the run is left alone", f"coordctl run revoke {visible(name)}"
+            told, advice = f"{why}: no node touches the run", f"coordctl run revoke {visible(name)}"
         checks.append(check("ledger rows", FAIL, told, f"{advice}; see docs/runbook.md: a row of the ledger is bad"))
-    return checks or [check("ledger rows", OK, "none of those that the last sweep saw is bad")]
+    return checks or [check("ledger rows", OK, "the last sweep found no bad row")]
 
 
 def alarm_checks(alarms: Alarms) -> list[Check]:
-    """What should never happen, and has."""
+    """Alarms: something happened that must never happen."""
     advice = "see docs/runbook.md: alarm; then coordctl alarm clear --note TEXT"
     standing = [check("alarm", FAIL, alarm["text"], advice) for alarm in alarms.standing.values()]
     return standing or [check("alarm", OK, "none stands")]
 
 
 def signing_checks(bus: Bus, now: float) -> list[Check]:
-    """The keys that messages travel under, and what was refused for want of one."""
+    """The keys that seal messages, and the messages that were refused because of keys."""
     if not isinstance(bus, SealedBus):
-        text = "unsigned = true: whoever reaches the bus can speak as any node"
+        text = "unsigned = true: anybody who reaches the bus can speak as any node"
         return [check("keyring", WARN, text, "coordd keys new, on every node; then unsigned = false and a restart")]
     checks = [_key_check(bus.keyring, now)]
     refused = {REFUSALS[kind]: count for kind, count in bus.refused.items() if count}
@@ -147,14 +150,14 @@ def _key_check(keyring: Keyring, now: float) -> Check:
 
 
 def tls_checks(*listed: str) -> list[Check]:
-    """Is what crosses the network encrypted?"""
+    """Whether network traffic is encrypted."""
     urls = [url for urls in listed for url in addresses.split(urls)]
     wrong = [why for url in urls for why in addresses.insecure(url)]
     if wrong:
         return [check("TLS", WARN, why, "see docs/runbook.md") for why in wrong]
     plain = sorted({url.partition("://")[0] for url in urls} - addresses.ENCRYPTED - addresses.LOCAL)
     if plain:
-        return [check("TLS", OK, f"not used for {', '.join(plain)}, which does not leave this machine")]
+        return [check("TLS", OK, f"not used for {', '.join(plain)}: its traffic stays on this machine")]
     return [check("TLS", OK, "used, certificates are verified")]
 
 
@@ -174,21 +177,21 @@ async def _skew_check(ledger: LedgerService) -> Check:
 
 
 def skew_check(skew_s: float, blur_s: float) -> Check:
-    """How far this node's clock is ahead of the ledger's; the answer was so many seconds on its way."""
+    """How far this node's clock is ahead of the ledger's. ``blur_s``: how far that may be wrong."""
     off_s = max(0.0, abs(skew_s) - blur_s)
     text = f"{abs(skew_s):.3f} s {'ahead of' if skew_s > 0 else 'behind'} the ledger's"
     if off_s > CLOCK_SKEW_MAX_S:
         return check(
             "clock",
             FAIL,
-            f"{text}: nodes whose clocks are right refuse what this one says in elections",
+            f"{text}: nodes with correct clocks refuse this node's messages in elections",
             "set this machine's clock, or the ledger's (chrony)",
         )
     if off_s > SKEW_MAX_S:
         return check(
             "clock",
             FAIL,
-            f"{text}: this node opens nothing by schedule above {SKEW_MAX_S:g} s",
+            f"{text}: this node opens no scheduled run above {SKEW_MAX_S:g} s",
             "set this machine's clock, or the ledger's (chrony)",
         )
     if off_s > SKEW_WARN_S:
@@ -196,19 +199,20 @@ def skew_check(skew_s: float, blur_s: float) -> Check:
     return check("clock", OK, text)
 
 
-def node_checks(node: Shown) -> list[Check]:
-    """Whom this node hears, and whether they have the same jobs."""
-    if is_isolated(node):
+def node_checks(ctx: Context) -> list[Check]:
+    """Which nodes this one hears, and whether they have the same jobs."""
+    membership = ctx.membership
+    if is_isolated(ctx):
         text = "this node hears nobody, and takes all others for lost meanwhile"
-        return [check("nodes", WARN, text, "see the bus; runs start all the same, by way of the ledger")]
-    there = [member for member in node.members.values() if member.state in (ALIVE, SUSPECT)]
-    counts = node.member_counts()
+        return [check("nodes", WARN, text, "see the bus; runs still start, through the ledger")]
+    there = [member for member in membership.members.values() if member.state in (ALIVE, SUSPECT)]
+    counts = membership.count()
     away = f", {counts['lost']} lost" if counts["lost"] else ""
     checks = [check("nodes", WARN if away else OK, f"{counts['alive']} alive{away}", "coordctl node list")]
-    others = sorted(member.hostname for member in there if member.jobs_digest != node.jobs_digest)
+    others = sorted(member.hostname for member in there if member.jobs_digest != ctx.jobs_digest)
     if others:
         names = ", ".join(others[:NAMES_MAX]) + (f" and {len(others) - NAMES_MAX} more" * (len(others) > NAMES_MAX))
-        text = f"{names}: other jobs than here"
+        text = f"{names}: their job files differ from those here"
         checks.append(check("jobs digest", WARN, text, "the same files on every node, then coordctl reload on each"))
     elif there:
         checks.append(check("jobs digest", OK, "the same on all of them"))
@@ -216,13 +220,13 @@ def node_checks(node: Shown) -> list[Check]:
 
 
 def breaker_checks(breakers: tuple[Breaker, ...], now: float) -> list[Check]:
-    """Connections that are left alone for a while."""
+    """Connections whose breaker is open."""
     checks = [
         check(
             f"breaker {breaker.name}",
             WARN,
             f"{breaker.state} after {breaker.failures} failures: {breaker.reason}",
-            f"tried again in {breaker.retry_in_s(now):.1f} s; coordctl breaker reset {breaker.name} saves the wait",
+            f"tried again in {breaker.retry_in_s(now):.1f} s; coordctl breaker reset {breaker.name} tries at once",
         )
         for breaker in breakers
         if breaker.is_open
@@ -245,25 +249,25 @@ def trouble_checks(found: Found) -> list[Check]:
     checks += [
         check(f"job {name} is late", FAIL, text, f"coordctl why {name}") for name, text in found.late_jobs.items()
     ]
-    return checks or [check("runs", OK, "none is unknown, stuck or late")]
+    return checks or [check("runs", OK, "no run is unknown, stuck or late")]
 
 
 def told(runs: Sequence[Trouble]) -> str:
-    """The first of these runs with what is wrong, and how many more there are."""
+    """The first of these runs with their problems, and how many more there are."""
     shown = "; ".join(f"{trouble.run}: {trouble.text}" for trouble in runs[:NAMES_MAX])
     return shown + (f"; and {len(runs) - NAMES_MAX} more" if len(runs) > NAMES_MAX else "")
 
 
 def backlog_check(about: dict[str, Any]) -> Check:
-    """What waits for the bus."""
-    text = "nothing waits for the bus"
+    """The messages that wait for the bus."""
+    text = "no message waits for the bus"
     if about["waiting"]:
         text = f"{about['waiting']} messages wait for the bus, the oldest for {about['oldest_s']:.0f} s"
     if about["given_up"]:
-        text += f"; {about['given_up']} were given up for want of room"
+        text += f"; {about['given_up']} were given up because the backlog was full"
     if about["error"]:
-        text += f"; the disk does not take them: {about['error']}"
-        return check("backlog", WARN, text, "mend the disk before this node is restarted")
+        text += f"; the disk refuses them: {about['error']}"
+        return check("backlog", WARN, text, "repair the disk before this node is restarted")
     if about["waiting"] or about["given_up"]:
         return check("backlog", WARN, text, "see the bus")
     return check("backlog", OK, text)

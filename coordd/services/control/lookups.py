@@ -1,7 +1,7 @@
-"""Look-ups that take longer than a moment: in threads, few at a time, so that the loop goes on.
+"""Slow look-ups run in a few threads, so that the event loop continues.
 
-A thread of Python takes turns with the loop every few milliseconds; what runs in the loop itself holds up heartbeats,
-elections and the watchdog.
+A Python thread and the loop take turns every few milliseconds. A slow look-up in the loop itself would delay
+heartbeats, elections and the watchdog.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from coordd.errors import RefusedError
 
 T = TypeVar("T")
 
-# At a time. Those who may only look share one thread; the others have their own.
+# The number of threads. Viewers share one thread; other callers have their own.
 VIEWERS_MAX = 1
 OTHERS_MAX = 2
 
-# Who asks waits no longer than this, the wait for a thread included.
+# A caller waits no longer than this (seconds), including the wait for a thread.
 LOOKUP_S = 5.0
 
 
 class Work:
-    """What a look-up asks now and then: does anybody still wait for it?"""
+    """Tells a running look-up whether its caller still waits."""
 
     def __init__(self) -> None:
         self.given_up = False
 
     def check(self) -> None:
-        """Raises RefusedError (which nobody sees) when nobody does."""
+        """Raises RefusedError (which nobody sees) when the caller no longer waits."""
         if self.given_up:
             raise RefusedError("given up", kind="try_later")
 
@@ -44,7 +44,7 @@ class Lookups:
         self._others = trio.CapacityLimiter(OTHERS_MAX)
 
     async def do(self, call: Callable[[Work], T], *, looks: bool, limit_s: float = LOOKUP_S) -> T:
-        """Call it in a thread; ``looks``: for somebody who may only look.
+        """Call it in a thread; ``looks``: the caller is a viewer.
 
         Raises RefusedError when it takes longer than ``limit_s``.
         """

@@ -1,4 +1,4 @@
-"""The control methods: what each name of the contract does."""
+"""The control methods, one for each name in the interface."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from coordd.services.views import jobview, objects
 from coordd.services.views.explanations import Explanations
 from coordd.services.views.troubles import Trouble, Troubles
 
-# Names that a job file can have.
+# Valid names of job files.
 JOB = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-# Fire times that one answer may carry; to compute one may take a millisecond.
+# The maximum number of fire times in one answer; computing one may take a millisecond.
 FIRES_MAX = 1000
 
-# To check a large ledger may take this long; those who may only look are told for a while what was found last.
+# The time for a check of a large ledger; viewers get the last result for a while.
 DOCTOR_S = 60.0
 DOCTOR_KEPT_S = 10.0
 
-# `status` answers also while the ledger hangs: with what was found last.
+# `status` answers even while the ledger hangs, with the last known values.
 STATUS_WAITS_S = 1.0
 
-# Runs that one question revokes; who asks goes on asking.
+# Runs that one call revokes; the client repeats the call for the rest.
 REVOKED_AT_ONCE_MAX = 200
 
-# How often a followed log is looked at.
+# How often (seconds) a followed log is read.
 FOLLOW_S = 0.25
 
-# Named in the contract, and not built yet: they say so.
+# In the interface, but not implemented: they answer so.
 UNAVAILABLE_METHODS = frozenset((
     "check.list", "deadletter.list", "deadletter.show", "deadletter.replay", "deadletter.discard", "publish",
     "keys.new", "keys.rotate", "exec",
@@ -60,7 +60,7 @@ UNAVAILABLE_METHODS = frozenset((
 
 
 class Methods(Explanations):
-    """Everything that can be asked on the control socket."""
+    """All methods of the control socket."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Methods(Explanations):
         self._doctor = doctor
         self._read_audit = audit
         self._lookups = Lookups()
-        self._checked: tuple[float, list[dict[str, str]]] = (-math.inf, [])  # the last doctor's, and when
+        self._checked: tuple[float, list[dict[str, str]]] = (-math.inf, [])  # the last doctor's result, and its time
 
     def table(self) -> dict[str, Method]:
-        """Every method with the least role that may call it."""
+        """Every method, with the lowest role that may call it."""
         return {
             "ping": Method(self.ping),
             "status": Method(self.status),
@@ -126,18 +126,19 @@ class Methods(Explanations):
         return self.status_now()
 
     def status_now(self) -> dict[str, Any]:
-        """This node, now."""
+        """This node's present state."""
         driver = self._driver
         node = driver.node
+        ctx = node.ctx
         problems = self._job_problems()
         return {
-            "node": node.hostname,
-            "cluster": node.settings.cluster,
-            "state": node.state,
+            "node": ctx.hostname,
+            "cluster": ctx.settings.cluster,
+            "state": ctx.state,
             "version": __version__,
-            "pid": node.pid,
-            "incarnation": node.incarnation,
-            "clock": node.clock,
+            "pid": ctx.pid,
+            "incarnation": ctx.incarnation,
+            "clock": ctx.clock.value,
             "bus": {
                 "url": driver.bus.url,
                 "state": driver.bus.state,
@@ -149,31 +150,31 @@ class Methods(Explanations):
                 "state": self._ledger.state,
                 "error": self._ledger.error or None,
                 "recovering_s": round(self._ledger.recovering_s, 1),
-                "identity": node.ledger or None,
-                "pinned": node.pinned,
-                "not_used": node.braked or None,
+                "identity": ctx.ledger or None,
+                "pinned": ctx.pinned,
+                "not_used": ctx.braked or None,
             },
             "backlog": driver.outbox.statistics() if driver.outbox is not None else None,
-            "members": node.member_counts(),
-            "isolated": objects.is_isolated(node),
+            "members": ctx.membership.count(),
+            "isolated": objects.is_isolated(ctx),
             "runs": {
                 "active": len(node.pursuits.running),
                 "pursued": len(node.pursuits.pursuits),
-                "processed": node.processed,
+                "processed": ctx.processed,
                 "jobs": sorted({job_of(run) for run in node.pursuits.running}),
                 **objects.troubles_view(self._troubles.found),
             },
             "late_jobs": sorted(self._troubles.found.late_jobs),
             "jobs": {
-                "enabled": sum(job.enabled for job in node.jobs.values()),
-                "held": sorted(job.name for job in node.jobs.values() if not job.enabled),
-                "disabled": sorted(set(problems) - set(node.jobs)),
+                "enabled": sum(job.enabled for job in ctx.jobs.values()),
+                "held": sorted(job.name for job in ctx.jobs.values() if not job.enabled),
+                "disabled": sorted(set(problems) - set(ctx.jobs)),
             },
             "stale_jobs": sorted(node.rulebook.definitions.stale),
             "rules": objects.rules_view(node),
             "breakers_open": [breaker.name for breaker in self._driver.breakers if breaker.is_open],
-            "impaired": node.unfit or None,
-            "clock_skew_s": round(node.skew_s(driver.now()), 3),
+            "impaired": ctx.unfit or None,
+            "clock_skew_s": round(ctx.skew_s(driver.now()), 3),
             "alarms": [alarm["text"] for alarm in node.alarms.standing.values()],
             "counts": dict(driver.counts),
             "uptime_s": round(boottime() - self._started_at, 3),
@@ -181,7 +182,7 @@ class Methods(Explanations):
 
     async def node_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         node = self._driver.node
-        return objects.nodes_view(node, len(node.pursuits.running), boottime())
+        return objects.nodes_view(node.ctx, len(node.pursuits.running), boottime())
 
     async def node_drain(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         return await self._drain(params, True)
@@ -192,14 +193,14 @@ class Methods(Explanations):
     async def _drain(self, params: dict[str, Any], draining: bool) -> dict[str, Any]:
         node = self._driver.node
         named = take(params, "node", str, "")
-        if named not in ("", node.hostname, node.full_hostname):
+        if named not in ("", node.ctx.hostname, node.ctx.full_hostname):
             raise RefusedError(
-                f"this is {node.hostname}, not {named}", kind="other_node", hint=f"ask on {named} itself"
+                f"this is {node.ctx.hostname}, not {named}", kind="other_node", hint=f"ask on {named} itself"
             )
-        if node.state not in ("ready", "draining"):
-            raise RefusedError(f"the node is {node.state}", kind="try_later")
+        if node.ctx.state not in ("ready", "draining"):
+            raise RefusedError(f"the node is {node.ctx.state}", kind="try_later")
         self._driver.feed(node.drain, draining)
-        return {"node": node.hostname, "state": node.state, "active": len(node.pursuits.running)}
+        return {"node": node.ctx.hostname, "state": node.ctx.state, "active": len(node.pursuits.running)}
 
     async def reload(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         result: dict[str, Any] = self._reload()
@@ -224,13 +225,13 @@ class Methods(Explanations):
 
     def _job(self, params: dict[str, Any]) -> Job:
         name = take(params, "job", str, "") or take(params, "name", str)
-        job = self._driver.node.jobs.get(name)
+        job = self._driver.node.ctx.jobs.get(name)
         if job is None:
             problems = self._job_problems().get(name)
             if problems:
                 raise RefusedError(f"the job {name} is disabled: {problems[0]}", kind="bad_job")
             near = self._like(name)
-            hint = f"did you mean {near}?" if near else "coordctl job list shows what there is"
+            hint = f"did you mean {near}?" if near else "coordctl job list shows all jobs"
             raise RefusedError(f"no job {name!r} on this node", kind="unknown_job", hint=hint)
         return job
 
@@ -244,19 +245,19 @@ class Methods(Explanations):
             )
 
     def _may_operate(self, caller: Caller, job: str) -> None:
-        owner = self._driver.node.jobs[job].owner if job in self._driver.node.jobs else ""
+        owner = self._driver.node.ctx.jobs[job].owner if job in self._driver.node.ctx.jobs else ""
         if caller.role < OPERATOR and not (owner and owner in caller.groups):
             raise RefusedError(
                 f"{caller.name} may not operate {job}",
                 kind="not_permitted",
-                hint="it takes the operator group" + (f" or the group {owner}" if owner else ""),
+                hint="this needs the operator group" + (f" or the group {owner}" if owner else ""),
             )
-        ONLY_LOOKS.set(False)  # what an owner does need not wait behind those who look
+        ONLY_LOOKS.set(False)  # an owner's change need not wait behind viewers
 
     async def job_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         suspended = await self._suspended()
         now = self._driver.now().wall
-        jobs = dict(self._driver.node.jobs)  # as they are now: the rest is done in a thread
+        jobs = dict(self._driver.node.ctx.jobs)  # a copy of the present jobs: the rest is done in a thread
 
         def look(work: Work) -> list[dict[str, Any]]:
             all_problems = self._job_problems()
@@ -279,13 +280,13 @@ class Methods(Explanations):
         all_problems: dict[str, list[str]],
         work: Work,
     ) -> dict[str, Any]:
-        """In a thread."""
+        """Runs in a thread."""
         work.check()
         fires = objects.next_fires(job, now, 1)
         problems = all_problems.get(job.name, [])
         node = self._driver.node
         problem = (
-            node.launch_problems.get(job.name, "")
+            node.ctx.launch_problems.get(job.name, "")
             or node.rulebook.definitions.stale.get(job.name, "")
             or (problems[0] if problems else "")
         )
@@ -315,7 +316,7 @@ class Methods(Explanations):
         looks, now = caller.role <= VIEWER, self._driver.now().wall
         count = min(max(1, take(params, "count", int, 5)), VIEWER_LIST_MAX if looks else FIRES_MAX)
         fires = await self._lookups.do(lambda work: objects.next_fires(job, now, count, work.check), looks=looks)
-        return objects.fire_views(job, fires, now, self._driver.node.identity_from)
+        return objects.fire_views(job, fires, now, self._driver.node.ctx.identity_from)
 
     async def job_activate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
@@ -360,9 +361,9 @@ class Methods(Explanations):
             raise RpcError(INVALID_PARAMS, f"no state {state!r}", kind="invalid_params", hint=", ".join(STATES))
         node, since = take(params, "node", str, ""), float(take(params, "since", float, 0.0))
         filtered = bool(node or since)
-        most = (VIEWER_LIST_MAX if looks else LIST_MAX) if filtered else limit  # of these the newest are looked through
+        most = (VIEWER_LIST_MAX if looks else LIST_MAX) if filtered else limit  # only the newest of them are searched
 
-        def read(ledger: Ledger) -> list[dict[str, Any]]:  # in the thread the rows are made for people, too
+        def read(ledger: Ledger) -> list[dict[str, Any]]:  # the thread also formats the rows
             rows: Iterable[Row] = ledger.runs(job=job, state=state, limit=most)
             if filtered:
                 rows = (row for row in rows if objects.is_of(row, node, since))
@@ -371,17 +372,17 @@ class Methods(Explanations):
         return await self._ledger.query(read)
 
     async def _run_of(self, params: dict[str, Any]) -> str:
-        """The run that is meant: by its id, or the newest one of a job."""
+        """The run that is meant: by its id, or the newest run of a job."""
         named: str = take(params, "id", str)
         if job_of(named) != named:
             return named
         rows = await self._ledger.query(lambda ledger: ledger.runs(job=named, limit=1))
         if rows:
             return rows[0].run
-        if named in self._driver.node.jobs:
-            raise RefusedError(f"{named} has never run, as far as the history goes", kind="unknown_run")
+        if named in self._driver.node.ctx.jobs:
+            raise RefusedError(f"{named} has no run in the history", kind="unknown_run")
         near = self._like(named)
-        hint = f"did you mean {near}?" if near else "coordctl run list shows what there is"
+        hint = f"did you mean {near}?" if near else "coordctl run list shows all runs"
         raise RefusedError(f"no run and no job {named!r}", kind="unknown_run", hint=hint)
 
     async def run_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -390,12 +391,12 @@ class Methods(Explanations):
         attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         shown = objects.run_view(row, redacted=caller.role <= VIEWER)
         shown["attempts"] = [objects.attempt_view(attempt) for attempt in attempts]
-        if caller.role > VIEWER:  # as those who may read logs
+        if caller.role > VIEWER:  # they may read logs
             shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
         return shown
 
     def _log_tail(self, run: str, attempts: Sequence[AttemptRow]) -> list[str]:
-        """The last lines of the newest attempt that failed, as far as its log is on this node."""
+        """The last lines of the newest failed attempt, if its log is on this node."""
         failed = [row.attempt for row in attempts if row.state in (FAILURE, LOST) and isinstance(row.attempt, int)]
         path = find_log(self._log_dir, run, max(failed), earlier=False) if failed else ""
         return tail_lines(path) if path else []
@@ -403,7 +404,7 @@ class Methods(Explanations):
     async def _row(self, run: str) -> Row:
         row = await self._ledger.query(lambda ledger: ledger.run(run))
         if row is None:
-            raise RefusedError(f"no run {run!r}", kind="unknown_run", hint="coordctl run list shows what there is")
+            raise RefusedError(f"no run {run!r}", kind="unknown_run", hint="coordctl run list shows all runs")
         return row
 
     async def run_trigger(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -421,7 +422,7 @@ class Methods(Explanations):
         values = merge_params(job.params, given)
         if take(params, "dry_run", bool, False):
             if caller.asked is not None:
-                caller.asked.recorded = True  # nothing is changed
+                caller.asked.recorded = True  # it changed nothing
             return {"id": triggered_run(job.name, ident), "dry_run": True, "argv": self._argv(job, values)}
         of = Registration(
             triggered_run(job.name, ident),
@@ -457,9 +458,11 @@ class Methods(Explanations):
         self._may_operate(caller, job_of(run))
         if job_of(run) == run or not JOB.fullmatch(job_of(run)):
             raise RefusedError(
-                f"{run!r} names no run", kind="unknown_run", hint="runs are JOB@FIRE_TIME or JOB#ID: coordctl job next"
+                f"{run!r} is not the id of a run",
+                kind="unknown_run",
+                hint="runs are JOB@FIRE_TIME or JOB#ID: coordctl job next",
             )
-        answer = await self._change("revoke", run, caller.name, self._driver.node.due_of(run))
+        answer = await self._change("revoke", run, caller.name, self._driver.node.ctx.due_of(run))
         if answer.word != OK:
             hint = f"coordctl run cancel {run}" if answer.state == "started" else ""
             raise RefusedError(f"{run} is {answer.state}: too late to revoke it", kind="finished", hint=hint)
@@ -468,7 +471,7 @@ class Methods(Explanations):
         return {"id": run, "state": answer.state}
 
     async def _revoke_all(self, job: str, caller: Caller) -> dict[str, Any]:
-        """Every run of a job that has not started; the job may be gone. At most REVOKED_AT_ONCE_MAX at a time."""
+        """Revoke every run of a job that has not started; the job may be gone. At most REVOKED_AT_ONCE_MAX per call."""
         self._may_operate(caller, job)
         revoked: list[str] = []
 
@@ -478,8 +481,8 @@ class Methods(Explanations):
             return [row.run for state in states for row in ledger.runs(job=job, state=state, limit=most)]
 
         for run in (await self._ledger.query(waiting))[:REVOKED_AT_ONCE_MAX]:
-            answer = await self._change("revoke", run, caller.name, self._driver.node.due_of(run))
-            if answer.word == OK:  # else it has started meanwhile
+            answer = await self._change("revoke", run, caller.name, self._driver.node.ctx.due_of(run))
+            if answer.word == OK:  # otherwise it has started meanwhile
                 self._audit(caller, "run.revoke", run)
                 revoked.append(run)
         self._driver.feed(self._driver.node.look_again)
@@ -521,7 +524,7 @@ class Methods(Explanations):
         }
 
     async def _follow(self, run: str, path: str) -> AsyncIterator[dict[str, Any]]:
-        """A log as it grows, until the run is over."""
+        """The lines of a growing log, until the run ends."""
         offset, quiet_s = 0, 0.0
         while True:
             text, offset = read_from(path, offset)
@@ -552,18 +555,18 @@ class Methods(Explanations):
         node = self._driver.node
         named = Action(str(action.get("job", "")), ident) if action else None
         election = self._driver.feed(node.open_election, ident, topic, named)
-        with trio.move_on_after(2 * node.settings.election_timeout_s):
+        with trio.move_on_after(2 * node.ctx.settings.election_timeout_s):
             while election.succession is None:  # noqa: ASYNC110  # an event in every election would cost all of them
                 await trio.sleep(0.005)
         return objects.election_view(election)
 
 
 def blocked(unknown: Trouble) -> str:
-    """What an unknown run does to its job."""
+    """How an unknown run affects its job."""
     return f"{unknown.run} is unknown, and counts as running: coordctl run resolve {unknown.run}"
 
 
 def active_jobs(pursuits: Pursuits) -> str:
-    """The jobs that run here, for one line of status."""
+    """The active jobs on this node, for one line of status."""
     names = sorted({job_of(run) for run in pursuits.running})
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")

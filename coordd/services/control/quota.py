@@ -1,8 +1,8 @@
-"""What each user of the machine may take of the control socket.
+"""The limits of each user of the control socket.
 
-Anybody may connect, so nobody may take what others need: places, requests in flight, streams, memory. Each uid has
-limits of its own, and those who may only look have limits together, for one person may have many uids. root and the
-daemon's user are not limited; the places that are kept for them and for operators nobody else gets.
+Anybody may connect, so nobody may take the places, requests in flight, streams and memory that others need. Each uid
+has its own limits. All viewers together have limits too, because one person may have many uids. root and the daemon's
+user have no limits; some places are reserved for them and for operators.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from coordd.services.control.rpc import LINE_BYTES_MAX
 
 
 class Limits(NamedTuple):
-    """How much at a time; ``line``, ``asked`` and ``answers`` in bytes."""
+    """The limits at any time; ``line``, ``asked`` and ``answers`` in bytes."""
 
     connections: int
-    in_flight: int  # requests that are being worked on; further ones wait
+    in_flight: int  # requests in work; further ones wait
     streams: int
     line: int  # one request
     nested: int  # objects and lists in one request
-    asked: int  # half lines, and requests that are not answered yet
+    asked: int  # partial lines, and requests without an answer yet
     answers: int  # answers that are not read yet
 
 
-# A person has a few terminals and a dashboard. A request of a viewer is under 1 KiB, a trigger by a job's owner
-# carries 32 KiB of arguments. A list in JSON is two bytes, and fifty once it is parsed, in the loop: hence ``nested``.
-# An answer is at most the list of all jobs.
+# A person has a few terminals and a dashboard. A viewer's request is under 1 KiB; a trigger by a job's owner carries up
+# to 32 KiB of arguments. A list in JSON is two bytes, and fifty once parsed, in the loop: therefore ``nested``. The
+# largest answer is the list of all jobs.
 VIEWER_LIMITS = Limits(
     connections=24, in_flight=16, streams=8, line=64 * 1024, nested=1000, asked=512 * 1024, answers=8 * 2**20
 )
@@ -36,7 +36,7 @@ ALL_VIEWERS_LIMITS = Limits(
     connections=128, in_flight=32, streams=32, line=64 * 1024, nested=1000, asked=2 * 2**20, answers=16 * 2**20
 )
 
-# Operators are trusted not to attack, but a script of theirs may have a mistake.
+# Operators do not attack, but their scripts may have mistakes.
 OPERATOR_LIMITS = Limits(
     connections=64,
     in_flight=64,
@@ -49,7 +49,7 @@ OPERATOR_LIMITS = Limits(
 
 
 class Share:
-    """What one uid, or all viewers together, have taken."""
+    """What one uid, or all viewers together, use now."""
 
     def __init__(self, who: str, limits: Limits) -> None:
         self.who = who
@@ -68,7 +68,7 @@ class Place:
         self._asked = 0
         self.line_max = min([LINE_BYTES_MAX, *[share.limits.line for share in shares]])
         self.nested_max = min([LINE_BYTES_MAX, *[share.limits.nested for share in shares]])
-        # Small pieces for those who are limited: what has been read and is not asked for yet counts, too.
+        # Limited callers are read in small pieces: bytes that were read but not counted yet use memory too.
         self.read_bytes = 4096 if shares else 65536
         for share in shares:
             share.connections += 1
@@ -80,14 +80,14 @@ class Place:
         self.close()
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         self.answered(self._asked)
         for share in self._shares:
             share.connections -= 1
         self._quotas.left(self._uid)
 
     async def begin(self) -> None:
-        """Wait for a turn to be worked for."""
+        """Wait for a turn among the requests in work."""
         taken: list[Share] = []
         try:
             for share in self._shares:
@@ -99,12 +99,12 @@ class Place:
             raise
 
     def end(self) -> None:
-        """The work is done."""
+        """A request is finished."""
         for share in self._shares:
             share.turn.release()
 
     def asks(self, count: int) -> str:
-        """Hold these bytes of a request; why not, or ""."""
+        """Count these bytes of a request; returns why not, or ""."""
         for share in self._shares:
             if share.asked + count > share.limits.asked:
                 return f"{share.who} sent {share.limits.asked} bytes of requests that are not answered yet"
@@ -114,13 +114,13 @@ class Place:
         return ""
 
     def answered(self, count: int) -> None:
-        """So many bytes of requests are done with."""
+        """These bytes of requests are finished."""
         self._asked -= count
         for share in self._shares:
             share.asked -= count
 
     def tells(self, count: int) -> str:
-        """Hold an answer of this size; why not, or ""."""
+        """Count an answer of this size; returns why not, or ""."""
         for share in self._shares:
             if share.answers + count > share.limits.answers:
                 return f"{share.who} did not read the last {share.answers} bytes of answers yet"
@@ -129,12 +129,12 @@ class Place:
         return ""
 
     def told(self, count: int) -> None:
-        """An answer was taken, or given up."""
+        """An answer was read, or dropped."""
         for share in self._shares:
             share.answers -= count
 
     def opens_stream(self) -> str:
-        """Count one stream; why not, or ""."""
+        """Count one stream; returns why not, or ""."""
         for share in self._shares:
             if share.streams >= share.limits.streams:
                 return f"{share.who} has {share.limits.streams} streams open already"
@@ -143,22 +143,22 @@ class Place:
         return ""
 
     def stream_ended(self) -> None:
-        """One stream less."""
+        """Uncount one stream."""
         for share in self._shares:
             share.streams -= 1
 
 
 class Quotas:
-    """All users' shares."""
+    """The shares of all users."""
 
     def __init__(self) -> None:
         self._users: dict[int, Share] = {}
-        self._viewers = Share("those who may only look together", ALL_VIEWERS_LIMITS)
+        self._viewers = Share("all viewers together", ALL_VIEWERS_LIMITS)
 
     def place(self, uid: int, name: str, *, limited: bool, looks: bool) -> Place | str:
-        """A place for one more connection, or why there is none.
+        """A place for one more connection, or the reason for refusing it.
 
-        ``limited``: the caller is not root or the daemon's user. ``looks``: the caller may only look.
+        ``limited``: the caller is not root or the daemon's user. ``looks``: the caller is a viewer.
         """
         if not limited:
             return Place(self, uid, ())
@@ -172,7 +172,7 @@ class Quotas:
         return Place(self, uid, shares)
 
     def left(self, uid: int) -> None:
-        """A connection of that uid is closed."""
+        """A connection of that uid was closed."""
         share = self._users.get(uid)
         if share is not None and share.connections <= 0:
             del self._users[uid]

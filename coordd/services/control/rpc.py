@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0, one object per line: lines to requests, answers to lines. Pure, so that a fuzzer can have it."""
+"""JSON-RPC 2.0, one object per line: parses requests, formats answers. Pure, so that a fuzzer can test it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from coordd.errors import RefusedError
 
-# One request. A status call is under 1 KiB; more than this is a mistake or an attack.
+# The maximum length of a request. A status call is under 1 KiB; more than this is a mistake or an attack.
 LINE_BYTES_MAX = 1024 * 1024
 
-# Nesting deeper than any method takes; json itself would only stop at Python's recursion limit.
+# No method needs deeper nesting; json itself would stop only at Python's recursion limit.
 DEPTH_MAX = 32
 
 PARSE_ERROR = -32700
@@ -19,7 +19,7 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
-REFUSED = -32000  # understood, and not granted; error.data.kind says which way
+REFUSED = -32000  # valid, but refused; error.data.kind says why
 
 
 class Call(NamedTuple):
@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 
 class RpcError(Exception):
-    """What is answered instead of a result."""
+    """An error answer."""
 
     def __init__(self, code: int, message: str, *, kind: str, hint: str = "", ident: Any = None) -> None:
         super().__init__(message)
@@ -44,10 +44,10 @@ class RpcError(Exception):
 
 
 def parse(line: bytes) -> Call:
-    """One line (without its end) to a call.
+    """Parse one line (without its end) into a call.
 
     Raises:
-        RpcError: the line is no request; its ``code`` and ``kind`` say why.
+        RpcError: the line is not a valid request; its ``code`` and ``kind`` say why.
     """
     if len(line) > LINE_BYTES_MAX:
         raise RpcError(PARSE_ERROR, f"a line of more than {LINE_BYTES_MAX} bytes", kind="too_large")
@@ -119,7 +119,7 @@ def refused(exc: RefusedError) -> RpcError:
 
 def _line(message: dict[str, Any]) -> bytes:
     text = json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=str)
-    # A file name that is not UTF-8 holds lone surrogates: as JSON's own escapes they cost no answer.
+    # A file name that is not UTF-8 contains lone surrogates: escape them, so that the answer can be sent.
     return text.encode(errors="backslashreplace") + b"\n"
 
 
@@ -138,22 +138,22 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:
     number = float(text)
-    if math.isinf(number):  # 1e999: an answer that repeats it could not be written
+    if math.isinf(number):  # an answer that repeats 1e999 could not be written
         raise ValueError(f"{text[:40]} is too large a number")
     return number
 
 
 def _no_lone_surrogates(found: Any) -> None:
-    """Refuse "\\ud800": no UTF-8 text holds it, so neither the ledger nor an answer could."""
+    """Refuse "\\ud800": UTF-8 has no such text, so neither the ledger nor an answer could contain it."""
     try:
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError as exc:
-        raise ValueError("half a surrogate pair stands alone in a text") from exc
+        raise ValueError("a text contains half a surrogate pair") from exc
 
 
 def _depth(value: Any) -> int:
@@ -178,7 +178,7 @@ def take(params: dict[str, Any], name: str, kind: type, default: Any = ...) -> A
     """One parameter of the right type.
 
     Raises:
-        RpcError: it is missing, or of another type.
+        RpcError: it is missing, or has the wrong type.
     """
     value = params.get(name, default)
     if value is ...:

@@ -39,49 +39,50 @@ from coordd.services.ledger import ONLY_LOOKS
 
 log = structlog.get_logger("control")
 
-# Clients at a time. Anybody on the machine may connect, so some places are kept for those who run the daemon
-# (and quota.py keeps more of them for operators).
+# Maximum number of clients. Anybody on the machine may connect, so some places are reserved for the daemon's user and
+# root (quota.py reserves more of them for operators).
 CONNECTIONS_MAX = 256
 CONNECTIONS_KEPT = 16
 
-# Clients without a place are listened to for a moment after they were told why; at most this many at a time.
+# A refused client is read for a moment after it got the reason; at most this many at a time.
 TURNED_AWAY_S = 0.2
 TURNED_AWAY_MAX = 32
 
-# Connections of one uid whose groups are being looked up, before it is known what else it may take.
+# Connections per uid whose groups are being looked up: their limits are not known yet.
 UNKNOWN_MAX = 64
 
-# Questions of one client that are being worked on, and streams that it listens to beside them.
+# Per connection: requests in work, and streams beside them.
 IN_FLIGHT_MAX = 16
 STREAMS_MAX = 8
 
-# A client that says nothing and asks for no stream is let go after this.
+# A client without requests and streams is disconnected after this time (seconds).
 IDLE_S = 600.0
 
-# An answer that a client does not take within this time is dropped, and the client with it.
+# If a client does not read an answer within this time, the answer is dropped and the client disconnected.
 SEND_S = 10.0
 
-# The names of a client's groups may have to come from a directory server: so long, and so many at a time.
+# Timeout (seconds) for looking up names of groups, which may come from a directory server; and maximum concurrent
+# lookups.
 NAMES_S = 5.0
 LOOKUPS_MAX = 4
 
-# Once known they are believed for a moment, so that who connects again and again asks the directory rarely. Groups
-# themselves come from the kernel each time; these are only their names.
+# Names are cached for this time (seconds), so that repeated connections rarely ask the directory. The groups themselves
+# come from the kernel each time.
 NAMES_KEPT_S = 10.0
 NAMES_KEPT_MAX = 256
 
-# A list with more items is made into a line in a thread.
+# A list with more items is encoded in a thread.
 ITEMS_MAX = 100
 
-# How long a daemon that may own the socket already is waited for.
+# Timeout (seconds) when testing whether another daemon owns the socket.
 PROBE_S = 2.0
 
 SO_PEERGROUPS = 59
 
-# As much as Python's getsockopt takes: 256 groups.
+# The limit of Python's getsockopt: 256 groups.
 GROUPS_BYTES = 1024
 
-# A stream's messages; the method returns one instead of a result.
+# The messages of a stream; a method may return one instead of a result.
 Stream = AsyncGenerator[dict[str, Any], None]
 
 
@@ -100,8 +101,9 @@ class ControlServer:
         audit: Audit | None = None,
         in_a_run: Callable[[int, int], bool] = lambda _pid, _uid: False,
     ) -> None:
-        """``shown``: a method's answer as viewers see it. ``audit``: told of privileged calls. ``in_a_run``: the
-        process of this pid and uid belongs to a run, and may only look."""
+        """``shown`` filters a method's answer for viewers. ``audit`` records privileged calls. ``in_a_run`` tells
+        whether the process with this pid and uid belongs to a run, and therefore may only look.
+        """
         self.audit = audit
         self._in_a_run = in_a_run
         self.path = path
@@ -122,7 +124,7 @@ class ControlServer:
     def bind(self) -> trio.SocketListener:
         """Bind the socket, mode 0666: roles come from the kernel, not from file modes.
 
-        Raises UnavailableError when the path cannot be bound, with what to do.
+        Raises UnavailableError when the path cannot be bound, with advice.
         """
         raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -130,7 +132,8 @@ class ControlServer:
             self._remove_stale()
             raw.bind(self.path)
             os.chmod(self.path, 0o666)  # noqa: S103 - roles come from the kernel
-            raw.listen(CONNECTIONS_MAX)  # a full queue would fail clients that connect with a timeout at once
+            # if the queue were full, clients that connect with a timeout would fail at once
+            raw.listen(CONNECTIONS_MAX)
         except OSError as exc:
             raw.close()
             raise UnavailableError(
@@ -140,10 +143,10 @@ class ControlServer:
         return trio.SocketListener(trio.socket.from_stdlib_socket(raw))
 
     def _remove_stale(self) -> None:
-        """Make way for our socket; anything but a socket that nobody listens at is left alone."""
+        """Remove the socket file of a dead daemon. Any other file, and the socket of a live daemon, is left alone."""
         try:
             if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
-                raise OSError(errno.EEXIST, "something else than a socket has that name")
+                raise OSError(errno.EEXIST, "a file that is not a socket has that name")
         except FileNotFoundError:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -154,7 +157,7 @@ class ControlServer:
                 os.unlink(self.path)
                 return
             except BlockingIOError:
-                pass  # its queue of clients is full: somebody is there
+                pass  # its queue of clients is full: a daemon is there
         raise OSError(errno.EADDRINUSE, "another daemon answers on it")
 
     async def serve(self, listener: trio.SocketListener) -> None:
@@ -199,13 +202,15 @@ class ControlServer:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("client.gone")
         except Exception:
-            # The boundary: a bug in one method must not end the daemon; it is logged with its traceback.
+            # The boundary: a bug in one method must not end the daemon; it is logged with a traceback.
             log.exception("client.failed")
         finally:
             self._connections -= counted
 
     async def _turn_away(self, stream: trio.SocketStream, why: str) -> None:
-        """Say why there is no place. What the client has sent is read, or the kernel would give it a reset instead."""
+        """Send the reason of the refusal. The client's data is read first; otherwise the kernel would send a reset
+        instead.
+        """
         busy = RpcError(REFUSED, why, kind="try_later", hint="close some of them, or wait a little")
         await self._send(stream, error_line(None, busy))
         if self._turned_away >= TURNED_AWAY_MAX:
@@ -226,22 +231,22 @@ class ControlServer:
             raise trio.BrokenResourceError("the client does not read its answers")
 
     async def _caller(self, stream: trio.SocketStream) -> Caller | None:
-        """Who it is; None when too many connections of that uid wait to be known."""
+        """The caller; None when too many connections of that uid wait for the look-up."""
         sock = stream.socket
         pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        # root can do everything anyway; where the daemon is root, so are its jobs.
+        # root can do everything anyway; if the daemon is root, so are its jobs.
         inside = (uid != 0 or os.getuid() == 0) and self._in_a_run(pid, uid)
         if inside:
             return Caller(uid, frozenset(), VIEWER, pid, f"{'root' if uid == 0 else f'uid {uid}'} inside a run")
         if uid in (0, os.getuid()):
-            # They may do everything, so nobody need be asked who they are: our own watchdog asks in this way,
-            # and must be answered also while the site's directory of users is down.
+            # They may do everything, so no look-up is needed. The daemon's own watchdog asks in this way, and must get
+            # an answer even while the site's directory of users is down.
             return Caller(uid, frozenset(), ADMIN, pid, "root" if uid == 0 else _user_name(uid))
         gids = {gid}
         try:
             raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES)
             gids.update(struct.unpack(f"{len(raw) // 4}I", raw))
-        except OSError as exc:  # an old kernel, or more groups than fit: the primary one is all that is known
+        except OSError as exc:  # an old kernel, or too many groups: only the primary group is known
             log.warning("client.groups_unknown", uid=uid, reason=exc.strerror)
         if self._unknown[uid] >= UNKNOWN_MAX:
             return None
@@ -263,7 +268,7 @@ class ControlServer:
         return Caller(uid, groups, role, pid, name)
 
     async def _named(self, uid: int, gids: frozenset[int]) -> tuple[str, frozenset[str]]:
-        """The names of a user and its groups. One question at a time for each user, however often it connects."""
+        """The names of a user and its groups. Only one look-up per user at a time, however often the user connects."""
         key = (uid, gids)
         turn = self._naming.setdefault(key, trio.Lock())
         try:
@@ -302,12 +307,12 @@ def _group_name(gid: int) -> str:
 
 
 class Connection:
-    """One client."""
+    """One client connection."""
 
     def __init__(
         self, server: ControlServer, stream: trio.SocketStream, caller: Caller, place: Place | None = None
     ) -> None:
-        """Without ``place`` nothing is counted."""
+        """Without ``place`` there are no limits."""
         self._server = server
         self._stream = stream
         self._caller = caller
@@ -319,22 +324,22 @@ class Connection:
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Read lines, answer each; the order of answers is that of their completion."""
+        """Read lines and answer each; answers are sent in the order of completion."""
         with self._scope:
             async with trio.open_nursery() as nursery, contextlib.aclosing(self._lines()) as lines:
                 async for line in lines:
                     await self._in_flight.acquire()
                     await self._place.begin()
                     nursery.start_soon(self._answer, line)
-                # What is still being answered, and streams (a client may close its sending half and listen on), end
-                # the nursery by themselves: a stream speaks every few seconds, so a client that is gone is noticed.
+                # Pending answers end by themselves. So do streams: a client may close its sending half and keep
+                # reading, and since a stream sends every few seconds, a client that is gone is noticed.
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
         buffer = bytearray()
         while True:
             end = buffer.find(b"\n")
             line_max = min(LINE_BYTES_MAX, self._place.line_max)
-            if (len(buffer) if end < 0 else end) > line_max:  # however it has come: whole, or piece by piece
+            if (len(buffer) if end < 0 else end) > line_max:  # the limit counts for a whole line and for one in pieces
                 too_large = RpcError(PARSE_ERROR, f"a line of more than {line_max} bytes", kind="too_large")
                 await self._say(error_line(None, too_large))
                 return
@@ -342,14 +347,14 @@ class Connection:
                 line = bytes(buffer[:end])
                 del buffer[: end + 1]
                 if line.strip():
-                    self._place.answered(1)  # its end; the line itself when it is answered
+                    self._place.answered(1)  # the line feed; the line itself is released with its answer
                     yield line
                 else:
                     self._place.answered(end + 1)
                 continue
             data = await self._read()
             if not data:
-                if buffer.strip():  # a last line without its end: `printf` instead of `echo`
+                if buffer.strip():  # a last line without a line feed: `printf` instead of `echo`
                     yield bytes(buffer)
                 return
             full = self._place.asks(len(data))
@@ -365,13 +370,13 @@ class Connection:
                 try:
                     return bytes(await self._stream.receive_some(self._place.read_bytes))
                 except trio.BrokenResourceError:
-                    self._scope.cancel()  # reset: nobody is left to answer
+                    self._scope.cancel()  # reset: the client is gone
                     return b""
             if not self._streams:
                 return b""
 
     async def _say(self, data: bytes) -> None:
-        """Send one line. A client that does not take it is let go: what it has of the line cannot be taken back."""
+        """Send one line. If the client does not read it, disconnect: a partial line cannot be taken back."""
         try:
             async with self._sending:
                 await self._server._send(self._stream, data)
@@ -390,12 +395,12 @@ class Connection:
             self._in_flight.release()
             self._place.end()
             self._place.answered(size)
-        del line  # a stream goes on for days
+        del line  # a stream may last for days
         if stream is not None:
             await self._stream_out(*stream)
 
     async def _send_answer(self, line: bytes) -> tuple[Call, Stream] | None:
-        """Answer one line; a stream is returned, to be sent without holding up other questions."""
+        """Answer one line. If the answer is a stream, return it: the caller sends it beside other requests."""
         try:
             if line.count(b"[") + line.count(b"{") > self._place.nested_max:
                 message = f"more than {self._place.nested_max} objects and lists in one request"
@@ -414,7 +419,7 @@ class Connection:
                     await result.aclose()
                     raise RpcError(REFUSED, full, kind="try_later", hint="end some of them")
                 self._streams += 1
-                return call._replace(params={}), result  # of which a stream has taken what it needs
+                return call._replace(params={}), result  # a stream has copied what it needs
             answer = await self._line(call, result)
         except RpcError as exc:
             answer = error_line(call.id, exc)
@@ -429,7 +434,7 @@ class Connection:
         except CoorddError as exc:
             answer = error_line(call.id, RpcError(REFUSED, str(exc), kind="failed"))
         except Exception as exc:
-            # The boundary of one question: our bug, said so to the caller and in full to the log.
+            # The boundary of one request: our bug; short for the caller, in full in the log.
             log.exception("method.failed", method=call.method)
             answer = error_line(call.id, RpcError(INTERNAL_ERROR, f"a bug in coordd: {exc!r}", kind="internal"))
         if not call.notification:
@@ -444,7 +449,7 @@ class Connection:
         return None
 
     async def _line(self, call: Call, result: Any) -> bytes:
-        """The answer as this caller may see it; a long one is made in a thread."""
+        """The answer as this caller may see it; a long one is encoded in a thread."""
 
         def make() -> bytes:
             return result_line(call.id, self._shown(call.method, result))
@@ -487,7 +492,7 @@ class Connection:
         return await method.call(call.params, caller)
 
     def _record(self, method: Method, call: Call, caller: Caller, refused: str | None) -> None:
-        """For the audit: what was done, or why it was refused."""
+        """For the audit: a call that was done, or the reason of its refusal."""
         audit = self._server.audit
         if audit is None or not method.privileged:
             return
@@ -506,7 +511,7 @@ class Connection:
             audit.done(record)
 
     def _shown(self, method: str, answer: Any) -> Any:
-        """What this caller may see of an answer, or of a message of a stream."""
+        """The part of an answer, or of a stream's message, that this caller may see."""
         if self._caller.role > VIEWER or self._server.shown is None:
             return answer
         return self._server.shown(method, answer)
@@ -527,7 +532,7 @@ class Connection:
                     why = str(exc)
                     log.warning("stream.failed", method=call.method, reason=why)
                 except Exception as exc:
-                    # The boundary of one stream: our bug, said so to the caller and in full to the log.
+                    # The boundary of one stream: our bug; short for the caller, in full in the log.
                     why = f"a bug in coordd: {exc!r}"
                     log.exception("stream.failed", method=call.method)
                 if why:

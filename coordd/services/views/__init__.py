@@ -1,5 +1,5 @@
-"""What people are shown: rows, members and jobs as plain objects, and why something is as it is.
+"""Views for people: rows, members and jobs as plain objects, and explanations.
 
-Here belongs what turns recorded facts into fields and sentences. Nothing here changes anything.
-How it looks on a terminal stands in cli/show.
+Code that turns recorded facts into fields and sentences. Nothing here changes anything. cli/show formats it for a
+terminal.
 """

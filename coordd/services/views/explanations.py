@@ -1,8 +1,8 @@
-"""`why`: what is known of one run or one job is gathered here, and put into words in why.py."""
+"""`why`: collects what is known of one run or one job; why.py puts it into words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from coordd.core.jobs.job import Job, job_of
@@ -23,12 +23,12 @@ from coordd.services.views import objects, why
 from coordd.services.views.troubles import Troubles
 from coordd.services.views.why import CALM, Absent, Holder, Surroundings
 
-# Of a job without a file this many runs are counted; of these the first are named.
+# For a job without a file: this many runs are counted, and this many of them are named.
 ROWS_MAX = 1000
 
 
 class Explanations(CoreMethods):
-    """What stands between a run or a job and its end."""
+    """Explains what delays a run or a job."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Explanations(CoreMethods):
         self.suspended: dict[str, bool] = {}
 
     def table(self) -> dict[str, Method]:
-        """Every method with the least role that may call it."""
+        """Every method, with the lowest role that may call it."""
         return {"why": Method(self.why), **super().table()}
 
     async def why(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -55,13 +55,13 @@ class Explanations(CoreMethods):
 
     async def _suspended(self) -> dict[str, bool]:
         def read(ledger: Ledger) -> dict[str, bool]:
-            answer = ledger.call("open", tuple(self._driver.node.jobs))
+            answer = ledger.call("open", tuple(self._driver.node.ctx.jobs))
             return {name: bool(about[2]) for name, about in answer.jobs.items()}  # type: ignore[union-attr]
 
         try:
             self.suspended = await self._ledger.query(read)
         except UnavailableError:
-            return self.suspended  # what was last known; the ledger's state is shown beside it
+            return self.suspended  # the last known list; the ledger's state is shown beside it
         return self.suspended
 
     # ---- runs
@@ -76,7 +76,7 @@ class Explanations(CoreMethods):
             attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         except UnavailableError as exc:
             return why.why_run(run, None, [], pursuit, election, self._around(str(exc)))
-        if caller.role <= VIEWER:  # here, where a reason still stands by itself
+        if caller.role <= VIEWER:  # here, where a reason is still separate
             for told in (row, *attempts):
                 if told is not None:
                     told.reason = disclosure.reason(told.reason)
@@ -85,9 +85,9 @@ class Explanations(CoreMethods):
             absent = self._absent(run)
         elif row.state in (RECEIVED, STARTED):
             holder = self._holder(row)
-        no_file = job_of(run) not in node.jobs
+        no_file = job_of(run) not in node.ctx.jobs
         suspended = not no_file and (await self._suspended()).get(job_of(run), False)
-        known = node.jobs.get(job_of(run))
+        known = node.ctx.jobs.get(job_of(run))
         redefined = known is not None and row is not None and row.digest != known.digest
         return why.why_run(
             run,
@@ -104,8 +104,9 @@ class Explanations(CoreMethods):
         )
 
     def _holder(self, row: Row) -> Holder:
-        """What is known of the node that holds an attempt, and of what happens should it be gone."""
+        """What is known of the node that holds an attempt, and what happens if it is gone."""
         node = self._driver.node
+        ctx = node.ctx
         now = boottime()
         pursuit = node.pursuits.pursuits.get(row.run)
         watch = pursuit.watch if pursuit is not None else None
@@ -114,9 +115,9 @@ class Explanations(CoreMethods):
             silent_s = max(silent_s, now - watch.since)
         turn_in_s = pursuit.at - now if pursuit is not None and pursuit.at != float("inf") else None
         hostname = row.node.rpartition(".")[0]
-        if hostname == node.hostname:
+        if hostname == ctx.hostname:
             return Holder(ALIVE, 0.0, None, silent_s, row.lease, turn_in_s)
-        member = node.members.get(hostname)
+        member = ctx.membership.members.get(hostname)
         if member is None:
             return Holder("", None, None, silent_s, row.lease, turn_in_s)
         gone_at = self._driver.lost_at.get(hostname)
@@ -124,8 +125,8 @@ class Explanations(CoreMethods):
         return Holder(member.state, now - member.heard_at, lost_s, silent_s, row.lease, turn_in_s)
 
     def _absent(self, run: str) -> Absent:
-        """What can be said of a run that has no row."""
-        job = self._driver.node.jobs.get(job_of(run))
+        """What is known of a run that has no row."""
+        job = self._driver.node.ctx.jobs.get(job_of(run))
         fire_at = nominal_time(run)
         if job is None or fire_at is None:
             return Absent(job is not None, fire_at)
@@ -144,7 +145,7 @@ class Explanations(CoreMethods):
         )
 
     def _around(self, error: str = "") -> Surroundings:
-        """``error``: what the question itself met. A ledger that only writes do not reach still answers it."""
+        """``error``: the error of this query. A ledger that fails only for writes can still answer it."""
         bus, breaker = self._driver.bus, self._ledger.breaker
         return Surroundings(
             ledger_error=error or self._ledger.error,
@@ -159,7 +160,7 @@ class Explanations(CoreMethods):
 
     async def _why_job(self, name: str, caller: Caller) -> str:
         node = self._driver.node
-        job = node.jobs.get(name)
+        job = node.ctx.jobs.get(name)
         error, rows = "", []
         try:
             most = 1 if job else VIEWER_LIST_MAX if caller.role <= VIEWER else ROWS_MAX
@@ -169,9 +170,10 @@ class Explanations(CoreMethods):
         problems = self._job_problems().get(name, [])
         around = self._around(error)
         if job is None:
-            others = [m.hostname for m in node.members.values() if self._has_other_jobs(m.jobs_digest)]
+            others = [m.hostname for m in node.ctx.membership.members.values() if self._has_other_jobs(m.jobs_digest)]
             return why.why_no_job(name, problems[0] if problems else "", rows, sorted(others), self._like(name), around)
-        last_word = await self._why_run(rows[0].run, caller, CALM) if rows else ""  # what is around is said once
+        # the surroundings are explained only once
+        last_word = await self._why_run(rows[0].run, caller, CALM) if rows else ""
         suspended = (await self._suspended()).get(name, False)
         fires = objects.next_fires(job, self._driver.now().wall, 1)
         late = self._troubles.found.late_jobs.get(name, "")
@@ -181,19 +183,19 @@ class Explanations(CoreMethods):
             fires[0] if fires else None,
             rows[0] if rows else None,
             last_word,
-            node,
+            node.ctx,
             around,
             late,
             node.rulebook.definitions.stale.get(name, ""),
         )
 
     def _has_other_jobs(self, digest: str) -> bool:
-        return bool(digest) and digest != self._driver.node.jobs_digest
+        return bool(digest) and digest != self._driver.node.ctx.jobs_digest
 
     def _like(self, name: str) -> str:
-        """The job that was probably meant; "" when none is near."""
+        """The most similar job name; "" when none is similar."""
         import difflib
 
-        known: Mapping[str, Job] = self._driver.node.jobs
+        known: dict[str, Job] = self._driver.node.ctx.jobs
         near = difflib.get_close_matches(name, [*known, *self._job_problems()], n=1)
         return near[0] if near else ""

@@ -1,4 +1,4 @@
-"""`job show`: every key that a job file can have, with the value that counts. Pure."""
+"""`job show`: every key of a job file, with its effective value. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from coordd.core.jobs.job import Blackout, Command, Job
 from coordd.services.views.objects import REDACTED, instant
 
-# Names of settings whose values are nobody's business.
+# Names of settings whose values are secret.
 _SECRET = re.compile("password|passwd|secret|token|credential|access.?key", re.IGNORECASE)
 
 
 def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
-    """What the file and the defaults say. ``redacted``: without what the job is given and where it lies."""
+    """The effective values. ``redacted``: without arguments and paths."""
     schedule = job.schedule
     launch = {key: _told(getattr(job.launch, key)) for key in job.launch.__struct_fields__}
     if "class_name" in launch:
@@ -23,7 +23,7 @@ def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
         "timezone": job.timezone,
         "start": instant(schedule.start) if schedule else None,
         "end": instant(schedule.end) if schedule and schedule.end != math.inf else None,
-        "jitter_offset_s": schedule.offset_s if schedule else 0.0,  # the place that the job has in its jitter
+        "jitter_offset_s": schedule.offset_s if schedule else 0.0,  # the job's position in its jitter
         "blackout": [_blackout(one) for one in schedule.blackout] if schedule else [],
         "start_within_s": job.start_within_s,
         "expect_within_s": job.expect_within_s or None,

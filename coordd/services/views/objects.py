@@ -1,4 +1,4 @@
-"""What people are shown: rows, members and elections as plain objects with the contract's field names. Pure."""
+"""Views for people: rows, members and elections as plain objects with the interface's field names. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from coordd.core.breaker import Breaker
+from coordd.core.context import Context
 from coordd.core.election import Election
 from coordd.core.jobs.arguments import unpacked
 from coordd.core.jobs.job import Command, Job, fire_time, iso, scheduled_run
@@ -17,7 +18,6 @@ from coordd.core.ledger.sound import attempt_fault, bad_run, printable, run_faul
 from coordd.core.ledger.words import BAD
 from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
 from coordd.core.node.node import Node
-from coordd.core.node.shown import Shown
 from coordd.errors import RefusedError
 from coordd.services.views.troubles import Found
 
@@ -25,12 +25,12 @@ REDACTED = "(hidden)"
 
 
 def instant(at: float) -> str | None:
-    """Unix seconds for people; None where nothing happened yet."""
+    """Unix seconds as text; None when it has not happened yet."""
     return iso(round(at, 3)) if at else None
 
 
 def run_view(row: Row, *, redacted: bool) -> dict[str, Any]:
-    """One run, as `run.list` and `run.show` tell it. A row that cannot be believed says so, and nothing else."""
+    """One run, as in `run.list` and `run.show`. An invalid row shows only that it is invalid."""
     fault = run_fault(row)
     if fault:
         return _bad_view(row, fault)
@@ -58,7 +58,7 @@ def run_view(row: Row, *, redacted: bool) -> dict[str, Any]:
 
 
 def _bad_view(row: Row, fault: str) -> dict[str, Any]:
-    """The fields of a run, empty: `state` and `reason` tell why."""
+    """The fields of a run, all empty: `state` and `reason` say why."""
     fields = dict.fromkeys(
         (
             "id",
@@ -90,7 +90,7 @@ def _bad_view(row: Row, fault: str) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
-    """Arguments for people; text that is not an object of texts as it stands."""
+    """Arguments for people; a text that is not a JSON object of texts is shown unchanged."""
     try:
         return unpacked(text or "{}")
     except RefusedError:
@@ -98,7 +98,7 @@ def _arguments(text: str) -> Any:
 
 
 def is_of(row: Row, node: str, since: float) -> bool:
-    """It is (or was last) on that node, and was asked for or changed since that instant; "" and 0.0 fit all."""
+    """True if the run is, or was last, on that node, and changed since that instant; "" and 0.0 match all."""
     if run_fault(row):
         return not node
     newest = max(row.created_at, row.started_at, row.ended_at)
@@ -128,30 +128,30 @@ def attempt_view(row: AttemptRow) -> dict[str, Any]:
     }
 
 
-def is_isolated(node: Shown) -> bool:
-    """There are others, and this node hears none of them. Who has always been alone misses nobody."""
-    others = node.members.values()
-    return node.isolated and any(member.state in (ALIVE, SUSPECT) for member in others)
+def is_isolated(ctx: Context) -> bool:
+    """True if there are other nodes, and this node hears none of them. A node that was always alone is not isolated."""
+    others = ctx.membership.members.values()
+    return ctx.membership.isolated and any(member.state in (ALIVE, SUSPECT) for member in others)
 
 
-def nodes_view(node: Shown, active: int, now: float) -> list[dict[str, Any]]:
-    """Every node that this one knows of, itself included. Who hears nobody takes all others for lost."""
-    isolated = is_isolated(node)
+def nodes_view(ctx: Context, active: int, now: float) -> list[dict[str, Any]]:
+    """Every node that this one knows, including itself. An isolated node takes all others for lost."""
+    isolated = is_isolated(ctx)
     nodes = [
         {
-            "hostname": node.hostname,
-            "pid": node.pid,
-            "incarnation": node.incarnation,
+            "hostname": ctx.hostname,
+            "pid": ctx.pid,
+            "incarnation": ctx.incarnation,
             "state": "alive",
-            "clock": node.clock,
+            "clock": ctx.clock.value,
             "last_seen_s": 0.0,
             "active": active,
-            "freq": node.settings.heartbeat_interval_s,
-            "jobs_digest": node.jobs_digest,
+            "freq": ctx.settings.heartbeat_interval_s,
+            "jobs_digest": ctx.jobs_digest,
             "self": True,
-            "says": node.state,
-            "tags": list(node.settings.tags),
-            "version": node.settings.version,
+            "says": ctx.state,
+            "tags": list(ctx.settings.tags),
+            "version": ctx.settings.version,
             "isolated": isolated,
         }
     ]
@@ -171,29 +171,29 @@ def nodes_view(node: Shown, active: int, now: float) -> list[dict[str, Any]]:
             "tags": list(m.tags),
             "version": m.sw_ver,
         }
-        for m in node.members.values()
+        for m in ctx.membership.members.values()
     ]
-    return sorted(nodes, key=lambda one: (str(one["hostname"]), str(one["pid"])))
+    return sorted(nodes, key=lambda node: (str(node["hostname"]), str(node["pid"])))
 
 
-def ledgers_of_nodes(node: Shown) -> list[dict[str, Any]]:
-    """Which ledger each known node uses, itself first; "identity" None: it has not said so."""
-    own = {"node": node.full_hostname, "identity": node.ledger or None, "pinned": node.pinned, "agrees": True}
+def ledgers_of_nodes(ctx: Context) -> list[dict[str, Any]]:
+    """The ledger of each known node, this node first; "identity" None: it has not said so."""
+    own = {"node": ctx.full_hostname, "identity": ctx.ledger or None, "pinned": ctx.pinned, "agrees": True}
     return [own] + [
         {
             "node": m.name,
             "identity": m.ledger or None,
             "pinned": m.pinned,
-            "agrees": not m.ledger or not node.ledger or m.ledger == node.ledger,
+            "agrees": not m.ledger or not ctx.ledger or m.ledger == ctx.ledger,
         }
-        for m in sorted(node.members.values(), key=lambda m: m.name)
+        for m in sorted(ctx.membership.members.values(), key=lambda m: m.name)
         if m.state != LEFT
     ]
 
 
 def rules_view(node: Node) -> dict[str, Any]:
-    """The rules in force (docs/protocol.md, section 6), and the members that hold the new ones back."""
-    return {"in_force": node.rules, "held_back_by": node.rulebook.held_back_by()}
+    """The ledger rules in force (docs/protocol.md, section 6), and the members that prevent the new ones."""
+    return {"in_force": node.ctx.rules, "held_back_by": node.rulebook.held_back_by()}
 
 
 def election_view(election: Election) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def election_view(election: Election) -> dict[str, Any]:
 
 
 def troubles_view(found: Found) -> dict[str, list[str]]:
-    """The runs that wait for a person, by what is wrong with them."""
+    """The runs that wait for a person, by their problem."""
     return {
         "unknown": [trouble.run for trouble in found.unknown],
         "late": [trouble.run for trouble in found.late],
@@ -246,7 +246,8 @@ def job_view(job: Job, *, suspended: bool, next_at: float | None, problem: str, 
         "owner": job.owner or None,
         "schedule": job.schedule_text or None,
         "timezone": planned.timezone if planned else None,
-        "next": instant(next_at) if next_at and job.enabled and not suspended else None,  # else it does not start then
+        # otherwise it does not start then
+        "next": instant(next_at) if next_at and job.enabled and not suspended else None,
         "suspended": suspended,
         "kind": "command" if isinstance(launch, Command) else "spark",
         "starts": REDACTED if redacted else (launch.argv[0] if isinstance(launch, Command) else launch.application),
@@ -263,10 +264,10 @@ def job_view(job: Job, *, suspended: bool, next_at: float | None, problem: str, 
 
 
 def fire_views(job: Job, dues: Sequence[float], now: float, identity_from: float) -> list[dict[str, Any]]:
-    """The times at which a job fires, ascending; ``due`` is later than each by the job's jitter.
+    """The fire times of a job, ascending; ``due`` includes the job's jitter.
 
-    ``local`` is the fire time by the clocks of the job's zone; ``clocks_s`` is by how much they were put forward
-    (negative: back) since the time before it, or since now.
+    ``local`` is the fire time by the clocks of the job's zone; ``clocks_s`` is the change of those clocks
+    since the fire time before it, or since now (negative: put back).
     """
     planned = job.schedule or job.held
     timezone = planned.timezone if planned is not None else "UTC"
@@ -289,7 +290,7 @@ def fire_views(job: Job, dues: Sequence[float], now: float, identity_from: float
 
 
 def next_fires(job: Job, after: float, count: int, check: Callable[[], None] = lambda: None) -> list[float]:
-    """The next fire times of a job, at most ``count``; of a job that is held, those at which it would fire.
+    """The next fire times of a job, at most ``count``; for a held job, the times at which it would fire.
 
     ``check`` is called before each, and may raise.
     """

@@ -1,7 +1,7 @@
-"""What waits for a person, as the ledger shows it: runs that are unknown, late or stuck, and jobs that are late.
+"""Troubles that need a person, from the ledger: runs that are unknown, late or stuck, and late jobs.
 
-Judged by every node for the whole cluster, from a look into the ledger now and then (``look``). A look that fails
-keeps what was found before: the ledger's own trouble is shown beside it.
+Every node judges the whole cluster, by reading the ledger now and then (``look``). If a look fails, the last result
+stays; the ledger's own trouble is shown beside it.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from coordd.ports import Ledger
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 
-# A run that is due for longer than this, and has not been started, is late.
+# A run that is due for longer than this (seconds), and has not started, is late.
 LATE_RUN_S = 60.0
 
-# The ledger is looked at this often; a person who asks does not get an older answer than the second.
+# How often (seconds) the ledger is read, and the maximum age of an answer to a person.
 LOOK_S = 10.0
 FRESH_S = 1.0
 
-# After a longer time without a look nothing is known of the time between.
+# After a longer pause between looks, the time between them counts as unknown.
 BLIND_S = 3 * LOOK_S
 
-# Runs in one state that one look takes in: more of them are not told one by one.
+# Maximum number of runs per state in one look; the others are only counted.
 ROWS_MAX = 200
 
-# States of runs that are not over.
+# The states of runs that have not ended.
 _OPEN = (UNKNOWN, STARTED, RECEIVED, RETRY, PENDING)
 
 
 class Trouble(NamedTuple):
-    """One run that a person should know of."""
+    """One run that needs a person."""
 
     run: str
     job: str
@@ -49,7 +49,7 @@ class Trouble(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What one look has found. ``late_jobs``: job to a sentence."""
+    """The result of one look. ``late_jobs``: job to a sentence."""
 
     unknown: tuple[Trouble, ...] = ()
     late: tuple[Trouble, ...] = ()
@@ -57,7 +57,7 @@ class Found(NamedTuple):
     late_jobs: Mapping[str, str] = {}
 
     def sentence(self) -> str:
-        """In one line, for STATUS and `status`; "" when there is nothing."""
+        """The result in one line, for STATUS and `status`; "" when there is no trouble."""
         parts = [
             f"{len(runs)} run{'s' if len(runs) != 1 else ''} {word} ({_names(trouble.job for trouble in runs)})"
             for word, runs in ((UNKNOWN, self.unknown), ("stuck", self.stuck), ("late", self.late))
@@ -69,7 +69,7 @@ class Found(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """What was last seen of a holder, and since when (CLOCK_BOOTTIME) it has not changed."""
+    """The last known beat of a holder, and since when (CLOCK_BOOTTIME) it is unchanged."""
 
     token: int
     beat: int
@@ -77,7 +77,7 @@ class Beat(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """How long silence may last (seconds)."""
+    """Limits of silence (seconds)."""
 
     renew_interval_s: float
     ledger_timeout_s: float
@@ -85,24 +85,24 @@ class Terms(NamedTuple):
 
     @property
     def silent_s(self) -> float:
-        """Three renewals have not come."""
+        """Three renewals are missing."""
         return 3 * self.renew_interval_s + 2 * self.ledger_timeout_s
 
     @property
     def cancelled_s(self) -> float:
-        """A cancellation reaches its holder with a renewal; then TERM, and KILL after the grace."""
+        """A holder learns of a cancellation at a renewal; then come TERM, and KILL after the grace."""
         return self.silent_s + self.kill_grace_s
 
 
 class Troubles:
-    """Looks into the ledger, and remembers what it must to see that something does not move."""
+    """Reads the ledger repeatedly, and remembers enough to see that something does not move."""
 
     def __init__(self, driver: Driver, ledger: LedgerService) -> None:
         self._driver = driver
         self._ledger = ledger
         self._beats: dict[str, Beat] = {}
         self._cancelled: dict[tuple[str, int], float] = {}
-        self._seen: dict[str, float] = {}  # job -> when it was first seen here (Unix seconds)
+        self._seen: dict[str, float] = {}  # job -> when this node first saw it (Unix seconds)
         self._looked_at = self._failed_at = float("-inf")
         self._looking = trio.Lock()
         self.found = Found()
@@ -114,12 +114,12 @@ class Troubles:
             await trio.sleep(LOOK_S)
 
     async def look(self, *, older_than_s: float = FRESH_S) -> Found:
-        """Look again, unless the last look is newer than that; what was found."""
+        """Read the ledger, unless the last result is newer than ``max_age_s``; returns the result."""
         node = self._driver.node
-        jobs, settings = node.jobs, node.settings
+        jobs, settings = node.ctx.jobs, node.ctx.settings
         async with self._looking:
             now = boottime()
-            in_vain = now - self._failed_at < LOOK_S / 2  # the next question does not wait for it again
+            in_vain = now - self._failed_at < LOOK_S / 2  # do not wait for a failing ledger again so soon
             if self._ledger.error or in_vain or now - self._looked_at < older_than_s:
                 return self.found
             expecting = [job.name for job in jobs.values() if job.expect_within_s]
@@ -129,7 +129,7 @@ class Troubles:
                 self._failed_at = boottime()
                 return self.found
             if boottime() - self._looked_at > BLIND_S:
-                self._beats.clear()  # what was not looked at meanwhile cannot be called silent
+                self._beats.clear()  # silence cannot be judged over a time without looks
             self._looked_at = boottime()
             terms = Terms(settings.renew_interval_s, settings.ledger_timeout_s, settings.kill_grace_s)
             self.found = self.judge(rows, last, jobs, node.pursuits.pursuits, terms, self._driver.now())
@@ -144,11 +144,11 @@ class Troubles:
         terms: Terms,
         now: Now,
     ) -> Found:
-        """What is wrong with these open rows. ``last``: job to (end of its last success, known since); or 0.0."""
+        """The troubles of these open rows. ``last``: job to (end of its last success, known since); or 0.0."""
         unknown, late, stuck = [], [], []
         for row in rows:
             if run_fault(row):
-                continue  # nothing that it says can be believed; `run list` names it
+                continue  # an invalid row; `run list` names it
             if row.state == UNKNOWN:
                 unknown.append(Trouble(row.run, row.job, row.reason))
             elif row.state == STARTED:
@@ -166,7 +166,7 @@ class Troubles:
         return Found(tuple(unknown), tuple(late), tuple(stuck), late_jobs)
 
     def silence_s(self, row: Row, now: float) -> float:
-        """For how long this node has not seen the holder renew its lease; 0.0 when it did not look before."""
+        """How long (seconds) the holder's lease was not renewed, as seen by this node; 0.0 at its first look."""
         beat = self._beats.get(row.run)
         return now - beat.since if beat is not None and (beat.token, beat.beat) == (row.token, row.beat) else 0.0
 
@@ -179,7 +179,9 @@ class Troubles:
         if row.cancel:
             since = self._cancelled.setdefault((row.run, row.token), now)
             if now - since > terms.cancelled_s:
-                return f"it was to be cancelled at least {now - since:.0f} s ago, and still runs on {row.node}"
+                return (
+                    f"its cancellation was requested at least {now - since:.0f} s ago, and it still runs on {row.node}"
+                )
         return ""
 
     def _late(self, job: Job, last: tuple[float, float], wall: float) -> str:
@@ -200,12 +202,12 @@ class Troubles:
 
 
 def _waits_its_turn(pursuit: Pursuit | None) -> bool:
-    """Its job's policy holds it back (suspended, overlap, a queue): it is where it should be."""
+    """True if its job's policy holds it back (suspended, overlap, a queue)."""
     return pursuit is not None and pursuit.limited
 
 
 def read(ledger: Ledger, expecting: list[str]) -> tuple[list[Row], dict[str, tuple[float, float]]]:
-    """In the ledger's thread: rows that are not over; of each job its last success, and since when it is there."""
+    """Runs in the ledger's thread: open rows; for each job its last success, and since when it is known."""
     rows = [row for state in _OPEN for row in ledger.runs(state=state, limit=ROWS_MAX)]
     last = {}
     activated = _activated(ledger, expecting)
@@ -218,7 +220,7 @@ def read(ledger: Ledger, expecting: list[str]) -> tuple[list[Row], dict[str, tup
 
 
 def _activated(ledger: Ledger, jobs: list[str]) -> dict[str, float]:
-    """Since when the definition of a job counts, where the ledger keeps that."""
+    """Since when the definition of a job counts, if the ledger keeps that."""
     if not jobs:
         return {}
     answer = ledger.call("open", tuple(jobs))

@@ -1,4 +1,4 @@
-"""`coordctl why`: one run or one job, explained in a sentence from what is recorded. Pure."""
+"""`coordctl why`: explains one run or one job in a sentence, from recorded facts. Pure."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from coordd.core.context import Context
 from coordd.core.election import Election
 from coordd.core.jobs.job import Job, iso
 from coordd.core.ledger.rows import AttemptRow, Policy, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
-from coordd.core.node.shown import Shown
 from coordd.core.runs.pursued import Pursuit
 
-# A run in one of these states is still to be launched, so what keeps nodes from launching is of interest.
+# A run in one of these states will still be launched, so obstacles to launching matter.
 _TO_COME = ("pending", "retry", "received")
 
 
 class Surroundings(NamedTuple):
-    """What may keep a node from launching anything. ``*_error``: why it does not answer, or ""."""
+    """The obstacles to any launch. ``*_error``: why it does not answer, or ""."""
 
     ledger_error: str = ""
-    recovering_s: float = 0.0  # for so long the ledger grants nothing
-    breaker_open: bool = False  # the ledger's: it is not even asked
+    recovering_s: float = 0.0  # how long the ledger still grants nothing
+    breaker_open: bool = False  # the ledger's breaker: no request is sent
     retry_in_s: float = 0.0
     bus_down: bool = False
     bus_error: str = ""
 
     def sentences(self) -> list[str]:
-        """One for each trouble, the worst first."""
+        """A sentence per trouble, the worst first."""
         said = []
         if self.ledger_error:
             said.append(f"Nothing new starts: the ledger does not answer ({self.ledger_error}).")
@@ -42,8 +42,7 @@ class Surroundings(NamedTuple):
         if self.bus_down:
             reason = f" ({self.bus_error})" if self.bus_error else ""
             said.append(
-                f"The bus is down{reason}: nobody is asked who goes first, a hash of the run's id says it. That keeps "
-                "no run from starting."
+                f"The bus is down{reason}: a hash of the run's id decides which node goes first. Runs still start."
             )
         return said
 
@@ -54,28 +53,28 @@ CALM = Surroundings()
 class Holder(NamedTuple):
     """The node that holds an attempt, as this node knows it. Seconds; None: not known."""
 
-    state: str = ""  # as in `node list`; "": never heard of
-    heard_s: float | None = None  # since when nothing was heard of it
-    lost_s: float | None = None  # since when it is lost
-    silent_s: float = 0.0  # for how long it is known not to have renewed its lease
+    state: str = ""  # as in `node list`; "" if it was never heard
+    heard_s: float | None = None  # seconds since it was last heard
+    lost_s: float | None = None  # seconds since it is lost
+    silent_s: float = 0.0  # how long it has certainly not renewed its lease
     lease_s: float = 0.0
-    turn_in_s: float | None = None  # when this node tries to take it over
+    turn_in_s: float | None = None  # seconds until this node tries to take it over
 
     @property
     def gone(self) -> bool:
-        """Nobody hears it."""
+        """No node hears it."""
         return self.state not in ("alive", "suspect")
 
 
 class Absent(NamedTuple):
-    """What is known of a run that the ledger has no row of. Unix seconds; None: not a time, or not known."""
+    """What is known of a run without a row in the ledger. Unix seconds; None: not a time, or not known."""
 
     known: bool  # this node has the job
-    fire_at: float | None = None  # None: it was asked for
-    is_fire_time: bool = False  # of the schedule as it is now
+    fire_at: float | None = None  # none: it was triggered
+    is_fire_time: bool = False  # a fire time of the present schedule
     following: float | None = None  # the schedule's next time after it
     settled_to: float | None = None  # the ledger launches no fire time of the job up to this one
-    passed_over: str = ""  # skipped | coalesced, as this node has seen it
+    passed_over: str = ""  # skipped | coalesced, if this node has seen it
     misfire: str = ""
     now: float = 0.0
 
@@ -94,8 +93,9 @@ def why_run(
     suspended: bool = False,
     redefined: bool = False,
 ) -> str:
-    """What became of a run, and why. ``no_file``: this node has no job of that name; ``redefined``: it has another
-    definition of it than the run was registered with."""
+    """What happened to a run, and why. ``no_file``: this node has no job of that name; ``redefined``: its definition
+    differs from the run's.
+    """
     told = _explained(run, row, attempts, pursuit, election, around, holder, absent, no_file, suspended, redefined)
     names = [one.node for one in (row, *attempts) if one is not None and isinstance(one.node, str)]
     names += [pursuit.owner] if pursuit is not None else []
@@ -103,7 +103,7 @@ def why_run(
 
 
 def _by_host(text: str, full_hostnames: Iterable[str]) -> str:
-    """The text with nodes called by their names, without the number of a process, which says nothing to people."""
+    """The text with the names of nodes shortened: without the pid, which does not help people."""
     for name in set(full_hostnames):
         host, _, pid = name.rpartition(".")
         if host and pid.isdecimal():
@@ -130,7 +130,7 @@ def _explained(
     fault = run_fault(row)
     if fault:
         return (
-            f"Nothing can be done with {run}: {bad_run(run, fault)}. It is left alone; the other runs go on. Say "
+            f"Nothing can be done with {run}: {bad_run(run, fault)}. Other runs are not affected. Run "
             f"`coordctl run revoke {run}` to end it.{troubles}"
         )
     before = _before(attempts, row)
@@ -150,11 +150,11 @@ def _without_row(
     if pursuit is not None:
         text = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
         return text + troubles
-    return f"The ledger knows no run {run!r}: {_absent(absent)}"
+    return f"The ledger has no run {run!r}: {_absent(absent)}"
 
 
 def _hindered(row: Row, no_file: bool, suspended: bool, redefined: bool) -> str:
-    """What of its job keeps a run that is to come from being launched."""
+    """The obstacles in its job to the launch of a run."""
     said = ""
     if suspended:
         said += f" {row.job} is suspended; `coordctl job resume {row.job}` lets it run again."
@@ -166,8 +166,8 @@ def _hindered(row: Row, no_file: bool, suspended: bool, redefined: bool) -> str:
     if redefined and row.state != "received":
         late = Policy.unpack(row.policy).start_within_s
         said += (
-            f" The definition of {row.job} on this node is another than the run was registered with, and only a "
-            f"node that still has that one may launch it; else it is missed, {late:.0f} s after it was due. "
+            f" The definition of {row.job} on this node differs from the registered one, and only a "
+            f"node that still has that one may launch it. Otherwise it is missed, {late:.0f} s after it was due. "
             f"`coordctl run revoke {row.run}` ends it now."
         )
     return said
@@ -195,20 +195,20 @@ def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder:
         "lost": lambda: f"was lost: {row.reason}",
         "unknown": lambda: (
             f"may or may not have finished: {row.reason}. Its job says on_lost = hold, so it is not started again; "
-            f"look at its output, then say `coordctl run resolve {row.run} --as success|failed|relaunch`"
+            f"look at its output, then run `coordctl run resolve {row.run} --as success|failed|relaunch`"
         ),
     }[row.state]()
 
 
 def _held(row: Row, holder: Holder | None) -> str:
-    """What is known of the holder where that is not simply that it lives, and what comes next."""
+    """What is known of the holder if it is not simply alive, and what happens next."""
     if holder is None or (not holder.gone and holder.silent_s < holder.lease_s / 2):
         return f", and is to be cancelled ({row.reason})" if row.cancel else ""
     name = row.node.rpartition(".")[0]
     if not holder.gone:
-        parts = [f"{name} is heard of, but it has not renewed its lease for {holder.silent_s:.0f} s"]
+        parts = [f"{name} still sends messages, but it has not renewed its lease for {holder.silent_s:.0f} s"]
     elif holder.heard_s is None:
-        parts = [f"this node has not heard of {name} since it was started"]
+        parts = [f"this node has not heard {name} since it started"]
     else:
         parts = [f"{name} was last heard of {holder.heard_s:.0f} s ago and is {holder.state}"]
         if holder.lost_s is not None and holder.state == "lost":
@@ -233,7 +233,7 @@ def _holds(row: Row) -> bool:
 
 
 def _absent(about: Absent) -> str:
-    """Why there is no row, as far as that can be known."""
+    """Why there is no row, as far as known."""
     if about.fire_at is None:
         return "it was never triggered, or it is older than the history kept."
     if not about.known:
@@ -263,7 +263,7 @@ def _absent(about: Absent) -> str:
 def why_no_job(
     name: str, problem: str, rows: list[Row], others: list[str], like: str, around: Surroundings = CALM
 ) -> str:
-    """A job that this node does not have; its runs may still be there. ``others``: nodes with other jobs."""
+    """A job that this node does not have; it may still have runs. ``others``: nodes whose job files differ."""
     if problem:
         parts = [f"{name} does not run on this node: its file is wrong. {problem}"]
     else:
@@ -277,14 +277,14 @@ def why_no_job(
     if waiting:
         named = ", ".join(sorted(waiting)[:3]) + (", …" if len(waiting) > 3 else "")
         where = (
-            f"Only {', '.join(others[:5])} may have its file: other jobs than here."
+            f"Only {', '.join(others[:5])} may have its file: their jobs differ from those here."
             if others
-            else ("No node that is alive is known to have its file, so nobody starts them.")
+            else ("No living node is known to have its file, so no node starts them.")
         )
         count = "1 run of it waits" if len(waiting) == 1 else f"{len(waiting)} runs of it wait"
         parts.append(
             f"{count} to be launched ({named}). {where} `coordctl run revoke --job {name}` ends them; "
-            "else the ledger does, as missed, once each is past its start_within."
+            "otherwise the ledger ends them as missed, each after its start_within."
         )
     elif rows and not active:
         parts.append(f"Its last run: {rows[0].run} is {rows[0].state}.")
@@ -297,27 +297,27 @@ def why_job(
     next_at: float | None,
     last: Row | None,
     last_word: str,
-    node: Shown,
+    ctx: Context,
     around: Surroundings = CALM,
     late: str = "",
     stale: str = "",
 ) -> str:
-    """What stands between a job and its next run. ``late``: why its next success is overdue, or ""."""
+    """What delays a job's next run. ``late``: why its next success is overdue, or ""."""
     name = job.name
     parts = around.sentences()
     if late:
         parts.append(f"{name} is late: {late}.")
     if suspended:
         parts.append(f"{name} is suspended; `coordctl job resume {name}` lets it run again.")
-    blocked = node.unfit or node.launch_problems.get(name, "")
+    blocked = ctx.unfit or ctx.launch_problems.get(name, "")
     if blocked:
         parts.append(f"This node cannot start it: {blocked}.")
     if stale:
-        parts.append(f"This node opens nothing of it by schedule: {stale}.")
-    if not set(job.tags) <= set(node.settings.tags):
-        parts.append(f"This node may not run it: it takes the tags {', '.join(job.tags)}.")
-    if node.state != "ready":
-        parts.append(f"This node takes no runs: it is {node.state}.")
+        parts.append(f"This node opens no scheduled run of it: {stale}.")
+    if not set(job.tags) <= set(ctx.settings.tags):
+        parts.append(f"This node may not run it: it needs the tags {', '.join(job.tags)}.")
+    if ctx.state != "ready":
+        parts.append(f"This node takes no runs: it is {ctx.state}.")
     if last is not None:
         parts.append(f"Last: {last_word}")
     elif not around.ledger_error:
@@ -334,12 +334,12 @@ def why_job(
     elif job.schedule is None:
         parts.append("It has no schedule: it runs when somebody triggers it.")
     else:
-        parts.append("Its schedule has no further time.")
+        parts.append("Its schedule has no further fire time.")
     return " ".join(parts)
 
 
 def recovering(left_s: float) -> str:
-    """The ledger is in quarantine."""
+    """The sentence for a ledger in quarantine."""
     return (
         f"The ledger went back or was replaced: nothing new launches for {left_s:.0f} s, while the nodes put back what "
         "it forgot."
@@ -348,7 +348,7 @@ def recovering(left_s: float) -> str:
 
 def _pending(row: Row, pursuit: Pursuit | None, election: Election | None) -> str:
     late = Policy.unpack(row.policy).start_within_s
-    text = f"waits to be launched (due {_at(row.not_before)}, given up {late:.0f} s after that)"
+    text = f"waits to be launched (due {_at(row.not_before)}, given up {late:.0f} s later)"
     if pursuit is not None and pursuit.why:
         text += f"; {pursuit.why}"
     standing = _standing(election)
@@ -363,13 +363,13 @@ def _retry(row: Row, pursuit: Pursuit | None) -> str:
 
 
 def _standing(election: Election | None) -> str:
-    """Who would and who would not."""
+    """Which nodes would launch it, and which not."""
     if election is None:
         return ""
     if election.succession:
         return f"Elected to try first: {election.succession[0]}."
     abstaining = [f"{name} ({c.abstains})" for name, c in sorted(election.statements.items()) if c.abstains]
-    return f"No node stands: {'; '.join(abstaining)}." if abstaining else ""
+    return f"No node can take it: {'; '.join(abstaining)}." if abstaining else ""
 
 
 def _before(attempts: list[AttemptRow], row: Row) -> str:

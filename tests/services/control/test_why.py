@@ -29,7 +29,7 @@ TROUBLES = [
     (RECOVERING, "nothing new launches for 42 s"),
     (OPEN, "The ledger's breaker is open, for it has failed again and again: it is tried again in 2.5 s."),
     (PROBING, "it is being tried again."),
-    (DEAF, "The bus is down (it blocks): nobody is asked who goes first, a hash of the run's id says it."),
+    (DEAF, "The bus is down (it blocks): a hash of the run's id decides which node goes first. Runs still start."),
     (Surroundings(bus_down=True), "The bus is down: "),
 ]
 
@@ -74,13 +74,13 @@ def test_without_a_ledger_nobody_knows_the_run(around: Surroundings) -> None:
 
 def test_a_ledger_that_forgot_does_not_say_that_there_never_was_such_a_run() -> None:
     assert why_run("j#1", None, [], None, None, RECOVERING).startswith("j#1 is not in the ledger now.")
-    assert "knows no run" in why_run("j#1", None, [], None, None, DEAF)
+    assert "has no run" in why_run("j#1", None, [], None, None, DEAF)
 
 
 @pytest.mark.parametrize(("around", "sentence"), TROUBLES)
 def test_a_job_tells_each_trouble_once(around: Surroundings, sentence: str) -> None:
-    known = Lone(job("j")).ready().node
-    assert why_job(job("j"), False, None, None, "", known, around).count(sentence) == 1
+    ctx = Lone(job("j")).ready().node.ctx
+    assert why_job(job("j"), False, None, None, "", ctx, around).count(sentence) == 1
     assert why_no_job("j", "", [], [], "", around).count(sentence) == 1
 
 
@@ -114,9 +114,12 @@ def test_a_run_on_a_lost_node_tells_since_when_and_what_comes() -> None:
 @pytest.mark.parametrize(
     ("holder", "words"),
     [
-        (Holder("", lease_s=60.0), "this node has not heard of edge-3 since it was started"),
+        (Holder("", lease_s=60.0), "this node has not heard edge-3 since it started"),
         (Holder("left", 5.0, None, 5.0, 60.0), "edge-3 was last heard of 5 s ago and is left"),
-        (Holder("alive", 0.1, None, 40.0, 60.0), "edge-3 is heard of, but it has not renewed its lease for 40 s"),
+        (
+            Holder("alive", 0.1, None, 40.0, 60.0),
+            "edge-3 still sends messages, but it has not renewed its lease for 40 s",
+        ),
         (Holder("lost", 99.0, 95.0, 61.0, 60.0), "its lease has ended"),
     ],
 )
@@ -160,8 +163,8 @@ def test_a_time_that_was_passed_over_is_not_said_never_to_have_been_due(absent: 
 
 
 def test_a_suspended_job_has_no_next_time_as_if_it_would_run() -> None:
-    known = Lone(job("j")).ready().node
-    said = why_job(job("j"), True, 900.0, None, "", known)
+    ctx = Lone(job("j")).ready().node.ctx
+    said = why_job(job("j"), True, 900.0, None, "", ctx)
     assert "Next:" not in said
     assert "it starts only if the job is resumed before that, or at most 3600 s after it" in said
     assert "coordctl job resume j" in why_run("j#1", row("pending"), [], None, None, suspended=True)
@@ -173,7 +176,7 @@ def test_a_removed_job_tells_of_the_runs_that_it_left() -> None:
     assert "2 runs of it wait to be launched" in said
     assert "j#1 is started on  all the same" not in said
     assert "`coordctl run revoke --job j` ends them" in said
-    assert "nobody starts them" in said
+    assert "no node starts them" in said
     assert "Only edge-2 may have its file" in why_no_job("j", "", [row("pending")], ["edge-2"], "")
     assert "Did you mean jay?" in why_no_job("j", "", [], [], "jay")
     assert "This node has no job 'j'" in why_run("j#1", row("pending"), [], None, None, no_file=True)
@@ -183,20 +186,20 @@ def test_a_removed_job_tells_of_the_runs_that_it_left() -> None:
 
 
 def test_a_node_that_hears_nobody_takes_the_others_for_lost() -> None:
-    known = Lone(job("j"), peers=("b.1", "c.1")).ready().node
-    known.ctx.membership.isolate(True)
-    listed = nodes_view(known, 0, 0.0)
+    ctx = Lone(job("j"), peers=("b.1", "c.1")).ready().node.ctx
+    ctx.membership.isolate(True)
+    listed = nodes_view(ctx, 0, 0.0)
     assert [(node["hostname"], node["state"]) for node in listed] == [("a", "alive"), ("b", "lost"), ("c", "lost")]
     assert listed[0]["isolated"] is True
-    known.ctx.membership.isolate(False)
-    assert {node["state"] for node in nodes_view(known, 0, 0.0)} == {"alive"}
+    ctx.membership.isolate(False)
+    assert {node["state"] for node in nodes_view(ctx, 0, 0.0)} == {"alive"}
 
 
 def test_a_node_that_has_always_been_alone_is_not_isolated() -> None:
-    known = Lone(job("j")).ready().node
-    known.ctx.membership.isolate(True)
-    assert nodes_view(known, 0, 0.0)[0]["isolated"] is False
-    assert states(doctor.node_checks(known)) == {"nodes": "ok"}
+    ctx = Lone(job("j")).ready().node.ctx
+    ctx.membership.isolate(True)
+    assert nodes_view(ctx, 0, 0.0)[0]["isolated"] is False
+    assert states(doctor.node_checks(ctx)) == {"nodes": "ok"}
 
 
 # ---- doctor
@@ -250,7 +253,7 @@ def test_without_keys_there_is_a_warning() -> None:
     ("urls", "state", "words"),
     [
         (("amqps://mq", "rediss://r"), "ok", "used, certificates are verified"),
-        (("amqp://127.0.0.1", "redis://localhost"), "ok", "amqp, redis, which does not leave this machine"),
+        (("amqp://127.0.0.1", "redis://localhost"), "ok", "amqp, redis: its traffic stays on this machine"),
         (("amqps://m1, amqp://m2", "rediss://r"), "warn", "m2 is not encrypted"),
         (("amqps://mq", "redis+sentinel://s1,s2/m/0"), "warn", "s1, s2 is not encrypted"),
         (("amqps://mq?no_verify_ssl=1", "rediss://r"), "warn", "believes any server's certificate"),
@@ -282,14 +285,14 @@ def test_doctor_says_which_rules_are_in_force_and_who_holds_the_new_ones_back() 
     told = doctor.rules_check(node)
     assert (told["state"], told["text"]) == (
         "warn",
-        "the new rules (2) are in force; of an older version, so they launch nothing: c.1",
+        "the new rules (2) are in force; these have an older version, so they launch nothing: c.1",
     )
 
     node.ctx.identity_from = NEVER
     told = doctor.rules_check(node)
     assert (told["state"], told["text"]) == (
         "warn",
-        "the old rules (1) are in force; the new ones are held back by c.1",
+        "the old rules (1) are in force; these nodes hold the new ones back: c.1",
     )
     assert "upgrade" in told["advice"]
     lone.hear("c.1", WorkerHeartbeat(state="ready", rules=NEW_RULES))
@@ -298,17 +301,17 @@ def test_doctor_says_which_rules_are_in_force_and_who_holds_the_new_ones_back() 
 
 def test_nodes_with_other_jobs_are_named() -> None:
     lone = Lone(job("j"), peers=("b.1",)).ready()
-    known = lone.node
-    assert states(doctor.node_checks(known)) == {"nodes": "ok", "jobs digest": "ok"}
+    ctx = lone.node.ctx
+    assert states(doctor.node_checks(ctx)) == {"nodes": "ok", "jobs digest": "ok"}
     lone.hear("c.1", WorkerHeartbeat(state="ready", jobs_digest="another"))
-    digest = doctor.node_checks(known)[1]
-    assert (digest["state"], digest["text"]) == ("warn", "c: other jobs than here")
-    known.ctx.membership.proof_of_death("c.1")
-    checks = doctor.node_checks(known)
+    digest = doctor.node_checks(ctx)[1]
+    assert (digest["state"], digest["text"]) == ("warn", "c: their job files differ from those here")
+    ctx.membership.proof_of_death("c.1")
+    checks = doctor.node_checks(ctx)
     assert states(checks) == {"nodes": "warn", "jobs digest": "ok"}
     assert "1 lost" in checks[0]["text"]
-    known.ctx.membership.isolate(True)
-    assert "hears nobody" in doctor.node_checks(known)[0]["text"]
+    ctx.membership.isolate(True)
+    assert "hears nobody" in doctor.node_checks(ctx)[0]["text"]
 
 
 def test_an_open_breaker_says_why_and_until_when() -> None:
@@ -325,10 +328,10 @@ def test_an_open_breaker_says_why_and_until_when() -> None:
 @pytest.mark.parametrize(
     ("changes", "state", "words"),
     [
-        ({}, "ok", "nothing waits"),
+        ({}, "ok", "no message waits"),
         ({"waiting": 5, "oldest_s": 61.0}, "warn", "5 messages wait for the bus, the oldest for 61 s"),
         ({"given_up": 2}, "warn", "2 were given up"),
-        ({"waiting": 1, "error": "full"}, "warn", "the disk does not take them: full"),
+        ({"waiting": 1, "error": "full"}, "warn", "the disk refuses them: full"),
     ],
 )
 def test_what_waits_for_the_bus(changes: dict[str, Any], state: str, words: str) -> None:
@@ -346,12 +349,12 @@ def test_nodes_are_called_by_their_names_without_the_number_of_a_process() -> No
 
 
 def test_the_doctor_names_each_bad_row_and_what_ends_it() -> None:
-    known = Lone(job("j")).ready().node
-    assert states(doctor.row_checks(known)) == {"ledger rows": "ok"}
-    known.ctx.bad_rows = {"j": "the row of the job j is bad: fence: x", "j#1": "the row of j#1 is bad: lease: x"}
-    of_job, of_run = doctor.row_checks(known)
+    ctx = Lone(job("j")).ready().node.ctx
+    assert states(doctor.row_checks(ctx)) == {"ledger rows": "ok"}
+    ctx.bad_rows = {"j": "the row of the job j is bad: fence: x", "j#1": "the row of j#1 is bad: lease: x"}
+    of_job, of_run = doctor.row_checks(ctx)
     assert (of_job["state"], of_run["state"]) == ("fail", "fail")
     assert "fence: x" in of_job["text"]
-    assert "nothing of the job j begins" in of_job["text"]
+    assert "no run of the job j starts" in of_job["text"]
     assert "coordctl job suspend j " in of_job["advice"]
     assert "coordctl run revoke j#1" in of_run["advice"]

@@ -90,7 +90,7 @@ def test_a_cancellation_without_effect_is_told() -> None:
     for second in range(0, 40, 5):
         found = looks.at(second, row("started", beat=second, cancel=1))
     (stuck,) = found.stuck
-    assert "it was to be cancelled at least 35 s ago, and still runs on edge-1.7" in stuck.text
+    assert "its cancellation was requested at least 35 s ago, and it still runs on edge-1.7" in stuck.text
 
 
 def test_a_job_is_late_without_a_success_in_time() -> None:
