@@ -143,15 +143,15 @@ class Daemon:
             acquainted="" if state.pin[0] else state.ledgers.get(url_of_ledger(config.cluster), ""),
         )
         self._ledgers = state.ledgers
-        self.connections = Connections(config.cluster, self.node.ctx.full_hostname, state.ledgers, state.pin)
+        self.connections = Connections(config.cluster, self.node.full_hostname, state.ledgers, state.pin)
         self.connections.jobs = self._jobs_now
-        self.connections.leased_s = lambda: self.node.ctx.leased_s
+        self.connections.leased_s = lambda: self.node.leased_s
         self.bus = self.connections.bus
         self.ledger = LedgerService(
             self.connections.open_ledger, config.cluster.ledger_timeout, open_any=self.connections.open_any_ledger
         )
         self._launcher = ProcessLauncher(runtime_dir)
-        self.builder = LaunchBuilder(config, self.node.ctx, self._launcher.directory, self.connections)
+        self.builder = LaunchBuilder(config, self.node, self._launcher.directory, self.connections)
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
         self.driver = Driver(
             self.node,
@@ -168,9 +168,7 @@ class Daemon:
             ),
             launch=self.runners.launch,
             cancel=self.runners.cancel,
-            windows=Windows(boottime(), time.time(), self.node.ctx.clock.value)
-            if self.connections.loses_connection
-            else None,
+            windows=Windows(boottime(), time.time(), self.node.clock) if self.connections.loses_connection else None,
         )
         if self.connections.loses_connection:
             backlog = SqliteBacklog(os.path.join(state_dir, "backlog.db"))
@@ -277,14 +275,14 @@ class Daemon:
         """Find what an earlier daemon left, then mingle."""
         node, driver = self.node, self.driver
         driver.on_state = self._state_changed
-        self._save_mark(node.ctx.clock.mark)
+        self._save_mark(node.clock_mark)
         now = driver.now()
         known, problem = self._definitions.load()
         node.rulebook.definitions.had = {job: Had(*one) for job, one in known.items()}
         if problem:
             log.error("definitions.not_readable", reason=problem)
         node.set_jobs(self.jobs.jobs, now)
-        node.ctx.launch_problems = self.builder.problems()
+        node.cannot_launch(self.builder.problems())
         kept, unread = self._alarms.load()
         if unread:
             log.error("alarms.not_readable", reason=unread)
@@ -318,7 +316,7 @@ class Daemon:
     def _state_changed(self, state: str) -> None:
         if state == "ready":
             self.notifier.notify("READY=1", f"STATUS={self.health.line()}")
-            log.info("daemon.ready", node=self.node.ctx.full_hostname, seconds=round(boottime() - self._started_at, 3))
+            log.info("daemon.ready", node=self.node.full_hostname, seconds=round(boottime() - self._started_at, 3))
         else:
             self.health.say()
 
@@ -407,9 +405,9 @@ class Daemon:
         before = self.jobs.jobs
         self.config, self.jobs = config, jobs
         self._log_problems(jobs)
-        self.node.ctx.settings = settings_of(config)
+        self.node.reconfigured(settings_of(config))
         self.builder.config = config
-        self.node.ctx.launch_problems = self.builder.problems()
+        self.node.cannot_launch(self.builder.problems())
         self.driver.feed(self.node.set_jobs, jobs.jobs)
         return {
             "jobs": len(jobs.jobs),

@@ -11,9 +11,9 @@ from coordd.adapters.onhost import absent_file
 from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, redacted
 from coordd.config.sections import Config
 from coordd.connecting import Connections
-from coordd.core.context import Context
 from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
 from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.core.node.shown import Shown
 from coordd.core.ready import Launch
 from coordd.errors import CoorddError, UnavailableError
 from coordd.services.logfiles import log_path
@@ -26,11 +26,11 @@ class LaunchBuilder:
     """Makes runner specs of this node."""
 
     def __init__(
-        self, config: Config, ctx: Context, directory: Callable[[str, int, int], str], connections: Connections
+        self, config: Config, node: Shown, directory: Callable[[str, int, int], str], connections: Connections
     ) -> None:
         self.config = config
         self._connections = connections
-        self._ctx = ctx
+        self._node = node
         self._directory = directory
         self.log_dir = os.path.join(config.node.state_dir, "logs")
 
@@ -39,9 +39,9 @@ class LaunchBuilder:
 
         Raises UnavailableError (something is missing on this node) or RefusedError (arguments do not fit).
         """
-        job = self._ctx.definition(launch.job, launch.digest)
+        job = self._node.definition(launch.job, launch.digest)
         if job is None:
-            now = self._ctx.jobs.get(launch.job)
+            now = self._node.jobs.get(launch.job)
             raise UnavailableError(
                 f"the definition of {launch.job} was {'changed' if now else 'removed'} after the attempt was granted:"
                 f" expected digest {launch.digest or '(none)'}, found {now.digest if now else 'no such job'}; the"
@@ -55,7 +55,7 @@ class LaunchBuilder:
             "attempt": launch.attempt,
             "token": launch.token,
             "nonce": launch.nonce,
-            "node": self._ctx.full_hostname,
+            "node": self._node.full_hostname,
             "fire_at": launch.fire_at,
             "due": launch.due,
             "due_at": launch.due_at,
@@ -123,7 +123,7 @@ class LaunchBuilder:
         """Why this node cannot start some of its jobs: spark-submit or Java missing, a program that is not there."""
         found: dict[str, str] = {}
         of_spark: dict[object, str] = {}  # most jobs are alike: each kind is looked at once
-        for name, job in self._ctx.jobs.items():
+        for name, job in self._node.jobs.items():
             absent = absent_file(job)
             if absent:
                 found[name] = absent

@@ -21,8 +21,7 @@ from coordd.launching import LaunchBuilder
     ],
 )
 def test_a_definition_that_was_changed_since_the_grant_is_not_launched(jobs: tuple[Any, ...], said: str) -> None:
-    ctx = Lone(*jobs).node.ctx
-    builder = LaunchBuilder(Config(), ctx, lambda *_: "/nowhere", cast(Any, None))
+    builder = LaunchBuilder(Config(), Lone(*jobs).node, lambda *_: "/nowhere", cast(Any, None))
     launch = Launch("sales#1", "sales", 0, 7, "n7", EPOCH, "{}", MONO + 58.0, 60.0, digest="d1")
 
     with pytest.raises(UnavailableError, match=said):

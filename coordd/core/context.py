@@ -56,7 +56,7 @@ LEAD_S = 1.0
 
 
 class Context:
-    """Shared by the parts of one node; nothing outside the core sees it."""
+    """Shared by the parts of one node. Nothing outside the core sees it; core/node/shown.py is what is shown."""
 
     __slots__ = (
         "_armed",

@@ -232,12 +232,12 @@ class Driver:
 
     def journal_control(self, method: str, subject: str, uid: int, by: str, **more: Any) -> None:
         """A change that a person made, or a call that was refused, for the record; ``more`` are further fields."""
-        ctx = self.node.ctx
+        node = self.node
         record = {
             "type": "control",
             **self._head(),
             "seq": self._seq,
-            "clock": ctx.clock.forward(),
+            "clock": node.stamp(),
             "timestamp": time.time(),
             "method": method,
             "subject": subject,
@@ -260,19 +260,19 @@ class Driver:
 
     def probe_journal(self) -> None:
         """After a failure: does the disk take anything again?"""
-        ctx = self.node.ctx
+        node = self.node
         if self._unsaved_mark is not None:
             self.save_mark(self._unsaved_mark)  # the clock asks for its next one only half a block later
         for save, what in list(self._unsaved.items()):  # nothing need change for long: then nobody would save it again
             self._save(save, what)
-        if ctx.impaired:
+        if node.journal_failure:
             record = {
                 "type": "journal-restored",
                 **self._head(),
                 "seq": self._seq,
-                "clock": ctx.clock.forward(),
+                "clock": node.stamp(),
                 "timestamp": time.time(),
-                "reason": ctx.impaired,
+                "reason": node.journal_failure,
                 "room": "." * PROBE_BYTES,
             }
             try:
@@ -349,7 +349,7 @@ class Driver:
             self._journal.append([flatten(event, seq=self._seq, **head) for event in events], sync=sync)
         except UnavailableError as exc:
             self.counts["journal_failures"] += 1
-            if not self.node.ctx.impaired:
+            if not self.node.journal_failure:
                 log.error("journal.failed", reason=str(exc))
             return str(exc)
         return ""
@@ -402,7 +402,7 @@ class Driver:
     def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
         """For people; of what `why` is asked for later some is remembered."""
         for event in journal:
-            line = runlog.line_of(event, self.node.ctx.full_hostname, self.node.ctx.jobs)
+            line = runlog.line_of(event, self.node.full_hostname, self.node.jobs)
             if line is not None:
                 getattr(log, line.level)(line.event, **line.fields)
         for notice in notices:
@@ -445,17 +445,22 @@ class Driver:
             self._unsaved.pop(save, None)
 
     def _head(self) -> dict[str, Any]:
-        ctx = self.node.ctx
-        return {"hostname": ctx.hostname, "pid": ctx.pid, "incarnation": ctx.incarnation, "utcoffset": self._utcoffset}
+        node = self.node
+        return {
+            "hostname": node.hostname,
+            "pid": node.pid,
+            "incarnation": node.incarnation,
+            "utcoffset": self._utcoffset,
+        }
 
     def _packet(self, events: Sequence[Event]) -> Packet:
-        ctx = self.node.ctx
+        node = self.node
         packet = Packet(
             PROTOCOL_MAJOR,
-            ctx.settings.cluster,
-            ctx.hostname,
-            ctx.pid,
-            ctx.incarnation,
+            node.settings.cluster,
+            node.hostname,
+            node.pid,
+            node.incarnation,
             self._seq,
             self._utcoffset,
             list(events),  # type: ignore[arg-type]  # every Event that the core makes is one of AnyEvent

@@ -66,12 +66,12 @@ class Health:
         while True:
             now = boottime()
             if now >= next_launch_check:
-                self._driver.node.ctx.launch_problems = await trio.to_thread.run_sync(self._check_launch)
+                self._driver.node.cannot_launch(await trio.to_thread.run_sync(self._check_launch))
                 next_launch_check = now + 30.0
             if now >= next_clean:
                 await trio.to_thread.run_sync(self._clean)
                 next_clean = now + CLEAN_S
-            self._driver.node.ctx.loadavg = tuple(round(x, 2) for x in os.getloadavg())  # type: ignore[assignment]
+            self._driver.node.loaded(os.getloadavg())
             self._driver.probe_journal()
             self._driver.look_at_bus()
             self._look()
@@ -87,13 +87,13 @@ class Health:
 
     async def _look_for_room(self) -> None:
         """Whether the runtime directory can take another attempt."""
-        ctx = self._driver.node.ctx
+        node = self._driver.node
         failure = await trio.to_thread.run_sync(self._check_room)
-        if failure and not ctx.runtime_failure:
+        if failure and not node.runtime_failure:
             log.error("runtime_dir.failed", reason=failure)
-        elif ctx.runtime_failure and not failure:
+        elif node.runtime_failure and not failure:
             log.info("runtime_dir.written_again")
-        ctx.runtime_failure = failure
+        node.runtime_failed(failure)
 
     def say(self) -> None:
         """Send STATUS= if it has changed."""
@@ -105,10 +105,10 @@ class Health:
     def line(self) -> str:
         """The state in one line, for people."""
         node = self._driver.node
-        counts = node.ctx.membership.count()
+        counts = node.member_counts()
         runs = len(node.pursuits.running)
         jobs = active_jobs(node.pursuits)
-        parts = [node.ctx.state]
+        parts = [node.state]
         alarms = list(node.alarms.standing.values())
         if alarms:
             more = f" (and {len(alarms) - 1} more)" if len(alarms) > 1 else ""
@@ -121,22 +121,22 @@ class Health:
             parts.append("another ledger than this node has used: nothing new starts")
         elif self._ledger.state != CONNECTED:
             parts.append(f"ledger {self._ledger.state}: nothing new starts")
-        elif node.ctx.braked:
-            parts.append(f"nothing new starts: {node.ctx.braked}")
+        elif node.braked:
+            parts.append(f"nothing new starts: {node.braked}")
         parts += [
             f"{counts['alive']} node{'s' if counts['alive'] != 1 else ''} alive",
             f"{runs} run{'s' if runs != 1 else ''} active" + (f" ({jobs})" if jobs else ""),
         ]
         parts += filter(None, [self._troubles.found.sentence()])
-        if node.ctx.clock_off:
+        if node.clock_off:
             parts.append("wall clock off: no scheduled run is opened")
         if self._driver.bus.state == "disconnected":
             parts.append("bus disconnected")
         waiting = self._driver.outbox.waiting if self._driver.outbox is not None else 0
         if waiting:
             parts.append(f"{waiting} message{'s wait' if waiting != 1 else ' waits'} for the bus")
-        if node.ctx.unfit:
-            parts.append(node.ctx.unfit)
+        if node.unfit:
+            parts.append(node.unfit)
         names = [breaker.name for breaker in self._driver.breakers if breaker.is_open]
         parts.append(f"breakers open: {', '.join(names)}" if names else "breakers closed")
         return " · ".join(parts)

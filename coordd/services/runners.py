@@ -83,7 +83,7 @@ class Runners:
 
     def launch(self, launch: Launch) -> None:
         """Start the runner of a granted attempt."""
-        job = self.driver.node.ctx.jobs.get(launch.job)
+        job = self.driver.node.jobs.get(launch.job)
         node = self.driver.node
         try:
             directory = self._launcher.start(self._build(launch))

@@ -60,7 +60,7 @@ class Member:
             rng=random.SystemRandom(),
         )
         self.node.topics.add("drill")
-        self.bus = UnixBus(f"unix://{root}/bus", self.node.ctx.full_hostname)
+        self.bus = UnixBus(f"unix://{root}/bus", self.node.full_hostname)
         self.ledger = LedgerService(lambda: MemoryLedger(_ledger_time), 1.0)  # asked once, by the first sweep
         self.driver = Driver(
             self.node,
@@ -99,9 +99,9 @@ class Member:
 
     async def do_join(self) -> dict[str, Any]:
         """Wait until everybody is there."""
-        while self.node.ctx.state != "ready" or len(self.node.ctx.membership.view()) < self.count:
+        while self.node.state != "ready" or len(self.node.ctx.membership.view()) < self.count:
             await trio.sleep(0.01)
-        return {"name": self.node.ctx.full_hostname}
+        return {"name": self.node.full_hostname}
 
     async def do_counts(self) -> dict[str, int]:
         """What the bus has counted."""

@@ -118,7 +118,7 @@ class World:
         )
         node.topics.add("drill")
         node.set_jobs({one.name: one for one in JOBS}, self.driver.now())
-        builder = LaunchBuilder(Config(), node.ctx, lambda *_: root, cast(Any, None))
+        builder = LaunchBuilder(Config(), node, lambda *_: root, cast(Any, None))
         self.methods = Methods(
             self.driver,
             self.service,

@@ -24,11 +24,10 @@ from coordd.config import jobfile, keyring
 from coordd.config.sections import Config, NodeConfig
 from coordd.config.settings import read_config
 from coordd.config.tomlfile import Problem
-from coordd.core.clock import LamportClock
-from coordd.core.context import Context
 from coordd.core.jobs.arguments import packed
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.schedule import fires_between, next_fire
+from coordd.core.node.node import Node
 from coordd.core.wire.envelope import ACCEPT, RETIRED, SIGN, Key, Keyring
 from coordd.errors import ConfigError, RefusedError, UnavailableError
 from coordd.launching import LaunchBuilder
@@ -85,10 +84,8 @@ class World:
 
     def __init__(self, root: str) -> None:
         self.config = Config(node=NodeConfig(name="edge-1", jobs_dir=f"{root}/jobs"))
-        ctx = Context(
-            hostname="a", pid=1, incarnation="1-a", settings=SETTINGS, clock=LamportClock(), rng=random.Random(1)
-        )
-        self.builder = LaunchBuilder(self.config, ctx, lambda *_: root, cast(Any, None))
+        node = Node(hostname="a", pid=1, incarnation="1-a", settings=SETTINGS, clock_mark=0, rng=random.Random(1))
+        self.builder = LaunchBuilder(self.config, node, lambda *_: root, cast(Any, None))
         self.path = f"{root}/file.toml"
         self.jobs_dir = f"{root}/jobs"
         os.mkdir(self.jobs_dir)

@@ -179,7 +179,7 @@ class World:
             cluster=SETTINGS_OF_CLUSTER,
         )
         connections = SimpleNamespace(ledger_url="sqlite:////x", ledger_options=dict)
-        builder = LaunchBuilder(config, node.ctx, lambda *_: directory, connections)  # type: ignore[arg-type]
+        builder = LaunchBuilder(config, node, lambda *_: directory, connections)  # type: ignore[arg-type]
         self.runners = Runners(Launcher(), builder.spec, "")  # type: ignore[arg-type]
         self.driver = PlainDriver(
             node,
@@ -226,8 +226,7 @@ class World:
         for packet, event in list(self.driver.recent)[-fresh:] if fresh else ():
             strict(flat(packet, event))
         self.live_on()
-        ctx = self.driver.node.ctx
-        strict(nodes_view(ctx, 0, self.driver.now().mono))
+        strict(nodes_view(self.driver.node, 0, self.driver.now().mono))
         strict([election_view(each) for each in list(self.driver.node.ballots.elections.values())[-5:]])
         if self.driver.recent_total > before:
             return "accepted"
@@ -254,7 +253,7 @@ class World:
         found = [Row(each) for each in self.ledger.db.execute(f"SELECT {RUN_LIST} FROM runs")]  # noqa: S608 - our words
         tries = [AttemptRow(each) for each in self.ledger.db.execute(f"SELECT {ATTEMPT_LIST} FROM attempts")]  # noqa: S608
         self.look(found, tries)
-        bad = len(self.driver.node.ctx.bad_rows)
+        bad = len(self.driver.node.bad_rows)
         for op, more in (
             ("gate", (0, 1, "n")),
             ("renew", (0, 1, "n", 60.0, "", True)),

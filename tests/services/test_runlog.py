@@ -88,7 +88,7 @@ def test_what_a_person_should_see_is_a_warning(notice: str) -> None:
 
 def lines_of(cluster: Cluster, node: str) -> list[tuple[str, str]]:
     """(run, what the log of a node says of it)"""
-    lines = [line_of(event, cluster[node].ctx.full_hostname, cluster.jobs) for event in cluster.shells[node].journaled]
+    lines = [line_of(event, cluster[node].full_hostname, cluster.jobs) for event in cluster.shells[node].journaled]
     return [(line.fields["run"], line.event) for line in lines if line is not None]
 
 

@@ -42,7 +42,7 @@ def test_a_run_that_fits_nowhere_is_told_from_a_node_that_lacks_something(failur
         raise failure
 
     words = ("launch_refused", "launch_failed")
-    node = SimpleNamespace(ctx=SimpleNamespace(jobs={}), **{word: node_hears(word) for word in words})
+    node = SimpleNamespace(jobs={}, **{word: node_hears(word) for word in words})
     runners = Runners(SimpleNamespace(start=pytest.fail), build, "")
     runners.driver = SimpleNamespace(node=node, now=lambda: 0.0)  # type: ignore[assignment]
 
@@ -75,7 +75,7 @@ def test_a_run_that_fits_nowhere_is_told_from_a_node_that_lacks_something(failur
 )
 def test_what_a_ledger_says_of_a_run_is_not_believed(args: str, fire_at: float, tmp_path: Path) -> None:
     sales = job("sales", params={"who": "x"}, launch=Command(argv=("/bin/echo", "{who}", "{date}")))
-    ctx = SimpleNamespace(jobs={"sales": sales}, full_hostname="a.1", definition=lambda *_: sales)
+    node = SimpleNamespace(jobs={"sales": sales}, full_hostname="a.1", definition=lambda *_: sales)
     config = SimpleNamespace(
         node=SimpleNamespace(state_dir=str(tmp_path), name="a"),
         spark=SparkConfig(),
@@ -83,7 +83,7 @@ def test_what_a_ledger_says_of_a_run_is_not_believed(args: str, fire_at: float, 
         cluster=SimpleNamespace(renew_interval=5.0, ledger_timeout=2.0, kill_grace=10.0),
     )
     connections = SimpleNamespace(ledger_url="sqlite:////x", ledger_options=dict)
-    builder = LaunchBuilder(config, ctx, lambda *_: str(tmp_path), connections)  # type: ignore[arg-type]
+    builder = LaunchBuilder(config, node, lambda *_: str(tmp_path), connections)  # type: ignore[arg-type]
     launch = Launch("sales#1", "sales", 0, 7, "nonce", fire_at, args, 100.0, 60.0)
     with pytest.raises(RefusedError):
         builder.spec(launch)

@@ -29,6 +29,7 @@ from coordd.core.node.alarms import Alarms
 from coordd.core.node.brake import Brake
 from coordd.core.node.elections import Ballots
 from coordd.core.node.rulebook import Rulebook
+from coordd.core.node.shown import Shown
 from coordd.core.ready import Elected, Now, Outcome, Ready
 from coordd.core.runs.planner import Planner
 from coordd.core.runs.pursuit import Pursuits
@@ -63,7 +64,7 @@ HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}
 LAUNCHES = frozenset(("spark", "command"))
 
 
-class Node:
+class Node(Shown):
     """One node of the cluster."""
 
     def __init__(
@@ -310,6 +311,35 @@ class Node:
         self.brake.accept(identity, now)
         self.look_again(now)
 
+    # ---- inputs: its machine
+
+    def impaired(self, why: str) -> None:
+        """Its journal cannot be written; "" when it can (again): then what was given back for that may start here."""
+        ctx = self.ctx
+        if ctx.impaired and not why:
+            ctx.launch_problems = {job: told for job, told in ctx.launch_problems.items() if told != NOT_WRITTEN}
+        ctx.impaired = why
+
+    def runtime_failed(self, why: str) -> None:
+        """Its runtime directory cannot be written; "" when it can (again)."""
+        self.ctx.runtime_failure = why
+
+    def cannot_launch(self, problems: dict[str, str]) -> None:
+        """Job -> why this node cannot start it; all that were found now."""
+        self.ctx.launch_problems = problems
+
+    def loaded(self, average: tuple[float, float, float]) -> None:
+        """The load averages of the last 1, 5 and 15 minutes."""
+        self.ctx.loadavg = (round(average[0], 2), round(average[1], 2), round(average[2], 2))
+
+    def reconfigured(self, settings: Settings) -> None:
+        """The configuration was read again."""
+        self.ctx.settings = settings
+
+    def stamp(self) -> int:
+        """A stamp for a line that the shell itself writes into the journal."""
+        return self.ctx.clock.forward()
+
     # ---- time
 
     def handle_timer(self, now: Now) -> None:
@@ -368,13 +398,6 @@ class Node:
             self.launch_failed(launch, NOT_WRITTEN, now)
         for run in outcome.unkept:
             self.triggers.not_kept(run)
-
-    def impaired(self, why: str) -> None:
-        """Its journal cannot be written; "" when it can (again): then what was given back for that may start here."""
-        ctx = self.ctx
-        if ctx.impaired and not why:
-            ctx.launch_problems = {job: told for job, told in ctx.launch_problems.items() if told != NOT_WRITTEN}
-        ctx.impaired = why
 
     # ---- the bus, event by event
 

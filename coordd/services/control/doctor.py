@@ -9,12 +9,13 @@ from typing import Any
 
 from coordd.config import addresses
 from coordd.core.breaker import Breaker
-from coordd.core.context import SKEW_MAX_S, Context
+from coordd.core.context import SKEW_MAX_S
 from coordd.core.ledger.answers import OpenAnswer
 from coordd.core.ledger.words import NEW_RULES
 from coordd.core.members.membership import ALIVE, LEFT, SUSPECT
 from coordd.core.node.alarms import Alarms
 from coordd.core.node.node import Node
+from coordd.core.node.shown import Shown
 from coordd.core.visible import visible
 from coordd.core.wire.envelope import ACCEPT, REFUSALS, Keyring
 from coordd.core.wire.windows import CLOCK_SKEW_MAX_S
@@ -47,11 +48,11 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
         checks += [*signing_checks(driver.bus, time.time()), *tls_checks(driver.bus.url, ledger_url)]
     if not ledger_url.startswith("sqlite:"):  # a file ledger uses our own clock
         checks.append(await _skew_check(ledger))
-    checks.append(identity_check(driver.node.ctx, ledger))
+    checks.append(identity_check(driver.node, ledger))
     checks.append(rules_check(driver.node))
     checks += alarm_checks(driver.node.alarms)
-    checks += row_checks(driver.node.ctx)
-    checks += node_checks(driver.node.ctx)
+    checks += row_checks(driver.node)
+    checks += node_checks(driver.node)
     checks += breaker_checks(driver.breakers, boottime())
     if driver.outbox is not None:
         checks.append(backlog_check(driver.outbox.statistics()))
@@ -63,27 +64,27 @@ def check(name: str, state: str, text: str, advice: str = "") -> Check:
     return {"check": name, "state": state, "text": text, "advice": "" if state == OK else advice}
 
 
-def identity_check(ctx: Context, ledger: LedgerService) -> Check:
+def identity_check(node: Shown, ledger: LedgerService) -> Check:
     """Whether this node uses the same ledger as before, and as the others."""
     name, see = "ledger identity", "see docs/runbook.md: ledger identity differs"
     if ledger.state in (FOREIGN, CLOSED):
         return check(name, FAIL, ledger.error, see)
-    if ctx.braked:
-        return check(name, FAIL, f"this node launches nothing: {ctx.braked}", see)
-    others = [m for m in ctx.membership.members.values() if m.state != LEFT]
-    differing = [f"{m.name} uses {m.ledger}" for m in others if m.ledger not in ("", ctx.ledger)]
+    if node.braked:
+        return check(name, FAIL, f"this node launches nothing: {node.braked}", see)
+    others = [m for m in node.members.values() if m.state != LEFT]
+    differing = [f"{m.name} uses {m.ledger}" for m in others if m.ledger not in ("", node.ledger)]
     if differing:
-        text = f"{ctx.ledger} here; {', '.join(sorted(differing)[:NAMES_MAX])}: launch nothing there"
+        text = f"{node.ledger} here; {', '.join(sorted(differing)[:NAMES_MAX])}: launch nothing there"
         return check(name, WARN, text, f"the same [cluster] ledger on every node; {see}")
-    same = sum(m.ledger == ctx.ledger for m in others)
+    same = sum(m.ledger == node.ledger for m in others)
     silent = f", {len(others) - same} unknown" if same < len(others) else ""
-    return check(name, OK, f"{ctx.ledger or 'not known yet'}, used here and by {same} of {len(others)} others{silent}")
+    return check(name, OK, f"{node.ledger or 'not known yet'}, used here and by {same} of {len(others)} others{silent}")
 
 
 def rules_check(node: Node) -> Check:
     """Which ledger rules are in force, and which nodes prevent the new ones."""
     advice = "upgrade them; see docs/runbook.md: a node goes by the old rules"
-    in_force, old = node.ctx.rules, node.rulebook.held_back_by()
+    in_force, old = node.rules, node.rulebook.held_back_by()
     names = ", ".join(old[:NAMES_MAX]) + (f" and {len(old) - NAMES_MAX} more" if len(old) > NAMES_MAX else "")
     if in_force < NEW_RULES:
         waits = (
@@ -98,10 +99,10 @@ def rules_check(node: Node) -> Check:
     return check("rules", OK, told)
 
 
-def row_checks(ctx: Context) -> list[Check]:
+def row_checks(node: Shown) -> list[Check]:
     """Rows of the ledger that the last sweep could not use, and how to repair each."""
     checks = []
-    for name, why in sorted(ctx.bad_rows.items())[:NAMES_MAX]:
+    for name, why in sorted(node.bad_rows.items())[:NAMES_MAX]:
         if "#" not in name and "@" not in name:  # else it is a run: JOB#ID, JOB@TIME
             told = f"{why}: no run of the job {visible(name)} starts"
             advice = f"coordctl job suspend {visible(name)} replaces the row by a valid one; then job resume"
@@ -199,17 +200,16 @@ def skew_check(skew_s: float, blur_s: float) -> Check:
     return check("clock", OK, text)
 
 
-def node_checks(ctx: Context) -> list[Check]:
+def node_checks(node: Shown) -> list[Check]:
     """Which nodes this one hears, and whether they have the same jobs."""
-    membership = ctx.membership
-    if is_isolated(ctx):
+    if is_isolated(node):
         text = "this node hears nobody, and takes all others for lost meanwhile"
         return [check("nodes", WARN, text, "see the bus; runs still start, through the ledger")]
-    there = [member for member in membership.members.values() if member.state in (ALIVE, SUSPECT)]
-    counts = membership.count()
+    there = [member for member in node.members.values() if member.state in (ALIVE, SUSPECT)]
+    counts = node.member_counts()
     away = f", {counts['lost']} lost" if counts["lost"] else ""
     checks = [check("nodes", WARN if away else OK, f"{counts['alive']} alive{away}", "coordctl node list")]
-    others = sorted(member.hostname for member in there if member.jobs_digest != ctx.jobs_digest)
+    others = sorted(member.hostname for member in there if member.jobs_digest != node.jobs_digest)
     if others:
         names = ", ".join(others[:NAMES_MAX]) + (f" and {len(others) - NAMES_MAX} more" * (len(others) > NAMES_MAX))
         text = f"{names}: their job files differ from those here"

@@ -89,7 +89,6 @@ class LedgerMethods:
         if recovering_s and state == CONNECTED:
             state = RECOVERING  # the sweep, which tells this node, is still to come
         node = self._driver.node
-        ctx = node.ctx
         return {
             "url": self._ledger_url,
             "state": state,
@@ -97,9 +96,9 @@ class LedgerMethods:
             "weaker": [],
             **about,
             "recovering_s": round(recovering_s, 1),
-            "pin": ctx.ledger if ctx.pinned else None,
-            "not_used": ctx.braked or None,
-            "nodes": objects.ledgers_of_nodes(ctx),
+            "pin": node.ledger if node.pinned else None,
+            "not_used": node.braked or None,
+            "nodes": objects.ledgers_of_nodes(node),
             "rules": objects.rules_view(node),
         }
 
@@ -219,13 +218,13 @@ class LedgerMethods:
 
     async def ledger_accept_identity(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """A person says that the ledger which is there now is the one to use."""
-        ctx = self._driver.node.ctx
-        before = ctx.ledger if ctx.pinned else ""
+        node = self._driver.node
+        before = node.ledger if node.pinned else ""
         found = await self._ledger.query_any(_identity_of)
         self._driver.feed(self._driver.node.accept_ledger, found)
         self._ledger.reset()
         self._audit(caller, "ledger.accept_identity", f"{found}, before: {before or 'none'}")
-        return {"identity": found, "before": before or None, "not_used": ctx.braked or None}
+        return {"identity": found, "before": before or None, "not_used": node.braked or None}
 
 
 def _identity_of(ledger: Ledger) -> str:

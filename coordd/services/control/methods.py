@@ -129,16 +129,15 @@ class Methods(Explanations):
         """This node's present state."""
         driver = self._driver
         node = driver.node
-        ctx = node.ctx
         problems = self._job_problems()
         return {
-            "node": ctx.hostname,
-            "cluster": ctx.settings.cluster,
-            "state": ctx.state,
+            "node": node.hostname,
+            "cluster": node.settings.cluster,
+            "state": node.state,
             "version": __version__,
-            "pid": ctx.pid,
-            "incarnation": ctx.incarnation,
-            "clock": ctx.clock.value,
+            "pid": node.pid,
+            "incarnation": node.incarnation,
+            "clock": node.clock,
             "bus": {
                 "url": driver.bus.url,
                 "state": driver.bus.state,
@@ -150,31 +149,31 @@ class Methods(Explanations):
                 "state": self._ledger.state,
                 "error": self._ledger.error or None,
                 "recovering_s": round(self._ledger.recovering_s, 1),
-                "identity": ctx.ledger or None,
-                "pinned": ctx.pinned,
-                "not_used": ctx.braked or None,
+                "identity": node.ledger or None,
+                "pinned": node.pinned,
+                "not_used": node.braked or None,
             },
             "backlog": driver.outbox.statistics() if driver.outbox is not None else None,
-            "members": ctx.membership.count(),
-            "isolated": objects.is_isolated(ctx),
+            "members": node.member_counts(),
+            "isolated": objects.is_isolated(node),
             "runs": {
                 "active": len(node.pursuits.running),
                 "pursued": len(node.pursuits.pursuits),
-                "processed": ctx.processed,
+                "processed": node.processed,
                 "jobs": sorted({job_of(run) for run in node.pursuits.running}),
                 **objects.troubles_view(self._troubles.found),
             },
             "late_jobs": sorted(self._troubles.found.late_jobs),
             "jobs": {
-                "enabled": sum(job.enabled for job in ctx.jobs.values()),
-                "held": sorted(job.name for job in ctx.jobs.values() if not job.enabled),
-                "disabled": sorted(set(problems) - set(ctx.jobs)),
+                "enabled": sum(job.enabled for job in node.jobs.values()),
+                "held": sorted(job.name for job in node.jobs.values() if not job.enabled),
+                "disabled": sorted(set(problems) - set(node.jobs)),
             },
             "stale_jobs": sorted(node.rulebook.definitions.stale),
             "rules": objects.rules_view(node),
             "breakers_open": [breaker.name for breaker in self._driver.breakers if breaker.is_open],
-            "impaired": ctx.unfit or None,
-            "clock_skew_s": round(ctx.skew_s(driver.now()), 3),
+            "impaired": node.unfit or None,
+            "clock_skew_s": round(node.skew_s(driver.now()), 3),
             "alarms": [alarm["text"] for alarm in node.alarms.standing.values()],
             "counts": dict(driver.counts),
             "uptime_s": round(boottime() - self._started_at, 3),
@@ -182,7 +181,7 @@ class Methods(Explanations):
 
     async def node_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         node = self._driver.node
-        return objects.nodes_view(node.ctx, len(node.pursuits.running), boottime())
+        return objects.nodes_view(node, len(node.pursuits.running), boottime())
 
     async def node_drain(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         return await self._drain(params, True)
@@ -193,14 +192,14 @@ class Methods(Explanations):
     async def _drain(self, params: dict[str, Any], draining: bool) -> dict[str, Any]:
         node = self._driver.node
         named = take(params, "node", str, "")
-        if named not in ("", node.ctx.hostname, node.ctx.full_hostname):
+        if named not in ("", node.hostname, node.full_hostname):
             raise RefusedError(
-                f"this is {node.ctx.hostname}, not {named}", kind="other_node", hint=f"ask on {named} itself"
+                f"this is {node.hostname}, not {named}", kind="other_node", hint=f"ask on {named} itself"
             )
-        if node.ctx.state not in ("ready", "draining"):
-            raise RefusedError(f"the node is {node.ctx.state}", kind="try_later")
+        if node.state not in ("ready", "draining"):
+            raise RefusedError(f"the node is {node.state}", kind="try_later")
         self._driver.feed(node.drain, draining)
-        return {"node": node.ctx.hostname, "state": node.ctx.state, "active": len(node.pursuits.running)}
+        return {"node": node.hostname, "state": node.state, "active": len(node.pursuits.running)}
 
     async def reload(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         result: dict[str, Any] = self._reload()
@@ -225,7 +224,7 @@ class Methods(Explanations):
 
     def _job(self, params: dict[str, Any]) -> Job:
         name = take(params, "job", str, "") or take(params, "name", str)
-        job = self._driver.node.ctx.jobs.get(name)
+        job = self._driver.node.jobs.get(name)
         if job is None:
             problems = self._job_problems().get(name)
             if problems:
@@ -245,7 +244,7 @@ class Methods(Explanations):
             )
 
     def _may_operate(self, caller: Caller, job: str) -> None:
-        owner = self._driver.node.ctx.jobs[job].owner if job in self._driver.node.ctx.jobs else ""
+        owner = self._driver.node.jobs[job].owner if job in self._driver.node.jobs else ""
         if caller.role < OPERATOR and not (owner and owner in caller.groups):
             raise RefusedError(
                 f"{caller.name} may not operate {job}",
@@ -257,7 +256,7 @@ class Methods(Explanations):
     async def job_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         suspended = await self._suspended()
         now = self._driver.now().wall
-        jobs = dict(self._driver.node.ctx.jobs)  # a copy of the present jobs: the rest is done in a thread
+        jobs = dict(self._driver.node.jobs)  # a copy of the present jobs: the rest is done in a thread
 
         def look(work: Work) -> list[dict[str, Any]]:
             all_problems = self._job_problems()
@@ -286,7 +285,7 @@ class Methods(Explanations):
         problems = all_problems.get(job.name, [])
         node = self._driver.node
         problem = (
-            node.ctx.launch_problems.get(job.name, "")
+            node.launch_problems.get(job.name, "")
             or node.rulebook.definitions.stale.get(job.name, "")
             or (problems[0] if problems else "")
         )
@@ -316,7 +315,7 @@ class Methods(Explanations):
         looks, now = caller.role <= VIEWER, self._driver.now().wall
         count = min(max(1, take(params, "count", int, 5)), VIEWER_LIST_MAX if looks else FIRES_MAX)
         fires = await self._lookups.do(lambda work: objects.next_fires(job, now, count, work.check), looks=looks)
-        return objects.fire_views(job, fires, now, self._driver.node.ctx.identity_from)
+        return objects.fire_views(job, fires, now, self._driver.node.identity_from)
 
     async def job_activate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
@@ -379,7 +378,7 @@ class Methods(Explanations):
         rows = await self._ledger.query(lambda ledger: ledger.runs(job=named, limit=1))
         if rows:
             return rows[0].run
-        if named in self._driver.node.ctx.jobs:
+        if named in self._driver.node.jobs:
             raise RefusedError(f"{named} has no run in the history", kind="unknown_run")
         near = self._like(named)
         hint = f"did you mean {near}?" if near else "coordctl run list shows all runs"
@@ -462,7 +461,7 @@ class Methods(Explanations):
                 kind="unknown_run",
                 hint="runs are JOB@FIRE_TIME or JOB#ID: coordctl job next",
             )
-        answer = await self._change("revoke", run, caller.name, self._driver.node.ctx.due_of(run))
+        answer = await self._change("revoke", run, caller.name, self._driver.node.due_of(run))
         if answer.word != OK:
             hint = f"coordctl run cancel {run}" if answer.state == "started" else ""
             raise RefusedError(f"{run} is {answer.state}: too late to revoke it", kind="finished", hint=hint)
@@ -481,7 +480,7 @@ class Methods(Explanations):
             return [row.run for state in states for row in ledger.runs(job=job, state=state, limit=most)]
 
         for run in (await self._ledger.query(waiting))[:REVOKED_AT_ONCE_MAX]:
-            answer = await self._change("revoke", run, caller.name, self._driver.node.ctx.due_of(run))
+            answer = await self._change("revoke", run, caller.name, self._driver.node.due_of(run))
             if answer.word == OK:  # otherwise it has started meanwhile
                 self._audit(caller, "run.revoke", run)
                 revoked.append(run)
@@ -555,7 +554,7 @@ class Methods(Explanations):
         node = self._driver.node
         named = Action(str(action.get("job", "")), ident) if action else None
         election = self._driver.feed(node.open_election, ident, topic, named)
-        with trio.move_on_after(2 * node.ctx.settings.election_timeout_s):
+        with trio.move_on_after(2 * node.settings.election_timeout_s):
             while election.succession is None:  # noqa: ASYNC110  # an event in every election would cost all of them
                 await trio.sleep(0.005)
         return objects.election_view(election)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordd.core.jobs.job import Job, job_of
@@ -55,7 +55,7 @@ class Explanations(CoreMethods):
 
     async def _suspended(self) -> dict[str, bool]:
         def read(ledger: Ledger) -> dict[str, bool]:
-            answer = ledger.call("open", tuple(self._driver.node.ctx.jobs))
+            answer = ledger.call("open", tuple(self._driver.node.jobs))
             return {name: bool(about[2]) for name, about in answer.jobs.items()}  # type: ignore[union-attr]
 
         try:
@@ -85,9 +85,9 @@ class Explanations(CoreMethods):
             absent = self._absent(run)
         elif row.state in (RECEIVED, STARTED):
             holder = self._holder(row)
-        no_file = job_of(run) not in node.ctx.jobs
+        no_file = job_of(run) not in node.jobs
         suspended = not no_file and (await self._suspended()).get(job_of(run), False)
-        known = node.ctx.jobs.get(job_of(run))
+        known = node.jobs.get(job_of(run))
         redefined = known is not None and row is not None and row.digest != known.digest
         return why.why_run(
             run,
@@ -106,7 +106,6 @@ class Explanations(CoreMethods):
     def _holder(self, row: Row) -> Holder:
         """What is known of the node that holds an attempt, and what happens if it is gone."""
         node = self._driver.node
-        ctx = node.ctx
         now = boottime()
         pursuit = node.pursuits.pursuits.get(row.run)
         watch = pursuit.watch if pursuit is not None else None
@@ -115,9 +114,9 @@ class Explanations(CoreMethods):
             silent_s = max(silent_s, now - watch.since)
         turn_in_s = pursuit.at - now if pursuit is not None and pursuit.at != float("inf") else None
         hostname = row.node.rpartition(".")[0]
-        if hostname == ctx.hostname:
+        if hostname == node.hostname:
             return Holder(ALIVE, 0.0, None, silent_s, row.lease, turn_in_s)
-        member = ctx.membership.members.get(hostname)
+        member = node.members.get(hostname)
         if member is None:
             return Holder("", None, None, silent_s, row.lease, turn_in_s)
         gone_at = self._driver.lost_at.get(hostname)
@@ -126,7 +125,7 @@ class Explanations(CoreMethods):
 
     def _absent(self, run: str) -> Absent:
         """What is known of a run that has no row."""
-        job = self._driver.node.ctx.jobs.get(job_of(run))
+        job = self._driver.node.jobs.get(job_of(run))
         fire_at = nominal_time(run)
         if job is None or fire_at is None:
             return Absent(job is not None, fire_at)
@@ -160,7 +159,7 @@ class Explanations(CoreMethods):
 
     async def _why_job(self, name: str, caller: Caller) -> str:
         node = self._driver.node
-        job = node.ctx.jobs.get(name)
+        job = node.jobs.get(name)
         error, rows = "", []
         try:
             most = 1 if job else VIEWER_LIST_MAX if caller.role <= VIEWER else ROWS_MAX
@@ -170,7 +169,7 @@ class Explanations(CoreMethods):
         problems = self._job_problems().get(name, [])
         around = self._around(error)
         if job is None:
-            others = [m.hostname for m in node.ctx.membership.members.values() if self._has_other_jobs(m.jobs_digest)]
+            others = [m.hostname for m in node.members.values() if self._has_other_jobs(m.jobs_digest)]
             return why.why_no_job(name, problems[0] if problems else "", rows, sorted(others), self._like(name), around)
         # the surroundings are explained only once
         last_word = await self._why_run(rows[0].run, caller, CALM) if rows else ""
@@ -183,19 +182,19 @@ class Explanations(CoreMethods):
             fires[0] if fires else None,
             rows[0] if rows else None,
             last_word,
-            node.ctx,
+            node,
             around,
             late,
             node.rulebook.definitions.stale.get(name, ""),
         )
 
     def _has_other_jobs(self, digest: str) -> bool:
-        return bool(digest) and digest != self._driver.node.ctx.jobs_digest
+        return bool(digest) and digest != self._driver.node.jobs_digest
 
     def _like(self, name: str) -> str:
         """The most similar job name; "" when none is similar."""
         import difflib
 
-        known: dict[str, Job] = self._driver.node.ctx.jobs
+        known: Mapping[str, Job] = self._driver.node.jobs
         near = difflib.get_close_matches(name, [*known, *self._job_problems()], n=1)
         return near[0] if near else ""

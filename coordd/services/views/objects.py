@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from coordd.core.breaker import Breaker
-from coordd.core.context import Context
 from coordd.core.election import Election
 from coordd.core.jobs.arguments import unpacked
 from coordd.core.jobs.job import Command, Job, fire_time, iso, scheduled_run
@@ -18,6 +17,7 @@ from coordd.core.ledger.sound import attempt_fault, bad_run, printable, run_faul
 from coordd.core.ledger.words import BAD
 from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
 from coordd.core.node.node import Node
+from coordd.core.node.shown import Shown
 from coordd.errors import RefusedError
 from coordd.services.views.troubles import Found
 
@@ -128,30 +128,30 @@ def attempt_view(row: AttemptRow) -> dict[str, Any]:
     }
 
 
-def is_isolated(ctx: Context) -> bool:
+def is_isolated(node: Shown) -> bool:
     """True if there are other nodes, and this node hears none of them. A node that was always alone is not isolated."""
-    others = ctx.membership.members.values()
-    return ctx.membership.isolated and any(member.state in (ALIVE, SUSPECT) for member in others)
+    others = node.members.values()
+    return node.isolated and any(member.state in (ALIVE, SUSPECT) for member in others)
 
 
-def nodes_view(ctx: Context, active: int, now: float) -> list[dict[str, Any]]:
+def nodes_view(node: Shown, active: int, now: float) -> list[dict[str, Any]]:
     """Every node that this one knows, including itself. An isolated node takes all others for lost."""
-    isolated = is_isolated(ctx)
+    isolated = is_isolated(node)
     nodes = [
         {
-            "hostname": ctx.hostname,
-            "pid": ctx.pid,
-            "incarnation": ctx.incarnation,
+            "hostname": node.hostname,
+            "pid": node.pid,
+            "incarnation": node.incarnation,
             "state": "alive",
-            "clock": ctx.clock.value,
+            "clock": node.clock,
             "last_seen_s": 0.0,
             "active": active,
-            "freq": ctx.settings.heartbeat_interval_s,
-            "jobs_digest": ctx.jobs_digest,
+            "freq": node.settings.heartbeat_interval_s,
+            "jobs_digest": node.jobs_digest,
             "self": True,
-            "says": ctx.state,
-            "tags": list(ctx.settings.tags),
-            "version": ctx.settings.version,
+            "says": node.state,
+            "tags": list(node.settings.tags),
+            "version": node.settings.version,
             "isolated": isolated,
         }
     ]
@@ -171,29 +171,29 @@ def nodes_view(ctx: Context, active: int, now: float) -> list[dict[str, Any]]:
             "tags": list(m.tags),
             "version": m.sw_ver,
         }
-        for m in ctx.membership.members.values()
+        for m in node.members.values()
     ]
-    return sorted(nodes, key=lambda node: (str(node["hostname"]), str(node["pid"])))
+    return sorted(nodes, key=lambda one: (str(one["hostname"]), str(one["pid"])))
 
 
-def ledgers_of_nodes(ctx: Context) -> list[dict[str, Any]]:
+def ledgers_of_nodes(node: Shown) -> list[dict[str, Any]]:
     """The ledger of each known node, this node first; "identity" None: it has not said so."""
-    own = {"node": ctx.full_hostname, "identity": ctx.ledger or None, "pinned": ctx.pinned, "agrees": True}
+    own = {"node": node.full_hostname, "identity": node.ledger or None, "pinned": node.pinned, "agrees": True}
     return [own] + [
         {
             "node": m.name,
             "identity": m.ledger or None,
             "pinned": m.pinned,
-            "agrees": not m.ledger or not ctx.ledger or m.ledger == ctx.ledger,
+            "agrees": not m.ledger or not node.ledger or m.ledger == node.ledger,
         }
-        for m in sorted(ctx.membership.members.values(), key=lambda m: m.name)
+        for m in sorted(node.members.values(), key=lambda m: m.name)
         if m.state != LEFT
     ]
 
 
 def rules_view(node: Node) -> dict[str, Any]:
     """The ledger rules in force (docs/protocol.md, section 6), and the members that prevent the new ones."""
-    return {"in_force": node.ctx.rules, "held_back_by": node.rulebook.held_back_by()}
+    return {"in_force": node.rules, "held_back_by": node.rulebook.held_back_by()}
 
 
 def election_view(election: Election) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class Troubles:
     async def look(self, *, older_than_s: float = FRESH_S) -> Found:
         """Read the ledger, unless the last result is newer than ``max_age_s``; returns the result."""
         node = self._driver.node
-        jobs, settings = node.ctx.jobs, node.ctx.settings
+        jobs, settings = node.jobs, node.settings
         async with self._looking:
             now = boottime()
             in_vain = now - self._failed_at < LOOK_S / 2  # do not wait for a failing ledger again so soon

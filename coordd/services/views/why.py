@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from coordd.core.context import Context
 from coordd.core.election import Election
 from coordd.core.jobs.job import Job, iso
 from coordd.core.ledger.rows import AttemptRow, Policy, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
+from coordd.core.node.shown import Shown
 from coordd.core.runs.pursued import Pursuit
 
 # A run in one of these states will still be launched, so obstacles to launching matter.
@@ -297,7 +297,7 @@ def why_job(
     next_at: float | None,
     last: Row | None,
     last_word: str,
-    ctx: Context,
+    node: Shown,
     around: Surroundings = CALM,
     late: str = "",
     stale: str = "",
@@ -309,15 +309,15 @@ def why_job(
         parts.append(f"{name} is late: {late}.")
     if suspended:
         parts.append(f"{name} is suspended; `coordctl job resume {name}` lets it run again.")
-    blocked = ctx.unfit or ctx.launch_problems.get(name, "")
+    blocked = node.unfit or node.launch_problems.get(name, "")
     if blocked:
         parts.append(f"This node cannot start it: {blocked}.")
     if stale:
         parts.append(f"This node opens no scheduled run of it: {stale}.")
-    if not set(job.tags) <= set(ctx.settings.tags):
+    if not set(job.tags) <= set(node.settings.tags):
         parts.append(f"This node may not run it: it needs the tags {', '.join(job.tags)}.")
-    if ctx.state != "ready":
-        parts.append(f"This node takes no runs: it is {ctx.state}.")
+    if node.state != "ready":
+        parts.append(f"This node takes no runs: it is {node.state}.")
     if last is not None:
         parts.append(f"Last: {last_word}")
     elif not around.ledger_error:

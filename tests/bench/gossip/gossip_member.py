@@ -54,7 +54,7 @@ class Member:
         )
         self.node.topics.add("drill")
         self.job = Job(name=JOB, launch=Command(("true",)), overlap="allow", placement="first", digest="bench")
-        self.bus = AmqpBus([spec["bus"]], self.node.ctx.full_hostname, cluster=spec["cluster"])
+        self.bus = AmqpBus([spec["bus"]], self.node.full_hostname, cluster=spec["cluster"])
         self.ledger = LedgerService(
             lambda: RedisLedger(spec["ledger"], timeout_s=2.0, cluster=spec["cluster"], fresh=True), 2.0
         )
@@ -100,7 +100,7 @@ class Member:
     async def do_join(self) -> None:
         """Wait until everybody is there."""
         with trio.fail_after(LIMIT_S):
-            while self.node.ctx.state != "ready" or len(self.node.ctx.membership.view()) < self.count:
+            while self.node.state != "ready" or len(self.node.ctx.membership.view()) < self.count:
                 await trio.sleep(0.01)
         self.say("ready", pid=os.getpid())
 

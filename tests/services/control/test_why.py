@@ -79,8 +79,8 @@ def test_a_ledger_that_forgot_does_not_say_that_there_never_was_such_a_run() -> 
 
 @pytest.mark.parametrize(("around", "sentence"), TROUBLES)
 def test_a_job_tells_each_trouble_once(around: Surroundings, sentence: str) -> None:
-    ctx = Lone(job("j")).ready().node.ctx
-    assert why_job(job("j"), False, None, None, "", ctx, around).count(sentence) == 1
+    known = Lone(job("j")).ready().node
+    assert why_job(job("j"), False, None, None, "", known, around).count(sentence) == 1
     assert why_no_job("j", "", [], [], "", around).count(sentence) == 1
 
 
@@ -163,8 +163,8 @@ def test_a_time_that_was_passed_over_is_not_said_never_to_have_been_due(absent: 
 
 
 def test_a_suspended_job_has_no_next_time_as_if_it_would_run() -> None:
-    ctx = Lone(job("j")).ready().node.ctx
-    said = why_job(job("j"), True, 900.0, None, "", ctx)
+    known = Lone(job("j")).ready().node
+    said = why_job(job("j"), True, 900.0, None, "", known)
     assert "Next:" not in said
     assert "it starts only if the job is resumed before that, or at most 3600 s after it" in said
     assert "coordctl job resume j" in why_run("j#1", row("pending"), [], None, None, suspended=True)
@@ -186,20 +186,20 @@ def test_a_removed_job_tells_of_the_runs_that_it_left() -> None:
 
 
 def test_a_node_that_hears_nobody_takes_the_others_for_lost() -> None:
-    ctx = Lone(job("j"), peers=("b.1", "c.1")).ready().node.ctx
-    ctx.membership.isolate(True)
-    listed = nodes_view(ctx, 0, 0.0)
+    known = Lone(job("j"), peers=("b.1", "c.1")).ready().node
+    known.ctx.membership.isolate(True)
+    listed = nodes_view(known, 0, 0.0)
     assert [(node["hostname"], node["state"]) for node in listed] == [("a", "alive"), ("b", "lost"), ("c", "lost")]
     assert listed[0]["isolated"] is True
-    ctx.membership.isolate(False)
-    assert {node["state"] for node in nodes_view(ctx, 0, 0.0)} == {"alive"}
+    known.ctx.membership.isolate(False)
+    assert {node["state"] for node in nodes_view(known, 0, 0.0)} == {"alive"}
 
 
 def test_a_node_that_has_always_been_alone_is_not_isolated() -> None:
-    ctx = Lone(job("j")).ready().node.ctx
-    ctx.membership.isolate(True)
-    assert nodes_view(ctx, 0, 0.0)[0]["isolated"] is False
-    assert states(doctor.node_checks(ctx)) == {"nodes": "ok"}
+    known = Lone(job("j")).ready().node
+    known.ctx.membership.isolate(True)
+    assert nodes_view(known, 0, 0.0)[0]["isolated"] is False
+    assert states(doctor.node_checks(known)) == {"nodes": "ok"}
 
 
 # ---- doctor
@@ -301,17 +301,17 @@ def test_doctor_says_which_rules_are_in_force_and_who_holds_the_new_ones_back() 
 
 def test_nodes_with_other_jobs_are_named() -> None:
     lone = Lone(job("j"), peers=("b.1",)).ready()
-    ctx = lone.node.ctx
-    assert states(doctor.node_checks(ctx)) == {"nodes": "ok", "jobs digest": "ok"}
+    known = lone.node
+    assert states(doctor.node_checks(known)) == {"nodes": "ok", "jobs digest": "ok"}
     lone.hear("c.1", WorkerHeartbeat(state="ready", jobs_digest="another"))
-    digest = doctor.node_checks(ctx)[1]
+    digest = doctor.node_checks(known)[1]
     assert (digest["state"], digest["text"]) == ("warn", "c: their job files differ from those here")
-    ctx.membership.proof_of_death("c.1")
-    checks = doctor.node_checks(ctx)
+    known.ctx.membership.proof_of_death("c.1")
+    checks = doctor.node_checks(known)
     assert states(checks) == {"nodes": "warn", "jobs digest": "ok"}
     assert "1 lost" in checks[0]["text"]
-    ctx.membership.isolate(True)
-    assert "hears nobody" in doctor.node_checks(ctx)[0]["text"]
+    known.ctx.membership.isolate(True)
+    assert "hears nobody" in doctor.node_checks(known)[0]["text"]
 
 
 def test_an_open_breaker_says_why_and_until_when() -> None:
@@ -349,10 +349,10 @@ def test_nodes_are_called_by_their_names_without_the_number_of_a_process() -> No
 
 
 def test_the_doctor_names_each_bad_row_and_what_ends_it() -> None:
-    ctx = Lone(job("j")).ready().node.ctx
-    assert states(doctor.row_checks(ctx)) == {"ledger rows": "ok"}
-    ctx.bad_rows = {"j": "the row of the job j is bad: fence: x", "j#1": "the row of j#1 is bad: lease: x"}
-    of_job, of_run = doctor.row_checks(ctx)
+    known = Lone(job("j")).ready().node
+    assert states(doctor.row_checks(known)) == {"ledger rows": "ok"}
+    known.ctx.bad_rows = {"j": "the row of the job j is bad: fence: x", "j#1": "the row of j#1 is bad: lease: x"}
+    of_job, of_run = doctor.row_checks(known)
     assert (of_job["state"], of_run["state"]) == ("fail", "fail")
     assert "fence: x" in of_job["text"]
     assert "no run of the job j starts" in of_job["text"]

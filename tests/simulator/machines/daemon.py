@@ -98,7 +98,7 @@ class Daemon(QuietShell):
             pin=host.disk.pin[0],
         )
         self.node.daemon = self
-        self.name = self.node.ctx.full_hostname
+        self.name = self.node.full_hostname
         self.windows = Windows(*self.time(), host.disk.clock_mark) if world.plan.production else None
 
     def time(self) -> Now:
@@ -304,7 +304,7 @@ class Daemon(QuietShell):
 
     def journal(self, events: Sequence[Event], *, sync: bool) -> str:
         if self.full:
-            if not self.node.ctx.impaired:
+            if not self.node.journal_failure:
                 self.world.at(PROBE_S, self._probe)
             return "it is full"
         lines = [event for event in events if isinstance(event, Task)]
@@ -385,7 +385,7 @@ class Daemon(QuietShell):
     def _check(self) -> None:
         """What could not be launched here may be launched again."""
         if not self._late(self._check):
-            self.node.ctx.launch_problems = {}
+            self.node.cannot_launch({})
             self.node.look_again(self.time())
             self.pump()
 
@@ -409,7 +409,7 @@ class Daemon(QuietShell):
 
     def _start(self, launch: Launch) -> None:
         """As the launch builder does it: the job as it is now, which must be the one that was granted."""
-        job = self.node.ctx.definition(launch.job, launch.digest)
+        job = self.node.definition(launch.job, launch.digest)
         if job is None:
             self.world.fault_log["launch_outdated"] += 1
             self.node.launch_failed(launch, "the definition was changed after the attempt was granted", self.time())

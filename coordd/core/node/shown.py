@@ -1,0 +1,172 @@
+"""What the world around a node may see of it: everything here is read, and nothing of it can be set.
+
+The parts of a node share a ``Context``; nothing outside the core touches that. Whoever wants a node to change calls
+one of its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from coordd.core.context import Context, Settings
+from coordd.core.jobs.job import Job
+from coordd.core.members.membership import Member
+from coordd.core.ready import Now
+
+
+class Shown:
+    """The readable side of a node."""
+
+    ctx: Context
+
+    # ---- who it is
+
+    @property
+    def hostname(self) -> str:
+        """Its name in the cluster."""
+        return self.ctx.hostname
+
+    @property
+    def pid(self) -> int:
+        """Of its daemon."""
+        return self.ctx.pid
+
+    @property
+    def full_hostname(self) -> str:
+        """``hostname.pid``."""
+        return self.ctx.full_hostname
+
+    @property
+    def incarnation(self) -> str:
+        """Of this life."""
+        return self.ctx.incarnation
+
+    @property
+    def settings(self) -> Settings:
+        """As they are now."""
+        return self.ctx.settings
+
+    @property
+    def state(self) -> str:
+        """starting, mingling, ready, draining or stopping."""
+        return self.ctx.state
+
+    @property
+    def processed(self) -> int:
+        """Attempts that have ended here."""
+        return self.ctx.processed
+
+    # ---- clocks
+
+    @property
+    def clock(self) -> int:
+        """The logical clock: the highest stamp that it has given or heard."""
+        return self.ctx.clock.value
+
+    @property
+    def clock_mark(self) -> int:
+        """Up to where stamps may be given, as the disk should have it."""
+        return self.ctx.clock.mark
+
+    @property
+    def clock_off(self) -> bool:
+        """Its wall clock cannot say what is due."""
+        return self.ctx.clock_off
+
+    def skew_s(self, now: Now) -> float:
+        """How far its wall clock is ahead of the ledger's."""
+        return self.ctx.skew_s(now)
+
+    # ---- jobs
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """The job files as this node has them."""
+        return MappingProxyType(self.ctx.jobs)
+
+    @property
+    def jobs_digest(self) -> str:
+        """Of all of them."""
+        return self.ctx.jobs_digest
+
+    def definition(self, job: str, digest: str) -> Job | None:
+        """The job, if it is still defined as that digest says."""
+        return self.ctx.definition(job, digest)
+
+    def due_of(self, run: str) -> float:
+        """When a scheduled run of a job that is known here is due (Unix seconds); else 0.0."""
+        return self.ctx.due_of(run)
+
+    @property
+    def launch_problems(self) -> Mapping[str, str]:
+        """Job -> why this node cannot start it."""
+        return MappingProxyType(self.ctx.launch_problems)
+
+    @property
+    def unfit(self) -> str:
+        """Why it should launch nothing at all; "" when it may."""
+        return self.ctx.unfit
+
+    @property
+    def journal_failure(self) -> str:
+        """Why its journal cannot be written; "" when it can."""
+        return self.ctx.impaired
+
+    @property
+    def runtime_failure(self) -> str:
+        """Why its runtime directory cannot be written; "" when it can."""
+        return self.ctx.runtime_failure
+
+    # ---- the ledger
+
+    @property
+    def ledger(self) -> str:
+        """The identity of its ledger; "" while it is not known."""
+        return self.ctx.ledger
+
+    @property
+    def pinned(self) -> bool:
+        """It has used that ledger."""
+        return self.ctx.pinned
+
+    @property
+    def braked(self) -> str:
+        """Why it may launch nothing from that ledger now; "" when it may."""
+        return self.ctx.braked
+
+    @property
+    def rules(self) -> int:
+        """The rules that it goes by."""
+        return self.ctx.rules
+
+    @property
+    def identity_from(self) -> float:
+        """What is due after this is named by its nominal time (Unix seconds)."""
+        return self.ctx.identity_from
+
+    @property
+    def bad_rows(self) -> Mapping[str, str]:
+        """Rows of the ledger that cannot be used, by run or job, and why."""
+        return MappingProxyType(self.ctx.bad_rows)
+
+    @property
+    def leased_s(self) -> float:
+        """The longest lease of the attempts that run in the cluster."""
+        return self.ctx.leased_s
+
+    # ---- the others
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """By hostname, without itself."""
+        return MappingProxyType(self.ctx.membership.members)
+
+    @property
+    def isolated(self) -> bool:
+        """It hears nobody."""
+        return self.ctx.membership.isolated
+
+    def member_counts(self) -> dict[str, int]:
+        """How many are alive, suspect and lost; itself is alive."""
+        return self.ctx.membership.count()
