@@ -119,7 +119,6 @@ class ControlServer:
         self._unknown: Counter[int] = Counter()  # uid -> connections whose role is not known yet
         self._names: dict[tuple[int, frozenset[int]], tuple[float, str, frozenset[str]]] = {}
         self._naming: dict[tuple[int, frozenset[int]], trio.Lock] = {}
-        self.served = 0
 
     def bind(self) -> trio.SocketListener:
         """Bind the socket, mode 0666: roles come from the kernel, not from file modes.
@@ -192,10 +191,9 @@ class ControlServer:
                         caller.uid, caller.name, limited=caller.role < ADMIN, looks=caller.role <= VIEWER
                     )
                 if caller is None or isinstance(place, str):
-                    hint = "close some of them, or wait a little"
-                    await self._send(
-                        stream, error_line(None, RpcError(REFUSED, str(place), kind="try_later", hint=hint))
-                    )
+                    self._connections -= 1  # it takes nobody's place while it is told
+                    counted = False
+                    await self._turn_away(stream, str(place))
                     return
                 with place:
                     await Connection(self, stream, caller, place).run()
@@ -488,7 +486,6 @@ class Connection:
             raise RefusedError(
                 f"{caller.name} may not call {call.method}", kind="not_permitted", hint=f"it takes {needs}"
             )
-        server.served += 1
         return await method.call(call.params, caller)
 
     def _record(self, method: Method, call: Call, caller: Caller, refused: str | None) -> None:

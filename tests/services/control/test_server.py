@@ -199,6 +199,20 @@ def test_too_many_connections_are_told_so_and_end_nothing(server: Server) -> Non
         assert client.ask("echo")["result"] == {}
 
 
+def test_who_gets_no_place_hears_why_though_it_has_asked_already(server: Server) -> None:
+    """A socket that is closed with something unread in it gives its peer a reset."""
+    clients = [server.connect() for _ in range(control.CONNECTIONS_MAX)]
+    try:
+        wait_for(lambda: server.control._connections == control.CONNECTIONS_MAX)
+        with server.connect() as late:
+            late.send(b'{"id":1,"method":"echo"}\n')
+            assert late.read()["error"]["data"]["kind"] == "try_later"
+            assert late.read() is None
+    finally:
+        for client in clients:
+            client.__exit__()
+
+
 # ---- streams
 
 
