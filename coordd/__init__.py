@@ -3,10 +3,20 @@
 The layers, from outer to inner; each may import only what stands to its right or below
 (tests/test_tidy.py holds this map as data and enforces it):
 
-    cli -> daemon -> services | adapters (never each other) -> ports, config -> core -> errors
-    runner  -> adapters, ports, core       the process that holds one lease and one spark-submit
-    history -> core.events, core.state     PySpark, runs inside Spark, never inside the daemon
-    guard   -> one ledger adapter          what a Spark driver imports
+    cli -> daemon -> connecting, launching -> services | adapters (never each other) -> config, ports -> core -> errors
+    runner  -> adapters, ports, core    the process that holds one lease and one spark-submit
+    history -> words, events, jobs of the core    PySpark: runs inside Spark, never inside the daemon
+
+    core/      ledger    the rules of the one authority, and what is asked of it
+               jobs      what a job is, when it fires, what it is started with
+               wire      messages between nodes: events, envelopes, windows against replay
+               members   who is there, who is silent, who comes first
+               runs      what this node is after: pursuits, sweeps, triggers, witnesses
+               node      one node, which joins all of these; each input returns what the shell is to do
+    config/    files and the environment, checked, with a sentence for each mistake
+    services/  the tasks of the daemon; control/ is the socket of people, views/ what they read
+    adapters/  bus/ (unix, RabbitMQ, Redis), ledger/ (SQLite, Redis), disk/, processes, logs
+    cli/       coordd and coordctl
 
 This module imports nothing, so that Spark can load coordd.history without trio and a runner can start
 with the standard library alone.

@@ -544,8 +544,3 @@ _NEEDS_RESTART = (
 
 # Accepted, and without effect until the adapters that need them are there.
 _NOT_YET = (("history", "journal_sink"), ("history", "log_sink"))
-
-
-def jobs_of(config: Config) -> dict[str, Job]:
-    """The jobs that can be run."""
-    return load_jobs(config.node.jobs_dir, config).jobs

@@ -1,6 +1,7 @@
 """The architecture as a test: who may import whom, what stays pure, what has a home, what has a limit."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -240,6 +241,14 @@ def test_a_room_says_what_belongs_there(folder: Path) -> None:
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
 
     assert text.count("\n") >= 2, "what is in this folder, what belongs here, and what does not"
+
+
+def test_the_first_file_names_every_layer_and_every_room_of_the_core() -> None:
+    text = ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text())) or ""
+    layers = {name for name in MAY_IMPORT if not name.startswith("__")}
+    rooms = {room.name for room in ROOMS if room.parent == PACKAGE / "core"}
+
+    assert sorted(name for name in layers | rooms if name not in re.findall(r"\w+", text)) == []
 
 
 def test_names_say_something() -> None:

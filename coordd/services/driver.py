@@ -125,7 +125,6 @@ class Driver:
         self._news_total = 0
         self.fatal = trio.Event()
         self.fatal_reason = ""
-        self.turns = 0  # proof of progress, for the watchdog
         self.counts = dict.fromkeys(COUNTS, 0)
         self.on_state: Callable[[str], None] = lambda _: None
         self.lost_at: dict[str, float] = {}  # hostname -> CLOCK_BOOTTIME
@@ -291,7 +290,6 @@ class Driver:
                 self._armed_at = math.nan
                 self._rearm()
                 await trio.sleep_forever()
-            self.turns += 1
             self.node.handle_timer(self.now())
             self.pump()
 

@@ -109,8 +109,6 @@ class Aio:
         self._failure: BaseException | None = None
         self._closing = False
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself holds them only weakly
-        self.complaints = 0  # what the loop had to say: exceptions in callbacks, futures nobody looked at
-        self.last_complaint = ""
 
     # ---- from the trio thread
 
@@ -212,15 +210,11 @@ class Aio:
             failure = exc
             self.to_trio(lambda: self.fail(failure))
 
-    def _complain(self, _loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
-        self.complaints += 1
-        self.last_complaint = f"{about.get('message', '')}: {about.get('exception', '')!r}"
-
     # ---- the life of the thread
 
     def _run(self) -> None:
         loop = self._loop
-        loop.set_exception_handler(self._complain)
+        loop.set_exception_handler(lambda _loop, _about: None)  # tasks tell their failures themselves
         try:
             loop.run_until_complete(self._main())
             loop.run_until_complete(loop.shutdown_asyncgens())

@@ -107,7 +107,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 0.0
     lease_s: float = 60.0
     params: dict[str, str] = {}
-    run_as: str = ""
     retry: Retry = Retry()
 
     @property

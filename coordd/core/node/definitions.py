@@ -65,7 +65,7 @@ class Definitions:
                 self.stale[name] = ASKED
             elif self._is_mine(name, job, sequence):
                 if len(self.asked) < AT_A_TIME:
-                    self._bring(name, job, sequence)
+                    self._bring(name, job)
                 self.stale[name] = ASKED
             else:
                 self.stale[name] = (
@@ -112,7 +112,7 @@ class Definitions:
         had = self.had.get(name)
         return had is None or had.digest != job.digest or had.sequence > sequence
 
-    def _bring(self, name: str, job: Job, sequence: int) -> None:
+    def _bring(self, name: str, job: Job) -> None:
         had = self.had.get(name)
         by = self._ctx.full_hostname
         if had is not None and had.digest == job.digest:

@@ -102,7 +102,6 @@ class Node(Shown):
         self.triggers = Triggers(self.ctx, self._begin_triggered)
         self.requests = self.triggers.requests  # accepted, not in the ledger yet
         self.ledger_up = True
-        self.duplicates_dropped = 0
         self.mingling = Mingling(self.ctx, self._says, self._enter)
         self.sweep = Sweep(self.ctx, self.pursuits, self._swept)
         # Inputs: what the runners of this node do.

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 # Roles; each includes the rights of the lower ones.
 ADMIN = 3
 OPERATOR = 2
-OWNER = 1  # of one job only: the method checks which
 VIEWER = 0
 NOBODY = -1  # viewer_group is set, and the caller is not in it
 
