@@ -285,8 +285,10 @@ def _answer(reply: "list[Any]") -> Answer:
             token, beat = value.split(b" ")
             fields[key] = (_whole(token), _whole(beat))
         elif key == "ended":
-            attempt, token, nonce, node, reason = (part.decode(errors="replace") for part in value)
-            fields[key] = (_whole(attempt), _whole(token), nonce, node, reason)
+            attempt, token, *texts = (part.decode(errors="replace") for part in value[:-1])
+            nonce, node, reason, digest, policy = texts
+            mark = (_whole(attempt), _whole(token), nonce, node, reason, digest, policy, _seconds(value[-1]))
+            fields[key] = mark
         elif key in ("by", "state", "args"):
             fields[key] = value.decode(errors="replace")
     return Answer(word, **fields)

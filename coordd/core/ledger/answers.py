@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class Answer:
     """What the ledger said: ``word`` and the fields that word carries (seconds are relative).
 
-    ``ended`` is set when this very call has ended an attempt: (attempt, token, nonce, node, reason). Whoever
-    made the call tells it, so that the history knows.
+    ``ended`` is set when this very call has ended an attempt: (attempt, token, nonce, node, reason), and the digest,
+    the policy and the lease (seconds) of its row. Whoever made the call tells it, so that the history knows, and a
+    witness can put it back as it was.
     """
 
     __slots__ = ("args", "attempt", "by", "ended", "in_s", "left_s", "state", "token", "until_token", "word")
@@ -32,7 +33,7 @@ class Answer:
         state: str = "",
         args: str = "",
         until_token: "tuple[int, int]" = (0, 0),
-        ended: "tuple[int, int, str, str, str] | None" = None,
+        ended: "tuple[int, int, str, str, str, str, str, float] | None" = None,
     ) -> None:
         self.ended = ended
         self.word = word

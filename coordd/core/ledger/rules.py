@@ -138,7 +138,7 @@ class Rules(People):
     def _lease_lost(self, store: "Store", row: Row, now: LedgerTime) -> Answer:
         """A started attempt that nobody holds any more."""
         reason = f"its lease lapsed; last held by {row.node}"
-        ended = (row.attempt, row.token, row.nonce, row.node, reason)
+        ended = _mark_of(row, reason)
         self._lose(store, row, reason, now)
         if row.state == RETRY:
             return Answer(LOST, attempt=row.attempt, in_s=max(0.0, row.not_before - now.wall), ended=ended)
@@ -232,8 +232,7 @@ class Rules(People):
 
     def _ended(self, row: Row) -> Answer:
         """This claim has ended the run."""
-        ended = (row.attempt, row.token, row.nonce, row.node, row.reason)
-        return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=ended)
+        return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=_mark_of(row, row.reason))
 
     def gate(self, store: "Store", run: str, attempt: int, token: int, nonce: str, now: LedgerTime) -> Answer:
         """RECEIVED -> STARTED: the last word before exec. The same token and nonce may ask again."""
@@ -497,3 +496,8 @@ class Rules(People):
                     self._put_job(store, job)
             store.drop_run(row.run)
         return len(rows)
+
+
+def _mark_of(row: Row, reason: str) -> "tuple[int, int, str, str, str, str, str, float]":
+    """What a call that ends an attempt says of it (``Answer.ended``)."""
+    return (row.attempt, row.token, row.nonce, row.node, reason, row.digest, row.policy, row.lease)

@@ -63,9 +63,8 @@ class Endings:
     def tell(self, action: Action, answer: Answer, now: Now) -> None:
         """Our claim has ended an attempt (its lease had lapsed, it came too late, …): the history is to know."""
         assert answer.ended is not None
-        attempt, token, nonce, node, reason = answer.ended
+        attempt, token, nonce, node, reason, digest, policy, lease_s = answer.ended
         kind = TASK_END.get(answer.state or "lost", TASK_END["lost"])
-        job = self._ctx.definition(action.job, action.digest)
         self._ctx.record(
             kind(
                 uuid=run_uuid(action.run),
@@ -81,9 +80,9 @@ class Endings:
                 reason=reason,
                 retries=attempt,
                 result=answer.state or None,
-                digest=action.digest,
-                policy=job.policy().pack() if job else "",
-                lease=job.lease_s if job else 0.0,
+                digest=digest,
+                policy=policy,
+                lease=lease_s,
             ),
             now,
         )

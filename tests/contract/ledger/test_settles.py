@@ -146,6 +146,20 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_hold_a_dead_nodes_attempt(
 # ---- settling
 
 
+@pytest.mark.parametrize("op", ["settle", "claim"])
+def test_who_ends_an_attempt_is_told_of_which_definition_and_policy_it_was(nodes: Nodes, op: str) -> None:
+    """A ledger that goes back is told by all that hear of it, and the job's file may say something else by then."""
+    had = nodes.of(RUN, digest="d1", overlap="allow")
+    nodes.started(had)
+    watched, has = nodes.lapse(RUN), nodes.of(RUN, digest="d2", overlap="queue")
+
+    answer = nodes.ask("settle", RUN, 0, watched) if op == "settle" else nodes.claim(has, nonce="b", watched=watched)
+
+    assert answer.word == "lost"
+    assert answer.ended is not None
+    assert answer.ended[5:] == ("d1", had.policy.pack(), LEASE_S)
+
+
 def test_a_row_is_overdue_by_its_own_policy_and_only_then_settled_as_missed(nodes: Nodes) -> None:
     nodes.ask("register", nodes.of(RUN, start_within_s=100.0))
     nodes.clock.step(99.0)
@@ -157,7 +171,8 @@ def test_a_row_is_overdue_by_its_own_policy_and_only_then_settled_as_missed(node
     answer = nodes.ask("settle", RUN, 0, None)
 
     why = "no node could launch it within 100 s of its time (101 s late)"
-    assert (answer.word, answer.state, answer.ended) == ("finished", "missed", (0, 0, "", "", why))
+    assert answer.ended is not None
+    assert (answer.word, answer.state, answer.ended[:5]) == ("finished", "missed", (0, 0, "", "", why))
     assert (nodes.state(RUN), nodes.reason(RUN)) == ("missed", why)
     again = nodes.ask("settle", RUN, 0, None)
     assert (again.word, again.state, again.ended) == ("finished", "missed", None)

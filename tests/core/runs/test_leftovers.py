@@ -70,7 +70,7 @@ def test_what_was_ended_by_it_the_history_is_told_and_is_not_asked_again() -> No
     lone.sweep(late())
     assert len(settled(lone)) == 1
 
-    lone.answer("settle", Answer(FINISHED, state=MISSED, ended=(0, 0, "", "", "too late")))
+    lone.answer("settle", Answer(FINISHED, state=MISSED, ended=(0, 0, "", "", "too late", "d1", "", 0.0)))
 
     (event,) = [event for event in lone.journal if isinstance(event, TaskRejected)]
     assert (event.run, event.name, event.reason) == ("gone#1", "gone", "too late")
@@ -109,7 +109,7 @@ def test_a_lapsed_attempt_of_a_job_that_nobody_knows_is_settled_after_two_leases
     assert watched[:2] == (7, 1)  # type: ignore[index]
     assert watched[2] >= 2 * LEASE_S  # type: ignore[index]
 
-    lone.answer("settle", Answer(LOST, attempt=1, ended=(0, 7, "theirs", "b.1", "its lease lapsed")))
+    lone.answer("settle", Answer(LOST, attempt=1, ended=(0, 7, "theirs", "b.1", "its lease lapsed", "d1", "", 60.0)))
     assert [type(event) for event in lone.journal] == [TaskRetried]
 
 

@@ -298,9 +298,10 @@ def test_a_policy_that_is_none_ends_no_daemon(policy: str) -> None:
 
 
 def test_an_end_that_another_made_is_put_back_with_the_definition_that_had_run() -> None:
-    """Whoever ends a lapsed attempt says of which definition it was: a node that hears no more may have another."""
-    teller = Lone(job(digest="d1")).ready()
-    answer = Answer("lost", attempt=1, ended=(0, 7, "n7", "b.1", "its lease lapsed"))
+    """Whoever ends a lapsed attempt says of which definition it was, as the ledger said: all may have another now."""
+    teller = Lone(job(digest="d2", on_lost="hold")).ready()
+    granted = ("d1", job().policy().pack(), 60.0)
+    answer = Answer("lost", attempt=1, ended=(0, 7, "n7", "b.1", "its lease lapsed", *granted))
     teller.node.pursuits.endings.tell(Action("sales", "sales#1", digest="d1"), answer, teller.now)
     (told,) = [event for event in teller.node.ready().messages if isinstance(event, TaskRetried)]
     lone = Lone(job(digest="d2", on_lost="hold")).ready()

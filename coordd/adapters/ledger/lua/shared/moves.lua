@@ -24,8 +24,12 @@ local function finish(row, state, reason)
   if held_before then record(row) end
 end
 
--- What this very call has ended: attempt, token, nonce, node, reason.
-local function mark_of(row, reason) return { exact(row.attempt), exact(row.token), row.nonce, row.node, reason } end
+-- What this very call has ended: attempt, token, nonce, node, reason, digest, policy, lease.
+local function mark_of(row, reason)
+  return {
+    exact(row.attempt), exact(row.token), row.nonce, row.node, reason, row.digest, row.policy, exact(row.lease),
+  }
+end
 
 local function ended(row)
   return answer(FINISHED, { state = row.state, attempt = row.attempt, ended = mark_of(row, row.reason) })
