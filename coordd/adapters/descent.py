@@ -1,12 +1,13 @@
 """Is a process of this machine part of a run? Then it may look at the control socket, and no more.
 
-It is known by what it cannot easily shed: the cgroup of its attempt, where there is one; an ancestor that is a runner,
-which adopts the orphans among its descendants; the limit that marks an attempt, and that children inherit; and the
-environment that it or an ancestor was started with. A process has none of them when, without a cgroup, it has been
-orphaned after its runner died, lowered that limit, and wiped its environment.
+It is recognised by marks that it cannot easily remove: the cgroup of its attempt, if there is one; an ancestor that is
+a runner, which adopts orphans among its descendants; the limit that marks an attempt, and that children inherit; and
+the initial environment of the process or an ancestor. A process has no mark only if there is no cgroup, it became an
+orphan after its runner died, it lowered that limit, and it wiped its environment.
 
-Jobs run as the daemon's user. This keeps a job from steering the daemon by mistake or by a careless script; who means
-harm as the daemon's user has other ways (the ledger's file, the daemon's memory): run such jobs as another user.
+Jobs run as the daemon's user. This prevents a job from controlling the daemon by mistake or by a careless script. A
+hostile process of the daemon's user has other ways (the ledger's file, the daemon's memory): run such jobs as another
+user.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from coordd.adapters.process import CGROUP_PREFIX
 
 MARK = b"COORDD_NONCE="
 
-# RLIMIT_LOCKS of the processes of an attempt is a number of this size, which nobody sets by hand.
+# The size of RLIMIT_LOCKS for processes of an attempt; nobody sets such a number by hand.
 LIMIT = re.compile(rb"^Max file locks +(\d+)", re.MULTILINE)
 LIMIT_MIN = 2**61
 
-# Every runner is started from a text that imports this.
+# Every runner's command line contains this import.
 RUNNER = b"coordd.runner.__main__"
 
-# More generations than this are nobody's.
+# Maximum number of generations of ancestors.
 GENERATIONS_MAX = 100
 
-# As much of a process's environment and command line as is read.
+# Maximum number of bytes that are read of a process's environment and command line.
 TEXT_BYTES_MAX = 4 * 1024 * 1024
 
 
 def in_a_run(pid: int, uid: int) -> bool:
-    """The process of that user belongs to a run of this machine.
+    """True if the process of that user belongs to a run on this machine.
 
-    One of our own user that is gone counts as inside: it cannot be told any more. One of another user may be there and
-    hidden from us (ProtectProc=invisible), and a run becomes another user only by a program that is set-uid, which the
-    packaged unit does not let it. Our own ancestors are not asked: who was started inside a run, daemon included,
-    shares them.
+    A process of our own user that is gone counts as part of a run, because nobody can tell any more. A process of
+    another user may be hidden from us (ProtectProc=invisible); a run could become another user only with a set-uid
+    program, which the packaged unit forbids. The daemon's own ancestors are ignored: a daemon that was started inside a
+    run shares them with its callers.
     """
     me = os.getpid()
     if pid == me:
@@ -55,7 +56,7 @@ def _ancestors(pid: int) -> list[int]:
     found: list[int] = []
     for _ in range(GENERATIONS_MAX):
         data = _read(f"/proc/{pid}/stat")
-        fields = data[data.rfind(b")") + 2 :].split()  # the name before it may hold anything
+        fields = data[data.rfind(b")") + 2 :].split()  # the process name before it may contain anything
         pid = int(fields[1]) if len(fields) > 1 else 0
         if pid < 1:
             break

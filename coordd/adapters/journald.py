@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 SOCKET = "/run/systemd/journal/socket"
 
-# journald that does not read for this long will not get the line: it goes to stderr, and the daemon goes on.
+# If journald does not read for this long (seconds), the line goes to stderr, and the daemon continues.
 SEND_TIMEOUT_S = 0.2
 
-# A field's name: capitals, digits, underscores; no other one is taken by journald, nor one of more than 64.
+# A field's name: capitals, digits and underscores, at most 64; journald refuses others.
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9_]")
 NAME_LENGTH_MAX = 64
 
@@ -29,7 +29,7 @@ class JournalSocket:
         self._sock: socket.socket | None = None
 
     def send(self, fields: Mapping[str, str]) -> None:
-        """Hand one entry over. Raises OSError when journald does not take it."""
+        """Send one entry. Raises OSError when journald refuses it."""
         data = encode(fields)
         try:
             self._send(data)
@@ -40,7 +40,7 @@ class JournalSocket:
             self._send(data)
 
     def close(self) -> None:
-        """Let the socket go; the next entry opens one again."""
+        """Close the socket; the next entry opens it again."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -58,7 +58,7 @@ class JournalSocket:
         try:
             self._sock.send(data)
         except TimeoutError:
-            self._sock.settimeout(0.0)  # a hung journald is waited for once, not once a line
+            self._sock.settimeout(0.0)  # wait for a hung journald once, not for each line
             raise
         except OSError as exc:
             if exc.errno not in (errno.EMSGSIZE, errno.ENOBUFS):
@@ -68,7 +68,7 @@ class JournalSocket:
             self._sock.settimeout(SEND_TIMEOUT_S)
 
     def _send_sealed(self, sock: socket.socket, data: bytes) -> None:
-        """Too large for a datagram: a memfd that nobody can change any more goes over instead."""
+        """For entries too large for a datagram: sends a sealed memfd instead."""
         fd = os.memfd_create("coordd-log", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         try:
             with open(fd, "wb", closefd=False) as file:
@@ -81,7 +81,7 @@ class JournalSocket:
 
 
 def encode(fields: Mapping[str, str]) -> bytes:
-    """NAME=value lines; a value of several lines goes with its length."""
+    """NAME=value lines; a value of several lines is sent with its length."""
     out = []
     for name, value in fields.items():
         key = field_name(name).encode()
@@ -91,5 +91,5 @@ def encode(fields: Mapping[str, str]) -> bytes:
 
 
 def field_name(name: str) -> str:
-    """A name that journald takes, as near to this one as can be."""
+    """The most similar name that journald accepts."""
     return _NOT_IN_NAMES.sub("_", name.upper())[:NAME_LENGTH_MAX].lstrip("_") or "FIELD"

@@ -1,7 +1,7 @@
 """Structured logs: into the systemd journal, as JSON lines, or for a person at a terminal. No line is lost.
 
-Which of the three is found out from stderr itself (``detect``); a site may pass a detection of its own. A line
-that cannot be rendered or written goes to stderr as plain text, and logging never raises into the program.
+``detect`` finds out from stderr which of the three; a site may pass its own detection. A line that cannot be rendered
+or written goes to stderr as plain text; logging never raises an exception into the program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coordd.adapters.journald import JournalSocket
 from coordd.core.redaction import redact_text
 from coordd.core.visible import obeyed, visible, visible_json
 
-# structlog.dev takes rich into memory where it is installed: 45 ms and 4 MB that a daemon has no use for.
+# structlog.dev imports rich if it is installed: 45 ms and 4 MB that a daemon does not need.
 _had_rich = "rich" in sys.modules
 if not _had_rich:
     sys.modules["rich"] = None  # type: ignore[assignment]  # the documented way to make an import fail
@@ -60,9 +60,9 @@ def detect(stream: TextIO, environ: Mapping[str, str] = os.environ) -> str:
 def configure(
     stream: TextIO | None = None, level: str = "info", *, detect: Detect = detect, journal: JournalSocket | None = None
 ) -> Sink:
-    """Set structlog up for the whole process; may be called again, loggers that exist follow.
+    """Set structlog up for the whole process; may be called again; existing loggers follow.
 
-    ``stream`` is stderr when None. Returns the sink, whose counters tell how logging itself is.
+    ``stream`` is stderr when None. Returns the sink, whose counters show whether logging works.
     """
     stream = stream or sys.stderr
     assert level in LEVELS, level
@@ -77,7 +77,7 @@ def configure(
 
 
 class Sink:
-    """Where finished events go. ``lines`` and ``fallbacks`` count; ``lost`` counts what even stderr did not take."""
+    """The sink of events. ``lines`` and ``fallbacks`` count; ``lost`` counts lines that even stderr refused."""
 
     def __init__(self, stream: TextIO, runtime: str, journal: JournalSocket) -> None:
         self.stream = stream
@@ -88,7 +88,7 @@ class Sink:
         self._lock = threading.Lock()
 
     def emit(self, level: str, event: EventDict) -> None:
-        """Render and write one event; may raise anything, the bound logger falls back."""
+        """Render and write one event; may raise anything: the bound logger then falls back."""
         if self.runtime == JOURNAL:
             fields = _journal_fields(level, event)
             with self._lock:
@@ -100,7 +100,7 @@ class Sink:
         self.lines += 1
 
     def fall_back(self, level: str, event: Any, fields: EventDict, exc: BaseException) -> None:
-        """Plain text with repr, on stderr; whatever happens now is only counted."""
+        """Plain text with repr, on stderr; further errors are only counted."""
         self.fallbacks += 1
         try:
             # systemd reads <N> at the start of a line of stderr as its priority.
@@ -108,12 +108,12 @@ class Sink:
             text = f"{_repr(event)} {_repr(fields)} (not logged as usual: {type(exc).__name__}: {_str(exc)})"
             self._write(f"{prefix}{level} {redact_text(text)}\n")
         except Exception:
-            self.lost += 1  # stderr itself is gone: there is nobody left to tell
+            self.lost += 1  # stderr itself is gone: nobody is left to tell
 
     def _write(self, text: str) -> None:
         encoding = getattr(self.stream, "encoding", None) or "utf-8"
         with self._lock:
-            # A lone surrogate (a file name that is not UTF-8) must not cost the line.
+            # A lone surrogate (a file name that is not UTF-8) must not lose the line.
             self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             self.stream.flush()
 
@@ -163,7 +163,7 @@ def _bound_logger(minimum: int) -> type[structlog.BoundLoggerBase]:
 
 
 def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> EventDict:
-    """Take the passwords out of URLs, and make every value plain: text, number, list, dictionary."""
+    """Remove the passwords from URLs, and make every value plain: text, number, list, dictionary."""
     return {redact_text(str(key)): _plain(key, value, DEPTH_MAX) for key, value in event.items()}
 
 
@@ -190,7 +190,7 @@ def _format_exception(_logger: Any, _method: str, event: MutableMapping[str, Any
     found = event.pop("exc_info", None)
     exc = sys.exc_info()[1] if found is True else found
     if isinstance(exc, BaseException):
-        import traceback  # only when there is one
+        import traceback  # imported only if there is one
 
         event["exception"] = "".join(traceback.format_exception(exc)).rstrip()
     return event
@@ -223,7 +223,7 @@ def _json_line(level: str, event: EventDict) -> str:
 
 
 def _message(event: EventDict) -> str:
-    """One line a person can read: the event, then key=value; a traceback follows on its own lines."""
+    """One line for people: the event, then key=value; a traceback follows on its own lines."""
     fields = dict(event)
     text = visible(str(fields.pop("event", "")))
     exception = fields.pop("exception", "")

@@ -1,4 +1,4 @@
-"""What this machine lacks for a job or a configuration, also as another user sees it."""
+"""Finds programs, files and groups that a job or a configuration needs and this machine lacks, also as another user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVICE_USER = "coordd"
 
 
 def absent_file(job: Job) -> str:
-    """Which of the files that a job names is not there for this user; "" when all are, or lie elsewhere (URIs)."""
+    """The first file of a job that is missing for this user; "" if all exist, or are elsewhere (URIs)."""
     launch = job.launch
     if not isinstance(launch, SparkSubmit):
         program = launch.argv[0]
@@ -48,11 +48,11 @@ def _unreadable(path: str) -> str:
         os.stat(path)
     except OSError as exc:
         return f"is not there ({exc.strerror})"
-    return "" if os.access(path, os.R_OK) else "may not be read by this user"
+    return "" if os.access(path, os.R_OK) else "cannot be read by this user"
 
 
 def unknown_group(name: str) -> str:
-    """Why a group of that name gives nobody a right; "" when there is one."""
+    """Why a group of that name gives nobody a right; "" if the group exists."""
     try:
         grp.getgrnam(name)
     except KeyError:
@@ -61,7 +61,7 @@ def unknown_group(name: str) -> str:
 
 
 def service_user(name: str = SERVICE_USER) -> pwd.struct_passwd | None:
-    """The account that the daemon runs under; None where there is none of that name."""
+    """The daemon's account; None if it does not exist."""
     try:
         return pwd.getpwnam(name)
     except KeyError:
@@ -69,7 +69,7 @@ def service_user(name: str = SERVICE_USER) -> pwd.struct_passwd | None:
 
 
 def as_user(user: pwd.struct_passwd, call: Callable[[], T]) -> T:
-    """Call it with the rights of that user, in a child of this process; what it needs must be imported already.
+    """Call it with the rights of that user, in a child process; everything that it needs must be imported already.
 
     Raises:
         RefusedError: only root may become another user.
@@ -79,7 +79,7 @@ def as_user(user: pwd.struct_passwd, call: Callable[[], T]) -> T:
         return call()
     if os.geteuid() != 0:
         raise RefusedError(
-            f"only root can look with the eyes of {user.pw_name}",
+            f"only root can check as {user.pw_name}",
             kind="not_permitted",
             hint=f"sudo coordd check-config --as-service, or run it as {user.pw_name}",
         )
@@ -102,6 +102,6 @@ def as_user(user: pwd.struct_passwd, call: Callable[[], T]) -> T:
         data = pipe.read()
     _, status = os.waitpid(child, 0)
     if status != 0 or not data:
-        raise ConfigError(f"the look as {user.pw_name} failed (status {status})")
+        raise ConfigError(f"the check as {user.pw_name} failed (status {status})")
     result: T = pickle.loads(data)  # noqa: S301 - our own child wrote it
     return result

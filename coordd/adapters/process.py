@@ -1,10 +1,10 @@
-"""Starts runners as processes of their own, and finds, commands and buries them by their directories.
+"""Starts runners as separate processes; finds, commands and buries them by their directories.
 
 <runtime_dir>/runs/<tag>.<attempt>.<token>/
-    spec.json     what was asked for, without secrets: for people and for the next daemon
-    facts         what the runner says, one JSON object a line (see ``ProcessLauncher.facts``)
-    sock          commands to the runner; nobody listening means that it is gone
-    runner.log    what the runner itself had to complain about; locked as long as runner or watcher lives
+    spec.json     the request, without secrets: for people and for the next daemon
+    facts         the runner's facts, one JSON object per line (see ``ProcessLauncher.facts``)
+    sock          commands to the runner; without a listener the runner is gone
+    runner.log    the runner's own errors; locked as long as runner or watcher lives
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from coordd.errors import LocalProtocolError, UnavailableError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(coordd.__file__)))
 
-# The runner starts from this text: -c with -I -S -E is the fastest start there is, and needs no site-packages.
+# The runner's program text: -c with -I -S -E is the fastest way to start Python, and needs no site-packages.
 BOOT = f"import sys; sys.path.insert(0, {ROOT!r}); from coordd.runner.__main__ import main; main()"
 
 SECRET = re.compile(r"(password|secret|token|key)$", re.IGNORECASE)
 
-# In front of the attempt's directory's name; that begins with the run's tag.
+# The prefix of an attempt's directory; the run's tag follows.
 CGROUP_PREFIX = "attempt-"
 
-# A runner whose facts are not there yet counts as alive this long after its directory was made.
+# A runner without facts counts as alive for this long (seconds) after its directory was created.
 START_LIMIT_S = 10.0
 
-# The files of one attempt take about this much.
+# The approximate size of one attempt's files.
 PROBE_BYTES = 16 * 1024
 
-# What the runner has to complain about.
+# The file of the runner's errors.
 COMPLAINTS = "runner.log"
 
-# Where the runner finds the listening end of the back-channel.
+# The file descriptor of the back-channel's listening end, in the runner.
 LISTENER_FD = 3
 
-# Only spark-submit's driver calls back; a bounded number of calls may wait.
+# Maximum number of waiting calls; only spark-submit's driver calls.
 BACKLOG = 4
 
-# What the fields of facts and specs are. A line that says something else is no fact: a disk may have made it, and the
-# next daemon must start all the same.
-# The bounds are those of rows and events: what is beyond them no ledger keeps, and no peer understands.
+# The types and bounds of fields in facts and specs. A line with other values is not a fact: a failing disk may have
+# damaged it, and the next daemon must start anyway. The bounds are those of rows and events: the ledger would refuse
+# larger values, and peers would not understand them.
 _PROCESSES = ("pid", "start_ticks", "watcher_start_ticks", "program", "program_start_ticks")
 NUMBERS: dict[str, tuple[tuple[type, ...], float, float]] = {
     **dict.fromkeys(_PROCESSES, ((int,), -(2**63), 2**63 - 1)),
@@ -81,7 +81,7 @@ TEXTS = (
 )
 MAY_BE_NULL = ("exit_code", "application_id")
 
-# What a spec, and a fact by its word, must say.
+# The required fields of a spec, and of each kind of fact.
 SPEC_NEEDS = ("run", "job", "attempt", "token", "nonce", "fire_at", "deadline", "lease_s", "cgroup")
 FACT_NEEDS = {
     "adopted": ("pid", "start_ticks", "watcher", "watcher_start_ticks", "boot_id", "cgroup"),
@@ -90,7 +90,7 @@ FACT_NEEDS = {
 
 
 class _Known:
-    """An attempt that this daemon has started or adopted: what its directory said."""
+    """An attempt that this daemon has started or adopted: the contents of its directory."""
 
     __slots__ = ("adopted", "spec")
 
@@ -100,7 +100,7 @@ class _Known:
 
 
 class ProcessLauncher:
-    """ports.Launcher by plain processes."""
+    """ports.Launcher with plain processes."""
 
     def __init__(self, runtime_dir: str, *, python: str = sys.executable, use_cgroups: bool = True) -> None:
         self.runtime_dir = os.path.abspath(runtime_dir)
@@ -108,19 +108,19 @@ class ProcessLauncher:
         self.python = python
         self.cgroup_parent = own_cgroup() if use_cgroups else ""
         self._sweep_cgroups()
-        self._children: dict[int, str] = {}  # pid -> directory; our own, not yet reaped
-        self._known: dict[str, _Known] = {}  # what must not be lost with a directory that somebody removes
-        self._buried: set[str] = set()  # a watcher has ended what was left of these
+        self._children: dict[int, str] = {}  # pid -> directory; our own children, not reaped yet
+        self._known: dict[str, _Known] = {}  # kept in case somebody removes a directory
+        self._buried: set[str] = set()  # a watcher has ended the rest of these
 
     def directory(self, run: str, attempt: int, token: int) -> str:
-        """Where an attempt's files are; spark.build needs it before the start."""
+        """The directory of an attempt's files; spark.build needs it before the start."""
         return f"{self.runs_dir}/{run_tag(run)}.{attempt}.{token}"
 
     def start(self, spec: dict[str, Any]) -> str:
         """Start the runner of one attempt; returns its directory.
 
-        ``directory``, ``log_path``, ``cgroup`` and the launcher's back-channel are filled in where the spec
-        leaves them out. Raises UnavailableError when the operating system does not let us.
+        ``directory``, ``log_path``, ``cgroup`` and the launcher's back-channel are filled in if the spec lacks them.
+        Raises UnavailableError when the operating system refuses.
         """
         directory = spec.get("directory") or self.directory(spec["run"], spec["attempt"], spec["token"])
         full = {
@@ -128,7 +128,7 @@ class ProcessLauncher:
             "cgroup": self._cgroup(directory),
             **spec,
             "directory": directory,
-            # Nothing older than this can be of the attempt, and nothing older is ever killed for it.
+            # Older processes cannot belong to the attempt, and are never killed for it.
             "born_ticks": int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")),
         }
         listener: socket.socket | None = None
@@ -146,7 +146,7 @@ class ProcessLauncher:
                 full["launcher_port"] = listener.getsockname()[1]
                 full["launcher_secret"] = secrets.token_hex(16)
             self._spawn(directory, full, listener)
-        except (OSError, ValueError) as exc:  # ValueError: argv with a NUL, or what marshal cannot take
+        except (OSError, ValueError) as exc:  # valueError: argv with a NUL, or a value that marshal refuses
             self.forget(directory)
             raise UnavailableError(f"cannot start the runner of {spec['run']}: {exc}") from exc
         finally:
@@ -155,7 +155,7 @@ class ProcessLauncher:
         return directory
 
     def command(self, directory: str, word: str, reason: str) -> bool:
-        """Tell a runner something; False when it is not there any more."""
+        """Send the runner a command; False when it is gone."""
         return self._send(directory, f"{word} {reason}".encode()[:4096])
 
     def scan(self) -> list[str]:
@@ -168,9 +168,9 @@ class ProcessLauncher:
         return [directory for directory in found if os.path.exists(f"{directory}/spec.json")]
 
     def clear_away(self) -> None:
-        """Remove the directories of no attempt: a daemon was killed while it made or removed them.
+        """Remove directories without an attempt: a daemon was killed while it created or removed them.
 
-        Before the first attempt is started: one that is about to be started has no spec.json either.
+        Call it before the first start: a new attempt has no spec.json either at first.
         """
         wanted = set(self.scan())
         with contextlib.suppress(OSError):
@@ -179,23 +179,23 @@ class ProcessLauncher:
                     self.forget(entry.path)
 
     def spec(self, directory: str) -> dict[str, Any]:
-        """What an earlier daemon asked for, without its secrets."""
+        """The request of an earlier daemon, without its secrets."""
         try:
             spec = json.loads(_read(f"{directory}/spec.json"))
         except (OSError, ValueError, RecursionError) as exc:
             raise UnavailableError(f"{directory}/spec.json: {exc}") from exc
         if not _says(spec, SPEC_NEEDS):
-            raise UnavailableError(f"{directory}/spec.json: it says something else than was once asked for")
+            raise UnavailableError(f"{directory}/spec.json: it is not the request that was once written")
         self._known.setdefault(directory, _Known(spec))
         return dict(spec)
 
     def facts(self, directory: str) -> list[dict[str, Any]]:
-        """What the runner has said so far, oldest first.
+        """The runner's facts so far, oldest first.
 
-        ``fact`` is adopted (runner and watcher there), started (the program was executed), application (its id
-        is known), ended or refused (never executed), reported (the ledger has answered); each with ``at`` (Unix
-        seconds), ``boottime``, ``pid``, ``start_ticks``. A torn line is left out; a file that cannot be read, or is
-        gone, says nothing.
+        ``fact`` is adopted (runner and watcher there), started (the program was executed), application (its id is
+        known), ended or refused (never executed), reported (the ledger has answered); each with ``at`` (Unix seconds),
+        ``boottime``, ``pid``, ``start_ticks``. A partial line is left out; a missing or unreadable file counts as
+        empty.
         """
         try:
             lines = _read(f"{directory}/facts").split(b"\n")
@@ -208,17 +208,17 @@ class ProcessLauncher:
         return facts
 
     def fact(self, line: bytes) -> dict[str, Any] | None:
-        """One fact, as it stands in the file or comes with a poke; None when the line is none."""
+        """One fact, from a line of the file or a poke; None if the line is not a fact."""
         try:
             fact = json.loads(line)
         except (ValueError, RecursionError):
-            return None  # torn by the death of its writer or by a full disk, or not complete yet
+            return None  # partial, by the death of its writer or a full disk, or not complete yet
         if _says(fact, ("fact", "at")) and _says(fact, FACT_NEEDS.get(fact["fact"], ())):
             return dict(fact)
         return None
 
     def alive(self, directory: str) -> bool:
-        """The runner, or a watcher that still has to end something, is there. True also where that cannot be seen."""
+        """True if the runner, or a watcher with work left, is alive. True also if that cannot be seen."""
         try:
             if any(of == directory and _start_ticks(pid) for pid, of in self._children.items()):
                 return True
@@ -234,23 +234,24 @@ class ProcessLauncher:
                 return False
             runner, watcher = _start_ticks(said["pid"]), _start_ticks(said["watcher"])
         except OSError:
-            return True  # no descriptor left, …: what may be alive is not buried
+            return True  # no descriptor left, …: a process that may be alive is not buried
         return bool((runner or -1) == said["start_ticks"] or (watcher or -1) == said["watcher_start_ticks"])
 
     def restore(self, directory: str) -> None:
-        """Make the directory of an attempt that lives on again, where somebody has removed it."""
+        """Create the directory of a living attempt again, if somebody has removed it."""
         known = self._known.get(directory)
         if known is None or os.path.exists(f"{directory}/spec.json"):
             return
-        with contextlib.suppress(OSError):  # a full disk: it is tried again
+        with contextlib.suppress(OSError):  # a full disk: the next call tries again
             os.makedirs(directory, mode=0o700, exist_ok=True)
             self._write_spec(directory, known.spec)
 
     def bury(self, directory: str) -> None:
-        """Runner and watcher are both gone, without a last word: end what they left, and report it lost.
+        """Runner and watcher are both gone without a report: end everything that they left, and report the attempt
+        lost.
 
-        Done by a new watcher; the facts tell when it has finished, and ``buried`` where no disk takes them. Raises
-        UnavailableError when it cannot be started.
+        A new watcher does it. The facts tell when it has finished; if the disk refuses them, ``buried`` does. Raises
+        UnavailableError when the watcher cannot be started.
         """
         known = self._known.get(directory)
         spec = dict(known.spec) if known is not None else self.spec(directory)
@@ -258,7 +259,7 @@ class ProcessLauncher:
             started = [fact for fact in self.facts(directory) if fact["fact"] == "started"]
             session = 0
             if started and _start_ticks(started[-1]["program"]) == started[-1]["program_start_ticks"] != 0:
-                session = started[-1]["program"]  # else the number may be another process's by now
+                session = started[-1]["program"]  # otherwise the number may be another process's by now
             said = self._adopted(directory)
             spec["watch"] = {
                 "fds": None,
@@ -274,22 +275,22 @@ class ProcessLauncher:
             raise UnavailableError(f"cannot start a watcher for {directory}: {exc}") from exc
 
     def buried(self, directory: str) -> bool:
-        """A watcher has ended what was left, and came to its own end in order."""
+        """True if a watcher has ended everything that was left, and exited normally."""
         return directory in self._buried
 
     def forget(self, directory: str) -> None:
-        """Remove what an attempt has left on disk. It is over, and the daemon has what it needs."""
+        """Remove an attempt's files. It is over, and the daemon has read all it needs."""
         assert os.path.dirname(directory) == self.runs_dir, directory
         self._known.pop(directory, None)
         self._buried.discard(directory)
         if self.cgroup_parent:
             _remove_cgroup(self._cgroup(directory))
         with contextlib.suppress(OSError):
-            os.unlink(f"{directory}/spec.json")  # first: should we die now, the next daemon finds no attempt here
+            os.unlink(f"{directory}/spec.json")  # first: if we die now, the next daemon finds no attempt here
         shutil.rmtree(directory, ignore_errors=True)
 
     def check_room(self) -> str:
-        """Why no attempt could be started for want of our directory ("it is full", …); "" when one could."""
+        """Why no attempt can be started here ("it is full", …); "" if one can."""
         probe = f"{self.runs_dir}/.probe"
         try:
             os.makedirs(self.runs_dir, exist_ok=True)
@@ -304,7 +305,7 @@ class ProcessLauncher:
         return ""
 
     def reap(self) -> list[str]:
-        """Collect the runners that have ended since the last call; returns their directories."""
+        """Collect the runners that have exited since the last call; returns their directories."""
         ended = []
         for pid in list(self._children):
             status = -1
@@ -313,28 +314,28 @@ class ProcessLauncher:
                 if reaped == 0:
                     continue
             except ChildProcessError:
-                pass  # somebody else has collected it: it has ended all the same
+                pass  # another part has collected it: it has exited all the same
             ended.append(self._children.pop(pid))
             if status == 0:
                 self._buried.add(ended[-1])
         return ended
 
-    # ---- the single steps
+    # ---- steps
 
     def _cgroup(self, directory: str) -> str:
         return f"{self.cgroup_parent}/{CGROUP_PREFIX}{os.path.basename(directory)}" if self.cgroup_parent else ""
 
     def _sweep_cgroups(self) -> None:
-        """Remove what runners have left that were killed together with their watchers, and were never buried."""
+        """Remove cgroups of runners that were killed together with their watchers and never buried."""
         if not self.cgroup_parent:
             return
         for entry in os.scandir(self.cgroup_parent):
-            # One that is new may be waiting for its program to be born in it.
+            # A new, empty one may wait for its program to start in it.
             if entry.name.startswith(CGROUP_PREFIX) and not _is_newer(entry.path, START_LIMIT_S):
                 _remove_cgroup(entry.path)
 
     def _try_lock(self, directory: str) -> bool:
-        """Locks work here: a runner without a lock on this attempt's file is not alive."""
+        """True if locks work here: then a runner without a lock on this attempt's file is not alive."""
         complaints = _complaints(directory)
         try:
             return _is_locked(f"{directory}/{COMPLAINTS}") is True
@@ -342,21 +343,21 @@ class ProcessLauncher:
             os.close(complaints)
 
     def _locks(self, directory: str) -> bool:
-        """The runner was started under a lock (an older version's was not)."""
+        """True if the runner was started with a lock (an older version was not)."""
         known = self._known.get(directory)
         with contextlib.suppress(UnavailableError):
             return bool((known.spec if known is not None else self.spec(directory)).get("locks"))
         return False
 
     def _adopted(self, directory: str) -> dict[str, Any]:
-        """Who runner and watcher are, as they said last; {} when they have not said so yet."""
+        """Runner and watcher, from their last fact; {} if there is none yet."""
         adopted = [fact for fact in self.facts(directory) if fact["fact"] == "adopted"]
         if adopted:
             return adopted[-1]
         return self._known[directory].adopted if directory in self._known else {}
 
     def _write_spec(self, directory: str, shown: dict[str, Any]) -> None:
-        """Whole or not at all: a daemon that is killed meanwhile leaves a directory of no attempt."""
+        """Atomic: if the daemon is killed meanwhile, the directory counts as without an attempt."""
         fresh = f"{directory}/spec.json.new"
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -364,7 +365,7 @@ class ProcessLauncher:
         os.rename(fresh, f"{directory}/spec.json")
 
     def _spawn(self, directory: str, spec: dict[str, Any], listener: socket.socket | None) -> None:
-        """The spec goes through a file in memory: a pipe could make us wait for the child to read."""
+        """The spec is passed as a file in memory: with a pipe we might wait until the child reads."""
         memory = os.memfd_create("coordd-spec", os.MFD_CLOEXEC)
         complaints = -1
         try:
@@ -378,7 +379,7 @@ class ProcessLauncher:
             pid = os.posix_spawn(
                 self.python,
                 [self.python, "-I", "-S", "-E", "-c", BOOT, *_shown_in_ps(spec)],
-                {"LANG": "C.UTF-8"},  # of the daemon's nothing: NOTIFY_SOCKET, WATCHDOG_PID, credentials, …
+                {"LANG": "C.UTF-8"},  # nothing of the daemon's environment: NOTIFY_SOCKET, WATCHDOG_PID, credentials, …
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, target) for fd, target in files],
                 setsid=True,
                 setsigmask=(),
@@ -396,10 +397,10 @@ class ProcessLauncher:
             return False
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
-                # By way of the descriptor: the path itself may be longer than a socket's name may be.
+                # Through the descriptor: the path itself may be longer than a socket's name may be.
                 sock.sendto(data, f"/proc/self/fd/{fd}/sock")
         except BlockingIOError:
-            return True  # its queue is full: it is there, but stopped or busy
+            return True  # its queue is full: it exists, but is stopped or busy
         except OSError:
             return False
         finally:
@@ -408,19 +409,19 @@ class ProcessLauncher:
 
 
 def _says(record: Any, needs: tuple[str, ...]) -> bool:
-    """Whether this is a record with these fields, and each field that is there is of its kind."""
+    """True if this is a record with these fields, and each field has a valid value."""
     if not isinstance(record, dict) or not all(key in record for key in needs):
         return False
     said = {key: value for key, value in record.items() if value is not None or key not in MAY_BE_NULL}
     for key, (kinds, least, most) in NUMBERS.items():
         value = said.get(key, least)
-        if key in said and (type(value) not in kinds or not least <= value <= most):  # NaN is not either
+        if key in said and (type(value) not in kinds or not least <= value <= most):  # a NaN is refused too
             return False
     return not any(text_fault(key, said[key]) for key in TEXTS if key in said)
 
 
 def _is_newer(path: str, age_s: float) -> bool:
-    """It is there, and has been for less than so many seconds."""
+    """It exists, and is younger than this (seconds)."""
     try:
         changed_at = os.stat(path).st_ctime
     except OSError:
@@ -429,12 +430,12 @@ def _is_newer(path: str, age_s: float) -> bool:
 
 
 def _shown_in_ps(spec: dict[str, Any]) -> list[str]:
-    """Which run this is, for people who list the processes of a machine."""
+    """The process name, for people: which run this is."""
     return ["coordd-watcher" if "watch" in spec else "coordd-runner", spec["run"], "attempt", str(spec["attempt"])]
 
 
 def _shown(spec: dict[str, Any]) -> dict[str, Any]:
-    """A spec without its secrets, and without the back-channel that dies with its first runner."""
+    """A spec without its secrets, and without the back-channel, which ends with its first runner."""
     shown = {key: value for key, value in spec.items() if not key.startswith("launcher_")}
     shown["env"] = {key: "***" if SECRET.search(key) else value for key, value in spec["env"].items()}
     shown["ledger_options"] = {k: v for k, v in spec.get("ledger_options", {}).items() if k != "password"}
@@ -442,23 +443,23 @@ def _shown(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _complaints(directory: str) -> int:
-    """Where the runner complains: a file that is locked for as long as anybody has it open.
+    """The file of the runner's errors, locked as long as any process has it open.
 
-    The runner, its watcher and each later watcher have it as their standard output, the program never has. So the
-    kernel itself says whether one of them lives, whatever the disk takes. /dev/null where it takes nothing.
+    It is the standard output of the runner, its watcher and each later watcher, never of the program. So the kernel
+    itself knows whether one of them lives, even if the disk is full. /dev/null if the disk refuses the file.
     """
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         fd = os.open(f"{directory}/{COMPLAINTS}", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    with contextlib.suppress(OSError):  # a file system without locks: the facts say who lives
+    with contextlib.suppress(OSError):  # a file system without locks: the facts tell who lives
         fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
 
 
 def _is_locked(path: str) -> bool | None:
-    """Somebody has the file open and locked; None when it is gone. Raises OSError when that cannot be seen."""
+    """True if a process has the file open and locked; None when it is gone. Raises OSError when that cannot be seen."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -468,14 +469,14 @@ def _is_locked(path: str) -> bool | None:
     except BlockingIOError:
         return True
     except OSError:
-        return None  # a file system without locks: the facts say who lives
+        return None  # a file system without locks: the facts tell who lives
     finally:
         os.close(fd)
     return False
 
 
 def _remove_cgroup(path: str) -> None:
-    """Remove an empty cgroup; one in which something lives cannot be removed, and stays."""
+    """Remove an empty cgroup; one with living processes cannot be removed, and stays."""
     try:
         os.rmdir(path)
     except OSError:
@@ -483,7 +484,9 @@ def _remove_cgroup(path: str) -> None:
 
 
 def _submits(spec: dict[str, Any]) -> bool:
-    """The program is spark-submit, whose driver can tell its application id by the launcher's back-channel."""
+    """True if the program is spark-submit, whose driver can send its application id through the launcher's
+    back-channel.
+    """
     return str(spec["argv"][0]).rpartition("/")[2] == "spark-submit"
 
 
@@ -512,7 +515,7 @@ def _boot_id() -> str:
 
 
 def _read(path: str) -> bytes:
-    """A whole file. Raises OSError (an open file's read would answer None where there is nothing to be had)."""
+    """A whole file. Raises OSError (an open file's read would return None without data)."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = b""
@@ -524,7 +527,7 @@ def _read(path: str) -> bytes:
 
 
 def _start_ticks(pid: int) -> int:
-    """When a process was started, in clock ticks since the boot; 0 when it is not there, or only as a zombie.
+    """The start time of a process, in clock ticks since the boot; 0 if it does not exist, or is only a zombie.
 
     Raises OSError when that cannot be seen.
     """
@@ -532,6 +535,6 @@ def _start_ticks(pid: int) -> int:
         fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    if fields[0] in b"ZX" and int(fields[17]) <= 1:  # else other threads of it live on
+    if fields[0] in b"ZX" and int(fields[17]) <= 1:  # otherwise other threads of it are alive
         return 0
     return int(fields[19])

@@ -1,4 +1,4 @@
-"""Passwords and TLS material from files and systemd credentials; read anew each time, so that a reload rotates them."""
+"""Passwords and TLS material from files and systemd credentials; read each time, so that a reload rotates them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
 
-# No password is longer; a file that is was named by mistake.
+# No password is longer; a longer file was named by mistake.
 PASSWORD_BYTES_MAX = 4096
 
 
 def password(path: str, credential: str) -> str:
     """The password in a file, or in the systemd credential of that name when ``path`` is empty; "" without either.
 
-    One line end at its end is not part of it.
+    A final line feed is not part of it.
 
     Raises:
-        UnavailableError: it cannot be read, or holds no password. The message does not repeat the content.
+        UnavailableError: it cannot be read, or contains no password. The message never contains the content.
     """
     from coordd.config import ownership  # a runner makes its TLS contexts here, and needs no more than that
 
@@ -32,7 +32,7 @@ def password(path: str, credential: str) -> str:
             return ""
     what = f"the password file {path}"
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not hang a reconnect
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not block a reconnect
         with open(fd, "rb") as file:
             opened = os.fstat(fd)
             if not stat.S_ISREG(opened.st_mode):
@@ -50,7 +50,7 @@ def password(path: str, credential: str) -> str:
     try:
         text = data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise UnavailableError(f"{what}: expected UTF-8") from None  # the cause would hold the content
+        raise UnavailableError(f"{what}: expected UTF-8") from None  # the cause would contain the content
     if not text:
         raise UnavailableError(f"{what}: it is empty")
     if any(character in text for character in "\0\r\n"):
@@ -66,7 +66,7 @@ def tls_context(ca: str = "", cert: str = "", key: str = "", *, verify: bool = T
     Raises:
         ConfigError: a file cannot be used; it says which setting.
     """
-    import ssl  # 10 ms, and a runner on a plain connection needs none of it
+    import ssl  # 10 ms, which a runner on a plain connection saves
 
     try:
         context = ssl.create_default_context(cafile=ca or None)
@@ -78,7 +78,7 @@ def tls_context(ca: str = "", cert: str = "", key: str = "", *, verify: bool = T
         context.verify_mode = ssl.CERT_NONE
     if cert:
         try:
-            # The empty password keeps OpenSSL from asking for one on a terminal.
+            # The empty password prevents OpenSSL from asking for one on a terminal.
             context.load_cert_chain(cert, key or None, password="")
         except (OSError, ValueError) as exc:
             named = f"tls_key: {key}" if key else f"tls_cert: {cert}"
@@ -90,6 +90,6 @@ def tls_context(ca: str = "", cert: str = "", key: str = "", *, verify: bool = T
 
 
 def _why(exc: Exception) -> str:
-    """SSLError is an OSError; its own text names a line of C, its reason says what is wrong."""
+    """SSLError is an OSError; its text names a line of C, its reason says what is wrong."""
     reason = getattr(exc, "reason", None) or getattr(exc, "strerror", None) or str(exc)
     return str(reason).replace("_", " ").lower()

@@ -1,4 +1,4 @@
-"""From a job to what is executed: finds spark-submit and Java, builds the argv and an environment from empty."""
+"""From a job to a command: finds spark-submit and Java, builds the argv and a clean environment."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from coordd.config import ownership
 from coordd.core.jobs.job import Command, Job, SparkSubmit, iso, run_tag
 from coordd.errors import UnavailableError
 
-# No setting is in an argv, which every user of the machine can read: which of them are secret nobody can list (as in
-# fs.azure.account.key.NAME, es.net.http.auth.pass). This only hides what people have put into an argv themselves.
+# No setting is in an argv, which every user of the machine can read: nobody can list all secret ones (as in
+# fs.azure.account.key.NAME, es.net.http.auth.pass). This pattern only hides secrets that people have put into an argv
+# themselves.
 SECRET = re.compile(r"pass|secret|token|key|credential|auth|nonce", re.IGNORECASE)
 SECRETS_FILE = "secrets.properties"
 
-# What a program gets of the daemon's own environment; all else the configuration gives it.
+# The variables of the daemon's own environment that a program gets; all others come from the configuration.
 PASSED_ON = ("PATH", "HOME", "LANG", "USER", "JAVA_HOME", "SPARK_HOME")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -29,7 +30,7 @@ PROPERTIES_BYTES_MAX = 1024 * 1024
 
 
 class SparkDefaults(NamedTuple):
-    """The [spark] section: what holds where a job does not say otherwise."""
+    """The [spark] section: the defaults for jobs."""
 
     submit: str = ""
     master: str = "local[*]"
@@ -39,7 +40,7 @@ class SparkDefaults(NamedTuple):
 
 
 class AttemptInfo(NamedTuple):
-    """What the program is told of the attempt that it is, and where that attempt's files are."""
+    """The identity of the attempt that the program belongs to, and where its files are."""
 
     run: str
     attempt: int
@@ -52,7 +53,7 @@ class AttemptInfo(NamedTuple):
 
 
 class ProgramSpec(NamedTuple):
-    """What a runner executes, as its spec has it; and what must be in a file, mode 0600, before that."""
+    """The command that a runner executes, and the text of a file, mode 0600, that must exist before that."""
 
     argv: list[str]
     env: dict[str, str]
@@ -68,12 +69,12 @@ def build(
     attempt_info: AttemptInfo,
     environ: Mapping[str, str] = os.environ,
 ) -> ProgramSpec:
-    """What is to be executed for one attempt of a job. Nothing is written here.
+    """The command for one attempt of a job. Nothing is written here.
 
-    ``launch`` is the job's, with its placeholders filled.
+    ``launch`` is the job's, with filled placeholders.
 
     Raises:
-        UnavailableError: spark-submit, Java or a configured file is not there.
+        UnavailableError: spark-submit, Java or a configured file is missing.
     """
     env = _environment(defaults, launch, environ)
     secrets = secrets_path = cwd = ""
@@ -97,7 +98,7 @@ def build(
 
 
 def redacted(argv: list[str]) -> list[str]:
-    """An argv that may be shown to anybody: the values of secret settings, and of the nonce, are left out."""
+    """An argv without the values of secret settings and of the nonce, safe to show."""
     shown = []
     for word in argv:
         key, equals, _ = word.partition("=")
@@ -110,7 +111,7 @@ def find_submit(submit: str, environ: Mapping[str, str]) -> str:
     """The spark-submit to use: the configured one, $SPARK_HOME's, the PATH's, or that of this Python's pyspark.
 
     Raises:
-        UnavailableError: there is none, or the one that was asked for cannot be executed.
+        UnavailableError: there is none, or the configured one cannot be executed.
     """
     if submit:
         return _executable(submit, "spark.submit")
@@ -129,7 +130,7 @@ def find_submit(submit: str, environ: Mapping[str, str]) -> str:
 
 
 def find_java(environ: Mapping[str, str]) -> str:
-    """The java that spark-submit will use. Raises UnavailableError when there is none."""
+    """The java for spark-submit. Raises UnavailableError when there is none."""
     if environ.get("JAVA_HOME"):
         return _executable(f"{environ['JAVA_HOME']}/bin/java", "JAVA_HOME")
     found = shutil.which("java", path=environ.get("PATH", DEFAULT_PATH))
@@ -139,7 +140,7 @@ def find_java(environ: Mapping[str, str]) -> str:
 
 
 def pip_spark_home() -> str:
-    """The Spark inside this Python's pyspark package, which is looked for and not imported; "" without one."""
+    """The Spark inside this Python's pyspark package, which is not imported; "" without one."""
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or []) if spec is not None else []
     return places[0] if places and os.path.exists(f"{places[0]}/bin/spark-submit") else ""
@@ -155,14 +156,14 @@ def _executable(path: str, source: str) -> str:
 
 
 def _only_ours(path: str, source: str, opened: os.stat_result | None = None) -> None:
-    """Raise UnavailableError when others than root and this user could change it: it decides what is run."""
+    """Raise UnavailableError when others than root and this user could change it, because it decides what is run."""
     why = ownership.fault(path, opened)
     if why:
         raise UnavailableError(f"{source}: {why}")
 
 
 def _environment(defaults: SparkDefaults, launch: SparkSubmit | Command, environ: Mapping[str, str]) -> dict[str, str]:
-    """From empty: a few names of the daemon's, then the site's file, its table, the job's."""
+    """A clean environment: a few variables of the daemon, then the site's file, its table, the job's."""
     user = pwd.getpwuid(os.getuid())
     env = {"PATH": DEFAULT_PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LANG": "C.UTF-8"}
     env.update({name: environ[name] for name in PASSED_ON if environ.get(name)})
@@ -177,7 +178,7 @@ def read_env_file(path: str) -> dict[str, str]:
     """NAME=value lines; comments, blank lines, a leading ``export`` and quotes around a value are understood.
 
     Raises:
-        UnavailableError: it cannot be read, or a line is something else.
+        UnavailableError: it cannot be read, or a line is invalid.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -203,12 +204,12 @@ def read_env_file(path: str) -> dict[str, str]:
 def _spark_argv(
     job: Job, launch: SparkSubmit, defaults: SparkDefaults, attempt_info: AttemptInfo, env: dict[str, str]
 ) -> tuple[list[str], str, str]:
-    """The argv, the text of a properties file with every setting, and where that file belongs."""
+    """The argv, the text of a properties file with every setting, and the path of that file."""
     submit = find_submit(defaults.submit, env)
     find_java(env)
     home = os.path.dirname(os.path.dirname(os.path.realpath(submit)))
     if os.path.isdir(f"{home}/jars"):
-        env["SPARK_HOME"] = home  # the one that this spark-submit belongs to
+        env["SPARK_HOME"] = home  # the one of this spark-submit
     if os.path.realpath(home) == os.path.realpath(pip_spark_home() or "/"):
         env.setdefault("PYSPARK_PYTHON", sys.executable)
     master = launch.master or defaults.master
@@ -244,15 +245,16 @@ def _spark_argv(
 
 
 def _default_properties(env: Mapping[str, str]) -> str:
-    """What spark-submit reads when it is given no properties file, and would not read when it is given ours."""
+    """The file that spark-submit reads by default, and would skip when it is given ours."""
     conf_dir = env.get("SPARK_CONF_DIR") or f"{env.get('SPARK_HOME', '')}/conf"
     path = f"{conf_dir}/spark-defaults.conf"
     return path if os.path.exists(path) else ""
 
 
 def _properties_text(conf: Mapping[str, str], base: str) -> str:
-    """What would have been read without this file, then ours: of two lines for one setting the later one counts,
-    as --conf counts more than --properties-file."""
+    """The text that spark-submit would have read by default, then ours. Of two lines for one setting the later counts,
+    like --conf over --properties-file.
+    """
     text = ""
     if base:
         try:
@@ -263,12 +265,12 @@ def _properties_text(conf: Mapping[str, str], base: str) -> str:
             raise UnavailableError(f"properties file {base}: {exc}") from exc
         if len(text) > PROPERTIES_BYTES_MAX:
             raise UnavailableError(f"properties file {base}: more than {PROPERTIES_BYTES_MAX} characters")
-        text += "\n\n"  # a backslash at its end would take our first line for its own
+        text += "\n\n"  # a final backslash would join its last line with our first
     return text + "".join([f"{_escape(key, ' :=#!')}={_escape(conf[key], '')}\n" for key in sorted(conf)])
 
 
 def _escape(text: str, special: str) -> str:
-    """As java.util.Properties reads it back: a leading blank and a backslash would be lost."""
+    """Escaped for java.util.Properties: a leading blank and a backslash would be lost."""
     for character, written in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\f", "\\f")):
         text = text.replace(character, written)
     for character in special:

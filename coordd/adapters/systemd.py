@@ -9,27 +9,27 @@ import subprocess
 import time
 from collections.abc import MutableMapping
 
-# These change what systemd does next, so a full socket is waited for, this long at the most.
-# STATUS and WATCHDOG are sent again soon and never wait.
+# These change what systemd does next, so they wait for a full socket, at most this long (seconds). STATUS and WATCHDOG
+# are sent again soon and never wait.
 MUST_ARRIVE = ("READY=1", "RELOADING=1", "STOPPING=1")
 SEND_TIMEOUT_S = 0.5
 
-# systemd cuts a longer status off.
+# systemd cuts a longer status.
 LINE_LENGTH_MAX = 2048
 
-# How long systemctl may take to say whether the machine goes down.
+# Timeout (seconds) of systemctl when it is asked whether the machine shuts down.
 SYSTEMCTL_TIMEOUT_S = 2.0
 
 
 class SystemdNotifier:
-    """Tells systemd how the daemon is; silent when it was not systemd that started it.
+    """Reports the daemon's state to systemd; does nothing if systemd did not start the daemon.
 
-    ``watchdog_s`` is the time within which systemd expects WATCHDOG=1, or None. ``failed`` counts what could
-    not be sent, ``last_error`` says why: a notification is never a reason to stop.
+    ``watchdog_s`` is the time within which systemd expects WATCHDOG=1, or None. ``failed`` counts failed notifications,
+    ``last_error`` has the reason: a failed notification never stops the daemon.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
-        """Take the variables out of the environment: a child that inherited them could speak for us."""
+        """Remove the variables from the environment: a child that inherits them could send in our name."""
         self.address = environ.pop("NOTIFY_SOCKET", "")
         self.watchdog_s = _watchdog_s(environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", ""))
         self.failed = 0
@@ -41,7 +41,7 @@ class SystemdNotifier:
             return
         sent = [_one_line(line) for line in lines]
         if "RELOADING=1" in sent:
-            # Without it `systemctl reload` of a notify-reload unit waits until it times out.
+            # Without it, `systemctl reload` of a notify-reload unit waits until its timeout.
             sent.append(f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
         wait_s = SEND_TIMEOUT_S if any(line in MUST_ARRIVE for line in sent) else 0.0
         try:
@@ -55,9 +55,9 @@ class SystemdNotifier:
 
 
 def machine_is_stopping() -> bool:
-    """True when the whole machine goes down: then the runs are to end, not to be left to the next daemon.
+    """True when the whole machine shuts down: then runs must end, instead of waiting for the next daemon.
 
-    Asks systemctl and waits for it, two seconds at the most; where there is no systemd the answer is False.
+    Asks systemctl, and waits at most two seconds; False without systemd.
     """
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         asked = subprocess.run(
@@ -72,7 +72,7 @@ def machine_is_stopping() -> bool:
 
 
 def _watchdog_s(usec: str, pid: str) -> float | None:
-    """Seconds; None when there is no watchdog, or it watches another process (a parent's leftover)."""
+    """Seconds; None without a watchdog, or if it watches another process (variables of a parent)."""
     if not usec.isdecimal() or int(usec) == 0 or (pid and pid != str(os.getpid())):
         return None
     return int(usec) / 1e6

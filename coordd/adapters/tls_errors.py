@@ -1,4 +1,4 @@
-"""What TLS complains of, as sentences for people."""
+"""TLS errors as sentences for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OTHER_NAME = (62, 64)
 
 
 def tls_error(exc: BaseException | None) -> ssl.SSLError | None:
-    """What TLS said, where it is behind an exception: libraries wrap it in their own."""
+    """The TLS error behind an exception, if any: libraries wrap it in their own."""
     seen: list[BaseException] = []
     while exc is not None and exc not in seen:
         if isinstance(exc, ssl.SSLError):
@@ -20,7 +20,7 @@ def tls_error(exc: BaseException | None) -> ssl.SSLError | None:
 
 
 def tls_sentence(shown: str, exc: ssl.SSLError, setting: str) -> str:
-    """What went wrong between us and a server that speaks TLS, or should, and what to do.
+    """The error of a TLS connection as a sentence, with advice.
 
     ``shown`` names the server, ``setting`` the key of [cluster] that has its address.
     """

@@ -217,7 +217,9 @@ class Outbox:
     def _given_up(self, number: int, where: str) -> None:
         before = self.counts["given_up"]
         self.counts["given_up"] += number
-        if before.bit_length() != self.counts["given_up"].bit_length():  # at 1, 2, 4, 8, …: a flood is no log
+        if (
+            before.bit_length() != self.counts["given_up"].bit_length()
+        ):  # at 1, 2, 4, 8, …: a flood must not fill the log
             log.error("backlog.full", given_up=self.counts["given_up"], where=where)
 
     async def _save(self) -> None:

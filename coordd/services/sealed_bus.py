@@ -71,7 +71,7 @@ class SealedBus:
 
     def _refuse(self, exc: EnvelopeError, size: int) -> None:
         count = self.refused[exc.kind] = self.refused[exc.kind] + 1
-        if count & (count - 1) == 0:  # 1, 2, 4, 8, …: a flood is no log
+        if count & (count - 1) == 0:  # 1, 2, 4, 8, …: a flood must not fill the log
             log.warning("envelope.refused", kind=exc.kind, reason=str(exc), size=size, count=count)
 
     def statistics(self) -> dict[str, int]:

@@ -113,7 +113,7 @@ def test_a_memory_that_is_broken_stops_no_start_and_is_kept_for_people(content: 
             assert problems(node) == []
         (line,) = logged(directory, "definitions.not_readable")
         assert f"{directory}/state/definitions.json is not readable" in line["reason"]
-        assert "this node has forgotten which definitions it had" in line["reason"]
+        assert "this node has forgotten its definitions" in line["reason"]
         aside = Path(directory, "state/definitions.json.bad-1")
         assert f"kept as {aside}" in line["reason"]
         assert aside.read_bytes() == content

@@ -1,5 +1,5 @@
-"""How messages travel: datagram sockets on one machine, RabbitMQ, Redis; and asyncio beside trio.
+"""The buses: datagram sockets on one machine, RabbitMQ, Redis; and asyncio beside trio.
 
-Here belongs one connection to one kind of bus, and what they share. What is said stands in core/wire; what waits
-for a bus that is away, in services/outbox.py.
+One connection to one kind of bus, and code that they share. core/wire has the messages; services/outbox.py keeps
+messages while the bus is away.
 """

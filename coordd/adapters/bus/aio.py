@@ -1,9 +1,9 @@
 """asyncio beside trio: one event loop in one second thread, and batched crossings between the two.
 
-Trio owns the main thread. The libraries that need asyncio run here, so that a core that is busy or wedged
-neither delays a broker's heartbeats nor, since the application's own come from trio, looks alive because of them.
+Trio owns the main thread. The libraries that need asyncio run in the second thread. So a busy or stuck core does not
+delay the broker's heartbeats. It does not look alive because of them either: coordd's own heartbeats come from trio.
 
-It does not promise that a coroutine which was cancelled took no effect: what was sent may have arrived.
+A cancelled coroutine may still have had an effect: a message that was sent may have arrived.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from coordd.errors import UnavailableError
 
 T = TypeVar("T")
 
-# How long cancelled tasks may take to clean up before they count as stuck.
+# How long (seconds) cancelled tasks may clean up before they count as stuck.
 CLEANUP_S = 5.0
 
-# What crosses in one turn of the receiving loop; the rest waits for the next, so that others get theirs.
+# Maximum number of items per turn of the receiving loop; the rest waits for the next turn, so that other tasks get
+# theirs.
 BATCH_MAX = 256
 
 
 class Crossing(Generic[T]):
-    """A bounded queue from one thread to the other; ``wake`` is called once for all that waits.
+    """A bounded queue from one thread to the other; ``wake`` is called once for all waiting items.
 
-    One thread puts, the other takes; single operations of a deque are atomic, so there is no lock.
+    One thread puts, the other takes. Single operations of a deque are atomic, so there is no lock.
     """
 
     def __init__(self, length_max: int, bytes_max: int, wake: Callable[[], None]) -> None:
@@ -42,26 +43,26 @@ class Crossing(Generic[T]):
         self._wake = wake
         self._items: deque[tuple[int, T]] = deque()
         self._woken = False
-        self._bytes_in = 0  # of the putting thread
-        self._bytes_out = 0  # of the taking thread
+        self._bytes_in = 0  # written by the putting thread
+        self._bytes_out = 0  # written by the taking thread
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, item: T, size: int = 0) -> bool:
-        """Queue it for the other thread; False when there is no room."""
+        """Queue an item for the other thread; False when there is no room."""
         if not self._has_room(size):
             return False
         self._append(item, size)
         return True
 
     def put_newest(self, item: T, size: int = 0) -> int:
-        """Queue it, at the cost of the oldest where there is no room; returns how many those were."""
+        """Queue an item; if there is no room, drop the oldest ones. Returns how many were dropped."""
         dropped = 0
         while not self._has_room(size):
             try:
                 old, _ = self._items.popleft()
-            except IndexError:  # the other thread has just taken them all
+            except IndexError:  # the other thread has just taken all of them
                 break
             self._bytes_in -= old
             dropped += 1
@@ -69,8 +70,8 @@ class Crossing(Generic[T]):
         return dropped
 
     def take(self, count_max: int = BATCH_MAX) -> list[T]:
-        """What waits, oldest first, ``count_max`` at the most; whoever leaves some comes back for it."""
-        self._woken = False  # before we look: what is put from now on wakes again
+        """Take waiting items, oldest first, at most ``count_max``. The caller must call again if items remain."""
+        self._woken = False  # before taking: an item that is put from now on wakes again
         items = self._items
         taken: list[T] = []
         size = 0
@@ -108,12 +109,12 @@ class Aio:
         self._failed = trio.Event()
         self._failure: BaseException | None = None
         self._closing = False
-        self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself holds them only weakly
+        self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself has only weak references to them
 
     # ---- from the trio thread
 
     def to_aio(self, call: Callable[..., object], *args: Any) -> None:
-        """Have something called in the asyncio thread; nothing happens once that has ended."""
+        """Call something in the asyncio thread; nothing happens once that thread has ended."""
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
@@ -121,15 +122,15 @@ class Aio:
                 raise
 
     def start(self, function: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:
-        """Run a coroutine until the end; an exception of it is raised from ``open_aio``."""
+        """Run a coroutine to its end; its exception is raised from ``open_aio``."""
         self.to_aio(self._spawn, function, args)
 
     async def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run a coroutine and return what it returns.
 
-        When it is cancelled it waits for the coroutine to clean up, and returns its result if it has one all
-        the same. Raises what the coroutine raises; UnavailableError when it was cancelled by the asyncio side,
-        or does not clean up in CLEANUP_S.
+        When cancelled, it waits for the coroutine's clean-up, and returns the result if there is one. Raises the
+        coroutine's exception. Raises UnavailableError when the asyncio side cancelled it, or the clean-up takes longer
+        than CLEANUP_S.
         """
         done = trio.Event()
         tasks: list[asyncio.Task[T]] = []
@@ -167,16 +168,16 @@ class Aio:
         return tasks[0].result()
 
     def drain(self) -> None:
-        """Make the calls that the asyncio thread has asked for; what they raise is raised from ``open_aio``."""
+        """Make the calls that the asyncio thread has requested; their exceptions are raised from ``open_aio``."""
         for _ in range(len(self._to_trio)):
             call = self._to_trio.popleft()
             try:
                 call()
-            except Exception as exc:  # would otherwise be the end of trio itself
+            except Exception as exc:  # it would end trio itself
                 self.fail(exc)
 
     def fail(self, exc: BaseException) -> None:
-        """Let ``open_aio`` raise this."""
+        """Let ``open_aio`` raise this exception."""
         if self._failure is None:
             self._failure = exc
         self._failed.set()
@@ -184,12 +185,12 @@ class Aio:
     # ---- from the asyncio thread
 
     def wake(self, call: Callable[[], object]) -> None:
-        """Have something called in the trio thread, once however often this is asked for; it may not raise."""
-        with contextlib.suppress(trio.RunFinishedError):  # trio has ended without us: nobody is left to be told
+        """Call something in the trio thread, once even if it is requested several times. It must not raise."""
+        with contextlib.suppress(trio.RunFinishedError):  # trio has ended: nobody is left to call
             self._trio.run_sync_soon(call, idempotent=True)
 
     def to_trio(self, call: Callable[[], object]) -> None:
-        """Have something called in the trio thread, in order, together with what else waits."""
+        """Call something in the trio thread, in order, together with the other waiting calls."""
         self._to_trio.append(call)
         self.wake(self.drain)
 
@@ -218,7 +219,7 @@ class Aio:
         try:
             loop.run_until_complete(self._main())
             loop.run_until_complete(loop.shutdown_asyncgens())
-        except BaseException as exc:  # the end of this thread must be seen in the other one
+        except BaseException as exc:  # the other thread must notice the end of this one
             failure = exc
             self.to_trio(lambda: self.fail(failure))
         finally:
@@ -240,10 +241,10 @@ class Aio:
         self._stop.set()
 
     async def _shut_down(self) -> None:
-        """Cancel every task, wait for their clean-up, end the thread; what it told last is heard."""
+        """Cancel every task, wait for their clean-up, end the thread. Its last calls are still made."""
         self.to_aio(self._end)
         with trio.move_on_after(2 * CLEANUP_S, shield=True):
-            await self._ended.wait()  # which is told behind all else that this thread had to tell
+            await self._ended.wait()  # queued behind all other calls of that thread
         if not self._ended.is_set():
             raise UnavailableError(f"the thread {self._thread.name} did not end in {2 * CLEANUP_S} s")
 
@@ -267,12 +268,12 @@ def _new_loop(uvloop: bool) -> asyncio.AbstractEventLoop:
 async def open_aio(name: str, *, uvloop: bool = False) -> AsyncIterator[Aio]:
     """An asyncio loop in a thread of its own, for as long as the block lasts.
 
-    The death of a task that was started in it is raised here, in an exception group. Leaving cancels every
-    task and waits for their clean-up.
+    The exception of a task is raised here, in an exception group. Leaving the block cancels every task and waits for
+    their clean-up.
 
     Args:
-        name: of the thread, for people who look at a dump.
-        uvloop: take that loop where it is installed.
+        name: the thread's name, for people who read a dump.
+        uvloop: use that loop if it is installed.
     """
     aio = Aio(name, uvloop=uvloop)
     aio._thread.start()

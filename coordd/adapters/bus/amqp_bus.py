@@ -1,8 +1,8 @@
 """The bus over RabbitMQ: a fanout exchange per cluster, and one bounded exclusive queue per node.
 
-All that a node hears comes through its queue, which is bound to the cluster's fanout exchange and, with the node's
-full_hostname as the key, to its direct exchange of inboxes. The queue dies with the connection: a mandatory message
-to an inbox that comes back is the proof that the node's connection is gone.
+A node receives everything through its queue. The queue is bound to the cluster's fanout exchange and, with the node's
+full_hostname as the key, to the direct exchange of inboxes. The queue dies with the connection, so a mandatory message
+to an inbox that is returned proves that the node's connection is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coordd.errors import ConfigError
 
 PORTS = {"amqp": 5672, "amqps": 5671}
 
-# What AMQP allows for a name.
+# AMQP's limit for a name.
 NAME_BYTES_MAX = 255
 
 
@@ -41,16 +41,12 @@ class AmqpBus(BrokeredBus):
     ) -> None:
         """Nothing is connected before ``receive``.
 
-        Args:
-            urls: ``amqp(s)://[USER[:PASSWORD]@]HOST[:PORT][/VHOST]``, tried in turn, in an order of our own.
-            full_hostname: our name, ``hostname.pid``.
-            cluster: its name is part of the exchanges' names.
-            password: asked anew at each attempt; unless it is empty it is taken rather than the URL's. May raise
-                UnavailableError.
-            tls: for amqps; None: the system's certificates. May be replaced (``bus.tls``) for the next connection.
-            heartbeat_s: a broker that is silent for twice as long is given up.
-            rng: for the order of addresses and the pauses.
-            uvloop: use it where it is installed.
+        Args: urls: ``amqp(s)://[USER[:PASSWORD]@]HOST[:PORT][/VHOST]``, tried in turn, in random order. full_hostname:
+        our name, ``hostname.pid``. cluster: its name is part of the exchanges' names. password: called at each attempt;
+        unless it returns "", it replaces the URL's password. May raise UnavailableError. tls: for amqps; None: the
+        system's certificates. May be replaced (``bus.tls``) for the next connection. heartbeat_s: after twice this
+        silence the connection is closed. rng: for the order of addresses and the pauses. uvloop: use it if it is
+        installed.
 
         Raises:
             ConfigError: a url or a name cannot be used.
@@ -72,7 +68,7 @@ class AmqpBus(BrokeredBus):
                 raise ConfigError(f"[cluster] name and [node] name are too long together for RabbitMQ: {name}")
 
     async def _open(self, url: str) -> Session:
-        # A name of its own for each connection: the broker may not have noticed yet that the last one is gone.
+        # A new name for each connection: the broker may not have noticed yet that the last one is gone.
         queue = f"{self._exchange}.{self.full_hostname}.{self._rng.getrandbits(32):08x}"
         names = Names(self._exchange, self._inboxes, self.full_hostname, queue)
         credentials = self._credentials(url)
@@ -82,7 +78,7 @@ class AmqpBus(BrokeredBus):
 
 
 def address(url: str) -> Where:
-    """The parts of a broker's URL. Raises ConfigError when it cannot be used."""
+    """Split a broker's URL into its parts. Raises ConfigError when it cannot be used."""
     shown = redact_url(url)
     try:
         parts = urlsplit(url)
@@ -94,7 +90,7 @@ def address(url: str) -> Where:
     unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name.lower() not in UNVERIFIED]
     if unknown or parts.fragment:
         raise ConfigError(
-            f"[cluster] bus: {shown}: {unknown or '#'} is not known there; TLS and passwords have settings"
+            f"[cluster] bus: {shown}: {unknown or '#'} is not supported there; use the settings for TLS and passwords"
         )
     vhost = unquote(parts.path[1:]) or "/"
     return Where(

@@ -1,9 +1,8 @@
 """The fast lane beside aiormq: messages are read from and written to its connection as bare AMQP frames.
 
-aiormq runs three reads, a queue, a task and a dozen objects per message; at twelve nodes that is most of an
-election's time. It lets its user bring the transport, and here the transport itself takes deliveries, returns and
-confirmations out of the stream and hands everything else on: handshake, heartbeats, declarations and their errors
-stay aiormq's.
+aiormq makes three reads, a queue, a task and a dozen objects per message; at twelve nodes that is most of an election's
+time. aiormq accepts a custom transport. The transport here takes deliveries, returns and confirmations out of the
+stream. It passes everything else on: aiormq still handles handshake, heartbeats, declarations and their errors.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 FRAME_END = b"\xce"
 FRAME_TYPES = frozenset((METHOD, HEADER, BODY, 8))
 
-# What stands around a frame's payload.
+# The bytes around a frame's payload.
 FRAME_ROOM = 8
 
-# A broker's frames have 128 KiB, unless somebody has set it otherwise. For what claims more we would wait in vain.
+# A broker's frames have at most 128 KiB by default. A frame that claims to be larger is invalid: waiting for the rest
+# would be useless.
 FRAME_BYTES_MAX = 16 * 2**20
 
-# Class and method ids of what does not go to aiormq, or is watched on its way there.
+# Class and method ids of frames that do not go to aiormq, or are observed on their way to it.
 DELIVER = struct.pack(">HH", 60, 60)
 RETURN = struct.pack(">HH", 60, 50)
 ACK = struct.pack(">HH", 60, 80)
@@ -39,7 +39,7 @@ CONNECTION_CLOSE = struct.pack(">HH", 10, 50)
 BLOCKED = struct.pack(">HH", 10, 60)
 UNBLOCKED = struct.pack(">HH", 10, 61)
 
-# aiormq must see something now and then, or it believes that the connection hangs.
+# aiormq must read something now and then, or it believes that the connection hangs.
 SIGN_OF_LIFE_S = 1.0
 
 _frame_head = struct.Struct(">BHI")
@@ -48,11 +48,11 @@ _tag = struct.Struct(">QB")
 
 
 class _MalformedError(Exception):
-    """No frame, or one that is not what its head says."""
+    """Not a frame, or its content contradicts its head."""
 
 
 class Tapped(Protocol):
-    """What the tap tells. It may not raise."""
+    """The events of the tap. A method must not raise."""
 
     def delivered(self, data: bytes) -> None: ...
     def echoed(self) -> None: ...
@@ -68,8 +68,8 @@ class Tapped(Protocol):
 class Tap(asyncio.StreamReaderProtocol):
     """Between the socket and aiormq's stream reader.
 
-    Content comes on one channel alone, the consumer's, so that one message at a time is put together. ``own_end``
-    is how the Deliver frame of our own copy of a message to all ends.
+    Content arrives on the consumer's channel only, so one message at a time is assembled. ``own_end`` is the end of the
+    Deliver frame of our own broadcasts.
     """
 
     def __init__(self, reader: asyncio.StreamReader, told: Tapped, own_end: bytes, bytes_max: int) -> None:
@@ -81,10 +81,10 @@ class Tap(asyncio.StreamReaderProtocol):
         self._own_end = own_end
         self._bytes_max = bytes_max
         self._rest = b""
-        self._strange = False  # this is not AMQP: aiormq knows what to say about it
+        self._strange = False  # not AMQP: aiormq reports it
         self._signed_at = self.heard_at
-        # The message that is being put together.
-        self._finish: Callable[[bytes], None] | None = None  # None: it is passed over
+        # The message that is being assembled.
+        self._finish: Callable[[bytes], None] | None = None  # none: it is skipped
         self._missing = 0
         self._parts: list[bytes] = []
         self._methods: dict[bytes, Callable[[bytes], bool]] = {
@@ -102,27 +102,27 @@ class Tap(asyncio.StreamReaderProtocol):
     # ---- asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport: what is published goes to it directly."""
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
+        """Keep the transport: messages are written to it directly."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of it
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell why."""
+        """Report the reason."""
         super().connection_lost(exc)
         self._told.lost(str(exc) if exc else "the broker closed the connection")
 
     def pause_writing(self) -> None:
-        """The broker takes nothing for the moment."""
+        """The broker accepts no data at the moment."""
         super().pause_writing()
         self._told.paused(True)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The broker accepts data again."""
         super().resume_writing()
         self._told.paused(False)
 
     def data_received(self, data: bytes) -> None:
-        """Take our frames out, and pass the others on as they are."""
+        """Take our frames out, and pass the other frames on unchanged."""
         self.heard_at = self._loop.time()
         if self._strange:
             super().data_received(data)
@@ -159,7 +159,7 @@ class Tap(asyncio.StreamReaderProtocol):
             self._signed_at = self.heard_at
             super().data_received(HEARTBEAT)
 
-    # ---- frames; True: it was ours
+    # ---- frames; a handler returns True if the frame was ours
 
     def _take(self, kind: int, data: bytes, start: int, end: int) -> bool:
         if kind == BODY:
@@ -192,7 +192,7 @@ class Tap(asyncio.StreamReaderProtocol):
     def _on_header(self, size: int) -> None:
         if size > self._bytes_max and self._finish is not None:
             self._told.rejected()
-            self._finish = None  # its body, however large, is passed over as it comes
+            self._finish = None  # its body, however large, is skipped as it arrives
         self._missing = size
         if not size:
             self._whole()
@@ -241,7 +241,7 @@ class Tap(asyncio.StreamReaderProtocol):
 
 
 class Publishing:
-    """Publish frames, made once per destination: only sizes and the body differ from message to message."""
+    """Publish frames, built once per destination: only sizes and body differ between messages."""
 
     def __init__(self, channel: int, frame_bytes_max: int, exchange: str, routing_key: str, *, mandatory: bool) -> None:
         self._channel = channel
@@ -250,12 +250,12 @@ class Publishing:
             commands.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory), channel
         )
         head = marshal(header.ContentHeader(0, 0, commands.Basic.Properties(delivery_mode=1)), channel)
-        size_at = FRAME_ROOM - 1 + 4  # behind the frame's head, the class and the weight
+        size_at = FRAME_ROOM - 1 + 4  # after the frame's head, the class and the weight
         self._before = method + head[:size_at]
         self._after = head[size_at + _body_size.size :]
 
     def frames(self, data: bytes) -> Sequence[bytes]:
-        """The frames of one message, to be written without anything of the same channel in between."""
+        """The frames of one message. They must be written without another frame of the same channel in between."""
         size = len(data)
         start = (self._before, _body_size.pack(size), self._after)
         if size <= self._part_max:
@@ -268,7 +268,7 @@ class Publishing:
 
 
 def own_end(exchange: str, routing_key: str) -> bytes:
-    """How a Deliver frame ends whose message went through this exchange with this key."""
+    """The end of the Deliver frame of a message that used this exchange and this key."""
     return b"".join([bytes([len(word)]) + word for word in (exchange.encode(), routing_key.encode())])
 
 
@@ -280,7 +280,7 @@ def _method(payload: bytes) -> object:
 
 
 def _unpacked(fields: struct.Struct, payload: bytes) -> tuple[int, ...]:
-    """What stands behind the first four bytes of a method's or a header's payload."""
+    """The payload of a method or header, without its first four bytes."""
     try:
         return fields.unpack_from(payload, 4)
     except struct.error as exc:

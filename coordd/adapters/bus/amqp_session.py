@@ -1,4 +1,4 @@
-"""One connection to RabbitMQ: exchanges, queue, bindings and consumer, all declared anew each time."""
+"""One connection to RabbitMQ: exchanges, queue, bindings and consumer, all declared again for each connection."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import CoorddError, UnavailableError
 
-# Both say on stderr what we put into one sentence for people.
+# Both log to stderr what we put into one sentence for people.
 for _name in ("aiormq", "aio_pika"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 log = logging.getLogger(__name__)
 
-# Bounds of our queue at the broker; the consumer acknowledges nothing, so they, with the age, are what bounds
-# the messages of a node that does not read (prefetch has no meaning there).
+# Limits of our queue at the broker. The consumer acknowledges nothing (prefetch has no meaning there), so these limits
+# and the age bound the messages of a node that does not read.
 QUEUE_LENGTH_MAX = 10_000
 QUEUE_BYTES_MAX = 32 * 1024 * 1024
 MESSAGE_AGE_MAX_S = 30.0
 
-# The farewell: what was said last leaves, then the connection is closed in good order.
+# Timeout (seconds) for closing: pending messages leave first, then the connection is closed properly.
 FLUSH_S = 0.5
 FAREWELL_S = 0.4
 
-# What is not confirmed by then is its owner's again: the broker is blocked, or too slow to wait for.
+# Timeout (seconds) of a confirmation. After it the message returns to its owner: the broker is blocked, or too slow.
 CONFIRM_S = 5.0
 UNCONFIRMED_MAX = 10_000
 
-# Inboxes whose frames are kept ready.
+# Number of inboxes whose frames are cached.
 INBOXES_MAX = 512
 
 
 class Names(NamedTuple):
-    """What one cluster's gossip is called at the broker."""
+    """The names of one cluster's exchanges and queue at the broker."""
 
     exchange: str
     inboxes: str
@@ -104,9 +104,7 @@ class AmqpSession:
         self._plain_channel = 0
         self._watch: asyncio.TimerHandle | None = None
         self._watched_at = 0.0
-        self._unechoed_at = (
-            0.0  # when the first of those messages to all was sent whose own copy has not come; 0.0: none
-        )
+        self._unechoed_at = 0.0  # send time of the oldest broadcast without an echo; 0.0: none
         self._to_all: Publishing
         self._to_all_confirmed: Publishing
         self._to_one: OrderedDict[str, Publishing] = OrderedDict()
@@ -115,7 +113,7 @@ class AmqpSession:
 
     @property
     def writable(self) -> bool:
-        """Whether what is written leaves soon."""
+        """Whether written data leaves soon."""
         return self._can_write
 
     # ---- opening
@@ -123,7 +121,7 @@ class AmqpSession:
     async def open(self, password: str, tls: ssl.SSLContext | None) -> None:
         """Connect and declare.
 
-        Raises UnavailableError with a sentence for people; whatever it raises, nothing is left open.
+        Raises UnavailableError with a sentence for people; after any exception, nothing is left open.
         """
         where = self._where
         own = own_end(self._names.exchange, self._names.full_hostname)
@@ -183,7 +181,7 @@ class AmqpSession:
         self._plain_channel = plain.number
         self._to_all = self._publishing(plain.number, names.exchange, names.full_hostname)
         self._to_all_confirmed = self._publishing(sure.number, names.exchange, names.full_hostname)
-        # Last: with the first message everything else is in place.
+        # Last: when the first message arrives, everything else is in place.
         await plain.basic_consume(names.queue, _never_called, no_ack=True)
 
     def _publishing(self, channel: int, exchange: str, key: str, *, mandatory: bool = False) -> Publishing:
@@ -192,7 +190,7 @@ class AmqpSession:
     # ---- sending
 
     def write(self, batch: Sequence[Outgoing]) -> None:
-        """Send all of it in one go."""
+        """Send all messages in one write."""
         if self._transport is None or self.over.done():
             for out in batch:
                 self._settle_lost(out.confirmed)
@@ -226,27 +224,27 @@ class AmqpSession:
         if confirmed is not None:
             self._listener.settled(confirmed, arrived=False)
 
-    # ---- what the tap tells
+    # ---- events of the tap
 
     def delivered(self, data: bytes) -> None:
-        """A message of another node."""
+        """A message from another node."""
         if data:
             self._listener.heard(data)
 
     def echoed(self) -> None:
-        """Our own copy of a message to all: our queue is still bound."""
+        """Our own broadcast came back: our queue is still bound."""
         self._unechoed_at = 0.0
 
     def rejected(self) -> None:
-        """One that was too large."""
+        """A message that was too large."""
         self._listener.rejected()
 
     def returned(self, routing_key: str) -> None:
-        """Nobody listens at this inbox: the node's exclusive queue is gone, and the node with it."""
+        """The inbox has no queue: the node's exclusive queue is gone, and so is the node."""
         self._listener.nobody_at(routing_key)
 
     def confirmed(self, tag: int, multiple: bool, taken: bool) -> None:
-        """The broker's answer to what must arrive."""
+        """The broker's answer to a confirmed publish."""
         if multiple:
             tags = []
             for waiting in self._unconfirmed:
@@ -257,24 +255,24 @@ class AmqpSession:
             tags = [tag]
         for known in tags:
             entry = self._unconfirmed.pop(known, None)
-            if entry is not None:  # else it was given up already
+            if entry is not None:  # otherwise it was given up already
                 self._listener.settled(entry[1], arrived=taken)
 
     def blocked(self, reason: str) -> None:
-        """The broker takes no messages while it is short of memory or disk."""
-        self._unechoed_at = 0.0  # what is sent meanwhile is not read
+        """The broker blocks publishers while it lacks memory or disk space."""
+        self._unechoed_at = 0.0  # messages that are sent meanwhile are not read
         if not self._usable:
             return
         said = ""
         if reason:
             said = (
-                f"{self._where.shown} blocks everybody who publishes ({reason}): free memory or disk on the broker "
+                f"{self._where.shown} blocks all publishers ({reason}): free memory or disk on the broker "
                 "(rabbitmqctl status shows alarms)"
             )
         self._listener.blocked(said)
 
     def closed(self, code: int, text: str) -> None:
-        """The broker closes the connection or a channel, or takes our queue away."""
+        """The broker closes the connection or a channel, or deletes our queue."""
         if self._why_closed is None:
             self._why_closed = (code, text)
         if self._usable:
@@ -294,9 +292,9 @@ class AmqpSession:
     # ---- watching, ending
 
     def _look(self) -> None:
-        """Every half heartbeat: does the broker still speak, and what has waited too long for its answer?"""
+        """Every half heartbeat: is the broker silent, and which messages have waited too long for an answer?"""
         now = self._loop.time()
-        on_time = now - self._watched_at < self._heartbeat_s  # else it was this process that slept
+        on_time = now - self._watched_at < self._heartbeat_s  # otherwise it was this process that slept
         self._watched_at = now
         while self._unconfirmed:
             tag, (until, confirmed) = next(iter(self._unconfirmed.items()))
@@ -307,13 +305,14 @@ class AmqpSession:
         assert self._tap is not None
         if on_time and now - self._tap.heard_at > 2 * self._heartbeat_s:
             self._end(
-                f"{self._where.shown} has said nothing for {2 * self._heartbeat_s} s: the network, or a hung broker"
+                f"{self._where.shown} has sent nothing for {2 * self._heartbeat_s} s: the network fails, "
+                "or the broker hangs"
             )
         elif on_time and self._unechoed_at and now - self._unechoed_at > 2 * self._heartbeat_s:
-            # Deaf: a candidate that hears nobody would win elections that it knows nothing of.
+            # Without the binding this node hears nobody, and would win elections that it knows nothing of.
             self._end(
-                f"{self._where.shown}: what this node says does not come back to it, so it hears nobody: the binding "
-                f"of queue {self._names.queue} is gone; it is made anew"
+                f"{self._where.shown}: no echo of our own broadcast: the binding of queue {self._names.queue} is gone; "
+                "reconnecting"
             )
         else:
             self._watch = self._loop.call_later(self._heartbeat_s / 2, self._look)
@@ -323,7 +322,7 @@ class AmqpSession:
             self.over.set_result(reason)
 
     async def close(self) -> None:
-        """Let what was written leave, say good-bye; what is not confirmed by then is settled as lost."""
+        """Flush, then close properly; messages that are not confirmed by then count as lost."""
         if self._usable and self._transport is not None and not self._transport.is_closing():
             until = self._loop.time() + FLUSH_S
             while self._loop.time() < until and (self._unconfirmed or self._transport.get_write_buffer_size()):
@@ -345,7 +344,7 @@ class AmqpSession:
             try:
                 async with asyncio.timeout(FAREWELL_S):
                     await connection.close()
-            except Exception as exc:  # of a connection that we give up anyway
+            except Exception as exc:  # errors of a connection that we close anyway do not matter
                 log.debug("farewell: %r", exc)
         tap = self._tap
         if tap is not None and tap.transport is not None:
@@ -357,13 +356,13 @@ async def _never_called(_message: object) -> None:
 
 
 def sentence(where: Where, names: Names, closed: tuple[int, str] | None, exc: Exception | None) -> str:
-    """What went wrong, and what to do, for people.
+    """The error as a sentence for people, with advice.
 
     Args:
         where: the address.
-        names: of our exchanges and queue.
-        closed: code and text of the broker's Close, when it sent one.
-        exc: what the library raised, when it did.
+        names: the names of our exchanges and queue.
+        closed: code and text of the broker's Close, if it sent one.
+        exc: the library's exception, if any.
     """
     shown = where.shown
     code, text = closed or (0, "")
@@ -378,18 +377,17 @@ def sentence(where: Where, names: Names, closed: tuple[int, str] | None, exc: Ex
             rf"{where.user} '^coordd\.' '^coordd\.' '^coordd\.'"
         )
     if code == 530 and "not found" in text:
-        return (
-            f"{shown} has no virtual host {where.space!r}: rabbitmqctl add_vhost {where.space}, or mend [cluster] bus"
-        )
+        add = f"rabbitmqctl add_vhost {where.space}"
+        return f"{shown} has no virtual host {where.space!r}: {add}, or correct [cluster] bus"
     if code == 530:
         return f"{shown} refuses {where.user!r} the virtual host {where.space!r} ({text}): rabbitmqctl set_permissions"
     if code == 406 and "type" in text:
         return (
-            f"{shown} has an exchange of our name but of another type ({text}): delete it, or choose another "
+            f"{shown} has an exchange with our name but another type ({text}): delete it, or choose another "
             "[cluster] name"
         )
     if code == 0 and text:
-        return f"{shown}: {text} (queue {names.queue}); it is made anew"
+        return f"{shown}: {text} (queue {names.queue}); reconnecting"
     if code:
         return f"{shown} closed the connection: {code} {text}"
     if isinstance(exc, (IncompatibleProtocolError, InvalidFrameError, ProtocolSyntaxError)):

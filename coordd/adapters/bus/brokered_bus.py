@@ -1,7 +1,7 @@
-"""What the buses over a broker share: queues between trio and asyncio, and a connection that is made anew for ever.
+"""The common part of the buses over a broker: queues between trio and asyncio, and a connection that always reconnects.
 
-The half that the core sees (``publish``, ``send``, ``receive``) lives in the trio thread, the half that the broker
-sees (``Session``) in the asyncio thread. What the core says in one tick crosses, and leaves, in one go.
+The half that the core sees (``publish``, ``send``, ``receive``) is in the trio thread; the half that the broker sees
+(``Session``) is in the asyncio thread. All messages of one tick cross together, and leave together.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ STARTING = "starting"
 CONNECTED = "connected"
 DISCONNECTED = "disconnected"
 
-# What may wait on its way out. A tick makes a handful of messages; more than this waits only behind a broker
-# that does not take them, and gossip that old helps nobody.
+# Maximum number of outgoing messages. A tick makes a handful. More wait only if the broker does not accept them, and
+# such old gossip helps nobody.
 OUTGOING_LENGTH_MAX = 10_000
 OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 
-# What may wait for a core that is busy; beyond it the oldest go.
+# Maximum number of incoming messages that wait for a busy core; beyond it the oldest are dropped.
 INCOMING_LENGTH_MAX = 10_000
 INCOMING_BYTES_MAX = 16 * 1024 * 1024
 
-# Gossip must be back within 3 s of a broker's return: one pause, one attempt.
+# Gossip must be back within 3 s of a broker's return: the longest pause plus one attempt.
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 2.0
 ATTEMPT_S = 3.0
 
-# A connection that lasted so long was a good one: the pauses begin anew.
+# After a connection of this length (seconds) the pauses start again at the minimum.
 GOOD_AFTER_S = 5.0
 
-# After our own connection was made anew the others may still be on their way: that nobody listens at an inbox
-# proves nothing for so long.
+# After our own reconnect the others may still be reconnecting: for this time (seconds) an inbox without a listener
+# proves nothing.
 OTHERS_RETURN_S = 5.0
 
-# For what was said last, and the farewell to the broker.
+# Timeout (seconds) for sending the last messages and closing.
 CLOSE_S = 1.0
 
 
 def _believing(tls: ssl.SSLContext) -> ssl.SSLContext:
-    """TLS for the one address that asks for its server's certificate to be believed unseen; all others verify.
+    """TLS for an address that switches verification off; all other addresses verify.
 
-    A certificate of our own is not shown to a server that nobody has verified.
+    Our own certificate is never shown to an unverified server.
     """
     believing = ssl.create_default_context()
     believing.minimum_version = tls.minimum_version
@@ -75,7 +75,7 @@ class Where(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """A message on its way out: to the inbox of ``name``, or to all others when that is empty."""
+    """An outgoing message: to the inbox of ``name``, or to all others if ``name`` is empty."""
 
     name: str
     data: bytes
@@ -83,23 +83,23 @@ class Outgoing(NamedTuple):
 
 
 class Session(Protocol):
-    """One connection, ready to use. Everything happens in the asyncio thread."""
+    """One usable connection. All methods run in the asyncio thread."""
 
-    over: asyncio.Future[str]  # done when the connection is lost, with the reason for people
+    over: asyncio.Future[str]  # done when the connection is lost; its result is the reason for people
 
     @property
     def writable(self) -> bool:
-        """False while the broker takes nothing: then what is to leave waits, within bounds."""
+        """False while the broker accepts nothing: then messages wait, within limits."""
 
     def write(self, batch: Sequence[Outgoing]) -> None:
-        """Send; never blocks. Those with ``confirmed`` are settled through ``Listener`` exactly once."""
+        """Send; never blocks. ``Listener.settled`` is called exactly once for each message with ``confirmed``."""
 
     async def close(self) -> None:
-        """Let what was written leave, and say good-bye; settles what is open as lost. Never raises."""
+        """Flush, then close; unconfirmed messages count as lost. Never raises."""
 
 
 class Listener(Protocol):
-    """What a session tells its bus, in the asyncio thread."""
+    """The events of a session, in the asyncio thread."""
 
     def heard(self, data: bytes) -> None: ...
     def rejected(self) -> None: ...
@@ -124,7 +124,7 @@ class BrokeredBus:
         rng: random.Random | None,
         uvloop: bool,
     ) -> None:
-        """``address`` takes a URL apart, or raises ConfigError; the others are the subclass's own."""
+        """``address`` splits a URL, or raises ConfigError; the other arguments are the subclass's own."""
         if not urls:
             raise ConfigError("[cluster] bus: no address")
         self.url = ", ".join([redact_url(url) for url in urls])
@@ -146,19 +146,18 @@ class BrokeredBus:
         self._changed: Callable[[bool], None] = lambda _up: None
         self._outgoing: Crossing[Outgoing] = Crossing(OUTGOING_LENGTH_MAX, OUTGOING_BYTES_MAX, self._wake_aio)
         self._incoming: Crossing[bytes] = Crossing(INCOMING_LENGTH_MAX, INCOMING_BYTES_MAX, self._wake_trio)
-        self._session: Session | None = None  # of the asyncio thread, like what follows
+        self._session: Session | None = None  # this and the following belong to the asyncio thread
         self._sessions = 0
         self._since = 0.0
         self._blocked = ""
-        # Each counter is raised by one thread alone.
+        # Only one thread increments each counter.
         self._said = dict.fromkeys(("published", "bytes", "dropped", "delivered"), 0)
         self._seen = dict.fromkeys(("sent", "rejected", "unsent", "overrun", "connections"), 0)
 
     async def _open(self, url: str) -> Session:
-        """Connect and declare everything anew.
+        """Connect, and declare everything from the start.
 
-        Raises UnavailableError or ConfigError with a sentence that says what was expected, what was found, and
-        what to do.
+        Raises UnavailableError or ConfigError with a sentence: what was expected, what was found, and what to do.
         """
         raise NotImplementedError
 
@@ -176,14 +175,14 @@ class BrokeredBus:
     def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
         """Send to every other node; never blocks.
 
-        Without ``confirmed`` it is dropped and counted when there is no connection, or no room. Those with and
-        those without keep their order among themselves, not with each other.
-        Raises LocalProtocolError when the message is empty, or over 64 KiB and the envelope.
+        Without ``confirmed``, a message is dropped and counted if there is no connection or no room. Messages with
+        ``confirmed`` keep their order, and so do those without; there is no order between the two kinds. Raises
+        LocalProtocolError when the message is empty, or over 64 KiB and the envelope.
         """
         self._say("", data, confirmed)
 
     def send(self, name: str, data: bytes) -> None:
-        """Send to one full_hostname; ``dead`` is told when nobody listens there. Raises as ``publish`` does."""
+        """Send to one full_hostname; ``dead`` is called if nobody listens there. Raises as ``publish`` does."""
         self._say(name, data, None)
 
     def _say(self, name: str, data: bytes, confirmed: Callable[[bool], None] | None) -> None:
@@ -199,7 +198,7 @@ class BrokeredBus:
             confirmed(False)
 
     def peers(self) -> Sequence[str] | None:
-        """A broker does not tell."""
+        """A broker does not know its peers."""
         return None
 
     async def receive(
@@ -208,9 +207,9 @@ class BrokeredBus:
         dead: Callable[[str], None],
         changed: Callable[[bool], None] = lambda _up: None,
     ) -> None:
-        """Be connected for ever: ``deliver`` each message, then b"" when a burst is over, also after ``dead``.
+        """Stay connected for ever: ``deliver`` each message, then b"" when a burst is over, also after ``dead``.
 
-        None of the three is ever called from inside ``publish`` or ``send``; what one raises is raised here.
+        None of the three is ever called from inside ``publish`` or ``send``; their exceptions are raised here.
         """
         assert self._aio is None, "receive runs once"
         self._deliver, self._dead, self._changed = deliver, dead, changed
@@ -221,7 +220,7 @@ class BrokeredBus:
                 try:
                     await trio.sleep_forever()
                 finally:
-                    self._receiving = False  # from here on nothing is told but what became of the last messages
+                    self._receiving = False  # from here on, only the fate of the last messages is reported
         finally:
             self.state = DISCONNECTED
             for out in self._outgoing.take(OUTGOING_LENGTH_MAX):
@@ -229,7 +228,7 @@ class BrokeredBus:
                     out.confirmed(False)
 
     def close(self) -> None:
-        """Leave: nothing is sent or delivered any more. May be called twice."""
+        """Close: nothing is sent or delivered any more. May be called twice."""
         self._closed = True
         self._receiving = False
         self.state = DISCONNECTED
@@ -239,9 +238,9 @@ class BrokeredBus:
     def statistics(self) -> dict[str, int]:
         """Counters.
 
-        published: calls of publish and send. bytes: of those that were accepted. sent: given to the broker.
-        delivered: given to our caller. dropped: ours for want of a connection or of room, and others' that came
-        faster than the core took them. rejected: from others, too large. connections: made since the start.
+        published: calls of publish and send. bytes: total of the accepted messages. sent: given to the broker.
+        delivered: given to our caller. dropped: our messages without a connection or room, and incoming ones that the
+        core took too slowly. rejected: too large messages of others. connections: made since the start.
         """
         said, seen = self._said, self._seen
         return {
@@ -252,7 +251,7 @@ class BrokeredBus:
         }
 
     def _take_in(self) -> None:
-        """Deliver what has come; runs between trio's tasks."""
+        """Deliver waiting messages; runs between trio's tasks."""
         if not self._receiving or self._aio is None:
             return
         try:
@@ -302,7 +301,7 @@ class BrokeredBus:
         self._seen["overrun"] += self._incoming.put_newest(data, len(data))
 
     def rejected(self) -> None:
-        """A message that was too large to be looked at."""
+        """A message that was too large to be read."""
         self._seen["rejected"] += 1
 
     def nobody_at(self, name: str) -> None:
@@ -312,12 +311,12 @@ class BrokeredBus:
             self._aio.to_trio(lambda: self._tell_dead(name))
 
     def settled(self, confirmed: Callable[[bool], None], arrived: bool) -> None:
-        """What became of a message that must arrive."""
+        """The result of a confirmed publish."""
         assert self._aio is not None
         self._aio.to_trio(lambda: confirmed(arrived))
 
     def blocked(self, reason: str) -> None:
-        """The broker takes no more messages for the time being, or, with "", does again."""
+        """The broker accepts no messages for now; with "", it accepts them again."""
         assert self._aio is not None
         if reason and not self._blocked:
             self._aio.to_trio(lambda: self._went_down(reason))
@@ -326,14 +325,14 @@ class BrokeredBus:
         self._blocked = reason
 
     def writable(self) -> None:
-        """There is room again on the way out."""
+        """There is room for outgoing messages again."""
         self._flush()
 
     def _flush(self) -> None:
-        """Send what waits, in one go."""
+        """Send all waiting messages in one call."""
         session = self._session
         if session is not None and not session.writable and not self._blocked:
-            return  # what is bounded there waits for ``writable``
+            return  # the queue has a limit, and waits for ``writable``
         batch = self._outgoing.take(OUTGOING_LENGTH_MAX)
         if session is not None and not self._blocked:
             self._seen["sent"] += len(batch)
@@ -351,7 +350,7 @@ class BrokeredBus:
     # ---- the connection
 
     async def _stay_connected(self) -> None:
-        """One address after the other, for ever; a pause after each round that brought nothing."""
+        """Try one address after the other, for ever; pause after each round without a connection."""
         assert self._aio is not None
         urls = list(self._urls)
         self._rng.shuffle(urls)
@@ -382,7 +381,7 @@ class BrokeredBus:
             await asyncio.sleep(pause_s * (0.5 + self._rng.random() / 2))
 
     async def _use(self, session: Session) -> tuple[str, float]:
-        """Use a connection until it is lost; returns why, and how many seconds it lasted."""
+        """Use a connection until it is lost; returns the reason, and how many seconds it lasted."""
         assert self._aio is not None
         self._since = time.monotonic()
         self._sessions += 1
@@ -392,15 +391,15 @@ class BrokeredBus:
         try:
             reason = await asyncio.shield(session.over)
         finally:
-            self._flush()  # at a clean end what was said last still leaves
+            self._flush()  # at a clean end the last messages still leave
             self._session = None
             await asyncio.shield(asyncio.ensure_future(_close(session)))
         self._aio.to_trio(lambda: self._went_down(reason))
-        self._flush()  # what came too late is settled
+        self._flush()  # messages that came too late are settled
         return reason, time.monotonic() - self._since
 
 
 async def _close(session: Session) -> None:
-    with contextlib.suppress(TimeoutError):  # the session sees to it that nothing is left open
+    with contextlib.suppress(TimeoutError):  # the session leaves nothing open
         async with asyncio.timeout(CLOSE_S):
             await session.close()

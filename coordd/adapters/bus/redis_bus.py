@@ -1,8 +1,8 @@
 """The bus over Redis: pub/sub on one channel per cluster and one per node.
 
-Redis keeps nothing: who is not subscribed at the moment of a PUBLISH does not hear it, and the answer, the number of
-those who did, is the proof that nobody listens at an inbox. A subscriber that does not read is cut off by Redis
-(client-output-buffer-limit pubsub), which bounds what waits for it.
+Redis stores nothing: a node that is not subscribed at the moment of a PUBLISH does not get the message. The answer is
+the number of receivers; 0 proves that nobody listens at an inbox. Redis disconnects a subscriber that does not read
+(client-output-buffer-limit pubsub), which bounds its waiting messages.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from coordd.errors import ConfigError, CoorddError, UnavailableError
 
 PORT = 6379
 
-# A message says who sent it, behind one byte for the length.
+# A message starts with its sender's name, after one byte for the length.
 NAME_BYTES_MAX = 255
 
-# What is not answered by then is its owner's again.
+# Timeout (seconds) of an answer; after it the message returns to its owner.
 CONFIRM_S = 5.0
 UNANSWERED_MAX = 20_000
 
-# For the answers to what was said last.
+# Timeout (seconds) for the answers to the last messages.
 FLUSH_S = 0.5
 
 
@@ -65,16 +65,12 @@ class RedisBus(BrokeredBus):
     ) -> None:
         """Nothing is connected before ``receive``.
 
-        Args:
-            urls: ``redis(s)://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]``, tried in turn, in an order of our own.
-            full_hostname: our name, ``hostname.pid``.
-            cluster: its name is part of the channels' names.
-            password: asked anew at each attempt; unless it is empty it is taken rather than the URL's. May raise
-                UnavailableError.
-            tls: for rediss; None: the system's certificates. May be replaced (``bus.tls``) for the next connection.
-            heartbeat_s: a server that is silent for twice as long is given up.
-            rng: for the order of addresses and the pauses.
-            uvloop: use it where it is installed.
+        Args: urls: ``redis(s)://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]``, tried in turn, in random order.
+        full_hostname: our name, ``hostname.pid``. cluster: its name is part of the channels' names. password: called at
+        each attempt; unless it returns "", it replaces the URL's password. May raise UnavailableError. tls: for rediss;
+        None: the system's certificates. May be replaced (``bus.tls``) for the next connection. heartbeat_s: after twice
+        this silence the connection is closed. rng: for the order of addresses and the pauses. uvloop: use it if it is
+        installed.
 
         Raises:
             ConfigError: a url or a name cannot be used.
@@ -103,7 +99,7 @@ class RedisBus(BrokeredBus):
 
 
 class RedisSession:
-    """brokered_bus.Session over two connections to Redis: one that listens, one that speaks."""
+    """brokered_bus.Session over two connections to Redis: one subscribes, one publishes."""
 
     def __init__(self, where: Where, names: tuple[str, str, str], listener: Listener, heartbeat_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -118,13 +114,13 @@ class RedisSession:
         self._listening: Connection | None = None
         self._speaking: Connection | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._waiting: deque[_Waiting] = deque()  # for the answers of the speaking connection, in order
+        self._waiting: deque[_Waiting] = deque()  # for the answers of the publishing connection, in order
         self._heard_at = [0.0, 0.0]
 
     async def open(self, password: str, tls: ssl.SSLContext | None) -> None:
         """Connect and subscribe.
 
-        Raises UnavailableError with a sentence for people; whatever it raises, nothing is left open.
+        Raises UnavailableError with a sentence for people; after any exception, nothing is left open.
         """
         try:
             self._speaking = await self._connect(password, tls)
@@ -168,10 +164,10 @@ class RedisSession:
         if not self.over.done():
             self.over.set_result(reason)
 
-    # ---- speaking
+    # ---- publishing
 
     def write(self, batch: Sequence[Outgoing]) -> None:
-        """Send all of it in one go."""
+        """Send all messages in one write."""
         parts: list[bytes] = []
         until = self._loop.time() + CONFIRM_S
         for name, data, confirmed in batch:
@@ -192,7 +188,7 @@ class RedisSession:
         assert self._speaking is not None
         self.writable = False
         task = self._loop.create_task(self._supervised(self._sending(packed)))
-        self._tasks[3:] = [task]  # one at a time: none is begun before the last one has ended
+        self._tasks[3:] = [task]  # only one at a time: the next starts after the end of the last
 
     async def _sending(self, packed: bytes) -> None:
         assert self._speaking is not None
@@ -216,7 +212,7 @@ class RedisSession:
             if answer == 0 and asked.name:
                 self._listener.nobody_at(asked.name)
 
-    # ---- listening
+    # ---- subscribing
 
     async def _listen(self) -> None:
         assert self._listening is not None
@@ -236,13 +232,13 @@ class RedisSession:
                 listener.heard(message)
 
     async def _beat(self) -> None:
-        """Ask for a sign of life on both connections; give up what was not answered in time."""
+        """Ping both connections, and give up messages without an answer in time."""
         assert self._listening is not None
         looked_at = self._loop.time()
         while True:
             await asyncio.sleep(self._heartbeat_s / 2)
             now = self._loop.time()
-            on_time = now - looked_at < self._heartbeat_s  # else it was this process that slept
+            on_time = now - looked_at < self._heartbeat_s  # otherwise it was this process that slept
             looked_at = now
             for asked in self._waiting:
                 if asked.until > now:
@@ -252,17 +248,19 @@ class RedisSession:
                     asked.confirmed = None
             if on_time and now - min(self._heard_at) > 2 * self._heartbeat_s:
                 silent_s = 2 * self._heartbeat_s
-                self._end(f"{self._where.shown} has said nothing for {silent_s:.0f} s: the network, or a hung server")
+                self._end(
+                    f"{self._where.shown} has sent nothing for {silent_s:.0f} s: the network fails, or the server hangs"
+                )
                 return
             await self._listening.send_command("PING", check_health=False)
-            if self.writable:  # else there is something on its way that will be answered
+            if self.writable:  # otherwise a message is on its way, and its answer is a sign of life
                 self._waiting.append(_Waiting("", None, now + CONFIRM_S))
                 self._send(b"*1\r\n$4\r\nPING\r\n")
 
     # ---- the end
 
     async def close(self) -> None:
-        """Wait a moment for the answers to what was said last, and hang up."""
+        """Wait a moment for the answers to the last messages, then close."""
         until = self._loop.time() + FLUSH_S
         lost = self._tasks[:2]
         while self._waiting and self._loop.time() < until and not any(t.done() for t in lost):  # noqa: ASYNC110  # brief
@@ -285,7 +283,7 @@ class RedisSession:
 
 
 class _Waiting:
-    """An answer that is due."""
+    """An expected answer."""
 
     __slots__ = ("confirmed", "name", "until")
 
@@ -310,12 +308,12 @@ class _Connection(Connection):
 
 
 def _client_name(full_hostname: str) -> str:
-    """What CLIENT LIST shows; Redis wants printable ASCII without spaces."""
+    """The name in CLIENT LIST; Redis needs printable ASCII without spaces."""
     return "coordd:" + "".join([c if "!" <= c <= "~" else "?" for c in full_hostname])
 
 
 def sentence(where: Where, exc: BaseException) -> str:
-    """What went wrong, and what to do, for people."""
+    """The error as a sentence for people, with advice."""
     shown, text = where.shown, str(exc)
     tls = tls_error(exc)
     if tls is not None:
@@ -326,9 +324,9 @@ def sentence(where: Where, exc: BaseException) -> str:
         rights = f"ACL SETUSER {where.user or 'default'} &coordd:* +publish +subscribe +ping"
         return f"{shown} refuses a right ({text}): {rights}"
     if "DB index" in text:
-        return f"{shown} has no database {where.space}: mend [cluster] bus"
+        return f"{shown} has no database {where.space}: correct [cluster] bus"
     if isinstance(exc, BusyLoadingError):
-        return f"{shown} is still loading its data: it will be tried again"
+        return f"{shown} is still loading its data: retrying"
     if isinstance(exc, InvalidResponse):
         return f"{shown} does not speak Redis' protocol: is this the server's address and port?"
     if isinstance(exc, EOFError) or "closed by server" in text.lower():
@@ -337,7 +335,7 @@ def sentence(where: Where, exc: BaseException) -> str:
 
 
 def address(url: str) -> Where:
-    """The parts of a Redis URL. Raises ConfigError when it cannot be used."""
+    """Split a Redis URL into its parts. Raises ConfigError when it cannot be used."""
     shown = redact_url(url)
     try:
         parts = urlsplit(url)
@@ -350,7 +348,7 @@ def address(url: str) -> Where:
     unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name.lower() not in UNVERIFIED]
     if unknown or parts.fragment:
         raise ConfigError(
-            f"[cluster] bus: {shown}: {unknown or '#'} is not known there; TLS and passwords have settings"
+            f"[cluster] bus: {shown}: {unknown or '#'} is not supported there; use the settings for TLS and passwords"
         )
     return Where(
         f"Redis at {parts.hostname}:{port}",

@@ -1,8 +1,8 @@
 """The bus of one machine: a datagram socket per node in one directory, no broker.
 
-Each node's socket file is named by its full_hostname. Who may enter the directory (0700) may speak, so this bus
-needs no signatures. A peer is reached through a *connected* socket: only such a one can wait until that very
-peer has room (net.unix.max_dgram_qlen is 10 datagrams), and it learns of the peer's death from the next send.
+Each node's socket file is named after its full_hostname. Only the directory's owner may enter it (0700), so this bus
+needs no signatures. Each peer has a *connected* socket: only such a socket can wait until that peer has room
+(net.unix.max_dgram_qlen is 10 datagrams), and the next send fails if the peer is dead.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from coordd.adapters.bus.unix_peer import Directory, Outcome, Peer, check_name
 from coordd.core.wire.events import MESSAGE_BYTES_MAX
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
-# Datagrams taken from our socket before the caller may answer: bounds the latency of the first one.
+# Maximum number of datagrams that are read before the caller may answer: bounds the latency of the first one.
 BURST_MAX = 256
 
-# Other nodes of one machine; also bounds file descriptors.
+# Maximum number of other nodes on the machine; also bounds file descriptors.
 PEERS_MAX = 256
 
-# The directory's time stamp is as coarse as the kernel's tick (10 ms at most): for so long after a change
-# another one may hide behind the same stamp, and the list is read again.
+# The directory's time stamp is as coarse as the kernel's tick (10 ms at most). So a second change shortly after a first
+# may have the same stamp: for this time (seconds) the list is read again.
 STAMP_COARSE_S = 0.05
 
 STARTING = "starting"
@@ -37,17 +37,17 @@ class UnixBus:
     """The port's Bus over unix datagrams. Used from the trio thread only; ``publish`` and ``send`` never block."""
 
     def __init__(self, url: str, full_hostname: str, *, check_interval_s: float = 2.0) -> None:
-        """Take our place in the directory, which is made (0700) when it is missing.
+        """Listen in the directory, which is created (0700) if it is missing.
 
         Args:
             url: ``unix:///run/coordd/bus``.
             full_hostname: our name, ``hostname.pid``.
-            check_interval_s: how often ``receive`` looks whether our file is still there, and for peers.
+            check_interval_s: how often ``receive`` looks for our own file, and for peers.
 
         Raises:
             ConfigError: the url or name cannot be used, others may write to the directory, or a live node
                 has our name.
-            UnavailableError: the operating system does not let us.
+            UnavailableError: the operating system refuses.
         """
         if not url.startswith("unix:///"):
             raise ConfigError(f"[cluster] bus: {url!r} is not unix:///DIRECTORY")
@@ -59,15 +59,15 @@ class UnixBus:
         self._directory = Directory(url.removeprefix("unix://"))
         self._check_interval_s = check_interval_s
         self._peers: dict[str, Peer] = {}
-        self._told_dead: dict[str, None] = {}  # names whose death was told; ordered, bounded
+        self._told_dead: dict[str, None] = {}  # names whose death was reported; ordered, bounded
         self._hints: deque[str] = deque(maxlen=PEERS_MAX)
         self._hinted = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._deliver: Callable[[bytes], None] = lambda _data: None
-        self._sockets: list[socket.socket] = []  # ours: the newest last, one older is still listened to
+        self._sockets: list[socket.socket] = []  # our sockets, newest last; one older socket is still read
         self._inode = 0
         self._stamp = (0, 0)  # of the directory, when it was last read
-        self._settled = False  # nothing can hide behind that stamp
+        self._settled = False  # no later change can have that stamp
         self._buffer = bytearray(MESSAGE_BYTES_MAX + 1)
         self._counts = dict.fromkeys(
             ("published", "delivered", "sent", "bytes", "dropped", "rejected", "failed", "rebinds"), 0
@@ -77,7 +77,7 @@ class UnixBus:
     # ---- sending
 
     def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
-        """Send to every other node; what a slow peer cannot take is kept for a while, then dropped and counted.
+        """Send to every other node; a message for a slow peer is kept for a while, then dropped and counted.
 
         Raises LocalProtocolError when the message is empty or over 64 KiB.
         """
@@ -91,7 +91,7 @@ class UnixBus:
             confirmed(True)  # in the kernel's buffers, or kept here for a slow peer
 
     def send(self, name: str, data: bytes) -> None:
-        """Send to one full_hostname; when nobody listens there, ``dead`` is told. Raises as ``publish`` does."""
+        """Send to one full_hostname; if nobody listens there, ``dead`` is called. Raises as ``publish`` does."""
         _check_size(data)
         self._look()
         self._counts["published"] += 1
@@ -106,7 +106,7 @@ class UnixBus:
             self._bury(peer, data)
 
     def peers(self) -> Sequence[str]:
-        """The full_hostnames at which somebody listens now, less our own."""
+        """The full_hostnames with a listener now, without our own."""
         self._look()
         for peer in list(self._peers.values()):
             if not peer.listens():
@@ -114,7 +114,7 @@ class UnixBus:
         return tuple(sorted(self._peers))
 
     def _give(self, peer: Peer, data: bytes) -> bool:
-        """Send or keep for later; True when the peer is gone."""
+        """Send or keep a message; True when the peer is gone."""
         outcome = peer.send(data)
         if outcome is Outcome.SENT:
             self._counts["sent"] += 1
@@ -134,7 +134,7 @@ class UnixBus:
             self._nursery.start_soon(self._flush, peer)
 
     async def _flush(self, peer: Peer) -> None:
-        """Send what was kept, in order, as the peer makes room."""
+        """Send kept messages in order, as the peer makes room."""
         try:
             while peer.waiting and peer.sock.fileno() >= 0:  # closed when it was forgotten meanwhile
                 await trio.lowlevel.wait_writable(peer.sock)
@@ -185,15 +185,15 @@ class UnixBus:
             while sock.fileno() >= 0:
                 await trio.lowlevel.wait_readable(sock)
                 taken = 0
-                # What has come while the caller answered is taken too: cheaper than to wait for it.
+                # Also take messages that arrived while the caller answered: cheaper than waiting for them.
                 while taken < BURST_MAX and sock.fileno() >= 0 and (heard := self._take(sock)):
                     self._deliver(b"")
                     taken += heard
         except trio.ClosedResourceError:
-            return  # an old socket of ours, given up
+            return  # an old socket of ours, closed
 
     def _take(self, sock: socket.socket) -> int:
-        """Deliver what is there, BURST_MAX messages at the most; returns how many."""
+        """Deliver waiting messages, at most BURST_MAX; returns how many."""
         buffer = self._buffer
         view = memoryview(buffer)
         counts = self._counts
@@ -205,7 +205,7 @@ class UnixBus:
             except BlockingIOError:
                 break
             if not size:
-                continue  # a peer asks whether we are there
+                continue  # a peer asks whether we are alive
             if size > MESSAGE_BYTES_MAX:
                 counts["rejected"] += 1
                 continue
@@ -222,10 +222,10 @@ class UnixBus:
                 dead(self._hints.popleft())
             self._deliver(b"")
 
-    # ---- who is there
+    # ---- peers
 
     def _look(self) -> None:
-        """Read the directory again when it has changed: a stat costs 2 µs, and a new peer is seen at once."""
+        """Read the directory again if it has changed: a stat costs 2 µs, and a new peer is seen at once."""
         stamp = self._directory.stamp()
         if stamp is None or stamp != self._stamp or not self._settled:
             self._read_directory()
@@ -237,7 +237,7 @@ class UnixBus:
                 self._bind()
                 names = self._directory.names()
         except (UnavailableError, ConfigError):
-            # Whoever is connected is still heard; seen in ``state``, and tried again at every look.
+            # Connected peers are still heard. The error is visible in ``state``, and the next look tries again.
             self.state = DISCONNECTED
             self._counts["failed"] += 1
             self._settled = False
@@ -249,7 +249,7 @@ class UnixBus:
         self._settled = time.time() - stamp[1] / 1e9 > STAMP_COARSE_S
         for peer in list(self._peers.values()):
             inode = names.get(peer.name, 0)
-            # A file can be removed or made anew while its node lives (tmp cleaners): only the peer can tell.
+            # A file can be removed or replaced while its node lives (tmp cleaners): only the peer itself can tell.
             if peer.inode != inode:
                 peer.inode = inode
                 if not peer.listens():
@@ -261,7 +261,7 @@ class UnixBus:
             self._meet(name, names[name])
 
     def _meet(self, name: str, inode: int) -> Peer | None:
-        """Connect to a name in the directory; a file at which nobody listens is removed, and its death told."""
+        """Connect to a name in the directory. A file without a listener is removed, and its death reported."""
         try:
             peer = Peer(name, self._directory.address(name), inode)
         except ConfigError:
@@ -275,12 +275,12 @@ class UnixBus:
             self._directory.remove(name, inode)
             self._tell_dead(name)
         else:
-            self._counts["failed"] += 1  # no descriptor left, or not permitted: tried again
+            self._counts["failed"] += 1  # no descriptor left, or not permitted: the next look tries again
             self._settled = False
         return None
 
     def _bury(self, peer: Peer, unsent: bytes = b"") -> None:
-        """Forget a peer that is gone, unless a new process has taken its very name: that one gets what waited."""
+        """Forget a dead peer. If a new process has the same name, it gets the kept messages."""
         if self._peers.get(peer.name) is not peer:
             return
         self._close(peer.sock)
@@ -306,19 +306,19 @@ class UnixBus:
     # ---- our own socket
 
     def _bind(self) -> None:
-        """Listen under our name, also again when our file was removed."""
+        """Listen under our name; also after our file was removed."""
         sock, self._inode = self._directory.bind(self.full_hostname)
         self._sockets.append(sock)
         if len(self._sockets) > 1:
             self._counts["rebinds"] += 1
-        if len(self._sockets) > 2:  # peers of an older one find the newest by its name
+        if len(self._sockets) > 2:  # peers of an older socket find the newest by its name
             self._close(self._sockets.pop(0))
         if self._nursery is not None:
             self._nursery.start_soon(self._read, sock)
 
     def _close(self, sock: socket.socket) -> None:
         if trio.lowlevel.in_trio_run():
-            trio.lowlevel.notify_closing(sock)  # wakes who waits for it
+            trio.lowlevel.notify_closing(sock)  # wakes the task that waits for it
         sock.close()
 
     # ---- the rest of the port
@@ -326,14 +326,14 @@ class UnixBus:
     def statistics(self) -> dict[str, int]:
         """Counters.
 
-        published: calls of publish and send. sent, bytes: datagrams that a peer's socket has taken. delivered:
-        messages given to our caller. dropped: ours, for want of room at a peer. rejected: too large, from a
-        peer. failed: peers that could not be reached though they may live. rebinds: our file was gone.
+        published: calls of publish and send. sent, bytes: datagrams that a peer's socket accepted. delivered: messages
+        given to our caller. dropped: our messages to a peer without room. rejected: too large messages from peers.
+        failed: peers that could not be reached although they may live. rebinds: our file was gone.
         """
         return {**self._counts, "peers": len(self._peers), "waiting": sum(len(p.waiting) for p in self._peers.values())}
 
     def close(self) -> None:
-        """Leave: our file is removed, and no successor's. May be called twice."""
+        """Close: remove our file, but not a successor's. May be called twice."""
         self.state = DISCONNECTED
         if not self._sockets:
             return

@@ -1,4 +1,4 @@
-"""What the unix bus is made of: the directory of sockets, and one peer at the other end of one of them."""
+"""The parts of the unix bus: the directory of sockets, and one peer behind one of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from collections import deque
 
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
-# What a slow peer may owe us. A hung node is lost after three heartbeats; until then the newest messages count.
+# Limits of kept messages per slow peer. A hung node is lost after three heartbeats; until then the newest messages
+# count.
 WAITING_LENGTH_MAX = 4096
 WAITING_BYTES_MAX = 4 * 1024 * 1024
 
@@ -20,16 +21,16 @@ WAITING_BYTES_MAX = 4 * 1024 * 1024
 # the kernel counts its own overhead too. This lets a peer's whole queue of 64 KiB messages wait.
 SEND_BUFFER_BYTES = 2 * 1024 * 1024
 
-# struct sockaddr_un, less its final zero. Longer paths go through the open directory.
+# The size of struct sockaddr_un without the final NUL. Longer paths go through the open directory.
 ADDRESS_LENGTH_MAX = 107
 
-# Nobody listens at the other end. ECONNRESET and the rest are seen when it went away between two calls.
+# Nobody listens at the other end. ECONNRESET and the others occur when it ended between two calls.
 _GONE = frozenset((errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE, errno.ENOTSOCK))
 _FULL = frozenset((errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM))
 
 
 class Outcome(enum.Enum):
-    """What became of one datagram."""
+    """The result of sending one datagram."""
 
     SENT = "sent"
     FULL = "full"
@@ -38,21 +39,21 @@ class Outcome(enum.Enum):
 
 
 class Peer:
-    """Another node: a socket connected to its own, and what waits for room there."""
+    """Another node: a socket connected to it, and the messages that wait for room."""
 
     __slots__ = ("address", "flushing", "inode", "name", "sock", "waiting", "waiting_bytes")
 
     def __init__(self, name: str, address: str, inode: int = 0) -> None:
         self.name = name
         self.address = address
-        self.inode = inode  # of its file, when that was last seen
+        self.inode = inode  # the inode of its file, when last seen
         self.waiting: deque[bytes] = deque()
         self.waiting_bytes = 0
         self.flushing = False
         self.sock: socket.socket
 
     def connect(self) -> Outcome:
-        """SENT when somebody listens there."""
+        """SENT if somebody listens there."""
         try:
             self.sock = new_socket()
         except OSError:
@@ -65,15 +66,15 @@ class Peer:
         return Outcome.SENT
 
     def send(self, data: bytes) -> Outcome:
-        """Send now, unless others wait already: order is kept."""
+        """Send now, unless other messages wait already: the order is kept."""
         return Outcome.FULL if self.waiting else self._send(data)
 
     def listens(self) -> bool:
-        """Ask the kernel, by an empty datagram, which the other side ignores."""
+        """Test with an empty datagram, which the other side ignores."""
         return self._send(b"") is not Outcome.GONE
 
     def keep(self, data: bytes) -> int:
-        """Keep a message until there is room; returns how many old ones were dropped for it."""
+        """Keep a message until there is room; returns how many old ones were dropped."""
         self.waiting.append(data)
         self.waiting_bytes += len(data)
         dropped = 0
@@ -83,7 +84,7 @@ class Peer:
         return dropped
 
     def send_waiting(self) -> Outcome:
-        """Send the oldest of what waits."""
+        """Send the oldest waiting message."""
         outcome = self._send(self.waiting[0])
         if outcome in (Outcome.SENT, Outcome.FAILED):
             self.waiting_bytes -= len(self.waiting.popleft())
@@ -108,12 +109,12 @@ class Directory:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.read_stamp = (0, 0)  # the stamp that ``names`` saw before it read
+        self.read_stamp = (0, 0)  # the stamp before ``names`` read the directory
         self._fd = -1
         self._open()
 
     def stamp(self) -> tuple[int, int] | None:
-        """What changes when a name comes or goes: (inode, time in ns); None when there is no directory."""
+        """Changes when a name appears or disappears: (inode, time in ns); None if there is no directory."""
         try:
             found = os.stat(self.path)
         except OSError:
@@ -121,7 +122,7 @@ class Directory:
         return (found.st_ino, found.st_mtime_ns)
 
     def names(self) -> dict[str, int]:
-        """The names of the sockets, with their inodes. Makes the directory again when it is gone."""
+        """The names of the sockets, with their inodes. Creates the directory again if it is gone."""
         stamp = self.stamp()
         if self._fd < 0 or stamp is None or stamp[0] != os.fstat(self._fd).st_ino:
             self.close()
@@ -131,7 +132,7 @@ class Directory:
         return self.sockets()
 
     def sockets(self) -> dict[str, int]:
-        """As ``names``, without making anything."""
+        """Like ``names``, but creates nothing."""
         found = {}
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
@@ -143,7 +144,7 @@ class Directory:
         return found
 
     def address(self, name: str) -> str:
-        """A path for bind and connect that is short enough."""
+        """A short enough path for bind and connect."""
         path = os.path.join(self.path, name)
         if len(os.fsencode(path)) > ADDRESS_LENGTH_MAX:
             path = f"/proc/self/fd/{self._fd}/{name}"
@@ -152,7 +153,7 @@ class Directory:
         return path
 
     def bind(self, name: str) -> tuple[socket.socket, int]:
-        """Listen under a name; returns the socket and its inode. The file appears only when it is listened to."""
+        """Listen under a name; returns the socket and its inode. The file appears only when the socket is ready."""
         probe = Peer(name, self.address(name))
         if probe.connect() is Outcome.SENT:
             probe.sock.close()
@@ -175,21 +176,21 @@ class Directory:
         return sock, inode
 
     def remove(self, name: str, inode: int) -> None:
-        """Remove a socket file, if it is still the one that was meant."""
+        """Remove a socket file, if it still has the expected inode."""
         with contextlib.suppress(OSError):
             found = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
             if stat.S_ISSOCK(found.st_mode) and found.st_ino == inode:
                 os.unlink(name, dir_fd=self._fd)
 
     def close(self) -> None:
-        """Let the directory go."""
+        """Close the directory."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _open(self) -> None:
         try:
-            # Parents as usual, the directory itself for us alone: to enter it is to be believed.
+            # Parents as usual, the directory itself for our user alone: anybody who enters it is trusted.
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.path, 0o700)
@@ -214,6 +215,6 @@ def new_socket() -> socket.socket:
 
 
 def check_name(name: str) -> None:
-    """A full_hostname becomes a file name; raises ConfigError when it cannot."""
+    """Check that a full_hostname can be a file name; raises ConfigError otherwise."""
     if not name or "/" in name or "\0" in name or name.startswith("."):
         raise ConfigError(f"[node] name: {name!r} cannot be the name of a socket file")

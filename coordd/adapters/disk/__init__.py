@@ -1,5 +1,5 @@
-"""What one node keeps on its disk: its journal, its backlog, and a few small files that survive a crash.
+"""A node's files: its journal, its backlog, and a few small files that survive a crash.
 
-Here belongs what a node must find again after a restart. What all nodes share is in the ledger (adapters/ledger);
-what a runner leaves is written by runner/facts.py.
+Data that a node needs after a restart. Data that all nodes share is in the ledger (adapters/ledger); runner/facts.py
+writes a runner's files.
 """

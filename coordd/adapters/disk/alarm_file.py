@@ -1,4 +1,4 @@
-"""A node's alarms on its disk, in one small file, replaced whole."""
+"""A node's alarms in one small file, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 from coordd.adapters.disk.files import write_atomic
 from coordd.errors import UnavailableError
 
-# Larger than any such file of ours can be.
+# Our file is always smaller.
 BYTES_MAX = 4 * 2**20
 
 
 class AlarmFile:
-    """What core.alarms keeps."""
+    """The file of core.alarms."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def load(self) -> tuple[dict[str, Any], str]:
-        """What was kept, and a sentence for the log when that could not be read; it is then put aside, if possible."""
+        """The stored alarms, and a sentence for the log if the file could not be read; it is then moved aside, if
+        possible.
+        """
         try:
             with open(self.path, "rb") as file:
                 said = json.loads(file.read(BYTES_MAX))
@@ -36,13 +38,13 @@ class AlarmFile:
             os.replace(self.path, aside)
         except OSError:
             aside = "not kept"
-        return {}, f"{self.path} cannot be read: {reason}; {aside}: alarms that stood are forgotten"
+        return {}, f"{self.path} cannot be read: {reason}; {aside}: earlier alarms are forgotten"
 
     def save(self, kept: dict[str, Any]) -> None:
         """Write it; it is on the disk when this returns.
 
         Raises:
-            UnavailableError: the disk does not take it. What was there before still is.
+            UnavailableError: the disk refuses it. The old file is still there.
         """
         try:
             write_atomic(self.path, json.dumps(kept).encode() + b"\n")

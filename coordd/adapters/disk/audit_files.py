@@ -1,4 +1,4 @@
-"""The audit chain on the disk: its records are lines of the journal, its head is a small file beside it."""
+"""The audit chain on the disk: its records are lines of the journal, its head is a small separate file."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from coordd.core.wire.chain import Checked, Checker, Head, chained, head_after, 
 from coordd.core.wire.journal_line import encode_line
 from coordd.errors import UnavailableError
 
-# The last segments, in which a record may stand that is newer than the head: one is closed at each start.
+# The newest segments, which may contain a record newer than the head: each start closes one segment.
 SEGMENTS_LOOKED_AT = 2
 
 
 class AuditChain:
-    """Writes records to the journal, each with the hash of the one before."""
+    """Writes records to the journal, each with the hash of the previous one."""
 
     def __init__(self, journal: Journal, path: str) -> None:
         """``path``: the head's file. Raises UnavailableError when the journal cannot be read."""
         self.path = path
         self._journal = journal
         head = load_head(path)
-        # Without a head all of the journal is looked through: the first start with a chain, or somebody removed it.
+        # Without a head, the whole journal is searched: it is the first start with a chain, or somebody removed the
+        # head.
         newest = SEGMENTS_LOOKED_AT if head is not None else None
         self._head = head_after(lines(journal.directory, newest=newest), head)
         self._unwritten = 0
 
     def append(self, record: dict[str, Any]) -> str:
-        """Write one; it is on the disk when this returns. Returns its hash.
+        """Write one record; it is on the disk when this returns. Returns its hash.
 
-        Raises UnavailableError when the disk does not take it; the next one says how many are missing.
+        Raises UnavailableError when the disk refuses it; the next record says how many are missing.
         """
         if self._unwritten:
             record = {**record, "unwritten": self._unwritten}
@@ -53,7 +54,7 @@ class AuditChain:
 
 
 def load_head(path: str) -> Head | None:
-    """The head; None when there is none, or when it cannot be understood."""
+    """The head; None if there is none or it is invalid."""
     try:
         with open(path, "rb") as file:
             found = json.load(file)
@@ -68,7 +69,7 @@ def check(directory: str, path: str, *, since: float, limit: int, oldest: float)
     Returns the newest ``limit`` records since ``since``. Raises UnavailableError when it cannot be read.
     """
     checker = Checker(since, limit)
-    head = load_head(path)  # before the lines: what is written meanwhile comes after it
+    head = load_head(path)  # before the lines: records written meanwhile come after it
     _take(checker, lines(directory))
     if head is not None and checker.last > head.number + 1:
         head = load_head(path)

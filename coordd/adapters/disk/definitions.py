@@ -1,4 +1,4 @@
-"""Which definition of each job this node had last, in one file of its state: it activates only what it did not have."""
+"""The last known definition of each job, in one file of the node's state: the node activates only new definitions."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from collections.abc import Mapping
 from coordd.adapters.disk.files import set_aside, write_atomic
 from coordd.errors import UnavailableError
 
-# More than ten thousand jobs; a longer file is not ours.
+# More than ten thousand jobs need; a longer file is not ours.
 BYTES_MAX = 4 * 1024 * 1024
 
 
-# What that means; see docs/runbook.md: a job is stale on this node.
-_FORGOTTEN = "this node has forgotten which definitions it had: where another one counts, its own is stale"
+# The consequence; see docs/runbook.md: a job is stale on this node.
+_FORGOTTEN = "this node has forgotten its definitions: if another definition of a job counts, its own is stale"
 
-# Larger numbers are no sequence, and no instant, of ours: neither SQLite nor Lua would take them.
+# Larger numbers are neither a sequence nor an instant of ours: SQLite and Lua could not store them.
 NUMBER_MAX = 2**53
 
 
 class DefinitionsFile:
-    """A small file, replaced whole. Losing it is no harm: then only what the ledger has never seen is activated."""
+    """A small file, replaced as a whole. Losing it does no harm: then the node activates only definitions of jobs that
+    are new to the ledger.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def load(self) -> tuple[dict[str, tuple[str, int, float]], str]:
-        """What it says, and a sentence for the log when it says nothing usable."""
+        """The content, and a sentence for the log if the file is unusable."""
         try:
             with open(self.path, "rb") as file:
                 said = json.loads(file.read(BYTES_MAX))
@@ -46,7 +48,7 @@ class DefinitionsFile:
             return f"; {exc}"
 
     def save(self, jobs: Mapping[str, tuple[str, int, float]]) -> None:
-        """Write it; it is on the disk when this returns. Raises UnavailableError when the disk does not take it."""
+        """Write it; it is on the disk when this returns. Raises UnavailableError when the disk refuses it."""
         data = json.dumps({"jobs": {job: list(one) for job, one in jobs.items()}}).encode()
         try:
             write_atomic(self.path, data)
@@ -55,10 +57,10 @@ class DefinitionsFile:
 
 
 def _checked(digest: object, sequence: object, counts_from: object) -> tuple[str, int, float]:
-    """One definition as it was kept. Raises ValueError."""
+    """One stored definition. Raises ValueError."""
     if not isinstance(digest, str) or type(sequence) is not int or not isinstance(counts_from, (int, float)):
         found = f"{[digest, sequence, counts_from]!r:.120}"
         raise ValueError(f"expected a digest, a whole number and an instant, found {found}")
-    if not (0 <= sequence < NUMBER_MAX and abs(counts_from) < NUMBER_MAX):  # not a NaN either
+    if not (0 <= sequence < NUMBER_MAX and abs(counts_from) < NUMBER_MAX):  # a NaN is refused too
         raise ValueError(f"numbers out of range at the definition {digest:.80}")
     return digest, sequence, float(counts_from)

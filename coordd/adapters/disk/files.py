@@ -1,4 +1,4 @@
-"""Files that survive a crash: atomic writes, and the few numbers that a node must remember over a restart."""
+"""Files that survive a crash: atomic writes, and the few numbers that a node must keep over a restart."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import NamedTuple
 from coordd.core.clock import CLOCK_BLOCK
 from coordd.errors import UnavailableError
 
-# A file that could not be read is kept beside the new one; more copies than this say nothing new.
+# Maximum number of damaged files that are kept; more copies would not tell more.
 BAD_COPIES_MAX = 8
 
-# Larger than any state file of ours can be: what is longer is not read into memory.
+# Our state files are always smaller; a longer file is not read into memory.
 STATE_BYTES_MAX = 64 * 1024
 
 
@@ -27,7 +27,7 @@ def sync_directory(path: str) -> None:
 
 
 def write_atomic(path: str, data: bytes, *, mode: int = 0o600) -> None:
-    """Replace a file whole: after a crash there is the old content or the new one, never a part.
+    """Replace a file atomically: after a crash it has the old content or the new one, never a part.
 
     Raises OSError, and then the old content is still there.
     """
@@ -47,7 +47,7 @@ def write_atomic(path: str, data: bytes, *, mode: int = 0o600) -> None:
 
 
 def set_aside(path: str) -> str:
-    """Keep a spoilt file as ``PATH.bad-N``, and return that name. Raises UnavailableError."""
+    """Keep a damaged file as ``PATH.bad-N``, and return that name. Raises UnavailableError."""
     names = [f"{path}.bad-{number}" for number in range(1, BAD_COPIES_MAX + 1)]
     kept = next((name for name in names if not os.path.exists(name)), names[-1])
     try:
@@ -58,11 +58,11 @@ def set_aside(path: str) -> str:
 
 
 class NodeState(NamedTuple):
-    """What a node remembers. ``boots`` counts starts, ``clock_mark`` is the Lamport clock's high-water mark.
+    """A node's state. ``boots`` counts starts, ``clock_mark`` is the Lamport clock's high-water mark.
 
-    ``ledgers`` names which life of each ledger (by its URL) it saw last: whoever never saw one may begin with an empty
-    one. ``pin`` is the identity of the ledger that it has used, and the address where that was; "" and "" when none
-    was. ``warning`` is a sentence for the log when the numbers had to be made up, else "".
+    ``ledgers`` has the last known epoch of each ledger (by its URL): only a node that never saw a ledger may start with
+    an empty one. ``pin`` is the identity and the address of the ledger that the node has used, or "" and "".
+    ``warning`` is a sentence for the log if the numbers had to be replaced, otherwise "".
     """
 
     boots: int
@@ -75,25 +75,24 @@ class NodeState(NamedTuple):
 class StateFile:
     """A node's NodeState in one small file, replaced atomically.
 
-    Losing it is harmful but not fatal, so it never keeps a node from starting. What the numbers protect is
-    order: peers ignore an incarnation whose boot counter is below one they know, and a clock that went back
-    would place new events before old ones. Both only have to *grow*. So when the file is gone or spoilt
+    Losing it is harmful but not fatal, so it never prevents a start. The numbers protect the order of events: peers
+    ignore an incarnation whose boot counter is below a known one, and a clock that went back would place new events
+    before old ones. Both only have to *grow*. So if the file is missing or damaged
 
-    - the boot counter goes on from the wall clock's seconds, which is above any count of starts; this also
-      serves a machine that was installed anew under its old name;
-    - the clock goes on from what the node's own journal has seen, plus two blocks for stamps that were sent
-      and not journalled. Not from the wall clock: peers refuse such a jump as absurd, for good;
-    - a spoilt file is kept as ``NAME.bad-N`` for whoever wants to know what happened.
+    - the boot counter continues from the wall clock's seconds, which is above any count of starts; this also works for
+    a machine that was reinstalled under its old name; - the clock continues from the highest stamp in the node's own
+    journal, plus two blocks for stamps that were sent but not journalled. The wall clock cannot replace it: peers would
+    always refuse such a jump as absurd; - a damaged file is kept as ``NAME.bad-N`` for an investigation.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def load(self, *, wall_s: float, highest_clock: Callable[[], int]) -> NodeState:
-        """Read the state. ``wall_s`` is Unix time; ``highest_clock`` is asked only when the file is of no use.
+        """Read the state. ``wall_s`` is Unix time; ``highest_clock`` is called only if the file is unusable.
 
         Raises:
-            UnavailableError: the file may be good, but the disk or its permissions do not let us read it.
+            UnavailableError: the file may be good, but cannot be read (disk or permissions).
         """
         try:
             with open(self.path, "rb") as file:
@@ -113,7 +112,7 @@ class StateFile:
                 marks = {str(url): str(mark) for url, mark in known.items()}
                 return NodeState(boots, clock_mark, "", marks, pin=_pin(fields.get("pin")))
         except (ValueError, TypeError, KeyError, RecursionError):
-            pass  # spoilt, like a wrong type: both are answered below
+            pass  # damaged, like a wrong type: both are handled below
         kept = set_aside(self.path)
         return self._made_up(wall_s, highest_clock(), f"{self.path} was not readable, kept as {kept}; {_GOES_ON}")
 
@@ -123,7 +122,7 @@ class StateFile:
         """Write the state; it is on the disk when this returns.
 
         Raises:
-            UnavailableError: the disk does not take it. The old state is still there.
+            UnavailableError: the disk refuses it. The old state is still there.
         """
         fields: dict[str, object] = {"boots": boots, "clock_mark": clock_mark}
         if ledgers:
@@ -141,10 +140,10 @@ class StateFile:
 
 
 def _pin(said: object) -> tuple[str, str]:
-    """The pin as the file has it; none when it is no pin: then the node compares as at its first start."""
+    """The pin from the file; an invalid pin counts as none, so the node compares ledgers as at its first start."""
     if isinstance(said, dict) and isinstance(said.get("identity"), str) and isinstance(said.get("address"), str):
         return said["identity"], said["address"]
     return "", ""
 
 
-_GOES_ON = "the boot counter goes on from the wall clock, the logical clock from the journal"
+_GOES_ON = "the boot counter continues from the wall clock, the logical clock from the journal"

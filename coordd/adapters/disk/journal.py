@@ -2,10 +2,10 @@
 
     journal/00000001.jsonl … 00000007.jsonl   closed: never written again, may be shipped and pruned
     journal/current.jsonl                     open
-    journal/torn-00000003.bytes               what a crash left at the end of segment 3, kept as it was
+    journal/torn-00000003.bytes               a partial line after a crash at the end of segment 3, kept unchanged
 
 A segment is closed (renamed) when it is large or old, at a clean stop, and at the next start after a crash.
-The line's format is core.journal_line, which the history pipeline reads by, too.
+The format of a line is in core/wire/journal_line.py, which the history pipeline uses too.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
 CURRENT = "current.jsonl"
 
-# A segment is closed at this size, so that one is read in a second and shipped in one piece ...
+# A segment of this size is closed, so that it can be read in a second and shipped in one piece ...
 SEGMENT_BYTES_MAX = 16 * 1024 * 1024
-# ... and at this age, so that the pipeline is never further behind.
+# ... and also at this age, so that the pipeline is never further behind.
 SEGMENT_AGE_S = 3600.0
 
-# So much of the end is read for the highest clock. Clocks only grow; three segments, for one may be damaged.
+# This many bytes at the end are searched for the highest clock. Clocks only grow; three segments, because one may be
+# damaged.
 CLOCK_BYTES_MAX = 3 * SEGMENT_BYTES_MAX
 
 
 class Journal:
     """The port's Journal on files. Blocking: an append with ``sync`` waits for the disk.
 
-    ``repaired`` holds one sentence for each thing that was put right at the start, for the log;
-    ``bad_lines`` counts lines in the middle that are not what was once written: they are left, and skipped.
+    ``repaired`` has one sentence for the log per repair at the start. ``bad_lines`` counts damaged lines in the middle:
+    they stay, and readers skip them.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Journal:
 
         Raises:
             ConfigError: another process has it open.
-            UnavailableError: the disk does not let us.
+            UnavailableError: the disk refuses.
         """
         self.directory = directory
         self.repaired: list[str] = []
@@ -61,10 +62,10 @@ class Journal:
         self._segment_age_s = segment_age_s
         self._clock = clock
         self._fd = -1
-        self._size = 0  # bytes of whole lines; the file is cut back to this before anything is written
-        self._dirty = False  # the file may be longer than that, or its name not durable
+        self._size = 0  # bytes of complete lines; the file is cut to this size before anything is written
+        self._dirty = False  # the file may be longer than that, or its name may not be durable
         self._opened_at = 0.0
-        self._number = 1  # what the open segment will be called
+        self._number = 1  # the future name of the open segment
         try:
             os.makedirs(directory, mode=0o750, exist_ok=True)
             self._lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -84,10 +85,8 @@ class Journal:
     def append(self, records: Sequence[dict[str, Any]], *, sync: bool) -> None:
         """Write records in order; with ``sync`` they, and all before them, are on the disk when this returns.
 
-        Raises:
-            UnavailableError: the disk does not take them. None of them is in the journal then, and a later
-                append works again when the disk does.
-            LocalProtocolError: a record is not JSON; none of them was written.
+        Raises: UnavailableError: the disk refuses them. Then none of them is in the journal; a later append works when
+        the disk does. LocalProtocolError: a record is not JSON; none of them was written.
         """
         if not records:
             return
@@ -104,7 +103,7 @@ class Journal:
                 os.fdatasync(self._fd)
         except OSError as exc:
             self._cut_back()
-            raise UnavailableError(f"the journal {self.directory} takes no records: {exc.strerror or exc}") from exc
+            raise UnavailableError(f"the journal {self.directory} refuses records: {exc.strerror or exc}") from exc
         self._size += len(data)
         self._dirty = False
 
@@ -115,7 +114,7 @@ class Journal:
     def prune(self, keep_s: float, now: float) -> list[str]:
         """Remove closed segments (and torn ends) last written more than ``keep_s`` before ``now`` (Unix time).
 
-        The newest closed one stays whatever its age: numbers go on from it, so that none is ever used twice.
+        The newest closed segment always stays: numbering continues from it, so that no number is used twice.
         Returns the removed paths. Raises UnavailableError.
         """
         removed = []
@@ -130,7 +129,7 @@ class Journal:
         return removed
 
     def close(self) -> None:
-        """Close the open segment. Raises UnavailableError; what was appended with ``sync`` is safe in any case."""
+        """Close the open segment. Raises UnavailableError; records appended with ``sync`` are safe in any case."""
         if self._lock < 0:
             return
         try:
@@ -148,7 +147,7 @@ class Journal:
 
     def _is_due(self, more: int) -> bool:
         if not self._size:
-            return False  # records that are larger than a segment have one of their own
+            return False  # a record larger than a segment has a segment of its own
         return self._size + more > self._segment_bytes_max or self._clock() - self._opened_at >= self._segment_age_s
 
     def _open_segment(self) -> None:
@@ -165,17 +164,17 @@ class Journal:
     def _write(self, data: bytes) -> None:
         self._dirty = True
         view = memoryview(data)
-        while view:  # one write; a short one means that the disk is filling up, and the next says why
+        while view:  # one write; a short one means that the disk is filling up, and the next one gives the error
             view = view[os.write(self._fd, view) :]
 
     def _cut_back(self) -> None:
-        """Leave nothing half-written. Where even that fails, the next append tries it again first."""
+        """Remove a partial line. If even that fails, the next append tries it again first."""
         if self._fd >= 0 and self._dirty:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)
 
     def _close_segment(self) -> None:
-        """Close by rename. The lines are made durable first: a closed segment never changes again."""
+        """Close by renaming. The lines are made durable first: a closed segment never changes again."""
         path = os.path.join(self.directory, CURRENT)
         if self._dirty:
             os.ftruncate(self._fd, self._size)
@@ -192,7 +191,7 @@ class Journal:
     # ---- after a crash
 
     def _repair(self) -> None:
-        """Close the segment that the last process left open; a torn end of it is moved aside first."""
+        """Close the segment of the last process; a partial line at its end is moved aside first."""
         path = os.path.join(self.directory, CURRENT)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -219,7 +218,7 @@ class Journal:
                 self._fd = -1
 
     def _move_aside(self, fd: int, start: int) -> str:
-        # Named after the segment; a segment that was nothing but a torn end leaves its number to the next.
+        # Named after the segment. A segment that has only a partial line passes its number to the next one.
         names = [f"torn-{self._number:08d}.bytes", f"torn-{self._number:08d}-{time.time_ns()}.bytes"]
         kept = next(p for p in (os.path.join(self.directory, n) for n in names) if not os.path.exists(p))
         out = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
@@ -233,13 +232,13 @@ class Journal:
 
 
 def read(directory: str) -> Iterator[dict[str, Any]]:
-    """All good lines of a journal in the order in which they were written, also while a node writes it.
+    """All valid lines of a journal, in the order of writing, even while a node writes it.
 
     Raises UnavailableError when it cannot be read.
     """
     try:
         with contextlib.ExitStack() as stack:
-            # The open segment first: should it be closed (renamed) while we read, it is still the one we hold.
+            # Open the current segment first: if it is closed (renamed) while we read, we still have the right file.
             current = None
             with contextlib.suppress(FileNotFoundError):
                 current = stack.enter_context(open(os.path.join(directory, CURRENT), "rb"))
@@ -255,13 +254,13 @@ def read(directory: str) -> Iterator[dict[str, Any]]:
 
 
 def lines(directory: str, *, newest: int | None = None) -> Iterator[Line]:
-    """All lines as they stand there, in order, with their places; of the ``newest`` segments only.
+    """All lines unchanged, in order, with their positions; only of the ``newest`` segments.
 
-    A last line without its end is left out: it is being written. Raises UnavailableError.
+    A last line without a line feed is left out: it is being written. Raises UnavailableError.
     """
     try:
         with contextlib.ExitStack() as stack:
-            current = None  # first, as in ``read``
+            current = None  # opened first, as in ``read``
             with contextlib.suppress(FileNotFoundError):
                 current = stack.enter_context(open(os.path.join(directory, CURRENT), "rb"))
             held = os.fstat(current.fileno()).st_ino if current else 0
@@ -282,13 +281,13 @@ def _placed(name: str, file: BinaryIO) -> Iterator[Line]:
 
 
 def highest_clock(directory: str) -> int:
-    """The highest Lamport clock at the journal's end; 0 when there is no journal. For StateFile.load."""
+    """The highest Lamport clock near the journal's end; 0 without a journal. For StateFile.load."""
     clocks = (record.get("clock") for record in newest(directory, CLOCK_BYTES_MAX))
     return max((clock for clock in clocks if isinstance(clock, int)), default=0)
 
 
 def newest(directory: str, bytes_max: int) -> Iterator[dict[str, Any]]:
-    """The good lines among the last ``bytes_max`` bytes, oldest first; none when there is no journal.
+    """The valid lines among the last ``bytes_max`` bytes, oldest first; nothing without a journal.
 
     Raises UnavailableError when they cannot be read.
     """
@@ -299,14 +298,14 @@ def newest(directory: str, bytes_max: int) -> Iterator[dict[str, Any]]:
             with open(path, "rb") as file:
                 if start:
                     file.seek(start - 1)
-                    file.readline()  # the line in the middle of which that is: none is read by halves
+                    file.readline()  # skip the rest of a line that starts before the range
                 yield from filter(None, map(decode_line, file))
     except OSError as exc:
         raise UnavailableError(f"cannot read the journal {directory}: {exc.strerror or exc}") from exc
 
 
 def _tail(directory: str, bytes_max: int) -> list[tuple[str, int]]:
-    """(path, from where on) of the segments that hold the last ``bytes_max`` bytes, oldest first."""
+    """(path, start) of the segments that hold the last ``bytes_max`` bytes, oldest first."""
     found: list[tuple[str, int]] = []
     paths = [_path(directory, number) for number in _numbers(directory)]
     for path in (os.path.join(directory, CURRENT), *reversed(paths)):
@@ -320,7 +319,7 @@ def _tail(directory: str, bytes_max: int) -> list[tuple[str, int]]:
 
 
 def _measure(file: Any) -> tuple[int, int, int]:
-    """(end of the last good line, bad lines before that, size of the file)."""
+    """(end of the last valid line, bad lines before it, size of the file)."""
     good_to = offset = bad = bad_since = 0
     for line in file:
         offset += len(line)

@@ -1,4 +1,4 @@
-"""Triggers that this node has accepted while the ledger was away: a small file each, until the ledger has them."""
+"""Triggers that this node accepted while the ledger was away: a small file for each, until the ledger has it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class RequestFiles:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self._unforgotten: set[str] = set()  # the disk would not let go of these
+        self._unforgotten: set[str] = set()  # the disk could not remove these
 
     def keep(self, of: Registration) -> None:
-        """Write one; it is on the disk when this returns. Raises UnavailableError when the disk does not take it."""
+        """Write one; it is on the disk when this returns. Raises UnavailableError when the disk refuses it."""
         fields = {
             "run": of.run,
             "job": of.job,
@@ -40,20 +40,21 @@ class RequestFiles:
             raise UnavailableError(f"{self.directory}: {exc.strerror or exc}") from exc
 
     def forget(self, run: str) -> None:
-        """The ledger has it. A disk that does not let go of it is asked again with the next; a daemon that is started
-        meanwhile registers it once more, which the ledger knows."""
+        """The ledger has it: remove the file. If the disk refuses, the next call tries again. After a restart the
+        trigger may be registered once more, which the ledger detects.
+        """
         for path in sorted({self._path(run)} | self._unforgotten):
             try:
                 os.unlink(path)
             except FileNotFoundError:
-                self._unforgotten.discard(path)  # most triggers never were here
+                self._unforgotten.discard(path)  # most triggers were never stored here
             except OSError:
                 self._unforgotten.add(path)
             else:
                 self._unforgotten.discard(path)
 
     def load(self) -> tuple[list[Registration], list[str]]:
-        """Those that wait, and the paths of files that say nothing usable (they are left where they are)."""
+        """Waiting triggers, and the paths of unusable files (which stay where they are)."""
         found: list[Registration] = []
         bad: list[str] = []
         if not os.path.isdir(self.directory):
@@ -72,7 +73,7 @@ class RequestFiles:
 
 
 def _registration(said: Any) -> Registration:
-    """A kept trigger. Raises ValueError, KeyError, TypeError, OverflowError or RecursionError when it is none."""
+    """A stored trigger. Raises ValueError, KeyError, TypeError, OverflowError or RecursionError if it is invalid."""
     run, job, digest, policy, args, by = [said[key] for key in ("run", "job", "digest", "policy", "args", "by")]
     fire_at = float(said["fire_at"])
     if not all(isinstance(text, str) for text in (run, job, digest, policy, args, by)) or not math.isfinite(fire_at):

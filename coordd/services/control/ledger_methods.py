@@ -45,7 +45,7 @@ class Upload(NamedTuple):
 
 
 class LedgerMethods:
-    """What can be asked about the ledger itself; the base of all methods, for most of them change it."""
+    """The methods about the ledger itself; the base of all methods, for most of them change it."""
 
     def __init__(self, driver: Driver, ledger: LedgerService, ledger_url: str) -> None:
         self._driver = driver
@@ -187,7 +187,7 @@ class LedgerMethods:
         if upload is not None and now - upload.touched_at > IMPORT_IDLE_S:
             upload = self._upload = None
         if ident and (upload is None or upload.id != ident):
-            raise RefusedError(f"there is no import {ident[:40]!r} any more", kind="unknown_import", hint="begin anew")
+            raise RefusedError(f"there is no import {ident[:40]!r} any more", kind="unknown_import", hint="start again")
         if not ident and upload is not None:
             raise RefusedError(
                 "another import is under way", kind="try_later", hint=f"it is given up after {IMPORT_IDLE_S:.0f} s idle"

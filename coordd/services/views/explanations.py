@@ -104,7 +104,7 @@ class Explanations(CoreMethods):
         )
 
     def _holder(self, row: Row) -> Holder:
-        """What is known of the node that holds an attempt, and what happens if it is gone."""
+        """Known facts about the node that holds an attempt, and what happens if it is gone."""
         node = self._driver.node
         now = boottime()
         pursuit = node.pursuits.pursuits.get(row.run)
@@ -124,7 +124,7 @@ class Explanations(CoreMethods):
         return Holder(member.state, now - member.heard_at, lost_s, silent_s, row.lease, turn_in_s)
 
     def _absent(self, run: str) -> Absent:
-        """What is known of a run that has no row."""
+        """Known facts about a run that has no row."""
         job = self._driver.node.jobs.get(job_of(run))
         fire_at = nominal_time(run)
         if job is None or fire_at is None:

@@ -67,7 +67,7 @@ class Holder(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """What is known of a run without a row in the ledger. Unix seconds; None: not a time, or not known."""
+    """Known facts about a run without a row in the ledger. Unix seconds; None: not a time, or not known."""
 
     known: bool  # this node has the job
     fire_at: float | None = None  # none: it was triggered
@@ -201,7 +201,7 @@ def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder:
 
 
 def _held(row: Row, holder: Holder | None) -> str:
-    """What is known of the holder if it is not simply alive, and what happens next."""
+    """Known facts about the holder if it is not simply alive, and what happens next."""
     if holder is None or (not holder.gone and holder.silent_s < holder.lease_s / 2):
         return f", and is to be cancelled ({row.reason})" if row.cancel else ""
     name = row.node.rpartition(".")[0]

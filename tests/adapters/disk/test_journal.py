@@ -222,7 +222,7 @@ class TestWhenTheDiskFails:
             (disk / "filler").write_bytes(b"x" * 40_000)
             many = [{"clock": 2, "name": "y" * 1000} for _ in range(50)]
             for _ in range(3):
-                with pytest.raises(UnavailableError, match="takes no records: No space left on device"):
+                with pytest.raises(UnavailableError, match="refuses records: No space left on device"):
                     journal.append(many, sync=True)
                 assert (disk / "journal" / "current.jsonl").read_bytes() == encode_line(records(1)[0])
             (disk / "filler").unlink()

@@ -42,7 +42,7 @@ def test_a_server_that_hangs_is_given_up(
                 a.publish(b"hanging", said.append)
                 await until(lambda: said == [False])
                 await until(lambda: a.state == "disconnected")
-                assert "has said nothing for 2 s" in a.error
+                assert "has sent nothing for 2 s" in a.error
             finally:
                 own_server.resume()
             await until(lambda: a.state == "connected")

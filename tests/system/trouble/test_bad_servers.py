@@ -58,7 +58,7 @@ def test_a_broker_that_refuses_is_named_and_mended_without_a_restart() -> None:
             node.launch()
         for node in cluster.nodes:
             node.ready()
-        bus_is(cluster.nodes[0], "disconnected", "exchange of our name but of another type", "delete it")
+        bus_is(cluster.nodes[0], "disconnected", "exchange with our name but another type", "delete it")
         bus_is(cluster.nodes[1], "disconnected", "no virtual host", "add_vhost")
         bus_is(cluster.nodes[2], "disconnected", "a right", "set_permissions")
         for node in cluster.nodes:
@@ -117,7 +117,7 @@ def test_a_memory_alarm_stops_the_gossip_and_no_job() -> None:
         rabbit.ctl("set_vm_memory_high_watermark", "absolute", "1MB")
         try:
             for node in cluster.nodes:
-                bus_is(node, "disconnected", "blocks everybody who publishes", "free memory")
+                bus_is(node, "disconnected", "blocks all publishers", "free memory")
             succeed(cluster, "blocked")
             until(lambda: all(node.status()["backlog"]["waiting"] > 0 for node in cluster.nodes), why="it is kept")
         finally:
