@@ -13,6 +13,7 @@ from coordd.config.sections import Config
 from coordd.connecting import Connections
 from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
 from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Launch
 from coordd.errors import CoorddError, UnavailableError
@@ -85,7 +86,7 @@ class LaunchBuilder:
 
     def argv(self, job: Job, args: dict[str, str]) -> list[str]:
         """What would be executed, for `run trigger --dry-run`."""
-        launch = Launch(f"{job.name}#dry-run", job.name, 0, 0, "", 0.0, "{}", 0.0, job.lease_s)
+        launch = Launch(f"{job.name}#dry-run", job.name, AttemptNumber(0), Token(0), "", 0.0, "{}", 0.0, job.lease_s)
         return redacted(self._program(job, launch, args, write=False).argv)
 
     def _program(self, job: Job, launch: Launch, args: dict[str, str], *, write: bool = True) -> ProgramSpec:

@@ -6,29 +6,25 @@ No library's exception crosses a port: an adapter raises UnavailableError where 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import Request
 from coordd.core.ledger.rows import AttemptRow, Row
 
-
-class LedgerCall(NamedTuple):
-    """One operation of core.ledger.Rules, by name, with its arguments (less the store and the time)."""
-
-    op: str
-    args: tuple[Any, ...]
+A = TypeVar("A", bound=Answer | OpenAnswer)
 
 
 class Ledger(Protocol):
     """The one authority over launches. Blocking: the ledger service calls it from a worker thread.
 
-    ``call`` raises UnavailableError when there was no answer in time; whether the operation took place is
-    then unknown, and asking again is safe.
+    ``ask`` does one operation (core.ledger.requests) and raises UnavailableError when there was no answer in time;
+    whether the operation took place is then unknown, and asking again is safe.
     """
 
     url: str
 
-    def call(self, op: str, *args: Any) -> Answer | OpenAnswer: ...
+    def ask(self, request: Request[A]) -> A: ...
     def run(self, run: str) -> Row | None: ...
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]: ...
     def attempts(self, run: str) -> list[AttemptRow]: ...
@@ -47,7 +43,7 @@ class Ledger(Protocol):
 class Batching(Protocol):
     """A ledger over a network: many operations in one round trip."""
 
-    def calls(self, batch: Sequence[LedgerCall]) -> list[Answer | OpenAnswer]:
+    def ask_all(self, batch: Sequence[Request[Answer | OpenAnswer]]) -> list[Answer | OpenAnswer]:
         """One after the other. Raises UnavailableError for all of them."""
 
 

@@ -8,6 +8,7 @@ import pytest
 from support.small_cluster import EPOCH, MONO, Lone, job
 
 from coordd.config.sections import Config
+from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.errors import UnavailableError
 from coordd.launching import LaunchBuilder
@@ -22,7 +23,7 @@ from coordd.launching import LaunchBuilder
 )
 def test_a_definition_that_was_changed_since_the_grant_is_not_launched(jobs: tuple[Any, ...], said: str) -> None:
     builder = LaunchBuilder(Config(), Lone(*jobs).node, lambda *_: "/nowhere", cast(Any, None))
-    launch = Launch("sales#1", "sales", 0, 7, "n7", EPOCH, "{}", MONO + 58.0, 60.0, digest="d1")
+    launch = Launch("sales#1", "sales", AttemptNumber(0), Token(7), "n7", EPOCH, "{}", MONO + 58.0, 60.0, digest="d1")
 
     with pytest.raises(UnavailableError, match=said):
         builder.spec(launch)

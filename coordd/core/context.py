@@ -9,7 +9,8 @@ import msgspec
 
 from coordd.core.clock import LamportClock
 from coordd.core.jobs.job import Job, due_time, fire_time, job_of
-from coordd.core.ledger.steps import nominal_time
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import Request, nominal_time
 from coordd.core.ledger.words import NEVER, NEW_RULES, OLD_RULES
 from coordd.core.members.membership import Membership
 from coordd.core.ready import LedgerRequest, Notice, Now, Ready
@@ -227,10 +228,10 @@ class Context:
         self.out.journal.append(event)
         self.out.journal_sync = self.out.journal_sync or sync
 
-    def ask(self, op: str, *args: object) -> int:
-        """Ask the ledger; returns the id of the request."""
+    def ask(self, request: Request[Answer | OpenAnswer]) -> int:
+        """Ask the ledger; returns the id of the question."""
         self._next_request += 1
-        self.out.ledger.append(LedgerRequest(self._next_request, op, args))
+        self.out.ledger.append(LedgerRequest(self._next_request, request))
         return self._next_request
 
     def note(self, event: str, **fields: object) -> None:

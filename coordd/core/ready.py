@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import Grant, Registration, Request
+from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.wire.events import Action, Event
 
 
@@ -20,8 +22,7 @@ class LedgerRequest(NamedTuple):
     """One operation for the ledger; its answer comes back through ``Node.ledger_answered`` with this id."""
 
     id: int
-    op: str
-    args: tuple[Any, ...]
+    request: Request[Answer | OpenAnswer]
 
 
 class Launch(NamedTuple):
@@ -29,8 +30,8 @@ class Launch(NamedTuple):
 
     run: str
     job: str
-    attempt: int
-    token: int
+    attempt: AttemptNumber
+    token: Token
     nonce: str
     fire_at: float
     args: str
@@ -40,6 +41,11 @@ class Launch(NamedTuple):
     digest: str = ""  # the definition that was granted: nothing else may be launched under this grant
     policy: str = ""  # and its policy, as the ledger keeps it
     due: float = 0.0  # Unix seconds: when it is due, where that is later than ``fire_at``
+
+    @property
+    def grant(self) -> Grant:
+        """What was granted."""
+        return Grant(run=self.run, attempt=self.attempt, token=self.token, nonce=self.nonce)
 
 
 class Reply(NamedTuple):

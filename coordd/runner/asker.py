@@ -11,12 +11,17 @@ from coordd.runner.kernel import boottime, complain, drain
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Any, Protocol, TypeVar
+
+    from coordd.core.ledger.answers import OpenAnswer
+    from coordd.core.ledger.requests import Request
+
+    A = TypeVar("A", bound="Answer | OpenAnswer")
 
     class Ledger(Protocol):
         """What a runner needs of a ledger."""
 
-        def call(self, op: str, *args: Any) -> Any: ...
+        def ask(self, request: Request[A]) -> A: ...
         def close(self) -> None: ...
 
 
@@ -49,7 +54,7 @@ class Asker:
         self.fd, self._wake = os.pipe()
         os.set_blocking(self.fd, False)
         self._ledger: Ledger | None = None
-        self._question: tuple[str, tuple[object, ...]] = ("", ())
+        self._question: Request[Answer] | None = None
         self._answer: tuple[Answer | None, float] = (None, 0.0)
         self._go = _thread.allocate_lock()
         self._go.acquire()
@@ -64,25 +69,23 @@ class Asker:
                 complain(str(exc))
         return self._ledger
 
-    def call(self, op: str, args: "tuple[object, ...]") -> "Answer | None":
+    def call(self, request: "Request[Answer]") -> "Answer | None":
         """Ask in place; None when there was no answer in time."""
         ledger = self.connect()
         if ledger is None:
             return None
         try:
-            answer = ledger.call(op, *args)
+            return ledger.ask(request)
         except CoorddError as exc:
             complain(str(exc))
             return None
-        assert isinstance(answer, Answer)
-        return answer
 
-    def ask(self, op: str, args: "tuple[object, ...]") -> bool:
+    def ask(self, request: "Request[Answer]") -> bool:
         """Ask from the thread; False when the last question is still out (its answer counts then)."""
         if self.busy:
             return False
         self.busy = True
-        self._question = (op, args)
+        self._question = request
         if not self._started:
             self._started = True
             _thread.start_new_thread(self._run, ())
@@ -102,7 +105,8 @@ class Asker:
             self.connect()
             sent_at = boottime()
             try:
-                answer = self.call(*self._question)
+                if self._question is not None:
+                    answer = self.call(self._question)
             except Exception:
                 # A bug here must look like silence, which ends in order: it is no reason to leave a program alone.
                 sys.excepthook(*sys.exc_info())

@@ -10,6 +10,7 @@ import time
 
 from coordd.core import attempt as core
 from coordd.core.attempt import Attempt, Terms
+from coordd.core.ledger.requests import Gate, Grant, Registration, Renew, Report, Restore
 from coordd.runner import kernel
 from coordd.runner.asker import Asker
 from coordd.runner.kernel import SIGKILL, SIGTERM, boottime
@@ -72,7 +73,7 @@ class Runner:
     def __init__(self, spec: "dict[str, Any]", boot: str, watcher: int, life_fd: int, pet_fd: int) -> None:
         self.spec = spec
         self.boot = boot  # the Python text that starts this package, for a new watcher
-        self.key = (spec["run"], spec["attempt"], spec["token"], spec["nonce"])
+        self.grant = Grant(run=spec["run"], attempt=spec["attempt"], token=spec["token"], nonce=spec["nonce"])
         self.watcher = watcher
         self.watchers = 1
         self.pet_fd = pet_fd
@@ -157,7 +158,10 @@ class Runner:
             self._execute()
         elif word == core.ASK_RENEW:
             launched = self.attempt.phase in (core.RUNNING, core.ENDING)
-            if self.asker.ask("renew", (*self.key, self.spec["lease_s"], self._application_id(), launched)):
+            renew = Renew(
+                grant=self.grant, lease_s=self.spec["lease_s"], application_id=self._application_id(), launched=launched
+            )
+            if self.asker.ask(renew):
                 self.asked = core.ASK_RENEW
         elif word == core.ASK_RESTORE:
             self._ask_restore(action[1])
@@ -175,7 +179,7 @@ class Runner:
 
     def _ask_gate(self) -> None:
         sent_at = boottime()
-        answer = self.asker.call("gate", self.key)
+        answer = self.asker.call(Gate(grant=self.grant))
         self.refused = answer.word if answer is not None else ""
         self.attempt.answered(answer, question=core.ASK_GATE, sent_at=sent_at, now=boottime())
 
@@ -188,12 +192,11 @@ class Runner:
 
     def _ask_restore(self, state: str) -> None:
         """The ledger has forgotten our grant: we are its witness."""
-        from coordd.core.ledger.requests import Registration
         from coordd.core.ledger.rows import Policy
 
-        spec, (run, attempt, token, nonce) = self.spec, self.key
+        spec = self.spec
         of = Registration(
-            run,
+            self.grant.run,
             spec["job"],
             spec["digest"],
             Policy.unpack(spec["policy"]),
@@ -202,33 +205,36 @@ class Runner:
             args=spec["args"],
             due=float(spec.get("due", 0.0)),
         )
-        args = (
-            of,
-            attempt,
-            token,
-            nonce,
-            spec["node"],
-            spec["lease_s"],
-            state,
-            None,
-            "",
-            self._application_id(),
-            False,
+        restore = Restore(
+            of=of,
+            grant=self.grant,
+            node=spec["node"],
+            lease_s=spec["lease_s"],
+            state=state,
+            application_id=self._application_id(),
         )
         self._say("restoring", state=state)
         if self.attempt.phase != core.REPORTING:
-            if self.asker.ask("restore", args):
+            if self.asker.ask(restore):
                 self.asked = core.ASK_RESTORE
             return
         sent_at = boottime()
-        answer = self.asker.call("restore", args)  # nothing is left that would have to be killed meanwhile
+        answer = self.asker.call(restore)  # nothing is left that would have to be killed meanwhile
         self.attempt.answered(answer, question=core.ASK_RESTORE, sent_at=sent_at, now=boottime())
 
     def _ask_report(self, state: str, exit_code: "int | None", reason: str, final: bool) -> None:
         if not self.recorded:
             self._record(state, reason)
         sent_at = boottime()
-        answer = self.asker.call("report", (*self.key, state, exit_code, reason, self._application_id(), final))
+        report = Report(
+            grant=self.grant,
+            state=state,
+            exit_code=exit_code,
+            reason=reason,
+            application_id=self._application_id(),
+            final=final,
+        )
+        answer = self.asker.call(report)
         if answer is not None:
             self._last_words(b"told\n")
             self._say("reported", state=state, answer=answer.word)
@@ -283,7 +289,7 @@ class Runner:
             self._listen()
 
     def _say_who(self) -> None:
-        run, attempt, token, nonce = self.key
+        grant = self.grant
         try:
             ticks, boot = kernel.start_ticks(self.watcher), kernel.boot_id()
         except OSError as exc:
@@ -291,10 +297,10 @@ class Runner:
             ticks, boot = 0, ""
         self._say(
             "adopted",
-            run=run,
-            attempt=attempt,
-            token=token,
-            nonce=nonce,
+            run=grant.run,
+            attempt=grant.attempt,
+            token=grant.token,
+            nonce=grant.nonce,
             watcher=self.watcher,
             watcher_start_ticks=ticks,
             boot_id=boot,

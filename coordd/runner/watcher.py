@@ -255,22 +255,20 @@ class Watcher:
 
     def _ask_report(self, asker: Asker, said: "dict[str, Any]") -> "Answer | None":
         """Tell the ledger once; None when it does not answer, or has forgotten the grant."""
+        from coordd.core.ledger.requests import Grant, Report
+
         spec = self.spec
         final = bool(said.get("final")) and said["state"] == FAILURE
-        answer = asker.call(
-            "report",
-            (
-                spec["run"],
-                spec["attempt"],
-                spec["token"],
-                spec["nonce"],
-                said["state"],
-                said["exit_code"],
-                said["reason"],
-                said["application_id"],
-                final,
-            ),
+        grant = Grant(run=spec["run"], attempt=spec["attempt"], token=spec["token"], nonce=spec["nonce"])
+        report = Report(
+            grant=grant,
+            state=said["state"],
+            exit_code=said["exit_code"],
+            reason=said["reason"],
+            application_id=said["application_id"],
+            final=final,
         )
+        answer = asker.call(report)
         # A ledger that has forgotten the grant is told by the node, from its journal: until then nothing is reported.
         return answer if answer is not None and answer.word != RECOVERING else None
 

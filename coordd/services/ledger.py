@@ -15,6 +15,7 @@ import trio
 
 from coordd.core.breaker import HALF_OPEN, Breaker
 from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import ListOpen, Request
 from coordd.core.ledger.words import BAD, RECOVERING, UNAVAILABLE
 from coordd.core.ready import LedgerRequest
 from coordd.errors import (
@@ -25,7 +26,7 @@ from coordd.errors import (
     RefusedError,
     UnavailableError,
 )
-from coordd.ports import Batching, Ledger, LedgerCall
+from coordd.ports import Batching, Ledger
 
 log = structlog.get_logger("ledger")
 T = TypeVar("T")
@@ -118,12 +119,22 @@ class LedgerService:
             batch = [self._queue.popleft() for _ in range(min(BATCH_MAX, len(self._queue)))]
             answered(await self._ask(batch))
 
+    async def write(self, request: Request[Answer]) -> Answer:
+        """A change of the ledger that a person wants, on the connection of those who may do more than look.
+
+        Raises as ``query`` does; UnavailableError says nothing of whether it took place, and asking again is safe.
+        """
+        return await self._for_people(lambda ledger: ledger.ask(request))
+
     async def query(self, call: Callable[[Ledger], T]) -> T:
         """Read for people, on a connection of its own (one for those who may only look, one for all others).
 
         Raises UnavailableError when the ledger does not answer within twice its timeout, and at once while the
         breaker is open and another reader has waited in vain since. Raises RefusedError when others were before.
         """
+        return await self._for_people(call)
+
+    async def _for_people(self, call: Callable[[Ledger], T]) -> T:
         if self.breaker.is_open and self._unread_at >= self.breaker.changed_at > 0.0:
             raise UnavailableError(self.error or self.breaker.reason)
         looks = ONLY_LOOKS.get()
@@ -219,45 +230,45 @@ class LedgerService:
 
     def _perform(self, batch: list[LedgerRequest], results: list[Result]) -> str:
         """In the thread. Returns why no more was answered, or ""."""
-        op = batch[0].op
+        op = batch[0].request.op
         try:
             if self._ledger is None:
                 self._ledger = self._open()
             ledger = self._ledger
             if isinstance(ledger, Batching) and len(batch) > 1:
-                op = next((request.op for request in batch if request.op != "open"), "open")
+                op = next((question.request.op for question in batch if question.request.writes), ListOpen.op)
                 sent_at = boottime()
                 answers = self._together(ledger, batch)
                 if answers is not None:
                     results += [(r.id, answer, sent_at) for r, answer in zip(batch, answers, strict=True)]
                     batch = []
-            for request in batch:
-                op, sent_at = request.op, boottime()
-                results.append((request.id, self._alone(ledger, request), sent_at))
+            for question in batch:
+                op, sent_at = question.request.op, boottime()
+                results.append((question.id, self._alone(ledger, question.request), sent_at))
                 if not self._up:
                     self._check_writes(ledger, op)
             if not self._up:
                 self._check_writes(ledger, op)
         except (UnavailableError, ConfigError) as exc:  # ConfigError: its file has become something else
             self._refused = refused_as(exc)
-            self._writes_fail = self._writes_fail or op != "open"
+            self._writes_fail = self._writes_fail or op != ListOpen.op
             return str(exc) or "it did not answer"  # the rest of the batch would only wait as long again
         return ""
 
     def _together(self, ledger: Batching, batch: list[LedgerRequest]) -> list[Answer | OpenAnswer] | None:
         """In the thread. None when a question among them cannot be asked: each is asked by itself then."""
         try:
-            return ledger.calls([LedgerCall(request.op, request.args) for request in batch])
+            return ledger.ask_all([question.request for question in batch])
         except (UnavailableError, ConfigError):
             raise
         except Exception as exc:
             log.warning("ledger.batch_failed", reason=repr(exc), questions=len(batch))
             return None
 
-    def _alone(self, ledger: Ledger, request: LedgerRequest) -> Answer | OpenAnswer:
+    def _alone(self, ledger: Ledger, request: Request[Answer | OpenAnswer]) -> Answer | OpenAnswer:
         """In the thread: one question. Whatever is wrong with its row, or with our handling of it, is its answer."""
         try:
-            return ledger.call(request.op, *request.args)
+            return ledger.ask(request)
         except BadRowError as exc:
             return Answer(BAD, by=str(exc))
         except (UnavailableError, ConfigError):
@@ -269,7 +280,7 @@ class LedgerService:
 
     def _check_writes(self, ledger: Ledger, op: str) -> None:
         """In the thread: it is back once it does again what it could not do."""
-        if op == "open" and self._writes_fail:
+        if op == ListOpen.op and self._writes_fail:
             ledger.prune(0.0, 0)  # writes nothing, and takes the lock for it
         self._writes_fail = False
 

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 import trio
 
+from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Launcher
@@ -128,8 +129,8 @@ class Runners:
                 launch = Launch(
                     spec["run"],
                     spec["job"],
-                    spec["attempt"],
-                    spec["token"],
+                    AttemptNumber(spec["attempt"]),
+                    Token(spec["token"]),
                     spec["nonce"],
                     spec["fire_at"],
                     spec.get("args", "{}"),

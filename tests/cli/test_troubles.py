@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from support.fake_daemon import DAEMON, open_directory, write_job
+from support.ledger_calls import granted_as
 
 from cli.test_daemon import HELLO, Node, running
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.core.ledger.requests import Claim, Registration
-from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.requests import Claim, Gate, Grant, Register, Registration, Report, Revoke
+from coordd.core.ledger.rows import AttemptNumber, Policy
 
 # Short, that silence is noticed soon.
 TIMING = "renew_interval = 0.5\nledger_timeout = 0.5\nkill_grace = 1.0\nlease = 30.0"
@@ -50,11 +51,11 @@ def ledger(node: Node) -> Iterator[SqliteLedger]:
     made.close()
 
 
-def started(ledger: SqliteLedger, run: str, **policy: Any) -> tuple[str, int, int, str]:
+def started(ledger: SqliteLedger, run: str, **policy: Any) -> Grant:
     """Another node runs it."""
-    answer = ledger.call("claim", Claim(of(run, **policy), 0, "n", "edge-9.1", 30.0))
-    key = (run, 0, answer.token, "n")  # type: ignore[union-attr]
-    assert ledger.call("gate", *key).word == "ok"
+    answer = ledger.ask(Claim(of=of(run, **policy), attempt=AttemptNumber(0), nonce="n", node="edge-9.1", lease_s=30.0))
+    key = granted_as(run, answer, "n")
+    assert ledger.ask(Gate(grant=key)).word == "ok"
     return key
 
 
@@ -70,7 +71,7 @@ def last_status(node: Node) -> str:
 
 def test_an_unknown_run_is_seen_everywhere(node: Node, ledger: SqliteLedger) -> None:
     key = started(ledger, "ghost#1", on_lost="hold")
-    ledger.call("report", *key, "lost", None, "the runner died", "", False)
+    ledger.ask(Report(grant=key, state="lost", reason="the runner died"))
     node.wait_until(lambda: node.json("status")["runs"]["unknown"] == ["ghost#1"])
     text = node.ctl("status").stdout
     assert "1 unknown: ghost#1 (coordctl run resolve RUN --as success|failed|relaunch)" in text
@@ -84,7 +85,7 @@ def test_an_unknown_run_is_seen_everywhere(node: Node, ledger: SqliteLedger) -> 
 
 def test_a_job_that_an_unknown_run_blocks_says_so(node: Node, ledger: SqliteLedger) -> None:
     key = started(ledger, "hello#1", on_lost="hold")
-    ledger.call("report", *key, "lost", None, "the runner died", "", False)
+    ledger.ask(Report(grant=key, state="lost", reason="the runner died"))
     node.wait_until(lambda: node.json("status")["runs"]["unknown"] == ["hello#1"])
     listed = {job["name"]: job for job in node.json("job", "list")}
     assert listed["hello"]["problems"] == ["hello#1 is unknown, and counts as running: coordctl run resolve hello#1"]
@@ -94,10 +95,10 @@ def test_a_job_that_an_unknown_run_blocks_says_so(node: Node, ledger: SqliteLedg
 
 
 def test_a_run_that_nobody_starts_is_late(node: Node, ledger: SqliteLedger) -> None:
-    ledger.call("register", of("ghost#2", age_s=120.0))
+    ledger.ask(Register(of=of("ghost#2", age_s=120.0)))
     node.wait_until(lambda: node.json("status")["runs"]["late"] == ["ghost#2"])
     assert "1 late: ghost#2 (coordctl why RUN)" in node.ctl("status").stdout
-    ledger.call("revoke", "ghost#2", "ann", 0.0)
+    ledger.ask(Revoke(run="ghost#2", by="ann"))
 
 
 def test_a_run_whose_holder_is_silent_is_stuck(node: Node, ledger: SqliteLedger) -> None:
@@ -105,7 +106,7 @@ def test_a_run_whose_holder_is_silent_is_stuck(node: Node, ledger: SqliteLedger)
     node.wait_until(lambda: node.json("status")["runs"]["stuck"] == ["ghost#3"])
     doctor = node.ctl("doctor", code=1).stdout  # 1: the job that is late
     assert "its holder edge-9.1 has not renewed its lease" in doctor
-    ledger.call("report", *key, "success", 0, "", "", False)
+    ledger.ask(Report(grant=key, state="success", exit_code=0))
 
 
 def test_a_job_without_a_success_in_time_is_late_until_it_succeeds(node: Node) -> None:

@@ -7,12 +7,14 @@ import pytest
 from support.small_cluster import MONO, Lone, Noting, asked_for, job
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import ListOpen
+from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ledger.words import UNAVAILABLE
 from coordd.core.perform import perform, pump
 from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Ready, Reply
 from coordd.core.wire.events import TaskReceived
 
-LAUNCH = Launch("sales#1", "sales", 0, 7, "n", 0.0, "{}", MONO + 60, 60.0, digest="d1")
+LAUNCH = Launch("sales#1", "sales", AttemptNumber(0), Token(7), "n", 0.0, "{}", MONO + 60, 60.0, digest="d1")
 
 ORDER = [
     "save_mark", "save_pin", "save_definitions", "journal", "save_alarms", "keep_request", "forget_request",
@@ -44,7 +46,7 @@ def everything() -> Ready:
     received = TaskReceived(uuid="u", run="sales#1", name="sales", attempt=0, token=7)
     ready.journal, ready.messages, ready.unicasts = [received], [received], [("b.1", received)]
     ready.requests_kept, ready.requests_done = [asked_for("sales#1")], ["sales#2"]
-    ready.ledger, ready.launches, ready.cancels = [LedgerRequest(1, "open", ())], [LAUNCH], [("sales#3", "why")]
+    ready.ledger, ready.launches, ready.cancels = [LedgerRequest(1, ListOpen())], [LAUNCH], [("sales#3", "why")]
     ready.elected, ready.replies = [Elected("e", "drill", None)], [Reply(4, {"id": "sales#1"})]
     ready.notices, ready.state = [Notice("node.joined", {})], "ready"
     return ready
@@ -118,7 +120,7 @@ def test_a_journal_that_takes_lines_again_frees_what_was_given_back_for_it() -> 
     lone.node.ctx.record(TaskReceived(uuid="u", run="sales#1", name="sales", attempt=0, token=7), lone.now, sync=True)
     pump(lone.node, Full(lone))
     assert lone.launches == []
-    assert [request.op for request in lone.asked] == ["report"]
+    assert [one.request.op for one in lone.asked] == ["report"]
     assert set(lone.node.ctx.launch_problems) == {"other", "sales"}
 
     lone.node.ctx.record(TaskReceived(uuid="u", run="sales#1", name="sales", attempt=1, token=8), lone.now, sync=True)

@@ -295,7 +295,7 @@ class World:
                 return
             asked, self.questions.asked[:] = list(self.questions.asked), []
             at = self.driver.time.mono
-            self.driver.ledger_answers([(of.id, self.ledger.call(of.op, *of.args), at) for of in asked])
+            self.driver.ledger_answers([(of.id, self.ledger.ask(of.request), at) for of in asked])
         raise Wrong("the node asks the ledger again and again")
 
 

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from support.ledger_calls import grant_of
 from support.small_cluster import EPOCH, MONO, SETTINGS, job
 
 from coordd.adapters.ledger.redis_scripts import answer_of, attempts_of, row_of
@@ -33,7 +34,18 @@ from coordd.adapters.ledger.sqlite_rows import (
 from coordd.config.sections import SparkConfig
 from coordd.core.jobs.job import Command
 from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import (
+    Cancel,
+    Claim,
+    Gate,
+    ListOpen,
+    Prune,
+    Registration,
+    Renew,
+    Request,
+    Resolve,
+    Revoke,
+)
 from coordd.core.ledger.rows import (
     ATTEMPT_COLUMNS,
     JOB_COLUMNS,
@@ -43,6 +55,7 @@ from coordd.core.ledger.rows import (
     LedgerTime,
     Policy,
     Row,
+    Token,
 )
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.steps import Life
@@ -110,7 +123,7 @@ def row(state: str) -> Row:
     made = Life()._new_row(Registration("sales#1", "sales", "d1", Policy(), EPOCH, scheduled=False), LEDGER_TIME)
     made.state = state
     if state not in ("pending", "rejected", "missed"):
-        made.token, made.nonce, made.node, made.lease = 1_738_137_600_000_001, "n", "b.2", 60.0
+        made.token, made.nonce, made.node, made.lease = Token(1_738_137_600_000_001), "n", "b.2", 60.0
         made.until, made.boot, made.received_at = MONO - 100.0, "boot", EPOCH - 200.0
     return made
 
@@ -134,12 +147,12 @@ class LooseLedger:
         marks = ", ".join("?" * len(columns))
         self.db.execute(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", values)  # noqa: S608 - our words
 
-    def ask(self, op: str, *args: Any) -> Answer | OpenAnswer:
+    def ask(self, request: Request[Any]) -> Any:
         """As SqliteLedger does it, and as LedgerService answers for a row that is bad."""
         self.db.execute("BEGIN")
         store = Transaction(self.db, writes=True)
         try:
-            answer: Answer | OpenAnswer = getattr(self.rules, op)(store, *args, self.time)
+            answer = self.rules.answer(store, request, self.time)
             if isinstance(answer, OpenAnswer):
                 answer.bad.update(store.bad)
         except (BadRowError, AssertionError) as exc:  # a move that the table of states forbids
@@ -254,15 +267,13 @@ class World:
         tries = [AttemptRow(each) for each in self.ledger.db.execute(f"SELECT {ATTEMPT_LIST} FROM attempts")]  # noqa: S608
         self.look(found, tries)
         bad = len(self.driver.node.bad_rows)
-        for op, more in (
-            ("gate", (0, 1, "n")),
-            ("renew", (0, 1, "n", 60.0, "", True)),
-            ("cancel", ("ann",)),
-            ("resolve", ("relaunch", "ann")),
-        ):
-            self.ledger.ask(op, run, *more)
-        check(self.ledger.ask("revoke", run, "ann", 0.0).word != BAD, "a person cannot end a bad row")
-        self.ledger.ask("prune", 0.0, 100)
+        grant = grant_of(run, 0, 1, "n")
+        self.ledger.ask(Gate(grant=grant))
+        self.ledger.ask(Renew(grant=grant, lease_s=60.0, launched=True))
+        self.ledger.ask(Cancel(run=run, by="ann"))
+        self.ledger.ask(Resolve(run=run, outcome="relaunch", by="ann"))
+        check(self.ledger.ask(Revoke(run=run, by="ann")).word != BAD, "a person cannot end a bad row")
+        self.ledger.ask(Prune(keep_s=0.0, limit=100))
         if self.count % 10 == 0:
             self.ledger.clear()
         return "told as bad" if bad else "accepted"
@@ -314,22 +325,23 @@ class World:
             asked, self.questions.asked[:] = list(self.questions.asked), []
             if not asked:
                 break
-            driver.ledger_answers([(of.id, self.answer(of.op, of.args), driver.time.mono) for of in asked])
+            driver.ledger_answers([(of.id, self.answer(of.request), driver.time.mono) for of in asked])
         else:
             raise Wrong("the node asks the ledger again and again")
         check(driver.node.timer_at() < driver.time.mono + 3600.0, "the node has no timer any more")
         check(not driver.fatal.is_set(), f"a ready node gave up: {driver.fatal_reason}")
 
-    def answer(self, op: str, args: Any) -> Answer | OpenAnswer:
-        if self.reply is not None and op in ("open", "claim"):
+    def answer(self, request: Request[Any]) -> Answer | OpenAnswer:
+        if self.reply is not None and isinstance(request, (ListOpen, Claim)):
             reply, self.reply = self.reply, None
             try:
                 answer = answer_of(reply)
             except UnavailableError:
                 return Answer(UNAVAILABLE)
-            if isinstance(answer, OpenAnswer) == (op == "open"):
+            if isinstance(answer, OpenAnswer) == isinstance(request, ListOpen):
                 return answer
-        return self.ledger.ask(op, *args)
+        answered: Answer | OpenAnswer = self.ledger.ask(request)
+        return answered
 
 
 class Plain(Wire):

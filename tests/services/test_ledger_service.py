@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import trio
+from support.small_cluster import asked_for
 
 from coordd.core.breaker import CLOSED, HALF_OPEN, OPEN
 from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import Claim, ListOpen, Prune, Register, Request
+from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.words import OK, RECOVERING, UNAVAILABLE
 from coordd.core.ready import LedgerRequest
 from coordd.errors import UnavailableError
@@ -32,7 +35,8 @@ class FakeLedger:
         self.answers: dict[str, Any] = {}
         self.hold: threading.Event | None = None
 
-    def call(self, op: str, *args: Any) -> Any:
+    def ask(self, request: Request[Any]) -> Any:
+        op = request.op
         self.asked.append(op)
         if self.hold is not None:
             self.hold.wait(DEADLINE_S)
@@ -46,7 +50,7 @@ class FakeLedger:
             raise UnavailableError(self.failure)
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
-        answer: Answer = self.call("prune", keep_s, limit)
+        answer: Answer = self.ask(Prune(keep_s=keep_s, limit=limit))
         return answer.token
 
     def close(self) -> None:
@@ -60,9 +64,9 @@ class BatchLedger(FakeLedger):
         super().__init__()
         self.batches: list[list[str]] = []
 
-    def calls(self, batch: list[Any]) -> list[Any]:
-        self.batches.append([op for op, _ in batch])
-        return [self.call(op, *args) for op, args in batch]
+    def ask_all(self, batch: list[Any]) -> list[Any]:
+        self.batches.append([request.op for request in batch])
+        return [self.ask(request) for request in batch]
 
 
 def service_of(ledger: Any) -> LedgerService:
@@ -77,8 +81,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+OF = asked_for("sales#1")
+ASKED: dict[str, Request[Any]] = {
+    "open": ListOpen(),
+    "register": Register(of=OF),
+    "claim": Claim(of=OF, attempt=AttemptNumber(0), nonce="n", node="a.1", lease_s=60.0),
+}
+
+
 def requests(*ops: str) -> list[LedgerRequest]:
-    return [LedgerRequest(number, op, ()) for number, op in enumerate(ops, 1)]
+    return [LedgerRequest(number, ASKED[op]) for number, op in enumerate(ops, 1)]
 
 
 def ask(service: LedgerService, *ops: str) -> list[str]:

@@ -11,12 +11,13 @@ from support.small_cluster import job
 
 from coordd.config.sections import SparkConfig
 from coordd.core.jobs.job import Command
+from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.errors import RefusedError, UnavailableError
 from coordd.launching import LaunchBuilder
 from coordd.services.runners import Runners
 
-LAUNCH = Launch("sales#1", "sales", 0, 7, "nonce", 0.0, "{}", 100.0, 60.0)
+LAUNCH = Launch("sales#1", "sales", AttemptNumber(0), Token(7), "nonce", 0.0, "{}", 100.0, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,6 @@ def test_what_a_ledger_says_of_a_run_is_not_believed(args: str, fire_at: float, 
     )
     connections = SimpleNamespace(ledger_url="sqlite:////x", ledger_options=dict)
     builder = LaunchBuilder(config, node, lambda *_: str(tmp_path), connections)  # type: ignore[arg-type]
-    launch = Launch("sales#1", "sales", 0, 7, "nonce", fire_at, args, 100.0, 60.0)
+    launch = Launch("sales#1", "sales", AttemptNumber(0), Token(7), "nonce", fire_at, args, 100.0, 60.0)
     with pytest.raises(RefusedError):
         builder.spec(launch)

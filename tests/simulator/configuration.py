@@ -49,7 +49,7 @@ LIMITS: dict[str, tuple[int, ...]] = {
     "coordd.core.runs.witness.AT_A_TIME": (1, 3),
     "coordd.core.runs.pursuit.EPITAPHS_MAX": (3, 10),
     "coordd.core.node.elections.DECIDED_MAX": (3, 10),
-    "coordd.core.ledger.rules.OPEN_PAGE": (2, 4, 12),
+    "coordd.core.ledger.requests.OPEN_PAGE": (2, 4, 12),
 }
 
 AMOUNTS_S = {

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import Cancel, Prune, Registration, Request, Resolve, Revoke, Suspend
 from coordd.core.ledger.words import OK, UNKNOWN
 from coordd.core.wire.events import ControlRevoke
 
 if TYPE_CHECKING:
     from simulator.item import Item
     from simulator.world import Host, World
+
+# Who says so.
+PERSON = "a person"
 
 # People try again after this.
 AGAIN_S = 1.0
@@ -53,21 +56,21 @@ class People:
         ready = [h for h in self.world.hosts if h.daemon is not None and h.daemon.node.ctx.state == "ready"]
         return ready[int(who * len(ready))] if ready else None
 
-    def _ledger(self, host: Host, op: str, *args: Any) -> None:
+    def _ledger(self, host: Host, request: Request[Answer]) -> None:
         """As the control socket does it: the ledger first, then the bus hurries it along."""
 
         def answered(answer: Any) -> None:
             daemon = host.daemon
             if daemon is None or not isinstance(answer, Answer) or answer.word != OK:
                 return
-            if op == "cancel":
-                daemon.feed(daemon.node.hurry_cancel, args[0], f"cancelled by {args[1]}", answer.attempt)
-            elif op == "revoke":
-                daemon.feed(lambda now: daemon.node.ctx.record(ControlRevoke(run=args[0]), now))
+            if isinstance(request, Cancel):
+                daemon.feed(daemon.node.hurry_cancel, request.run, f"cancelled by {request.by}", answer.attempt)
+            elif isinstance(request, Revoke):
+                daemon.feed(lambda now: daemon.node.ctx.record(ControlRevoke(run=request.run), now))
             else:
                 daemon.feed(daemon.node.look_again)
 
-        self.world.server.ask(host, op, args, answered)
+        self.world.server.ask(host, request, answered)
 
     # ---- the acts
 
@@ -88,19 +91,20 @@ class People:
     def _revoke(self, host: Host, item: Item) -> None:
         """A node that knows the job says when the run is due."""
         assert host.daemon is not None
-        self._ledger(host, "revoke", item.what, "a person", host.daemon.node.ctx.due_of(item.what))
+        due = host.daemon.node.ctx.due_of(item.what)
+        self._ledger(host, Revoke(run=item.what, by=PERSON, due=due))
 
     def _cancel(self, host: Host, item: Item) -> None:
-        self._ledger(host, "cancel", item.what, "a person")
+        self._ledger(host, Cancel(run=item.what, by=PERSON))
 
     def _suspend(self, host: Host, item: Item) -> None:
-        self._ledger(host, "suspend", item.what, True, "a person")
+        self._ledger(host, Suspend(job=item.what, suspended=True, by=PERSON))
         self.world.at(item.amount, self._resume, item)
 
     def _resume(self, item: Item) -> None:
         host = self._somewhere(item.who)
         if host is not None:
-            self._ledger(host, "suspend", item.what, False, "a person")
+            self._ledger(host, Suspend(job=item.what, suspended=False, by=PERSON))
         if host is None or self.world.server.suspended(item.what):
             self.world.at(AGAIN_S, self._resume, item)  # until it is
 
@@ -139,7 +143,7 @@ class People:
 
     def _prune(self, host: Host, item: Item) -> None:
         """Retention."""
-        self._ledger(host, "prune", item.amount, 1000)
+        self._ledger(host, Prune(keep_s=item.amount))
 
     # ---- what nobody planned
 
@@ -152,10 +156,10 @@ class People:
                 outcome = world.rng.choice(("success", "failed", "relaunch"))
                 world.acts[f"resolve {outcome}"] += 1
                 world.say(f"PEOPLE resolve {row.run} as {outcome}")
-                self._ledger(host, "resolve", row.run, outcome, "a person")
+                self._ledger(host, Resolve(run=row.run, outcome=outcome, by=PERSON))
         if world.chaos_over:  # a ledger that went back may have a job suspended that was resumed since
             for job in sorted(world.plan.jobs):
                 host = self._somewhere(world.rng.random())
                 if host is not None and world.server.suspended(job):
-                    self._ledger(host, "suspend", job, False, "a person")
+                    self._ledger(host, Suspend(job=job, suspended=False, by=PERSON))
         world.at(LOOKS_S, self._look)

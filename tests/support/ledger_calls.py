@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Claim, Registration
-from coordd.core.ledger.rows import LedgerTime, Policy
+from coordd.core.ledger.answers import Answer, Ended, Held, JobState, OpenAnswer
+from coordd.core.ledger.requests import (
+    Claim,
+    Commit,
+    Gate,
+    Grant,
+    ListOpen,
+    Registration,
+    Renew,
+    Report,
+    Request,
+    Watched,
+)
+from coordd.core.ledger.rows import AttemptNumber, LedgerTime, Policy, Token
 from coordd.ports import Ledger
 
 # 2025-01-29T08:00:00Z; nothing depends on it.
@@ -32,15 +43,51 @@ class FakeClock:
         self.lease += seconds
 
 
-class Grant:
-    """One grant: the first arguments of gate, renew, report and commit."""
+def granted_as(run: str, answer: Answer, nonce: str) -> Grant:
+    """What an answer has granted."""
+    return Grant(run=run, attempt=answer.attempt, token=answer.token, nonce=nonce)
 
-    def __init__(self, run: str, answer: Answer, nonce: str) -> None:
-        self.run, self.attempt, self.token, self.nonce = run, answer.attempt, answer.token, nonce
 
-    @property
-    def key(self) -> tuple[str, int, int, str]:
-        return (self.run, self.attempt, self.token, self.nonce)
+def grant_of(run: str, attempt: int, token: int, nonce: str) -> Grant:
+    """A grant of plain values."""
+    return Grant(run=run, attempt=AttemptNumber(attempt), token=Token(token), nonce=nonce)
+
+
+def watched_of(token: int, beat: int, unchanged_s: float) -> Watched:
+    """The same of what was watched."""
+    return Watched(token=Token(token), beat=beat, unchanged_s=unchanged_s)
+
+
+def ended_of(
+    attempt: int, token: int, nonce: str, node: str, reason: str, *, policy: str = "", lease_s: float = 0.0
+) -> Ended:
+    """The same of what an operation has ended."""
+    return Ended(
+        attempt=AttemptNumber(attempt),
+        token=Token(token),
+        nonce=nonce,
+        node=node,
+        reason=reason,
+        digest="d1",
+        policy=policy,
+        lease_s=lease_s,
+    )
+
+
+def held_of(token: int, beat: int) -> Held:
+    """The same of who holds an attempt."""
+    return Held(token=Token(token), beat=beat)
+
+
+def stands(horizon: float, fence: int, *, last_fire_at: float = 0.0, suspended: bool = False) -> JobState:
+    """Where a job stands."""
+    return JobState(horizon=horizon, last_fire_at=last_fire_at, suspended=suspended, fence=fence)
+
+
+def run_of(request: Request[Any]) -> str:
+    """The run that an operation is about; "" for one about jobs, or the ledger as a whole."""
+    about: tuple[Any, ...] = (getattr(request, "of", None), getattr(request, "grant", None), request)
+    return next((str(one.run) for one in about if hasattr(one, "run")), "")
 
 
 class Nodes:
@@ -58,10 +105,8 @@ class Nodes:
         digest = changes.pop("digest", "d1")
         return Registration(run, job, digest, policy, fire_at, scheduled="@" in run, **changes)
 
-    def ask(self, op: str, *args: Any) -> Answer:
-        answer = self.ledger.call(op, *args)
-        assert isinstance(answer, Answer)
-        return answer
+    def ask(self, request: Request[Answer]) -> Answer:
+        return self.ledger.ask(request)
 
     def claim(
         self,
@@ -70,15 +115,25 @@ class Nodes:
         *,
         nonce: str = "n1",
         node: str = "edge-1.10",
-        watched: tuple[int, int, float] | None = None,
+        watched: Watched | None = None,
         settled_to: float = 0.0,
     ) -> Answer:
-        return self.ask("claim", Claim(of, attempt, nonce, node, LEASE_S, watched, settled_to))
+        return self.ask(
+            Claim(
+                of=of,
+                attempt=AttemptNumber(attempt),
+                nonce=nonce,
+                node=node,
+                lease_s=LEASE_S,
+                watched=watched,
+                settled_to=settled_to,
+            )
+        )
 
     def granted(self, of: Registration, attempt: int = 0, *, nonce: str = "n1", **more: Any) -> Grant:
         answer = self.claim(of, attempt, nonce=nonce, **more)
         assert answer.word == "granted", answer
-        return Grant(of.run, answer, nonce)
+        return granted_as(of.run, answer, nonce)
 
     def started(self, of: Registration, attempt: int = 0, *, nonce: str = "n1", **more: Any) -> Grant:
         grant = self.granted(of, attempt, nonce=nonce, **more)
@@ -87,30 +142,30 @@ class Nodes:
 
     def opened(self, *jobs: str) -> OpenAnswer:
         """What a sweep of these jobs finds."""
-        answer = self.ledger.call("open", jobs)
+        answer = self.ledger.ask(ListOpen(jobs=jobs))
         assert isinstance(answer, OpenAnswer)
         return answer
 
     def gate(self, grant: Grant) -> Answer:
-        return self.ask("gate", *grant.key)
+        return self.ask(Gate(grant=grant))
 
     def renew(self, grant: Grant, application_id: str = "") -> Answer:
-        return self.ask("renew", *grant.key, LEASE_S, application_id, False)
+        return self.ask(Renew(grant=grant, lease_s=LEASE_S, application_id=application_id, launched=False))
 
     def report(
         self, grant: Grant, state: str = "success", exit_code: int | None = 0, *, reason: str = "", final: bool = False
     ) -> Answer:
-        return self.ask("report", *grant.key, state, exit_code, reason, "", final)
+        return self.ask(Report(grant=grant, state=state, exit_code=exit_code, reason=reason, final=final))
 
     def commit(self, grant: Grant) -> Answer:
-        return self.ask("commit", *grant.key)
+        return self.ask(Commit(grant=grant))
 
-    def lapse(self, run: str) -> tuple[int, int, float]:
+    def lapse(self, run: str) -> Watched:
         """Let a whole lease pass; what a node has then watched."""
         row = self.ledger.run(run)
         assert row is not None
         self.clock.step(LEASE_S * 1.03)
-        return (row.token, row.beat, LEASE_S * 1.03)
+        return Watched(token=row.token, beat=row.beat, unchanged_s=LEASE_S * 1.03)
 
     def state(self, run: str) -> str:
         row = self.ledger.run(run)

@@ -12,11 +12,13 @@ import trio
 
 from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.identity import Known, admit, refusal
-from coordd.core.ledger.rows import ACTIVATIONS_MAX, Activation, AttemptRow, JobRow, LedgerTime, Row
+from coordd.core.ledger.requests import Prune, Request
+from coordd.core.ledger.rows import ACTIVATIONS_MAX, Activation, AttemptRow, Cursor, JobRow, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.words import ACTIVE, PENDING, REVOKED, TERMINAL
 from coordd.errors import LocalProtocolError, UnavailableError
 
+A = TypeVar("A", bound=Answer | OpenAnswer)
 T = TypeVar("T")
 
 # What a bus keeps for a receiver that is slow; a real broker's queue is bounded too.
@@ -112,12 +114,11 @@ class MemoryStore:
         waiting = [row for row in self.open.values() if row.job == job and row.state == PENDING]
         return min(waiting, key=lambda row: (row.not_before, row.run)).copy() if waiting else None
 
-    def open_runs(
-        self, limit: int, after: tuple[float, str] | None = None
-    ) -> tuple[list[Row], tuple[float, str] | None]:
-        rows = (row for row in self.open.values() if after is None or (row.not_before, row.run) > after)
+    def open_runs(self, limit: int, after: Cursor | None = None) -> tuple[list[Row], Cursor | None]:
+        from_here = (after.not_before, after.run) if after is not None else (float("-inf"), "")
+        rows = (row for row in self.open.values() if (row.not_before, row.run) > from_here)
         found = heapq.nsmallest(limit, rows, key=lambda row: (row.not_before, row.run))
-        return found, (found[-1].not_before, found[-1].run) if len(found) == limit else None
+        return found, Cursor(not_before=found[-1].not_before, run=found[-1].run) if len(found) == limit else None
 
     def ended_runs(self, before: float, limit: int) -> list[Row]:
         ended = [
@@ -215,13 +216,9 @@ class MemoryLedger:
         self._turn = Lock()
         self._closed = False
 
-    def call(self, op: str, *args: Any) -> Answer | OpenAnswer:
-        """One operation of core.ledger.Rules; all of it takes place, or nothing."""
-        rule = None if op.startswith("_") else getattr(self._rules, op, None)
-        if rule is None:
-            raise LocalProtocolError(f"the ledger has no operation {op!r}")
-        answer: Answer | OpenAnswer = self._transact(rule, args)
-        return answer
+    def ask(self, request: Request[A]) -> A:
+        """One operation; all of it takes place, or nothing."""
+        return self._transact(lambda store, now: self._rules.answer(store, request, now))
 
     def run(self, run: str) -> Row | None:
         """One run, or None."""
@@ -248,8 +245,7 @@ class MemoryLedger:
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
         """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
-        count: int = self._transact(self._rules.prune, (keep_s, limit))
-        return count
+        return self.ask(Prune(keep_s=keep_s, limit=limit)).token
 
     def close(self) -> None:
         """A call after it raises UnavailableError."""
@@ -265,7 +261,7 @@ class MemoryLedger:
         with self._turn:
             self._store = snapshot.snapshot()
 
-    def _transact(self, rule: Callable[..., T], args: tuple[Any, ...]) -> T:
+    def _transact(self, rule: Callable[[MemoryStore, LedgerTime], T]) -> T:
         with self._turn:
             self._check()
             store, now, known = self._store, self._clock(), self.known
@@ -273,7 +269,7 @@ class MemoryLedger:
                 refused = admit(store, known, recovering=now.recovering_s > 0) if known is not None else ""
                 if refused and known is not None:
                     raise refusal(refused, self.url, known)
-                answer = rule(store, *args, now)
+                answer = rule(store, now)
                 if known is not None and isinstance(answer, OpenAnswer):
                     answer.identity, answer.predecessor = known.found, known.predecessor
             except BaseException:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from coordd.core.context import Settings
 from coordd.core.jobs.job import Command, Job, Schedule
-from coordd.core.ledger.answers import Answer, OpenAnswer, OpenRun
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.answers import Answer, Current, JobState, OpenAnswer, OpenRun
+from coordd.core.ledger.requests import Activate, Claim, Gate, ListOpen, Registration, Renew, Report, Request
 from coordd.core.ledger.rows import JobRow, LedgerTime, Policy
 from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import EARLY, OK, PENDING, UNAVAILABLE
@@ -18,11 +18,14 @@ from coordd.core.node.node import Node
 from coordd.core.perform import perform, pump
 from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Now, Ready, Reply
 from coordd.core.wire.events import PROTOCOL_MAJOR, Event, Packet, Task, WorkerHeartbeat, event_type
+from support.ledger_calls import grant_of, run_of
 from support.memory import MemoryLedger
 
 # 2025-01-29T08:00:00Z; nothing depends on it.
 EPOCH = 1_738_137_600.0
 MONO = 1000.0
+
+R = TypeVar("R", bound=Request[Any])
 
 # More steps than this at one instant are a circle.
 STEPS_MAX = 10_000
@@ -68,8 +71,13 @@ def open_answer(
     """The ledger's answer to a sweep. Of ``jobs`` that are definitions each counts, from the horizon on."""
     current = {}
     if isinstance(jobs, Mapping):
-        current = {name: (1, job.digest, horizon) for name, job in jobs.items() if job.schedule is not None}
-    return OpenAnswer(list(runs), dict.fromkeys(jobs, (horizon, last, False, 0)), EPOCH, current=current)
+        current = {
+            name: Current(sequence=1, digest=job.digest, counts_from=horizon)
+            for name, job in jobs.items()
+            if job.schedule is not None
+        }
+    state = JobState(horizon=horizon, last_fire_at=last, suspended=False, fence=0)
+    return OpenAnswer(list(runs), dict.fromkeys(jobs, state), EPOCH, current=current)
 
 
 class QuietShell:
@@ -166,7 +174,15 @@ class Lone:
 
     def questions(self, op: str) -> list[LedgerRequest]:
         """Those of one kind that still wait for their answer."""
-        return [request for request in self.open.values() if request.op == op]
+        return [request for request in self.open.values() if request.request.op == op]
+
+    def waiting(self, kind: type[R]) -> list[R]:
+        """What the ledger is asked, of one kind, and has not answered."""
+        return [one.request for one in self.open.values() if isinstance(one.request, kind)]
+
+    def requests(self, kind: type[R]) -> list[R]:
+        """What the ledger was asked, of one kind, since it was forgotten here."""
+        return [one.request for one in self.asked if isinstance(one.request, kind)]
 
     def answer(self, op: str, answer: Answer | OpenAnswer, *, sent_at: float | None = None) -> Ready:
         """Answer the oldest open question of a kind."""
@@ -433,19 +449,16 @@ class Cluster:
     def asked(self, shell: Shell, request: LedgerRequest, sent_at: float) -> None:
         answer: Answer | OpenAnswer = Answer(UNAVAILABLE)
         if not self.ledger_away:
-            answer = self.ledger.call(request.op, *request.args)
-        if request.op != "open":
-            subject = request.args[0]
-            run = subject.of.run if request.op == "claim" else getattr(subject, "run", subject)
-            attempt = f"/{subject.attempt}" if request.op == "claim" else ""
-            self.tell(shell.name, f"asks the ledger: {request.op} {run}{attempt} -> {worded(answer)}")
+            answer = self.ledger.ask(request.request)
+        if not isinstance(request.request, ListOpen):
+            self.tell(shell.name, f"asks the ledger: {said_of(request.request)} -> {worded(answer)}")
         shell.do(lambda now: shell.node.ledger_answered(request.id, answer, sent_at, now))
 
     # ---- runners
 
     def launched(self, shell: Shell, launch: Launch) -> None:
         """Its runner passes the gate and starts the program."""
-        answer = self.ledger.call("gate", launch.run, launch.attempt, launch.token, launch.nonce)
+        answer = self.ledger.ask(Gate(grant=grant_of(launch.run, launch.attempt, launch.token, launch.nonce)))
         self.tell(shell.name, f"runner asks the ledger: gate {launch.run}/{launch.attempt} -> {worded(answer)}")
         assert isinstance(answer, Answer)
         if answer.word == OK:
@@ -455,7 +468,13 @@ class Cluster:
             shell.gate_at[launch.run] = self.mono + answer.in_s
 
     def _renew(self, shell: Shell, launch: Launch) -> None:
-        self.ledger.call("renew", launch.run, launch.attempt, launch.token, launch.nonce, launch.lease_s, "", True)
+        self.ledger.ask(
+            Renew(
+                grant=grant_of(launch.run, launch.attempt, launch.token, launch.nonce),
+                lease_s=launch.lease_s,
+                launched=True,
+            )
+        )
         shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
 
     def end(self, name: str, run: str, state: str = "success", exit_code: int | None = 0) -> None:
@@ -463,8 +482,11 @@ class Cluster:
         shell = self.shells[name]
         launch = shell.launch_of(run)
         del shell.renew_at[run]
-        key = (launch.run, launch.attempt, launch.token, launch.nonce)
-        answer = self.ledger.call("report", *key, state, exit_code, "", "", False)
+        answer = self.ledger.ask(
+            Report(
+                grant=grant_of(launch.run, launch.attempt, launch.token, launch.nonce), state=state, exit_code=exit_code
+            )
+        )
         self.tell(name, f"runner asks the ledger: report {run}/{launch.attempt} {state} -> {worded(answer)}")
         shell.do(shell.node.runner_ended, launch, state, exit_code, "", "", 1.0)
         self.settle()
@@ -488,6 +510,13 @@ def told(event: Event) -> str:
         stands = f"abstains, {candidacy.abstains}" if candidacy.abstains else f"stands with clock {candidacy.clock}"
         return f"{kind} {getattr(event, 'id', '')}: {candidacy.name} {stands}"
     return kind
+
+
+def said_of(request: Request[Any]) -> str:
+    """A question, without what differs from run to run."""
+    attempt = f"/{request.attempt}" if isinstance(request, Claim) else ""
+    subject = request.name if isinstance(request, Activate) else run_of(request)
+    return f"{request.op} {subject}{attempt}"
 
 
 def worded(answer: Any) -> str:

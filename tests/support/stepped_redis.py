@@ -9,6 +9,7 @@ from typing import Any
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import Scripts
 from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import Request
 from support.ledger_calls import FakeClock
 from support.lua import headers
 
@@ -55,11 +56,11 @@ class SteppedLedger(RedisLedger):
         if "fresh" not in options:
             self.accept_epoch()
 
-    def calls(self, batch: Sequence[tuple[str, Sequence[Any]]]) -> list[Answer | OpenAnswer]:
+    def ask_all(self, batch: Sequence[Request[Answer | OpenAnswer]]) -> list[Answer | OpenAnswer]:
         if not self._closed:
             seconds, micros = self._clock.parts()
             self.read([("HSET", self.key("clock"), "s", seconds, "us", micros)])
-        return super().calls(batch)
+        return super().ask_all(batch)
 
     def _ask(self, questions: list[tuple[str, list[bytes]]], deadline: float) -> list[Any]:
         """What every script is sent and answers is what its header says."""

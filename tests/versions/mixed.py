@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from support.ledger_calls import EPOCH
+from support.ledger_calls import EPOCH, grant_of
 from support.small_cluster import MONO, Cluster, Shell
 
 from coordd.core.jobs.job import Job
+from coordd.core.ledger.requests import Renew
 from coordd.core.ledger.rows import RUN_COLUMNS, AttemptRow, JobRow, LedgerTime, Row
 from coordd.core.perform import perform
-from coordd.core.ready import Launch, Ready
+from coordd.core.ready import Launch, LedgerRequest, Ready
 from coordd.core.wire import codec
 from versions import unpacked
 
@@ -183,10 +184,10 @@ class Mixed(Cluster):
         def step(store: Any, now: LedgerTime) -> Any:
             return rule(OldStore(store), *args, now)
 
-        return self.ledger._transact(step, ())
+        return self.ledger._transact(step)
 
     def asked(self, shell: Shell, request: Any, sent_at: float) -> None:
-        if shell.name not in self.old or not shell.alive:
+        if isinstance(request, LedgerRequest):
             super().asked(shell, request, sent_at)
             return
         answer = self.by_old_rules(request.op, *request.args)
@@ -211,8 +212,11 @@ class Mixed(Cluster):
 
     def _renew(self, shell: Shell, launch: Launch) -> None:
         key = (launch.run, launch.attempt, launch.token, launch.nonce)
-        ask = self.by_old_rules if key[:2] in self.old_runs else self.ledger.call
-        assert ask("renew", *key, launch.lease_s, "", True).word == "ok", f"{launch.run} has lost its lease"
+        if key[:2] in self.old_runs:
+            answer = self.by_old_rules("renew", *key, launch.lease_s, "", True)
+        else:
+            answer = self.ledger.ask(Renew(grant=grant_of(*key), lease_s=launch.lease_s, launched=True))
+        assert answer.word == "ok", f"{launch.run} has lost its lease"
         shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
 
     def end_old_programs(self, seconds: float) -> None:

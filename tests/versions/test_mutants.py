@@ -14,6 +14,7 @@ from support.memory import MemoryLedger
 
 from coordd.core import context
 from coordd.core.ledger import standing
+from coordd.core.ledger.requests import ListOpen
 from coordd.core.ledger.rows import JobRow
 from coordd.core.ledger.standing import Standing
 from coordd.core.node import rulebook
@@ -85,6 +86,6 @@ def test_that_the_newest_definition_does_not_count_is_noticed() -> None:
 
     clock = FakeClock()
     nodes = Nodes(MemoryLedger(clock), clock)
-    nodes.ledger.call("open", ("sales",))
+    nodes.ledger.ask(ListOpen(jobs=("sales",)))
     with any_definition_opens(), pytest.raises(AssertionError):
         definitions.test_only_the_definition_that_counts_opens_a_fire_time(nodes)

@@ -13,8 +13,8 @@ from support.stepped_redis import OneClock, SteppedLedger, rewritten
 
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.answers import OpenAnswer
-from coordd.core.ledger.requests import Claim, Registration
-from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.requests import Claim, ListOpen, NewRules, Registration
+from coordd.core.ledger.rows import AttemptNumber, Policy
 from coordd.core.ledger.standing import FENCED_AT, FENCED_BY, IDENTITY_AHEAD_S
 from coordd.core.ledger.words import NEVER
 from versions import unpacked
@@ -66,10 +66,10 @@ class Both:
         of = Registration(
             run, "sales", "d1", Policy(overlap="allow"), fire_at, scheduled=True, due=due, identity_from=identity_from
         )
-        return self.new.call("claim", Claim(of, 0, nonce, "new.1", LEASE_S))
+        return self.new.ask(Claim(of=of, attempt=AttemptNumber(0), nonce=nonce, node="new.1", lease_s=LEASE_S))
 
     def sweeps(self) -> OpenAnswer:
-        answer = self.new.call("open", ("sales",))
+        answer = self.new.ask(ListOpen(jobs=("sales",)))
         assert isinstance(answer, OpenAnswer)
         return answer
 
@@ -104,13 +104,13 @@ def test_a_ledger_of_the_old_version_keeps_its_rules_until_all_speak_the_new_one
 
 def test_from_then_on_an_old_daemon_opens_nothing_and_claims_nothing(both: Both) -> None:
     begun_by_the_old(both)
-    horizon = both.sweeps().jobs["sales"][0]
+    horizon = both.sweeps().jobs["sales"].horizon
 
-    assert both.new.call("new_rules", -1.0).word == "ok"
+    assert both.new.ask(NewRules(known=-1.0)).word == "ok"
 
     begin = both.sweeps().identity_from
     assert begin == pytest.approx(both.clock.wall + IDENTITY_AHEAD_S)
-    assert both.sweeps().jobs["sales"][0] == horizon  # the truth stands elsewhere
+    assert both.sweeps().jobs["sales"].horizon == horizon  # the truth stands elsewhere
     seen = both.old_asks("open", ("sales",))
     assert seen.jobs["sales"][0] == FENCED_AT  # the planner begins there
     assert seen.jobs["sales"][2] is True  # suspended
@@ -123,7 +123,7 @@ def test_from_then_on_an_old_daemon_opens_nothing_and_claims_nothing(both: Both)
 def test_an_old_daemon_is_told_who_keeps_it_out(both: Both) -> None:
     begun_by_the_old(both)
     assert both.old_asks("register", both.of_old("sales#1", both.clock.wall, scheduled=False)).word == "ok"
-    both.new.call("new_rules", -1.0)
+    both.new.ask(NewRules(known=-1.0))
 
     answer = both.old_claims("sales#1", both.clock.wall, scheduled=False)
 
@@ -135,11 +135,11 @@ def test_an_old_daemon_is_told_who_keeps_it_out(both: Both) -> None:
 
 def test_what_an_old_daemon_resumes_is_fenced_again_by_the_next_sweep(both: Both) -> None:
     begun_by_the_old(both)
-    both.new.call("new_rules", -1.0)
+    both.new.ask(NewRules(known=-1.0))
     both.old_asks("suspend", "sales", False, "ann")
     both.old_asks("open", ("made-since",))
 
-    both.new.call("open", ("sales", "made-since"))
+    both.new.ask(ListOpen(jobs=("sales", "made-since")))
 
     seen = both.old_asks("open", ("sales", "made-since"))
     assert {name: (about[0], about[2]) for name, about in seen.jobs.items()} == {
@@ -155,7 +155,7 @@ def test_an_old_runner_goes_on_and_reports(both: Both) -> None:
     key = ("sales@a", 0, granted.token, "o1")
     assert both.old_asks("gate", *key).word == "ok"
 
-    both.new.call("new_rules", -1.0)
+    both.new.ask(NewRules(known=-1.0))
     both.sweeps()
 
     assert both.old_asks("gate", *key).word == "ok"  # asked again
@@ -169,7 +169,7 @@ def test_an_old_runner_that_waits_at_its_gate_is_let_through(both: Both) -> None
     begun_by_the_old(both)
     due = both.clock.wall + 4.0
     granted = both.old_claims("sales@a", due)
-    both.new.call("new_rules", -1.0)
+    both.new.ask(NewRules(known=-1.0))
     both.sweeps()
     both.clock.step(4.0)
     both.sweeps()
@@ -183,7 +183,7 @@ def test_an_old_runner_that_waits_at_its_gate_is_let_through(both: Both) -> None
 def test_tokens_rise_over_both_versions(both: Both) -> None:
     begun_by_the_old(both)
     first = both.old_claims("sales@a", both.clock.wall).token
-    both.new.call("new_rules", -1.0)
+    both.new.ask(NewRules(known=-1.0))
     begin = both.sweeps().identity_from
 
     second = both.claims("sales@b", both.clock.wall + 1, both.clock.wall + 1, begin).token
@@ -197,7 +197,7 @@ def test_a_jittered_fire_time_runs_once_through_the_change(both: Both) -> None:
     begun_by_the_old(both)
     due = both.clock.wall + 4.0
     assert both.old_claims(f"sales@{due}", due).word == "granted"
-    both.new.call("new_rules", -1.0)
+    both.new.ask(NewRules(known=-1.0))
     begin = both.sweeps().identity_from
     assert due <= begin
 

@@ -9,20 +9,12 @@ is in redis_people.py.
 
 import _thread
 
-from coordd.adapters.ledger.redis_scripts import (
-    ARGUMENTS,
-    SEVERAL,
-    Scripts,
-    answer_of,
-    attempts_of,
-    packed,
-    row_of,
-    whose,
-)
+from coordd.adapters.ledger.redis_scripts import SEVERAL, Scripts, answer_of, attempts_of, packed, row_of, whose
 from coordd.adapters.ledger.redis_server import Server, connect_failed
 from coordd.adapters.ledger.resp import Problem, Tls, without_password
 from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.identity import IS_CLOSED, IS_FOREIGN, Known, refusal
+from coordd.core.ledger.requests import AcceptEpoch, Prune
 from coordd.core.ledger.rows import RUN_COLUMNS, AttemptRow, Row
 from coordd.core.ledger.words import BAD
 from coordd.errors import BadRowError, ForeignLedgerError, LedgerClosedError, LocalProtocolError, UnavailableError
@@ -30,7 +22,11 @@ from coordd.errors import BadRowError, ForeignLedgerError, LedgerClosedError, Lo
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Any
+    from typing import Any, TypeVar
+
+    from coordd.core.ledger.requests import Request
+
+    A = TypeVar("A", bound="Answer | OpenAnswer")
 
 # A server that forgets its scripts between two calls is given them so often.
 LOADS_MAX = 3
@@ -105,8 +101,8 @@ class RedisLedger:
 
     # ---- ports.Ledger
 
-    def call(self, op: str, *args: "Any") -> Answer | OpenAnswer:
-        """One operation of core.ledger.Rules, or ``accept_epoch``; in one script.
+    def ask(self, request: "Request[A]") -> "A":
+        """One operation, in one script.
 
         Raises:
             UnavailableError: no answer in time; whether the operation took place is unknown.
@@ -115,16 +111,16 @@ class RedisLedger:
             ConfigError: the ledger is of another major version.
             BadRowError: a row that it needs is damaged; nothing was changed.
         """
-        (answer,) = self.calls([(op, args)])
+        (answer,) = self.ask_all([request])
         if answer.word == BAD:
             assert isinstance(answer, Answer)
             raise BadRowError(answer.by)
-        return answer
+        return answer  # type: ignore[return-value]  # each script answers as its request says
 
-    def calls(self, batch: "Sequence[tuple[str, Sequence[Any]]]") -> list[Answer | OpenAnswer]:
-        """Several operations, one after the other, in one round trip. Raises as ``call`` does, for all of them; but a
+    def ask_all(self, batch: "Sequence[Request[Answer | OpenAnswer]]") -> list[Answer | OpenAnswer]:
+        """Several operations, one after the other, in one round trip. Raises as ``ask`` does, for all of them; but a
         bad row spoils the operations alone that need it, and is their answer."""
-        questions = together([(op, packed(op, args)) for op, args in batch])
+        questions = together([(request.op, packed(request)) for request in batch])
         replies = self._turned(lambda deadline: self._ask(questions, deadline))
         flat = [
             one
@@ -156,9 +152,7 @@ class RedisLedger:
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
         """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
-        answer = self.call("prune", keep_s, limit)
-        assert isinstance(answer, Answer)
-        return answer.token
+        return self.ask(Prune(keep_s=keep_s, limit=limit)).token
 
     def close(self) -> None:
         """Close the connection; a call after it raises UnavailableError."""
@@ -172,9 +166,7 @@ class RedisLedger:
 
     def accept_epoch(self) -> float:
         """A person knows that nothing was lost: end the quarantine. Returns the seconds that were left of it."""
-        answer = self.call("accept_epoch")
-        assert isinstance(answer, Answer)
-        return answer.left_s
+        return self.ask(AcceptEpoch()).left_s
 
     def export(self) -> "Iterator[dict[str, Any]]":
         """All rows, as JSON can hold them: jobs, then each run with its attempts."""
@@ -314,4 +306,4 @@ def together(questions: "Sequence[tuple[str, list[bytes]]]") -> "list[tuple[str,
     ]
 
 
-__all__ = ["ARGUMENTS", "Known", "RedisLedger", "UnavailableError"]
+__all__ = ["Known", "RedisLedger", "UnavailableError"]

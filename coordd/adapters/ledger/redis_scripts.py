@@ -6,17 +6,30 @@ A part of the redis_ledger adapter, and like it loaded by the runner before it s
 import _sha1  # type: ignore[import-not-found]  # no stub; hashlib costs 3 ms of every start
 import os
 
-from coordd.core.ledger.answers import Answer, OpenAnswer, OpenRun
-from coordd.core.ledger.requests import Registration
-from coordd.core.ledger.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, AttemptRow, LedgerTime, Row
+from coordd.core.ledger.answers import Answer, Current, Ended, Held, JobState, OpenAnswer, OpenRun
+from coordd.core.ledger.requests import Page
+from coordd.core.ledger.rows import (
+    ATTEMPT_COLUMNS,
+    RUN_COLUMNS,
+    AttemptNumber,
+    AttemptRow,
+    Cursor,
+    LedgerTime,
+    Policy,
+    Record,
+    Row,
+    Token,
+)
 from coordd.core.ledger.sound import BAD_MAX, INSTANT_MAX, TOKEN_MAX, bad_job, bad_run, open_fault, printable
-from coordd.core.ledger.words import OPEN_PAGE, WORDS
+from coordd.core.ledger.words import WORDS
 from coordd.errors import LocalProtocolError, UnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
+
+    from coordd.core.ledger.requests import Request
 
 # What a burst is made of: many of these, one behind the other, cost one script. Each is still a step of its own: it
 # sees what those before it wrote, and asking again after a script that broke off is safe.
@@ -41,11 +54,6 @@ return answers
 """
 # Whether the operation is one "also when the memory is full".
 _PASSES, _PASSES_NOT = "local passes = true\n", "local passes = false\n"
-
-_REPORTED = ("success", "failure", "revoked", "lost", "retry")
-_RESTORED = ("received", "started", "success", "failure", "revoked", "lost")
-_HOW = ("new", "changed", "returned", "restored", "person")
-_OUTCOMES = ("success", "failed", "relaunch")
 
 _INTEGERS = frozenset((
     "scheduled", "attempt", "failures", "relaunches", "token", "beat", "commit_token", "cancel",
@@ -116,144 +124,38 @@ def _read(name: str) -> str:
 # ---- arguments
 
 
-def _registration(of: Registration) -> "list[Any]":
-    return [
-        of.run,
-        of.job,
-        of.digest,
-        of.policy.pack(),
-        float(of.fire_at),
-        int(of.scheduled),
-        of.args,
-        of.by,
-        float(of.age_s),
-        float(of.due),
-        float(of.identity_from),
-    ]
+# What stands for a value of several fields that is not there.
+_BLANK = {"watched": ("", "", "")}
 
 
-def _claim(claim: "Any") -> "list[Any]":
-    return [
-        *_registration(claim.of),
-        claim.attempt,
-        claim.nonce,
-        claim.node,
-        float(claim.lease_s),
-        *(claim.watched or ("", "", "")),
-        float(claim.settled_to),
-    ]
+def packed(request: "Request[Any]") -> "list[bytes]":
+    """The arguments of an operation's script: the fields of the request, in the order of its ``wire``.
 
-
-def _report(
-    run: str,
-    attempt: int,
-    token: int,
-    nonce: str,
-    state: str,
-    exit_code: "int | None",
-    reason: str,
-    application_id: str,
-    final: bool,
-) -> "list[Any]":
-    assert state in _REPORTED, f"{run}: a report cannot say {state}"
-    code = "" if exit_code is None else exit_code
-    return [run, attempt, token, nonce, state, code, reason, application_id, int(final)]
-
-
-def _restore(
-    of: Registration,
-    attempt: int,
-    token: int,
-    nonce: str,
-    node: str,
-    lease_s: float,
-    state: str,
-    exit_code: "int | None",
-    reason: str,
-    application_id: str,
-    final: bool,
-) -> "list[Any]":
-    assert state in _RESTORED, f"{of.run}: restored as {state}"
-    code = "" if exit_code is None else exit_code
-    return [
-        *_registration(of),
-        attempt,
-        token,
-        nonce,
-        node,
-        float(lease_s),
-        state,
-        code,
-        reason,
-        application_id,
-        int(final),
-    ]
-
-
-def _revoke(run: str, by: str, due: float) -> "list[Any]":
-    from coordd.core.ledger.steps import unseen
-
-    return [run, by, *_registration(unseen(run, by, due, 0.0))]
-
-
-def _resolve(run: str, outcome: str, by: str) -> "list[Any]":
-    assert outcome in _OUTCOMES, f"{run}: resolved as {outcome}"
-    return [run, outcome, by]
-
-
-def _renew(
-    run: str, attempt: int, token: int, nonce: str, lease_s: float, application_id: str, launched: bool
-) -> "list[Any]":
-    return [run, attempt, token, nonce, float(lease_s), application_id, int(launched)]
-
-
-def _activate(
-    name: str, digest: str, schedule: str, how: str, by: str, sequence: int, counts_from: float
-) -> "list[Any]":
-    assert how in _HOW, f"{name}: activated as {how}"
-    return [name, digest, schedule, how, by, sequence, float(counts_from)]
-
-
-def _same(*args: "Any") -> "list[Any]":
-    return list(args)
-
-
-ARGUMENTS: "dict[str, Callable[..., list[Any]]]" = {
-    "register": _registration,
-    "claim": _claim,
-    "gate": _same,
-    "renew": _renew,
-    "report": _report,
-    "commit": _same,
-    "restore": _restore,
-    "revoke": _revoke,
-    "cancel": _same,
-    "resolve": _resolve,
-    "suspend": lambda job, suspended, by: [job, int(suspended), by],
-    "open": lambda jobs: [OPEN_PAGE, *jobs],
-    # The name as it stands there, also that of a bad row.
-    "page": lambda not_before, run: [OPEN_PAGE, float(not_before), run.encode(errors="surrogateescape")],
-    "settle": lambda run, attempt, watched: [run, attempt, *(watched or ("", "", ""))],
-    "new_rules": lambda known: [float(known)],
-    "activate": _activate,
-    "prune": lambda keep_s, limit: [float(keep_s), limit],
-    "accept_epoch": _same,
-    "close": lambda force, by: [int(force), by],
-}
-
-
-def packed(op: str, args: "Sequence[Any]") -> "list[bytes]":
-    """An operation's arguments as Redis takes them.
-
-    Raises LocalProtocolError for what no row can hold, and for an operation that there is none of.
+    Raises LocalProtocolError for what no row can hold.
     """
-    write = ARGUMENTS.get(op)
-    if write is None:
-        raise LocalProtocolError(f"the ledger has no operation {op!r}")
+    # The name as it stands there, also that of a bad row.
+    errors = "surrogateescape" if request.op == Page.op else "strict"
     try:
-        return [each if isinstance(each, bytes) else str(each).encode() for each in write(*args)]
+        return [str(value).encode(errors=errors) for value in _values(request)]
     except UnicodeEncodeError as exc:
         raise LocalProtocolError(f"ledger: a value that no row can hold: {exc}") from exc
+
+
+def _values(record: Record) -> "list[str | int | float]":
+    values: list[str | int | float] = []
+    for name in record.wire:
+        value = getattr(record, name)
+        if value is None:
+            values += _BLANK.get(name, ("",))
+        elif isinstance(value, Record):
+            values += _values(value)
+        elif isinstance(value, tuple):
+            values += value
+        elif isinstance(value, Policy):
+            values.append(value.pack())
+        else:
+            values.append(int(value) if isinstance(value, bool) else value)
+    return values
 
 
 # ---- answers
@@ -283,12 +185,20 @@ def _answer(reply: "list[Any]") -> Answer:
             fields[key] = _seconds(value)
         elif key == "until_token":
             token, beat = value.split(b" ")
-            fields[key] = (_whole(token), _whole(beat))
+            fields["held"] = Held(token=Token(_whole(token)), beat=_whole(beat))
         elif key == "ended":
             attempt, token, *texts = (part.decode(errors="replace") for part in value[:-1])
             nonce, node, reason, digest, policy = texts
-            mark = (_whole(attempt), _whole(token), nonce, node, reason, digest, policy, _seconds(value[-1]))
-            fields[key] = mark
+            fields[key] = Ended(
+                attempt=AttemptNumber(_whole(attempt)),
+                token=Token(_whole(token)),
+                nonce=nonce,
+                node=node,
+                reason=reason,
+                digest=digest,
+                policy=policy,
+                lease_s=_seconds(value[-1]),
+            )
         elif key in ("by", "state", "args"):
             fields[key] = value.decode(errors="replace")
     return Answer(word, **fields)
@@ -310,8 +220,8 @@ def _seconds(value: bytes) -> float:
 
 def _open_answer(reply: "list[Any]") -> OpenAnswer:
     wall, recovering_s = _seconds(reply[2]), _seconds(reply[3])
-    jobs: dict[str, tuple[float, float, bool, int]] = {}
-    current: dict[str, tuple[int, str, float]] = {}
+    jobs: dict[str, JobState] = {}
+    current: dict[str, Current] = {}
     bad: dict[str, str] = {}
     for about in reply[4]:
         name = about[0].decode()
@@ -319,9 +229,16 @@ def _open_answer(reply: "list[Any]") -> OpenAnswer:
             bad[name] = bad_job(name, about[2].decode(errors="replace"))
         else:
             horizon, fired, suspended, fence, sequence, digest, counts_from = about[1:]
-            jobs[name] = (_seconds(horizon), _seconds(fired), suspended == b"1", _whole(fence))
+            jobs[name] = JobState(
+                horizon=_seconds(horizon),
+                last_fire_at=_seconds(fired),
+                suspended=suspended == b"1",
+                fence=_whole(fence),
+            )
             if digest:
-                current[name] = (_whole(sequence), digest.decode(), _seconds(counts_from))
+                current[name] = Current(
+                    sequence=_whole(sequence), digest=digest.decode(), counts_from=_seconds(counts_from)
+                )
     mark, identity, predecessor = whose(reply)
     now = LedgerTime(wall, wall, "", recovering_s, mark)
     runs = []
@@ -334,7 +251,9 @@ def _open_answer(reply: "list[Any]") -> OpenAnswer:
             runs.append(OpenRun(row, now))
         elif len(bad) < BAD_MAX:
             bad[printable(row.run)] = bad_run(row.run, fault)
-    after = (float(reply[6][0]), reply[6][1].decode(errors="surrogateescape")) if reply[6] else None
+    after = None
+    if reply[6]:
+        after = Cursor(not_before=float(reply[6][0]), run=reply[6][1].decode(errors="surrogateescape"))
     return OpenAnswer(
         runs, jobs, wall, recovering_s, now.epoch, identity, predecessor, bad, after, _seconds(reply[7]), current
     )

@@ -28,6 +28,7 @@ from coordd.adapters.ledger.sqlite_rows import (
 )
 from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, Known, admit, begin_again, refusal
+from coordd.core.ledger.requests import Prune
 from coordd.core.ledger.rows import AttemptRow, JobRow, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, TypeVar
 
+    from coordd.core.ledger.requests import Request
+
+    A = TypeVar("A", bound="Answer | OpenAnswer")
     T = TypeVar("T")
 
 # SQLite's own busy handler is unfair (waits of 300 ms among three processes); ours polls with short growing
@@ -135,8 +139,8 @@ class SqliteLedger:
 
     # ---- ports.Ledger
 
-    def call(self, op: str, *args: "Any") -> Answer | OpenAnswer:
-        """One operation of core.ledger.Rules, in one transaction.
+    def ask(self, request: "Request[A]") -> "A":
+        """One operation, in one transaction.
 
         Raises:
             UnavailableError: no answer in time; whether the operation took place is unknown.
@@ -144,11 +148,8 @@ class SqliteLedger:
             LedgerClosedError: it was moved elsewhere; nothing took place.
             BadRowError: a row that it needs is damaged; nothing was changed.
         """
-        rule = None if op.startswith("_") else getattr(self._rules, op, None)
-        if rule is None:
-            raise LocalProtocolError(f"the ledger has no operation {op!r}")
         # Every node sweeps every few seconds, and mostly finds nothing to write: it takes no lock for that.
-        answer: Answer | OpenAnswer = self._transact(rule, args, writes=op not in ("open", "page"))
+        answer = self._transact(lambda store, now: self._rules.answer(store, request, now), writes=request.writes)
         if isinstance(answer, OpenAnswer):
             answer.identity, answer.predecessor = self.known.found, self.known.predecessor
         return answer
@@ -185,8 +186,7 @@ class SqliteLedger:
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
         """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
-        count: int = self._transact(self._rules.prune, (keep_s, limit), writes=True)
-        return count
+        return self.ask(Prune(keep_s=keep_s, limit=limit)).token
 
     def close(self) -> None:
         """Close the file; a call after it raises UnavailableError."""
@@ -208,7 +208,7 @@ class SqliteLedger:
         meta = self._meta()
         if meta.get(CLOSED):
             yield head(meta.get(IDENTITY, ""), meta[CLOSED])
-        told = self._transact(known, (), writes=False, admitted=False)
+        told = self._transact(known, writes=False, admitted=False)
         yield from (exported(row) for row in told if row is not None)
         for values in self._read(f"SELECT {RUN_LIST} FROM runs ORDER BY created_at, run"):
             row = Row(values)
@@ -237,7 +237,7 @@ class SqliteLedger:
                 store.put_attempt(attempt)
             return len(jobs) + len(runs) + len(attempts)
 
-        return self._transact(put, (), writes=True, admitted=False)
+        return self._transact(put, writes=True, admitted=False)
 
     def integrity(self) -> list[str]:
         """What SQLite finds wrong with the file; nothing when it is sound."""
@@ -258,9 +258,7 @@ class SqliteLedger:
 
     # ---- one transaction
 
-    def _transact(
-        self, rule: "Callable[..., T]", args: "tuple[Any, ...]", *, writes: bool, admitted: bool = True
-    ) -> "T":
+    def _transact(self, rule: "Callable[[Transaction, LedgerTime], T]", *, writes: bool, admitted: bool = True) -> "T":
         def once(db: sqlite3.Connection, writes: bool) -> "T":
             db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:
@@ -270,7 +268,7 @@ class SqliteLedger:
                 refused = admit(store, self.known, recovering=now.recovering_s > 0) if admitted else ""
                 if refused:
                     raise refusal(refused, self.url, self.known)
-                answer = rule(store, *args, now)
+                answer = rule(store, now)
                 if isinstance(answer, OpenAnswer):
                     answer.bad.update(store.bad)
                 db.execute("COMMIT")

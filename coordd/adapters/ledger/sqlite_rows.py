@@ -15,6 +15,7 @@ from coordd.core.ledger.rows import (
     STANDING_COLUMNS,
     Activation,
     AttemptRow,
+    Cursor,
     JobRow,
     Row,
 )
@@ -223,14 +224,12 @@ class Transaction:
         sql = f"SELECT {RUN_LIST} FROM runs WHERE job = ? AND state = '{PENDING}' ORDER BY not_before, run"
         return next(self._sound(self._execute(sql, (job,))), None)
 
-    def open_runs(
-        self, limit: int, after: "tuple[float, str] | None" = None
-    ) -> "tuple[list[Row], tuple[float, str] | None]":
+    def open_runs(self, limit: int, after: "Cursor | None" = None) -> "tuple[list[Row], Cursor | None]":
         beyond = " AND (not_before, run) > (?, ?)" if after else ""
         sql = f"SELECT {RUN_LIST} FROM runs WHERE NOT {_TERMINAL}{beyond} ORDER BY not_before, run LIMIT ?"
-        found = self._execute(sql, (*(after or ()), limit)).fetchall()
+        found = self._execute(sql, (*((after.not_before, after.run) if after else ()), limit)).fetchall()
         # As it stands there, also where that row is bad: the next page begins behind it.
-        last = (found[-1][_NOT_BEFORE], found[-1][0]) if len(found) == limit else None
+        last = Cursor(not_before=found[-1][_NOT_BEFORE], run=found[-1][0]) if len(found) == limit else None
         return list(self._sound(found)), last
 
     def ended_runs(self, before: float, limit: int) -> list[Row]:

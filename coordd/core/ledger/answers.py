@@ -3,23 +3,91 @@
 The runner loads this file before it starts a job, so it imports nothing but its neighbours.
 """
 
-from coordd.core.ledger.rows import is_overdue, left_of
+from coordd.core.ledger.rows import AttemptNumber, Record, Token, is_overdue, left_of
 from coordd.core.ledger.words import OK, PENDING, RETRY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from coordd.core.ledger.rows import LedgerTime, Row
+    from coordd.core.ledger.rows import Cursor, LedgerTime, Row
+
+
+class Held(Record):
+    """Who holds an attempt, as those who watch it can tell: under which token, and the last beat (0: the grant)."""
+
+    wire = ("token", "beat")
+    __slots__ = wire
+
+    def __init__(self, *, token: Token, beat: int) -> None:
+        self.token = token
+        self.beat = beat
+
+
+class Ended(Record):
+    """An attempt that this very operation has ended (token 0: none was granted yet), and the definition, the policy and
+    the lease of its row."""
+
+    wire = ("attempt", "token", "nonce", "node", "reason", "digest", "policy", "lease_s")
+    __slots__ = wire
+
+    def __init__(
+        self,
+        *,
+        attempt: AttemptNumber,
+        token: Token,
+        nonce: str,
+        node: str,
+        reason: str,
+        digest: str,
+        policy: str,
+        lease_s: float,
+    ) -> None:
+        self.attempt = attempt
+        self.token = token
+        self.nonce = nonce
+        self.node = node
+        self.reason = reason
+        self.digest = digest
+        self.policy = policy
+        self.lease_s = lease_s
+
+
+class JobState(Record):
+    """Where a job stands: its horizon, the newest instant at which a scheduled run of it was due (0.0: none yet),
+    whether it is suspended, and the highest token that was handed out."""
+
+    wire = ("horizon", "last_fire_at", "suspended", "fence")
+    __slots__ = wire
+
+    def __init__(self, *, horizon: float, last_fire_at: float, suspended: bool, fence: int) -> None:
+        self.horizon = horizon
+        self.last_fire_at = last_fire_at
+        self.suspended = suspended
+        self.fence = fence
+
+
+class Current(Record):
+    """Which definition of a job counts: activated as number ``sequence``, for what is due after ``counts_from``."""
+
+    wire = ("sequence", "digest", "counts_from")
+    __slots__ = wire
+
+    def __init__(self, *, sequence: int, digest: str, counts_from: float) -> None:
+        self.sequence = sequence
+        self.digest = digest
+        self.counts_from = counts_from
+
+
+NOBODY = Held(token=Token(0), beat=0)
 
 
 class Answer:
     """What the ledger said: ``word`` and the fields that word carries (seconds are relative).
 
-    ``ended`` is set when this very call has ended an attempt: (attempt, token, nonce, node, reason), and the digest,
-    the policy and the lease (seconds) of its row. Whoever made the call tells it, so that the history knows, and a
-    witness can put it back as it was.
+    ``held`` goes with the word HELD. ``ended`` is set when this very operation has ended an attempt: whoever asked for
+    it tells it, so that the history knows, and a witness can put it back as it was.
     """
 
-    __slots__ = ("args", "attempt", "by", "ended", "in_s", "left_s", "state", "token", "until_token", "word")
+    __slots__ = ("args", "attempt", "by", "ended", "held", "in_s", "left_s", "state", "token", "word")
 
     def __init__(
         self,
@@ -32,22 +100,26 @@ class Answer:
         attempt: int = 0,
         state: str = "",
         args: str = "",
-        until_token: "tuple[int, int]" = (0, 0),
-        ended: "tuple[int, int, str, str, str, str, str, float] | None" = None,
+        held: Held = NOBODY,
+        ended: "Ended | None" = None,
     ) -> None:
         self.ended = ended
         self.word = word
-        self.token = token
+        self.token = Token(token)
         self.left_s = left_s
         self.in_s = in_s
         self.by = by
-        self.attempt = attempt
+        self.attempt = AttemptNumber(attempt)
         self.state = state
         self.args = args
-        self.until_token = until_token
+        self.held = held
 
     def __repr__(self) -> str:
-        fields = [f"{k}={getattr(self, k)!r}" for k in self.__slots__ if k != "word" and getattr(self, k)]
+        fields = [
+            f"{k}={getattr(self, k)!r}"
+            for k in self.__slots__
+            if k != "word" and getattr(self, k) not in ("", 0, None, NOBODY)
+        ]
         return f"{self.word}({', '.join(fields)})"
 
 
@@ -95,15 +167,14 @@ class OpenRun:
 
 
 class OpenAnswer:
-    """Open rows, one page of them, and per job (horizon, newest instant that a scheduled run was due, suspended,
-    highest token).
+    """Open rows, one page of them, and where each job stands.
 
     ``identity_from`` tells which rules are in force (NEVER: the old ones), ``current`` which definition of a job
-    counts: (sequence, digest, counts from).
+    counts; a job without one is not in it.
 
     ``recovering_s`` above 0.0: the ledger went back, and waits so long for what it forgot to be restored. Each time
     that it does has an ``epoch`` of its own. ``identity`` says which ledger it is, ``predecessor`` which closed one it
-    continues; "" where it has none. ``after``: where the next page begins (``page``); None with the last one.
+    continues; "" where it has none. ``after``: where the next page begins; None with the last one.
 
     ``bad`` names the rows that cannot be used, of runs and of jobs, and what is wrong with each; they are in none of
     the other fields.
@@ -127,16 +198,16 @@ class OpenAnswer:
     def __init__(
         self,
         runs: "list[OpenRun]",
-        jobs: "dict[str, tuple[float, float, bool, int]]",
+        jobs: "dict[str, JobState]",
         wall: float,
         recovering_s: float = 0.0,
         epoch: str = "",
         identity: str = "",
         predecessor: str = "",
         bad: "dict[str, str] | None" = None,
-        after: "tuple[float, str] | None" = None,
+        after: "Cursor | None" = None,
         identity_from: float = 0.0,
-        current: "dict[str, tuple[int, str, float]] | None" = None,
+        current: "dict[str, Current] | None" = None,
     ) -> None:
         self.bad = bad or {}
         self.word = OK

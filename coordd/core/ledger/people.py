@@ -4,8 +4,9 @@ Loaded by the runner before it starts a job, so it imports nothing but rows.py, 
 """
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Cancel, Resolve, Revoke, Suspend
 from coordd.core.ledger.rows import LedgerTime
-from coordd.core.ledger.steps import Life, unseen
+from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import (
     FAILURE,
     FINISHED,
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 class People(Life):
     """These operations; ledger.py adds those of nodes and runners."""
 
-    def revoke(self, store: "Store", run: str, by: str, due: float, now: LedgerTime) -> Answer:
+    def revoke(self, store: "Store", said: Revoke, now: LedgerTime) -> Answer:
         """Forbid a run that has not started, known or not yet. A bad row is replaced by one that says so.
 
-        ``due``: see ``unseen``. Once the run is forgotten the horizon is there, and a later one would be opened again.
+        Once the run is forgotten the horizon is where the caller says that it is due, and a later one would be opened
+        again.
         """
-        why = f"revoked by {by}"
+        run, of, why = said.run, said.of, f"revoked by {said.by}"
         try:
             row = store.run(run)
             bad = False
@@ -43,7 +45,6 @@ class People(Life):
             store.drop_run(run)
             row, bad, why = None, True, f"{why}; {exc}"
         if row is None:
-            of = unseen(run, by, due, now.wall)
             if not bad and of.scheduled and self._settled(self._known(store, of.job), of.due, now):
                 return Answer(FINISHED, state=SETTLED)
             row = self._new_row(of, now)
@@ -52,42 +53,41 @@ class People(Life):
         self._end(store, row, REVOKED, why, now)
         return Answer(OK, state=REVOKED)
 
-    def cancel(self, store: "Store", run: str, by: str, now: LedgerTime) -> Answer:
+    def cancel(self, store: "Store", said: Cancel, now: LedgerTime) -> Answer:
         """End an attempt that runs: its holder hears of it with the next renewal at the latest."""
-        row = store.run(run)
+        row = store.run(said.run)
         if row is None or row.state in TERMINAL:
             return Answer(FINISHED, state=row.state if row else "")
         if row.state in (PENDING, RETRY):
-            self._end(store, row, REVOKED, f"cancelled by {by}", now)
+            self._end(store, row, REVOKED, f"cancelled by {said.by}", now)
             return Answer(OK, state=REVOKED)
         if row.state != UNKNOWN:
-            row.reason = f"cancelled by {by}"
+            row.reason = f"cancelled by {said.by}"
         elif not row.cancel:  # a person must still be told why its end is not known
-            row.reason = f"{row.reason}; cancelled by {by}"
+            row.reason = f"{row.reason}; cancelled by {said.by}"
         row.cancel = 1
         store.put_run(row)
         return Answer(OK, state=row.state, by=row.node, attempt=row.attempt)
 
-    def resolve(self, store: "Store", run: str, outcome: str, by: str, now: LedgerTime) -> Answer:
+    def resolve(self, store: "Store", said: Resolve, now: LedgerTime) -> Answer:
         """A person says what became of an UNKNOWN run: success, failed or relaunch."""
-        row = store.run(run)
+        row = store.run(said.run)
         if row is None or row.state != UNKNOWN:
             return Answer(FINISHED, state=row.state if row else "")
-        why = f"resolved as {outcome} by {by}"
-        assert outcome in ("success", "failed", "relaunch"), f"{run}: resolved as {outcome}"
-        if outcome == "relaunch":
+        why = f"resolved as {said.outcome} by {said.by}"
+        if said.outcome == "relaunch":
             row.cancel = 0  # what was asked last counts
             self._again(store, row, LOST, 0.0, why, now)
         else:
-            self._end(store, row, SUCCESS if outcome == "success" else FAILURE, why, now)
+            self._end(store, row, SUCCESS if said.outcome == "success" else FAILURE, why, now)
         return Answer(OK, state=row.state)
 
-    def suspend(self, store: "Store", job: str, suspended: bool, by: str, now: LedgerTime) -> Answer:
+    def suspend(self, store: "Store", said: Suspend, now: LedgerTime) -> Answer:
         """Stop granting a job's runs, or go on. A bad row of the job is replaced by a sound one."""
-        row = self._mended_job(store, job, now)
-        if row.suspended != int(suspended):
-            row.suspended = int(suspended)
+        row = self._mended_job(store, said.job, now)
+        if row.suspended != int(said.suspended):
+            row.suspended = int(said.suspended)
             row.version += 1
-            row.changed_by = by
+            row.changed_by = said.by
             self._put_job(store, row)
         return Answer(OK, token=row.version)

@@ -9,7 +9,11 @@ from coordd.core.ledger.words import CLOCK_EXACT_S
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Protocol
+    from typing import ClassVar, NewType, Protocol
+
+    # Two numbers that stand side by side in every grant: neither may take the other's place.
+    Token = NewType("Token", int)
+    AttemptNumber = NewType("AttemptNumber", int)
 
     class Store(Protocol):
         """What the rules need of a transaction: read and write rows."""
@@ -43,9 +47,7 @@ if TYPE_CHECKING:
         def first_waiting(self, job: str) -> "Row | None":
             """A job's PENDING row that is first by (not_before, run)."""
 
-        def open_runs(
-            self, limit: int, after: "tuple[float, str] | None" = None
-        ) -> "tuple[list[Row], tuple[float, str] | None]":
+        def open_runs(self, limit: int, after: "Cursor | None" = None) -> "tuple[list[Row], Cursor | None]":
             """Rows that are not terminal, to be read only, by (not_before, run): those after that one; and after which
             one the next page begins, None when there is no more."""
 
@@ -65,6 +67,39 @@ if TYPE_CHECKING:
             """What the ledger keeps of itself under this name (core.identity); "" when it has none."""
 
         def put_meta(self, key: str, value: str) -> None: ...
+
+
+else:
+    Token = AttemptNumber = int
+
+
+class Record:
+    """Values by name; two are equal when all of them are. ``wire`` names them in the order in which they are sent."""
+
+    __slots__: "tuple[str, ...]" = ()
+    wire: "ClassVar[tuple[str, ...]]" = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]  # some can be changed
+
+    def __repr__(self) -> str:
+        said = ", ".join([f"{name}={getattr(self, name)!r}" for name in self.__slots__])
+        return f"{type(self).__name__}({said})"
+
+
+class Cursor(Record):
+    """Where the next page of open rows begins: after this row, whether or not it is still there."""
+
+    wire = ("not_before", "run")
+    __slots__ = wire
+
+    def __init__(self, *, not_before: float, run: str) -> None:
+        self.not_before = not_before
+        self.run = run
 
 
 class LedgerTime:
@@ -167,11 +202,11 @@ class Row:
     created_at: float
     by: str
     state: str
-    attempt: int
+    attempt: AttemptNumber
     not_before: float
     failures: int
     relaunches: int
-    token: int
+    token: Token
     nonce: str
     node: str
     lease: float
@@ -217,8 +252,8 @@ class AttemptRow:
 
     __slots__ = ATTEMPT_COLUMNS
     run: str
-    attempt: int
-    token: int
+    attempt: AttemptNumber
+    token: Token
     nonce: str
     node: str
     state: str

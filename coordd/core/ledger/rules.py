@@ -17,11 +17,25 @@ Rows, requests and answers are in rows.py, the single steps in run.py, what peop
 by the runner before it starts a job, so they import nothing else but the errors.
 """
 
-from coordd.core.ledger.answers import Answer, OpenAnswer, OpenRun
+from coordd.core.ledger.answers import Answer, Current, JobState, OpenAnswer, OpenRun
 from coordd.core.ledger.identity import CLOSED
 from coordd.core.ledger.people import People
-from coordd.core.ledger.requests import Claim, Registration
-from coordd.core.ledger.rows import JobRow, LedgerTime, Policy, Row, is_overdue
+from coordd.core.ledger.requests import (
+    Claim,
+    Close,
+    Commit,
+    Gate,
+    ListOpen,
+    Page,
+    Prune,
+    Register,
+    Renew,
+    Report,
+    Request,
+    Restore,
+    Settle,
+)
+from coordd.core.ledger.rows import Cursor, JobRow, LedgerTime, Policy, Row, is_overdue
 from coordd.core.ledger.steps import HOLDING, MOVES
 from coordd.core.ledger.words import (
     CANCEL,
@@ -51,11 +65,16 @@ from coordd.core.ledger.words import (
     TERMINAL,
     UNKNOWN,
 )
-from coordd.errors import BadRowError
+from coordd.errors import BadRowError, LocalProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
     from coordd.core.ledger.rows import Store
+
+    A = TypeVar("A")
 
 __all__ = ["MOVES", "OVERLAP_RETRY_S", "SUSPENDED_RETRY_S", "Rules"]
 
@@ -66,7 +85,7 @@ OVERLAP_RETRY_S = 1.0
 # Runs are named in an answer up to this many.
 NAMED_MAX = 10
 
-# What a report may say, and as what an attempt so reported may stand in the record: a repeat is known by it.
+# As what an attempt so reported may stand in the record: a repeat is known by it.
 REPORTED: "dict[str, frozenset[str]]" = {
     SUCCESS: frozenset((SUCCESS,)),
     FAILURE: frozenset((FAILURE,)),
@@ -75,17 +94,23 @@ REPORTED: "dict[str, frozenset[str]]" = {
     RETRY: frozenset((LOST, REVOKED)),
 }
 
-# What a witness may say of an attempt. That it certainly never started (retry) needs no witness: it is claimed anew.
-RESTORED = frozenset((RECEIVED, STARTED, SUCCESS, FAILURE, REVOKED, LOST))
-
 
 class Rules(People):
-    """The operations. ``store`` is one transaction; ``now`` is the ledger's time, never a client's."""
+    """The operations, each under the word of its request (requests.py). ``store`` is one transaction; ``now`` is the
+    ledger's time, never a client's."""
+
+    def answer(self, store: "Store", request: "Request[A]", now: LedgerTime) -> "A":
+        """One operation. Raises LocalProtocolError for one that only another kind of ledger has."""
+        rule: Callable[[Store, Request[A], LedgerTime], A] | None = getattr(self, request.op, None)
+        if rule is None:
+            raise LocalProtocolError(f"the ledger has no operation {request.op!r}")
+        return rule(store, request, now)
 
     # ---- before a launch
 
-    def register(self, store: "Store", of: Registration, now: LedgerTime) -> Answer:
+    def register(self, store: "Store", said: Register, now: LedgerTime) -> Answer:
         """Write PENDING before a trigger is answered: ok, exists, or conflict (same id, other digest)."""
+        of = said.of
         row = store.run(of.run)
         if row is None:
             job = self._known(store, of.job)
@@ -138,7 +163,7 @@ class Rules(People):
     def _lease_lost(self, store: "Store", row: Row, now: LedgerTime) -> Answer:
         """A started attempt that nobody holds any more."""
         reason = f"its lease lapsed; last held by {row.node}"
-        ended = _mark_of(row, reason)
+        ended = self._ended_as(row, reason)
         self._lose(store, row, reason, now)
         if row.state == RETRY:
             return Answer(LOST, attempt=row.attempt, in_s=max(0.0, row.not_before - now.wall), ended=ended)
@@ -146,21 +171,19 @@ class Rules(People):
             return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=ended)
         return self._held(row, now)
 
-    def settle(
-        self, store: "Store", run: str, attempt: int, watched: "tuple[int, int, float] | None", now: LedgerTime
-    ) -> Answer:
+    def settle(self, store: "Store", said: Settle, now: LedgerTime) -> Answer:
         """End what nobody may launch any more, or nobody holds; any node may ask, also one that lacks the job.
 
         Nothing is granted by it. What it finds is judged by the row alone: its own policy, its own lease.
         """
-        row = store.run(run)
+        row = store.run(said.run)
         if row is None or row.state in TERMINAL:
             return Answer(FINISHED, state=row.state if row is not None else SETTLED)
         if now.recovering_s > 0:
             return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
-        if row.attempt != attempt:
+        if row.attempt != said.attempt:
             return self._held(row, now)
-        nobodys = row.state in (RECEIVED, STARTED) and self._lapsed(row, watched, now)
+        nobodys = row.state in (RECEIVED, STARTED) and self._lapsed(row, said.watched, now)
         if row.state == STARTED and nobodys:
             return self._lease_lost(store, row, now)
         if (row.state in (PENDING, RETRY) or nobodys) and is_overdue(row, now):
@@ -232,13 +255,13 @@ class Rules(People):
 
     def _ended(self, row: Row) -> Answer:
         """This claim has ended the run."""
-        return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=_mark_of(row, row.reason))
+        return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=self._ended_as(row, row.reason))
 
-    def gate(self, store: "Store", run: str, attempt: int, token: int, nonce: str, now: LedgerTime) -> Answer:
+    def gate(self, store: "Store", said: Gate, now: LedgerTime) -> Answer:
         """RECEIVED -> STARTED: the last word before exec. The same token and nonce may ask again."""
-        row = self._mine(store, run, attempt, token, nonce)
+        row = self._mine(store, said.grant)
         if row is None:
-            return self._unknown(store, run, token, STALE, now)
+            return self._unknown(store, said.grant, STALE, now)
         if row.cancel:
             if row.state == RECEIVED:
                 self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
@@ -266,25 +289,14 @@ class Rules(People):
 
     # ---- while it runs
 
-    def renew(
-        self,
-        store: "Store",
-        run: str,
-        attempt: int,
-        token: int,
-        nonce: str,
-        lease_s: float,
-        application_id: str,
-        launched: bool,
-        now: LedgerTime,
-    ) -> Answer:
+    def renew(self, store: "Store", said: Renew, now: LedgerTime) -> Answer:
         """Extend the lease: ok(left_s), cancel (with left_s: a cancelled run still ends in order), or lost.
 
         ``launched``: it is past the gate, which a ledger that went back may have forgotten.
         """
-        row = self._mine(store, run, attempt, token, nonce)
+        row = self._mine(store, said.grant)
         if row is None:
-            return self._unknown(store, run, token, LOST, now)
+            return self._unknown(store, said.grant, LOST, now)
         if row.state not in HOLDING:
             return Answer(LOST)
         if row.state == UNKNOWN:
@@ -292,33 +304,20 @@ class Rules(People):
             if not row.cancel:
                 row.reason = ""
             self._record(store, row)
-        elif row.state == RECEIVED and launched:
+        elif row.state == RECEIVED and said.launched:
             self._move(row, STARTED)
             row.started_at = now.wall
             self._record(store, row)
-        row.lease = lease_s
-        row.until = now.lease + lease_s
+        row.lease = said.lease_s
+        row.until = now.lease + said.lease_s
         row.boot = now.boot
         row.beat += 1
-        if application_id:
-            row.application_id = application_id
+        if said.application_id:
+            row.application_id = said.application_id
         store.put_run(row)
-        return Answer(CANCEL if row.cancel else OK, left_s=lease_s)
+        return Answer(CANCEL if row.cancel else OK, left_s=said.lease_s)
 
-    def report(
-        self,
-        store: "Store",
-        run: str,
-        attempt: int,
-        token: int,
-        nonce: str,
-        state: str,
-        exit_code: "int | None",
-        reason: str,
-        application_id: str,
-        final: bool,
-        now: LedgerTime,
-    ) -> Answer:
+    def report(self, store: "Store", said: Report, now: LedgerTime) -> Answer:
         """The end of an attempt: ok or stale. States only move forward.
 
         ``state`` is success, failure, revoked, lost (it may have run) or retry (it certainly never started).
@@ -326,22 +325,22 @@ class Rules(People):
         quarantine: until then the ledger may go back once more, and whoever reports stays to say it again.
         """
         taken = Answer(OK, left_s=now.recovering_s)
-        assert state in REPORTED, f"{run}: a report cannot say {state}"
-        row = self._mine(store, run, attempt, token, nonce)
+        state, reason = said.state, said.reason
+        row = self._mine(store, said.grant)
         if row is None or row.state not in HOLDING:
-            past = store.attempt(run, attempt)
-            if past is not None and (past.token, past.nonce) == (token, nonce) and past.state in REPORTED[state]:
+            past = store.attempt(said.grant.run, said.grant.attempt)
+            if past is not None and self._is_of(past, said.grant) and past.state in REPORTED[state]:
                 return taken
-            return self._unknown(store, run, token, STALE, now)
+            return self._unknown(store, said.grant, STALE, now)
         if row.state == RECEIVED and (state in (SUCCESS, FAILURE) or (state == LOST and now.recovering_s > 0)):
             self._move(row, STARTED)  # it was past the gate, or may have been: a ledger that went back has forgotten it
-        if application_id:
-            row.application_id = application_id
-        row.exit_code = exit_code
+        if said.application_id:
+            row.application_id = said.application_id
+        row.exit_code = said.exit_code
         policy = Policy.unpack(row.policy)
         if state == FAILURE:
             row.failures += 1
-            if not final and not row.cancel and row.failures < policy.attempts:
+            if not said.final and not row.cancel and row.failures < policy.attempts:
                 self._again(store, row, FAILURE, policy.delay_after(row.failures), reason, now)
                 return taken
         elif state == LOST:
@@ -356,35 +355,20 @@ class Rules(People):
         self._end(store, row, state, reason, now)
         return taken
 
-    def commit(self, store: "Store", run: str, attempt: int, token: int, nonce: str, now: LedgerTime) -> Answer:
+    def commit(self, store: "Store", said: Commit, now: LedgerTime) -> Answer:
         """Publish under the token: ok once per run, for the attempt that holds it; else stale."""
-        row = self._mine(store, run, attempt, token, nonce)
+        row = self._mine(store, said.grant)
         if row is None:
-            return self._unknown(store, run, token, STALE, now)
-        if row.state != STARTED or row.commit_token not in (0, token):
+            return self._unknown(store, said.grant, STALE, now)
+        if row.state != STARTED or row.commit_token not in (0, said.grant.token):
             return Answer(STALE)
-        row.commit_token = token
+        row.commit_token = said.grant.token
         store.put_run(row)
         return Answer(OK, left_s=self._left(row, now))
 
     # ---- after the ledger went back
 
-    def restore(
-        self,
-        store: "Store",
-        of: Registration,
-        attempt: int,
-        token: int,
-        nonce: str,
-        node: str,
-        lease_s: float,
-        state: str,
-        exit_code: "int | None",
-        reason: str,
-        application_id: str,
-        final: bool,
-        now: LedgerTime,
-    ) -> Answer:
+    def restore(self, store: "Store", said: Restore, now: LedgerTime) -> Answer:
         """A witness puts back what the ledger forgot: ok, or stale (no quarantine, or the ledger knows better).
 
         ``state`` is received or started (it gets a whole lease), or how the attempt ended (success, failure,
@@ -392,61 +376,72 @@ class Rules(People):
         moved back; a repeat is ok. The job's horizon stays: the row itself stands for its fire time, and older
         ones that nobody launched may still be due.
         """
-        assert state in RESTORED, f"{of.run}: restored as {state}"
         if now.recovering_s <= 0:
             return Answer(STALE)
+        of, grant, state = said.of, said.grant, said.state
         job = self._job(store, of.job, now)
-        if token > job.fence:
-            job.fence = token
+        if grant.token > job.fence:
+            job.fence = grant.token
             self._put_job(store, job)
         row = store.run(of.run)
-        if row is None or self._is_older(row, token):
-            row = self._put_back(store, row, of, attempt, token, nonce, node, lease_s, state, application_id, now)
-        elif (row.attempt, row.token, row.nonce) != (attempt, token, nonce):
-            past = store.attempt(of.run, attempt)
-            known = past is not None and (past.token, past.nonce) == (token, nonce)
+        if row is None or self._is_older(row, grant):
+            row = self._put_back(store, row, said, now)
+        elif not self._is_of(row, grant):
+            past = store.attempt(of.run, grant.attempt)
+            known = past is not None and self._is_of(past, grant)
             return Answer(OK if known else STALE, state=row.state)
         elif row.state == RECEIVED and state != RECEIVED:
-            row = self._launched_after_all(store, row, lease_s, now)
+            row = self._launched_after_all(store, row, said.lease_s, now)
         if state in REPORTED and row.state in HOLDING:
-            self.report(store, of.run, attempt, token, nonce, state, exit_code, reason, application_id, final, now)
+            ended = Report(
+                grant=grant,
+                state=state,
+                exit_code=said.exit_code,
+                reason=said.reason,
+                application_id=said.application_id,
+                final=said.final,
+            )
+            self.report(store, ended, now)
             row = store.run(of.run)
             assert row is not None
         return Answer(OK, left_s=self._left(row, now) if row.state in HOLDING else 0.0, state=row.state)
 
     # ---- the sweep, and the ledger as a whole
 
-    def open(self, store: "Store", jobs: "tuple[str, ...]", now: LedgerTime) -> OpenAnswer:
+    def open(self, store: "Store", said: ListOpen, now: LedgerTime) -> OpenAnswer:
         """Rows that are not terminal, for the sweep; a job never seen before starts here, at the ledger's time."""
-        known: dict[str, tuple[float, float, bool, int]] = {}
+        known: dict[str, JobState] = {}
         bad: dict[str, str] = {}
-        current: dict[str, tuple[int, str, float]] = {}
-        for name in jobs:
+        current: dict[str, Current] = {}
+        for name in said.jobs:
             try:
                 job = self._swept_job(store, name, now)
             except BadRowError as exc:
                 bad[name] = str(exc)  # it begins nothing by schedule; the other jobs go on
                 continue
             newest = store.last_fire_at(name, now.wall + CLAIM_AHEAD_S)
-            known[name] = (job.horizon, newest, bool(job.suspended), job.fence)
+            known[name] = JobState(
+                horizon=job.horizon, last_fire_at=newest, suspended=bool(job.suspended), fence=job.fence
+            )
             if job.digest:
-                current[name] = (job.sequence, job.digest, job.counts_from)
-        return self._page(store, known, None, bad, current, now)
+                current[name] = Current(sequence=job.sequence, digest=job.digest, counts_from=job.counts_from)
+        return self._page(store, said.limit, known, None, bad, current, now)
 
-    def page(self, store: "Store", not_before: float, run: str, now: LedgerTime) -> OpenAnswer:
+    def page(self, store: "Store", said: Page, now: LedgerTime) -> OpenAnswer:
         """The next page of a sweep: what comes after that row, whether or not it is still there."""
-        return self._page(store, {}, (not_before, run), {}, {}, now)
+        return self._page(store, said.limit, {}, said.after, {}, {}, now)
 
     def _page(
         self,
         store: "Store",
-        known: "dict[str, tuple[float, float, bool, int]]",
-        after: "tuple[float, str] | None",
+        limit: int,
+        known: "dict[str, JobState]",
+        after: "Cursor | None",
         bad: "dict[str, str]",
-        current: "dict[str, tuple[int, str, float]]",
+        current: "dict[str, Current]",
         now: LedgerTime,
     ) -> OpenAnswer:
-        rows, last = store.open_runs(OPEN_PAGE, after)
+        rows, last = store.open_runs(limit, after)
         runs = [OpenRun(row, now) for row in rows]
         return OpenAnswer(
             runs,
@@ -460,12 +455,12 @@ class Rules(People):
             current=current,
         )
 
-    def close(self, store: "Store", force: bool, by: str, now: LedgerTime) -> Answer:
+    def close(self, store: "Store", said: Close, now: LedgerTime) -> Answer:
         """Answer nobody from now on, because the rows go elsewhere: ok, recovering, or held (``by`` names the runs).
 
         An attempt that holds a lease could not be renewed or reported any more: with ``force`` that is accepted.
         """
-        if not force:
+        if not said.force:
             if now.recovering_s > 0:
                 return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
             held: list[str] = []
@@ -477,17 +472,17 @@ class Rules(People):
             if held:
                 more = f" and {len(held) - NAMED_MAX} more" if len(held) > NAMED_MAX else ""
                 return Answer(HELD, by=", ".join(sorted(held)[:NAMED_MAX]) + more)
-        store.put_meta(CLOSED, f"by {by} at {now.wall:.0f}")
+        store.put_meta(CLOSED, f"by {said.by} at {now.wall:.0f}")
         return Answer(OK)
 
-    def prune(self, store: "Store", keep_s: float, limit: int, now: LedgerTime) -> int:
-        """Forget runs that ended longer ago than ``keep_s``, oldest first; returns how many.
+    def prune(self, store: "Store", said: Prune, now: LedgerTime) -> Answer:
+        """Forget runs that ended longer ago than ``keep_s``, oldest first: ok (token: how many).
 
         By the ledger's own time: a node whose clock is years ahead would forget them all. The horizon moves past each
         scheduled one, so that forgetting a run never opens it again. A run that was revoked ahead of its fire time
         stays until that is past too.
         """
-        rows = store.ended_runs(now.wall - keep_s, limit)
+        rows = store.ended_runs(now.wall - said.keep_s, said.limit)
         for row in rows:
             if row.scheduled:
                 job = self._job(store, row.job, now)
@@ -495,9 +490,4 @@ class Rules(People):
                     job.horizon = row.due_at
                     self._put_job(store, job)
             store.drop_run(row.run)
-        return len(rows)
-
-
-def _mark_of(row: Row, reason: str) -> "tuple[int, int, str, str, str, str, str, float]":
-    """What a call that ends an attempt says of it (``Answer.ended``)."""
-    return (row.attempt, row.token, row.nonce, row.node, reason, row.digest, row.policy, row.lease)
+        return Answer(OK, token=len(rows))

@@ -11,7 +11,7 @@ Loaded by the runner before it starts a job, so it imports nothing but rows.py a
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import Activate, NewRules, Registration
 from coordd.core.ledger.rows import Activation, JobRow, LedgerTime
 from coordd.core.ledger.words import (
     CLAIM_AHEAD_S,
@@ -40,9 +40,6 @@ IDENTITY_AHEAD_S = 10.0
 FENCED_AT = 3.2e10
 FENCED_BY = "coordd rules 2: upgrade this node"
 
-# How a node comes to activate a definition.
-HOW = ("new", "changed", "returned", "restored", "person")
-
 
 class Standing:
     """The rules in force, and the definitions that count. ``store`` is one transaction."""
@@ -63,17 +60,16 @@ class Standing:
         store.put_meta("identity_from", "0")
         return 0.0
 
-    def new_rules(self, store: "Store", known: float, now: LedgerTime) -> Answer:
+    def new_rules(self, store: "Store", said: NewRules, now: LedgerTime) -> Answer:
         """No member speaks the old rules any more: from now on the new ones are in force. ok, or recovering.
 
-        ``known`` is where they began when the caller saw them in force last (the ledger has forgotten it since), below
-        0.0 when it never did.
+        Where the caller saw them in force before, the ledger has forgotten it since: they begin where they began then.
         """
         if now.recovering_s > 0:
             return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
         if self._identity_from(store) != NEVER:
             return Answer(OK)
-        begin = known if known >= 0 else now.wall + IDENTITY_AHEAD_S
+        begin = said.known if said.known >= 0 else now.wall + IDENTITY_AHEAD_S
         store.put_meta("rules", str(NEW_RULES))
         store.put_meta("identity_from", repr(begin))
         for name in store.job_names():
@@ -225,18 +221,7 @@ class Standing:
         was_scheduled = how != "returned" and (fired or job.horizon < self._identity_from(store))
         return job.horizon if was_scheduled else now.wall
 
-    def activate(
-        self,
-        store: "Store",
-        name: str,
-        digest: str,
-        schedule: str,
-        how: str,
-        by: str,
-        sequence: int,
-        counts_from: float,
-        now: LedgerTime,
-    ) -> Answer:
+    def activate(self, store: "Store", said: Activate, now: LedgerTime) -> Answer:
         """That definition of a job counts from now on: ok (token: its sequence), differs (another one still counts).
 
         ``schedule`` is the digest of the part that says when it fires. Where that is the same as before, nothing that
@@ -246,30 +231,30 @@ class Standing:
         opened, also by the same definition), ``restored`` (the ledger forgot it: ``sequence`` and ``counts_from`` are
         as it said), ``person``.
         """
-        assert how in HOW, f"{name}: activated as {how}"
+        name, how, sequence = said.name, said.how, said.sequence
         if now.recovering_s > 0 and how != "restored":
             return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
         if self._identity_from(store) == NEVER:
             return Answer(OUTDATED)
         job = self._job(store, name, now)
         returns = how == "returned" and sequence >= job.sequence  # and no other node has brought it back since
-        if job.digest == digest and not returns:
+        if job.digest == said.digest and not returns:
             return Answer(OK, token=job.sequence)
         if how == "restored":
             if sequence <= job.sequence:
                 return Answer(DIFFERS, token=job.sequence)
-            begins = counts_from
+            begins = said.counts_from
         else:
             seen = how in ("new", "returned") and not returns
-            if seen and any(past.digest == digest for past in store.activations(name)):
+            if seen and any(past.digest == said.digest for past in store.activations(name)):
                 return Answer(DIFFERS, token=job.sequence)
             begins = now.wall
-            if how != "returned" and job.digest and schedule == job.schedule:
+            if how != "returned" and job.digest and said.schedule == job.schedule:
                 begins = job.counts_from
             elif not job.digest:
                 begins = self._first_counts_from(store, job, how, now)
         job.sequence = max(job.sequence, sequence - (how == "restored")) + 1
-        job.digest, job.schedule, job.activated_at, job.counts_from = digest, schedule, now.wall, begins
+        job.digest, job.schedule, job.activated_at, job.counts_from = said.digest, said.schedule, now.wall, begins
         self._put_job(store, job)
-        store.put_activation(name, Activation(job.sequence, digest, schedule, now.wall, begins, by))
+        store.put_activation(name, Activation(job.sequence, said.digest, said.schedule, now.wall, begins, said.by))
         return Answer(OK, token=job.sequence)

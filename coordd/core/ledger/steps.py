@@ -9,9 +9,20 @@ The operations in ledger.py are made of these steps; nothing else writes a state
 starts a job, so it imports nothing but rows.py and standing.py.
 """
 
-from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Claim, Registration
-from coordd.core.ledger.rows import ATTEMPT_COLUMNS, AttemptRow, JobRow, LedgerTime, Policy, Row, left_of, was_set_back
+from coordd.core.ledger.answers import Answer, Ended, Held
+from coordd.core.ledger.requests import Claim, Grant, Registration, Restore, Watched
+from coordd.core.ledger.rows import (
+    ATTEMPT_COLUMNS,
+    AttemptNumber,
+    AttemptRow,
+    JobRow,
+    LedgerTime,
+    Policy,
+    Row,
+    Token,
+    left_of,
+    was_set_back,
+)
 from coordd.core.ledger.standing import Standing
 from coordd.core.ledger.words import (
     DIFFERS,
@@ -104,30 +115,31 @@ class Life(Standing):
             )
         )
 
-    def _mine(self, store: "Store", run: str, attempt: int, token: int, nonce: str) -> "Row | None":
+    def _mine(self, store: "Store", grant: Grant) -> "Row | None":
         """The row, if this very grant is still its current one. (token, nonce) is compared, never one alone."""
-        row = store.run(run)
-        if row is None or row.attempt != attempt or row.token != token or row.nonce != nonce:
-            return None
-        return row
+        row = store.run(grant.run)
+        return row if row is not None and self._is_of(row, grant) else None
+
+    def _is_of(self, row: "Row | AttemptRow", grant: Grant) -> bool:
+        return row.attempt == grant.attempt and row.token == grant.token and row.nonce == grant.nonce
 
     def _is_repeat(self, row: Row, claim: Claim) -> bool:
         """The claimant has this very grant already: its reply was lost."""
         return row.state == RECEIVED and row.nonce == claim.nonce and row.node == claim.node
 
-    def _is_older(self, row: Row, token: int) -> bool:
+    def _is_older(self, row: Row, grant: Grant) -> bool:
         """The row is of a time before this grant was made, and not over.
 
         The token alone tells: a holder that the ledger remembers may have given the attempt back meanwhile, and so
         raised its number, though it was granted to another since, which was forgotten.
         """
-        return row.state not in TERMINAL and row.token < token
+        return row.state not in TERMINAL and row.token < grant.token
 
-    def _unknown(self, store: "Store", run: str, token: int, word: str, now: LedgerTime) -> Answer:
+    def _unknown(self, store: "Store", grant: Grant, word: str, now: LedgerTime) -> Answer:
         """The answer to a grant that is not the current one: ``word``, or RECOVERING where it was forgotten."""
         if now.recovering_s > 0:
-            row = store.run(run)
-            if row is None or self._is_older(row, token):
+            row = store.run(grant.run)
+            if row is None or self._is_older(row, grant):
                 return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
         return Answer(word)
 
@@ -138,7 +150,7 @@ class Life(Standing):
         """The ledger's own time has passed the lease's end (another boot: certainly)."""
         return row.boot != now.boot or now.lease >= row.until
 
-    def _lapsed(self, row: Row, watched: "tuple[int, int, float] | None", now: LedgerTime) -> bool:
+    def _lapsed(self, row: Row, watched: "Watched | None", now: LedgerTime) -> bool:
         """Past its end, by a clock that was not set back, AND watched in silence for a whole lease by the claimant.
 
         The ledger's time alone does not do where it is a wall clock: one step of it would expire every lease
@@ -150,20 +162,19 @@ class Life(Standing):
             return True
         return (
             watched is not None
-            and watched[0] == row.token
-            and watched[1] == row.beat
-            and watched[2] >= row.lease * (1 + 2 * RHO)
+            and watched.token == row.token
+            and watched.beat == row.beat
+            and watched.unchanged_s >= row.lease * (1 + 2 * RHO)
         )
 
-    def _next_token(self, job: JobRow, now: LedgerTime) -> int:
+    def _next_token(self, job: JobRow, now: LedgerTime) -> Token:
         """Strictly increasing per job, even where the ledger forgot its last writes: time bounds it from below."""
-        return max(job.fence + 1, int(now.wall * 1e6))
+        return Token(max(job.fence + 1, int(now.wall * 1e6)))
 
     def _grant(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
-        job.fence = self._next_token(job, now)
+        job.fence = row.token = self._next_token(job, now)
         self._put_job(store, job)
         self._move(row, RECEIVED)
-        row.token = job.fence
         row.nonce = claim.nonce
         row.node = claim.node
         row.lease = claim.lease_s
@@ -200,9 +211,21 @@ class Life(Standing):
             store.put_run(row)
         return self._granted(row, now)
 
+    def _ended_as(self, row: Row, reason: str) -> Ended:
+        return Ended(
+            attempt=row.attempt,
+            token=row.token,
+            nonce=row.nonce,
+            node=row.node,
+            reason=reason,
+            digest=row.digest,
+            policy=row.policy,
+            lease_s=row.lease,
+        )
+
     def _held(self, row: Row, now: LedgerTime) -> Answer:
         left_s = self._left(row, now)
-        return Answer(HELD, by=row.node, left_s=left_s, state=row.state, until_token=(row.token, row.beat))
+        return Answer(HELD, by=row.node, left_s=left_s, state=row.state, held=Held(token=row.token, beat=row.beat))
 
     def _move(self, row: Row, state: str) -> None:
         assert state in MOVES.get(row.state, ()), f"{row.run}: {row.state} -> {state}"
@@ -218,48 +241,36 @@ class Life(Standing):
         if held:
             self._record(store, row)
 
-    def _put_back(
-        self,
-        store: "Store",
-        old: "Row | None",
-        of: Registration,
-        attempt: int,
-        token: int,
-        nonce: str,
-        node: str,
-        lease_s: float,
-        state: str,
-        application_id: str,
-        now: LedgerTime,
-    ) -> Row:
+    def _put_back(self, store: "Store", old: "Row | None", said: Restore, now: LedgerTime) -> Row:
         """Write a grant that was forgotten; the table of moves does not bind what makes up for lost ones."""
+        of, grant = said.of, said.grant
         row = old or self._new_row(of, now)
         row.digest, row.args = of.digest, of.args  # what runs is what was granted, whatever was asked for since
-        if row.state in HOLDING and row.attempt < attempt:
+        if row.state in HOLDING and row.attempt < grant.attempt:
             closed = self._attempt_row(row)  # its end is what was forgotten
             closed.state = LOST
             store.put_attempt(closed)
         policy = of.policy
         # How the earlier attempts ended is forgotten too: in no case is there more than the job allows.
-        tries = max(0, attempt - row.failures - row.relaunches)
+        tries = max(0, grant.attempt - row.failures - row.relaunches)
         failures = min(tries, max(0, policy.attempts - 1 - row.failures))
         row.failures += failures
         row.relaunches += tries - failures
-        row.state = RECEIVED if state == RECEIVED else STARTED
-        row.attempt = attempt
-        row.token = token
-        row.nonce = nonce
-        row.node = node
-        row.lease = lease_s
-        row.until = now.lease + lease_s
+        row.state = RECEIVED if said.state == RECEIVED else STARTED
+        row.attempt = grant.attempt
+        row.token = grant.token
+        row.nonce = grant.nonce
+        row.node = said.node
+        row.lease = said.lease_s
+        row.until = now.lease + said.lease_s
         row.boot = now.boot
         row.beat = 0
         row.policy = policy.pack()
         row.received_at = now.wall
-        row.started_at = 0.0 if state == RECEIVED else now.wall
+        row.started_at = 0.0 if said.state == RECEIVED else now.wall
         row.ended_at = 0.0
         row.exit_code = None
-        row.application_id = application_id
+        row.application_id = said.application_id
         row.reason = row.reason if row.cancel else ""
         store.put_run(row)
         self._record(store, row)
@@ -318,7 +329,7 @@ class Life(Standing):
         closed.state = ended
         store.put_attempt(closed)
         self._move(row, RETRY)
-        row.attempt += 1
+        row.attempt = AttemptNumber(row.attempt + 1)
         # Never before its fire time: an attempt that was claimed ahead may be given back before that.
         row.not_before = max(row.due_at, now.wall + delay_s)
         store.put_run(row)
@@ -328,25 +339,3 @@ class Life(Standing):
 
     def _attempt_row(self, row: Row) -> AttemptRow:
         return AttemptRow([getattr(row, column) for column in ATTEMPT_COLUMNS])
-
-
-def unseen(run: str, by: str, due: float, wall: float) -> Registration:
-    """What a run's name alone says of it. ``due``: when a scheduled one is due, as far as the caller knows its job's
-    jitter (0.0: when its name says). A triggered one is dated ``wall``."""
-    fire_at = nominal_time(run)
-    at, due = (wall, 0.0) if fire_at is None else (fire_at, due)
-    job = run.partition("#")[0].partition("@")[0]
-    return Registration(run, job, "", Policy(), at, scheduled=fire_at is not None, by=by, due=due)
-
-
-def nominal_time(run: str) -> "float | None":
-    """The fire time that a scheduled run's id names; None for a triggered run."""
-    from datetime import datetime  # asked only when somebody revokes a run that nobody has seen
-
-    if "#" in run:
-        return None
-    try:
-        instant = datetime.fromisoformat(run.partition("@")[2])
-    except ValueError:
-        return None
-    return instant.timestamp() if instant.tzinfo else None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from coordd.core.context import Context
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import DIFFERS, NEVER, OK
 
 # Definitions that are brought to the ledger at a time; further ones follow with the next sweep.
@@ -58,9 +59,9 @@ class Definitions:
                     self._keep(name, Had(""))
                 continue
             current = answer.current.get(name)
-            sequence = current[0] if current else 0
-            if current is not None and current[1] == job.digest and not self._returns(name, sequence):
-                self._keep(name, Had(job.digest, current[0], current[2]))
+            sequence = current.sequence if current else 0
+            if current is not None and current.digest == job.digest and not self._returns(name, sequence):
+                self._keep(name, Had(job.digest, current.sequence, current.counts_from))
             elif name in under_way:
                 self.stale[name] = ASKED
             elif self._is_mine(name, job, sequence):
@@ -123,8 +124,16 @@ class Definitions:
             self._ask(name, Had(job.digest), job.schedule_digest, "new" if had is None else "changed", by)
 
     def _ask(self, name: str, had: Had, schedule: str, how: str, by: str) -> None:
-        request = self._ctx.ask("activate", name, had.digest, schedule, how, by, had.sequence, had.counts_from)
-        self.asked[request] = (name, had)
+        activate = Activate(
+            name=name,
+            digest=had.digest,
+            schedule=schedule,
+            how=how,
+            by=by,
+            sequence=had.sequence,
+            counts_from=had.counts_from,
+        )
+        self.asked[self._ctx.ask(activate)] = (name, had)
 
     def _keep(self, name: str, had: Had) -> None:
         if self.had.get(name) != had:

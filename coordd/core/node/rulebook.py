@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from coordd.core.context import Context
 from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import NewRules
 from coordd.core.ledger.words import NEVER, NEW_RULES, OK
 from coordd.core.members.membership import LEFT
 from coordd.core.node.definitions import Definitions
@@ -69,7 +70,7 @@ class Rulebook:
                 membership.heartbeat_interval_s, membership.fanout_interval_s
             ):
                 return
-        self.asked.add(ctx.ask("new_rules", self._seen))
+        self.asked.add(ctx.ask(NewRules(known=self._seen)))
 
     def has_asked(self, request: int) -> bool:
         """That question to the ledger was asked here."""

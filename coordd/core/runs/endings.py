@@ -10,6 +10,8 @@ from coordd.core.context import Context
 from coordd.core.jobs.job import Job, run_uuid
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer, OpenRun
+from coordd.core.ledger.requests import Grant, Report
+from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ready import Now
 from coordd.core.wire.events import TASK_END, Action, Task, event_type
 
@@ -48,44 +50,47 @@ class Endings:
             event_type(final), words.LOST
         )
         self._ctx.ask(
-            "report",
-            final.run,
-            final.attempt,
-            final.token,
-            final.nonce,
-            state,
-            final.exit_code,
-            final.reason,
-            final.application_id,
-            is_final(final, self._ctx.jobs.get(final.name)),
+            Report(
+                grant=granted_in(final),
+                state=state,
+                exit_code=final.exit_code,
+                reason=final.reason,
+                application_id=final.application_id,
+                final=is_final(final, self._ctx.jobs.get(final.name)),
+            )
         )
 
     def tell(self, action: Action, answer: Answer, now: Now) -> None:
         """Our claim has ended an attempt (its lease had lapsed, it came too late, …): the history is to know."""
         assert answer.ended is not None
-        attempt, token, nonce, node, reason, digest, policy, lease_s = answer.ended
+        ended = answer.ended
         kind = TASK_END.get(answer.state or "lost", TASK_END["lost"])
         self._ctx.record(
             kind(
                 uuid=run_uuid(action.run),
                 name=action.job,
                 run=action.run,
-                attempt=attempt,
-                token=token,
-                nonce=nonce,
-                node=node,
+                attempt=ended.attempt,
+                token=ended.token,
+                nonce=ended.nonce,
+                node=ended.node,
                 fire_at=action.fire_at,
                 due=action.due,
                 kwargs=action.args,
-                reason=reason,
-                retries=attempt,
+                reason=ended.reason,
+                retries=ended.attempt,
                 result=answer.state or None,
-                digest=digest,
-                policy=policy,
-                lease=lease_s,
+                digest=ended.digest,
+                policy=ended.policy,
+                lease=ended.lease_s,
             ),
             now,
         )
+
+
+def granted_in(event: Task) -> Grant:
+    """The grant of the attempt that an event tells of."""
+    return Grant(run=event.run, attempt=AttemptNumber(event.attempt), token=Token(event.token), nonce=event.nonce)
 
 
 def is_final(event: Task, job: Job | None) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from coordd.core.context import Settings
+from coordd.core.ledger.requests import Watched
+from coordd.core.ledger.rows import Token
 from coordd.core.ledger.words import RHO
 
 
@@ -11,11 +13,15 @@ class LeaseWatch:
 
     __slots__ = ("beat", "last_at", "lease_s", "since", "token")
 
-    def __init__(self, token: int, beat: int, lease_s: float, now: float) -> None:
+    def __init__(self, token: Token, beat: int, lease_s: float, now: float) -> None:
         self.token = token
         self.beat = beat
         self.lease_s = lease_s
         self.since = self.last_at = now
+
+    def watched(self, now: float) -> Watched:
+        """What a claim says of it."""
+        return Watched(token=self.token, beat=self.beat, unchanged_s=max(0.0, now - self.since))
 
     def ripe_at(self) -> float:
         """When a whole lease will have been watched, and a little more than that."""
@@ -23,7 +29,7 @@ class LeaseWatch:
 
 
 def watched_on(
-    watch: LeaseWatch | None, token: int, beat: int, lease_s: float, settings: Settings, now: float
+    watch: LeaseWatch | None, token: Token, beat: int, lease_s: float, settings: Settings, now: float
 ) -> LeaseWatch:
     """An answer shows the holder's (token, beat): the watch goes on, or a new one begins."""
     apart_s = (settings.renew_interval_s + settings.ledger_timeout_s) * (1 + 2 * RHO)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from coordd.core.context import Context
 from coordd.core.ledger.answers import Answer, OpenRun
+from coordd.core.ledger.requests import Settle, Watched
 from coordd.core.ledger.words import RECEIVED, RHO, STARTED, UNKNOWN
 from coordd.core.ready import Now
 from coordd.core.runs.endings import Endings
@@ -72,8 +73,8 @@ class Leftovers:
         self._watched[row.run] = watch
         seconds = now.mono - watch.since
         if row.left_s <= 0 and seconds >= PATIENCE * row.lease * (1 + 2 * RHO):
-            self._ask(row, (watch.token, watch.beat, seconds))
+            self._ask(row, watch.watched(now.mono))
 
-    def _ask(self, row: OpenRun, watched: tuple[int, int, float] | None) -> None:
+    def _ask(self, row: OpenRun, watched: Watched | None) -> None:
         if len(self.asked) < AT_A_TIME and all(row.run != other.run for other in self.asked.values()):
-            self.asked[self._ctx.ask("settle", row.run, row.attempt, watched)] = row
+            self.asked[self._ctx.ask(Settle(run=row.run, attempt=row.attempt, watched=watched))] = row

@@ -14,7 +14,7 @@ from coordd.core.context import LEAD_S, Context
 from coordd.core.jobs.job import Job, fire_time, scheduled_run
 from coordd.core.jobs.schedule import fires_between, next_fire
 from coordd.core.ledger.answers import OpenAnswer
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import Register, Registration
 from coordd.core.ready import Now
 from coordd.core.wire.events import Action
 
@@ -50,15 +50,16 @@ class Planner:
 
     def horizons(self, answer: OpenAnswer, now: Now) -> None:
         """The ledger has said where each job stands: begin with those that are new here."""
-        for name, (horizon, last_fire_at, _, _) in answer.jobs.items():
+        for name, stands in answer.jobs.items():
             job = self._ctx.jobs.get(name)
             if job is None or job.schedule is None:
                 continue
             if name in self._stale():
                 self.forget(name)
                 continue
-            _, _, counts_from = answer.current.get(name, (0, "", 0.0))
-            self._settled[name] = max(horizon, last_fire_at, counts_from)
+            current = answer.current.get(name)
+            counts_from = current.counts_from if current is not None else 0.0
+            self._settled[name] = max(stands.horizon, stands.last_fire_at, counts_from)
             if name not in self.cursors or self.cursors[name] < counts_from:
                 self.cursors[name] = self._settled[name]
                 self.plan(name, now)
@@ -139,7 +140,7 @@ class Planner:
                     due=named.due,
                     identity_from=self._ctx.identity_from,
                 )
-                self._ctx.ask("register", of)
+                self._ctx.ask(Register(of=of))
         for due in fires:
             self._begin(self._action(job, due), now, settled_to)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordd.core.context import Context
 from coordd.core.jobs.job import Job
+from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ready import Now
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
 from coordd.core.wire.events import Action
@@ -45,7 +46,7 @@ class Pursuit:
 
     def __init__(self, action: Action, settled_to: float) -> None:
         self.action = action
-        self.attempt = action.attempt
+        self.attempt = AttemptNumber(action.attempt)
         self.settled_to = settled_to
         self.phase = ELECTING
         self.at = 0.0
@@ -84,7 +85,7 @@ class Phases:
         pursuit.at = ripe_at + (pursuit.rank or 0) * self._ctx.stagger_s
         self._ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
 
-    def _observe(self, pursuit: Pursuit, token: int, beat: int, lease_s: float, now: Now) -> None:
+    def _observe(self, pursuit: Pursuit, token: Token, beat: int, lease_s: float, now: Now) -> None:
         """An answer shows the holder's (token, beat): go on watching, or begin again."""
         if not token:
             pursuit.watch = None

@@ -22,7 +22,8 @@ from coordd.core.jobs.arguments import fits
 from coordd.core.jobs.job import Command, Job, is_named, run_uuid
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer, OpenRun
-from coordd.core.ledger.requests import Claim, Registration
+from coordd.core.ledger.requests import Claim, Grant, Register, Registration, Report
+from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.words import RHO, SETTLED
 from coordd.core.node.elections import Ballots
 from coordd.core.ready import Launch, Now
@@ -106,7 +107,7 @@ class Pursuits(Phases):
             if named and action.job in self._ctx.jobs and action.run not in self.epitaphs:
                 self._new(action, 0.0, now)
         elif action.attempt > pursuit.attempt and pursuit.phase not in (OWNED, CLAIMING):
-            pursuit.attempt = action.attempt
+            pursuit.attempt = AttemptNumber(action.attempt)
             pursuit.phase = ELECTING
 
     def joined(self, action: Action, election: Election | None, now: Now) -> None:
@@ -234,7 +235,7 @@ class Pursuits(Phases):
             self._ctx.note("run.unknown", run=pursuit.action.run, job=pursuit.action.job, node=answer.by)
             self._leave_to_people(pursuit, answer.by)
         elif word == words.HELD:
-            self._observe(pursuit, *answer.until_token, self._ctx.lease_of(pursuit.action.job), now)
+            self._observe(pursuit, answer.held.token, answer.held.beat, self._ctx.lease_of(pursuit.action.job), now)
             self._held(pursuit, answer.by, max(answer.left_s, HELD_AGAIN_S), now)
         elif word == words.LOST:
             self._next_attempt(pursuit, answer.attempt, answer.in_s, now)
@@ -303,7 +304,7 @@ class Pursuits(Phases):
         pursuit.row_at = min(pursuit.row_at, now.mono)  # whoever speaks of it has it from the ledger
         claims_not = pursuit.phase in (ELECTING, DUE, WAITING, SLEEPING)
         if isinstance(event, TaskReceived) and event.attempt >= pursuit.attempt and claims_not:
-            pursuit.attempt = event.attempt
+            pursuit.attempt = AttemptNumber(event.attempt)
             self._held(pursuit, event.node, self._ctx.lease_of(job), now)
 
     # ---- runners of this node
@@ -356,8 +357,6 @@ class Pursuits(Phases):
             self._see_to_a_row(pursuit, job, now)
             self._wait(pursuit, now, ctx.settings.election_timeout_s)
             return
-        watch = pursuit.watch
-        watched = (watch.token, watch.beat, max(0.0, now.mono - watch.since)) if watch else None
         if not pursuit.nonce:
             pursuit.nonce = ctx.nonce()
             pursuit.claimed = job
@@ -376,8 +375,16 @@ class Pursuits(Phases):
             due=action.due,
             identity_from=ctx.identity_from,
         )
-        claim = Claim(of, pursuit.attempt, pursuit.nonce, ctx.full_hostname, job.lease_s, watched, pursuit.settled_to)
-        self._asked[ctx.ask("claim", claim)] = pursuit, claim
+        claim = Claim(
+            of=of,
+            attempt=pursuit.attempt,
+            nonce=pursuit.nonce,
+            node=ctx.full_hostname,
+            lease_s=job.lease_s,
+            watched=pursuit.watch.watched(now.mono) if pursuit.watch else None,
+            settled_to=pursuit.settled_to,
+        )
+        self._asked[ctx.ask(claim)] = pursuit, claim
 
     def _definition(self, pursuit: Pursuit) -> Job | None:
         """What a claim would launch: the job as it is now; where an answer is missing, what it was asked with."""
@@ -449,8 +456,8 @@ class Pursuits(Phases):
 
     def _give_back(self, run: str, granted: Answer, nonce: str, why: str) -> None:
         """What was granted is not launched here: nobody need wait for its lease to lapse."""
-        key = (run, granted.attempt, granted.token, nonce)
-        self._ctx.ask("report", *key, words.RETRY, None, f"given back: {why}", "", False)
+        grant = Grant(run=run, attempt=granted.attempt, token=granted.token, nonce=nonce)
+        self._ctx.ask(Report(grant=grant, state=words.RETRY, reason=f"given back: {why}"))
 
     def _row_seen(self, row: OpenRun, now: Now) -> None:
         ctx = self._ctx
@@ -486,7 +493,7 @@ class Pursuits(Phases):
         elif pursuit.phase != CLAIMING:
             self._leave_to_people(pursuit, row.node)
 
-    def _next_attempt(self, pursuit: Pursuit, attempt: int, in_s: float, now: Now) -> None:
+    def _next_attempt(self, pursuit: Pursuit, attempt: AttemptNumber, in_s: float, now: Now) -> None:
         ctx = self._ctx
         pursuit.attempt = attempt
         pursuit.watch = None
@@ -519,7 +526,7 @@ class Pursuits(Phases):
             return
         if self._ctx.state == "ready" and now.mono >= pursuit.late_at:
             of = Registration(action.run, action.job, job.digest, job.policy(), action.fire_at, scheduled=True)
-            self._recording[self._ctx.ask("register", of)] = action.run
+            self._recording[self._ctx.ask(Register(of=of))] = action.run
 
     def recorded(self, request: int, answer: Answer, now: Now) -> None:
         """The ledger has a row of it, or says that it is over."""

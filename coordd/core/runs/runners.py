@@ -6,6 +6,8 @@ from typing import TypeVar
 
 from coordd.core.context import Context
 from coordd.core.jobs.job import run_uuid
+from coordd.core.ledger.requests import Report
+from coordd.core.ledger.words import FAILURE, RETRY
 from coordd.core.ready import Launch, Now
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.runs.sweep import Sweep
@@ -75,9 +77,7 @@ class Runners:
         if job is not None and job.digest == launch.digest:  # else it is no problem of the job as it is now
             self._ctx.launch_problems = {**self._ctx.launch_problems, launch.job: reason}
         self._ctx.note("launch.failed", run=launch.run, attempt=launch.attempt, reason=reason)
-        self._ctx.ask(
-            "report", launch.run, launch.attempt, launch.token, launch.nonce, "retry", None, reason, "", False
-        )
+        self._ctx.ask(Report(grant=launch.grant, state=RETRY, reason=reason))
         self._pursuits.gone(launch.run, launch.token, now)
         self._sweep.soon(now)
 
@@ -85,8 +85,7 @@ class Runners:
         """The run cannot be started, here or anywhere (its arguments do not fit): that is its end, and the job's
         other runs are none the worse for it. Not ``final``: it is a failed attempt, of which the job may allow more."""
         self._ctx.note("launch.refused", run=launch.run, attempt=launch.attempt, reason=reason)
-        key = (launch.run, launch.attempt, launch.token, launch.nonce)
-        self._ctx.ask("report", *key, "failure", None, reason, "", final)
+        self._ctx.ask(Report(grant=launch.grant, state=FAILURE, reason=reason, final=final))
         self.ended(launch, "failure", None, reason, "", None, now)
 
     def _task(self, kind: type[T], launch: Launch) -> T:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from coordd.core.context import Context
 from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import ListOpen, Page
 from coordd.core.ledger.steps import HOLDING
 from coordd.core.ready import Now
 from coordd.core.runs.pursuit import Pursuits
@@ -60,7 +61,7 @@ class Sweep:
         self._out = True
         self._sent_at = now.mono
         self._seen = None
-        self.request = self._ctx.ask("open", tuple(self._ctx.jobs))
+        self.request = self._ctx.ask(ListOpen(jobs=tuple(self._ctx.jobs)))
 
     def look_again(self, now: Now) -> None:
         """Something in the ledger has changed: ask now, or once more when the one that is out is answered."""
@@ -89,7 +90,7 @@ class Sweep:
             self._leased_s = 0.0
         self._out = answer.after is not None
         if answer.after is not None:
-            self.request = self._ctx.ask("page", *answer.after)
+            self.request = self._ctx.ask(Page(after=answer.after))
         self._seen.update([row.run for row in answer.runs])
         self._bad.update(answer.bad)
         self._note_leases(answer)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from coordd.core.context import Context
 from coordd.core.jobs.job import run_uuid
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import Register, Registration
 from coordd.core.ledger.words import BAD, CONFLICT, EXISTS, OK, UNAVAILABLE
 from coordd.core.ready import Now, Reply
 from coordd.core.wire.events import Action, TaskSent
@@ -112,7 +112,7 @@ class Triggers:
             self._keep(of, reply_id, now)
             return
         of.age_s = max(0.0, now.wall - of.fire_at)
-        self.asked[self._ctx.ask("register", of)] = (of, reply_id)
+        self.asked[self._ctx.ask(Register(of=of))] = (of, reply_id)
 
 
 def differs(run: str) -> str:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from coordd.core.context import Context
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import Registration, Restore
 from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.sound import policy_fault
 from coordd.core.ledger.words import FAILURE, LOST, OK, RECEIVED, REVOKED, STALE, STARTED, SUCCESS
-from coordd.core.runs.endings import is_final
+from coordd.core.runs.endings import granted_in, is_final
 from coordd.core.wire.events import Task, TaskFailed, TaskReceived, TaskRetried, TaskRevoked, TaskStarted, TaskSucceeded
 
 # Attempts that are remembered; those that were said something of longest ago are forgotten first.
@@ -133,21 +133,18 @@ class Witness:
             # Who has only heard of the grant cannot know that nothing was started: only the runner says "received".
             state = STARTED if seen.state == RECEIVED else seen.state
             lease_s = seen.lease_s or (job.lease_s if job is not None else ctx.settings.lease_s)
-            request = ctx.ask(
-                "restore",
-                of,
-                event.attempt,
-                event.token,
-                event.nonce,
-                event.node,
-                lease_s,
-                state,
-                event.exit_code,
-                event.reason,
-                seen.application_id,
-                is_final(event, job),
+            restore = Restore(
+                of=of,
+                grant=granted_in(event),
+                node=event.node,
+                lease_s=lease_s,
+                state=state,
+                exit_code=event.exit_code,
+                reason=event.reason,
+                application_id=seen.application_id,
+                final=is_final(event, job),
             )
-            self.asked[request] = (key, seen.state)
+            self.asked[ctx.ask(restore)] = (key, seen.state)
 
 
 def registration(seen: Seen, job: Job | None) -> Registration | None:

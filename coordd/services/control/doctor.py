@@ -10,7 +10,7 @@ from typing import Any
 from coordd.config import addresses
 from coordd.core.breaker import Breaker
 from coordd.core.context import SKEW_MAX_S
-from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.requests import ListOpen
 from coordd.core.ledger.words import NEW_RULES
 from coordd.core.members.membership import ALIVE, LEFT, SUSPECT
 from coordd.core.node.alarms import Alarms
@@ -165,9 +165,8 @@ def tls_checks(*listed: str) -> list[Check]:
 async def _skew_check(ledger: LedgerService) -> Check:
     def look(reader: Ledger) -> tuple[float, float]:
         before = time.time()
-        answer = reader.call("open", ())
+        answer = reader.ask(ListOpen())
         after = time.time()
-        assert isinstance(answer, OpenAnswer)
         return (before + after) / 2 - answer.wall, (after - before) / 2
 
     try:

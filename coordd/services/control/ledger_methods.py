@@ -8,7 +8,8 @@ import zlib
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import AcceptEpoch, Close, ListOpen, Request
 from coordd.core.ledger.words import HELD, RECOVERING, UNAVAILABLE
 from coordd.errors import CoorddError, LedgerClosedError, RefusedError, UnavailableError
 from coordd.ports import Ledger, Portable, Quarantined
@@ -67,10 +68,9 @@ class LedgerMethods:
 
     # ---- what all changes share
 
-    async def _change(self, op: str, *args: Any) -> Answer:
+    async def _change(self, request: Request[Answer]) -> Answer:
         """A change of the ledger that a person wants; it is told how it went."""
-        answer = await self._ledger.query(lambda ledger: ledger.call(op, *args))
-        assert isinstance(answer, Answer)
+        answer = await self._ledger.write(request)
         if answer.word == UNAVAILABLE:
             raise UnavailableError("the ledger does not answer")
         return answer
@@ -120,7 +120,7 @@ class LedgerMethods:
                 hint="it takes root or the daemon's user",
             )
         try:
-            answer = await self._change("close", force, caller.name)
+            answer = await self._change(Close(force=force, by=caller.name))
         except LedgerClosedError:
             return  # by an export that was not finished, say
         if answer.word == RECOVERING:
@@ -210,7 +210,7 @@ class LedgerMethods:
     async def ledger_accept_epoch(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         if not await self._ledger.query(lambda ledger: isinstance(ledger, Quarantined)):
             raise RefusedError("this ledger is one file and has no quarantine", kind="not_recovering")
-        left_s = (await self._change("accept_epoch")).left_s
+        left_s = (await self._change(AcceptEpoch())).left_s
         if left_s > 0:
             self._audit(caller, "ledger.accept_epoch", f"{left_s:.0f} s before its end")
             self._driver.feed(self._driver.node.look_again)
@@ -229,9 +229,7 @@ class LedgerMethods:
 
 def _identity_of(ledger: Ledger) -> str:
     """The identity of a ledger that is there; one that has none is given one."""
-    answer = ledger.call("open", ())
-    assert isinstance(answer, OpenAnswer)
-    return answer.identity
+    return ledger.ask(ListOpen()).identity
 
 
 def _portable(ledger: Ledger) -> Portable:

@@ -14,7 +14,7 @@ import trio
 from coordd import __version__
 from coordd.core.jobs.arguments import merge_params, packed
 from coordd.core.jobs.job import IDENT, Job, job_of, triggered_run
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import OUTCOMES, Activate, Cancel, Registration, Resolve, Revoke, Suspend
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.words import FAILURE, LOST, OK, OUTDATED, PENDING, RECEIVED, RECOVERING, RETRY, STATES
 from coordd.core.runs.pursuit import Pursuits
@@ -321,8 +321,10 @@ class Methods(Explanations):
         job = self._job(params)
         self._may_start(job)
         node = self._driver.node
-        how = ("activate", job.name, job.digest, job.schedule_digest, "person", caller.name, 0, 0.0)
-        answer = await self._change(*how)
+        activate = Activate(
+            name=job.name, digest=job.digest, schedule=job.schedule_digest, how="person", by=caller.name
+        )
+        answer = await self._change(activate)
         if answer.word == RECOVERING:
             raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")
         if answer.word == OUTDATED:
@@ -345,7 +347,7 @@ class Methods(Explanations):
     async def _suspend(self, params: dict[str, Any], caller: Caller, suspended: bool) -> dict[str, Any]:
         job = self._job(params)
         self._may_operate(caller, job.name)
-        answer = await self._change("suspend", job.name, suspended, caller.name)
+        answer = await self._change(Suspend(job=job.name, suspended=suspended, by=caller.name))
         self._audit(caller, "job.suspend" if suspended else "job.resume", job.name)
         self._driver.feed(self._driver.node.look_again)
         return {"job": job.name, "suspended": suspended, "version": answer.token}
@@ -443,7 +445,7 @@ class Methods(Explanations):
         run = take(params, "id", str)
         self._may_operate(caller, job_of(run))
         await self._row(run)
-        answer = await self._change("cancel", run, caller.name)
+        answer = await self._change(Cancel(run=run, by=caller.name))
         if answer.word != OK:
             raise RefusedError(f"{run} is {answer.state} already", kind="finished")
         self._audit(caller, "run.cancel", run)
@@ -461,7 +463,7 @@ class Methods(Explanations):
                 kind="unknown_run",
                 hint="runs are JOB@FIRE_TIME or JOB#ID: coordctl job next",
             )
-        answer = await self._change("revoke", run, caller.name, self._driver.node.due_of(run))
+        answer = await self._change(Revoke(run=run, by=caller.name, due=self._driver.node.due_of(run)))
         if answer.word != OK:
             hint = f"coordctl run cancel {run}" if answer.state == "started" else ""
             raise RefusedError(f"{run} is {answer.state}: too late to revoke it", kind="finished", hint=hint)
@@ -480,7 +482,7 @@ class Methods(Explanations):
             return [row.run for state in states for row in ledger.runs(job=job, state=state, limit=most)]
 
         for run in (await self._ledger.query(waiting))[:REVOKED_AT_ONCE_MAX]:
-            answer = await self._change("revoke", run, caller.name, self._driver.node.due_of(run))
+            answer = await self._change(Revoke(run=run, by=caller.name, due=self._driver.node.due_of(run)))
             if answer.word == OK:  # otherwise it has started meanwhile
                 self._audit(caller, "run.revoke", run)
                 revoked.append(run)
@@ -489,13 +491,13 @@ class Methods(Explanations):
 
     async def run_resolve(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         run, outcome = take(params, "id", str), take(params, "as", str)
-        if outcome not in ("success", "failed", "relaunch"):
+        if outcome not in OUTCOMES:
             raise RpcError(
                 INVALID_PARAMS, f"as {outcome!r}: expected success, failed or relaunch", kind="invalid_params"
             )
         self._may_operate(caller, job_of(run))
         await self._row(run)
-        answer = await self._change("resolve", run, outcome, caller.name)
+        answer = await self._change(Resolve(run=run, outcome=outcome, by=caller.name))
         if answer.word != OK:
             raise RefusedError(f"{run} is {answer.state}: only an unknown run can be resolved", kind="finished")
         self._audit(caller, "run.resolve", run)

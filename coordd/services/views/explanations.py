@@ -7,8 +7,8 @@ from typing import Any
 
 from coordd.core.jobs.job import Job, job_of
 from coordd.core.jobs.schedule import next_fire
+from coordd.core.ledger.requests import ListOpen, nominal_time
 from coordd.core.ledger.rows import Row
-from coordd.core.ledger.steps import nominal_time
 from coordd.core.ledger.words import RECEIVED, STARTED
 from coordd.core.members.membership import ALIVE
 from coordd.errors import UnavailableError
@@ -55,8 +55,8 @@ class Explanations(CoreMethods):
 
     async def _suspended(self) -> dict[str, bool]:
         def read(ledger: Ledger) -> dict[str, bool]:
-            answer = ledger.call("open", tuple(self._driver.node.jobs))
-            return {name: bool(about[2]) for name, about in answer.jobs.items()}  # type: ignore[union-attr]
+            answer = ledger.ask(ListOpen(jobs=tuple(self._driver.node.jobs)))
+            return {name: about.suspended for name, about in answer.jobs.items()}
 
         try:
             self.suspended = await self._ledger.query(read)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import trio
 
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.requests import ListOpen
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import PENDING, RECEIVED, RETRY, STARTED, SUCCESS, UNKNOWN
@@ -223,8 +223,8 @@ def _activated(ledger: Ledger, jobs: list[str]) -> dict[str, float]:
     """Since when the definition of a job counts, if the ledger keeps that."""
     if not jobs:
         return {}
-    answer = ledger.call("open", tuple(jobs))
-    return {job: at for job, (_, _, at) in answer.current.items()} if isinstance(answer, OpenAnswer) else {}
+    answer = ledger.ask(ListOpen(jobs=tuple(jobs)))
+    return {job: current.counts_from for job, current in answer.current.items()}
 
 
 def _names(jobs: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from support.small_cluster import asked_for
 
 from coordd import daemon as module
 from coordd.config.sections import HistoryConfig
+from coordd.core.ledger.requests import Register, Revoke
 from coordd.core.ledger.rows import LedgerTime
 
 
@@ -19,9 +20,9 @@ def test_more_rows_than_one_bite_are_forgotten_in_one_cleaning(monkeypatch: pyte
     times = [1000.0]
     ledger = MemoryLedger(clock=lambda: LedgerTime(times[0], 500.0))
     for number in range(35):
-        ledger.call("register", asked_for(f"sales#{number}"))
+        ledger.ask(Register(of=asked_for(f"sales#{number}")))
         if number:
-            ledger.call("revoke", f"sales#{number}", "root", 0.0)
+            ledger.ask(Revoke(run=f"sales#{number}", by="root"))
     history = HistoryConfig()
     idle: Any = SimpleNamespace(
         config=SimpleNamespace(history=history),

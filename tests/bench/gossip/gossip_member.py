@@ -26,7 +26,7 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.core.context import Settings
 from coordd.core.election import Election
 from coordd.core.jobs.job import Command, Job
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import Gate, Registration, Report
 from coordd.core.node.node import Node
 from coordd.core.ready import Launch, Now
 from coordd.core.wire.events import Action
@@ -130,9 +130,8 @@ class Member:
         """Granted runs end, so that the next sweep finds nothing open."""
         over, self._over = self._over, []
         for launch in over:
-            key = (launch.run, launch.attempt, launch.token, launch.nonce)
-            self.node.ctx.ask("gate", *key)
-            self.node.ctx.ask("report", *key, "success", 0, "", "", False)
+            self.node.ctx.ask(Gate(grant=launch.grant))
+            self.node.ctx.ask(Report(grant=launch.grant, state="success", exit_code=0))
             self.node.runner_ended(launch, "success", 0, "", "", 0.0, self.driver.now())
         self.driver.pump()
         self.say("finished", runs=len(over))

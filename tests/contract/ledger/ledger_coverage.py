@@ -12,8 +12,7 @@ import pytest
 from hypothesis import seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from coordd.adapters.ledger import redis_scripts
-from coordd.core.ledger import rules
+from coordd.core.ledger import requests, rules
 from coordd.core.ledger.answers import Answer
 from coordd.ports import Ledger
 
@@ -110,7 +109,7 @@ def search(machine: Any, size: settings, *answers: dict[str, str]) -> None:
     """
     machine.seen = Seen()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (rules, redis_scripts):
+        for module in (rules, requests):
             patch.setattr(module, "OPEN_PAGE", 2)
         for number in range(ROUNDS):
             run_state_machine_as_test(seed(number)(machine) if size.derandomize else machine, settings=size)

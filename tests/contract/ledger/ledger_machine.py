@@ -5,17 +5,36 @@ Most calls are of a node that holds what it speaks of: what is only rarely allow
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from support.ledger_calls import LEASE_S, FakeClock, Nodes
+from support.ledger_calls import LEASE_S, FakeClock, Nodes, grant_of, watched_of
 from support.memory import MemoryLedger
 
 from contract.ledger.ledger_coverage import Seen, states
-from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Claim, Registration
-from coordd.core.ledger.rows import JobRow
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import (
+    Activate,
+    Cancel,
+    Claim,
+    Commit,
+    Gate,
+    Grant,
+    ListOpen,
+    NewRules,
+    Page,
+    Register,
+    Registration,
+    Renew,
+    Report,
+    Request,
+    Resolve,
+    Revoke,
+    Settle,
+    Suspend,
+)
+from coordd.core.ledger.rows import AttemptNumber, JobRow
 from coordd.core.ledger.words import ACTIVE, NEVER, UNKNOWN
 from coordd.ports import Ledger
 
@@ -24,8 +43,7 @@ JITTER_S = {"a@2025-01-29T08:01:00Z": 7.25}
 RUNS = ("a#1", "a#2", *FIRE_AT, "b#1", "b#é")
 NODES = ("edge-1.10", "edge-2.20")
 
-# One attempt of a run on behalf of its holder: run, attempt, token, nonce.
-Key = tuple[str, int, int, str]
+A = TypeVar("A", bound=Answer | OpenAnswer)
 
 runs = st.sampled_from(RUNS)
 attempts = st.integers(0, 2)
@@ -59,6 +77,8 @@ def fields(thing: Any) -> Any:
     """Rows and answers as plain data."""
     if isinstance(thing, list):
         return [fields(each) for each in thing]
+    if isinstance(thing, dict):
+        return {key: fields(each) for key, each in thing.items()}
     return {name: fields(getattr(thing, name)) for name in thing.__slots__} if hasattr(thing, "__slots__") else thing
 
 
@@ -82,13 +102,13 @@ class LedgerMachine(RuleBasedStateMachine):
     def before_call(self) -> None:
         """Right before each call to both."""
 
-    def call(self, op: str, *args: Any) -> Any:
-        """The same call to both; they must say the same."""
+    def ask(self, request: Request[A]) -> A:
+        """The same question to both; they must say the same."""
         self.before_call()
         before = states(self.memory)
-        answer = self.memory.call(op, *args)
-        assert fields(self.ledger.call(op, *args)) == fields(answer), op
-        self.seen.note(op, answer, before, states(self.memory))
+        answer = self.memory.ask(request)
+        assert fields(self.ledger.ask(request)) == fields(answer), request
+        self.seen.note(request.op, answer, before, states(self.memory))
         return answer
 
     def granted(self, claim: Claim, answer: Answer) -> None:
@@ -97,14 +117,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def forgotten(self, gone: set[str]) -> None:
         """Retention has forgotten these runs."""
 
-    def ask_gate(self, key: Key) -> None:
-        self.call("gate", *key)
+    def ask_gate(self, grant: Grant) -> None:
+        self.ask(Gate(grant=grant))
 
-    def ask_commit(self, key: Key) -> None:
-        self.call("commit", *key)
+    def ask_commit(self, grant: Grant) -> None:
+        self.ask(Commit(grant=grant))
 
-    def ask_report(self, key: Key, *said: Any) -> None:
-        self.call("report", *key, *said)
+    def ask_report(self, report: Report) -> None:
+        self.ask(report)
 
     def an_older_version_was_there(self, row: JobRow) -> None:
         """Leave that row of a job in the ledger, as an older version writes it, and nothing else."""
@@ -129,7 +149,7 @@ class LedgerMachine(RuleBasedStateMachine):
         more = {"due": fire_at + JITTER_S.get(run, 0.0), "identity_from": self.identity_from(), **more}
         return self.nodes.of(run, fire_at=fire_at, digest=digest, **policy, **more)
 
-    def held(self, data: st.DataObject) -> Key:
+    def held(self, data: st.DataObject) -> Grant:
         """Mostly of an attempt that is not over, and as it was granted."""
         rows = {row.run: row for row in self.memory.runs()}
         current = [key for key in self.grants if key[0] in rows and rows[key[0]].attempt == key[1]]
@@ -138,12 +158,20 @@ class LedgerMachine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from([*sorted(self.grants), *sorted(live) * 4, *sorted(unknown) * 8]))
         token, nonce = self.grants[key]
         wrong = data.draw(st.sampled_from((*[(0, nonce)] * 8, (1, nonce), (-1, nonce), (0, "z"))))
-        return (*key, token + wrong[0], wrong[1])
+        return grant_of(*key, token + wrong[0], wrong[1])
 
     def ask_claim(self, of: Registration, attempt: int, nonce: str, node: str, watched: Any) -> None:
         """Whoever claims a fire time has settled all before it."""
-        claim = Claim(of, attempt, nonce, node, LEASE_S, watched, of.due if of.scheduled else 0.0)
-        answer = self.call("claim", claim)
+        claim = Claim(
+            of=of,
+            attempt=AttemptNumber(attempt),
+            nonce=nonce,
+            node=node,
+            lease_s=LEASE_S,
+            watched=watched,
+            settled_to=of.due if of.scheduled else 0.0,
+        )
+        answer = self.ask(claim)
         if answer.word == "granted":
             self.granted(claim, answer)
             self.grants[of.run, attempt] = (answer.token, nonce)
@@ -158,7 +186,7 @@ class LedgerMachine(RuleBasedStateMachine):
         digest=st.sampled_from(("d1", "d1", "d2")),
     )
     def register(self, run: str, policy: dict[str, Any], args: str, age_s: float, digest: str) -> None:
-        self.call("register", self.of(run, policy, digest, args=args, age_s=age_s, by="ann"))
+        self.ask(Register(of=self.of(run, policy, digest, args=args, age_s=age_s, by="ann")))
 
     @rule(
         run=runs,
@@ -174,7 +202,7 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         row = self.memory.run(run)
         attempt = max(0, (row.attempt if row else 0) + other)
-        watched = (row.token + watch[0], row.beat + watch[1], LEASE_S * watch[2]) if row and watch else None
+        watched = watched_of(row.token + watch[0], row.beat + watch[1], LEASE_S * watch[2]) if row and watch else None
         self.ask_claim(self.of(run, policy, digest), attempt, nonce, node, watched)
 
     @rule(run=st.sampled_from(sorted(FIRE_AT)), known=st.sampled_from((0.0, 1.5e9, NEVER)))
@@ -183,7 +211,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(known=st.sampled_from((-1.0, -1.0, 0.0, 1738137650.5)))
     def nobody_speaks_the_old_rules_any_more(self, known: float) -> None:
-        self.call("new_rules", known)
+        self.ask(NewRules(known=known))
 
     @rule(
         job=st.sampled_from(("a", "a", "b", "c")),
@@ -194,7 +222,17 @@ class LedgerMachine(RuleBasedStateMachine):
         ago_s=st.sampled_from((0.0, 100.25)),
     )
     def activate(self, job: str, digest: str, schedule: str, how: str, sequence: int, ago_s: float) -> None:
-        self.call("activate", job, digest, schedule, how, "ann\nb", sequence, self.clock.wall - ago_s)
+        self.ask(
+            Activate(
+                name=job,
+                digest=digest,
+                schedule=schedule,
+                how=how,
+                by="ann\nb",
+                sequence=sequence,
+                counts_from=self.clock.wall - ago_s,
+            )
+        )
 
     @rule(run=runs, policy=ordinary, go=st.booleans(), silent=st.booleans())
     def a_run_is_let_in(self, run: str, policy: dict[str, Any], go: bool, silent: bool) -> None:
@@ -203,10 +241,10 @@ class LedgerMachine(RuleBasedStateMachine):
             self.clock.step(LEASE_S * 1.03)
         row = self.memory.run(run)
         attempt = row.attempt if row else 0
-        watched = (row.token, row.beat, LEASE_S * 1.03) if row and silent else None
+        watched = watched_of(row.token, row.beat, LEASE_S * 1.03) if row and silent else None
         self.ask_claim(self.of(run, policy), attempt, "x", NODES[0], watched)
         if go and (run, attempt) in self.grants:
-            self.ask_gate((run, attempt, *self.grants[run, attempt]))
+            self.ask_gate(grant_of(run, attempt, *self.grants[run, attempt]))
 
     @rule(run=runs, policy=ordinary, go=st.booleans())
     def a_holder_falls_silent(self, run: str, policy: dict[str, Any], go: bool) -> None:
@@ -215,7 +253,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(policy=ordinary, overlap=st.sampled_from(("forbid", "queue", "replace")))
     def a_run_waits_while_another_is_let_in(self, policy: dict[str, Any], overlap: str) -> None:
-        self.call("register", self.of(RUNS[1], policy))
+        self.ask(Register(of=self.of(RUNS[1], policy)))
         self.a_run_is_let_in(RUNS[0], {**policy, "overlap": "allow"}, go=True, silent=False)
         self.a_run_is_let_in(RUNS[1], {**policy, "overlap": overlap}, go=False, silent=False)
 
@@ -223,7 +261,15 @@ class LedgerMachine(RuleBasedStateMachine):
     def claim_another_attempt(self, run: str, attempt: int) -> None:
         row = self.memory.run(run)
         if row is None or row.attempt != attempt:
-            answer = self.call("claim", Claim(self.of(run, {}), attempt + (row is None), "z", NODES[0], LEASE_S))
+            answer = self.ask(
+                Claim(
+                    of=self.of(run, {}),
+                    attempt=AttemptNumber(attempt + (row is None)),
+                    nonce="z",
+                    node=NODES[0],
+                    lease_s=LEASE_S,
+                )
+            )
             assert answer.word != "granted"
 
     @precondition(lambda self: self.grants)
@@ -244,12 +290,12 @@ class LedgerMachine(RuleBasedStateMachine):
         launched=st.booleans(),
     )
     def renew(self, data: st.DataObject, application: str, lease_s: float, launched: bool) -> None:
-        self.call("renew", *self.held(data), lease_s, application, launched)
+        self.ask(Renew(grant=self.held(data), lease_s=lease_s, application_id=application, launched=launched))
 
     @precondition(lambda self: self.grants)
     @rule(data=st.data(), state=ends | st.just("retry"), final=st.booleans(), code=st.sampled_from((None, 0, 1, -9)))
     def report(self, data: st.DataObject, state: str, final: bool, code: int | None) -> None:
-        self.ask_report(self.held(data), state, code, "why\n✓", "", final)
+        self.ask_report(Report(grant=self.held(data), state=state, exit_code=code, reason="why\n✓", final=final))
 
     @rule(run=runs, watch=watches, late=st.booleans(), silent=st.booleans())
     def settle(self, run: str, watch: Any, late: bool, silent: bool) -> None:
@@ -257,15 +303,15 @@ class LedgerMachine(RuleBasedStateMachine):
         if late or silent:
             self.clock.step(3700.0 if late else LEASE_S * 1.03)
         row = self.memory.run(run)
-        watched = (row.token + watch[0], row.beat + watch[1], LEASE_S * watch[2]) if row and watch else None
-        self.call("settle", run, row.attempt if row else 0, watched)
+        watched = watched_of(row.token + watch[0], row.beat + watch[1], LEASE_S * watch[2]) if row and watch else None
+        self.ask(Settle(run=run, attempt=AttemptNumber(row.attempt if row else 0), watched=watched))
 
     def sweep(self) -> None:
         """All open rows, page by page, each one once."""
-        answer = self.call("open", ("a", "b"))
+        answer = self.ask(ListOpen(jobs=("a", "b")))
         shown = list(answer.runs)
         while answer.after is not None:
-            answer = self.call("page", *answer.after)
+            answer = self.ask(Page(after=answer.after))
             shown += answer.runs
         assert [row.run for row in shown] == [row.run for row in self.memory._store.open_runs(1000)[0]]
 
@@ -277,16 +323,16 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(run=runs, what=st.sampled_from(("revoke", "cancel")))
     def a_person_acts(self, run: str, what: str) -> None:
-        self.call(what, run, "ann", *([self.of(run, {}).due] if what == "revoke" else []))
+        self.ask(Revoke(run=run, by="ann", due=self.of(run, {}).due) if what == "revoke" else Cancel(run=run, by="ann"))
 
     @rule(data=st.data(), outcome=st.sampled_from(("success", "failed", "relaunch")))
     def resolve(self, data: st.DataObject, outcome: str) -> None:
         unknown = [row.run for row in self.memory.runs() if row.state == UNKNOWN]
-        self.call("resolve", data.draw(st.sampled_from([RUNS[0], *unknown])), outcome, "ann")
+        self.ask(Resolve(run=data.draw(st.sampled_from([RUNS[0], *unknown])), outcome=outcome, by="ann"))
 
     @rule(job=st.sampled_from(("a", "b", "c")), on=st.sampled_from((True, False, False)))
     def suspend(self, job: str, on: bool) -> None:
-        self.call("suspend", job, on, "ann")
+        self.ask(Suspend(job=job, suspended=on, by="ann"))
 
     @rule(keep_s=st.sampled_from((0.0, 60.0, -1.0)), limit=st.integers(0, 3))
     def prune(self, keep_s: float, limit: int) -> None:

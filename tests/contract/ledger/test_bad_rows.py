@@ -12,12 +12,23 @@ from support.ledger_calls import FakeClock, Nodes
 
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.core.ledger.answers import OpenAnswer
-from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.requests import (
+    Activate,
+    Cancel,
+    Claim,
+    Grant,
+    ListOpen,
+    Register,
+    Renew,
+    Request,
+    Revoke,
+    Suspend,
+)
+from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.words import BAD, GRANTED, OK, REVOKED
 from coordd.core.ready import LedgerRequest
 from coordd.errors import BadRowError, UnavailableError
-from coordd.ports import LedgerCall
 from coordd.services.ledger import LedgerService
 from coordd.services.views.objects import attempt_view, run_view
 from coordd.services.views.why import why_run
@@ -65,8 +76,8 @@ def allowing(nodes: Nodes, run: str) -> Any:
 
 @pytest.mark.parametrize(("column", "value"), SPOILT, ids=IDS)
 def test_one_bad_row_spoils_nothing_else(nodes: Nodes, column: str, value: Any) -> None:
-    nodes.ask("register", allowing(nodes, RUN))
-    nodes.ask("register", allowing(nodes, OTHER))
+    nodes.ask(Register(of=allowing(nodes, RUN)))
+    nodes.ask(Register(of=allowing(nodes, OTHER)))
     spoil(nodes, RUN, column, value)
 
     shown = {view["id"]: view for view in (run_view(row, redacted=False) for row in nodes.ledger.runs())}
@@ -79,7 +90,7 @@ def test_one_bad_row_spoils_nothing_else(nodes: Nodes, column: str, value: Any) 
     assert "bad" in why_run(RUN, row, nodes.ledger.attempts(RUN), None, None)
     assert column in why_run(RUN, row, nodes.ledger.attempts(RUN), None, None)
 
-    swept = nodes.ledger.call("open", ("sales",))
+    swept = nodes.ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(swept, OpenAnswer)
     assert OTHER in [each.run for each in swept.runs]
     if column not in ("policy", "reason", "created_at", "failures", "cancel", "exit_code"):  # a sweep is not told these
@@ -92,32 +103,32 @@ def test_one_bad_row_spoils_nothing_else(nodes: Nodes, column: str, value: Any) 
         with pytest.raises(BadRowError, match=column):
             nodes.claim(allowing(nodes, RUN))
         with pytest.raises(BadRowError, match=column):
-            nodes.ask("cancel", RUN, "ann")
+            nodes.ask(Cancel(run=RUN, by="ann"))
     assert nodes.claim(allowing(nodes, OTHER)).word == GRANTED
 
 
 def test_questions_in_one_round_trip_are_answered_each_by_its_own_row(nodes: Nodes) -> None:
     for run in (RUN, OTHER):
-        nodes.ask("register", allowing(nodes, run))
+        nodes.ask(Register(of=allowing(nodes, run)))
     spoil(nodes, RUN, "not_before", "soon")
-    claims = [LedgerCall("claim", (Claim(allowing(nodes, run), 0, "n1", "edge-1.10", 60.0),)) for run in (RUN, OTHER)]
-    asked = [
-        LedgerRequest(number, *call)
-        for number, call in enumerate([*claims, *claims, LedgerCall("open", (("sales",),))])
+    claims = [
+        Claim(of=allowing(nodes, run), attempt=AttemptNumber(0), nonce="n1", node="edge-1.10", lease_s=60.0)
+        for run in (RUN, OTHER)
     ]
+    questions: list[Request[Any]] = [*claims, *claims, ListOpen(jobs=("sales",))]
+    asked = [LedgerRequest(number, request) for number, request in enumerate(questions)]
     service = LedgerService(lambda: nodes.ledger, 5.0)
     results: list[Any] = []
     assert service._perform(asked, results) == "", "nothing is wrong with the ledger itself"
     assert [answer.word for _, answer, _ in results] == [BAD, GRANTED, BAD, GRANTED, OK]
 
 
-@pytest.mark.parametrize("op", ["gate", "renew", "report", "commit"])
-def test_a_holder_whose_row_is_bad_gets_no_answer(nodes: Nodes, op: str) -> None:
+@pytest.mark.parametrize("ask", [Nodes.gate, Nodes.renew, Nodes.report, Nodes.commit])
+def test_a_holder_whose_row_is_bad_gets_no_answer(nodes: Nodes, ask: Callable[[Nodes, Grant], Answer]) -> None:
     grant = nodes.granted(nodes.of(RUN))
     spoil(nodes, RUN, "not_before", "x")
-    args: dict[str, tuple[Any, ...]] = {"renew": (60.0, "", True), "report": ("success", 0, "", "", False)}
     with pytest.raises(UnavailableError, match="not_before"):
-        nodes.ledger.call(op, *grant.key, *args.get(op, ()))
+        ask(nodes, grant)
 
 
 def test_beside_a_bad_row_that_may_be_running_nothing_starts(nodes: Nodes) -> None:
@@ -128,22 +139,22 @@ def test_beside_a_bad_row_that_may_be_running_nothing_starts(nodes: Nodes) -> No
 
 
 def test_a_bad_row_at_the_head_of_a_queue_does_not_hold_it_up(nodes: Nodes) -> None:
-    nodes.ask("register", nodes.of(RUN, overlap="queue"))
+    nodes.ask(Register(of=nodes.of(RUN, overlap="queue")))
     nodes.clock.step(1.0)
-    nodes.ask("register", nodes.of(OTHER, overlap="queue"))
+    nodes.ask(Register(of=nodes.of(OTHER, overlap="queue")))
     spoil(nodes, RUN, "policy", "x")
     assert nodes.claim(nodes.of(OTHER, overlap="queue")).word == GRANTED
 
 
 @pytest.mark.parametrize(("column", "value"), [("state", "resting"), ("policy", "x"), ("fire_at", 1e308)])
 def test_a_person_ends_a_bad_row_by_revoking_it(nodes: Nodes, column: str, value: Any) -> None:
-    nodes.ask("register", nodes.of(RUN))
+    nodes.ask(Register(of=nodes.of(RUN)))
     spoil(nodes, RUN, column, value)
-    assert nodes.ask("revoke", RUN, "ann", 0.0).word == OK
+    assert nodes.ask(Revoke(run=RUN, by="ann")).word == OK
     row = nodes.ledger.run(RUN)
     assert row is not None
     assert (row.state, row.reason.startswith("revoked by ann"), column in row.reason) == (REVOKED, True, True)
-    swept = nodes.ledger.call("open", ("sales",))
+    swept = nodes.ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(swept, OpenAnswer)
     assert (swept.runs, swept.bad) == ([], {})
     assert [each.run for each in nodes.ledger.runs()] == [RUN]
@@ -152,9 +163,9 @@ def test_a_person_ends_a_bad_row_by_revoking_it(nodes: Nodes, column: str, value
 
 @pytest.mark.parametrize(("column", "value"), [("horizon", "x"), ("horizon", 1e300), ("fence", "many")])
 def test_a_bad_row_of_a_job_stops_that_job_alone(nodes: Nodes, column: str, value: Any) -> None:
-    nodes.ledger.call("open", ("sales", "other"))
+    nodes.ledger.ask(ListOpen(jobs=("sales", "other")))
     spoil(nodes, "sales", column, value, table="job")
-    swept = nodes.ledger.call("open", ("sales", "other"))
+    swept = nodes.ledger.ask(ListOpen(jobs=("sales", "other")))
     assert isinstance(swept, OpenAnswer)
     assert list(swept.jobs) == ["other"]
     assert column in swept.bad["sales"]
@@ -172,18 +183,18 @@ def test_a_person_mends_a_bad_row_of_a_job_by_suspending_it(nodes: Nodes, table:
     with pytest.raises(BadRowError, match=column):
         nodes.claim(allowing(nodes, OTHER))
 
-    assert nodes.ask("suspend", "sales", True, "ann").word == OK
+    assert nodes.ask(Suspend(job="sales", suspended=True, by="ann")).word == OK
 
-    swept = nodes.ledger.call("open", ("sales",))
+    swept = nodes.ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(swept, OpenAnswer)
     assert swept.bad == {}
-    _, _, suspended, fence = swept.jobs["sales"]
-    assert (suspended, fence >= before.token) == (True, True)
+    job = swept.jobs["sales"]
+    assert (job.suspended, job.fence >= before.token) == (True, True)
     assert nodes.claim(allowing(nodes, OTHER)).by == "suspended"
-    nodes.ask("suspend", "sales", False, "ann")
+    nodes.ask(Suspend(job="sales", suspended=False, by="ann"))
     after = nodes.claim(allowing(nodes, OTHER))
     assert (after.word, after.token > before.token) == (GRANTED, True)
-    assert nodes.ledger.call("renew", *before.key, 60.0, "", True).word == OK
+    assert nodes.ledger.ask(Renew(grant=before, lease_s=60.0, launched=True)).word == OK
 
 
 @pytest.mark.parametrize("order", [(RUN, OTHER), (OTHER, RUN)], ids=["up", "down"])
@@ -191,7 +202,7 @@ def test_a_mended_job_goes_on_above_all_tokens_with_the_definition_that_was_acti
     nodes: Nodes, order: tuple[str, str]
 ) -> None:
     for number in (1, 2):
-        nodes.ask("activate", "sales", f"d{number}", f"s{number}", "new", "ann", 0, 0.0)
+        nodes.ask(Activate(name="sales", digest=f"d{number}", schedule=f"s{number}", how="new", by="ann"))
         nodes.clock.step(1.0)
     for run in order:
         nodes.granted(nodes.of(run, overlap="allow", digest="d2"))
@@ -203,23 +214,24 @@ def test_a_mended_job_goes_on_above_all_tokens_with_the_definition_that_was_acti
     for table in ("job", "standing"):
         spoil(nodes, "sales", "version", "x", table=table)
 
-    nodes.ask("suspend", "sales", True, "ann")
+    nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
 
-    swept = nodes.ledger.call("open", ("sales",))
+    swept = nodes.ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(swept, OpenAnswer)
-    assert highest <= swept.jobs["sales"][3] < 2**52
-    assert swept.current["sales"][:2] == (2, "d2")
+    assert highest <= swept.jobs["sales"].fence < 2**52
+    current = swept.current["sales"]
+    assert (current.sequence, current.digest) == (2, "d2")
 
 
 def test_a_fire_time_in_the_far_future_does_not_put_a_schedule_off_for_ever(nodes: Nodes) -> None:
     run = "sales@2026-01-01T00:00:00Z"
-    nodes.ask("register", nodes.of(run))
+    nodes.ask(Register(of=nodes.of(run)))
     spoil(nodes, run, "fire_at", 1e308)
     if isinstance(nodes.ledger, RedisLedger):
         nodes.ledger.read([("ZADD", nodes.ledger.key("fired:sales"), "1e308", run)])
-    swept = nodes.ledger.call("open", ("sales",))
+    swept = nodes.ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(swept, OpenAnswer)
-    assert swept.jobs["sales"][1] < 1e12
+    assert swept.jobs["sales"].last_fire_at < 1e12
 
 
 def test_attempts_that_cannot_be_read_are_shown_as_bad(nodes: Nodes) -> None:
@@ -238,7 +250,7 @@ def test_a_file_whose_columns_take_anything(tmp_path: Path, clock: FakeClock) ->
     """Another program may have made the tables, without our NOT NULL."""
     ledger = SqliteLedger(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
     nodes = Nodes(ledger, clock)
-    nodes.ask("register", nodes.of(RUN))
+    nodes.ask(Register(of=nodes.of(RUN)))
     ledger.close()
     db = sqlite3.connect(f"{tmp_path}/ledger.db")
     with db:
@@ -251,7 +263,7 @@ def test_a_file_whose_columns_take_anything(tmp_path: Path, clock: FakeClock) ->
     ledger = SqliteLedger(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
     [view] = [run_view(row, redacted=False) for row in ledger.runs()]
     assert view["state"] == "bad"
-    swept = ledger.call("open", ("sales",))
+    swept = ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(swept, OpenAnswer)
     assert list(swept.bad) == [RUN]
     ledger.close()

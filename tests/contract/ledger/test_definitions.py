@@ -6,8 +6,9 @@ import pytest
 from support.ledger_calls import EPOCH, LEASE_S, Nodes
 
 from coordd.core.jobs.job import scheduled_run
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.answers import Answer, Current, OpenAnswer
+from coordd.core.ledger.requests import Activate, Claim, ListOpen
+from coordd.core.ledger.rows import AttemptNumber
 
 HOUR_S = 3600.0
 MINUTE_S = 60.0
@@ -16,16 +17,18 @@ MINUTE_S = 60.0
 @pytest.fixture(autouse=True)
 def known(nodes: Nodes) -> None:
     """The job begins now."""
-    nodes.ledger.call("open", ("sales",))
+    nodes.ledger.ask(ListOpen(jobs=("sales",)))
 
 
 def activate(nodes: Nodes, digest: str, schedule: str = "s1", how: str = "changed", sequence: int = 0) -> Answer:
-    return nodes.ask("activate", "sales", digest, schedule, how, "edge-1.10", sequence, 0.0)
+    return nodes.ask(
+        Activate(name="sales", digest=digest, schedule=schedule, how=how, by="edge-1.10", sequence=sequence)
+    )
 
 
 def claim(nodes: Nodes, fire_at: float, digest: str, due: float = 0.0) -> str:
     of = nodes.of(scheduled_run("sales", fire_at), fire_at=fire_at, digest=digest, due=due, overlap="allow")
-    return nodes.ask("claim", Claim(of, 0, "n1", "edge-1.10", LEASE_S)).word
+    return nodes.ask(Claim(of=of, attempt=AttemptNumber(0), nonce="n1", node="edge-1.10", lease_s=LEASE_S)).word
 
 
 def test_a_job_that_ran_and_is_moved_to_a_time_that_is_past_does_not_run_again(nodes: Nodes) -> None:
@@ -102,13 +105,23 @@ def test_of_a_definition_that_the_ledger_forgot_the_latest_counts(nodes: Nodes) 
     activate(nodes, "d1", how="new")
 
     def restore(digest: str, sequence: int) -> str:
-        return nodes.ask("activate", "sales", digest, "s1", "restored", "edge", sequence, EPOCH).word
+        return nodes.ask(
+            Activate(
+                name="sales",
+                digest=digest,
+                schedule="s1",
+                how="restored",
+                by="edge",
+                sequence=sequence,
+                counts_from=EPOCH,
+            )
+        ).word
 
     assert restore("d5", 5) == "ok"
     assert restore("d3", 3) == "differs"
-    answer = nodes.ledger.call("open", ("sales",))
+    answer = nodes.ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(answer, OpenAnswer)
-    assert answer.current["sales"] == (5, "d5", EPOCH)
+    assert answer.current["sales"] == Current(sequence=5, digest="d5", counts_from=EPOCH)
 
 
 def test_a_definition_that_was_activated_while_the_clock_was_ahead_counts_from_now_once_that_is_right(
@@ -120,10 +133,10 @@ def test_a_definition_that_was_activated_while_the_clock_was_ahead_counts_from_n
     nodes.clock.step(-HOUR_S)
     nodes.clock.step(MINUTE_S)
 
-    answer = nodes.ledger.call("open", ("sales",))
+    answer = nodes.ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(answer, OpenAnswer)
 
-    assert answer.current["sales"][2] == nodes.clock.wall
+    assert answer.current["sales"].counts_from == nodes.clock.wall
     assert claim(nodes, nodes.clock.wall + 1.0, "d2") == "granted"  # it is opened a second ahead
     assert claim(nodes, nodes.clock.wall - 1.0, "d2") == "finished"
 
@@ -134,11 +147,11 @@ def test_what_is_claimed_late_after_such_a_clock_is_not_passed_over(nodes: Nodes
     activate(nodes, "d2", "s2")
     nodes.clock.step(-HOUR_S)
     nodes.clock.step(MINUTE_S)
-    nodes.ledger.call("open", ("sales",))
+    nodes.ledger.ask(ListOpen(jobs=("sales",)))
     due = nodes.clock.wall + 1.0
 
     nodes.clock.step(MINUTE_S)
-    nodes.ledger.call("open", ("sales",))
+    nodes.ledger.ask(ListOpen(jobs=("sales",)))
 
     assert claim(nodes, due, "d2") == "granted"
 
@@ -202,15 +215,15 @@ def test_a_job_that_returns_behind_the_others_changes_nothing(nodes: Nodes) -> N
 def test_a_job_that_was_first_heard_of_while_the_clock_was_ahead_begins_now_once_that_is_right(nodes: Nodes) -> None:
     nodes.clock.step(-HOUR_S)
     nodes.clock.step(MINUTE_S)
-    nodes.ledger.call("open", ("sales",))
+    nodes.ledger.ask(ListOpen(jobs=("sales",)))
     activate(nodes, "d1", "s1", "new")
     due = nodes.clock.wall + 1.0
 
     nodes.clock.step(MINUTE_S)
-    answer = nodes.ledger.call("open", ("sales",))
+    answer = nodes.ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(answer, OpenAnswer)
 
-    assert answer.jobs["sales"][0] < due
+    assert answer.jobs["sales"].horizon < due
     assert claim(nodes, due, "d1") == "granted"
 
 
@@ -218,10 +231,23 @@ def test_what_such_a_job_was_granted_while_the_clock_was_ahead_stays_settled(nod
     activate(nodes, "d1", "s1", "new")
     nodes.clock.step(HOUR_S)
     of = nodes.of(scheduled_run("sales", nodes.clock.wall), fire_at=nodes.clock.wall, digest="d1", overlap="allow")
-    assert nodes.ask("claim", Claim(of, 0, "n1", "edge-1.10", LEASE_S, None, nodes.clock.wall - 1.0)).word == "granted"
+    assert (
+        nodes.ask(
+            Claim(
+                of=of,
+                attempt=AttemptNumber(0),
+                nonce="n1",
+                node="edge-1.10",
+                lease_s=LEASE_S,
+                watched=None,
+                settled_to=nodes.clock.wall - 1.0,
+            )
+        ).word
+        == "granted"
+    )
     coalesced = nodes.clock.wall - 1.0
     nodes.clock.step(-HOUR_S)
 
-    nodes.ledger.call("open", ("sales",))
+    nodes.ledger.ask(ListOpen(jobs=("sales",)))
 
     assert claim(nodes, coalesced, "d1") == "finished"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support import servers
-from support.ledger_calls import LEASE_S, FakeClock, Nodes
+from support.ledger_calls import LEASE_S, FakeClock, Nodes, grant_of
 from support.memory import MemoryLedger
 from support.stepped_redis import OneClock, SteppedLedger
 
@@ -21,7 +21,23 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.answers import OpenAnswer
 from coordd.core.ledger.identity import Known
-from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.requests import (
+    Cancel,
+    Claim,
+    Close,
+    Commit,
+    Gate,
+    ListOpen,
+    Prune,
+    Register,
+    Renew,
+    Report,
+    Request,
+    Resolve,
+    Restore,
+    Revoke,
+    Suspend,
+)
 from coordd.errors import ForeignLedgerError, LedgerClosedError, RefusedError, UnavailableError
 from coordd.ports import Ledger
 
@@ -44,7 +60,7 @@ class Place:
 def asked(ledger: MemoryLedger | SqliteLedger, known: Known) -> OpenAnswer:
     """What the ledger says to a node that knows this of it."""
     ledger.known = known
-    answer = ledger.call("open", ("job",))
+    answer = ledger.ask(ListOpen(jobs=("job",)))
     assert isinstance(answer, OpenAnswer)
     return answer
 
@@ -85,7 +101,7 @@ def redis(_path: Path, url: str) -> Place:
         known.mark = "-"
         ledger = SteppedLedger(url, clock, cluster=cluster, known=known, fresh=None)
         try:
-            answer = ledger.call("open", ("job",))
+            answer = ledger.ask(ListOpen(jobs=("job",)))
         finally:
             ledger.close()
         assert isinstance(answer, OpenAnswer)
@@ -228,18 +244,18 @@ def test_a_flushed_redis_gets_its_identity_back_with_its_quarantine() -> None:
     with servers.redis() as own:
         known = Known("?", proposal=OURS)
         ledger = RedisLedger(own.url, quarantine_s=40.0, known=known)
-        ledger.call("open", ("job",))
+        ledger.ask(ListOpen(jobs=("job",)))
         ledger.accept_epoch()
         known.use(known.found)
         own.cli("FLUSHALL")
         newcomer = RedisLedger(own.url, quarantine_s=40.0, known=Known(proposal=OTHER))
-        answer = newcomer.call("open", ("job",))
+        answer = newcomer.ask(ListOpen(jobs=("job",)))
         assert isinstance(answer, OpenAnswer)
         assert (answer.identity, answer.recovering_s > 0) == (OTHER, True)
-        back = ledger.call("open", ("job",))
+        back = ledger.ask(ListOpen(jobs=("job",)))
         assert isinstance(back, OpenAnswer)
         assert (back.identity, back.recovering_s > 30.0) == (OURS, True)
-        seen = newcomer.call("open", ("job",))
+        seen = newcomer.ask(ListOpen(jobs=("job",)))
         assert isinstance(seen, OpenAnswer)
         assert seen.identity == OURS
         ledger.close()
@@ -254,7 +270,7 @@ def test_an_older_coordd_goes_on_with_the_same_file(tmp_path: Path) -> None:
         db.execute("DROP TABLE meta")  # as a version before made it
         assert db.execute("PRAGMA user_version").fetchone() == (1,)
     ledger = SqliteLedger(path, known=Known(proposal=OURS))
-    answer = ledger.call("open", ("job",))
+    answer = ledger.ask(ListOpen(jobs=("job",)))
     assert isinstance(answer, OpenAnswer)
     assert answer.identity == OURS
     ledger.close()
@@ -276,11 +292,11 @@ def test_it_is_not_closed_while_attempts_hold_leases(
     runs = [f"job{number:02}#1" for number in range(12)]
     for run in runs:
         nodes.granted(nodes.of(run))
-    nodes.ask("register", nodes.of("waits#1"))
-    said = nodes.ask("close", False, "root")
+    nodes.ask(Register(of=nodes.of("waits#1")))
+    said = nodes.ask(Close(force=False, by="root"))
     assert (said.word, said.by) == ("held", ", ".join(runs[:10]) + " and 2 more")
-    assert nodes.ask("register", nodes.of("waits#2")).word == "ok"
-    assert nodes.ask("close", True, "root").word == "ok"
+    assert nodes.ask(Register(of=nodes.of("waits#2"))).word == "ok"
+    assert nodes.ask(Close(force=True, by="root")).word == "ok"
 
 
 @pytest.mark.parametrize("kind", CLOSABLE)
@@ -290,27 +306,28 @@ def test_what_waits_does_not_keep_it_open_and_afterwards_nobody_is_answered(
     ledger = make_ledger(kind)
     ledger.known = Known(pin=OURS) if kind == "memory" else ledger.known  # type: ignore[attr-defined]
     nodes = Nodes(ledger, clock)
-    nodes.ask("register", nodes.of("waits#1"))
-    assert nodes.ask("close", False, "root").word == "ok"
-    grant = ("waits#1", 0, 5, "nonce")
-    for op, *args in (
-        ("register", nodes.of("waits#2")),
-        ("claim", Claim(nodes.of("waits#1"), 0, "n", "a.1", LEASE_S)),
-        ("gate", *grant),
-        ("renew", *grant, LEASE_S, "", True),
-        ("commit", *grant),
-        ("cancel", "waits#1", "root"),
-        ("report", *grant, "success", 0, "", "", False),
-        ("revoke", "waits#1", "root", 0.0),
-        ("prune", 0.0, 10),
-        ("resolve", "waits#1", "success", "root"),
-        ("suspend", "waits", True, "root"),
-        ("open", ("waits",)),
-        ("restore", nodes.of("waits#1"), 0, 5, "n", "a.1", LEASE_S, "started", None, "", "", False),
-        ("close", False, "root"),
-    ):
+    nodes.ask(Register(of=nodes.of("waits#1")))
+    assert nodes.ask(Close(force=False, by="root")).word == "ok"
+    grant, of = grant_of("waits#1", 0, 5, "nonce"), nodes.of("waits#1")
+    requests: tuple[Request[Any], ...] = (
+        Register(of=nodes.of("waits#2")),
+        Claim(of=of, attempt=grant.attempt, nonce="n", node="a.1", lease_s=LEASE_S),
+        Gate(grant=grant),
+        Renew(grant=grant, lease_s=LEASE_S, launched=True),
+        Commit(grant=grant),
+        Cancel(run="waits#1", by="root"),
+        Report(grant=grant, state="success", exit_code=0),
+        Revoke(run="waits#1", by="root"),
+        Prune(keep_s=0.0, limit=10),
+        Resolve(run="waits#1", outcome="success", by="root"),
+        Suspend(job="waits", suspended=True, by="root"),
+        ListOpen(jobs=("waits",)),
+        Restore(of=of, grant=grant, node="a.1", lease_s=LEASE_S, state="started"),
+        Close(by="root"),
+    )
+    for request in requests:
         with pytest.raises(LedgerClosedError, match="export --close"):
-            ledger.call(op, *args)
+            ledger.ask(request)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
@@ -328,14 +345,14 @@ def test_an_import_continues_the_closed_one_and_those_who_used_that_follow(
     node = Known("?", proposal=OURS, address="old")
     old = opened("old", node)
     nodes = Nodes(old, FakeClock())
-    old.call("open", ("sales",))
+    old.ask(ListOpen(jobs=("sales",)))
     if kind == "redis":
         old.accept_epoch()
     node.use(node.found)
-    nodes.ask("register", nodes.of("sales#1"))
+    nodes.ask(Register(of=nodes.of("sales#1")))
     copy = list(old.export())
     assert copy[0]["kind"] == "job", "a copy says nothing of identities"
-    assert nodes.ask("close", False, "root").word == "ok"
+    assert nodes.ask(Close(force=False, by="root")).word == "ok"
     rows = list(old.export())
     assert rows[0] == {"kind": "ledger", "identity": OURS, "closed": rows[0]["closed"]}
     assert rows[1:] == copy
@@ -343,17 +360,17 @@ def test_an_import_continues_the_closed_one_and_those_who_used_that_follow(
     node.address = "new"  # its configuration names the new place now
     new = opened("new", node)
     with pytest.raises(ForeignLedgerError, match="has none"):
-        new.call("open", ())
+        new.ask(ListOpen())
     person = opened("new", Known("-"))
     assert person.import_(rows) == len(rows) - 1
-    answer = new.call("open", ("sales",))
+    answer = new.ask(ListOpen(jobs=("sales",)))
     assert answer.predecessor == OURS
     assert answer.identity not in (OURS, "")
     assert node.found == answer.identity
     assert [run.run for run in answer.runs] == ["sales#1"]
     stranger = opened("new", Known("?", pin=OTHER, pinned_at="old", address="new"))
     with pytest.raises(ForeignLedgerError, match=answer.identity):
-        stranger.call("open", ())
+        stranger.ask(ListOpen())
 
     with pytest.raises(RefusedError, match="does not continue it"):
         opened("old", Known("-")).import_(copy, replace=True)
@@ -383,6 +400,6 @@ def test_a_head_that_says_nothing_of_use_is_refused(tmp_path: Path, first: dict[
 def test_a_version_that_knows_of_no_closing_refuses_a_closed_one(redis_url: str) -> None:
     ledger = RedisLedger(redis_url, cluster=uuid.uuid4().hex, fresh=None)
     ledger.accept_epoch()
-    ledger.call("close", False, "root")
+    ledger.ask(Close(force=False, by="root"))
     assert ledger.read([("HGET", ledger.key("meta"), "schema")]) == [b"0"], "its scripts look for 1"
     ledger.close()

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.ledger_calls import EPOCH, LEASE_S, Nodes
+from support.ledger_calls import EPOCH, LEASE_S, Nodes, grant_of, held_of, watched_of
 
 from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.requests import Gate, Grant, ListOpen, Register, Renew, Revoke, Suspend
+from coordd.core.ledger.rows import AttemptNumber, Token
 
 RUN = "sales#1"
 FIRE = "sales@2025-01-29T08:00:00Z"
 
 
 def swept(nodes: Nodes, *jobs: str) -> OpenAnswer:
-    answer = nodes.ledger.call("open", jobs)
+    answer = nodes.ledger.ask(ListOpen(jobs=jobs))
     assert isinstance(answer, OpenAnswer)
     return answer
 
@@ -29,24 +31,24 @@ def row_of(nodes: Nodes, run: str = RUN) -> dict[str, Any]:
 
 
 def test_a_trigger_is_recorded_once_and_its_id_belongs_to_its_arguments(nodes: Nodes) -> None:
-    assert nodes.ask("register", nodes.of()).word == "ok"
+    assert nodes.ask(Register(of=nodes.of())).word == "ok"
     before = row_of(nodes)
     nodes.clock.step(1.0)
-    assert nodes.ask("register", nodes.of()).word == "exists"
-    assert nodes.ask("register", nodes.of(digest="d2")).word == "conflict"
-    assert nodes.ask("register", nodes.of(args='{"day":"2"}')).word == "conflict"
+    assert nodes.ask(Register(of=nodes.of())).word == "exists"
+    assert nodes.ask(Register(of=nodes.of(digest="d2"))).word == "conflict"
+    assert nodes.ask(Register(of=nodes.of(args='{"day":"2"}'))).word == "conflict"
     assert row_of(nodes) == before
     assert before["state"] == "pending"
     assert before["created_at"] == EPOCH
 
 
 def test_the_arguments_of_the_registration_come_with_the_grant(nodes: Nodes) -> None:
-    nodes.ask("register", nodes.of(args='{"day":"1"}'))
+    nodes.ask(Register(of=nodes.of(args='{"day":"1"}')))
     assert nodes.claim(nodes.of()).args == '{"day":"1"}'
 
 
 def test_a_trigger_is_dated_by_the_ledger_and_its_age_not_by_the_asking_nodes_clock(nodes: Nodes) -> None:
-    nodes.ask("register", nodes.of(fire_at=EPOCH + 5000.0, age_s=40.0, start_within_s=39.0))
+    nodes.ask(Register(of=nodes.of(fire_at=EPOCH + 5000.0, age_s=40.0, start_within_s=39.0)))
     assert row_of(nodes)["fire_at"] == row_of(nodes)["not_before"] == EPOCH - 40.0
     assert nodes.claim(nodes.of(start_within_s=39.0)).state == "missed"
 
@@ -64,7 +66,7 @@ def test_a_repeated_claim_gets_its_grant_again_only_with_the_definition_that_was
 
 
 def test_whether_a_run_was_missed_is_decided_by_the_definition_it_was_asked_for_with(nodes: Nodes) -> None:
-    nodes.ask("register", nodes.of(start_within_s=3600.0))
+    nodes.ask(Register(of=nodes.of(start_within_s=3600.0)))
     nodes.clock.step(100.0)
 
     assert nodes.claim(nodes.of(digest="d2", start_within_s=10.0)).word == "differs"
@@ -76,7 +78,7 @@ def test_a_run_is_granted_to_one_node_and_held_for_the_others(nodes: Nodes) -> N
     assert (first.word, first.left_s) == ("granted", LEASE_S)
     nodes.clock.step(10.0)
     other = nodes.claim(nodes.of(), node="edge-2.20", nonce="b")
-    assert (other.word, other.by, other.left_s, other.until_token) == ("held", "edge-1.10", 50.0, (first.token, 0))
+    assert (other.word, other.by, other.left_s, other.held) == ("held", "edge-1.10", 50.0, held_of(first.token, 0))
 
 
 def test_a_lost_reply_to_a_claim_is_asked_again(nodes: Nodes) -> None:
@@ -114,38 +116,38 @@ def test_a_fire_time_that_retention_has_forgotten_is_not_begun_again(nodes: Node
     nodes.clock.step(100.0)
     assert nodes.ledger.prune(10.0) == 1
 
-    assert nodes.ask("register", of).state == "settled"
-    assert nodes.ask("revoke", of.run, "ops", 0.0).word == "finished"
+    assert nodes.ask(Register(of=of)).state == "settled"
+    assert nodes.ask(Revoke(run=of.run, by="ops")).word == "finished"
     assert nodes.claim(of).word == "finished"
     assert nodes.ledger.run(of.run) is None
 
 
 def test_an_attempt_that_nobody_knows_cannot_be_claimed(nodes: Nodes) -> None:
     assert nodes.claim(nodes.of(), 1).word == "finished"
-    nodes.ask("register", nodes.of())
+    nodes.ask(Register(of=nodes.of()))
     assert nodes.claim(nodes.of(), 1).word == "held"
     assert nodes.state(RUN) == "pending"
 
 
 def test_another_definition_of_the_job_is_not_launched(nodes: Nodes) -> None:
-    nodes.ask("register", nodes.of())
+    nodes.ask(Register(of=nodes.of()))
     assert nodes.claim(nodes.of(digest="d2")).word == "differs"
     assert nodes.claim(nodes.of()).word == "granted"
 
 
 def test_a_run_that_is_too_late_is_missed_with_its_reason(nodes: Nodes) -> None:
     of = nodes.of(start_within_s=30.0)
-    nodes.ask("register", of)
+    nodes.ask(Register(of=of))
     nodes.clock.step(31.0)
     assert (nodes.claim(of).word, nodes.state(RUN)) == ("finished", "missed")
     assert "within 30 s" in str(row_of(nodes)["reason"])
 
 
 def test_a_suspended_job_waits(nodes: Nodes) -> None:
-    nodes.ask("suspend", "sales", True, "ann")
+    nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
     answer = nodes.claim(nodes.of())
     assert (answer.word, answer.by) == ("limited", "suspended")
-    nodes.ask("suspend", "sales", False, "ann")
+    nodes.ask(Suspend(job="sales", suspended=False, by="ann"))
     assert nodes.claim(nodes.of()).word == "granted"
 
 
@@ -174,11 +176,17 @@ def test_a_lease_is_not_lapsed_for_who_has_not_watched_it(nodes: Nodes, launched
     grant = nodes.granted(nodes.of())
     if launched:
         nodes.gate(grant)
-    token, beat, seconds = nodes.lapse(RUN)
+    seen = nodes.lapse(RUN)
+    token, beat, seconds = seen.token, seen.beat, seen.unchanged_s
     short_s, enough_s = LEASE_S * 1.0199, LEASE_S * 1.0201  # a lease, and twice the tolerated clock-rate error of 1 %
-    for watched in (None, (token + 1, beat, seconds), (token, beat - 1, seconds), (token, beat, short_s)):
+    for watched in (
+        None,
+        watched_of(token + 1, beat, seconds),
+        watched_of(token, beat - 1, seconds),
+        watched_of(token, beat, short_s),
+    ):
         assert nodes.claim(nodes.of(), nonce="b", watched=watched).word == "held", watched
-    assert nodes.claim(nodes.of(), nonce="b", watched=(token, beat, enough_s)).word == word
+    assert nodes.claim(nodes.of(), nonce="b", watched=watched_of(token, beat, enough_s)).word == word
 
 
 def test_a_launched_run_under_hold_becomes_unknown_and_is_never_granted(nodes: Nodes) -> None:
@@ -189,12 +197,12 @@ def test_a_launched_run_under_hold_becomes_unknown_and_is_never_granted(nodes: N
     assert nodes.state(RUN) == "unknown"
     assert nodes.gate(grant).word == "stale"
     nodes.clock.step(1e6)
-    assert nodes.claim(of, nonce="b", watched=(watched[0], watched[1], 1e6)).word == "held"
+    assert nodes.claim(of, nonce="b", watched=watched_of(watched.token, watched.beat, 1e6)).word == "held"
     assert nodes.claim(of, 1, nonce="b").word == "held"
 
 
 def test_a_grant_takes_over_the_policy_of_who_claims(nodes: Nodes) -> None:
-    nodes.ask("register", nodes.of(attempts=1))
+    nodes.ask(Register(of=nodes.of(attempts=1)))
     nodes.report(nodes.started(nodes.of(attempts=2)), "failure", 1)
     assert nodes.state(RUN) == "retry"
 
@@ -222,9 +230,16 @@ def test_the_gate_opens_at_the_fire_time_once_and_says_so_again(nodes: Nodes) ->
 
 def test_the_gate_is_closed_to_who_is_late_unknown_or_no_longer_wanted(nodes: Nodes) -> None:
     grant = nodes.granted(nodes.of())
-    for wrong in ((RUN, 0, grant.token, "other"), (RUN, 0, grant.token - 1, "n1"), (RUN, 1, grant.token, "n1")):
-        assert nodes.ask("gate", *wrong).word == "stale"
-    assert nodes.ask("gate", "no such run", 0, 1, "n1").word == "stale"
+    for wrong in (
+        grant_of(RUN, 0, grant.token, "other"),
+        grant_of(RUN, 0, grant.token - 1, "n1"),
+        grant_of(RUN, 1, grant.token, "n1"),
+    ):
+        assert nodes.ask(Gate(grant=wrong)).word == "stale"
+    assert (
+        nodes.ask(Gate(grant=Grant(run="no such run", attempt=AttemptNumber(0), token=Token(1), nonce="n1"))).word
+        == "stale"
+    )
     nodes.clock.step(LEASE_S)
     assert nodes.gate(grant).word == "stale"
     assert nodes.state(RUN) == "received"
@@ -232,9 +247,9 @@ def test_the_gate_is_closed_to_who_is_late_unknown_or_no_longer_wanted(nodes: No
 
 def test_a_job_suspended_after_the_claim_does_not_pass_the_gate(nodes: Nodes) -> None:
     grant = nodes.granted(nodes.of())
-    nodes.ask("suspend", "sales", True, "ann")
+    nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
     assert nodes.gate(grant).word == "early"
-    nodes.ask("suspend", "sales", False, "ann")
+    nodes.ask(Suspend(job="sales", suspended=False, by="ann"))
     assert nodes.gate(grant).word == "ok"
 
 
@@ -251,7 +266,16 @@ def test_a_renewal_extends_the_lease_and_keeps_the_application(nodes: Nodes) -> 
 
 def test_a_renewal_is_lost_for_who_does_not_hold_the_run(nodes: Nodes) -> None:
     grant = nodes.started(nodes.of())
-    assert nodes.ask("renew", RUN, 0, grant.token, "other", LEASE_S, "", True).word == "lost"
+    assert (
+        nodes.ask(
+            Renew(
+                grant=Grant(run=RUN, attempt=AttemptNumber(0), token=grant.token, nonce="other"),
+                lease_s=LEASE_S,
+                launched=True,
+            )
+        ).word
+        == "lost"
+    )
     nodes.report(grant)
     assert nodes.renew(grant).word == "lost"
 

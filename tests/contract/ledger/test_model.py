@@ -13,13 +13,12 @@ from support.ledger_calls import FakeClock
 from support.search import examples
 
 from contract.ledger.ledger_coverage import ANSWERS, search
-from contract.ledger.ledger_machine import RUNS, Key, LedgerMachine, fields
-from coordd.adapters.ledger import redis_scripts
+from contract.ledger.ledger_machine import RUNS, A, LedgerMachine, fields
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.core.ledger import rules, words
+from coordd.core.ledger import requests, rules, words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.dump import exported
-from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.requests import Claim, Commit, Gate, Grant, Report, Request
 from coordd.core.ledger.rows import JobRow
 from coordd.core.ledger.rules import MOVES, Rules
 from coordd.core.ledger.words import ACTIVE, TERMINAL, UNKNOWN
@@ -54,8 +53,8 @@ class ModelMachine(LedgerMachine):
         db.commit()
         db.close()
 
-    def call(self, op: str, *args: Any) -> Any:
-        answer = super().call(op, *args)
+    def ask(self, request: Request[A]) -> A:
+        answer = super().ask(request)
         self.states_only_move_forward()
         return answer
 
@@ -76,23 +75,23 @@ class ModelMachine(LedgerMachine):
                 for key in [key for key in book if key[0] == run]:
                     del book[key]
 
-    def ask_gate(self, key: Key) -> None:
-        if self.call("gate", *key).word == "ok":
-            run, attempt, token, _ = key
-            assert self.launched.setdefault((run, attempt), token) == token, "S1: one launch per (run, attempt)"
+    def ask_gate(self, grant: Grant) -> None:
+        if self.ask(Gate(grant=grant)).word == "ok":
+            run, token = grant.run, grant.token
+            assert self.launched.setdefault((run, grant.attempt), token) == token, "S1: one launch per (run, attempt)"
             row = self.memory.run(run)
             assert row is not None
             assert row.token == token
 
-    def ask_commit(self, key: Key) -> None:
-        if self.call("commit", *key).word == "ok":
-            assert self.committed.setdefault(key[0], key[2]) == key[2], "S4: one commit per run"
+    def ask_commit(self, grant: Grant) -> None:
+        if self.ask(Commit(grant=grant)).word == "ok":
+            assert self.committed.setdefault(grant.run, grant.token) == grant.token, "S4: one commit per run"
 
-    def ask_report(self, key: Key, *said: Any) -> None:
-        if self.call("report", *key, *said).word == "ok":
+    def ask_report(self, report: Report) -> None:
+        if self.ask(report).word == "ok":
             rows = fields(self.memory.runs())
-            assert self.call("report", *key, *said).word == "ok", "a lost reply is asked again"
-            row = self.memory.run(key[0])
+            assert self.ask(report).word == "ok", "a lost reply is asked again"
+            row = self.memory.run(report.grant.run)
             if row is not None and row.state != UNKNOWN:
                 assert fields(self.memory.runs()) == rows
 
@@ -163,7 +162,7 @@ def test_sqlite_obeys_the_rules_and_they_hold() -> None:
 
 def test_a_search_leaves_the_pages_of_other_tests_as_they_were() -> None:
     ModelMachine().teardown()
-    assert [vars(module)["OPEN_PAGE"] for module in (rules, redis_scripts)] == [words.OPEN_PAGE] * 2
+    assert [vars(module)["OPEN_PAGE"] for module in (rules, requests)] == [words.OPEN_PAGE] * 2
 
 
 def test_plain_data_is_compared_field_by_field() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.ledger_calls import LEASE_S, FakeClock, Grant, Nodes
+from support.ledger_calls import LEASE_S, FakeClock, Nodes, granted_as
 from support.stepped_redis import SteppedLedger
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Cancel, Grant, Restore
 from coordd.ports import Ledger
 
 RUN = "sales#1"
@@ -31,18 +32,17 @@ def go_back(nodes: Nodes) -> None:
 def restore(nodes: Nodes, grant: Grant, state: str, code: int | None = None, *, final: bool = False) -> Answer:
     of = nodes.of(grant.run, attempts=2, delay_s=5.0)
     return nodes.ask(
-        "restore",
-        of,
-        grant.attempt,
-        grant.token,
-        grant.nonce,
-        "edge-1.10",
-        LEASE_S,
-        state,
-        code,
-        "said so",
-        "app_7",
-        final,
+        Restore(
+            of=of,
+            grant=grant,
+            node="edge-1.10",
+            lease_s=LEASE_S,
+            state=state,
+            exit_code=code,
+            reason="said so",
+            application_id="app_7",
+            final=final,
+        )
     )
 
 
@@ -62,7 +62,7 @@ def restore(nodes: Nodes, grant: Grant, state: str, code: int | None = None, *, 
 def test_what_was_granted_is_put_back_as_the_witness_saw_it(
     nodes: Nodes, known: str, said: str, code: int | None, final: bool, state: str, failures: int
 ) -> None:
-    grant = Grant(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6)), "n1")
+    grant = granted_as(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6)), "n1")
     if known != "forgotten":
         grant = (nodes.granted if known == "granted" else nodes.started)(nodes.of(attempts=2, delay_s=5.0))
     go_back(nodes)
@@ -83,7 +83,7 @@ def test_what_was_granted_is_put_back_as_the_witness_saw_it(
 def test_a_grant_beside_the_one_that_is_known_is_stale_or_newer(nodes: Nodes, token: int, nonce: str) -> None:
     grant = nodes.started(nodes.of())
     go_back(nodes)
-    other = Grant(RUN, Answer("granted", token=grant.token + token), nonce)
+    other = granted_as(RUN, Answer("granted", token=grant.token + token), nonce)
     answer = restore(nodes, other, "success", 0)
     if token > 0:  # granted after what the ledger remembers
         assert (answer.word, nodes.state(RUN)) == ("ok", "success")
@@ -96,7 +96,7 @@ def test_nothing_is_put_back_without_a_quarantine_nor_over_what_has_ended(nodes:
     assert restore(nodes, grant, "success", 0).word == "stale"
     nodes.report(grant)
     go_back(nodes)
-    newer = Grant(RUN, Answer("granted", token=grant.token + 5, attempt=1), "n2")
+    newer = granted_as(RUN, Answer("granted", token=grant.token + 5, attempt=1), "n2")
     assert restore(nodes, newer, "started").word == "stale"
     assert restore(nodes, grant, "success", 0).word == "ok"
     assert nodes.state(RUN) == "success"
@@ -104,7 +104,7 @@ def test_nothing_is_put_back_without_a_quarantine_nor_over_what_has_ended(nodes:
 
 def test_tries_before_the_restored_one_count_within_what_the_job_allows(nodes: Nodes) -> None:
     go_back(nodes)
-    third = Grant(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6), attempt=3), "n3")
+    third = granted_as(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6), attempt=3), "n3")
     assert restore(nodes, third, "started").word == "ok"
     row = nodes.ledger.run(RUN)
     assert row is not None
@@ -114,16 +114,16 @@ def test_tries_before_the_restored_one_count_within_what_the_job_allows(nodes: N
 def test_an_attempt_that_still_seemed_to_run_is_closed_by_a_newer_one(nodes: Nodes) -> None:
     nodes.started(nodes.of())
     go_back(nodes)
-    newer = Grant(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6) + 9, attempt=1), "n2")
+    newer = granted_as(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6) + 9, attempt=1), "n2")
     assert restore(nodes, newer, "received").word == "ok"
     assert [(one.attempt, one.state) for one in nodes.ledger.attempts(RUN)] == [(0, "lost"), (1, "received")]
 
 
 def test_a_cancellation_outlives_what_is_put_back(nodes: Nodes) -> None:
     nodes.started(nodes.of())
-    nodes.ask("cancel", RUN, "ann")
+    nodes.ask(Cancel(run=RUN, by="ann"))
     go_back(nodes)
-    newer = Grant(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6) + 9, attempt=1), "n2")
+    newer = granted_as(RUN, Answer("granted", token=int(nodes.clock.wall * 1e6) + 9, attempt=1), "n2")
     restore(nodes, newer, "started")
     row = nodes.ledger.run(RUN)
     assert row is not None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support.ledger_calls import EPOCH, LEASE_S, Nodes
+from support.ledger_calls import EPOCH, LEASE_S, Nodes, watched_of
 
-from coordd.adapters.ledger import redis_scripts
-from coordd.core.ledger import rules
+from coordd.core.ledger import requests
 from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.requests import ListOpen, Page, Register, Revoke, Settle
+from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.words import CLAIM_AHEAD_S
 
 RUN = "gone#1"
@@ -15,14 +16,16 @@ RUN = "gone#1"
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (rules, redis_scripts):
-        monkeypatch.setattr(module, "OPEN_PAGE", 3)
+    monkeypatch.setattr(requests, "OPEN_PAGE", 3)
 
 
-def page(nodes: Nodes, op: str, *args: object) -> OpenAnswer:
-    answer = nodes.ledger.call(op, *args)
-    assert isinstance(answer, OpenAnswer)
-    return answer
+def first_page(nodes: Nodes, *jobs: str) -> OpenAnswer:
+    return nodes.ledger.ask(ListOpen(jobs=jobs))
+
+
+def page_after(nodes: Nodes, before: OpenAnswer) -> OpenAnswer:
+    assert before.after is not None
+    return nodes.ledger.ask(Page(after=before.after))
 
 
 # ---- pages
@@ -32,12 +35,12 @@ def page(nodes: Nodes, op: str, *args: object) -> OpenAnswer:
 def test_the_open_rows_come_in_pages_each_once_also_where_many_are_due_at_the_same_instant(nodes: Nodes) -> None:
     names = ["a#1", "a#10", "a#2", "b#z", "b#\u00e9", "c#1", "c#\U0001f40e"]
     for name in reversed(names):
-        nodes.ask("register", nodes.of(name, age_s=60.0))
-    nodes.ask("register", nodes.of("late#1"))
+        nodes.ask(Register(of=nodes.of(name, age_s=60.0)))
+    nodes.ask(Register(of=nodes.of("late#1")))
 
-    first = page(nodes, "open", ("a", "b"))
-    second = page(nodes, "page", *first.after)  # type: ignore[misc]  # there is one
-    third = page(nodes, "page", *second.after)  # type: ignore[misc]
+    first = first_page(nodes, "a", "b")
+    second = page_after(nodes, first)
+    third = page_after(nodes, second)
 
     assert [[row.run for row in one.runs] for one in (first, second, third)] == [
         names[:3],
@@ -50,14 +53,14 @@ def test_the_open_rows_come_in_pages_each_once_also_where_many_are_due_at_the_sa
 @pytest.mark.usefixtures("small_pages")
 def test_a_page_begins_after_a_row_that_has_ended_meanwhile(nodes: Nodes) -> None:
     for number in range(6):
-        nodes.ask("register", nodes.of(f"a#{number}", age_s=60.0))
-    first = page(nodes, "open", ())
+        nodes.ask(Register(of=nodes.of(f"a#{number}", age_s=60.0)))
+    first = first_page(nodes)
     assert first.after is not None
 
-    nodes.ask("revoke", first.after[1], "ann", 0.0)
-    nodes.ask("revoke", "a#3", "ann", 0.0)
+    nodes.ask(Revoke(run=first.after.run, by="ann"))
+    nodes.ask(Revoke(run="a#3", by="ann"))
 
-    assert [row.run for row in page(nodes, "page", *first.after).runs] == ["a#4", "a#5"]
+    assert [row.run for row in page_after(nodes, first).runs] == ["a#4", "a#5"]
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -66,12 +69,12 @@ def test_what_is_behind_a_whole_page_of_rows_that_nobody_settles_is_seen(nodes: 
         grant = nodes.started(nodes.of(f"stuck#{number}", on_lost="hold", overlap="allow"))
         nodes.report(grant, "lost")
     nodes.clock.step(1.0)
-    nodes.ask("register", nodes.of("sales#1"))
+    nodes.ask(Register(of=nodes.of("sales#1")))
 
-    first = page(nodes, "open", ())
+    first = first_page(nodes)
     assert first.after is not None
 
-    assert [row.run for row in page(nodes, "page", *first.after).runs] == ["sales#1"]
+    assert [row.run for row in page_after(nodes, first).runs] == ["sales#1"]
 
 
 # ---- a node whose clock is ahead
@@ -80,27 +83,25 @@ def test_what_is_behind_a_whole_page_of_rows_that_nobody_settles_is_seen(nodes: 
 def test_a_fire_time_far_ahead_is_never_recorded_and_settles_nothing(nodes: Nodes) -> None:
     ahead = nodes.of("sales@2025-01-29T11:00:00Z", fire_at=EPOCH + 3 * 3600.0)
 
-    registered, claimed = nodes.ask("register", ahead), nodes.claim(ahead)
+    registered, claimed = nodes.ask(Register(of=ahead)), nodes.claim(ahead)
 
     for answer in (registered, claimed):
         assert (answer.word, answer.in_s) == ("early", 3 * 3600.0 - CLAIM_AHEAD_S)
     assert nodes.ledger.runs() == []
     soon = nodes.of("sales@2025-01-29T08:00:04Z", fire_at=EPOCH + 4.0)
-    assert nodes.ask("register", soon).word == "ok"
-    assert nodes.ask("revoke", ahead.run, "ann", 0.0).word == "ok"  # what people forbid may lie far ahead
+    assert nodes.ask(Register(of=soon)).word == "ok"
+    assert nodes.ask(Revoke(run=ahead.run, by="ann")).word == "ok"  # what people forbid may lie far ahead
 
 
 def test_a_row_that_lies_far_ahead_all_the_same_is_nobodys_beginning(nodes: Nodes) -> None:
     ahead = nodes.of("sales@2025-01-29T11:00:00Z", fire_at=EPOCH + 3 * 3600.0)
-    page(nodes, "open", ("sales",))  # the job is known from now on
+    first_page(nodes, "sales")  # the job is known from now on
     nodes.clock.step(3 * 3600.0)
     nodes.granted(ahead)
     nodes.clock.step(-3 * 3600.0)
-    nodes.ask("register", nodes.of("sales@2025-01-29T08:00:01Z", fire_at=EPOCH + 1.0))
+    nodes.ask(Register(of=nodes.of("sales@2025-01-29T08:00:01Z", fire_at=EPOCH + 1.0)))
 
-    _, newest, *_ = page(nodes, "open", ("sales",)).jobs["sales"]
-
-    assert newest == EPOCH + 1.0
+    assert first_page(nodes, "sales").jobs["sales"].last_fire_at == EPOCH + 1.0
 
 
 # ---- a clock that was set back
@@ -120,13 +121,13 @@ def test_no_answer_lends_more_than_a_lease_when_the_clock_is_set_back(nodes: Nod
     said += [nodes.gate(grant), nodes.claim(nodes.of(RUN), node="other", nonce="b")]
 
     assert all(0.0 <= answer.left_s <= LEASE_S for answer in said), said
-    assert all(0.0 <= row.left_s <= LEASE_S for row in page(nodes, "open", ()).runs)
+    assert all(0.0 <= row.left_s <= LEASE_S for row in first_page(nodes).runs)
 
 
 @pytest.mark.parametrize("started", [False, True])
 def test_a_clock_that_was_ahead_for_a_moment_does_not_hold_a_dead_nodes_attempt(nodes: Nodes, started: bool) -> None:
     of = nodes.of(RUN, fire_at=nodes.clock.wall)
-    nodes.ask("register", of)
+    nodes.ask(Register(of=of))
     nodes.clock.step(1000.0)
     grant = nodes.granted(of)
     if started:
@@ -135,9 +136,9 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_hold_a_dead_nodes_attempt(
     row = nodes.ledger.run(RUN)
     assert row is not None
 
-    short = nodes.claim(of, node="other", nonce="b", watched=(row.token, row.beat, LEASE_S))
+    short = nodes.claim(of, node="other", nonce="b", watched=watched_of(row.token, row.beat, LEASE_S))
     unwatched = nodes.claim(of, node="other", nonce="b")
-    whole = nodes.claim(of, node="other", nonce="b", watched=(row.token, row.beat, LEASE_S * 1.03))
+    whole = nodes.claim(of, node="other", nonce="b", watched=watched_of(row.token, row.beat, LEASE_S * 1.03))
 
     assert [(one.word, one.left_s) for one in (short, unwatched)] == [("held", 0.0)] * 2
     assert whole.word == ("lost" if started else "granted")
@@ -153,40 +154,45 @@ def test_who_ends_an_attempt_is_told_of_which_definition_and_policy_it_was(nodes
     nodes.started(had)
     watched, has = nodes.lapse(RUN), nodes.of(RUN, digest="d2", overlap="queue")
 
-    answer = nodes.ask("settle", RUN, 0, watched) if op == "settle" else nodes.claim(has, nonce="b", watched=watched)
+    settle = Settle(run=RUN, attempt=AttemptNumber(0), watched=watched)
+    answer = nodes.ask(settle) if op == "settle" else nodes.claim(has, nonce="b", watched=watched)
 
     assert answer.word == "lost"
     assert answer.ended is not None
-    assert answer.ended[5:] == ("d1", had.policy.pack(), LEASE_S)
+    ended = answer.ended
+    assert (ended.digest, ended.policy, ended.lease_s) == ("d1", had.policy.pack(), LEASE_S)
 
 
 def test_a_row_is_overdue_by_its_own_policy_and_only_then_settled_as_missed(nodes: Nodes) -> None:
-    nodes.ask("register", nodes.of(RUN, start_within_s=100.0))
+    nodes.ask(Register(of=nodes.of(RUN, start_within_s=100.0)))
     nodes.clock.step(99.0)
-    assert [row.overdue for row in page(nodes, "open", ()).runs] == [False]
-    assert nodes.ask("settle", RUN, 0, None).word == "held"
+    assert [row.overdue for row in first_page(nodes).runs] == [False]
+    assert nodes.ask(Settle(run=RUN, attempt=AttemptNumber(0))).word == "held"
     nodes.clock.step(2.0)
-    assert [row.overdue for row in page(nodes, "open", ()).runs] == [True]
+    assert [row.overdue for row in first_page(nodes).runs] == [True]
 
-    answer = nodes.ask("settle", RUN, 0, None)
+    answer = nodes.ask(Settle(run=RUN, attempt=AttemptNumber(0)))
 
     why = "no node could launch it within 100 s of its time (101 s late)"
     assert answer.ended is not None
-    assert (answer.word, answer.state, answer.ended[:5]) == ("finished", "missed", (0, 0, "", "", why))
+    assert (answer.word, answer.state, answer.ended.reason) == ("finished", "missed", why)
+    assert (answer.ended.attempt, answer.ended.token, answer.ended.nonce, answer.ended.node) == (0, 0, "", "")
     assert (nodes.state(RUN), nodes.reason(RUN)) == ("missed", why)
-    again = nodes.ask("settle", RUN, 0, None)
+    again = nodes.ask(Settle(run=RUN, attempt=AttemptNumber(0)))
     assert (again.word, again.state, again.ended) == ("finished", "missed", None)
-    assert nodes.ask("settle", "gone#2", 0, None).state == "settled"
+    assert nodes.ask(Settle(run="gone#2", attempt=AttemptNumber(0))).state == "settled"
 
 
 def test_a_run_that_waits_for_its_retry_is_settled_too_and_counts_from_the_retry(nodes: Nodes) -> None:
     grant = nodes.started(nodes.of(RUN, start_within_s=100.0, attempts=2, delay_s=50.0))
     nodes.report(grant, "failure", 1)
     nodes.clock.step(149.0)
-    assert nodes.ask("settle", RUN, 1, None).word == "held"
+    assert nodes.ask(Settle(run=RUN, attempt=AttemptNumber(1))).word == "held"
     nodes.clock.step(2.0)
-    assert nodes.ask("settle", RUN, 0, None).word == "held"  # of an attempt that is over: it was seen before
-    assert nodes.ask("settle", RUN, 1, None).state == "missed"
+    assert (
+        nodes.ask(Settle(run=RUN, attempt=AttemptNumber(0))).word == "held"
+    )  # of an attempt that is over: it was seen before
+    assert nodes.ask(Settle(run=RUN, attempt=AttemptNumber(1))).state == "missed"
 
 
 def test_what_somebody_holds_is_not_settled(nodes: Nodes) -> None:
@@ -195,11 +201,15 @@ def test_what_somebody_holds_is_not_settled(nodes: Nodes) -> None:
     row = nodes.ledger.run(RUN)
     assert row is not None
 
-    for watched in (None, (row.token, row.beat, LEASE_S * 10)):
-        assert nodes.ask("settle", RUN, 0, watched).word == "held"
+    for watched in (None, watched_of(row.token, row.beat, LEASE_S * 10)):
+        assert nodes.ask(Settle(run=RUN, attempt=AttemptNumber(0), watched=watched)).word == "held"
     nodes.clock.step(LEASE_S)
-    for watched in (None, (row.token + 1, row.beat, LEASE_S * 10), (row.token, row.beat, LEASE_S * 1.01)):
-        assert nodes.ask("settle", RUN, 0, watched).word == "held"
+    for watched in (
+        None,
+        watched_of(row.token + 1, row.beat, LEASE_S * 10),
+        watched_of(row.token, row.beat, LEASE_S * 1.01),
+    ):
+        assert nodes.ask(Settle(run=RUN, attempt=AttemptNumber(0), watched=watched)).word == "held"
 
     assert nodes.state(RUN) == "started"
 
@@ -211,7 +221,7 @@ def test_a_lapsed_attempt_goes_by_the_lost_rule_and_nothing_is_granted(
     nodes.started(nodes.of(RUN, on_lost=on_lost))
     watched = nodes.lapse(RUN)
 
-    answer = nodes.ask("settle", RUN, 0, watched)
+    answer = nodes.ask(Settle(run=RUN, attempt=AttemptNumber(0), watched=watched))
 
     assert (answer.word, nodes.state(RUN)) == (word, state)
     assert answer.token == 0
@@ -224,7 +234,7 @@ def test_a_grant_that_lapsed_before_its_launch_is_missed_once_it_is_too_late(
     grant = nodes.granted(nodes.of(RUN, start_within_s=start_within_s))
     watched = nodes.lapse(RUN)
 
-    nodes.ask("settle", RUN, 0, watched)
+    nodes.ask(Settle(run=RUN, attempt=AttemptNumber(0), watched=watched))
 
     assert nodes.state(RUN) == state
     assert nodes.gate(grant).word == "stale"

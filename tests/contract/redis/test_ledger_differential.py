@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import invariant, precondition, rule
-from support.ledger_calls import LEASE_S
+from support.ledger_calls import LEASE_S, grant_of
 from support.search import examples
 from support.stepped_redis import OneClock, SteppedLedger
 
 from contract.ledger.ledger_coverage import ANSWERS, RECOVERING, search
 from contract.ledger.ledger_machine import NODES, LedgerMachine, attempts, ends, fields, nonces, policies, runs
 from coordd.adapters.ledger.redis_scripts import attempts_of, value_of
+from coordd.core.ledger.requests import ListOpen, Register, Restore
 from coordd.core.ledger.rows import JOB_COLUMNS, JobRow, LedgerTime
 from coordd.core.ledger.words import STATES
 
@@ -79,7 +80,7 @@ class DifferentialMachine(LedgerMachine):
 
     def a_quarantine_begins(self) -> None:
         self.clock.parts()
-        self.ledger.call("open", ())
+        self.ledger.ask(ListOpen())
         self.clock.since, self.clock.open_at = self.clock.wall, self.clock.wall + QUARANTINE_S
 
     @precondition(lambda self: self.clock.open_at > self.clock.wall)
@@ -112,8 +113,18 @@ class DifferentialMachine(LedgerMachine):
         row = self.memory.run(run)
         token = (row.token if row and row.token else int(self.start * 1e6)) + newer
         of = self.of(run, policy)
-        self.call(
-            "restore", of, attempt, token, nonce, NODES[0], LEASE_S, state, code, "said a witness", "app_7", final
+        self.ask(
+            Restore(
+                of=of,
+                grant=grant_of(of.run, attempt, token, nonce),
+                node=NODES[0],
+                lease_s=LEASE_S,
+                state=state,
+                exit_code=code,
+                reason="said a witness",
+                application_id="app_7",
+                final=final,
+            )
         )
         self.grants.setdefault((run, attempt), (token, nonce))
 
@@ -123,7 +134,7 @@ class DifferentialMachine(LedgerMachine):
         """What was written meanwhile is gone, and a quarantine follows."""
         self.moved = True
         rows = list(self.ledger.export())
-        self.ledger.call("register", self.of("b#gone", {}))
+        self.ledger.ask(Register(of=self.of("b#gone", {})))
         assert self.ledger.import_(rows, replace=True) == len(rows)
         self.a_quarantine_begins()
 

@@ -8,13 +8,25 @@ from typing import Any
 
 import pytest
 from support import servers
-from support.ledger_calls import LEASE_S, FakeClock, Grant, Nodes
+from support.ledger_calls import LEASE_S, FakeClock, Nodes
 
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_server import Server
 from coordd.adapters.ledger.resp import Problem
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.requests import (
+    Activate,
+    Cancel,
+    Claim,
+    Grant,
+    ListOpen,
+    Register,
+    Resolve,
+    Restore,
+    Revoke,
+    Suspend,
+)
+from coordd.core.ledger.rows import AttemptNumber
 from coordd.errors import UnavailableError
 
 RUN = "sales#1"
@@ -68,9 +80,7 @@ def full() -> Iterator[Full]:
 
 def restore(nodes: Nodes, grant: Grant) -> Answer:
     of = nodes.of(grant.run)
-    return nodes.ask(
-        "restore", of, grant.attempt, grant.token, grant.nonce, "edge-1.10", LEASE_S, "started", 0, "", "", False
-    )
+    return nodes.ask(Restore(of=of, grant=grant, node="edge-1.10", lease_s=LEASE_S, state="started", exit_code=0))
 
 
 def test_a_running_job_is_renewed_cancelled_and_its_end_recorded(full: Full) -> None:
@@ -82,7 +92,7 @@ def test_a_running_job_is_renewed_cancelled_and_its_end_recorded(full: Full) -> 
     assert full.nodes.commit(grant).word == "ok"
     assert full.nodes.report(grant).word == "ok"
     assert full.nodes.state(RUN) == "success"
-    assert full.nodes.ask("cancel", "sales#2", "ann").word == "ok"
+    assert full.nodes.ask(Cancel(run="sales#2", by="ann")).word == "ok"
     assert full.nodes.renew(other).word == "cancel"
     assert full.nodes.report(other, "revoked").word == "ok"
     assert full.nodes.state("sales#2") == "revoked"
@@ -99,40 +109,52 @@ def test_a_running_job_is_renewed_cancelled_and_its_end_recorded(full: Full) -> 
 
 
 def test_people_may_still_revoke_suspend_and_resolve_what_is_there(full: Full) -> None:
-    full.nodes.ask("register", full.nodes.of("sales#2"))
+    full.nodes.ask(Register(of=full.nodes.of("sales#2")))
     grant = full.started(on_lost="hold")
     full.nodes.report(grant, "lost")
     assert full.nodes.state(RUN) == "unknown"
     full.fill()
-    assert full.nodes.ask("revoke", "sales#2", "ann", 0.0).word == "ok"
-    assert full.nodes.ask("suspend", "sales", True, "ann").token == 1
-    assert full.nodes.ask("resolve", RUN, "success", "ann").word == "ok"
+    assert full.nodes.ask(Revoke(run="sales#2", by="ann")).word == "ok"
+    assert full.nodes.ask(Suspend(job="sales", suspended=True, by="ann")).token == 1
+    assert full.nodes.ask(Resolve(run=RUN, outcome="success", by="ann")).word == "ok"
     assert full.nodes.state(RUN) == "success"
 
 
 def test_what_makes_rows_is_refused_and_nothing_is_changed_by_it(full: Full) -> None:
     full.nodes.report(full.started(), "lost")
-    full.nodes.ask("register", full.nodes.of("sales#2", overlap="replace"))
+    full.nodes.ask(Register(of=full.nodes.of("sales#2", overlap="replace")))
     full.started("sales#3")
     before = full.everything()
     full.fill()
     of = full.nodes.of("sales#4", overlap="allow")
-    for op, args in (
-        ("register", (of,)),
-        ("claim", (Claim(of, 0, "n", "edge-1.10", LEASE_S),)),
-        ("claim", (Claim(full.nodes.of(RUN, overlap="allow"), 1, "n", "edge-1.10", LEASE_S),)),
-        ("claim", (Claim(full.nodes.of("sales#2", overlap="replace"), 0, "n", "edge-1.10", LEASE_S),)),
-        ("revoke", ("sales#5", "ann", 0.0)),
-        ("suspend", ("another", True, "ann")),
-        ("activate", ("sales", "d2", "s", "changed", "ann", 0, 0.0)),
-        ("open", (("another",),)),
+    for request in (
+        Register(of=of),
+        Claim(of=of, attempt=AttemptNumber(0), nonce="n", node="edge-1.10", lease_s=LEASE_S),
+        Claim(
+            of=full.nodes.of(RUN, overlap="allow"),
+            attempt=AttemptNumber(1),
+            nonce="n",
+            node="edge-1.10",
+            lease_s=LEASE_S,
+        ),
+        Claim(
+            of=full.nodes.of("sales#2", overlap="replace"),
+            attempt=AttemptNumber(0),
+            nonce="n",
+            node="edge-1.10",
+            lease_s=LEASE_S,
+        ),
+        Revoke(run="sales#5", by="ann"),
+        Suspend(job="another", suspended=True, by="ann"),
+        Activate(name="sales", digest="d2", schedule="s", how="changed", by="ann"),
+        ListOpen(jobs=("another",)),
     ):
         with pytest.raises(
             UnavailableError, match=r"memory is full.*runs that are under way go on, end and can be canc"
         ):
-            full.nodes.ledger.call(op, *args)
+            full.nodes.ledger.ask(request)
     with pytest.raises(UnavailableError, match="memory is full"):
-        full.ledger.calls([("register", (of,)), ("register", (full.nodes.of("sales#6"),))])
+        full.ledger.ask_all([Register(of=of), Register(of=full.nodes.of("sales#6"))])
     assert full.everything() == before
     full.room()
     assert full.nodes.claim(of).word == "granted"
@@ -143,12 +165,12 @@ def test_what_is_refused_meanwhile_does_not_spoil_what_goes_on(full: Full) -> No
     grant = full.started()
     full.fill()
     with pytest.raises(UnavailableError, match="memory is full"):
-        full.ledger.calls([("register", (full.nodes.of("sales#2"),)), ("cancel", (RUN, "ann"))])
+        full.ledger.ask_all([Register(of=full.nodes.of("sales#2")), Cancel(run=RUN, by="ann")])
     assert full.nodes.renew(grant).word in ("ok", "cancel")
 
 
 def test_forgetting_old_runs_makes_room(full: Full) -> None:
-    full.nodes.ask("suspend", "sales", False, "ann")  # the job has a row, whose horizon is now
+    full.nodes.ask(Suspend(job="sales", suspended=False, by="ann"))  # the job has a row, whose horizon is now
     full.nodes.clock.wall = time.time()
     due = full.nodes.clock.wall
     full.nodes.report(full.started("sales@20260101T000000Z", due=due, fire_at=due))
@@ -156,7 +178,7 @@ def test_forgetting_old_runs_makes_room(full: Full) -> None:
     full.fill()
     assert full.ledger.prune(0.0) == 2  # the first of them moves the horizon, and so begins with what needs memory
     assert full.ledger.runs() == []
-    assert full.nodes.opened("sales").jobs["sales"][0] == pytest.approx(due)
+    assert full.nodes.opened("sales").jobs["sales"].horizon == pytest.approx(due)
 
 
 def test_a_full_server_that_was_restarted_goes_on_with_running_jobs(full: Full) -> None:

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from support import servers
-from support.ledger_calls import LEASE_S, FakeClock, Grant, Nodes
+from support.ledger_calls import LEASE_S, FakeClock, Nodes, granted_as
 
 from coordd.adapters.ledger.redis_ledger import Known, RedisLedger
 from coordd.adapters.ledger.redis_server import MEANING
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Claim, Registration
-from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.requests import Activate, Cancel, Claim, Gate, Grant, ListOpen, Register, Registration, Restore
+from coordd.core.ledger.rows import AttemptNumber, Policy, Token
 from coordd.errors import ConfigError, RefusedError, UnavailableError
 
 RUN = "sales#1"
@@ -55,9 +55,7 @@ def redis_of(nodes: Nodes) -> RedisLedger:
 
 def restore(nodes: Nodes, grant: Grant, state: str = "started") -> Answer:
     of = nodes.of(grant.run)
-    return nodes.ask(
-        "restore", of, grant.attempt, grant.token, grant.nonce, "edge-1.10", LEASE_S, state, 0, "", "", False
-    )
+    return nodes.ask(Restore(of=of, grant=grant, node="edge-1.10", lease_s=LEASE_S, state=state, exit_code=0))
 
 
 def until(true: Callable[[], object], what: str) -> None:
@@ -101,7 +99,7 @@ def test_a_grant_of_another_life_lengthens_it_too(own: servers.Redis, connect: C
     old = connect(own.url)
     grant = old.started(old.of())
     own.cli("FLUSHALL")
-    connect(own.url).ledger.call("open", ("sales",))
+    connect(own.url).ledger.ask(ListOpen(jobs=("sales",)))
     runner = connect(own.url, fresh=None)
     assert runner.renew(grant).word == "recovering"
     assert restore(runner, grant).word == "ok"
@@ -126,7 +124,7 @@ def went_back(nodes: Nodes, grant: Grant) -> None:
     """What must happen while a run is under way and the ledger has forgotten it, or that it was started."""
     other = nodes.claim(nodes.of(grant.run), nonce="b", node="edge-2.20")
     assert (other.word, other.in_s > 30.0) == ("recovering", True)
-    answer = nodes.ledger.call("open", ("sales",))
+    answer = nodes.ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(answer, OpenAnswer)
     assert answer.recovering_s > 30.0
     if nodes.renew(grant).word == "recovering":
@@ -148,7 +146,7 @@ def test_a_newer_attempt_is_restored_over_one_that_seems_to_run(
     nodes = connect(own.url)
     first = nodes.started(nodes.of())
     own.cli("HSET", redis_of(nodes).key("meta"), "epoch", "of another server")
-    newer = Grant(RUN, Answer("granted", token=first.token + 5, attempt=1), "newer")
+    newer = granted_as(RUN, Answer("granted", token=first.token + 5, attempt=1), "newer")
     assert restore(nodes, newer).word == "ok"
     assert [attempt.state for attempt in nodes.ledger.attempts(RUN)] == ["lost", "started"]
     assert nodes.renew(first).word == "lost"
@@ -264,9 +262,12 @@ def _fails(ask: Callable[[], object]) -> bool:
 
 def test_scripts_that_were_forgotten_are_brought_again(own: servers.Redis, connect: Callable[..., Nodes]) -> None:
     nodes = connect(own.url)
-    batch = [("register", (nodes.of("a#1"),)), ("claim", (Claim(nodes.of("a#1"), 0, "n", "e", 60.0),))]
+    batch = [
+        Register(of=nodes.of("a#1")),
+        Claim(of=nodes.of("a#1"), attempt=AttemptNumber(0), nonce="n", node="e", lease_s=60.0),
+    ]
     for _ in range(2):
-        words = [answer.word for answer in redis_of(nodes).calls(batch)]
+        words = [answer.word for answer in redis_of(nodes).ask_all(batch)]
         own.cli("SCRIPT", "FLUSH")
     assert words == ["exists", "granted"]
     assert nodes.claim(nodes.of()).word == "granted"
@@ -276,10 +277,10 @@ def test_a_batch_is_done_in_its_order_also_when_no_script_is_there_yet(
     own: servers.Redis, connect: Callable[..., Nodes]
 ) -> None:
     nodes = connect(own.url)
-    nodes.ask("register", nodes.of())  # one of the two scripts is known to the server
+    nodes.ask(Register(of=nodes.of()))  # one of the two scripts is known to the server
     other = connect(own.url, fresh=None)
-    batch = [("cancel", (RUN, "ann")), ("register", (nodes.of(),))]
-    assert [answer.word for answer in redis_of(other).calls(batch)] == ["ok", "exists"]
+    batch = [Cancel(run=RUN, by="ann"), Register(of=nodes.of())]
+    assert [answer.word for answer in redis_of(other).ask_all(batch)] == ["ok", "exists"]
     assert nodes.state(RUN) == "revoked"
 
 
@@ -367,8 +368,8 @@ def test_a_ledger_that_was_moved_remembers_which_definitions_are_over(
 ) -> None:
     """A node that comes back with an old job file is told so there as well."""
     nodes = connect(own.url)
-    nodes.ask("activate", "sales", "d1", "s1", "new", "edge-1", 0, 0.0)
-    nodes.ask("activate", "sales", "d2", "s2", "changed", "edge-1", 0, 0.0)
+    nodes.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="edge-1"))
+    nodes.ask(Activate(name="sales", digest="d2", schedule="s2", how="changed", by="edge-1"))
     rows = list(redis_of(nodes).export())
     assert [past[:2] for past in rows[0]["activations"]] == [[1, "d1"], [2, "d2"]]
     file = SqliteLedger(f"sqlite:///{tmp_path}/ledger.db")
@@ -378,7 +379,7 @@ def test_a_ledger_that_was_moved_remembers_which_definitions_are_over(
     redis_of(nodes).accept_epoch()
     assert list(redis_of(nodes).export()) == rows
     for ledger in (file, redis_of(nodes)):
-        answer = ledger.call("activate", "sales", "d1", "s1", "new", "edge-2", 0, 0.0)
+        answer = ledger.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="edge-2"))
         assert isinstance(answer, Answer)
         assert (answer.word, answer.token) == ("differs", 2)
     for bad in ("d", [["1", "d1", "s1", 0.0, 0.0, ""]], [[1, "d1"]], [[1, "d\n1", "s1", 0.0, 0.0, ""]]):
@@ -460,17 +461,17 @@ def test_a_burst_in_one_script_says_what_one_by_one_says(redis_url: str, connect
         return Registration(run, "sales", digest, Policy(overlap="forbid"), now, scheduled=False)
 
     batch = [
-        ("register", (of("sales#1"),)),
-        ("register", (of("sales#1"),)),
-        ("register", (of("sales#1", "other"),)),
-        ("claim", (Claim(of("sales#1"), 0, "a", "n1", 60.0),)),
-        ("claim", (Claim(of("sales#1"), 0, "b", "n2", 60.0),)),
-        ("claim", (Claim(of("sales#1"), 0, "a", "n1", 60.0),)),
-        ("claim", (Claim(of("sales#2"), 0, "c", "n1", 60.0),)),
-        ("gate", ("sales#1", 0, 1, "nobody's")),
+        Register(of=of("sales#1")),
+        Register(of=of("sales#1")),
+        Register(of=of("sales#1", "other")),
+        Claim(of=of("sales#1"), attempt=AttemptNumber(0), nonce="a", node="n1", lease_s=60.0),
+        Claim(of=of("sales#1"), attempt=AttemptNumber(0), nonce="b", node="n2", lease_s=60.0),
+        Claim(of=of("sales#1"), attempt=AttemptNumber(0), nonce="a", node="n1", lease_s=60.0),
+        Claim(of=of("sales#2"), attempt=AttemptNumber(0), nonce="c", node="n1", lease_s=60.0),
+        Gate(grant=Grant(run="sales#1", attempt=AttemptNumber(0), token=Token(1), nonce="nobody's")),
     ]
 
-    answers = ledger.calls(batch)
+    answers = ledger.ask_all(batch)
 
     assert [answer.word for answer in answers] == [
         "ok",
@@ -486,4 +487,4 @@ def test_a_burst_in_one_script_says_what_one_by_one_says(redis_url: str, connect
     assert isinstance(first, Answer)
     assert isinstance(again, Answer)
     assert first.token == again.token > 0
-    assert [answer.word for answer in ledger.calls([*batch[:2] * 40])] == ["exists"] * 80
+    assert [answer.word for answer in ledger.ask_all([*batch[:2] * 40])] == ["exists"] * 80

@@ -16,6 +16,7 @@ from support import servers
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_server import Server
 from coordd.adapters.ledger.resp import Address, Connection, Problem, Tls, without_password
+from coordd.core.ledger.requests import ListOpen
 from coordd.errors import ConfigError, UnavailableError
 
 ROOT = str(Path(__file__).parents[3])
@@ -167,13 +168,13 @@ def test_tls_is_verified(tmp_path: Path) -> None:
     made, other = servers.certificates(tmp_path), servers.certificates(tmp_path / "other")
     with servers.redis(tls=made) as own:
         ledger = RedisLedger(own.tls_url, 5.0, tls_ca=made.ca, tls_cert=made.cert, tls_key=made.key, fresh=True)
-        ledger.call("open", ())
+        ledger.ask(ListOpen())
         ledger.close()
         for ca in ("", other.ca):
             with pytest.raises(UnavailableError, match=r"(?i)certificate"):
-                RedisLedger(own.tls_url, 5.0, tls_ca=ca).call("open", ())
+                RedisLedger(own.tls_url, 5.0, tls_ca=ca).ask(ListOpen())
         ledger = RedisLedger(own.tls_url, 5.0, tls_verify=False)
-        ledger.call("open", ())
+        ledger.ask(ListOpen())
         ledger.close()
         with pytest.raises(UnavailableError, match="TLS files"):
             Tls(ca=str(tmp_path / "absent")).wrap("127.0.0.1", own.tls_port, soon())

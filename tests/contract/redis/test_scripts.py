@@ -13,7 +13,8 @@ from support.lua.headers import LUA
 from contract.ledger.ledger_coverage import ANSWERS, RECOVERING
 from coordd.adapters.ledger import lua_constants
 from coordd.adapters.ledger.redis_ledger import RedisLedger
-from coordd.adapters.ledger.redis_scripts import ARGUMENTS, BEGINNING, ROOM_OF, ROOMS, SEVERAL, Scripts
+from coordd.adapters.ledger.redis_scripts import BEGINNING, ROOM_OF, ROOMS, SEVERAL, Scripts
+from coordd.core.ledger.requests import Request
 from coordd.core.ledger.words import SETTLED, STATES, WORDS
 
 OPERATIONS = sorted(ROOM_OF)
@@ -81,7 +82,7 @@ def test_every_operation_has_its_file_and_every_file_its_operation() -> None:
     files = {(path.parent.name, path.stem) for path in LUA.rglob("*.lua")} - {("shared", name) for name in SHARED}
 
     assert files == {(room, op) for room, ops in ROOMS.items() for op in ops}
-    assert ARGUMENTS.keys() == ROOM_OF.keys() - {"put"}
+    assert {request.op for request in Request.__subclasses__()} == ROOM_OF.keys() - {"put"}
 
 
 @pytest.mark.parametrize("op", OPERATIONS)

@@ -17,6 +17,7 @@ from support.ledger_calls import FakeClock, Nodes
 import coordd
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger, path_of, system_clock
 from coordd.adapters.ledger.sqlite_rows import MIGRATIONS, Transaction
+from coordd.core.ledger.requests import ListOpen, Register, Suspend
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
 ROOT = os.path.dirname(os.path.dirname(coordd.__file__))
@@ -29,17 +30,17 @@ def test_a_locked_ledger_is_unavailable_after_the_deadline_and_well_again_after_
     open_ledger: Callable[..., Nodes], path: str
 ) -> None:
     nodes = open_ledger(timeout_s=0.2)
-    nodes.ask("register", nodes.of())
+    nodes.ask(Register(of=nodes.of()))
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     began = time.monotonic()
     with pytest.raises(UnavailableError, match="locked by another process"):
         nodes.claim(nodes.of())
     assert time.monotonic() - began >= 0.2  # it waited for its turn as long as it was told to
-    nodes.ledger.call("open", ("sales",))  # nothing to write: no lock is needed
+    nodes.ledger.ask(ListOpen(jobs=("sales",)))  # nothing to write: no lock is needed
     assert nodes.state("sales#1") == "pending"
     with pytest.raises(UnavailableError, match="locked"):
-        nodes.ledger.call("open", ("a new job",))
+        nodes.ledger.ask(ListOpen(jobs=("a new job",)))
     other.execute("COMMIT")
     other.close()
     assert nodes.claim(nodes.of()).word == "granted"
@@ -101,7 +102,7 @@ def test_a_spoilt_file_is_refused_untouched(open_ledger: Callable[..., Nodes], p
 def test_damage_inside_the_file_is_unavailable_not_empty(open_ledger: Callable[..., Nodes], path: str) -> None:
     nodes = open_ledger()
     for number in range(100):
-        nodes.ask("register", nodes.of(f"j#{number}"))
+        nodes.ask(Register(of=nodes.of(f"j#{number}")))
     nodes.ledger.close()
     spoil(path, "pages")
     nodes = open_ledger()
@@ -143,7 +144,7 @@ def test_a_newer_schema_is_refused_and_an_older_one_migrated(open_ledger: Callab
         nodes = open_ledger()
         assert nodes.ledger.status()["schema"] == 2
         assert nodes.state("sales#1") == "received"
-        nodes.ask("suspend", "sales", True, "ann")
+        nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
         nodes.ledger.close()
     finally:
         MIGRATIONS.pop()
@@ -281,7 +282,7 @@ def test_a_full_disk_is_unavailable_and_nothing_is_half_applied(small_disk: Smal
     newest = ledger.runs(limit=1)[0]
     assert ledger.run(asked) is None
     assert ledger.attempts(asked) == []
-    assert ledger.call("open", ("j",)).jobs["j"][3] == max(row.token for row in ledger.runs(limit=3000))  # type: ignore[union-attr]
+    assert ledger.ask(ListOpen(jobs=("j",))).jobs["j"].fence == max(row.token for row in ledger.runs(limit=3000))
     if small_disk.mounted:
         before = sorted(os.listdir(small_disk.directory))
         with pytest.raises(UnavailableError, match=r"full|No space"):
@@ -302,8 +303,8 @@ def test_a_value_that_no_row_can_hold_is_our_mistake(open_ledger: Callable[..., 
     nodes = open_ledger()
     for bad in ({"args": "\ud800"}, {"age_s": float("nan")}, {"by": 2**70}):
         with pytest.raises(LocalProtocolError, match="no row can hold"):
-            nodes.ask("register", nodes.of(**bad))
-    assert nodes.ask("register", nodes.of()).word == "ok"
+            nodes.ask(Register(of=nodes.of(**bad)))
+    assert nodes.ask(Register(of=nodes.of())).word == "ok"
 
 
 def test_the_clocks_are_the_machines() -> None:

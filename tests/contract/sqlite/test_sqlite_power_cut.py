@@ -27,7 +27,7 @@ RUNS = 40
 WORK = """
 import json, os, sys, time
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.core.ledger.requests import Claim, Registration
+from coordd.core.ledger.requests import Claim, Gate, Grant, Registration, Report
 from coordd.core.ledger.rows import Policy
 directory, runs = sys.argv[1], int(sys.argv[2])
 ledger = SqliteLedger(f"sqlite:///{directory}/ledger.db")
@@ -38,11 +38,12 @@ def answered(run, state):
 for number in range(runs):
     run, nonce = f"job#{number}", f"nonce-{number}"
     of = Registration(run, "job", "digest", Policy(), time.time(), scheduled=False, args="x" * 2000)
-    token = ledger.call("claim", Claim(of, 0, nonce, "edge-1", 60.0)).token
+    token = ledger.ask(Claim(of=of, attempt=0, nonce=nonce, node="edge-1", lease_s=60.0)).token
+    grant = Grant(run=run, attempt=0, token=token, nonce=nonce)
     answered(run, "received")
-    assert ledger.call("gate", run, 0, token, nonce).word == "ok"
+    assert ledger.ask(Gate(grant=grant)).word == "ok"
     answered(run, "started")
-    assert ledger.call("report", run, 0, token, nonce, "success", 0, "", "", False).word == "ok"
+    assert ledger.ask(Report(grant=grant, state="success", exit_code=0)).word == "ok"
     answered(run, "success")
 """
 

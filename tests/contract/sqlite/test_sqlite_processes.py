@@ -15,6 +15,7 @@ from support.ledger_calls import Nodes
 
 import coordd
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
+from coordd.core.ledger.requests import ListOpen
 
 ROOT = os.path.dirname(os.path.dirname(coordd.__file__))
 
@@ -141,8 +142,8 @@ def test_a_writer_killed_inside_an_operation_leaves_nothing_of_it(path: str, whe
     ledger = SqliteLedger(path)
     [row] = ledger.runs()
     assert (row.run, row.state, row.beat) == ("job#1", "received", 0)
-    answer = ledger.call("open", ("job",))
-    assert answer.jobs["job"][3] == row.token  # type: ignore[union-attr]  # the fence of the killed claim is undone too
+    answer = ledger.ask(ListOpen(jobs=("job",)))
+    assert answer.jobs["job"].fence == row.token  # the fence of the killed claim is undone too
     ledger.close()
 
 

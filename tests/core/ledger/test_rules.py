@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.ledger_calls import EPOCH, LEASE_S, FakeClock, Grant, Nodes
+from support.ledger_calls import EPOCH, LEASE_S, FakeClock, Nodes, granted_as, watched_of
 from support.memory import MemoryLedger
 
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.rows import BACKOFF_MAX_S, Policy
+from coordd.core.ledger.answers import Answer, JobState, OpenAnswer
+from coordd.core.ledger.requests import Commit, Grant, ListOpen, Register, Renew, Restore, Revoke, Suspend, nominal_time
+from coordd.core.ledger.rows import BACKOFF_MAX_S, AttemptNumber, Policy
 from coordd.core.ledger.rules import OVERLAP_RETRY_S, REPORTED, Rules
-from coordd.core.ledger.steps import HOLDING, MOVES, nominal_time
+from coordd.core.ledger.steps import HOLDING, MOVES
 from coordd.core.ledger.words import ACTIVE, CLAIM_AHEAD_S, STATES, TERMINAL
 
 RUN = "sales#1"
@@ -23,10 +24,8 @@ def nodes() -> Nodes:
     return Nodes(MemoryLedger(clock), clock)
 
 
-def job_of(nodes: Nodes, job: str = "sales") -> tuple[float, float, bool, int]:
-    answer = nodes.ledger.call("open", (job,))
-    assert isinstance(answer, OpenAnswer)
-    return answer.jobs[job]
+def job_of(nodes: Nodes, job: str = "sales") -> JobState:
+    return nodes.ledger.ask(ListOpen(jobs=(job,))).jobs[job]
 
 
 def reason(nodes: Nodes, run: str) -> str:
@@ -203,7 +202,7 @@ def test_a_claim_that_lapsed_before_the_gate_is_judged_like_a_new_one(
     first = nodes.granted(nodes.of(start_within_s=within_s))
     watched = nodes.lapse(RUN)
     if changes.pop("suspended", False):
-        nodes.ask("suspend", "sales", True, "ann")
+        nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
     of = nodes.of(**{"start_within_s": 1000.0, **changes})
     assert nodes.claim(of, nonce="b", watched=watched).word == word
     assert nodes.state(RUN) == state
@@ -211,7 +210,7 @@ def test_a_claim_that_lapsed_before_the_gate_is_judged_like_a_new_one(
 
 
 def test_a_missed_run_says_that_its_definition_had_changed(nodes: Nodes) -> None:
-    nodes.ask("register", nodes.of())
+    nodes.ask(Register(of=nodes.of()))
     nodes.clock.step(4000.0)
     nodes.claim(nodes.of(digest="d2"))
     assert "definition has changed" in reason(nodes, RUN)
@@ -225,7 +224,7 @@ def test_a_step_of_the_wall_clock_expires_no_lease(nodes: Nodes) -> None:
     nodes.clock.wall += 1e6
     row = nodes.ledger.run(RUN)
     assert row is not None
-    assert nodes.claim(nodes.of(), nonce="b", watched=(row.token, row.beat, 1e6)).word == "held"
+    assert nodes.claim(nodes.of(), nonce="b", watched=watched_of(row.token, row.beat, 1e6)).word == "held"
     assert nodes.renew(grant).word == "ok"
 
 
@@ -236,8 +235,8 @@ def test_a_step_of_a_lease_clock_expires_no_lease_that_was_not_watched(nodes: No
     row = nodes.ledger.run(RUN)
     assert row is not None
     assert nodes.claim(nodes.of(), nonce="b").word == "held"
-    assert nodes.claim(nodes.of(), nonce="b", watched=(row.token, row.beat, LEASE_S)).word == "held"
-    assert nodes.claim(nodes.of(), nonce="b", watched=(row.token, row.beat, LEASE_S * 1.02)).word == "lost"
+    assert nodes.claim(nodes.of(), nonce="b", watched=watched_of(row.token, row.beat, LEASE_S)).word == "held"
+    assert nodes.claim(nodes.of(), nonce="b", watched=watched_of(row.token, row.beat, LEASE_S * 1.02)).word == "lost"
 
 
 def test_leases_of_another_boot_have_lapsed(nodes: Nodes) -> None:
@@ -245,7 +244,7 @@ def test_leases_of_another_boot_have_lapsed(nodes: Nodes) -> None:
     claimed = nodes.granted(nodes.of(overlap="allow"))
     nodes.clock.boot = "boot-2"
     nodes.clock.lease = 1.0  # it begins anew: the old lease would seem to run for a long time
-    answer = nodes.ledger.call("open", ())
+    answer = nodes.ledger.ask(ListOpen())
     assert isinstance(answer, OpenAnswer)
     assert [row.left_s for row in answer.runs] == [0.0, 0.0]
     assert nodes.gate(claimed).word == "stale"
@@ -266,7 +265,7 @@ def test_tokens_increase_although_the_clock_goes_back_and_although_the_ledger_do
     nodes.clock.step(0.001)
     tokens.append(nodes.granted(nodes.of("sales#3", overlap="allow")).token)
     assert tokens == sorted(set(tokens))
-    assert job_of(nodes)[3] == tokens[-1]
+    assert job_of(nodes).fence == tokens[-1]
 
 
 def test_a_run_is_claimed_this_long_before_its_fire_time(nodes: Nodes) -> None:
@@ -286,7 +285,8 @@ def test_what_a_misfire_policy_settled_is_settled_for_good(nodes: Nodes) -> None
     old, mid = (nodes.of(f"sales@{n}", fire_at=EPOCH + n, overlap="allow") for n in (10.0, 20.0))
     nodes.clock.step(100.0)
     nodes.granted(nodes.of("sales@30", fire_at=EPOCH + 30.0, overlap="allow"), settled_to=EPOCH + 15.0)
-    assert job_of(nodes)[:2] == (EPOCH + 15.0, EPOCH + 30.0)
+    job = job_of(nodes)
+    assert (job.horizon, job.last_fire_at) == (EPOCH + 15.0, EPOCH + 30.0)
     assert nodes.claim(old, nonce="b").state == "settled"
     assert nodes.claim(mid, nonce="b").word == "granted"
 
@@ -295,9 +295,9 @@ def test_no_claim_settles_what_comes_after_it(nodes: Nodes) -> None:
     job_of(nodes)
     nodes.clock.step(100.0)
     nodes.granted(nodes.of("sales@30", fire_at=EPOCH + 30.0, overlap="allow"), settled_to=EPOCH + 1e6)
-    assert job_of(nodes)[0] == EPOCH + 30.0
+    assert job_of(nodes).horizon == EPOCH + 30.0
     nodes.granted(nodes.of("sales#1", overlap="allow"), settled_to=EPOCH + 1e6)  # no place in the schedule
-    assert job_of(nodes)[0] == EPOCH + 30.0
+    assert job_of(nodes).horizon == EPOCH + 30.0
 
 
 def test_a_row_that_exists_may_run_although_its_time_is_settled(nodes: Nodes) -> None:
@@ -325,7 +325,7 @@ def test_a_row_that_exists_may_run_although_its_time_is_settled(nodes: Nodes) ->
 def test_a_run_revoked_unseen_is_dated_by_its_name(nodes: Nodes, run: str, instant: float | None) -> None:
     assert nominal_time(run) == instant
     nodes.clock.step(7.0)
-    nodes.ask("revoke", run, "ann", 0.0)
+    nodes.ask(Revoke(run=run, by="ann"))
     row = nodes.ledger.run(run)
     assert row is not None
     assert (row.job, row.state, bool(row.scheduled)) == ("sales", "revoked", instant is not None)
@@ -346,7 +346,18 @@ def test_a_policy_is_the_same_after_it_was_stored() -> None:
 
 def restore(nodes: Nodes, grant: Grant, state: str = "started", **changes: Any) -> Answer:
     of = nodes.of(grant.run, overlap="allow", **changes)
-    return nodes.ask("restore", of, *grant.key[1:], "edge-1.10", LEASE_S, state, 3, "said a witness", "app_7", False)
+    return nodes.ask(
+        Restore(
+            of=of,
+            grant=grant,
+            node="edge-1.10",
+            lease_s=LEASE_S,
+            state=state,
+            exit_code=3,
+            reason="said a witness",
+            application_id="app_7",
+        )
+    )
 
 
 @pytest.fixture
@@ -371,7 +382,7 @@ def test_nothing_is_granted_or_launched_while_the_ledger_recovers(nodes: Nodes) 
     assert (nodes.gate(claimed).word, nodes.gate(claimed).in_s) == ("early", 60.0)
     assert nodes.gate(started).word == "early"  # a witness may have put it back so who only knew of the grant
     assert nodes.renew(claimed).word == nodes.renew(started).word == "ok"
-    sweep = nodes.ledger.call("open", ())
+    sweep = nodes.ledger.ask(ListOpen())
     assert isinstance(sweep, OpenAnswer)
     assert sweep.recovering_s == 60.0
     nodes.clock.recovering_s = 0.0
@@ -440,7 +451,7 @@ def test_an_end_is_restored_as_if_it_were_reported(
 
 
 def test_a_restored_run_is_tried_no_more_often_than_its_job_allows(nodes: Nodes, forgotten: Grant) -> None:
-    forgotten.attempt = 3
+    forgotten.attempt = AttemptNumber(3)
     restore(nodes, forgotten, attempts=2, relaunches=2)
     assert nodes.report(forgotten, "failure", 1).word == "ok"
     assert nodes.state(RUN) == "failure"
@@ -448,29 +459,33 @@ def test_a_restored_run_is_tried_no_more_often_than_its_job_allows(nodes: Nodes,
 
 def test_nothing_newer_and_nothing_that_is_over_is_moved_back(nodes: Nodes, forgotten: Grant) -> None:
     restore(nodes, forgotten)
-    older = Grant(RUN, Answer("granted", token=forgotten.token - 1), "other")
-    twin = Grant(RUN, Answer("granted", token=forgotten.token), "other")
+    older = granted_as(RUN, Answer("granted", token=forgotten.token - 1), "other")
+    twin = granted_as(RUN, Answer("granted", token=forgotten.token), "other")
     for wrong in (older, twin):
         assert restore(nodes, wrong).word == "stale"
-    newer = Grant(RUN, Answer("granted", token=forgotten.token + 5, attempt=1), "newer")
+    newer = granted_as(RUN, Answer("granted", token=forgotten.token + 5, attempt=1), "newer")
     assert restore(nodes, newer).word == "ok"
     assert [attempt.state for attempt in nodes.ledger.attempts(RUN)] == ["lost", "started"]
     assert (restore(nodes, forgotten).word, nodes.renew(forgotten).word) == ("ok", "lost")  # known, and over
     nodes.report(newer)
-    newest = Grant(RUN, Answer("granted", token=forgotten.token + 9, attempt=2), "newest")
+    newest = granted_as(RUN, Answer("granted", token=forgotten.token + 9, attempt=2), "newest")
     assert (restore(nodes, newest).word, nodes.state(RUN)) == ("stale", "success")
-    assert job_of(nodes)[3] == forgotten.token + 9
+    assert job_of(nodes).fence == forgotten.token + 9
 
 
 def test_a_restored_fire_time_is_not_planned_again_and_older_ones_stay_open(nodes: Nodes) -> None:
     job_of(nodes)
     nodes.clock.step(100.0)
     nodes.clock.recovering_s = 60.0
-    grant = Grant("sales@20", Answer("granted", token=int(EPOCH * 1e6)), "n1")
+    grant = granted_as("sales@20", Answer("granted", token=int(EPOCH * 1e6)), "n1")
     of = nodes.of("sales@20", fire_at=EPOCH + 20.0)
-    assert nodes.ask("restore", of, *grant.key[1:], "edge-1.10", LEASE_S, "success", 0, "", "", False).word == "ok"
+    assert (
+        nodes.ask(Restore(of=of, grant=grant, node="edge-1.10", lease_s=LEASE_S, state="success", exit_code=0)).word
+        == "ok"
+    )
     nodes.clock.recovering_s = 0.0
-    assert job_of(nodes)[:2] == (EPOCH, EPOCH + 20.0)
+    job = job_of(nodes)
+    assert (job.horizon, job.last_fire_at) == (EPOCH, EPOCH + 20.0)
     assert nodes.claim(of).state == "success"
     assert nodes.claim(nodes.of("sales@10", fire_at=EPOCH + 10.0)).word == "granted"
 
@@ -479,12 +494,12 @@ def test_a_launch_whose_gate_was_forgotten_is_known_again_with_the_next_renewal(
     """Else it would lapse as one that was never launched, and be granted again."""
     grant = nodes.granted(nodes.of())
 
-    assert nodes.ask("renew", *grant.key, LEASE_S, "", True).word == "ok"
+    assert nodes.ask(Renew(grant=grant, lease_s=LEASE_S, launched=True)).word == "ok"
 
     row = nodes.ledger.run(grant.run)
     assert row is not None
     assert (row.state, row.attempt) == ("started", 0)
-    assert nodes.ask("commit", *grant.key).word == "ok"
+    assert nodes.ask(Commit(grant=grant)).word == "ok"
 
 
 @pytest.mark.parametrize(("recovering_s", "state"), [(0.0, "retry"), (10.0, "unknown")])

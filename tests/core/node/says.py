@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from support.small_cluster import MONO
 
+from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.core.wire.events import Action, Candidacy, Event, WorkerElect, event_type
 
-LAUNCH = Launch("sales#1", "sales", 0, 7, "nonce", 0.0, "{}", MONO + 58.0, 60.0, digest="d1")
+LAUNCH = Launch("sales#1", "sales", AttemptNumber(0), Token(7), "nonce", 0.0, "{}", MONO + 58.0, 60.0, digest="d1")
 STANDS = Candidacy(0, 5, "b.1")
 
 

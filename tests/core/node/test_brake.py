@@ -9,7 +9,7 @@ from support.small_cluster import EPOCH, MONO, SETTINGS, Lone, job, open_answer
 
 from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import Claim, Register, Registration, Report
 from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.words import GRANTED
 from coordd.core.node import brake as module
@@ -264,21 +264,21 @@ def test_it_abstains_and_claims_nothing_however_late_it_is() -> None:
         one.member("b", OTHER, pinned=True)
         one.sees(OURS)
     assert run in one.node.pursuits.pursuits
-    assert not [request for request in one.asked if request.op == "claim"]
+    assert not one.requests(Claim)
 
 
 def test_a_grant_that_comes_after_the_brake_is_given_back() -> None:
     one = One(pin=OURS).sees(OURS)
     due(one)
     one.wait(2.0)
-    [claim] = one.questions("claim")
+    [claim] = one.waiting(Claim)
     one.member("b", OTHER, pinned=True)
     assert one.launches_nothing
     one.answer("claim", Answer(GRANTED, token=5, left_s=60.0), sent_at=one.now.mono)
     assert one.launches == []
-    [report] = [request for request in one.asked if request.op == "report"]
-    assert (report.args[2], report.args[4]) == (5, "retry")
-    assert claim.args[0].of.run == report.args[0]
+    [report] = one.requests(Report)
+    assert (report.grant.token, report.state) == (5, "retry")
+    assert claim.of.run == report.grant.run
 
 
 def test_a_statement_under_another_ledger_counts_for_no_place() -> None:
@@ -314,4 +314,4 @@ def test_a_trigger_waits_on_this_node_until_its_ledger_is_known_to_be_the_right_
     assert not one.questions("register")
     one.member("b", OURS, pinned=False)
     one.wait(1.1)
-    assert [request.args[0].run for request in one.questions("register")] == ["sales#1"]
+    assert [register.of.run for register in one.waiting(Register)] == ["sales#1"]

@@ -9,7 +9,8 @@ from support.ledger_calls import EPOCH
 from support.small_cluster import SETTINGS, Cluster, Lone, job, open_answer
 
 from coordd.core.jobs.job import Job, Schedule, scheduled_run
-from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.answers import Answer, Current
+from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import NEVER
 from coordd.core.node.definitions import Had
 
@@ -23,7 +24,11 @@ CALM = structs.replace(SETTINGS, heartbeat_interval_s=30.0, renew_interval_s=20.
 
 def swept(lone: Lone, current: tuple[int, str, float] | None, **more: Any) -> None:
     answer = open_answer(jobs=lone.node.ctx.jobs, **more)
-    answer.current = {} if current is None else {"sales": current}
+    if current is None:
+        answer.current = {}
+    else:
+        sequence, digest, counts_from = current
+        answer.current = {"sales": Current(sequence=sequence, digest=digest, counts_from=counts_from)}
     if not lone.questions("open"):
         lone.do(lone.node.look_again)
     lone.answer("open", answer)
@@ -67,8 +72,9 @@ def test_a_node_whose_file_was_changed_activates_it_and_opens_what_is_due_afterw
     lone.node.rulebook.definitions.had = {"sales": Had("d1", 1)}
     swept(lone, (1, "d1", EPOCH))
 
-    asked = lone.questions("activate")[0].args
-    assert asked[:4] == ("sales", "d2", hourly("d2").schedule_digest, "changed")
+    (asked,) = lone.waiting(Activate)
+    said = (asked.name, asked.digest, asked.schedule, asked.how)
+    assert said == ("sales", "d2", hourly("d2").schedule_digest, "changed")
     assert begun(lone) == []
     lone.answer("activate", Answer("ok", token=2))
     lone.pass_time(HOUR_S + 40 * MINUTE_S)
@@ -95,7 +101,8 @@ def test_what_the_ledger_forgot_is_brought_back_as_it_was() -> None:
 
     swept(lone, (2, "d0", EPOCH))
 
-    assert lone.questions("activate")[0].args[3:] == ("restored", "a.1", 3, EPOCH)
+    (asked,) = lone.waiting(Activate)
+    assert (asked.how, asked.by, asked.sequence, asked.counts_from) == ("restored", "a.1", 3, EPOCH)
 
 
 def test_a_run_is_named_by_its_nominal_time() -> None:
@@ -160,7 +167,7 @@ def test_a_definition_that_is_not_activated_yet_opens_nothing() -> None:
     swept(lone, None)
     lone.wait(1.0)
 
-    assert lone.questions("activate")[0].args[3] == "new"
+    assert lone.waiting(Activate)[0].how == "new"
     assert begun(lone) == []
 
 
@@ -172,8 +179,8 @@ def test_a_job_that_returns_is_activated_again_although_its_definition_is_the_sa
     lone.pass_time(2 * HOUR_S)
     swept(lone, (3, "d1", EPOCH))
 
-    asked = lone.questions("activate")[0].args
-    assert (asked[1], asked[3], asked[5]) == ("d1", "returned", 3)
+    (asked,) = lone.waiting(Activate)
+    assert (asked.digest, asked.how, asked.sequence) == ("d1", "returned", 3)
     assert begun(lone) == []
     lone.answer("activate", Answer("ok", token=4))
     swept(lone, (4, "d1", lone.now.wall))
@@ -201,7 +208,7 @@ def test_a_job_that_is_removed_while_it_is_activated_returns_all_the_same() -> N
     lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
     swept(lone, (1, "d1", EPOCH))
 
-    assert lone.questions("activate")[0].args[3] == "returned"
+    assert lone.waiting(Activate)[0].how == "returned"
 
 
 def test_a_schedule_that_a_known_job_is_given_counts_from_then() -> None:
@@ -210,5 +217,5 @@ def test_a_schedule_that_a_known_job_is_given_counts_from_then() -> None:
     lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
     swept(lone, None)
 
-    assert lone.questions("activate")[0].args[3] == "returned"
+    assert lone.waiting(Activate)[0].how == "returned"
     assert begun(lone) == []

@@ -11,6 +11,7 @@ from coordd.core.context import Settings
 from coordd.core.election import DECIDED_MAX, ELECTION_MEMBERS_MAX, rendezvous
 from coordd.core.jobs.job import SparkSubmit
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.words import OK
 from coordd.core.node import elections
 from coordd.core.wire.events import (
@@ -346,7 +347,7 @@ def test_elections_beyond_the_bound_go_unanswered_and_their_runs_are_pursued(mon
     assert len(acks(lone)) == 1
     lone.wait(3 * TIMEOUT_S)
 
-    asked = {request.args[0].of.run for request in lone.asked if request.op == "claim"}
+    asked = {claim.of.run for claim in lone.requests(Claim)}
     assert asked == {"sales#1", "sales#2"}
 
 

@@ -31,7 +31,7 @@ def test_a_node_that_is_alone_is_ready_at_once() -> None:
 
     assert lone.node.ctx.state == "ready"
     assert types(lone.said) == ["worker-hello", "worker-online"]
-    assert [request.op for request in lone.asked] == ["open"]  # the sweep that begins everything
+    assert [one.request.op for one in lone.asked] == ["open"]  # the sweep that begins everything
 
 
 def test_it_mingles_until_everybody_that_the_transport_knows_has_answered() -> None:

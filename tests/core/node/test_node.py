@@ -7,6 +7,7 @@ from support.small_cluster import SETTINGS, Cluster, Lone, asked_for, job, open_
 
 from coordd.core.clock import CLOCK_JUMP_MAX
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Report
 from coordd.core.ledger.words import GRANTED, OK, STARTED, UNAVAILABLE
 from coordd.core.runs import sweep
 from coordd.core.wire.events import (
@@ -160,7 +161,7 @@ def test_many_hints_make_one_sweep() -> None:
         lone.hear("b.1", ControlRevoke(run=f"sales#{number}"))
     lone.wait(sweep.SWEEP_APART_S)
 
-    assert [request.op for request in lone.asked] == ["open"]
+    assert [one.request.op for one in lone.asked] == ["open"]
     assert len(lone.node.ctx.timers) < 10
 
 
@@ -347,9 +348,7 @@ def test_a_failed_launch_is_given_back_and_this_node_leaves_the_job_to_others() 
     lone.node.runner_adopted("sales#1", "sales", 0, 7, waits=False)
 
     lone.do(lone.node.launch_failed, LAUNCH, "no space left")
-    assert [request.args for request in lone.questions("report")] == [
-        ("sales#1", 0, 7, "nonce", "retry", None, "no space left", "", False)
-    ]
+    assert lone.waiting(Report) == [Report(grant=LAUNCH.grant, state="retry", reason="no space left")]
     lone.hear("b.1", elect("sales#2"))
     lone.node.ctx.launch_problems = {}  # it was looked at again: there is space
     lone.hear("b.1", elect("sales#3"))
@@ -364,7 +363,7 @@ def test_a_launch_of_a_definition_that_was_changed_is_given_back_and_is_no_probl
 
     lone.do(lone.node.launch_failed, LAUNCH, "the definition was changed")
 
-    assert [request.args[4] for request in lone.questions("report")] == ["retry"]
+    assert [report.state for report in lone.waiting(Report)] == ["retry"]
     assert lone.node.ctx.launch_problems == {}
 
 
@@ -374,9 +373,8 @@ def test_a_run_whose_arguments_do_not_fit_has_failed_and_the_job_goes_on() -> No
 
     lone.do(lone.node.launch_refused, LAUNCH, "too long when filled")
 
-    assert [request.args for request in lone.questions("report")] == [
-        ("sales#1", 0, 7, "nonce", "failure", None, "too long when filled", "", True)
-    ]
+    why = "too long when filled"
+    assert lone.waiting(Report) == [Report(grant=LAUNCH.grant, state="failure", reason=why, final=True)]
     (event,) = [event for event in lone.journal if isinstance(event, TaskFailed)]
     assert (event.run, event.token, event.exception) == ("sales#1", 7, "too long when filled")
     assert lone.node.pursuits.running == {}

@@ -22,12 +22,12 @@ def pursued(lone: Lone, run: str = RUN) -> Pursuit:
 
 def claims(lone: Lone, run: str = RUN) -> list[Claim]:
     """Every claim so far."""
-    return [request.args[0] for request in lone.asked if request.op == "claim" and request.args[0].of.run == run]
+    return [claim for claim in lone.requests(Claim) if claim.of.run == run]
 
 
 def out(lone: Lone, run: str = RUN) -> bool:
     """A claim waits for its answer."""
-    return any(request.args[0].of.run == run for request in lone.questions("claim"))
+    return any(claim.of.run == run for claim in lone.waiting(Claim))
 
 
 def claiming(*jobs: Job) -> Lone:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from support.ledger_calls import ended_of
 from support.small_cluster import EPOCH, SETTINGS, Lone, job, open_answer, open_run
 
 from coordd.core.ledger.answers import Answer, OpenRun
+from coordd.core.ledger.requests import Settle
+from coordd.core.ledger.rows import AttemptNumber, Cursor
 from coordd.core.ledger.words import (
     FINISHED,
     HELD,
@@ -25,8 +28,8 @@ RENEW_S = SETTINGS.renew_interval_s
 LEASE_S = 60.0
 
 
-def settled(lone: Lone) -> list[tuple[object, ...]]:
-    return [request.args for request in lone.asked if request.op == "settle"]
+def settled(lone: Lone) -> list[Settle]:
+    return lone.requests(Settle)
 
 
 def late(run: str = "gone#1", state: str = PENDING, *, by_s: float = 1.0, attempt: int = 0) -> OpenRun:
@@ -52,7 +55,7 @@ def test_a_row_that_is_too_late_is_settled_whether_or_not_its_job_is_known_here(
 
     lone.sweep(late(run, state, attempt=2))
 
-    assert settled(lone) == [(run, 2, None)]
+    assert settled(lone) == [Settle(run=run, attempt=AttemptNumber(2))]
 
 
 @pytest.mark.parametrize("state", [PENDING, RETRY])
@@ -70,7 +73,7 @@ def test_what_was_ended_by_it_the_history_is_told_and_is_not_asked_again() -> No
     lone.sweep(late())
     assert len(settled(lone)) == 1
 
-    lone.answer("settle", Answer(FINISHED, state=MISSED, ended=(0, 0, "", "", "too late", "d1", "", 0.0)))
+    lone.answer("settle", Answer(FINISHED, state=MISSED, ended=ended_of(0, 0, "", "", "too late")))
 
     (event,) = [event for event in lone.journal if isinstance(event, TaskRejected)]
     assert (event.run, event.name, event.reason) == ("gone#1", "gone", "too late")
@@ -95,7 +98,7 @@ def test_of_a_crowd_of_late_rows_some_are_settled_at_a_time() -> None:
         lone.answer("settle", Answer(UNAVAILABLE))
     lone.sweep(*crowd[-5:])
 
-    assert {args[0] for args in settled(lone)} == {row.run for row in crowd}
+    assert {settle.run for settle in settled(lone)} == {row.run for row in crowd}
 
 
 def test_a_lapsed_attempt_of_a_job_that_nobody_knows_is_settled_after_two_leases_of_silence() -> None:
@@ -104,12 +107,15 @@ def test_a_lapsed_attempt_of_a_job_that_nobody_knows_is_settled_after_two_leases
     assert settled(lone) == []
 
     sweeps(lone, 3 * RENEW_S, held())
-    ((run, attempt, watched),) = settled(lone)
-    assert (run, attempt) == ("gone#1", 0)
-    assert watched[:2] == (7, 1)  # type: ignore[index]
-    assert watched[2] >= 2 * LEASE_S  # type: ignore[index]
+    (settle,) = settled(lone)
+    assert (settle.run, settle.attempt) == ("gone#1", 0)
+    assert settle.watched is not None
+    assert (settle.watched.token, settle.watched.beat) == (7, 1)
+    assert settle.watched.unchanged_s >= 2 * LEASE_S
 
-    lone.answer("settle", Answer(LOST, attempt=1, ended=(0, 7, "theirs", "b.1", "its lease lapsed", "d1", "", 60.0)))
+    lone.answer(
+        "settle", Answer(LOST, attempt=1, ended=ended_of(0, 7, "theirs", "b.1", "its lease lapsed", lease_s=60.0))
+    )
     assert [type(event) for event in lone.journal] == [TaskRetried]
 
 
@@ -176,7 +182,7 @@ def test_the_longest_lease_that_runs_counts_also_when_its_job_was_removed() -> N
     lone.node.look_again(lone.now)
     lone.take()
     first = open_answer(open_run("gone#3", STARTED, token=8, node="b.1", lease=1000.0), jobs=lone.node.ctx.jobs)
-    first.after = (EPOCH, "gone#3")
+    first.after = Cursor(not_before=EPOCH, run="gone#3")
     lone.answer("open", first)
     assert lone.node.ctx.leased_s == 1000.0
     lone.answer("page", open_answer(jobs=()))

@@ -9,6 +9,7 @@ from support.small_cluster import EPOCH, SETTINGS, Lone, job, open_answer
 from coordd.core.context import LEAD_S
 from coordd.core.jobs.job import Job, fire_time, scheduled_run
 from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.requests import Register
 from coordd.core.ledger.words import NEVER
 from coordd.core.runs.planner import CATCH_UP_MAX, RECHECK_S, SKIP_GRACE_S
 
@@ -104,7 +105,7 @@ def test_all_runs_every_one_and_writes_them_down_first() -> None:
     lone = since(3.5, hourly("all"))
 
     assert begun(lone) == [run_at(1), run_at(2), run_at(3)]
-    assert [request.args[0].run for request in lone.questions("register")] == begun(lone)
+    assert [register.of.run for register in lone.waiting(Register)] == begun(lone)
 
 
 def test_all_settles_no_fire_time_that_may_have_no_row_yet() -> None:

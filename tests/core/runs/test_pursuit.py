@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from support.ledger_calls import held_of
 from support.small_cluster import EPOCH, SETTINGS, Cluster, Lone, asked_for, job, open_answer, open_run
 
 from coordd.core.context import STAGGER_MIN_S
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.words import (
     DIFFERS,
     EARLY,
@@ -258,20 +260,21 @@ def test_a_repeated_grant_keeps_the_floor_of_its_first_question() -> None:
 
 def test_held_is_claimed_again_when_a_whole_lease_was_watched() -> None:
     lone = claiming()
-    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, held=held_of(7, 1)))
 
     sweeps(lone, LEASE_S, started(left_s=0.0))
     assert not out(lone)
     sweeps(lone, RENEW_S, started(left_s=-5.0))
 
-    token, beat, seconds = claims(lone)[-1].watched  # type: ignore[misc]
-    assert (token, beat) == (7, 1)
-    assert seconds >= LEASE_S * (1 + 2 * RHO)
+    watched = claims(lone)[-1].watched
+    assert watched is not None
+    assert (watched.token, watched.beat) == (7, 1)
+    assert watched.unchanged_s >= LEASE_S * (1 + 2 * RHO)
 
 
 def test_a_holder_that_renews_is_left_alone() -> None:
     lone = claiming()
-    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, held=held_of(7, 1)))
 
     for beat in range(2, 60):
         sweeps(lone, RENEW_S, started(beat))
@@ -281,7 +284,7 @@ def test_a_holder_that_renews_is_left_alone() -> None:
 
 def test_an_outage_begins_the_watch_anew_however_short() -> None:
     lone = claiming()
-    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, held=held_of(7, 1)))
     sweeps(lone, 50.0, started())
     lone.do(lone.node.look_again)
     lone.answer("open", Answer(UNAVAILABLE))  # in that moment the holder may have been anything
@@ -295,7 +298,7 @@ def test_an_outage_begins_the_watch_anew_however_short() -> None:
 
 def test_answers_too_far_apart_begin_the_watch_anew() -> None:
     lone = claiming()
-    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, held=held_of(7, 1)))
     lone.wait(RENEW_S)
     lone.sweep(started())
     since = pursued(lone).watch.since  # type: ignore[union-attr]
@@ -311,7 +314,7 @@ def test_those_who_wait_for_a_lapse_come_one_after_the_other() -> None:
     hears_an_elect(second, clock=0)
     second.wait(1.0)
     for lone in (first, second):
-        lone.answer("claim", Answer(HELD, by="c.1", left_s=10.0, until_token=(7, 1)))
+        lone.answer("claim", Answer(HELD, by="c.1", left_s=10.0, held=held_of(7, 1)))
 
     waits = [pursued(lone).at - lone.now.mono for lone in (first, second)]
 
@@ -333,7 +336,7 @@ def test_no_more_runs_than_the_budget_and_the_next_as_soon_as_one_ends() -> None
     assert lone.questions("claim") == []
     lone.do(lone.node.runner_ended, lone.launches[0], "success", 0, "", "", 1.0)
 
-    assert [request.args[0].of.run for request in lone.questions("claim")] == ["urgent#1"]  # before older ones
+    assert [claim.of.run for claim in lone.waiting(Claim)] == ["urgent#1"]  # before older ones
 
 
 @pytest.mark.parametrize(
@@ -363,7 +366,7 @@ def test_the_first_in_the_queue_asks_again_as_soon_as_a_run_has_ended() -> None:
     lone.hear("b.1", of_b(TaskSucceeded, run="sales#1"))
     lone.wait(0.1)
 
-    assert [request.args[0].of.run for request in lone.questions("claim")] == ["sales#2"]
+    assert [claim.of.run for claim in lone.waiting(Claim)] == ["sales#2"]
 
 
 def test_an_end_that_is_heard_while_the_claim_is_out_is_not_lost() -> None:

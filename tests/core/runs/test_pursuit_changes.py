@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.ledger_calls import grant_of
 from support.small_cluster import Lone, job, open_run
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Register, Report
 from coordd.core.ledger.words import EXISTS, LIMITED, MISSED, OK, PENDING, RETRY, RHO, SETTLED, UNAVAILABLE
 from coordd.core.runs.pursued import BACKOFF_MAX_S
 from coordd.core.wire.events import Action, Task
@@ -56,7 +58,7 @@ def test_a_scheduled_run_that_nobody_takes_is_recorded_in_the_end_so_that_its_ab
     assert lone.questions("register") == []
 
     sweeps(lone, 10.0)
-    (of,) = [request.args[0] for request in lone.questions("register")]
+    (of,) = [register.of for register in lone.waiting(Register)]
     assert (of.run, of.scheduled, of.digest) == (run, True, "d1")
     assert claims(lone, run) == []  # it is not for this node to launch
 
@@ -85,10 +87,6 @@ def redefined(lone: Lone, **changes: Any) -> None:
     lone.do(lone.node.set_jobs, {"sales": job(digest="d2", **changes)})
 
 
-def reports(lone: Lone) -> list[tuple[object, ...]]:
-    return [request.args for request in lone.asked if request.op == "report"]
-
-
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_grant_whose_definition_was_changed_meanwhile_is_given_back_and_not_launched(removed: bool) -> None:
     lone = claiming()
@@ -103,7 +101,7 @@ def test_a_grant_whose_definition_was_changed_meanwhile_is_given_back_and_not_la
     assert lone.launches == []
     assert lone.node.pursuits.running == {}
     why = "given back: the definition was changed or removed while it was claimed"
-    assert reports(lone) == [(RUN, 0, 7, claim.nonce, RETRY, None, why, "", False)]
+    assert lone.requests(Report) == [Report(grant=grant_of(RUN, 0, 7, claim.nonce), state=RETRY, reason=why)]
 
 
 @pytest.mark.parametrize("claimed_again", [False, True])
@@ -125,7 +123,7 @@ def test_a_grant_of_a_run_that_was_begun_again_under_the_new_definition_is_given
     assert lone.launches == []
     assert lone.node.pursuits.running == {}
     why = "given back: the definition was changed or removed while it was claimed"
-    assert reports(lone) == [(run, 0, 7, claim.nonce, RETRY, None, why, "", False)]
+    assert lone.requests(Report) == [Report(grant=grant_of(run, 0, 7, claim.nonce), state=RETRY, reason=why)]
     assert lone.node.pursuits.claiming == (1 if claimed_again else 0)
 
     if claimed_again:
@@ -145,7 +143,7 @@ def test_a_claim_that_was_not_answered_is_repeated_with_the_definition_it_was_ma
     assert (again.of.digest, again.nonce) == (first.of.digest, first.nonce) == ("d1", first.nonce)
     lone.answer("claim", granted())
     assert lone.launches == []
-    assert [args[4] for args in reports(lone)] == [RETRY]
+    assert [report.state for report in lone.requests(Report)] == [RETRY]
 
 
 def test_a_claim_that_was_refused_is_made_again_with_the_definition_as_it_is_now() -> None:

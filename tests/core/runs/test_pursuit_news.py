@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from support.ledger_calls import grant_of, held_of
 from support.small_cluster import EPOCH, Lone, job, open_answer, open_run
 
 from coordd.core.jobs.job import Retry, scheduled_run
 from coordd.core.ledger.answers import Answer, OpenAnswer, OpenRun
+from coordd.core.ledger.requests import Page, Report
+from coordd.core.ledger.rows import Cursor
 from coordd.core.ledger.words import HELD, LOST, PENDING, RECEIVED, RETRY, STARTED, UNAVAILABLE, UNKNOWN
 from coordd.core.runs.pursued import BACKOFF_MIN_S
 from coordd.core.wire.events import (
@@ -111,9 +114,8 @@ def test_an_end_that_its_holder_cannot_report_is_reported_here() -> None:
 
     sweeps(lone, RENEW_S, started())
 
-    assert [request.args for request in lone.questions("report")] == [
-        (RUN, 0, 7, "theirs", "success", 0, "", "app-1", False)
-    ]
+    grant = grant_of(RUN, 0, 7, "theirs")
+    assert lone.waiting(Report) == [Report(grant=grant, state="success", exit_code=0, application_id="app-1")]
 
 
 @pytest.mark.parametrize(("kind", "state"), [(TaskFailed, "failure"), (TaskRetried, "lost")])
@@ -123,7 +125,7 @@ def test_each_end_is_reported_as_what_it_was(kind: type[Task], state: str) -> No
 
     sweeps(lone, RENEW_S, started())
 
-    assert [request.args[4] for request in lone.questions("report")] == [state]
+    assert [report.state for report in lone.waiting(Report)] == [state]
 
 
 def test_a_failure_that_must_not_be_tried_again_is_reported_as_such() -> None:
@@ -132,7 +134,7 @@ def test_a_failure_that_must_not_be_tried_again_is_reported_as_such() -> None:
 
     sweeps(lone, RENEW_S, started())
 
-    assert [request.args[-1] for request in lone.questions("report")] == [True]
+    assert [report.final for report in lone.waiting(Report)] == [True]
 
 
 @pytest.mark.parametrize("row", [started(token=9), started(attempt=1, state=RETRY)], ids=["another grant", "told"])
@@ -152,7 +154,8 @@ def test_late_news_of_an_earlier_attempt_do_not_hide_the_end_of_a_later_one() ->
 
     sweeps(lone, RENEW_S, started(attempt=1, token=9))
 
-    assert [request.args[1:5] for request in lone.questions("report")] == [(1, 9, "theirs", "success")]
+    (report,) = lone.waiting(Report)
+    assert (report.grant, report.state) == (grant_of(RUN, 1, 9, "theirs"), "success")
 
 
 # ---- the sweep
@@ -200,7 +203,7 @@ def test_an_unknown_run_is_left_to_its_holder_or_a_person() -> None:
 def test_the_ledger_is_believed_also_where_it_has_gone_back() -> None:
     lone = claiming()
     lone.answer("claim", Answer(LOST, attempt=2, in_s=0.0))
-    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, until_token=(7, 1)))
+    lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, held=held_of(7, 1)))
 
     sweeps(lone, RENEW_S, open_run(RUN, RETRY, attempt=1))
 
@@ -254,7 +257,7 @@ def test_a_failed_attempt_of_ours_is_followed_by_the_next() -> None:
 # ---- pages of a sweep
 
 
-def page(*runs: OpenRun, after: tuple[float, str] | None = None) -> OpenAnswer:
+def page(*runs: OpenRun, after: Cursor | None = None) -> OpenAnswer:
     answer = open_answer(*runs)
     answer.after = after
     return answer
@@ -265,11 +268,10 @@ def test_a_run_that_is_not_on_the_first_page_is_not_over() -> None:
     sweeps(lone, RENEW_S, started())
     lone.wait(RENEW_S)
 
-    lone.answer("open", page(open_run("sales#0"), after=(EPOCH, "sales#0")))
+    lone.answer("open", page(open_run("sales#0"), after=Cursor(not_before=EPOCH, run="sales#0")))
     assert RUN in lone.node.pursuits.pursuits
-    (question,) = lone.questions("page")
-    assert question.args == (EPOCH, "sales#0")
-    lone.answer("page", page(open_run("sales#2"), after=(EPOCH, "sales#2")))
+    assert lone.waiting(Page) == [Page(after=Cursor(not_before=EPOCH, run="sales#0"))]
+    lone.answer("page", page(open_run("sales#2"), after=Cursor(not_before=EPOCH, run="sales#2")))
     assert RUN in lone.node.pursuits.pursuits
     lone.answer("page", page())
 
@@ -282,7 +284,7 @@ def test_of_a_sweep_that_was_cut_off_nothing_is_concluded(epoch: str) -> None:
     lone = Lone(job(), peers=("b.1",)).ready()
     sweeps(lone, RENEW_S, started())
     lone.wait(RENEW_S)
-    lone.answer("open", page(open_run("sales#0"), after=(EPOCH, "sales#0")))
+    lone.answer("open", page(open_run("sales#0"), after=Cursor(not_before=EPOCH, run="sales#0")))
     last = page()
     last.epoch = epoch
 

@@ -6,6 +6,7 @@ import pytest
 from support.small_cluster import Cluster, Lone, asked_for, job
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.words import CONFLICT, EXISTS, OK, UNAVAILABLE
 from coordd.core.runs import triggers
 from coordd.core.wire.events import Event, event_type
@@ -40,7 +41,7 @@ def test_with_the_ledger_away_a_trigger_is_kept_here_and_offered_again() -> None
 
     assert len(lone.replies) == 1  # the caller was answered once
     assert lone.node.requests == {}
-    assert [request.args[0].attempt for request in lone.questions("claim")] == [0]
+    assert [claim.attempt for claim in lone.waiting(Claim)] == [0]
 
 
 def test_of_two_that_ask_for_the_same_run_the_late_answer_leaves_nothing_on_the_disk() -> None:
@@ -88,12 +89,12 @@ def test_what_the_disk_has_not_taken_is_not_accepted_and_may_be_asked_for_again(
 def test_a_trigger_says_how_old_it_is() -> None:
     lone = Lone(job()).ready()
     lone.do(lone.node.trigger, asked_for(), 3)
-    assert lone.questions("register")[0].args[0].age_s == 0.0
+    assert lone.waiting(Register)[0].of.age_s == 0.0
 
     lone.answer("register", Answer(UNAVAILABLE))
     lone.wait(triggers.REGISTER_AGAIN_S)
 
-    assert lone.questions("register")[0].args[0].age_s == pytest.approx(triggers.REGISTER_AGAIN_S)
+    assert lone.waiting(Register)[0].of.age_s == pytest.approx(triggers.REGISTER_AGAIN_S)
 
 
 def test_the_same_id_with_other_arguments_is_an_error_also_while_the_ledger_is_away() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.ledger_calls import ended_of, grant_of
 from support.small_cluster import EPOCH, MONO, Lone, asked_for, job, open_answer, open_run
 
 from coordd.core.jobs.job import Job, Retry
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Claim, Report, Restore
+from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ledger.words import OK, STALE, UNAVAILABLE
 from coordd.core.ready import Launch
 from coordd.core.runs import witness as module
@@ -29,7 +32,7 @@ from coordd.core.wire.events import (
     task_of,
 )
 
-LAUNCH = Launch("sales#1", "sales", 0, 7, "n7", EPOCH, "{}", MONO + 58.0, 60.0)
+LAUNCH = Launch("sales#1", "sales", AttemptNumber(0), Token(7), "n7", EPOCH, "{}", MONO + 58.0, 60.0)
 
 
 def news(kind: type[Task], run: str = "sales#1", *, token: int = 7, attempt: int = 0, **fields: Any) -> Task:
@@ -55,7 +58,7 @@ def quarantine(lone: Lone, left_s: float = 40.0, epoch: str = "1") -> None:
 
 
 def restored(lone: Lone) -> list[tuple[str, int, int, str]]:
-    return [(r.args[0].run, r.args[1], r.args[2], r.args[6]) for r in lone.asked if r.op == "restore"]
+    return [(one.of.run, one.attempt, one.token, one.state) for one in lone.requests(Restore)]
 
 
 def test_what_was_heard_and_what_runs_here_is_put_back_what_may_run_first() -> None:
@@ -67,10 +70,12 @@ def test_what_was_heard_and_what_runs_here_is_put_back_what_may_run_first() -> N
     quarantine(lone)
 
     assert restored(lone) == [("sales#1", 0, 7, "started"), ("sales#2", 0, 5, "success")]
-    of, attempt, token, nonce, node, lease_s, *said = lone.questions("restore")[1].args
+    restore = lone.waiting(Restore)[1]
+    of = restore.of
     assert (of.job, of.digest, of.scheduled, of.args, of.fire_at) == ("sales", "d1", False, '{"day": "1"}', EPOCH)
-    assert (attempt, token, nonce, node, lease_s) == (0, 5, "n5", "b.1", 60.0)
-    assert said == ["success", 0, "", "app-1", False]
+    assert (restore.grant, restore.node, restore.lease_s) == (grant_of("sales#2", 0, 5, "n5"), "b.1", 60.0)
+    assert (restore.state, restore.exit_code, restore.reason) == ("success", 0, "")
+    assert (restore.application_id, restore.final) == ("app-1", False)
 
 
 def test_a_scheduled_run_is_put_back_as_one() -> None:
@@ -79,7 +84,7 @@ def test_a_scheduled_run_is_put_back_as_one() -> None:
 
     quarantine(lone)
 
-    assert lone.questions("restore")[0].args[0].scheduled is True
+    assert lone.waiting(Restore)[0].of.scheduled is True
 
 
 def test_nothing_is_put_back_into_a_ledger_that_forgot_nothing() -> None:
@@ -180,7 +185,7 @@ def test_a_backlog_that_is_replayed_launches_and_claims_nothing(how: str) -> Non
     lone.wait(10.0)
 
     assert lone.launches == []
-    assert [request for request in lone.asked if request.op in ("claim", "report")] == []
+    assert lone.requests(Claim) + lone.requests(Report) == []
 
 
 def test_late_facts_are_no_sign_of_life() -> None:
@@ -236,7 +241,7 @@ def test_a_failure_that_was_final_stays_so() -> None:
 
     quarantine(lone)
 
-    assert {r.args[0].run: r.args[-1] for r in lone.questions("restore")} == {"sales#1": True, "sales#2": False}
+    assert {restore.of.run: restore.final for restore in lone.waiting(Restore)} == {"sales#1": True, "sales#2": False}
 
 
 def test_a_run_that_the_ledger_forgot_before_it_was_granted_is_claimed_once_it_has_recovered() -> None:
@@ -250,7 +255,7 @@ def test_a_run_that_the_ledger_forgot_before_it_was_granted_is_claimed_once_it_h
     quarantine(lone, 0.0)
     lone.wait(20.0)
 
-    assert "sales#1" in {request.args[0].of.run for request in lone.asked if request.op == "claim"}
+    assert "sales#1" in {claim.of.run for claim in lone.requests(Claim)}
 
 
 def test_every_event_of_an_attempt_carries_its_arguments() -> None:
@@ -273,8 +278,8 @@ def test_what_was_granted_is_put_back_whatever_the_job_is_today(jobs: tuple[Job,
 
     quarantine(lone)
 
-    of, *_, lease_s, _state, _code, _reason, _application, _final = lone.questions("restore")[0].args
-    assert (of.digest, of.policy.pack(), lease_s) == ("d1", GRANTED["policy"], 90.0)
+    (restore,) = lone.waiting(Restore)
+    assert (restore.of.digest, restore.of.policy.pack(), restore.lease_s) == ("d1", GRANTED["policy"], 90.0)
 
 
 def test_what_an_older_version_says_is_put_back_with_the_job_as_it_is_here() -> None:
@@ -283,8 +288,8 @@ def test_what_an_older_version_says_is_put_back_with_the_job_as_it_is_here() -> 
 
     quarantine(lone)
 
-    of, *rest = lone.questions("restore")[0].args
-    assert (of.digest, rest[4]) == ("d2", 45.0)
+    (restore,) = lone.waiting(Restore)
+    assert (restore.of.digest, restore.lease_s) == ("d2", 45.0)
 
 
 @pytest.mark.parametrize("policy", ["", "hold", "hold forbid x y z fixed w", "hold forbid 1 5 nan fixed"])
@@ -294,14 +299,14 @@ def test_a_policy_that_is_none_ends_no_daemon(policy: str) -> None:
 
     quarantine(lone)
 
-    assert lone.questions("restore")[0].args[0].digest == "d1"
+    assert lone.waiting(Restore)[0].of.digest == "d1"
 
 
 def test_an_end_that_another_made_is_put_back_with_the_definition_that_had_run() -> None:
     """Whoever ends a lapsed attempt says of which definition it was, as the ledger said: all may have another now."""
     teller = Lone(job(digest="d2", on_lost="hold")).ready()
-    granted = ("d1", job().policy().pack(), 60.0)
-    answer = Answer("lost", attempt=1, ended=(0, 7, "n7", "b.1", "its lease lapsed", *granted))
+    ended = ended_of(0, 7, "n7", "b.1", "its lease lapsed", policy=job().policy().pack(), lease_s=60.0)
+    answer = Answer("lost", attempt=1, ended=ended)
     teller.node.pursuits.endings.tell(Action("sales", "sales#1", digest="d1"), answer, teller.now)
     (told,) = [event for event in teller.node.ready().messages if isinstance(event, TaskRetried)]
     lone = Lone(job(digest="d2", on_lost="hold")).ready()
@@ -309,7 +314,7 @@ def test_an_end_that_another_made_is_put_back_with_the_definition_that_had_run()
 
     quarantine(lone)
 
-    of = lone.questions("restore")[0].args[0]
+    of = lone.waiting(Restore)[0].of
     assert (of.digest, of.policy.pack()) == ("d1", job().policy().pack())
 
 
@@ -320,4 +325,4 @@ def test_an_exit_code_is_final_only_by_the_definition_that_ran() -> None:
 
     quarantine(lone)
 
-    assert [request.args[-1] for request in lone.questions("restore")] == [False, True]
+    assert [restore.final for restore in lone.waiting(Restore)] == [False, True]

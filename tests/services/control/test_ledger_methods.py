@@ -18,7 +18,7 @@ from support import servers
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.identity import Known
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import ListOpen, Register, Registration, Suspend
 from coordd.core.ledger.rows import Policy
 from coordd.errors import ForeignLedgerError, RefusedError, UnavailableError
 from coordd.services.control import ledger_methods as module
@@ -123,7 +123,7 @@ def fill(opened: Callable[[], Any], count: int) -> None:
     with contextlib.closing(opened()) as ledger:
         for number in range(count):
             of = Registration(f"sales#{number:04}", "sales", "d1", Policy(), 0.0, scheduled=False, args='{"é": "x"}')
-            ledger.call("register", of)
+            ledger.ask(Register(of=of))
 
 
 def fake(**methods: Any) -> Any:
@@ -354,12 +354,12 @@ def test_a_person_accepts_another_ledger(
         return SqliteLedger(f"sqlite:///{tmp_path}/ledger.db", TIMEOUT_S, known=known)
 
     with contextlib.closing(opened(theirs)) as ledger:
-        ledger.call("open", ())
+        ledger.ask(ListOpen())
     mine = Known("?", pin="a" * 16, pinned_at="elsewhere")
     desk = desk_of(lambda: opened(mine))
     desk.service._open_any = lambda: opened(Known("-"))
     with pytest.raises(ForeignLedgerError, match="accept-identity"):
-        desk.do(lambda methods: methods._change("suspend", "job", True, "root"))
+        desk.do(lambda methods: methods._change(Suspend(job="job", suspended=True, by="root")))
     said = desk.call("accept-identity")
     assert (said["identity"], said["before"], desk.accepted) == ("b" * 16, "0" * 16, "b" * 16)
     assert [(what, uid) for what, _, uid in desk.journal] == [("ledger.accept_identity", 0)]

@@ -9,7 +9,7 @@ import pytest
 from support.small_cluster import Lone, job
 
 from coordd.core.breaker import Breaker
-from coordd.core.ledger.rows import Policy, Row
+from coordd.core.ledger.rows import AttemptNumber, Policy, Row
 from coordd.core.ledger.words import NEVER, NEW_RULES
 from coordd.core.wire.envelope import ACCEPT, RETIRED, SIGN, EnvelopeError, Key, Keyring
 from coordd.core.wire.events import WorkerHeartbeat
@@ -40,7 +40,7 @@ def row(state: str) -> Row:
     for column, kind in Row.__annotations__.items():
         setattr(made, column, empty.get(kind))
     made.run, made.job, made.state, made.policy = "j#1", "j", state, Policy().pack()
-    made.attempt = int(state == "retry")
+    made.attempt = AttemptNumber(state == "retry")
     return made
 
 

@@ -10,8 +10,8 @@ import trio
 from support.small_cluster import Lone, job
 
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.answers import OpenAnswer
-from coordd.core.ledger.rows import Policy, Row
+from coordd.core.ledger.answers import Current, OpenAnswer
+from coordd.core.ledger.rows import AttemptNumber, Policy, Row, Token
 from coordd.core.ready import Now
 from coordd.core.runs.pursued import Pursuit
 from coordd.core.wire.events import Action
@@ -29,7 +29,7 @@ def row(state: str, run: str = "j#1", **changes: Any) -> Row:
     for column, kind in Row.__annotations__.items():
         setattr(made, column, empty.get(kind))
     made.run, made.job, made.state, made.policy = run, run.partition("#")[0], state, Policy().pack()
-    made.not_before, made.node, made.token, made.attempt = WALL, "edge-1.7", 5, int(state == "retry")
+    made.not_before, made.node, made.token, made.attempt = WALL, "edge-1.7", Token(5), AttemptNumber(state == "retry")
     for column, value in changes.items():
         setattr(made, column, value)
     return made
@@ -152,8 +152,8 @@ def test_a_ledger_that_hangs_is_waited_for_once() -> None:
 
 def test_a_job_that_never_succeeded_counts_from_the_activation_that_the_ledger_keeps() -> None:
     """So a restart of the daemon begins nothing a second time."""
-    answer = OpenAnswer([], {}, WALL, current={"j": (1, "d", WALL - 500.0)})
-    ledger = SimpleNamespace(runs=lambda **_wanted: [], call=lambda _op, _jobs: answer)
+    answer = OpenAnswer([], {}, WALL, current={"j": Current(sequence=1, digest="d", counts_from=WALL - 500.0)})
+    ledger = SimpleNamespace(runs=lambda **_wanted: [], ask=lambda _request: answer)
     _, last = read(ledger, ["j"])
     looks = Looks(job("j", expect_within_s=400.0))
     looks.last = last

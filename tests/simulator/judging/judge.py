@@ -17,7 +17,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from coordd.core.jobs.job import Job
+from coordd.core.ledger import requests
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Claim, Commit, Gate, Renew, Request, Resolve, Restore
 from coordd.core.ledger.words import CANCEL, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
@@ -124,37 +126,38 @@ class Judge:
 
     # ---- the ledger, at each of its operations
 
-    def operation(self, op: str, args: tuple[Any, ...], answer: Answer, before: Any, row: Any) -> None:
+    def operation(self, request: Request[Any], answer: Answer, before: Any, row: Any) -> None:
         """``before`` and ``row``: the run before it, and now."""
-        world = self.world
+        world, op = self.world, request.op
         if row is not None and (before is None or before.state != row.state):
             self.transitions.add((before.state if before is not None else "", row.state))
         if before is None and row is not None:
             self.opened.setdefault(row.run, world.now)
         elif row is not None:
             self._lost(before, row)
-            if op == "claim" and before.state in (RECEIVED, STARTED):
-                self._taken_away(before, row, args[0].nonce)
+            if isinstance(request, Claim) and before.state in (RECEIVED, STARTED):
+                self._taken_away(before, row, request.nonce)
             if op in LENDS and answer.word in (OK, CANCEL, GRANTED) and answer.left_s > row.lease + EXACT_S:
                 world.violate(f"K {row.run}: {op} lends {answer.left_s:.3f} s, and its lease lasts {row.lease:g} s")
-        if op == "gate" and answer.word == OK:
-            self._let_through(args)
-        if op == "commit" and answer.word == OK:
-            self._publishes(args[0], args[2])
-        if op == "resolve" and answer.word == OK:
+        if isinstance(request, Gate) and answer.word == OK:
+            self._let_through(request.grant)
+        if isinstance(request, Commit) and answer.word == OK:
+            self._publishes(request.grant.run, request.grant.token)
+        if isinstance(request, Resolve) and answer.word == OK:
             self.resolved.add((before.run, before.attempt, before.token))
-        if op == "renew" and answer.word in (OK, CANCEL):
-            self._lend((args[0], args[1], args[2]), args[4])
-        if answer.word == GRANTED:
+        if isinstance(request, Renew) and answer.word in (OK, CANCEL):
+            grant = request.grant
+            self._lend((grant.run, grant.attempt, grant.token), request.lease_s)
+        if isinstance(request, Claim) and answer.word == GRANTED:
             if (
                 row is not None
                 and world.server.suspended(row.job)
-                and (before is None or before.nonce != args[0].nonce)
+                and (before is None or before.nonce != request.nonce)
             ):
                 world.violate(f"P {row.run} was granted while its job is suspended")
-            self._grant(args[0], answer, row)
-        if op == "restore" and answer.word == OK:
-            self._restored(args, before, row)
+            self._grant(request, answer, row)
+        if isinstance(request, Restore) and answer.word == OK:
+            self._restored(request, before, row)
         if world.plan.forgets:
             self._quarantine(op, answer, before, row)
         if row is not None:
@@ -198,12 +201,12 @@ class Judge:
         grant.lent_until = max(grant.lent_until, self.world.now + lease_s / self.world.server.rate)
         grant.boots = self.world.server.boots
 
-    def _restored(self, args: tuple[Any, ...], before: Any, row: Any) -> None:
+    def _restored(self, said: Restore, before: Any, row: Any) -> None:
         """A witness has put a grant back: whole, unless the ledger had it as far as that already.
 
         D: with the definition and the policy that were granted.
         """
-        of, attempt, token, _nonce, _node, lease_s, state = args[:7]
+        of, attempt, token, lease_s, state = said.of, said.attempt, said.token, said.lease_s, said.state
         key = (of.run, attempt, token)
         grant = self.grants[key]
         grant.written.append(self.world.now)
@@ -216,10 +219,10 @@ class Judge:
         if not same or (before.state == RECEIVED and state != RECEIVED):
             self._lend(key, lease_s)
 
-    def _let_through(self, args: tuple[Any, ...]) -> None:
+    def _let_through(self, grant: requests.Grant) -> None:
         """E: not before its fire time, by the ledger's clock as it is now."""
-        run = args[0]
-        self.gated.add((run, args[1], args[2], args[3]))
+        run = grant.run
+        self.gated.add((run, grant.attempt, grant.token, grant.nonce))
         if "@" in run and self.world.server.wall() < nominal(run) - EXACT_S:
             self.world.violate(f"E {run} was let through the gate before its fire time")
 

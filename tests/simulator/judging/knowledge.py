@@ -109,7 +109,7 @@ class Knowledge:
             daemon = host.daemon if host.daemon is not None and not host.daemon.paused else None
             self._heard[host.index].append((world.now, daemon is not None and world.bus.heard(host)))
             if recovers and world.server.reaches(host):
-                known = {r.key for r in host.runners if r.alive and world.now >= r.paused_until}
+                known: set[Key] = {r.key for r in host.runners if r.alive and world.now >= r.paused_until}
                 if not host.gone and world.now >= max(host.down_until, host.frozen_until):
                     known.update(key for key, until in self._stays[host.index] if world.now < until)
                 if daemon is not None and world.now >= daemon.began_at + ENTERS_S and not daemon.stopping:

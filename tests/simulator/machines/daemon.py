@@ -328,7 +328,7 @@ class Daemon(QuietShell):
         world, host = self.world, self.host
         sent = world.mono(host)
         for request in requests:
-            world.server_of(host).ask(host, request.op, request.args, partial(self.answered, request.id, sent))
+            world.server_of(host).ask(host, request.request, partial(self.answered, request.id, sent))
 
     def launch(self, launch: Launch) -> None:
         self._step()

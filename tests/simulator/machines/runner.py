@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from coordd.core import attempt as life
 from coordd.core.attempt import Attempt, Terms
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.requests import Commit, Gate, Grant, Registration, Renew, Report, Request, Restore
 from coordd.core.ledger.words import OK, RECOVERING
 from coordd.core.ready import Launch
 from simulator.judging.judge import Child
@@ -112,18 +112,17 @@ class Runner:
         world, host = self.world, self.host
         for action in self.attempt.take_actions():
             word = action[0]
-            key = (self.launch.run, self.launch.attempt, self.launch.token, self.launch.nonce)
+            grant = self.launch.grant
             if word == life.ASK_GATE:
-                self._ask("gate", key)
+                self._ask(Gate(grant=grant))
             elif word == life.ASK_RENEW:
                 launched = self.attempt.phase in (life.RUNNING, life.ENDING)
-                self._ask("renew", (*key, self.launch.lease_s, "", launched))
+                self._ask(Renew(grant=grant, lease_s=self.launch.lease_s, launched=launched))
             elif word == life.ASK_REPORT:
-                _, state, code, reason, final = action
-                self._ask("report", (*key, state, code, reason, "", final))
+                self._ask(report_of(grant, *action[1:]))
                 self.tell()
             elif word == life.ASK_RESTORE:
-                self._ask("restore", self._witness(str(action[1])))
+                self._ask(self._witness(str(action[1])))
             elif word == life.PET:
                 if self.on_lost != "hold":
                     self.watcher_at = life.watcher_kill_at(float(str(action[1])), world.plan.kill_grace_s)
@@ -163,12 +162,12 @@ class Runner:
         elif fault == "power":
             world.at(0.0, world.power_cut, self.host, world.rng.uniform(2, 20))
 
-    def _ask(self, op: str, args: tuple[Any, ...]) -> None:
+    def _ask(self, request: Request[Any]) -> None:
         sent = self.world.mono(self.host)
-        question = f"ask_{op}"
-        self.world.server_of(self.host).ask(self.host, op, args, lambda answer: self._answered(answer, sent, question))
+        question = f"ask_{request.op}"
+        self.world.server_of(self.host).ask(self.host, request, lambda answer: self._answered(answer, sent, question))
 
-    def _witness(self, state: str) -> tuple[Any, ...]:
+    def _witness(self, state: str) -> Restore:
         """The ledger has forgotten our grant: what we know of it."""
         launch, job = self.launch, self.job
         scheduled = "@" in launch.run
@@ -182,7 +181,7 @@ class Runner:
             args=launch.args,
             due=launch.due,
         )
-        return (of, launch.attempt, launch.token, launch.nonce, self.node, launch.lease_s, state, None, "", "", False)
+        return Restore(of=of, grant=launch.grant, node=self.node, lease_s=launch.lease_s, state=state)
 
     def _answered(self, answer: Any, sent: float, question: str) -> None:
         if not self._late(self._answered, answer, sent, question):
@@ -254,8 +253,7 @@ class Runner:
                 child.exit_code = 4
             self._child_dies("exit")
 
-        key = (launch.run, launch.attempt, launch.token, launch.nonce)
-        self.world.server.ask(self.host, "commit", key, answered)
+        self.world.server.ask(self.host, Commit(grant=launch.grant), answered)
 
     def _reap(self, code: int) -> None:
         if not self._late(self._reap, code) and self.attempt.phase in (life.RUNNING, life.ENDING):
@@ -307,11 +305,11 @@ class Runner:
         self.alive = False
         if self.child is not None:
             self.world.judge.died(self.child, "watcher")
-        key = (self.launch.run, self.launch.attempt, self.launch.token, self.launch.nonce)
         state = "lost" if self.child is not None or self.attempt.phase == life.RUNNING else "retry"
         ended = self.child is not None and self.child.how == "exit"
         if not ended:
-            self.world.server.ask(self.host, "report", (*key, state, None, reason, "", False), lambda _: None)
+            report = Report(grant=self.launch.grant, state=state, reason=reason)
+            self.world.server.ask(self.host, report, lambda _: None)
             if self.world.plan.production:
                 self._last_words(state, reason)
         self._leave()
@@ -330,3 +328,8 @@ class Runner:
         self.alive = False
         if self.child is not None:
             self.world.judge.died(self.child, "power")
+
+
+def report_of(grant: Grant, state: Any, exit_code: Any, reason: Any, final: Any) -> Report:
+    """What an attempt wants reported."""
+    return Report(grant=grant, state=state, exit_code=exit_code, reason=reason, final=final)

@@ -15,6 +15,7 @@ from support.stepped_redis import rewritten
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import Scripts, answer_of, packed, row_of
 from coordd.adapters.ledger.resp import Problem
+from coordd.core.ledger.requests import AcceptEpoch, Request
 from coordd.core.ledger.rows import RUN_COLUMNS, JobRow, LedgerTime, Row
 from simulator.terms import LAG_S, LEASE
 
@@ -40,21 +41,20 @@ class ScriptedLedger:
         )
         self._left: dict[str, Row] | None = None  # what it held when it was closed
         self._done: list[tuple[float, list[Any], list[Any]]] = []  # (when, the clock, the operation): as commands
-        self.step("accept_epoch", (), "", 0.0)
+        self.step(AcceptEpoch(), "", 0.0)
 
-    def step(self, op: str, args: tuple[Any, ...], run: str, at: float) -> tuple[Row | None, Any, Row | None]:
+    def step(self, request: Request[Any], run: str, at: float) -> tuple[Row | None, Any, Row | None]:
         """One operation, at that time of the world: a run's row before it, its answer, and the row after it."""
-        stamp, script = self._stamp(), self._redis.script(op, packed(op, args))
+        stamp, script = self._stamp(), self._redis.script(request.op, packed(request))
         look = ["HMGET", self._redis.key(f"run:{run}"), *RUN_COLUMNS]
         _, before, reply, after = self._redis.read([stamp, look, script, look], refused=True)
         if isinstance(reply, Problem) and reply.word == "NOSCRIPT":
-            self._redis.read([self._redis.bring(op)])
+            self._redis.read([self._redis.bring(request.op)])
             reply, after = self._redis.read([script, look], refused=True)
         if isinstance(reply, Problem):
-            raise RuntimeError(f"{op} {args}: {reply.text}")  # noqa: TRY004  # a defect of a script, not of a type
+            raise RuntimeError(f"{request}: {reply.text}")  # noqa: TRY004  # a defect of a script, not of a type
         self._done.append((at, stamp, script))
-        answer: Any = answer_of(reply)
-        return row_of(before), answer.token if op == "prune" else answer, row_of(after)
+        return row_of(before), answer_of(reply), row_of(after)
 
     def run(self, run: str) -> Row | None:
         return self._redis.run(run) if self._left is None else self._left.get(run)

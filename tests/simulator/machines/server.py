@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from support.ledger_calls import run_of
 from support.memory import MemoryLedger, MemoryStore
 
+from coordd.core.ledger.requests import Activate, Claim, Prune, Request, Restore
 from coordd.core.ledger.rows import JobRow, LedgerTime, Row
 from coordd.core.ledger.words import GRANTED, OK
 from coordd.errors import ForeignLedgerError
@@ -30,11 +32,6 @@ if TYPE_CHECKING:
 # another fault, with a name of its own.
 LOST_IN_A_ROW = 2
 LOST_REPLIES = 0.1
-
-# Operations on a run: its id is their first argument, or in it.
-ON_RUNS = frozenset(
-    ("register", "claim", "gate", "renew", "report", "commit", "restore", "revoke", "cancel", "resolve", "settle")
-)
 
 
 @dataclass(slots=True)
@@ -134,11 +131,11 @@ class Server:
 
     # ---- calls
 
-    def ask(self, host: Host, op: str, args: tuple[Any, ...], answered: Callable[[Any], None]) -> None:
+    def ask(self, host: Host, request: Request[Any], answered: Callable[[Any], None]) -> None:
         """One call: it may be lost on the way there (never executed) or back (executed, unanswered)."""
         world = self.world
         state = [False]
-        claimed = (host.index, args[0].of.run, args[0].attempt) if op == "claim" else None
+        claimed = (host.index, request.of.run, request.attempt) if isinstance(request, Claim) else None
         if claimed is not None:
             self.claiming.setdefault(claimed, world.now)
 
@@ -151,7 +148,7 @@ class Server:
 
         world.at(LEDGER_TIMEOUT / host.rate, finish, None)
         if self._hears(host):
-            world.at(world.rng.uniform(0.0005, 0.02), self._execute, host, op, args, finish)
+            world.at(world.rng.uniform(0.0005, 0.02), self._execute, host, request, finish)
 
     def reaches(self, host: Host) -> bool:
         """That machine's calls arrive here, and the answers there."""
@@ -160,19 +157,19 @@ class Server:
     def _hears(self, host: Host) -> bool:
         return self.world.now >= host.ledger_cut and self.world.now >= self.down_until
 
-    def _execute(self, host: Host, op: str, args: tuple[Any, ...], finish: Callable[[Any], None]) -> None:
+    def _execute(self, host: Host, request: Request[Any], finish: Callable[[Any], None]) -> None:
         if not self._hears(host):
             return
         world = self.world
         self.caller = host.name
         if self._new_epoch:
             self._found()
-        run = getattr(getattr(args[0], "of", args[0]), "run", args[0]) if op in ON_RUNS else ""
-        there = self.runs() if op == "prune" else set()
+        op, run = request.op, run_of(request)
+        there = self.runs() if isinstance(request, Prune) else set()
         if not self.scripts:
             self.ledger.known = host.known
         try:
-            before, answer, after = self._step(op, args, run)
+            before, answer, after = self._step(request, run)
         except AssertionError as exc:
             world.violate(f"S5 {exc}")
         except ForeignLedgerError:
@@ -181,23 +178,24 @@ class Server:
         if world.plan.forgets and op != "open" and not self.scripts:
             self._history.append((world.now, self.ledger.snapshot()))
         if world.trace is not None and (op not in ("open", "renew") or answer.word != OK):
-            said = f" {args[1]} {args[6]}" if op == "restore" else ""
-            world.say(f"{host.name} {op} {run or args[0]}{said} -> {answer!r}")
+            said = f" {request.attempt} {request.state}" if isinstance(request, Restore) else ""
+            subject = run or getattr(request, request.wire[0], "")
+            world.say(f"{host.name} {op} {subject}{said} -> {answer!r}")
         if not self.known_from:
             self.known_from = self.wall()
         for setback in self.setbacks:
             for job in setback.jobs - self.known_again.keys():
                 if self.job(job) is not None:
                     self.known_again[job] = self.wall()
-        if op == "prune":
-            world.judge.pruned(there - self.runs(), self.wall() - args[0])
+        if isinstance(request, Prune):
+            world.judge.pruned(there - self.runs(), self.wall() - request.keep_s)
         else:
             self.answers[answer.word] += 1
-        if op == "activate" and answer.word == OK:
-            world.judge.activated(args[0], args[2], args[3], answer.token)
+        if isinstance(request, Activate) and answer.word == OK:
+            world.judge.activated(request.name, request.schedule, request.how, answer.token)
         if run:
             self.asked_at[op, run] = world.now
-            world.judge.operation(op, args, answer, before, after)
+            world.judge.operation(request, answer, before, after)
         if world.now < host.ledger_deaf:
             return
         if "lost_reply" in world.rough and world.rng.random() < LOST_REPLIES:
@@ -209,12 +207,12 @@ class Server:
         self._unanswered[op, run] = 0
         world.at(world.rng.uniform(0.0005, 0.02), finish, answer)
 
-    def _step(self, op: str, args: tuple[Any, ...], run: str) -> tuple[Row | None, Any, Row | None]:
+    def _step(self, request: Request[Any], run: str) -> tuple[Row | None, Any, Row | None]:
         """One operation: the run's row before it, its answer, the row after it."""
         if self.scripts:
-            return self.scripts.step(op, args, run, self.world.now)
+            return self.scripts.step(request, run, self.world.now)
         before = self.row(run) if run else None
-        return before, self.ledger.call(op, *args), self.row(run) if run else None
+        return before, self.ledger.ask(request), self.row(run) if run else None
 
     # ---- what befalls it
 
@@ -273,13 +271,13 @@ class Elsewhere(Server):
         super().__init__(world, rate)
         self.address = "elsewhere"
 
-    def _execute(self, host: Host, op: str, args: tuple[Any, ...], finish: Callable[[Any], None]) -> None:
+    def _execute(self, host: Host, request: Request[Any], finish: Callable[[Any], None]) -> None:
         if not self._hears(host):
             return
         world = self.world
         self.ledger.known = host.known
-        answer = self.ledger.call(op, *args)
+        answer = self.ledger.ask(request)
         if answer.word == GRANTED:
-            world.violate(f"B {args[0].of.run} was granted to {host.name} by a ledger that most nodes do not use")
-        world.say(f"{host.name} {op} elsewhere -> {answer!r}")
+            world.violate(f"B {run_of(request)} was granted to {host.name} by a ledger that most nodes do not use")
+        world.say(f"{host.name} {request.op} elsewhere -> {answer!r}")
         world.at(world.rng.uniform(0.0005, 0.02), finish, answer)

@@ -6,17 +6,20 @@ from typing import Any
 from unittest import mock
 
 from coordd.core.context import Context
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Prune
 from coordd.core.ledger.rules import Rules
+from coordd.core.ledger.words import OK
 from coordd.core.node.definitions import Definitions
 from simulator.mutants.mutant import Mutant, instead
 
 
 @instead(Rules, "prune")
-def _retention_forgets_the_horizon(_real: Any, _rules: Rules, store: Any, keep_s: float, limit: int, now: Any) -> int:
-    rows = store.ended_runs(now.wall - keep_s, limit)
+def _retention_forgets_the_horizon(_real: Any, _rules: Rules, store: Any, said: Prune, now: Any) -> Answer:
+    rows = store.ended_runs(now.wall - said.keep_s, said.limit)
     for row in rows:
         store.drop_run(row.run)
-    return len(rows)
+    return Answer(OK, token=len(rows))
 
 
 @instead(Rules, "_job")

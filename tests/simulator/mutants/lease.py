@@ -60,7 +60,7 @@ def _lease_from_the_answer(real: Any, self: Attempt, answer: Any, *, now: float,
 @contextlib.contextmanager
 def _half_a_lease_is_watched() -> Iterator[None]:
     def lapsed(self: Rules, row: Any, watched: Any, now: Any) -> bool:
-        return self._past(row, now) and watched is not None and watched[:2] == (row.token, row.beat)
+        return self._past(row, now) and watched is not None and (watched.token, watched.beat) == (row.token, row.beat)
 
     with (
         mock.patch.object(Rules, "_lapsed", lapsed),

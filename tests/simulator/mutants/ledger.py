@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Grant, Report
 from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.words import RECEIVED, STALE, STARTED, TERMINAL
@@ -14,55 +15,43 @@ from simulator.mutants.mutant import Mutant, instead
 
 
 @instead(Rules, "gate")
-def _gate_answers_once(
-    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
-) -> Answer:
-    row = self._mine(store, run, attempt, token, nonce)
-    return (
-        Answer(STALE)
-        if row is not None and row.state == STARTED
-        else real(self, store, run, attempt, token, nonce, now)
-    )
+def _gate_answers_once(real: Callable[..., Answer], self: Rules, store: Any, said: Any, now: Any) -> Answer:
+    row = self._mine(store, said.grant)
+    return Answer(STALE) if row is not None and row.state == STARTED else real(self, store, said, now)
 
 
 @instead(Rules, "_mine")
-def _any_holder(_real: Any, _rules: Rules, store: Any, run: str, attempt: int, _token: int, _nonce: str) -> Any:
+def _any_holder(_real: Any, _rules: Rules, store: Any, grant: Grant) -> Any:
     """Whoever names the attempt is taken for its holder."""
-    row = store.run(run)
-    return row if row is not None and row.attempt == attempt else None
+    row = store.run(grant.run)
+    return row if row is not None and row.attempt == grant.attempt else None
 
 
 @instead(Rules, "report")
-def _terminal_states_are_left(
-    real: Any, self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, state: str, *rest: Any
-) -> Any:
-    row = self._mine(store, run, attempt, token, nonce)
-    if row is not None and row.state in TERMINAL and state in TERMINAL:
-        row.state = state
+def _terminal_states_are_left(real: Any, self: Rules, store: Any, said: Report, now: Any) -> Any:
+    row = self._mine(store, said.grant)
+    if row is not None and row.state in TERMINAL and said.state in TERMINAL:
+        row.state = said.state
         store.put_run(row)
-    return real(self, store, run, attempt, token, nonce, state, *rest)
+    return real(self, store, said, now)
 
 
 @instead(Rules, "gate")
-def _the_gate_knows_no_time(
-    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
-) -> Answer:
-    row = self._mine(store, run, attempt, token, nonce)
+def _the_gate_knows_no_time(real: Callable[..., Answer], self: Rules, store: Any, said: Any, now: Any) -> Answer:
+    row = self._mine(store, said.grant)
     if row is not None and row.state == RECEIVED and row.not_before > now.wall:
         row.not_before = now.wall
         store.put_run(row)
-    return real(self, store, run, attempt, token, nonce, now)
+    return real(self, store, said, now)
 
 
 @instead(Rules, "commit")
-def _commit_twice(
-    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
-) -> Answer:
-    row = self._mine(store, run, attempt, token, nonce)
+def _commit_twice(real: Callable[..., Answer], self: Rules, store: Any, said: Any, now: Any) -> Answer:
+    row = self._mine(store, said.grant)
     if row is not None:
         row.commit_token = 0
         store.put_run(row)
-    return real(self, store, run, attempt, token, nonce, now)
+    return real(self, store, said, now)
 
 
 @instead(Rules, "_lose")

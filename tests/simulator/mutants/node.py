@@ -11,6 +11,7 @@ from coordd.core.clock import LamportClock
 from coordd.core.context import Context
 from coordd.core.election import Election
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.words import STARTED
 from coordd.core.node.elections import Ballots
@@ -28,7 +29,7 @@ def _a_lost_member_loses_its_attempts() -> Iterator[None]:
         real_lost(self, now)
         for one in list(self.pursuits.pursuits.values()):
             if one.phase == HELD_BY_OTHER and one.owner in gone:
-                self.pursuits._next_attempt(one, one.attempt + 1, 0.0, now)
+                self.pursuits._next_attempt(one, AttemptNumber(one.attempt + 1), 0.0, now)
 
     def claim(self: Rules, store: Any, claim: Any, now: Any) -> Answer:
         row = store.run(claim.of.run)

@@ -10,6 +10,7 @@ from unittest import mock
 from coordd.core import attempt as life
 from coordd.core.attempt import Attempt
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Grant
 from coordd.core.ledger.rows import LedgerTime
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.words import OK, RECEIVED, STARTED, TERMINAL
@@ -21,13 +22,11 @@ from simulator.terms import LAG_S, LEASE
 
 
 @instead(Rules, "gate")
-def _gate_opens_in_quarantine(
-    real: Callable[..., Answer], self: Rules, store: Any, run: str, attempt: int, token: int, nonce: str, now: Any
-) -> Answer:
-    row = self._mine(store, run, attempt, token, nonce)  # of a forgotten grant it says so, as ever
+def _gate_opens_in_quarantine(real: Callable[..., Answer], self: Rules, store: Any, said: Any, now: Any) -> Answer:
+    row = self._mine(store, said.grant)  # of a forgotten grant it says so, as ever
     known = row is not None and row.state in (RECEIVED, STARTED)
     then = LedgerTime(now.wall, now.lease, now.boot) if known else now
-    return real(self, store, run, attempt, token, nonce, then)
+    return real(self, store, said, then)
 
 
 @instead(Attempt, "_forgotten")
@@ -71,8 +70,8 @@ def _peers_are_not_remembered(real: Any, self: Node, event: Any, now: Any) -> No
         real(self, event, now)
 
 
-def _older(self: Rules, row: Any, token: int) -> bool:  # noqa: ARG001  # whatever comes replaces it
-    return row.state not in TERMINAL and row.token != token
+def _older(self: Rules, row: Any, grant: Grant) -> bool:  # noqa: ARG001  # whatever comes replaces it
+    return row.state not in TERMINAL and row.token != grant.token
 
 
 MUTANTS = (

@@ -17,7 +17,7 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.adapters.process import ProcessLauncher
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Registration
-from coordd.core.ledger.rows import AttemptRow, Policy, Row
+from coordd.core.ledger.rows import AttemptNumber, AttemptRow, Policy, Row
 from coordd.core.ledger.words import GRANTED
 
 LIMIT_S = 60.0  # a loaded machine is no failure; a test that works never waits this long
@@ -191,7 +191,9 @@ class World:
         run = f"job{ident}#1"
         of = Registration(run, f"job{ident}", "digest", policy, fire_at, scheduled=False)
         sent_at = boottime()
-        answer = self.ledger.call("claim", Claim(of, 0, f"nonce-{ident}", "edge-1", lease_s))
+        answer = self.ledger.ask(
+            Claim(of=of, attempt=AttemptNumber(0), nonce=f"nonce-{ident}", node="edge-1", lease_s=lease_s)
+        )
         assert isinstance(answer, Answer)
         assert answer.word == GRANTED
         spec = {

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from coordd.core.ledger.requests import Cancel
 from coordd.runner.kernel import RUNNER_NAME, WATCHER_NAME
 from system.lab.runner_lab import (
     BEATING,
@@ -176,7 +177,7 @@ def test_cancel(either: World) -> None:
 
 def test_cancel_by_the_ledger(world: World) -> None:
     attempt = world.sh(BEATING, renew_interval_s=0.2).begun()
-    world.ledger.call("cancel", attempt.run, "bob")
+    world.ledger.ask(Cancel(run=attempt.run, by="bob"))
     assert attempt.over().state == "revoked"
     assert attempt.pids() == []
 
