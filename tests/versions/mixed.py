@@ -68,7 +68,7 @@ class OldStore:
 def old_job(job: Job) -> Any:
     """The same definition, as the old version has it."""
     jobs = unpacked.load("coordd.core.job")
-    fields = {name: getattr(job, name) for name in jobs.Job.__struct_fields__}
+    fields = {name: getattr(job, name) for name in jobs.Job.__struct_fields__ if hasattr(job, name)}
     schedule = job.schedule
     if schedule is not None:
         fields["schedule"] = jobs.Schedule(**{n: getattr(schedule, n) for n in jobs.Schedule.__struct_fields__})
