@@ -22,7 +22,7 @@ from __future__ import annotations
 from simulator.judging.final import judge as judge_at_last, judge_waiting
 from simulator.judging.judge import Violation
 from simulator.plan import Plan, draw
-from simulator.terms import CHAOS_S, LOOK_AGAIN_S, QUIET_S, SETTLED_LIMIT_S
+from simulator.terms import CHAOS_S, LOOK_AGAIN_S, QUIET_S
 from simulator.world import World
 
 __all__ = ["Violation", "World", "draw", "live", "run"]
@@ -51,7 +51,7 @@ def live(plan: Plan, *, trace: bool = False, redis_url: str = "") -> World:
             world.until(CHAOS_S)
             world.heal()
             world.until(CHAOS_S + QUIET_S)
-            while world.unsettled() and world.now < CHAOS_S + SETTLED_LIMIT_S:
+            while world.unsettled() and world.now < CHAOS_S + world.patience_s():
                 world.until(world.now + LOOK_AGAIN_S)  # long programs, one after the other
                 judge_waiting(world)
             judge_at_last(world)

@@ -15,7 +15,7 @@ from coordd.core.context import SKEW_MAX_S
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.identity import Known
-from coordd.core.ledger.words import TERMINAL, UNKNOWN
+from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire import windows
 from simulator.configuration import CONFIGURES, FAR, Configuration
@@ -31,7 +31,7 @@ from simulator.machines.runner import Runner
 from simulator.machines.server import Elsewhere, Server
 from simulator.people import People
 from simulator.plan import ACTS, CONTINUOUS, SETBACKS, Plan
-from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
+from simulator.terms import CHAOS_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
 
 # A world has some 6,000 events; one that has this many turns in circles.
 EVENTS_MAX = 150_000
@@ -375,6 +375,17 @@ class World:
         if self.server.setbacks and self.server.recovering_s(self.server.wall()) > 0:
             return True
         return any(row.state not in TERMINAL and row.state != UNKNOWN for row in self.ledger.runs(limit=100_000))
+
+    def patience_s(self) -> float:
+        """All must be settled so long after the healing.
+
+        A run whose definition no machine has any more ends by its date, and the ledger's clock may have been ahead when
+        it was dated.
+        """
+        waiting = [row for row in self.ledger.runs(limit=100_000) if row.state in (PENDING, RETRY)]
+        known = {job.digest for host in self.hosts if not host.gone for job in host.jobs.values()}
+        nobodys = bool(waiting) and all(row.digest not in known for row in waiting)
+        return SETTLED_LIMIT_S + (self.server.ahead_s if nobodys else 0.0)
 
     def heal(self) -> None:
         self.say("HEAL")

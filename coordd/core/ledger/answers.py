@@ -3,7 +3,7 @@
 The runner loads this file before it starts a job, so it imports nothing but its neighbours.
 """
 
-from coordd.core.ledger.rows import AttemptNumber, Record, Token, is_overdue, left_of
+from coordd.core.ledger.rows import AttemptNumber, Record, Token, due_in, is_overdue, left_of
 from coordd.core.ledger.words import OK, PENDING, RETRY
 
 TYPE_CHECKING = False
@@ -156,7 +156,7 @@ class OpenRun:
         self.due = row.due
         self.state = row.state
         self.attempt = row.attempt
-        self.due_in_s = max(0.0, row.not_before - now.wall)  # by the ledger's clock: nodes' clocks may be off
+        self.due_in_s = due_in(row, now)  # by the ledger's clock: nodes' clocks may be off
         self.token = row.token
         self.nonce = row.nonce
         self.node = row.node

@@ -168,6 +168,14 @@ class Policy:
             return min(self.delay_s * float(2 ** min(failures - 1, BACKOFF_DOUBLINGS_MAX)), BACKOFF_MAX_S)
         return self.delay_s
 
+    def longest_pause(self) -> float:
+        """No attempt waits longer for its turn after the one before it (seconds)."""
+        return max(self.delay_after(max(1, self.attempts - 1)), RELAUNCH_PAUSE_S * 2.0**RELAUNCH_DOUBLINGS_MAX)
+
+
+# What was lost as soon as it was granted is tried again after such a pause, which doubles so often at the most.
+RELAUNCH_PAUSE_S = 1.0
+RELAUNCH_DOUBLINGS_MAX = 6
 
 # An exponential back-off stops growing here: nobody means a retry in three days.
 BACKOFF_MAX_S = 6 * 3600.0
@@ -386,6 +394,20 @@ def left_of(row: Row, now: LedgerTime) -> float:
 def was_set_back(row: Row, now: LedgerTime) -> bool:
     """The lease ends further ahead than it lasts: the ledger's clock went back, or was ahead when it was granted."""
     return row.boot == now.boot and row.until - now.lease > row.lease + CLOCK_EXACT_S
+
+
+def due_in(row: Row, now: LedgerTime) -> float:
+    """Seconds until it may start, 0.0 when it is due.
+
+    It waits for the fire time of its schedule, and for the pause before a further attempt. Where ``not_before`` is
+    further ahead than that, the ledger's clock was ahead when it was written: then it waits for the fire time alone.
+    """
+    ahead_s = row.not_before - now.wall
+    if ahead_s <= 0.0:
+        return 0.0
+    fires_in_s = max(0.0, row.due_at - now.wall) if row.scheduled else 0.0
+    pause_s = Policy.unpack(row.policy).longest_pause() if row.attempt else 0.0
+    return ahead_s if ahead_s <= max(fires_in_s, pause_s) + CLOCK_EXACT_S else fires_in_s
 
 
 def is_overdue(row: Row, now: LedgerTime) -> bool:

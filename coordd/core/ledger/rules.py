@@ -35,7 +35,7 @@ from coordd.core.ledger.requests import (
     Restore,
     Settle,
 )
-from coordd.core.ledger.rows import Cursor, JobRow, LedgerTime, Policy, Row, is_overdue
+from coordd.core.ledger.rows import Cursor, JobRow, LedgerTime, Policy, Row, due_in, is_overdue
 from coordd.core.ledger.steps import HOLDING, MOVES
 from coordd.core.ledger.words import (
     CANCEL,
@@ -145,7 +145,7 @@ class Rules(People):
         if row.state in TERMINAL:
             return Answer(FINISHED, state=row.state, attempt=row.attempt)
         if claim.attempt < row.attempt:
-            return Answer(LOST, attempt=row.attempt, in_s=max(0.0, row.not_before - now.wall))
+            return Answer(LOST, attempt=row.attempt, in_s=due_in(row, now))
         if claim.attempt > row.attempt:
             return self._held(row, now)
         if row.state in (PENDING, RETRY):
@@ -166,7 +166,7 @@ class Rules(People):
         ended = self._ended_as(row, reason)
         self._lose(store, row, reason, now)
         if row.state == RETRY:
-            return Answer(LOST, attempt=row.attempt, in_s=max(0.0, row.not_before - now.wall), ended=ended)
+            return Answer(LOST, attempt=row.attempt, in_s=due_in(row, now), ended=ended)
         if row.state in TERMINAL:
             return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=ended)
         return self._held(row, now)
@@ -209,8 +209,9 @@ class Rules(People):
             return self._missed(store, row, claim.of.digest, now)
         if row.digest != claim.of.digest:
             return Answer(DIFFERS, state=row.state)
-        if row.not_before - now.wall > CLAIM_AHEAD_S:
-            return Answer(EARLY, in_s=row.not_before - now.wall - CLAIM_AHEAD_S)
+        ahead_s = due_in(row, now)
+        if ahead_s > CLAIM_AHEAD_S:
+            return Answer(EARLY, in_s=ahead_s - CLAIM_AHEAD_S)
         if job.suspended:
             return Answer(LIMITED, by="suspended", in_s=SUSPENDED_RETRY_S)
         blocked = self._overlap(store, row, policy, now)
@@ -234,7 +235,7 @@ class Rules(People):
         if not others:
             return None
         other = others[0]
-        ahead_s = row.not_before - now.wall
+        ahead_s = due_in(row, now)
         if ahead_s > 0:  # claimed ahead: what runs now may be over by then, and is judged only then
             return Answer(LIMITED, by=f"overlap with {other.run}", in_s=min(ahead_s, OVERLAP_RETRY_S))
         if policy.overlap == "forbid":
@@ -268,8 +269,9 @@ class Rules(People):
             return Answer(REVOKED)
         if row.state not in (RECEIVED, STARTED):
             return Answer(REVOKED if row.state == REVOKED else STALE)
-        if now.wall < row.not_before:  # also where a witness put it back as started: it only knew of the grant
-            return Answer(EARLY, in_s=row.not_before - now.wall)
+        ahead_s = due_in(row, now)
+        if ahead_s > 0:  # also where a witness put it back as started: it only knew of the grant
+            return Answer(EARLY, in_s=ahead_s)
         if row.state == RECEIVED and self._past(row, now):
             return Answer(STALE)
         if now.recovering_s > 0:

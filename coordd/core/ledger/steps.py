@@ -13,6 +13,8 @@ from coordd.core.ledger.answers import Answer, Ended, Held
 from coordd.core.ledger.requests import Claim, Grant, Registration, Restore, Watched
 from coordd.core.ledger.rows import (
     ATTEMPT_COLUMNS,
+    RELAUNCH_DOUBLINGS_MAX,
+    RELAUNCH_PAUSE_S,
     AttemptNumber,
     AttemptRow,
     JobRow,
@@ -20,6 +22,7 @@ from coordd.core.ledger.rows import (
     Policy,
     Row,
     Token,
+    due_in,
     left_of,
     was_set_back,
 )
@@ -61,8 +64,6 @@ MOVES: "dict[str, frozenset[str]]" = {
 # a node where it works; before each further one there is a pause, which doubles: what dies at once, everywhere, is not
 # to use up its relaunches before anybody has seen it.
 SHORT_LIVED_S = 10.0
-RELAUNCH_PAUSE_S = 1.0
-RELAUNCH_DOUBLINGS_MAX = 6
 
 # Somebody holds the attempt, or did when it was last heard of.
 HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
@@ -192,7 +193,7 @@ class Life(Standing):
 
     def _granted(self, row: Row, now: LedgerTime) -> Answer:
         # How far the fire time is by the ledger's clock: the claimant's own may be minutes off.
-        in_s = max(0.0, row.not_before - now.wall)
+        in_s = due_in(row, now)
         return Answer(
             GRANTED, token=row.token, left_s=self._left(row, now), in_s=in_s, args=row.args, attempt=row.attempt
         )

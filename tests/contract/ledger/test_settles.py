@@ -144,6 +144,51 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_hold_a_dead_nodes_attempt(
     assert whole.word == ("lost" if started else "granted")
 
 
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_what_nobody_asked_to_wait_does_not_wait_for_a_time_that_a_clock_which_was_ahead_wrote(
+    nodes: Nodes, attempt: int
+) -> None:
+    of = nodes.of(RUN, attempts=2, delay_s=50.0)
+    nodes.clock.step(1000.0)
+    nodes.ask(Register(of=of))
+    if attempt:
+        nodes.report(nodes.started(of), "failure", 1)
+    nodes.clock.step(-1000.0)
+
+    seen = nodes.opened().runs
+    passed_on = nodes.claim(of, attempt - 1) if attempt else None
+    granted, grant = nodes.claim(of, attempt), nodes.granted(of, attempt)
+
+    assert [row.due_in_s for row in seen] == [0.0]
+    assert passed_on is None or (passed_on.word, passed_on.in_s) == ("lost", 0.0)
+    assert (granted.word, granted.in_s, nodes.gate(grant).word) == ("granted", 0.0, "ok")
+
+
+def test_a_pause_is_waited_for_as_far_as_it_goes_also_by_a_clock_that_was_set_back_a_little(nodes: Nodes) -> None:
+    of = nodes.of(RUN, attempts=2, delay_s=50.0)
+    nodes.report(nodes.started(of), "failure", 1)
+
+    assert nodes.claim(of, 1).in_s == pytest.approx(50.0 - CLAIM_AHEAD_S)
+    nodes.clock.step(10.0)
+    assert nodes.claim(of, 1).in_s == pytest.approx(40.0 - CLAIM_AHEAD_S)
+    nodes.clock.step(-5.0)
+    assert nodes.claim(of, 1).in_s == pytest.approx(45.0 - CLAIM_AHEAD_S)
+
+
+def test_a_retry_waits_for_its_fire_time_whatever_the_clock_did(nodes: Nodes) -> None:
+    of = nodes.of("sales@2025-01-29T08:00:04Z", fire_at=EPOCH + 4.0, attempts=2, delay_s=50.0)
+    nodes.opened("sales")  # the job is known from now on
+    nodes.clock.step(1000.0)
+    nodes.report(nodes.started(of), "failure", 1)
+    nodes.clock.step(-1000.0)
+
+    granted, grant = nodes.claim(of, 1), nodes.granted(of, 1)
+
+    assert (granted.word, granted.in_s, nodes.gate(grant).word) == ("granted", 4.0, "early")
+    nodes.clock.step(4.0)
+    assert nodes.gate(grant).word == "ok"
+
+
 # ---- settling
 
 

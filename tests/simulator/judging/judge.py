@@ -20,7 +20,7 @@ from coordd.core.jobs.job import Job
 from coordd.core.ledger import requests
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Commit, Gate, Renew, Request, Resolve, Restore
-from coordd.core.ledger.words import CANCEL, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
+from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
 from simulator.judging.excuses import END_FORGOTTEN, FROZEN, PUBLISHED, RESOLVED, STEPPED, Excuse
@@ -44,6 +44,9 @@ ACTIVE_S = 1.0
 
 # Operations whose answer says how long a lease lasts.
 LENDS = frozenset(("claim", "gate", "renew", "commit"))
+
+# Pauses of what is lost as soon as it is granted double up to this; those of the jobs here are shorter.
+PAUSE_MAX_S = 64.0
 
 # So many lost replies about one run may cost it its lease: those to its claim, and then to its renewals.
 MANY_REPLIES = 3
@@ -141,6 +144,8 @@ class Judge:
                 world.violate(f"K {row.run}: {op} lends {answer.left_s:.3f} s, and its lease lasts {row.lease:g} s")
         if isinstance(request, Gate) and answer.word == OK:
             self._let_through(request.grant)
+        if answer.word == EARLY and row is not None:
+            self._waits(answer, row)
         if isinstance(request, Commit) and answer.word == OK:
             self._publishes(request.grant.run, request.grant.token)
         if isinstance(request, Resolve) and answer.word == OK:
@@ -218,6 +223,14 @@ class Judge:
         same = before is not None and (before.attempt, before.token) == (attempt, token)
         if not same or (before.state == RECEIVED and state != RECEIVED):
             self._lend(key, lease_s)
+
+    def _waits(self, answer: Answer, row: Any) -> None:
+        """L: a run that was asked for is due at once; a further attempt of it after a pause, which has a bound."""
+        world = self.world
+        if "#" not in row.run or world.server.suspended(row.job) or world.server.recovering_s(world.server.wall()) > 0:
+            return
+        if answer.in_s > (PAUSE_MAX_S if row.attempt else 0.0) + EXACT_S:
+            world.violate(f"L {row.run}/{row.attempt} is to wait for {answer.in_s:.1f} s, and for nothing")
 
     def _let_through(self, grant: requests.Grant) -> None:
         """E: not before its fire time, by the ledger's clock as it is now."""

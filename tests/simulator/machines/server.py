@@ -55,6 +55,7 @@ class Server:
         self.rate = rate
         self.step = 0.0
         self.far = 0.0  # so much of it
+        self.ahead_s = 0.0  # so far its clock was set back at once, added up: its rows may be dated so far ahead
         self.boots = 1
         self.booted_at = 0.0
         self.down_until = 0.0
@@ -233,6 +234,7 @@ class Server:
                 setback.opens_at = max(now, setback.opens_at - seconds / self.rate)
                 setback.shortened = setback.shortened or seconds > 0
         self.step += seconds
+        self.ahead_s += max(0.0, -seconds)
         self.world.records.befell(LEDGER, "ledger_step", now)
 
     def reboots(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+from coordd.core.ledger import rules
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Grant, Report
 from coordd.core.ledger.rows import Policy
@@ -45,6 +46,10 @@ def _the_gate_knows_no_time(real: Callable[..., Answer], self: Rules, store: Any
     return real(self, store, said, now)
 
 
+def _a_date_is_believed(row: Any, now: Any) -> float:
+    return max(0.0, float(row.not_before - now.wall))
+
+
 @instead(Rules, "commit")
 def _commit_twice(real: Callable[..., Answer], self: Rules, store: Any, said: Any, now: Any) -> Answer:
     row = self._mine(store, said.grant)
@@ -81,6 +86,13 @@ MUTANTS = (
     ),
     Mutant("a terminal state is left", "§9 S5", "S5", _terminal_states_are_left),
     Mutant("the gate opens early", "§6 gate: not before the fire time", "E", _the_gate_knows_no_time),
+    Mutant(
+        "a clock that was ahead is waited for",
+        "§6 claim: a run waits for its fire time and its pause",
+        "L",
+        lambda: mock.patch.object(rules, "due_in", _a_date_is_believed),
+        ("ledger_far_step", "ledger_glitch"),
+    ),
     Mutant(
         "overlap is not looked at",
         "§6 claim: within the job's limits",

@@ -29,7 +29,7 @@ local function is_repeat(row, nonce, node) return row.state == RECEIVED and row.
 
 local function granted(row)
   return answer(GRANTED, {
-    token = row.token, left_s = left(row), in_s = math.max(0, row.not_before - now), args = row.args,
+    token = row.token, left_s = left(row), in_s = due_in(row), args = row.args,
     attempt = row.attempt,
   })
 end
@@ -94,7 +94,7 @@ local function overlap(policy)
   end
   if not others[1] then return nil end
   local other = get_run(others[1])
-  local ahead_s = row.not_before - now
+  local ahead_s = due_in(row)
   local waits = answer(LIMITED, { by = 'overlap with ' .. other.run, in_s = ahead_s > 0 and math.min(ahead_s, OVERLAP_RETRY_S) or OVERLAP_RETRY_S })
   if ahead_s > 0 then return waits end
   if policy.overlap == 'forbid' then
@@ -124,8 +124,8 @@ local function claim_due()
   end
   if is_overdue(row) then return missed(row, of.digest) end
   if row.digest ~= of.digest then return answer(DIFFERS, { state = row.state }) end
-  if row.not_before - now > CLAIM_AHEAD_S then
-    return answer(EARLY, { in_s = row.not_before - now - CLAIM_AHEAD_S })
+  if due_in(row) > CLAIM_AHEAD_S then
+    return answer(EARLY, { in_s = due_in(row) - CLAIM_AHEAD_S })
   end
   if job.suspended == 1 then return answer(LIMITED, { by = 'suspended', in_s = SUSPENDED_RETRY_S }) end
   local blocked = overlap(policy)
@@ -144,7 +144,7 @@ if not row then
 end
 if TERMINAL[row.state] then return answer(FINISHED, { state = row.state, attempt = row.attempt }) end
 if claim.attempt < row.attempt then
-  return answer(LOST, { attempt = row.attempt, in_s = math.max(0, row.not_before - now) })
+  return answer(LOST, { attempt = row.attempt, in_s = due_in(row) })
 end
 if claim.attempt > row.attempt then return held(row) end
 if row.state == PENDING or row.state == RETRY then return claim_due() end

@@ -35,7 +35,7 @@ if row.state ~= RECEIVED and row.state ~= STARTED then
   return answer(row.state == REVOKED and REVOKED or STALE)
 end
 -- Also where a witness put it back as started: it only knew of the grant.
-if now < row.not_before then return answer(EARLY, { in_s = row.not_before - now }) end
+if due_in(row) > 0 then return answer(EARLY, { in_s = due_in(row) }) end
 if row.state == RECEIVED and now >= row['until'] then return answer(STALE) end
 if recovering_s() > 0 then return answer(EARLY, { in_s = recovering_s() }) end
 if row.state == STARTED then

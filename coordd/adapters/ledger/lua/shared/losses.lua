@@ -42,7 +42,7 @@ local function lease_lost(row)
   local was = mark_of(row, reason)
   lose(row, reason)
   if row.state == RETRY then
-    return answer(LOST, { attempt = row.attempt, in_s = math.max(0, row.not_before - now), ended = was })
+    return answer(LOST, { attempt = row.attempt, in_s = due_in(row), ended = was })
   end
   if TERMINAL[row.state] then return answer(FINISHED, { state = row.state, attempt = row.attempt, ended = was }) end
   return held(row)

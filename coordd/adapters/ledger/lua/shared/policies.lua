@@ -1,4 +1,4 @@
--- The policy that a run's row has, and what it says of being late.
+-- The policy that a run's row has, and what it says of pauses and of being late.
 
 local function unpack_policy(packed)
   local words = {}
@@ -8,6 +8,29 @@ local function unpack_policy(packed)
     relaunches = tonumber(words[4]), delay_s = tonumber(words[5]), backoff = words[6],
     start_within_s = tonumber(words[7]),
   }
+end
+
+local function delay_after(policy, failures)
+  if policy.backoff == 'linear' then return policy.delay_s * failures end
+  if policy.backoff == 'exponential' then
+    return math.min(policy.delay_s * 2 ^ math.min(failures - 1, BACKOFF_DOUBLINGS_MAX), BACKOFF_MAX_S)
+  end
+  return policy.delay_s
+end
+
+-- No attempt waits longer for its turn after the one before it.
+local function longest_pause(policy)
+  return math.max(delay_after(policy, math.max(1, policy.attempts - 1)), RELAUNCH_PAUSE_S * 2 ^ RELAUNCH_DOUBLINGS_MAX)
+end
+
+-- Seconds until it may start: it waits for its fire time, and for the pause before a further attempt. Further ahead than
+-- that: the clock was ahead when it was written, and only the fire time counts.
+local function due_in(row)
+  local ahead_s = row.not_before - now
+  if ahead_s <= 0 then return 0 end
+  local fires_in_s = row.scheduled == 1 and math.max(0, due_at(row) - now) or 0
+  local pause_s = row.attempt > 0 and longest_pause(unpack_policy(row.policy)) or 0
+  return ahead_s <= math.max(fires_in_s, pause_s) + CLOCK_EXACT_S and ahead_s or fires_in_s
 end
 
 -- Later than its start_within, by the row's own policy.

@@ -1,13 +1,5 @@
 -- The end of an attempt, as its holder or a witness tells it.
 
-local function delay_after(policy, failures)
-  if policy.backoff == 'linear' then return policy.delay_s * failures end
-  if policy.backoff == 'exponential' then
-    return math.min(policy.delay_s * 2 ^ math.min(failures - 1, BACKOFF_DOUBLINGS_MAX), BACKOFF_MAX_S)
-  end
-  return policy.delay_s
-end
-
 -- A report was taken; as long as a quarantine lasts the ledger may go back once more.
 local function taken() return answer(OK, { left_s = recovering_s() }) end
 
