@@ -1,4 +1,4 @@
-"""A circuit breaker: who has failed again and again is left alone for a while, then tried once.
+"""A circuit breaker: after repeated failures, a connection is not used for a while, then tried once.
 
     closed --n failures in a row, or too many of the last ones--> open
     open --the cool-down has passed--> half-open
@@ -6,8 +6,7 @@
     half-open --the probe failed--> open, and the cool-down doubles
     any --a person resets it--> closed
 
-An outcome carries the permit under which its attempt began. One that comes back after the state has changed is
-ignored: it tells of another time.
+An outcome carries the permit of its attempt. If the state has changed since, the outcome is ignored: it is out of date.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ CLOSED = "closed"
 OPEN = "open"
 HALF_OPEN = "half-open"
 
-# (state, what happened) -> state; the one place where a breaker's state changes is ``Breaker._move``.
+# (state, event) -> state; only ``Breaker._move`` changes a breaker's state.
 MOVES: dict[tuple[str, str], str] = {
     (CLOSED, "tripped"): OPEN,
     (OPEN, "cooled"): HALF_OPEN,
@@ -29,19 +28,19 @@ MOVES: dict[tuple[str, str], str] = {
     (HALF_OPEN, "reset"): CLOSED,
 }
 
-# So many failures in a row open it: one is an accident, a second one may be the same accident seen again.
+# This many failures in a row open it: the first may be an accident, the second the same accident seen again.
 FAILURES_MAX = 3
 
-# Also what fails every other time is of no use. Judged over the last WINDOW outcomes, once there are so many.
+# It also opens if every other attempt fails. Judged over the last WINDOW outcomes.
 WINDOW = 20
 FAILURE_RATE_MAX = 0.5
 
-# The first cool-down, and the longest. It must stay in the order of a renew interval: until the next probe nothing
-# new is launched here.
+# The first cool-down and the longest (seconds). About a renew interval: until the next probe, nothing new is launched
+# here.
 COOL_DOWN_MIN_S = 0.5
 COOL_DOWN_MAX_S = 5.0
 
-# A probe whose outcome is never told (its thread is stuck) does not block the next one for longer than this.
+# A probe without an outcome (its thread is stuck) blocks the next one for at most this long (seconds).
 PROBE_LIMIT_S = 30.0
 
 
@@ -80,9 +79,9 @@ class Breaker:
         self.state = CLOSED
         self.failures = 0  # in a row
         self.reason = ""  # of the last failure
-        self.opened = 0  # how often, since the start
+        self.opened = 0  # how often it opened since the start
         self.changed_at = 0.0
-        self.retry_at = 0.0  # while open: when the next probe may be made
+        self.retry_at = 0.0  # while open: the time of the next probe
         self._cool_down_s = cool_down_min_s
         self._outcomes: deque[bool] = deque(maxlen=WINDOW)
         self._permit = 1
@@ -95,12 +94,12 @@ class Breaker:
         elif self.state == OPEN or (self.state == HALF_OPEN and now < self._probe_until):
             return 0
         if self.state == HALF_OPEN:
-            self._permit += 1  # the probe's own: that of one before it no longer counts
+            self._permit += 1  # the probe's own: earlier permits no longer count
             self._probe_until = now + PROBE_LIMIT_S
         return self._permit
 
     def succeeded(self, permit: int, now: float) -> None:
-        """What was tried under this permit has worked."""
+        """The attempt under this permit has succeeded."""
         if permit != self._permit or self.state == OPEN:
             return
         self.failures = 0
@@ -109,7 +108,7 @@ class Breaker:
             self._close("succeeded", now)
 
     def failed(self, permit: int, reason: str, now: float, jitter: float) -> None:
-        """It has not. ``jitter`` (0 to 1) is random: breakers of many nodes must not probe in step."""
+        """The attempt has failed. ``jitter`` (0 to 1) is random: breakers of many nodes must not probe in step."""
         if permit != self._permit or self.state == OPEN:
             return
         self.failures += 1
@@ -124,16 +123,16 @@ class Breaker:
         self._move("tripped", now)
 
     def reset(self, now: float) -> None:
-        """A person says that it works again, or the connection itself does."""
+        """A person, or the connection itself, says that it works again."""
         self._close("reset", now)
 
     @property
     def is_open(self) -> bool:
-        """Not closed: what is asked may be refused."""
+        """True if not closed: attempts may be refused."""
         return self.state != CLOSED
 
     def retry_in_s(self, now: float) -> float:
-        """Seconds until the next probe may be made; 0.0 when something may be tried now."""
+        """Seconds until the next probe; 0.0 if an attempt is possible now."""
         return max(0.0, self.retry_at - now) if self.state == OPEN else 0.0
 
     def _fails_often(self) -> bool:

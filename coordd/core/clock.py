@@ -4,7 +4,7 @@ Rule (Lamport 1978, and Celery's gossip): ``forward()`` before every event that 
 ``adjust(remote) = max(local, remote) + 1`` on every message received.
 """
 
-# A forged or corrupt clock must not poison the order for ever: a larger jump is refused and counted.
+# A forged or corrupt clock must not spoil the order for ever: a larger jump is refused and counted.
 CLOCK_JUMP_MAX = 2**32
 
 # The mark is persisted a block ahead, so that one write serves this many events.

@@ -1,4 +1,4 @@
-"""What the parts of a node share: who it is, its settings, its clock, its timers, and what it wants done."""
+"""The shared state of the parts of a node: its identity, settings, clock, timers, and its output."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from coordd.core.wire.events import Action, Event
 
 
 class Rng(Protocol):
-    """The randomness that the core is given."""
+    """The source of randomness."""
 
     def getrandbits(self, k: int, /) -> int: ...
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the core needs of the configuration. Durations in seconds."""
+    """The settings that the core needs. Durations in seconds."""
 
     cluster: str = "default"
     heartbeat_interval_s: float = 2.0
@@ -42,22 +42,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     system: str = "Linux"
 
 
-# Two round trips of the ledger: what rank r waits r times. Measured, within these bounds.
+# The delay per rank: two round trips of the ledger, measured, within these bounds (seconds).
 STAGGER_MIN_S = 0.01
 STAGGER_MAX_S = 1.0
 
-# A node whose wall clock is further than this from the ledger's opens nothing by schedule (seconds).
+# If a node's wall clock differs from the ledger's by more than this (seconds), it opens no scheduled runs.
 SKEW_MAX_S = 10.0
 
-# A peer's word on a token is believed up to this much (seconds) after the ledger's present time, which tokens follow.
+# A peer's token is believed up to this much (seconds) ahead of the ledger's present time, from which tokens are made.
 TOKEN_AHEAD_S = 3600.0
 
-# Scheduled runs are opened this long before their fire time.
+# Scheduled runs are opened this long (seconds) before their fire time.
 LEAD_S = 1.0
 
 
 class Context:
-    """Shared by the parts of one node. Nothing outside the core sees it; core/node/shown.py is what is shown."""
+    """Shared by the parts of one node. Nothing outside the core sees it; core/node/shown.py is the visible part."""
 
     __slots__ = (
         "_armed",
@@ -110,57 +110,57 @@ class Context:
         self.jobs: dict[str, Job] = {}
         self.jobs_digest = ""
         self.launch_problems: dict[str, str] = {}  # job -> why this node cannot start it (spark-submit missing, …)
-        self.leased_s = 0.0  # the longest lease of the attempts that run, as the ledger's rows say
-        self.bad_rows: dict[str, str] = {}  # rows of the ledger that cannot be used, by run or job, and why
+        self.leased_s = 0.0  # the longest lease of all active attempts, from the ledger's rows
+        self.bad_rows: dict[str, str] = {}  # unusable rows of the ledger, by run or job, and why
         self.impaired = ""  # why its journal cannot be written
         self.runtime_failure = ""  # why its runtime directory cannot be written
-        # Set by core.brake alone:
-        self.ledger = ""  # the identity of this node's ledger; "" while it is not known
+        # Set by brake.py alone:
+        self.ledger = ""  # the identity of this node's ledger; "" while unknown
         self.pinned = False  # it has used that ledger
         self.braked = ""  # why it may launch nothing from it now
-        self.split = False  # because others use another one
-        self.tokens_refused = 0  # words of peers on tokens that the ledger cannot have handed out yet
-        self.tokens: dict[str, int] = {}  # job -> the highest token seen: a witness against a ledger gone back
-        self.identity_from = NEVER  # as the ledger said last: what is due after it is named by its nominal time
+        self.split = False  # because others use another ledger
+        self.tokens_refused = 0  # peers' tokens that the ledger cannot have issued yet
+        self.tokens: dict[str, int] = {}  # job -> the highest known token: a witness against a ledger that went back
+        self.identity_from = NEVER  # from the ledger: later runs have their nominal time in their id
         self.loadavg = (0.0, 0.0, 0.0)
         self.processed = 0
         self.round_trip_s = STAGGER_MIN_S / 2
-        self.clock_off = False  # the wall clock is not the ledger's, by more than SKEW_MAX_S
-        self._ledger_from_mono: float | None = None  # the ledger's wall clock less our CLOCK_BOOTTIME
-        self._ledger_blur_s = 0.0  # as far as that may be wrong: half a round trip
+        self.clock_off = False  # the wall clock differs from the ledger's by more than SKEW_MAX_S
+        self._ledger_from_mono: float | None = None  # the ledger's wall clock minus our CLOCK_BOOTTIME
+        self._ledger_blur_s = 0.0  # the error of that: half a round trip
         self.state = "starting"
         self.out = Ready()
         self.timers: list[tuple[float, int, str, str]] = []
-        self._armed: dict[tuple[str, str], float] = {}  # (kind, key) -> when that one is woken next
+        self._armed: dict[tuple[str, str], float] = {}  # (kind, key) -> its next wake-up
         self._serial = 0
         self._next_request = 0
 
     # ---- time
 
     def arm(self, at: float, kind: str, key: str = "") -> None:
-        """Wake at ``at`` (mono) or sooner. Whoever is woken looks whether it is due, and arms again if it is not."""
+        """Wake at ``at`` (mono) or sooner. The woken part checks whether it is due, and arms again if not."""
         if self._armed.get((kind, key), float("inf")) <= at:
-            return  # one waking at a time: what is armed again and again must not fill the heap
+            return  # one wake-up at a time: repeated arming must not fill the heap
         self._armed[kind, key] = at
         self._serial += 1
         heapq.heappush(self.timers, (at, self._serial, kind, key))
 
     def due(self, now: float) -> tuple[str, str] | None:
-        """The next (kind, key) to be woken, taken off the list; None when nothing is due."""
+        """The next due (kind, key), removed from the list; None if nothing is due."""
         while self.timers and self.timers[0][0] <= now:
             at, _, kind, key = heapq.heappop(self.timers)
-            if self._armed.get((kind, key)) == at:  # else it was armed for an earlier time since, and woken then
+            if self._armed.get((kind, key)) == at:  # otherwise it was armed for an earlier time, and woken then
                 del self._armed[kind, key]
                 return kind, key
         return None
 
     @property
     def stagger_s(self) -> float:
-        """What one rank of a succession is worth."""
+        """The delay per rank (seconds)."""
         return min(STAGGER_MAX_S, max(STAGGER_MIN_S, 2 * self.round_trip_s))
 
     def compare_clocks(self, ledger_wall: float, sent_at: float, now: Now) -> None:
-        """What the ledger's wall clock showed at some instant between ``sent_at`` and now (mono)."""
+        """The ledger's wall clock at some instant between ``sent_at`` and now (mono)."""
         self._ledger_blur_s = (now.mono - sent_at) / 2
         self._ledger_from_mono = ledger_wall - sent_at - self._ledger_blur_s
         self.clock_is_off(now)
@@ -168,7 +168,7 @@ class Context:
     def skew_s(self, now: Now) -> float:
         """How far this node's wall clock is ahead of the ledger's (negative: behind), for certain; 0.0: not compared.
 
-        A step of it since the last comparison is seen too, because the clock that never steps goes on.
+        A step since the last comparison is included, because the other clock never steps.
         """
         if self._ledger_from_mono is None:
             return 0.0
@@ -176,7 +176,7 @@ class Context:
         return max(0.0, skew_s - self._ledger_blur_s) + min(0.0, skew_s + self._ledger_blur_s)
 
     def clock_is_off(self, now: Now) -> bool:
-        """This node's wall clock cannot say what is due: it opens nothing by schedule. Each change is told once."""
+        """True if this node's wall clock is too wrong to open scheduled runs. Each change is logged once."""
         skew_s = self.skew_s(now)
         off = abs(skew_s) > SKEW_MAX_S
         if off != self.clock_off:
@@ -186,35 +186,35 @@ class Context:
 
     @property
     def unfit(self) -> str:
-        """Why this node should launch nothing (a disk of it is full, …); "" when it may."""
+        """Why this node should launch nothing (its disk is full, …); "" if it may."""
         return self.impaired or self.runtime_failure
 
     @property
     def rules(self) -> int:
-        """The rules that this node goes by."""
+        """The ledger rules in force."""
         return OLD_RULES if self.identity_from == NEVER else NEW_RULES
 
     def is_named_now(self, action: Action) -> bool:
-        """Under the rules in force a run of the job that is due then has this name."""
+        """True if, under the rules in force, this id belongs to the job's run that is due then."""
         job = self.jobs.get(action.job)
         if job is None or not action.scheduled or action.digest != job.digest:
-            return True  # of another definition nobody here can say, and the ledger asks
+            return True  # nobody here knows another definition's times; the ledger decides
         return action.fire_at == fire_time(job, action.due_at, self.identity_from)
 
     def due_of(self, run: str) -> float:
-        """When a scheduled run of a job that is known here is due, its jitter counted; else 0.0."""
+        """The due time (with jitter) of a scheduled run of a known job; otherwise 0.0."""
         job, fire_at = self.jobs.get(job_of(run)), nominal_time(run)
         return due_time(job, fire_at, self.identity_from) if job is not None and fire_at is not None else 0.0
 
     # ---- output
 
     def publish(self, event: Event, now: Now) -> None:
-        """Say it to every node."""
+        """Broadcast an event."""
         self._stamp(event, now)
         self.out.messages.append(event)
 
     def send(self, name: str, event: Event, now: Now) -> None:
-        """Say it to one node, by full_hostname."""
+        """Send an event to one node, by full_hostname."""
         self._stamp(event, now)
         self.out.unicasts.append((name, event))
 
@@ -223,7 +223,7 @@ class Context:
         event.timestamp = now.wall
 
     def record(self, event: Event, now: Now, *, sync: bool = False) -> None:
-        """Say it to every node and keep it in the journal."""
+        """Broadcast an event, and write it to the journal."""
         self.publish(event, now)
         self.out.journal.append(event)
         self.out.journal_sync = self.out.journal_sync or sync
@@ -235,11 +235,11 @@ class Context:
         return self._next_request
 
     def note(self, event: str, **fields: object) -> None:
-        """Say it to the log."""
+        """Write a notice to the log."""
         self.out.notices.append(Notice(event, fields))
 
     def name_bad_rows(self, bad: dict[str, str], *, swept: bool = True) -> None:
-        """Rows that nothing can be done with until a person has: each is told once. A sweep tells of all of them."""
+        """Rows that need a person: each is logged once. A sweep passes all of them."""
         for name, why in bad.items():
             if self.bad_rows.get(name) != why:
                 self.note("row.bad", row=name, reason=why)
@@ -250,12 +250,12 @@ class Context:
         return f"{self.rng.getrandbits(64):016x}"
 
     def definition(self, job: str, digest: str) -> Job | None:
-        """The job, if it is still defined as that digest says; None when it was changed or removed."""
+        """The job, if its present definition has that digest; None if it was changed or removed."""
         known = self.jobs.get(job)
         return known if known is not None and known.digest == digest else None
 
     def lease_of(self, job: str) -> float:
-        """The lease (seconds) that holders of that job's runs have, as far as this node knows."""
+        """The lease (seconds) of that job's runs, as far as this node knows."""
         known = self.jobs.get(job)
         return known.lease_s if known else self.settings.lease_s
 
@@ -265,11 +265,11 @@ class Context:
             self.tokens[job] = token
 
     def told_token(self, job: str, token: int, peer: str, now: Now) -> None:
-        """A peer says that it has seen this token. One from the future would have every grant to come refused."""
+        """A peer reports a token. One from the future would make us refuse every future grant."""
         present = now.wall if self._ledger_from_mono is None else now.mono + self._ledger_from_mono
         if token <= (present + TOKEN_AHEAD_S) * 1e6:
             self.saw_token(job, token)
             return
         self.tokens_refused += 1
-        if self.tokens_refused & (self.tokens_refused - 1) == 0:  # 1, 2, 4, 8, …: a flood is no log
+        if self.tokens_refused & (self.tokens_refused - 1) == 0:  # 1, 2, 4, 8, …: a flood must not fill the log
             self.note("token.not_believed", peer=peer, job=job, token=token, count=self.tokens_refused)

@@ -8,8 +8,8 @@ sorted list of those who stand: lowest (load class, clock, full_hostname) first.
 **An election decides nothing about safety.** Nodes whose views differ reach different successions; then two
 ask the ledger at the same time, and the ledger grants one. A wrong rank costs one call.
 
-From Celery's gossip the vocabulary and the stamp; not its counting: there a node decides on the *number* of
-acks, which names nobody, remembers nothing and never times out.
+The vocabulary and the stamp are those of Celery's gossip. Its counting is not: there a node decides by the *number* of
+acks, without names, memory or timeout.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import hashlib
 
 from coordd.core.wire.events import Action, Candidacy
 
-# Above this many members nobody says anything: ranks come from a hash that all can compute.
+# With more members than this, no messages are sent: ranks come from a hash that all nodes can compute.
 ELECTION_MEMBERS_MAX = 16
 
-# Decided elections are remembered, only to answer repeats.
+# Maximum number of decided elections that are remembered, to answer repeated messages.
 DECIDED_MAX = 4096
 
 
@@ -38,13 +38,13 @@ class Election:
         self.action = action
         self.opened_by = opened_by
         self.opened_at = now
-        self.missing = set(view)  # the frozen view, less those who have stated or were lost
+        self.missing = set(view)  # the frozen view, without nodes that have stated or were lost
         self.statements: dict[str, Candidacy] = {}
         self.succession: tuple[str, ...] | None = None
         self.decided_at = 0.0
 
     def state(self, name: str, candidacy: Candidacy) -> bool:
-        """Take one node's statement; the first of each counts. True when it was the last one missing."""
+        """Take one node's statement; the first of each counts. True if it was the last missing one."""
         if self.succession is not None or name in self.statements:
             return False
         self.statements[name] = candidacy
@@ -52,14 +52,14 @@ class Election:
         return not self.missing
 
     def lose(self, name: str) -> bool:
-        """A member of the view was found lost; True when nobody is missing any more."""
+        """A member of the view was lost; True if no statement is missing any more."""
         if self.succession is not None or name not in self.missing:
             return False
         self.missing.discard(name)
         return not self.missing
 
     def decide(self, now: float) -> tuple[str, ...]:
-        """Close it: the names of those who stand, in order. Whoever is first only tries first."""
+        """Close it: returns the names of the candidates, in order. The first only tries first."""
         standing = [c for c in self.statements.values() if not c.abstains]
         if len(standing) > 1:
             standing.sort(key=stamp)
@@ -68,14 +68,14 @@ class Election:
         return self.succession
 
     def rank(self, name: str) -> int | None:
-        """The place of a node in the succession, from 0; None when it does not stand."""
+        """The rank of a node in the succession, from 0; None if it is not a candidate."""
         if self.succession is None or name not in self.succession:
             return None
         return self.succession.index(name)
 
 
 def stamp(candidacy: Candidacy) -> tuple[int, int, str]:
-    """What elections sort by."""
+    """The sort key of a statement."""
     return (candidacy.load, candidacy.clock, candidacy.name)
 
 

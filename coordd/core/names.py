@@ -1,4 +1,4 @@
-"""What the name of a node, a job or a cluster may look like."""
+"""Valid names of nodes, jobs and clusters."""
 
 import re
 

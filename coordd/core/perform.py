@@ -1,8 +1,8 @@
-"""Performing a ``Ready``: the one place that knows the order. A shell implements the single steps, and nothing else.
+"""Performing a ``Ready``: the one place that knows the order. A shell implements only the single steps.
 
-The order is the law: a mark before any stamp that it covers; the journal before what it announces; a request on the
-disk before its reply; the intent before the launch. A disk may refuse a step, and what follows from that is decided
-here, that the simulator proves it as well. The node is told of it afterwards, never in the middle.
+The order is the law: a mark before any stamp that it covers; the journal before the messages; a request on the disk
+before its reply; the intent before the launch. If the disk refuses a step, this module decides what follows, so that
+the simulator tests it too. The node is told afterwards, never in the middle.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from coordd.core.wire.events import Event
 
 
 class Shell(Protocol):
-    """What a node's machine does for it. What the disk refuses in ``save_...`` the shell offers to it again."""
+    """The steps, done by a node's machine. If the disk refuses a ``save_...``, the shell itself tries it again."""
 
     def now(self) -> Now:
         """Both clocks."""
 
     def stop(self, reason: str) -> None:
-        """The node must not go on."""
+        """The node must stop."""
 
     def save_mark(self, mark: int) -> None:
-        """Keep the clock's mark."""
+        """Store the clock's mark."""
 
     def save_pin(self, identity: str) -> None:
-        """Keep which ledger this node uses."""
+        """Store the identity of the node's ledger."""
 
     def save_definitions(self, definitions: Mapping[str, tuple[str, int, float]]) -> None:
-        """Keep which definitions this node had."""
+        """Store the node's definitions."""
 
     def journal(self, events: Sequence[Event], *, sync: bool) -> str:
-        """Append them; returns why the disk does not take them, "" when it has."""
+        """Append these lines; returns why the disk refuses them, "" on success."""
 
     def save_alarms(self) -> None:
-        """Keep what ``node.alarms`` keeps."""
+        """Store ``node.alarms``."""
 
     def keep_request(self, of: Registration) -> str:
-        """Keep an accepted trigger; returns why the disk does not take it, "" when it has."""
+        """Store an accepted trigger; returns why the disk refuses it, "" on success."""
 
     def forget_request(self, run: str) -> None:
-        """The ledger has that trigger."""
+        """The ledger has that trigger: remove it."""
 
     def ask(self, requests: Sequence[LedgerRequest]) -> None:
         """Ask the ledger."""
@@ -53,29 +53,29 @@ class Shell(Protocol):
         """Start a runner."""
 
     def cancel(self, run: str, reason: str) -> None:
-        """Tell the runner of a run, if it is here."""
+        """Tell the runner of a run to end it, if it is here."""
 
     def publish(self, events: list[Event]) -> None:
-        """Say it to every node."""
+        """Broadcast."""
 
     def send(self, name: str, event: Event) -> None:
-        """Say it to one node, by full_hostname."""
+        """Send to one node, by full_hostname."""
 
     def elected(self, elected: Elected) -> None:
-        """This node is first in an election by hand."""
+        """This node is first in an election that a person opened."""
 
     def reply(self, reply: Reply) -> None:
-        """Answer whoever waits for it."""
+        """Answer a waiting caller."""
 
     def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
-        """Write both to the log: what was to be recorded, and notices."""
+        """Log both: recorded events, and notices."""
 
     def state(self, state: str) -> None:
         """The node's state has changed."""
 
 
 def pump(node: Node, shell: Shell) -> None:
-    """Do what the node wants done, until it wants nothing more."""
+    """Do everything that the node wants, until it wants nothing more."""
     while node.wants_something():
         outcome = perform(node.ready(), shell)
         if outcome is not None:
@@ -83,19 +83,20 @@ def pump(node: Node, shell: Shell) -> None:
 
 
 def perform(ready: Ready, shell: Shell) -> Outcome | None:
-    """Do all of it, in order. Returns what the node must hear of how it went; None when there is nothing to hear."""
+    """Do all of it, in order. Returns the results that the node must know, or None."""
     if ready.fatal:
         shell.stop(ready.fatal)
         return None
     outcome, unkept = _keep(ready, shell)
     if ready.ledger:
         shell.ask(ready.ledger)
-    if outcome is None or not outcome.unlaunched:  # no intent on the disk, no launch: another node's may be better
+    # no intent on the disk, no launch: another node may have a better disk
+    if outcome is None or not outcome.unlaunched:
         for launch in ready.launches:
             shell.launch(launch)
     for run, reason in ready.cancels:
         shell.cancel(run, reason)
-    if ready.messages:  # whatever the disk said: the others are to know
+    if ready.messages:  # whatever the disk said: the other nodes must know
         shell.publish(ready.messages)
     for name, event in ready.unicasts:
         shell.send(name, event)
@@ -112,7 +113,7 @@ def perform(ready: Ready, shell: Shell) -> Outcome | None:
 
 
 def _keep(ready: Ready, shell: Shell) -> tuple[Outcome | None, dict[str, str]]:
-    """What must be on the disk before anything is said or done; also: of the triggers that it does not take, why."""
+    """Write everything that must be on the disk before any message or action; returns why triggers were refused."""
     if ready.clock_mark is not None:
         shell.save_mark(ready.clock_mark)
     if ready.pin:
@@ -134,5 +135,5 @@ def _keep(ready: Ready, shell: Shell) -> tuple[Outcome | None, dict[str, str]]:
 
 
 def _refused(reply: int, why: str) -> Reply:
-    """What cannot be kept is not accepted."""
+    """A trigger that cannot be stored is not accepted."""
     return Reply(reply, {}, "unavailable", f"neither the ledger nor this node's disk took it: {why}")

@@ -1,4 +1,4 @@
-"""What the core is told and what it wants done: the seam between deciding and acting."""
+"""The seam between deciding and acting: inputs and outputs of the core."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from coordd.core.wire.events import Action, Event
 
 
 class Now(NamedTuple):
-    """The time, as an argument: ``mono`` (CLOCK_BOOTTIME, seconds) for every duration, ``wall`` (Unix seconds)
-    for what people mean by 02:00. Two, because one must never step and the other may."""
+    """The time, as an argument: ``mono`` (CLOCK_BOOTTIME, seconds) for every duration, ``wall`` (Unix seconds) for
+    schedules. Two clocks, because one must never step and the other may.
+    """
 
     mono: float
     wall: float
@@ -35,12 +36,12 @@ class Launch(NamedTuple):
     nonce: str
     fire_at: float
     args: str
-    deadline: float  # CLOCK_BOOTTIME: from when the claim was SENT
+    deadline: float  # CLOCK_BOOTTIME: counted from when the claim was SENT
     lease_s: float
-    due_at: float = 0.0  # CLOCK_BOOTTIME: when it is due by the ledger's clock; the gate has the last word
-    digest: str = ""  # the definition that was granted: nothing else may be launched under this grant
-    policy: str = ""  # and its policy, as the ledger keeps it
-    due: float = 0.0  # Unix seconds: when it is due, where that is later than ``fire_at``
+    due_at: float = 0.0  # CLOCK_BOOTTIME: when it is due by the ledger's clock; the gate decides finally
+    digest: str = ""  # the granted definition: nothing else may be launched under this grant
+    policy: str = ""  # its policy, as stored in the ledger
+    due: float = 0.0  # unix seconds: the due time, if later than ``fire_at``
 
     @property
     def grant(self) -> Grant:
@@ -49,7 +50,7 @@ class Launch(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to a command; ``kind`` is empty for success, else the error's stable word."""
+    """The answer to a command; ``kind`` is empty for success, otherwise a stable error word."""
 
     id: int
     result: dict[str, Any]
@@ -58,14 +59,14 @@ class Reply(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """Something for the log: a fixed, dotted, past-tense event and its fields."""
+    """An entry for the log: a fixed, dotted, past-tense event and its fields."""
 
     event: str
     fields: dict[str, Any]
 
 
 class Elected(NamedTuple):
-    """This node is first in an election whose topic a handler was registered for."""
+    """This node is first in an election with a registered topic."""
 
     id: str
     topic: str
@@ -73,15 +74,15 @@ class Elected(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a ``Ready`` was performed, where the node must hear of it."""
+    """The results of performing a ``Ready`` that the node must know."""
 
-    refused: str | None  # why the journal did not take its lines; "" when it did, None when there were none
+    refused: str | None  # why the journal refused its lines; "" on success, None without lines
     unlaunched: list[Launch]  # their intents are not on the disk
-    unkept: list[str]  # runs: the disk did not take these triggers
+    unkept: list[str]  # runs whose triggers the disk refused
 
 
 class Ready:
-    """What the shell must do now; ``core.perform`` does it, in the order of these fields."""
+    """What the shell must do now; perform.py does it, in the order of these fields."""
 
     __slots__ = (
         "alarms_changed",
@@ -107,22 +108,22 @@ class Ready:
     def __init__(self) -> None:
         self.fatal = ""  # stop now, with this sentence
         self.clock_mark: int | None = None  # persist BEFORE any message or journal line leaves
-        self.pin = ""  # the identity of the ledger that this node uses from now on: persist it
-        self.definitions: dict[str, tuple[str, int, float]] | None = None  # to be kept over a restart
-        self.journal: list[Event] = []  # append, and BEFORE the rest
+        self.pin = ""  # the identity of this node's ledger: persist it
+        self.definitions: dict[str, tuple[str, int, float]] | None = None  # to keep over a restart
+        self.journal: list[Event] = []  # append BEFORE the rest
         self.journal_sync = False  # fsync them: a launch or a reply depends on them
-        self.alarms_changed = False  # keep what ``core.alarms`` keeps
+        self.alarms_changed = False  # store the alarms
         self.requests_kept: list[Registration] = []  # on disk BEFORE the replies
-        self.requests_done: list[str] = []  # the ledger has them now: forget the copies
+        self.requests_done: list[str] = []  # the ledger has them: remove the copies
         self.ledger: list[LedgerRequest] = []
         self.launches: list[Launch] = []
-        self.cancels: list[tuple[str, str]] = []  # (run, reason), for the runner of this node
-        self.messages: list[Event] = []  # to every node
-        self.unicasts: list[tuple[str, Event]] = []  # to one node
+        self.cancels: list[tuple[str, str]] = []  # (run, reason), for this node's runners
+        self.messages: list[Event] = []  # broadcasts
+        self.unicasts: list[tuple[str, Event]] = []  # (full_hostname, event)
         self.elected: list[Elected] = []
         self.replies: list[Reply] = []
         self.notices: list[Notice] = []
-        self.state = ""  # the node's state, when it has changed
+        self.state = ""  # the node's new state
 
     def any(self) -> bool:
         """True when there is anything to do."""

@@ -1,38 +1,38 @@
-"""Texts that people are shown: without passwords; and of a program's output the line that tells most."""
+"""Removes secrets from texts for people; finds the line of a program's output that says most about a failure."""
 
 import re
 
 HIDDEN = "***"
 
-# Every pattern takes time that grows with the text's length and no faster: what is redacted may be anybody's.
+# Every pattern runs in linear time: the text may come from anybody.
 
-# The password of a URL, also when it has an "@" in it; "://" ends it, so that a list of URLs is taken one by one.
+# The password of a URL, even with an "@" in it; "://" ends it, so that each URL of a list is handled.
 _URL_PASSWORD = re.compile(r"(://[^\s:/?#@\"']*:)(?:(?!://)[^\s\"'])*@")
 
-# The end of a name that stands before a secret: password=, aws_secret_access_key=, sig=, X-Amz-Signature=.
+# The end of a name before a secret: password=, aws_secret_access_key=, sig=, X-Amz-Signature=.
 _NAME = r"(?:password|passwd|passphrase|pwd|secret|token|apikey|key|sig|signature|credentials?|authorization)"
 
-# name=value in a query, an option or a sentence. Fencing tokens are numbers, and no secret.
+# name=value in a query, an option or a sentence. Fencing tokens are numbers, and not secret.
 _END = r"[&;,\s\"'()]"
 _ASSIGNED = re.compile(rf"((?!token=\d{{1,19}}(?:{_END}|$)){_NAME}=)[^{_END[1:]}+", re.IGNORECASE)
 
-# "name": "value" of JSON, and of Python's repr.
+# "name": "value" in JSON and in Python's repr.
 _QUOTED = re.compile(rf"({_NAME}[\"']\s{{0,8}}:\s{{0,8}})(\"[^\"\n]*\"|'[^'\n]*')", re.IGNORECASE)
 
-# Authorization: Bearer …; what follows such a word and looks like a word of a sentence is one.
+# Authorization: Bearer …; the next word is a secret unless it looks like a word of a sentence.
 _SCHEME = re.compile(
     r"\b(Bearer|Basic|Digest|Negotiate|ApiKey)(\s{1,8})(?=[^\s\"',;]{0,200}[0-9=+/._~-])[^\s\"',;]{6,}", re.IGNORECASE
 )
 
-# X-Api-Key: …, Cookie: …, up to the end of the line.
+# X-Api-Key: …, Cookie: …, to the end of the line.
 _HEADER = re.compile(r"\b((?:x-[a-z0-9-]{0,40}(?:key|token)|(?:set-)?cookie)\s{0,8}:\s{0,8})[^\r\n\"']+", re.IGNORECASE)
 
-# A line that names what went wrong: Python's and Java's exceptions, a shell's and a tool's complaints.
+# A line with the error itself: exceptions of Python and Java, messages of shells and tools.
 _TELLS = re.compile(
     r"(?:Error|Exception)\b|\b(?:error|fatal|cannot|failed|failure|refused|denied|not found|no such)\b", re.IGNORECASE
 )
 
-# Lines that follow the one that tells: frames of a stack, and what a logger says at levels that are no failure.
+# Lines after it that say less: stack frames, and log lines below an error level.
 _NOISE = re.compile(r"\s*(?:at |\.\.\. \d+ more|File \"|\^+\s*$)|.{0,40}\b(?:TRACE|DEBUG|INFO|WARN|WARNING)\b")
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -41,8 +41,9 @@ LINE_LENGTH_MAX = 200
 
 
 def redact_text(text: str) -> str:
-    """A text with ``***`` instead of its secrets, as far as they can be told from other words: the passwords of URLs,
-    ``key=value``, JSON, headers. The one redactor of all."""
+    """A text with ``***`` instead of its recognisable secrets: passwords in URLs, ``key=value``, JSON, headers. The
+    only redactor.
+    """
     if "://" in text:
         text = _URL_PASSWORD.sub(rf"\1{HIDDEN}@", text)
     if "=" in text:
@@ -58,7 +59,7 @@ def _hidden(match: "re.Match[str]") -> str:
 
 
 def telling_line(lines: "list[str]") -> str:
-    """Of an output's last lines the one that says most about a failure; "" when there is none.
+    """The line of an output that says most about a failure; "" if there is none.
 
     Redacted, and at most 200 characters long.
     """

@@ -1,5 +1,5 @@
-"""What a job is and when it fires: its definition, its schedule, its arguments, and the checks of both.
+"""Jobs: their definition, schedule and arguments, with the checks of each.
 
-Here belongs what follows from a definition alone. How a job file is read stands in config/, how a job becomes a
-command line in adapters/spark.py, and what a node does at a fire time in core/runs.
+Everything that follows from a definition alone. config/ reads job files, adapters/spark.py turns a job into a command
+line, and core/runs acts at a fire time.
 """

@@ -1,7 +1,7 @@
-"""Arguments: what a run was asked with, and how it fills the {placeholders} of a job's definition.
+"""The arguments of a run, and how they fill the {placeholders} of a job's definition.
 
 An election, a trigger and a ledger row carry names and values, never a command line. Values are bounded text;
-a value can never become a second argument, since every text is filled after it was split.
+a value can never become a second argument, because every text is split before it is filled.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from coordd.core.jobs.schedule import zone
 from coordd.core.ledger.sound import INSTANT_MAX, printable
 from coordd.errors import RefusedError
 
-# Arguments travel in messages of 64 KiB, as JSON, and lie in every row of the ledger. A message holds more than them.
+# Arguments travel as JSON in messages of 64 KiB, and every row of the ledger stores them. A message contains more than
+# them.
 VALUE_BYTES_MAX = 4 * 1024
 VALUES_BYTES_MAX = 32 * 1024
 
-# Half of what Linux takes as one argument (MAX_ARG_STRLEN).
+# Half of Linux's limit for one argument (MAX_ARG_STRLEN).
 FILLED_BYTES_MAX = 64 * 1024
 
-# Names that every definition may use without declaring them.
+# Names that every definition may use without a declaration.
 BUILT_IN = ("fire_time", "date", "run", "job", "attempt", "token", "node")
 
-# A definition with more wrong placeholders is another kind of text; a hint for each would take their number squared.
+# A definition with more wrong placeholders is another kind of text; a hint for each would take quadratic time.
 WRONG_MAX = 20
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
@@ -38,7 +39,7 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def control_character(text: str) -> str:
-    """The first character of a text that no line of text holds (C0, C1, DEL, lone surrogates), or ""."""
+    """The first character that is not allowed in one line of text (C0, C1, DEL, lone surrogates), or ""."""
     for character in text:
         code = ord(character)
         if code < 32 or 127 <= code < 160 or 0xD800 <= code < 0xE000:
@@ -47,7 +48,7 @@ def control_character(text: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that does not exist: the nearest that does, or else what there is."""
+    """A hint for an unknown name: the most similar name, or all names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     if close:
@@ -56,7 +57,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def placeholders(text: str) -> tuple[str, ...]:
-    """The names that a text wants filled, in order. Raises RefusedError when its braces do not match."""
+    """The names of the placeholders, in order. Raises RefusedError when the braces do not match."""
     names = []
     for match in _PART.finditer(text):
         name = match.group(1)
@@ -75,7 +76,7 @@ BRACES = "a placeholder is {name}; write {{ and }} for braces"
 def fill(text: str, values: Mapping[str, str]) -> str:
     """The text with each {name} replaced by its value, and {{ and }} by braces.
 
-    Values are put in as they are: braces in them mean nothing. Raises RefusedError for a name without a value.
+    Values are inserted unchanged: braces in them have no meaning. Raises RefusedError for a name without a value.
     """
     for name in placeholders(text):
         if name not in values:
@@ -92,7 +93,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def merge_params(declared: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """The job's params with what was given in their place. Raises RefusedError for what cannot be accepted."""
+    """The job's params, replaced by the given values. Raises RefusedError for invalid arguments."""
     for name, value in given.items():
         if name not in declared:
             raise _refused(f'the job declares no param "{name:.60}"', nearest(name, declared))
@@ -107,14 +108,14 @@ def merge_params(declared: Mapping[str, str], given: Mapping[str, str]) -> dict[
 
 
 def packed(values: Mapping[str, str]) -> str:
-    """Arguments as a row and a message hold them: a JSON object of ASCII, names sorted."""
+    """Arguments in the format of a row and a message: a JSON object of ASCII, names sorted."""
     return json.dumps(values, sort_keys=True)
 
 
 def unpacked(text: str) -> dict[str, str]:
-    """The arguments that a row or a message holds: the inverse of ``packed``.
+    """The arguments of a row or a message: the inverse of ``packed``.
 
-    Raises RefusedError for everything else: a ledger and a peer are not believed.
+    Raises RefusedError for invalid text: ledgers and peers are not trusted.
     """
     if len(text) > VALUES_BYTES_MAX:
         raise _refused(
@@ -132,7 +133,7 @@ def unpacked(text: str) -> dict[str, str]:
 
 
 def fits(text: str) -> bool:
-    """``unpacked`` reads it."""
+    """True if ``unpacked`` can read it."""
     try:
         unpacked(text)
     except RefusedError:
@@ -140,12 +141,12 @@ def fits(text: str) -> bool:
     return True
 
 
-# What to do about arguments that did not come from a trigger of ours.
-NOT_PACKED = "the ledger's row, or a peer, holds what no trigger writes: revoke the run, and trigger it again"
+# The advice for arguments that no trigger of coordd has written.
+NOT_PACKED = "the arguments in the ledger's row, or from a peer, are invalid: revoke the run, and trigger it again"
 
 
 def check_value(name: str, value: object) -> None:
-    """Refuse a value that is no single bounded line of text."""
+    """Refuse a value that is not one bounded line of text."""
     if not isinstance(value, str):
         raise _refused(f'the value of "{name}" must be text, not {type(value).__name__}', "put it in quotes")
     bad = control_character(value)
@@ -180,15 +181,15 @@ def built_in(
 
 
 def fill_launch(launch: SparkSubmit | Command, values: Mapping[str, str]) -> SparkSubmit | Command:
-    """The definition with every text filled. Raises RefusedError as ``fill`` does."""
+    """The definition with all placeholders filled. Raises RefusedError as ``fill`` does."""
     return _each_text(launch, lambda _key, text, _fixed: fill(text, values))
 
 
 def check_launch(launch: SparkSubmit | Command, declared: Iterable[str]) -> list[tuple[str, str]]:
-    """(key, what is wrong) for every text whose placeholders could not be filled, or should not be.
+    """(key, problem) for every text whose placeholders cannot be filled, or must not be.
 
-    At most WRONG_MAX of them. What decides which code runs, as whom and where, takes only built-in names: people who
-    may trigger a job choose its arguments, not its program.
+    At most WRONG_MAX of them. Texts that decide which code runs, as which user and where, accept only built-in names:
+    people who may trigger a job choose its arguments, not its program.
     """
     known = {*BUILT_IN, *declared}
     wrong: list[tuple[str, str]] = []
@@ -214,12 +215,14 @@ def check_launch(launch: SparkSubmit | Command, declared: Iterable[str]) -> list
     return wrong
 
 
-# Why a param may not stand somewhere.
+# Reasons why a param must not be used in a text.
 CHOOSES = "a param must not choose what is run"
 
 
 def _each_text(launch: SparkSubmit | Command, change: Callable[[str, str, str], str]) -> SparkSubmit | Command:
-    """A copy with ``change(key, text, fixed)`` applied to each text; fixed: why it decides what is run, or ""."""
+    """A copy with ``change(key, text, fixed)`` applied to each text. ``fixed``: why the text decides which code runs,
+    or "".
+    """
     free = ("args", "conf", "env", "name")
     chooses = {"conf": conf_chooses, "env": env_chooses}
     changed: dict[str, object] = {}

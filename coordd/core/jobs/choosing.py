@@ -1,7 +1,7 @@
-"""Which texts of a job's definition choose the code that is run. There no parameter may stand. Pure.
+"""Finds the texts of a job's definition that choose the code that runs. They must not contain parameters. Pure.
 
-Whoever may trigger a job chooses its arguments. A value that ends in a class path, in a library path or in a script of
-a shell chooses the program, too, and with it everything that the job's user may do.
+A person who may trigger a job chooses its arguments. A value inside a class path, a library path or a shell script
+would also choose the program, and with it everything that the job's user may do.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-# Spark's keys: jars, packages and files that are shipped, options of the JVM, class paths, classes that Spark loads by
-# name, interpreters, images, scripts. Environments of the cluster are judged as environments (CONF_ENV).
+# Spark's keys: jars, packages and shipped files, JVM options, class paths, classes that Spark loads by name,
+# interpreters, images, scripts. Environment variables of the cluster are checked as variables (CONF_ENV).
 CONF = re.compile(
     r"""spark\.(
         jars(\..*)? | files | archives | plugins(\..*)? | submit\.pyFiles | extraListeners | yarn\.dist\..* | yarn\.jars
@@ -27,7 +27,7 @@ CONF_ENV = re.compile(
     r"spark\.(executorEnv|yarn\.appMasterEnv|kubernetes\.driverEnv|mesos\.driverEnv)\.(.+)", re.IGNORECASE
 )
 
-# Variables by which the loader, shells, interpreters, Java, Spark and Hadoop find or change the code that they run.
+# Variables that tell the loader, shells, interpreters, Java, Spark and Hadoop which code to run, or where to find it.
 ENV = re.compile(
     r"""PATH | HOME | ENV | BASH_ENV | BASH_FUNC_.* | SHELLOPTS | BASHOPTS | PS4 | IFS | PROMPT_COMMAND | SHELL
       | (LD|DYLD|GCONV|GLIBC|MALLOC)_.* | LOCPATH | NLSPATH
@@ -38,7 +38,7 @@ ENV = re.compile(
     re.VERBOSE,
 )
 
-# Programs that read a script: the options whose value is code, and those whose value is something else.
+# Programs that read a script: the options with code as their value, and those with another value.
 _SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish"))
 _CODE_OPTIONS = {
     "python": ("-c", "-m"), "pypy": ("-c", "-m"), "perl": ("-e", "-E", "-M", "-I"), "ruby": ("-e", "-r", "-I"),
@@ -55,7 +55,7 @@ _OTHER_OPTIONS = {
     "mawk": ("-F", "-v"),
 }
 
-# Programs that run another one, and how many arguments of their own come before it.
+# Programs that run another program, and how many own arguments come before it.
 _WRAPPERS = {
     "env": 0, "nice": 0, "nohup": 0, "setsid": 0, "ionice": 0, "stdbuf": 0, "sudo": 0, "doas": 0, "time": 0, "xargs": 0,
     "exec": 0, "timeout": 1, "taskset": 1, "chrt": 1, "flock": 1, "runuser": 0, "busybox": 0, "systemd-run": 0,
@@ -63,18 +63,18 @@ _WRAPPERS = {
 
 
 def conf_chooses(key: str) -> bool:
-    """A property of Spark whose value chooses code."""
+    """True for a Spark property whose value chooses code."""
     inner = CONF_ENV.fullmatch(key)
     return env_chooses(inner.group(2)) if inner else bool(CONF.fullmatch(key))
 
 
 def env_chooses(name: str) -> bool:
-    """An environment variable whose value chooses code."""
+    """True for an environment variable whose value chooses code."""
     return bool(ENV.fullmatch(name))
 
 
 def choosing_places(argv: Sequence[str]) -> dict[int, str]:
-    """place in argv -> why what stands there chooses code."""
+    """place in argv -> why the text there chooses code."""
     found = {0: "it chooses the program"}
     at = 0
     while at < len(argv):
@@ -92,7 +92,7 @@ def choosing_places(argv: Sequence[str]) -> dict[int, str]:
 
 
 def _wrapped(argv: Sequence[str], at: int, found: dict[int, str]) -> int:
-    """Where the program stands that a wrapper runs."""
+    """The place of the program that a wrapper runs."""
     own = _WRAPPERS[argv[at].rpartition("/")[2]]
     at += 1
     while at < len(argv) and (argv[at].startswith("-") or "=" in argv[at].partition("/")[0] or own):
@@ -103,7 +103,7 @@ def _wrapped(argv: Sequence[str], at: int, found: dict[int, str]) -> int:
 
 
 def _script(argv: Sequence[str], at: int, kind: str, found: dict[int, str]) -> None:
-    """The places of an interpreter's script, up to the end of its own options."""
+    """The places of an interpreter's script, up to the end of its options."""
     program = argv[at]
     code = f"its value would be read as code by {program}: give it as an argument of the script, there it stays text"
     at += 1
@@ -118,7 +118,7 @@ def _script(argv: Sequence[str], at: int, kind: str, found: dict[int, str]) -> N
             found[at] = code
             return
         if not word.startswith(("-", "+")) or word == "-":
-            return  # the script, or the file that it is in
+            return  # the script, or its file
         if word in _CODE_OPTIONS.get(kind, ()):
             found[at + 1] = code
             if kind in ("python", "pypy") or word == "-jar":

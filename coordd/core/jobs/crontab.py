@@ -1,8 +1,8 @@
-"""Crontabs: the lines of one become entries that a job file can say, and what cannot be carried over is named. Pure.
+"""Crontabs: their lines become entries for job files; lines that cannot be carried over are listed. Pure.
 
-The dialect is that of Debian's cron and of cronie (crontab(5)): environment lines hold for the lines below them, ``%``
+The dialect is that of Debian's cron and of cronie (crontab(5)): environment lines apply to the lines below them, ``%``
 ends the command and begins its standard input, ``CRON_TZ`` is the zone, ``RANDOM_DELAY`` (minutes) is a jitter.
-Nothing is dropped without a word: every line is empty, a comment, an environment line, an entry, or a named line.
+No line is dropped silently: every line is empty, a comment, an environment line, an entry, or listed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from coordd.core.jobs.schedule import ALIASES, parse_cron, zone
 
-# What cron gives its commands besides the crontab's own variables. HOME is the user's, and known on the machine alone.
+# The environment that cron adds to the crontab's own variables. HOME is the user's, and known only on the machine.
 SHELL = "/bin/sh"
 PATH = "/usr/bin:/bin"
 
-# crontab(5) of Debian: a command has at most 998 characters. Twice that is a slip or another kind of file.
+# crontab(5) of Debian: a command has at most 998 characters. Twice that is a mistake or another kind of file.
 LINE_LENGTH_MAX = 4000
 LINES_MAX = 10_000
 
-# Shells that understand a here-document, which carries a command's standard input.
+# Shells with here-documents, which pass a command's standard input.
 SHELLS = ("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh")
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|\"[^\"]+\"|'[^']+')\s*=\s*(.*)", re.DOTALL)
@@ -32,21 +32,21 @@ _TEXT = "COORDD_STANDARD_INPUT"
 
 
 class Entry(NamedTuple):
-    """One line that begins a command at certain times."""
+    """One line that starts a command at certain times."""
 
     line: int
     schedule: str
-    timezone: str  # of CRON_TZ; "": the machine's
-    user: str  # of the user column; "" where there is none
-    script: str  # for the shell, standard input included
+    timezone: str  # from CRON_TZ; "": the machine's
+    user: str  # from the user column; "" without one
+    script: str  # for the shell, including standard input
     shell: str
     env: dict[str, str]
     jitter_s: float
-    text: str  # the line as it stands
+    text: str  # the unchanged line
 
 
 class Named(NamedTuple):
-    """A line that is not carried over, or not in full, and why."""
+    """A line that is not carried over, or only partly, and why."""
 
     line: int
     text: str
@@ -54,14 +54,14 @@ class Named(NamedTuple):
 
 
 class Crontab(NamedTuple):
-    """What a crontab says."""
+    """The contents of a crontab."""
 
     entries: list[Entry]
     named: list[Named]
 
 
 def read_crontab(text: str, *, system: bool) -> Crontab:
-    """Every line of a crontab. ``system``: its lines have a user column (/etc/crontab, /etc/cron.d)."""
+    """Parse every line of a crontab. ``system``: its lines have a user column (/etc/crontab, /etc/cron.d)."""
     entries: list[Entry] = []
     named: list[Named] = []
     env: dict[str, str] = {}
@@ -131,7 +131,7 @@ def _entry(line: str, number: int, env: dict[str, str], *, system: bool) -> Entr
     shell = env.get("SHELL", SHELL)
     command, given = _percent(rest)
     if given is not None and shell.rpartition("/")[2] not in SHELLS:
-        raise _NotTakenError(f"the command reads what follows %, and {shell:.40} has no here-document that is known")
+        raise _NotTakenError(f"the command reads the text after %, and {shell:.40} has no known here-document")
     script = command if given is None else f"{{ {command}\n}} <<'{_TEXT}'\n{given}\n{_TEXT}"
     told = {key: value for key, value in env.items() if key not in ("SHELL", "MAILTO", "CRON_TZ", "RANDOM_DELAY")}
     delay_s = 60.0 * int(env.get("RANDOM_DELAY", "0"))
@@ -139,7 +139,7 @@ def _entry(line: str, number: int, env: dict[str, str], *, system: bool) -> Entr
 
 
 def _schedule(line: str) -> tuple[str, str]:
-    """The schedule of a line as job files write it, and what follows it."""
+    """The schedule of a line, as in a job file, and the rest of the line."""
     if line.startswith("@"):
         word, _, rest = _cut(line, 1)
         if word.lower() == "@reboot":
@@ -162,20 +162,20 @@ def _schedule(line: str) -> tuple[str, str]:
 
 
 def _cut(line: str, count: int) -> tuple[str, int, str]:
-    """The first words of a line with one space between, how many there were, and the rest as it stands."""
+    """The first words of a line, separated by one space; their number; and the rest unchanged."""
     words = re.split(r"[ \t]+", line, maxsplit=count)
     return " ".join(words[:count]), min(count, len(words)), words[count] if len(words) > count else ""
 
 
 def _percent(text: str) -> tuple[str, str | None]:
-    """The command and its standard input: an unescaped % ends the command; the next ones are line ends."""
+    """The command and its standard input: an unescaped % ends the command; later ones are line ends."""
     parts = re.split(r"(?<!\\)%", text)
     command, *given = [part.replace("\\%", "%") for part in parts]
     return command, "\n".join(given) if given else None
 
 
 def job_name(entry: Entry, taken: set[str], mark: str) -> str:
-    """The last part of the command's path and a mark, made different from those that are ``taken``."""
+    """A name from the command's path and a hash, different from all names in ``taken``."""
     word = next((word for word in _words(entry.script) if word), "command")
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", word.rstrip("/").rpartition("/")[2]).strip("-.")[:40] or "command"
     name, number = f"{stem}-{mark}", 1
@@ -185,12 +185,12 @@ def job_name(entry: Entry, taken: set[str], mark: str) -> str:
     return name
 
 
-# What stands before the program that a line is about.
+# Words before the program that a line is about.
 _BEFORE = ("exec", "nice", "ionice", "nohup", "time", "sudo", "env", "setsid", "timeout", "flock", "chronic", "{", "(")
 
 
 def _words(script: str) -> Iterator[str]:
-    """The words of a script that may name its program, the best first: none of what only goes before it."""
+    """The words of a script that may name its program, the best first; without words that only precede it."""
     parts = re.split(r"&&|;|\|\|", script.split("\n", 1)[0])
     for part in parts:
         for word in part.split():

@@ -1,4 +1,4 @@
-"""What a job is: its definition, frozen, as the rest of the program sees it; and the identity of its runs."""
+"""The definition of a job, frozen, and the identity of its runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import msgspec
 from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.sound import INSTANT_MAX
 
-# The namespace of run ids; a run's uuid is the same on every node.
+# The namespace of run uuids; a run's uuid is the same on every node.
 RUN_NAMESPACE = uuid.UUID("6f0cbb0e-4ac5-5d5c-9a57-0d6a6cf9a7f1")
 
 
-# What people, and programs, may call a run that they ask for.
+# Valid ids that people and programs may give to a triggered run.
 IDENT = re.compile(r"[A-Za-z0-9._:+-]{1,128}", re.ASCII)
 
 
 class Blackout(msgspec.Struct, frozen=True):
-    """A time in which nothing fires: ``start`` (Unix seconds) to ``end``, or a cron line and how long each lasts."""
+    """A blackout, without fire times: ``start`` (Unix seconds) to ``end``, or a cron line and the duration of each."""
 
     start: float = 0.0
     end: float = 0.0
@@ -31,7 +31,7 @@ class Blackout(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """When a job fires. ``kind`` decides which field counts; instants are Unix seconds."""
+    """The fire times of a job. ``kind`` decides which field counts; instants are Unix seconds."""
 
     kind: Literal["cron", "every", "at"]
     cron: str = ""
@@ -45,7 +45,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Tries after failures (``attempts``, in all) and after losses (``relaunches``), counted apart."""
+    """Retries after failures (``attempts``, in total) and after losses (``relaunches``), counted separately."""
 
     attempts: int = 1
     relaunches: int = 5
@@ -56,7 +56,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class SparkSubmit(msgspec.Struct, frozen=True):
-    """What spark-submit is called with; values still hold their {placeholders}."""
+    """The arguments of spark-submit; values still contain their {placeholders}."""
 
     application: str
     args: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class SparkSubmit(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Any program; values still hold their {placeholders}."""
+    """Any program; values still contain their {placeholders}."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
@@ -84,7 +84,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One job file, checked. Durations in seconds."""
+    """One validated job file. Durations in seconds."""
 
     name: str
     digest: str
@@ -93,9 +93,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     enabled: bool = True
     schedule: Schedule | None = None
-    held: Schedule | None = None  # of a job that is not enabled: its schedule, by which nothing is launched
+    held: Schedule | None = None  # the schedule of a job that is not enabled; it launches nothing
     schedule_text: str = ""
-    timezone: str = "UTC"  # of {fire_time} and {date}, also when there is no schedule
+    timezone: str = "UTC"  # of {fire_time} and {date}, even without a schedule
     misfire: Literal["skip", "once", "all"] = "once"
     start_within_s: float = 3600.0
     expect_within_s: float = 0.0
@@ -111,12 +111,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def offset_s(self) -> float:
-        """How much later than its nominal time a scheduled run is due: the job's jitter."""
+        """The job's jitter: how much later than its nominal time a scheduled run is due."""
         return self.schedule.offset_s if self.schedule is not None else 0.0
 
     @property
     def schedule_digest(self) -> str:
-        """Of the part that says when it fires, whatever the version of the time zone data."""
+        """A digest of the schedule's part, independent of the version of the time zone data."""
         schedule = self.schedule
         if schedule is None:
             return ""
@@ -135,7 +135,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.launch, SparkSubmit) and self.launch.deploy_mode == "cluster"
 
     def policy(self) -> Policy:
-        """What the ledger needs to know of the job."""
+        """The policy that the ledger needs to know."""
         return Policy(
             on_lost=self.on_lost,
             overlap=self.overlap,
@@ -148,29 +148,29 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scheduled_run(job: str, fire_at: float) -> str:
-    """The id of a scheduled run: every node computes the same for the same fire time."""
+    """The id of a scheduled run: every node computes the same id for the same fire time."""
     return f"{job}@{iso(fire_at)}"
 
 
 def fire_time(job: Job, due: float, identity_from: float) -> float:
-    """What a run that is due then is named by: its nominal time, or, up to ``identity_from``, when it is due.
+    """The fire time in the id of a run that is due then: its nominal time, or, up to ``identity_from``, its due time.
 
-    The nominal time does not carry the jitter: a job whose jitter is changed must not run a second time.
+    The nominal time does not contain the jitter: a job with a new jitter must not run a second time.
     """
     return due - job.offset_s if due > identity_from else due
 
 
 def due_time(job: Job, fire_at: float, identity_from: float) -> float:
-    """When a run of that name is due: the other way round than ``fire_time``.
+    """When a run with that fire time in its id is due: the inverse of ``fire_time``.
 
-    A name may stand for two instants right after ``identity_from``: it is the later one then.
+    Right after ``identity_from`` an id may mean two instants: then the later one counts.
     """
     due = fire_at + job.offset_s
     return due if due > identity_from else fire_at
 
 
 def is_named(run: str, job: str, fire_at: float, *, scheduled: bool) -> bool:
-    """That id is the one of this fire time; or of a run of the job that was asked for. It may come from a peer."""
+    """True if the id belongs to this fire time, or to a triggered run of the job. It may come from a peer."""
     if scheduled:
         return 0.0 <= fire_at <= INSTANT_MAX and run == scheduled_run(job, fire_at)
     name, mark, ident = run.partition("#")
@@ -178,17 +178,17 @@ def is_named(run: str, job: str, fire_at: float, *, scheduled: bool) -> bool:
 
 
 def triggered_run(job: str, ident: str) -> str:
-    """The id of a run that was asked for."""
+    """The id of a triggered run."""
     return f"{job}#{ident}"
 
 
 def job_of(run: str) -> str:
-    """The job that a run's id names."""
+    """The job in a run's id."""
     return run.split("#", 1)[0].split("@", 1)[0]
 
 
 def iso(instant: float) -> str:
-    """Unix seconds as ISO 8601 in UTC, with a fraction only where there is one."""
+    """Unix seconds as ISO 8601 in UTC, with a fraction only if there is one."""
     text = datetime.fromtimestamp(instant, UTC).isoformat(timespec="microseconds")
     return text.replace("+00:00", "").replace(".000000", "") + "Z"
 
@@ -199,12 +199,12 @@ def run_uuid(run: str) -> str:
 
 
 def run_tag(run: str) -> str:
-    """The deterministic tag of a run's applications: lower case (YARN lowers it), known before submit."""
+    """The deterministic tag of a run's applications: lower case (as YARN makes it), known before submit."""
     return "coordd-" + hashlib.sha256(run.encode()).hexdigest()[:20]
 
 
 def jobs_digest(jobs: dict[str, Job]) -> str:
-    """One text for the whole set of jobs, to compare nodes by."""
+    """A digest of the whole set of jobs, to compare nodes."""
     if not jobs:
         return ""
     lines = "\n".join(f"{name} {jobs[name].digest}" for name in sorted(jobs))

@@ -1,7 +1,7 @@
-"""What changed job files would do: the fire times that come, go and move, without launching anything. Pure.
+"""Plans: which fire times changed job files would add, remove and move. Launches nothing. Pure.
 
-Two schedules are replayed over the last and the next 30 days, and over the days around the next change of clocks of
-their zones, which is where schedules surprise people.
+Both schedules are replayed over the last and the next 30 days, and over the days around the next clock change of their
+zones, where schedules surprise people.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ DAY_S = 86400.0
 AROUND_S = 30 * DAY_S
 CHANGE_AROUND_S = DAY_S
 
-# A zone that changes its clocks at all does so within this time.
+# A zone with clock changes has one within this time.
 CHANGE_AHEAD_DAYS = 400
 
-# A job that fires every second does so five million times in these days: its comparison ends here, and says so.
+# A job that fires every second has five million fire times in these days: its comparison ends here, and says so.
 COMPARED_MAX = 200_000
 DIFFERENCES_MAX = 10_000
 
-# The scheduler opens a run this long before its time: what is due sooner could be launched at once.
+# The scheduler opens a run this long before its time: an earlier time could be launched at once.
 LEAD_S = 1.0
 
 
 class Change(NamedTuple):
-    """One job before and after. Instants are Unix seconds; ``cut_at``: not compared after that, None: all was."""
+    """One job before and after. Instants are Unix seconds; ``cut_at``: the end of the comparison, None if complete."""
 
     job: str
     change: str  # added | removed | changed | same
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 def compare(job: str, change: str, old: Schedule | None, new: Schedule | None, now: float) -> Change:
-    """The fire times of one job under two definitions; None: nothing fires by schedule."""
+    """The fire times of one job under two definitions; None: no schedule."""
     if old == new:
         return Change(job, change)
     come: list[float] = []
@@ -70,7 +70,7 @@ def compare(job: str, change: str, old: Schedule | None, new: Schedule | None, n
 
 
 def spans(schedules: tuple[Schedule | None, ...], now: float) -> list[tuple[float, float]]:
-    """The times that are compared, as (after, until), ascending and apart."""
+    """The compared times, as (after, until), ascending and disjoint."""
     wanted = [(now - AROUND_S, now + AROUND_S)]
     for schedule in schedules:
         change_at = next_clock_change(schedule.timezone, now) if schedule is not None else None
@@ -86,7 +86,7 @@ def spans(schedules: tuple[Schedule | None, ...], now: float) -> list[tuple[floa
 
 
 def next_clock_change(timezone: str, after: float) -> float | None:
-    """When the clocks of a zone go forward or back next; None when they do not within CHANGE_AHEAD_DAYS."""
+    """The next clock change of a zone; None without one within CHANGE_AHEAD_DAYS."""
     low = after
     for _ in range(CHANGE_AHEAD_DAYS):
         high = low + DAY_S
@@ -103,7 +103,7 @@ def next_clock_change(timezone: str, after: float) -> float | None:
 
 
 def utc_offset_s(timezone: str, at: float) -> float:
-    """How far the clocks of a zone are ahead of UTC at an instant."""
+    """A zone's offset from UTC at an instant (seconds)."""
     offset = datetime.fromtimestamp(at, UTC).astimezone(zone(timezone)).utcoffset()
     assert offset is not None
     return offset.total_seconds()
@@ -112,7 +112,7 @@ def utc_offset_s(timezone: str, at: float) -> float:
 def _both(
     old: Schedule | None, new: Schedule | None, compared: list[tuple[float, float]]
 ) -> Iterator[tuple[float, bool, bool]]:
-    """(instant, it is one of the old times, it is one of the new ones), ascending."""
+    """(instant, is an old time, is a new time), ascending."""
     for after, until in compared:
         before, then = _following(old, after, until), _following(new, after, until)
         while before is not None or then is not None:
@@ -130,7 +130,7 @@ def _following(schedule: Schedule | None, after: float, until: float) -> float |
 
 
 def _moved(go: list[float], come: list[float], schedule: Schedule | None) -> list[tuple[float, float]]:
-    """A time that goes and one that comes on the same day of the job's zone are one that moves."""
+    """A removed and an added time on the same day of the job's zone count as one moved time."""
     if schedule is None:
         return []
     tz = zone(schedule.timezone)

@@ -11,7 +11,7 @@ does (the cronsim library, which this file alone may import):
   after the gap, once; a time that the autumn change repeats fires the first time only.
 - ``*`` in front of minute or hour (``*/15 * * * *``): real time; nothing fires in the gap (there is no such
   time), and the repeated hour fires twice.
-- day of month and day of week both restricted: either suffices.
+- day of month and day of week both restricted: one of them is enough.
 
 This does not promise every fire of a wildcard line on the day of a change that is not of whole hours
 (Lord Howe Island): cronsim steps by the hour there.
@@ -32,20 +32,20 @@ from cronsim import CronSim, CronSimError
 
 from coordd.core.jobs.job import Blackout, Schedule
 
-# Instants beyond the year 9800 are "never": datetime ends in 9999 and cron looks 50 years ahead.
+# Instants beyond the year 9800 count as "never": datetime ends in 9999, and cron looks 50 years ahead.
 INSTANT_MAX = 247_000_000_000.0
 
-# A hundred years: longer is a slip of the pen.
+# A hundred years: longer is a mistake.
 DURATION_MAX_S = 100 * 366 * 86400.0
 
-# So many blackouts in a row, or so many seconds of them, with no fire time in between, and the schedule counts as
-# silent for ever. (Cron lines look 50 years ahead; blackouts that last for years would be followed for millennia.)
+# After this many blackouts in a row, or this many seconds of them, without a fire time in between, the schedule counts
+# as finished. (Cron lines look 50 years ahead; blackouts that last for years would be followed for millennia.)
 SKIPS_MAX = 5000
-# Looking where a repeated blackout begins is slow: with more than a few of them a schedule is silent sooner.
+# Finding the start of a repeated blackout is slow: with more than a few of them, the limit is lower.
 LOOKUPS_MAX = 4 * SKIPS_MAX
 SILENT_MAX_S = 50 * 366 * 86400.0
 
-# Nobody writes a longer schedule, and int() of a thousand digits is slow.
+# Real schedules are shorter, and int() of a thousand digits is slow.
 TEXT_MAX = 200
 
 UNITS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -94,7 +94,7 @@ def parse_duration(value: str | float) -> float:
 def parse_instant(value: str | date, timezone: str) -> float:
     """Unix seconds, from ISO 8601 text or a TOML date; without an offset it is in the zone.
 
-    A local time that the clocks skip is refused; of one that they repeat the first is meant.
+    A local time that a clock change skips is refused; of a repeated one the first counts.
     """
     if isinstance(value, str):
         if not _INSTANT.fullmatch(value):
@@ -119,7 +119,9 @@ def parse_instant(value: str | date, timezone: str) -> float:
 
 
 def parse_cron(text: str) -> str:
-    """The cron line, checked and tidied; @daily and its like are written out. Raises ValueError with a sentence."""
+    """The cron line, validated and normalised; @daily and similar words are expanded. Raises ValueError with a
+    sentence.
+    """
     line = " ".join(text.split())
     line = ALIASES.get(line.lower(), line)
     expected = "expected a cron line of five fields (minute hour day-of-month month day-of-week)"
@@ -141,7 +143,7 @@ def parse_schedule(
     offset_s: float = 0.0,
     blackout: Iterable[Blackout] = (),
 ) -> Schedule:
-    """The schedule that a text means. Raises ValueError: what was expected, what was found."""
+    """Parse a schedule. Raises ValueError: what was expected, what was found."""
     zone(timezone)
     word, _, rest = text.strip().partition(" ")
     around = {"timezone": timezone, "start": start, "end": end, "offset_s": offset_s, "blackout": tuple(blackout)}
@@ -159,10 +161,10 @@ def parse_schedule(
 
 @lru_cache(maxsize=256)
 def zone(name: str) -> tzinfo:
-    """The time zone of that IANA name, from the tzdata package alone.
+    """The time zone with that IANA name, from the tzdata package only.
 
-    Never from the operating system's files: their version differs from host to host, and the one that a job's
-    digest names must be the one its fire times come from. Raises ValueError when there is no such zone.
+    Never from the operating system's files: their version differs from host to host, but a job's digest names the
+    version that its fire times come from. Raises ValueError when there is no such zone.
     """
     if name == "UTC":
         return UTC
@@ -172,13 +174,13 @@ def zone(name: str) -> tzinfo:
             with file.open("rb") as stream:
                 try:
                     return ZoneInfo.from_file(stream, key=name)
-                except ValueError:  # a file of the package that is no zone, such as tzdata.zi
+                except ValueError:  # a file of the package that is not a zone, such as tzdata.zi
                     pass
     raise ValueError(f'expected the IANA name of a time zone such as "Europe/Berlin" or "UTC"; found "{name:.60}"')
 
 
 def jitter_offset(job_name: str, jitter_s: float) -> float:
-    """The job's own place in 0 … jitter_s: whole seconds, the same on every node and for ever."""
+    """The job's fixed position in 0 … jitter_s: whole seconds, always the same on every node."""
     digest = hashlib.blake2b(job_name.encode(), digest_size=8, person=b"coordd-jitter").digest()
     return float(int.from_bytes(digest, "big") % (int(jitter_s) + 1))
 
@@ -187,7 +189,7 @@ def jitter_offset(job_name: str, jitter_s: float) -> float:
 
 
 def next_fire(schedule: Schedule, after: float) -> float | None:
-    """The first fire time strictly after ``after`` (Unix seconds); None when there is none."""
+    """The first fire time after ``after`` (Unix seconds); None if there is none."""
     return _next_until(schedule, after, schedule.end)
 
 
@@ -209,7 +211,7 @@ def _next_until(schedule: Schedule, after: float, until: float) -> float | None:
 
 
 def fires_between(schedule: Schedule, after: float, until: float, limit: int) -> list[float]:
-    """The fire times with after < fire <= until, ascending; of more than ``limit`` the newest.
+    """The fire times with after < fire <= until, ascending; if there are more than ``limit``, the newest ones.
 
     The time it takes grows with ``limit``, not with the range: it walks backwards in windows that widen while
     they hold too little and narrow while they hold too much.
@@ -247,7 +249,7 @@ def _fires_within(schedule: Schedule, low: float, high: float, most: int) -> lis
 
 
 def _next(schedule: Schedule, after: float) -> float | None:
-    """The next fire time, blackouts and end not considered."""
+    """The next fire time, without regard to blackouts and end."""
     offset_s = schedule.offset_s
     if schedule.kind == "at":
         fire = schedule.at + offset_s
@@ -280,7 +282,7 @@ def _next_cron(cron: str, timezone: str, after: float, offset_s: float = 0.0) ->
 
 
 def _blackout_end(schedule: Schedule, at: float) -> float | None:
-    """When the blackout is over that covers this instant; None when none does."""
+    """The end of the blackout that covers this instant; None if none does."""
     over_at: float | None = None
     for blackout in schedule.blackout:
         if blackout.cron:
@@ -294,9 +296,9 @@ def _blackout_end(schedule: Schedule, at: float) -> float | None:
 
 
 def _begun_at(blackout: Blackout, timezone: str, at: float) -> float | None:
-    """The latest begin of a repeated blackout that covers this instant.
+    """The latest start of a repeated blackout that covers this instant.
 
-    Not the first: where a line repeats sooner than each lasts, that would creep through them one by one.
+    Not the first: if blackouts overlap, that would step through them one by one.
     """
     begun_at = _next_cron(blackout.cron, timezone, at - blackout.duration_s)
     if begun_at is None or begun_at > at:
@@ -304,7 +306,7 @@ def _begun_at(blackout: Blackout, timezone: str, at: float) -> float | None:
     later = _next_cron(blackout.cron, timezone, begun_at)
     if later is None or later > at:
         return begun_at
-    none_after = at  # no begin in (none_after, at]
+    none_after = at  # no start in (none_after, at]
     while none_after - begun_at > 60:  # cron lines begin on the minute
         middle = (begun_at + none_after) / 2
         later = _next_cron(blackout.cron, timezone, middle)

@@ -1,4 +1,4 @@
-"""Secrets in the words of a command line, which every user of the host can read. Pure."""
+"""Finds secrets in the words of a command line, which every user of the host can read. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from coordd.core.jobs.arguments import BUILT_IN
 
-# Names of options and variables whose value is a secret: --db-password, API_KEY, client.secret. Not --partition-key.
+# Options and variables with a secret value: --db-password, API_KEY, client.secret. Not --partition-key.
 _NAMED = re.compile(
     r"(?:.*[-_.])?(?:\w*(?:password|passwd|passphrase|secret)|pwd|token|credentials?"
     r"|(?:api|access|secret|private|account|auth|signing|encryption)[-_.]?key)",
@@ -16,7 +16,7 @@ _NAMED = re.compile(
 _ASSIGNED = re.compile(r"(?:--?|/)?([A-Za-z][\w.-]{0,100})[=:](.+)", re.DOTALL)
 _OPTION = re.compile(r"--?([A-Za-z][\w.-]{0,100})")
 
-# Values that say themselves what they are: keys of AWS, GitHub, GitLab and Slack, JSON web tokens, PEM.
+# Values that are recognisable as secrets: keys of AWS, GitHub, GitLab and Slack, JSON web tokens, PEM.
 _VALUE = re.compile(
     r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_[0-9A-Za-z]{36}|\bglpat-[\w-]{20}|\bxox[abprs]-[\w-]{10}"
     r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
@@ -26,7 +26,7 @@ _FILLED_BY_US = re.compile(r"\{(?:" + "|".join(BUILT_IN) + r")\}")
 
 
 def exposed(words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """(place, what it looks like) of each word that seems to hold a secret; never the secret itself."""
+    """(place, kind) of each word that seems to contain a secret; never the secret itself."""
     for place, word in enumerate(words):
         assigned = _ASSIGNED.fullmatch(word)
         option = _OPTION.fullmatch(words[place - 1]) if place else None
@@ -41,5 +41,5 @@ def exposed(words: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def _is_value(text: str) -> bool:
-    """Not a path to one, a reference that the program looks up, or what coordd fills in itself (the fencing token)."""
+    """False for a path, a reference that the program resolves, or a value that coordd fills in (the fencing token)."""
     return not (text.startswith(("/", "./", "file:", "env:", "vault:", "$")) or _FILLED_BY_US.fullmatch(text))

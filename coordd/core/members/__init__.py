@@ -1,5 +1,4 @@
-"""Who is there: membership, heartbeats, the failure detector, and how a node joins.
+"""The members: membership, heartbeats, the failure detector, and how a node joins.
 
-Here belongs what a node knows of other nodes. What it does with that knowledge (elections, takeovers) stands in
-core/node and core/runs.
+A node's knowledge of other nodes. core/node and core/runs use it (elections, takeovers).
 """

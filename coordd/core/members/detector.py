@@ -1,16 +1,15 @@
-"""Who watches whom in a large cluster, and how often a node speaks to all.
+"""The failure detector: who watches whom in a large cluster.
 
-Up to about 70 members everybody hears everybody every ``heartbeat_interval`` (core.membership judges). Above, the
-heartbeats to all become rarer, so that they stay under a number of deliveries a second; in between each node writes
-a ``worker-beat`` to its successors on the ring (core.ring). Of whom a watcher hears nothing it doubts in steps:
+Up to about 70 members, everybody hears everybody every ``heartbeat_interval`` (membership.py judges). Above that,
+heartbeats to all become rarer, to limit the deliveries per second. In between, each node sends a ``worker-beat`` to its
+successors on the ring (ring.py). If a watcher hears nothing of a member, it acts in steps:
 
-    1.5 intervals   suspect; asked by unicast, which may prove its death at once
-    3 intervals     ``worker-suspect`` to all: suspect for all. Whoever lives answers all with a heartbeat; a watcher
-                    that still hears it vouches for it
-    3 more          lost, for each node that has not heard of it since
+1.5 intervals   suspect; asked by unicast, which may prove its death at once 3 intervals     ``worker-suspect`` to all:
+suspect for all. If the suspect lives, it answers all with a heartbeat; a watcher that still hears it vouches for it 3
+more          lost, for each node that has not heard it since
 
-So no single node can make another one lost: what one says is a question, and its answer is heard by all. Who hears
-nobody at all is cut off itself: it judges nobody, and is alone in its own view until it hears somebody again.
+So no single node can make another one lost: it only asks, and all hear the answer. A node that hears nobody is cut off
+itself: it judges nobody, and is alone in its own view until it hears another node.
 """
 
 from __future__ import annotations
@@ -24,32 +23,32 @@ from coordd.core.members.membership import ALIVE, LOST_AFTER, SUSPECT, SUSPECT_A
 from coordd.core.ready import Now
 from coordd.core.wire.events import Packet, PeerSummary, WorkerBeat, WorkerSuspect, WorkerVouch
 
-# A node writes to this many successors at the most, when those next to it are suspect.
+# A node sends to at most this many successors, when the nearest ones are suspect.
 BEATS_MAX = 16
 
-# Turns in an interval: how finely silence is seen.
+# Checks per interval: the resolution of silence.
 TURNS = 2
 
-# Watchers further away wait so much longer each (intervals) before they say what the nearest says for all.
+# Each watcher further away waits this much longer (intervals) before it tells all what the nearest would tell.
 DEFER = 0.5
 
-# Silence of everybody, in intervals, after which a node thinks that it is cut off. Less than what it takes to suspect
-# a peer aloud.
+# If a node hears nobody for this long (intervals), it considers itself cut off. Shorter than the time before it
+# suspects a peer publicly.
 ISOLATED_AFTER = 2.0
 
-# How long (intervals) a watcher waits for the suspect's own answer to all before it vouches for it.
+# How long (intervals) a watcher waits for the suspect's own public answer before it vouches for it.
 VOUCH_AFTER = 1.0
 
-# A member that nobody seems to watch (views differ) is asked by everybody who knows it, when it has been silent to all
-# for 1.5 of its own intervals, and for so many of ours: those who do watch it come first.
+# If nobody seems to watch a member (views differ), every node that knows it asks it: after public silence of 1.5 of its
+# own intervals, and this many of ours, so that its real watchers come first.
 DOUBT_AFTER = 12.0
 
-# Turns between two looks at every single member: with a thousand, each look costs a tenth of a millisecond.
+# Checks between two full passes over all members: with a thousand members, each pass takes a tenth of a millisecond.
 ROUND = 6 * TURNS
 
 
 class FailureDetector:
-    """The one who looks after the members of one node."""
+    """Watches the members for one node."""
 
     __slots__ = (
         "_accused",
@@ -73,12 +72,12 @@ class FailureDetector:
         self._turn = 0
         self._turned_at = float("-inf")
         self._since: dict[str, float] = {}  # full_hostname -> since when we watch it
-        self._doubts: dict[str, float] = {}  # not ours to watch, and silent beyond its own promise: since when
-        self._accused: dict[str, float] = {}  # full_hostname -> when it was suspected aloud
-        self._vouches: dict[str, float] = {}  # those that we have heard and others may believe lost: since when
-        self._dead: dict[str, PeerSummary] = {}  # proved to us, not told yet
+        self._doubts: dict[str, float] = {}  # silent for too long, but watched by others: since when
+        self._accused: dict[str, float] = {}  # full_hostname -> when it was suspected publicly
+        self._vouches: dict[str, float] = {}  # members that we hear and others may believe lost: since when
+        self._dead: dict[str, PeerSummary] = {}  # proved dead to us, not reported yet
 
-    # ---- what peers say
+    # ---- events of peers
 
     def beat_heard(self, event: WorkerBeat, packet: Packet, sender: str, now: Now) -> None:
         """A unicast "I live"; with ``ask`` the sender wants one back."""
@@ -89,7 +88,7 @@ class FailureDetector:
             self._vouches.setdefault(sender, now.mono)  # it was lost: only we hear a unicast
 
     def suspects_heard(self, event: WorkerSuspect, packet: Packet, sender: str, now: Now) -> None:
-        """A peer hears nothing of these."""
+        """A peer hears nothing of these members."""
         ctx = self._ctx
         for one in event.suspects:
             self._dead.pop(one.name, None)
@@ -102,11 +101,11 @@ class FailureDetector:
                     self._accuse(member, now)
 
     def vouch_heard(self, event: WorkerVouch, packet: Packet, sender: str, now: Now) -> None:
-        """A peer has heard these."""
+        """A peer has heard these members."""
         self._ctx.membership.told(event.known, now.mono, vouched=True)
 
     def dead(self, name: str) -> None:
-        """The bus has proved to us that a member is dead: in a large cluster others may not learn it otherwise."""
+        """The bus has proved to us that a member is dead. In a large cluster, other nodes may not know it yet."""
         member = self._ctx.membership.named(name)
         if member is not None and self._ctx.membership.large and name not in self._accused:
             self._dead[name] = PeerSummary(member.name, member.incarnation)
@@ -114,7 +113,7 @@ class FailureDetector:
     # ---- time
 
     def turn(self, now: Now) -> None:
-        """Judge silence, write to those who watch us, and say to all what must be said."""
+        """Judge silence, send to our watchers, and publish suspicions."""
         ctx = self._ctx
         membership = ctx.membership
         interval = membership.heartbeat_interval_s
@@ -132,10 +131,10 @@ class FailureDetector:
         self._turn += 1
         ctx.arm(max(at, now.mono + 0.01), "members")
         if ctx.state != "stopping":
-            ctx.arm(self._heartbeats.due_at(), "heartbeat")  # it may have come nearer: the cluster has become smaller
+            ctx.arm(self._heartbeats.due_at(), "heartbeat")  # it may be earlier now: the cluster has become smaller
 
     def _switch(self, now: Now) -> None:
-        """The cluster has grown or shrunk past the size at which everybody hears everybody."""
+        """The cluster has crossed the size up to which everybody hears everybody."""
         self._large = self._ctx.membership.large
         self._ctx.note("members.judged", by="watchers" if self._large else "all")
         self._turned_at = now.mono
@@ -144,7 +143,7 @@ class FailureDetector:
             self._accused.clear()
 
     def _listen_anew(self, now: Now) -> None:
-        """What was not heard until now is nobody's fault but ours."""
+        """Forget old silence: we could not hear then."""
         membership = self._ctx.membership
         membership.judged_from = max(membership.judged_from, now.mono)  # infinite while there is no bus
         self._since.clear()
@@ -175,7 +174,7 @@ class FailureDetector:
         self._say(self._look(now, asks=beats), now)
 
     def _beat(self, now: Now) -> None:
-        """Write to those who watch us."""
+        """Send a beat to our watchers."""
         membership = self._ctx.membership
         live = 0
         for name in islice(membership.ring.after(self._ctx.full_hostname), BEATS_MAX):
@@ -186,7 +185,7 @@ class FailureDetector:
                 break
 
     def _doubt(self, now: Now) -> None:
-        """Members that have broken their own promise to all, and that nobody seems to watch."""
+        """Members that have been silent for longer than they promised, and that nobody seems to watch."""
         membership = self._ctx.membership
         least_s = DOUBT_AFTER * membership.heartbeat_interval_s
         for member in membership.members.values():
@@ -199,7 +198,7 @@ class FailureDetector:
                 self._doubts.setdefault(member.name, now.mono)
 
     def _look(self, now: Now, *, asks: bool) -> list[Member]:
-        """Judge those whom we watch; returns whom we suspect so much that all must know."""
+        """Judge the members that we watch; returns those that must be suspected publicly."""
         membership = self._ctx.membership
         interval = membership.heartbeat_interval_s
         found: list[Member] = []
@@ -221,10 +220,9 @@ class FailureDetector:
         return found
 
     def _whom(self, since: dict[str, float], now: Now) -> Iterator[tuple[Member, int, bool]]:
-        """(member, how many nearer watchers it has, is it asked at once): back along the ring, further where it is
-        silent.
+        """(member, number of nearer watchers, ask at once?) for each watched member, back along the ring.
 
-        As many as are silent are watched behind them, so that also a long gap is found in a few intervals.
+        For each silent member, one more behind it is watched, so that even a long gap is found in a few intervals.
         """
         membership = self._ctx.membership
         interval = membership.heartbeat_interval_s
@@ -254,7 +252,7 @@ class FailureDetector:
             self._ctx.membership.silent(member)
 
     def _judge(self, now: Now) -> None:
-        """Of those suspected aloud: who has answered, who is heard by us alone, who is lost."""
+        """Public suspects: which have answered, which only we hear, which are lost."""
         membership = self._ctx.membership
         interval = membership.heartbeat_interval_s
         for name, at in list(self._accused.items()):
@@ -270,7 +268,7 @@ class FailureDetector:
                 del self._accused[name]
 
     def _say(self, found: list[Member], now: Now) -> None:
-        """What one turn has found leaves in one message of a kind; suspects that do not fit wait for the next turn."""
+        """Publish the result of one check, one message per kind; suspects that do not fit wait for the next check."""
         ctx = self._ctx
         for member in found:
             self._dead[member.name] = PeerSummary(member.name, member.incarnation)
@@ -291,7 +289,7 @@ class FailureDetector:
                 heard.spoken_at = now.mono
 
     def _heard_alone(self, name: str, since: float) -> bool:
-        """Nobody has heard it in public since."""
+        """Nobody has heard it publicly since."""
         member = self._ctx.membership.named(name)
         return member is not None and member.state == ALIVE and member.spoken_at < since
 

@@ -1,4 +1,4 @@
-"""What a node says of itself to all, how often, and what it tells a newcomer."""
+"""Heartbeats: what a node tells all others about itself, how often, and what it tells a newcomer."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from coordd.core.members.membership import ALIVE, Member
 from coordd.core.ready import Now
 from coordd.core.wire.events import PeerSummary, WorkerHeartbeat, WorkerHello, WorkerHelloReply, WorkerState
 
-# How many watch each node. One may be gone and one deaf.
+# The number of watchers of each node. One may be gone and one deaf.
 WATCHERS = 3
 
-# Heartbeats to all come this much (part of their interval) early, at random: they must not gather.
+# Heartbeats to all are sent this much early (part of their interval), at random: they must not coincide.
 EARLY = 0.2
 
-# News that cannot wait for the next heartbeat to all, such as other job files, leave spread over this many seconds:
-# a thousand nodes are often given new jobs at once.
+# Urgent news (such as other job files) is sent within this many seconds, at random: a thousand nodes often get new jobs
+# at once.
 SPREAD_S = 30.0
 
-# A hello's reply names the highest token of every job: so many in a message.
+# A reply to a hello has the highest token of every job: at most this many per message.
 REPLY_TOKENS_MAX = 400
 
-# A list of members is kept under this, so that it fits into a message; one with tags beyond reason is left out.
+# A list of members is split at this size, so that it fits into a message; a member with huge tags is left out.
 PAGE_BYTES_MAX = 48 * 1024
 KNOWN_BYTES_MAX = 4096
 
@@ -33,7 +33,7 @@ ASK_AGAIN_S = 10.0
 
 
 class Heartbeats:
-    """The regular words of one node. How often it may speak to all follows the size of the cluster."""
+    """The heartbeats of one node. The size of the cluster decides how often it may send to all."""
 
     __slots__ = ("_asked_at", "_ctx", "_early", "_says", "_speak_at", "_spoke_at")
 
@@ -41,19 +41,19 @@ class Heartbeats:
         self._ctx = ctx
         self._says = says
         self._spoke_at = float("-inf")
-        self._speak_at = float("inf")  # something cannot wait
+        self._speak_at = float("inf")  # something is urgent
         self._early = 0.0
         self._asked_at = float("-inf")
 
     def entered(self, now: Now) -> None:
-        """The node has said that it takes part; from now on it speaks regularly."""
+        """The node has announced itself; from now on it sends heartbeats."""
         self._spoke_at = now.mono
         membership = self._ctx.membership
         self._early = self._random() if membership.large else 0.0
         self._ctx.arm(self.due_at(), "heartbeat")
 
     def heartbeat(self, now: Now) -> None:
-        """Speak to all, if it is time."""
+        """Send to all, if it is time."""
         ctx = self._ctx
         if now.mono >= self.due_at():
             ctx.publish(self._says(WorkerHeartbeat), now)
@@ -63,9 +63,9 @@ class Heartbeats:
         ctx.arm(self.due_at(), "heartbeat")
 
     def greet(self, now: Now) -> None:
-        """Ask what was missed, the bus being back: everybody in a small cluster, those who watch us in a large one.
+        """The bus is back: ask what was missed; in a small cluster all nodes, in a large one our watchers.
 
-        After a broker's restart all nodes do this at once; the members that they knew are still there for them.
+        After a broker's restart all nodes do this at once; they still know their members.
         """
         if not self._ctx.membership.large:
             self._ctx.publish(self._says(WorkerHello), now)
@@ -80,18 +80,18 @@ class Heartbeats:
         self._ctx.send(name, hello, now)
 
     def news(self, now: Now) -> None:
-        """What this node says of itself has changed. In a small cluster the next heartbeat is soon enough."""
+        """Our own state has changed. In a small cluster the next heartbeat is soon enough."""
         if self._ctx.membership.large:
             self.speak_by(now.mono + SPREAD_S * self._random())
 
     def due_at(self) -> float:
-        """When this node must speak to all next."""
+        """When this node must send to all next."""
         membership = self._ctx.membership
         interval = max(membership.heartbeat_interval_s, membership.fanout_interval_s * (1.0 - self._early))
         return min(self._speak_at, self._spoke_at + interval)
 
     def speak_by(self, at: float) -> None:
-        """Speak to all by then; but once an interval is the most, whoever asks."""
+        """Send to all by then, but at most once per interval."""
         at = max(at, self._spoke_at + self._ctx.membership.heartbeat_interval_s)
         self._speak_at = min(self._speak_at, at)
         self._ctx.arm(self._speak_at, "heartbeat")
@@ -102,16 +102,16 @@ class Heartbeats:
     # ---- newcomers
 
     def state_heard(self, member: Member, now: Now) -> None:
-        """How rarely a member speaks tells how many it sees: one that sees many more than we do is asked for them."""
+        """A member's interval tells how many members it sees. If it sees many more than we do, ask it for them."""
         membership = self._ctx.membership
         if self._ctx.state == "mingling":
-            return  # it has asked everybody just now
+            return  # it has just asked everybody
         if member.freq > 2 * membership.fanout_interval_s and now.mono - self._asked_at > ASK_AGAIN_S:
             self._asked_at = now.mono
             self._greet(member.name, now)
 
     def answers(self, hello: WorkerHello, sender: str) -> bool:
-        """Whether this node is one of those who answer: all in a small cluster, the nearest in a large one."""
+        """True if this node answers the hello: all nodes do in a small cluster, the nearest ones in a large one."""
         ctx = self._ctx
         if hello.to or not ctx.membership.large:
             return hello.to in ("", ctx.full_hostname)
@@ -126,7 +126,7 @@ class Heartbeats:
         return False
 
     def hello_heard(self, hello: WorkerHello, sender: str, now: Now) -> None:
-        """Answer it, if this node is one of those who do."""
+        """Answer a hello, if this node is one of those that answer."""
         if self.answers(hello, sender):
             self.reply(hello, sender, now)
 
@@ -141,10 +141,10 @@ class Heartbeats:
             self._ctx.send(sender, reply, now)
 
     def replies(self, freq: float) -> Iterator[dict[str, Any]]:
-        """The fields of each reply to a hello: a message holds so many tokens, or so many members; the rest follow.
+        """The fields of each reply to a hello: tokens and members are split over several messages.
 
-        In a small cluster everybody answers for itself, and nobody needs a list. In a large one whoever means to speak
-        more often (``freq``) than we do sees fewer members; after a broker's restart nobody does.
+        In a small cluster every node answers for itself, and no list is needed. In a large one, a sender with a shorter
+        interval (``freq``) than ours sees fewer members, and gets a list; after a broker's restart no node does.
         """
         membership = self._ctx.membership
         lists = membership.large and freq < membership.fanout_interval_s
@@ -158,7 +158,7 @@ class Heartbeats:
 
 
 def pages(known: Iterable[PeerSummary]) -> Iterator[tuple[PeerSummary, ...]]:
-    """Lists that fit into a message each. The world may have given a member any name, so bytes are counted."""
+    """Split into lists that fit into a message. A member may have any name, so bytes are counted."""
     page: list[PeerSummary] = []
     size = 0
     for one in known:
@@ -175,6 +175,6 @@ def pages(known: Iterable[PeerSummary]) -> Iterator[tuple[PeerSummary, ...]]:
 
 
 def _length(one: PeerSummary) -> int:
-    """At least what it takes on the wire: every text has a head of 5 bytes at the most."""
+    """An upper bound of the bytes on the wire: every text has a head of at most 5 bytes."""
     texts = (one.name, one.incarnation, one.jobs_digest, one.ledger, *one.tags)
     return 11 + sum([5 + len(text.encode(errors="replace")) for text in texts])

@@ -1,10 +1,10 @@
-"""Who is there: alive, suspect, lost, left.
+"""Membership: which nodes are alive, suspect, lost or left.
 
 Liveness is measured on the receiver's own monotonic clock, never on the sender's timestamp; every message
-counts as a heartbeat. A member being lost never makes an attempt lost: only the ledger does.
+counts as a heartbeat. A lost member never makes an attempt lost: only the ledger does.
 
-In a large cluster heartbeats to all are rare (``fanout_interval_s``): their silence says nothing any more, and
-core.watch judges instead of ``sweep``.
+In a large cluster heartbeats to all are rare (``fanout_interval_s``). Then silence means nothing, and detector.py
+judges instead of ``sweep``.
 """
 
 from __future__ import annotations
@@ -24,38 +24,37 @@ LEFT = "left"
 SUSPECT_AFTER = 1.5
 LOST_AFTER = 3.0
 
-# Members that are gone are shown this long, and no more than so many of them are kept.
+# Members that are gone are listed for this long (seconds), and at most this many of them are kept.
 FORGET_AFTER_S = 3600.0
 MEMBERS_MAX = 4096
 
-# Incarnations come from the network: a longer one is nobody's, and would not fit into a message beside others.
+# Incarnations come from the network: a longer one is invalid, and would not fit into a message beside others.
 INCARNATION_LENGTH_MAX = 255
 
-# What a peer says of its ledger is kept up to this length: an identity has 16.
+# The maximum length of a peer's ledger identity; a real one has 16.
 IDENTITY_LENGTH_MAX = 32
 
-# No node has been started more often: a longer number is no count.
+# No node has been started more often: a longer number is invalid.
 BOOT_DIGITS_MAX = 20
 
-# No operating system numbers its processes higher.
+# No operating system has higher pids.
 PID_DIGITS_MAX = 10
 
-# Heartbeats to all cost N² deliveries a round: above this many a second the rounds become rarer. A broker delivers
-# ten times as many on one core; the watchers' unicasts (1.5 a node and second) come on top.
+# Heartbeats to all cost N² deliveries a round: above this rate (per second) the rounds become rarer. A broker delivers
+# ten times as many on one core; the watchers' unicasts (1.5 per node and second) come on top.
 FANOUT_DELIVERIES_S = 2500.0
 
-# A peer's promise to speak that rarely is believed; a larger one is not.
+# The longest interval that a peer may promise.
 PROMISE_MAX_S = MEMBERS_MAX**2 / FANOUT_DELIVERIES_S
 
-# (state, what happened) -> state. What happened: heard (any message), speaks (it had left, and says that it takes
-# part), offline, silent (suspect after), dead (lost after, or proof of death). The one place where a member's state
-# changes: ``Membership._move``.
+# (state, event) -> state. Events: heard (any message), speaks (it had left, and says that it takes part), offline,
+# silent (suspect after), dead (lost after, or proof of death). Only ``Membership._move`` changes a member's state.
 MOVES: dict[tuple[str, str], str] = {
     (ALIVE, "heard"): ALIVE,
     (SUSPECT, "heard"): ALIVE,
     (LOST, "heard"): ALIVE,
-    (LEFT, "heard"): LEFT,  # the last words of an incarnation that said good-bye
-    (LEFT, "speaks"): ALIVE,  # the farewell was not its own, or not its last word
+    (LEFT, "heard"): LEFT,  # late messages of an incarnation that has left
+    (LEFT, "speaks"): ALIVE,  # the good-bye was not its own, or not its last message
     (ALIVE, "offline"): LEFT,
     (SUSPECT, "offline"): LEFT,
     (LOST, "offline"): LEFT,
@@ -98,31 +97,31 @@ class Member:
         self.name = f"{hostname}.{pid}"
         self.incarnation = incarnation
         self.state = ALIVE
-        self.heard_at = now  # anything, unicasts included
-        self.spoken_at = now  # what all could hear
+        self.heard_at = now  # any message, unicasts included
+        self.spoken_at = now  # when all nodes could hear it
         self.clock = 0
         self.left_clock = 0  # the stamp of its good-bye
         self.freq = 0.0
         self.active = 0
         self.loadavg: tuple[float, float, float] = (0.0, 0.0, 0.0)
         self.jobs_digest = ""
-        self.ledger = ""  # the identity of its ledger; "" while it is not known, and of older versions
+        self.ledger = ""  # "" while unknown, and for older versions
         self.pinned = False
         self.tags: tuple[str, ...] = ()
-        self.said_clock = 0  # the stamp of what it said last of itself
+        self.said_clock = 0  # the stamp of its last message about itself
         self.says = ""
         self.rules = 1
         self.sw_ver = ""
 
 
 def boot_count(incarnation: str) -> int:
-    """The boot counter in front of an incarnation; -1 when there is none."""
+    """The boot counter at the start of an incarnation; -1 if there is none."""
     head = incarnation.partition("-")[0]
     return int(head) if head.isascii() and head.isdigit() and len(head) <= BOOT_DIGITS_MAX else -1
 
 
 def is_name(hostname: str, incarnation: str) -> bool:
-    """A node can be called that: whatever else a peer says goes into no address and no list."""
+    """True for a valid hostname and pid; other names go into no address and no list."""
     return len(incarnation) <= INCARNATION_LENGTH_MAX and NAME.fullmatch(hostname) is not None
 
 
@@ -146,45 +145,45 @@ class Membership:
         self.heartbeat_interval_s = heartbeat_interval_s
         self.members: dict[str, Member] = {}
         self.changes: list[tuple[str, Member]] = []  # (join | leave | lost, member), taken by the node
-        self.ring = Ring()  # this node, and who is alive or suspect
+        self.ring = Ring()  # this node and all members that are alive or suspect
         self.ring.add(self_name)
-        self.heard_at = float("-inf")  # anything, of anybody
-        self.isolated = False  # nobody is heard at all: the others stay what they are, and count as lost meanwhile
-        self.judged_from = float("-inf")  # silence before this says nothing: heartbeats were rarer then
+        self.heard_at = float("-inf")  # any message of any node
+        self.isolated = False  # this node hears nobody: members keep their states, and count as lost meanwhile
+        self.judged_from = float("-inf")  # earlier silence means nothing: heartbeats were rarer then
         self._view: tuple[str, ...] | None = None
 
     @property
     def size(self) -> int:
-        """How many are alive or suspect, this node counted; what the rates of a cluster follow."""
+        """The number of members alive or suspect, including this node; the rates of the cluster depend on it."""
         return len(self.ring)
 
     @property
     def fanout_interval_s(self) -> float:
-        """How often each node speaks to all."""
+        """How often (seconds) each node sends to all."""
         return max(self.heartbeat_interval_s, self.size**2 / FANOUT_DELIVERIES_S)
 
     @property
     def large(self) -> bool:
-        """The cluster is so large that members are judged by those who watch them, not by everybody."""
+        """True if the cluster is so large that watchers judge members, instead of everybody."""
         return self.fanout_interval_s > self.heartbeat_interval_s
 
     def promised_s(self, member: Member) -> float:
-        """How often a member speaks to all: it may see more members than we do."""
+        """A member's promised interval (seconds): it may see more members than we do."""
         return max(self.fanout_interval_s, min(member.freq, PROMISE_MAX_S))
 
     def hear(self, hostname: str, pid: int, incarnation: str, clock: int, now: float) -> Member | None:
-        """Note a message of a member; None when it comes from an incarnation that is no longer current."""
+        """Note a message of a member; None if its incarnation is no longer current."""
         member = self.members.get(hostname)
         if member is None or member.incarnation != incarnation:
             if not is_name(hostname, incarnation):
                 return None
             older = member is not None and boot_count(incarnation) < boot_count(member.incarnation)
             if older and member is not None and member.state in (ALIVE, SUSPECT):
-                return None  # last words; of one that is gone they may be a node whose disk was set back
+                return None  # late messages; those of a lost node may come from a node whose disk was set back
             if member is None and len(self.members) >= MEMBERS_MAX:
                 return None
             if member is not None and member.state in (ALIVE, SUSPECT):
-                self._move(member, "dead")  # its successor speaks: it is gone
+                self._move(member, "dead")  # its successor sends: it is gone
             member = self._meet(hostname, pid, incarnation, now)
         elif member.state != ALIVE:
             was = member.state
@@ -198,7 +197,9 @@ class Membership:
         return member
 
     def told(self, others: Iterable[PeerSummary], now: float, *, vouched: bool) -> None:
-        """What a peer says of others. Who is new is met; who is lost is back only when the peer has heard it itself."""
+        """Take a peer's list of members. New members are added; lost ones return only if the peer has heard them
+        itself.
+        """
         own = self.self_name.rpartition(".")[0]
         for one in others:
             hostname, _, pid = one.name.rpartition(".")
@@ -220,23 +221,23 @@ class Membership:
                 member.ledger, member.pinned = one.ledger[:IDENTITY_LENGTH_MAX], one.pinned
 
     def roster(self) -> list[PeerSummary]:
-        """Who is alive, for a node that has just come."""
+        """The members that are alive, for a new node."""
         return [known_as(member) for member in self.members.values() if member.state == ALIVE]
 
     def named(self, name: str) -> Member | None:
-        """The member of this full_hostname, if it is the current one of its hostname."""
+        """The member with this full_hostname, if it is the current one of its hostname."""
         member = self.members.get(name.rpartition(".")[0])
         return member if member is not None and member.name == name else None
 
     def has_namesake(self, hostname: str, incarnation: str) -> bool:
-        """Another incarnation of that hostname is alive, as far as we know."""
+        """True if another incarnation of that hostname is alive, as far as we know."""
         member = self.members.get(hostname)
         return member is not None and member.incarnation != incarnation and member.state in (ALIVE, SUSPECT)
 
     def update(self, member: Member, said: WorkerState) -> None:
-        """Take over what a member says of itself. Who takes part after it has said good-bye is back.
+        """Store a member's message about itself. A member that takes part after its good-bye is back.
 
-        What it said earlier and comes later says nothing of it now: a message may be late, or played back.
+        An older message that arrives later is ignored: it may be late, or replayed.
         """
         if said.clock < member.said_clock:
             return
@@ -261,7 +262,7 @@ class Membership:
         self._move(member, "offline")
 
     def proof_of_death(self, name: str) -> bool:
-        """A hint that nobody listens at this full_hostname any more; True when it changed anything."""
+        """A hint that nobody listens at this full_hostname any more; True if it changed the state."""
         member = self.named(name)
         if member is None or member.state not in (ALIVE, SUSPECT):
             return False
@@ -269,16 +270,16 @@ class Membership:
         return True
 
     def silent(self, member: Member) -> None:
-        """Whoever should have heard of it has not."""
+        """Nobody has heard the suspect in time: it is lost."""
         self._move(member, "silent")
 
     def isolate(self, isolated: bool) -> None:
-        """Nobody is heard at all, or somebody is again: until then this node is alone in its view."""
+        """This node hears nobody, or hears somebody again: meanwhile it is alone in its own view."""
         self.isolated = isolated
         self._view = None
 
     def sweep(self, now: float) -> None:
-        """Judge everybody's silence: in a small cluster, where everybody speaks to all all the time."""
+        """Judge the silence of all members, in a small cluster, where everybody sends to all."""
         for member in list(self.members.values()):
             if member.state not in (ALIVE, SUSPECT):
                 continue
@@ -290,7 +291,7 @@ class Membership:
                 self._move(member, "dead")
 
     def forget(self, now: float) -> None:
-        """Drop members that have been gone for long."""
+        """Drop members that have been gone for a long time."""
         for hostname, member in list(self.members.items()):
             if member.state in (LOST, LEFT) and now - member.heard_at > FORGET_AFTER_S:
                 del self.members[hostname]
@@ -313,7 +314,7 @@ class Membership:
         return self._view
 
     def count(self) -> dict[str, int]:
-        """How many are alive (this node counted), suspect and lost."""
+        """The numbers of members alive (including this node), suspect and lost."""
         counts = {ALIVE: 1, SUSPECT: 0, LOST: 0}
         for member in self.members.values():
             if member.state in counts:
@@ -346,5 +347,5 @@ class Membership:
 
 
 def known_as(member: Member) -> PeerSummary:
-    """A member, as one node tells another of it."""
+    """A member, in the form for other nodes."""
     return PeerSummary(member.name, member.incarnation, member.jobs_digest, member.tags, member.ledger, member.pinned)

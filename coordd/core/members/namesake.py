@@ -1,4 +1,4 @@
-"""Two live nodes of one name: the one that starts makes way."""
+"""Two live nodes with one name: the newer one gives way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordd.core.wire.events import Packet, WorkerHello, WorkerHelloReply
 
 
 class Namesakes:
-    """What others say under this node's own hostname: an echo, a predecessor's last words, or a second live node."""
+    """Handles packets with our own hostname: an echo, late messages of a predecessor, or a second live node."""
 
     __slots__ = ("_answer", "_become", "_ctx")
 
@@ -24,11 +24,11 @@ class Namesakes:
         self._become = become
 
     def heard(self, packet: Packet, now: Now) -> None:
-        """A packet of somebody with our hostname."""
+        """A packet from a sender with our hostname."""
         ctx = self._ctx
         if packet.incarnation == ctx.incarnation:
             return
-        # Two that start at once: one of them yields. A predecessor's late hello must not be the one that stays.
+        # If both start at once, one of them yields. A predecessor's late hello must not win.
         outranks = _rank(packet.incarnation) > _rank(ctx.incarnation)
         for event in packet.events:
             ctx.clock.adjust(event.clock)
@@ -53,5 +53,5 @@ class Namesakes:
 
 
 def _rank(incarnation: str) -> tuple[int, str]:
-    """Of two incarnations of one name, the higher was started later or drew more."""
+    """Of two incarnations of one name, the higher was started later or has the higher random part."""
     return (boot_count(incarnation), incarnation)

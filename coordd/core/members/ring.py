@@ -1,7 +1,7 @@
-"""Who is next to whom: an order of all members that every node with the same view computes alike.
+"""The ring: an order of all members. Every node with the same view computes the same order.
 
-Names stand on a circle by their hash, so that neighbours have nothing in common (no rack, no start script) and a
-member that comes or goes changes the neighbours of a few only.
+Names are ordered by their hash. So neighbours have nothing in common (rack, start script), and a member that joins or
+leaves changes the neighbours of only a few.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
 
-# Places that are remembered: members come and go, and a hash costs more than a look.
+# The size of the cache of places: members come and go, and a hash is slower than a look-up.
 PLACES_MAX = 8192
 
 
 @lru_cache(PLACES_MAX)
 def place(name: str) -> tuple[bytes, str]:
-    """Where a full_hostname stands on every ring."""
+    """The place of a full_hostname on every ring."""
     return hashlib.blake2b(name.encode(), digest_size=8).digest(), name
 
 
@@ -38,17 +38,17 @@ class Ring:
         return at < len(self._places) and self._places[at][1] == name
 
     def add(self, name: str) -> None:
-        """Put a name on the ring; one that is there stays where it is."""
+        """Add a name; an existing name keeps its place."""
         if name not in self:
             insort(self._places, place(name))
 
     def discard(self, name: str) -> None:
-        """Take a name off the ring, if it is there."""
+        """Remove a name, if it is there."""
         if name in self:
             del self._places[bisect_left(self._places, place(name))]
 
     def after(self, name: str) -> Iterator[str]:
-        """Everybody else once, beginning with the successor; ``name`` itself need not be on the ring."""
+        """All other names once, starting with the successor; ``name`` itself need not be on the ring."""
         places = self._places
         start = bisect_left(places, place(name))
         for at in chain(range(start, len(places)), range(start)):
@@ -56,7 +56,7 @@ class Ring:
                 yield places[at][1]
 
     def before(self, name: str) -> Iterator[str]:
-        """Everybody else once, beginning with the predecessor."""
+        """All other names once, starting with the predecessor."""
         places = self._places
         start = bisect_left(places, place(name)) - 1
         for at in chain(range(start, -1, -1), range(len(places) - 1, start, -1)):

@@ -1,5 +1,5 @@
-"""One node: inputs in, ``Ready`` out; its elections, its brake, its definitions, the rules it goes by.
+"""One node: inputs in, ``Ready`` out; its elections, its brake, its definitions, its ledger rules.
 
-Here belongs what concerns the node as a whole and puts the other rooms of the core together.
-What is about members stands in core/members, what is about runs in core/runs.
+Code about the node as a whole; it connects the other rooms of the core. core/members is about other nodes, core/runs
+about runs.
 """

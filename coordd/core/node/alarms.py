@@ -1,8 +1,8 @@
-"""Alarms: what should never happen and has, until a person has looked at it.
+"""Alarms: something happened that must never happen. Kept until a person has looked at it.
 
-There is one: an attempt was started under two tokens. Two ledgers have granted it, or one that has forgotten; each
-node that hears both starts says so. An alarm outlives restarts (the shell keeps ``kept()`` on the disk) and is cleared
-by a person, with a note; the others are told, and what was cleared is not raised again.
+There is one kind: an attempt was started under two tokens. Either two ledgers granted it, or one that had forgotten the
+first grant. Each node that hears both starts raises the alarm. It outlives restarts (the shell keeps ``kept()`` on the
+disk). A person clears it with a note; the other nodes are told, and it is not raised again.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from coordd.core.context import Context
 from coordd.core.ready import Now
 from coordd.core.wire.events import ControlClear, Task, TaskStarted
 
-# Starts that are remembered, to be compared with later ones.
+# Starts that are remembered, to compare them with later ones.
 STARTS_MAX = 4000
 
-# Alarms that stand at a time; more of them say nothing new. And ids of those that were cleared.
+# Maximum number of alarms; more would say nothing new. And of ids of cleared ones.
 ALARMS_MAX = 100
 CLEARED_MAX = 1000
 
-# What an alarm holds, all of it text or numbers.
+# The fields of an alarm, all of them text or numbers.
 FIELDS: dict[str, type] = {"id": str, "kind": str, "run": str, "attempt": int, "at": float, "text": str}
 
 STARTED_TWICE = "started-twice"
 
 
 class Alarms:
-    """Those that one node knows of."""
+    """The alarms that one node knows."""
 
     __slots__ = ("_ctx", "_starts", "cleared", "standing")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._starts: dict[tuple[str, int], tuple[int, str]] = {}  # (run, attempt) -> (token, node)
-        self.standing: dict[str, dict[str, Any]] = {}  # by id, the oldest first
+        self.standing: dict[str, dict[str, Any]] = {}  # by id, oldest first
         self.cleared: dict[str, str] = {}  # id -> the note
 
     def recall(self, kept: Mapping[str, Any]) -> None:
-        """What an earlier life of this node knew; whatever of it is no alarm is left out."""
+        """Take the alarms from an earlier process of this node; invalid ones are left out."""
         for alarm in _listed(kept.get("standing")):
             if isinstance(alarm, dict) and all(isinstance(alarm.get(name), kind) for name, kind in FIELDS.items()):
                 self.standing[alarm["id"]] = {name: alarm[name] for name in FIELDS}
@@ -48,11 +48,11 @@ class Alarms:
             self.cleared[str(ident)] = str(note)
 
     def kept(self) -> dict[str, Any]:
-        """To be given to this node's next life."""
+        """The alarms for this node's next process."""
         return {"standing": list(self.standing.values()), "cleared": self.cleared}
 
     def saw(self, event: Task) -> None:
-        """News of an attempt, of this node or of another, now or from its journal."""
+        """An event of an attempt, of this node or another, new or from the journal."""
         if not isinstance(event, TaskStarted) or not event.token:
             return
         key = (event.run, event.attempt)
@@ -64,7 +64,7 @@ class Alarms:
             self._raise(event, before)
 
     def clear(self, idents: Iterable[str], note: str, by: str, now: Now) -> list[str]:
-        """A person has looked at these; returns those that stood. The other nodes are told."""
+        """A person has looked at these alarms; returns the ids that were active. The other nodes are told."""
         done = self._clear(idents, note)
         if done:
             self._ctx.publish(ControlClear(ids=tuple(done), note=note, by=by), now)

@@ -1,17 +1,17 @@
-"""The brake: may this node launch from the ledger that it sees, while others may see another one?
+"""The brake: this node must not launch if other nodes may use another ledger.
 
-A node *pins* the identity of the ledger that it uses, and that ledger's adapter then refuses every other one
-(core.identity). What a pin cannot tell is whether the first ledger was the right one, so
+A node *pins* the identity of the ledger that it uses, and the ledger's adapter then refuses every other one
+(core/ledger/identity.py). A pin does not prove that the first ledger was the right one, so
 
-- a node without a pin launches nothing unless a strict majority of all members that it knows (itself included, and lost
-  ones, but not those that have left) use its ledger, and none of them has pinned another one. Then it pins. A lone node
-  is a majority of one. Where the bus is away it knows nobody, and waits a while for it;
-- a node with a pin launches nothing where members have pinned another ledger, unless a strict majority of those that
-  have pinned any use its own. Members without a pin never stop it.
+- a node without a pin launches nothing unless a strict majority of all members that it knows (including itself and lost
+ones, but not those that have left) use its ledger, and none of them has pinned another one. Then it pins. A lone node
+is a majority of one. Without a bus it knows nobody, and waits a while for the bus; - a node with a pin launches nothing
+if members have pinned another ledger, unless a strict majority of those that have pinned any use its own. Members
+without a pin never stop it.
 
-A tie launches nothing. Members that still use the closed ledger which ours continues are no opponents: it answers
-nobody. This is a brake for first starts and for mistakes of people, never the proof that nothing is launched twice: who
-cannot hear each other cannot compare.
+With a tie, nothing is launched. Members that still use the closed predecessor of our ledger do not count against it:
+that ledger refuses every request. The brake is for first starts and for mistakes of people. It does not prove that
+nothing is launched twice: nodes that cannot hear each other cannot compare.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ NO_BUS = (
     "it has never used its ledger before, and its bus is not connected: it cannot know whether the others use the same"
 )
 
-# So long (seconds) a first start waits for its bus. Then it goes on: without a broker jobs are to run all the same.
+# How long (seconds) a first start waits for its bus. After it the node continues: jobs must run even without a broker.
 BUS_PATIENCE_S = 10.0
 
-# How soon after the end of a quarantine it is looked whether it is over (seconds).
+# How soon (seconds) after the expected end of a quarantine the ledger is asked again.
 LOOK_AGAIN_S = 0.05
 
-# Members are named in a reason up to this many.
+# Maximum number of members named in a reason.
 NAMED_MAX = 5
 
 
 class Brake:
-    """Of one node. The outcome stands in ``ctx``: ``ledger``, ``pinned``, ``braked``, ``split``."""
+    """The brake of one node. Its result is in ``ctx``: ``ledger``, ``pinned``, ``braked``, ``split``."""
 
     __slots__ = (
         "_acquainted",
@@ -59,9 +59,9 @@ class Brake:
     def __init__(
         self, ctx: Context, pin: str, acquainted: str, news: Callable[[Now], None], released: Callable[[Now], None]
     ) -> None:
-        """``pin``: the identity that this node has used before, "" when none. ``acquainted``: the mark of the ledger's
-        life that a version of this node saw last which knew of no identities; who meets it again needs no majority.
-        ``news`` is called when the others are to hear which ledger this node uses, ``released`` when it may launch.
+        """``pin``: the identity that this node has used before, or "". ``acquainted``: the ledger's mark that an older
+        version of this node (without identities) saw last; a node that meets it again needs no majority. ``news`` is
+        called when other nodes must hear which ledger this node uses, ``released`` when it may launch.
         """
         self._ctx = ctx
         self._news = news
@@ -69,9 +69,9 @@ class Brake:
         self.bus_up = True
         self._acquainted = acquainted
         self._seen = False
-        self._since = 0.0  # when it was seen first (mono)
+        self._since = 0.0  # when the ledger was first seen (mono)
         self._recovers = False
-        self._differing: frozenset[tuple[str, str]] = frozenset()  # (member, identity) that the log was told of
+        self._differing: frozenset[tuple[str, str]] = frozenset()  # (member, identity) pairs that were logged
         self.predecessor = ""
         ctx.ledger, ctx.pinned = pin, bool(pin)
         ctx.braked = "" if pin else NOT_SEEN
@@ -79,14 +79,14 @@ class Brake:
     # ---- inputs
 
     def ledger_says(self, answer: OpenAnswer, now: Now) -> None:
-        """Which ledger has answered. A ledger that keeps no identity ("") is compared with nothing."""
+        """A ledger has answered. A ledger without identity ("") is not compared."""
         ctx, identity = self._ctx, answer.identity
         said = (ctx.ledger, ctx.pinned)
         if not self._seen:
             self._since = now.mono
         self._seen, self.predecessor, self._recovers = True, answer.predecessor, answer.recovering_s > 0
         if ctx.pinned:
-            if identity and identity != ctx.ledger:  # its adapter lets nothing else through than a successor
+            if identity and identity != ctx.ledger:  # its adapter accepts only a successor
                 ctx.note("ledger.moved", identity=identity, before=ctx.ledger)
                 self._pin(identity)
         else:
@@ -100,13 +100,13 @@ class Brake:
         self.judge(now)
 
     def accept(self, identity: str, now: Now) -> None:
-        """A person says that this is the ledger to use."""
+        """A person says that this ledger is the right one."""
         self._pin(identity)
         self._news(now)
         self.judge(now)
 
     def judge(self, now: Now) -> None:
-        """Compare again: a member has come, gone or spoken, or the bus has."""
+        """Compare again: a member has joined, left or sent, or the bus has changed."""
         ctx, braked, pinned = self._ctx, self._ctx.braked, self._ctx.pinned
         if not self._seen and not ctx.pinned:
             return
@@ -128,7 +128,7 @@ class Brake:
         if braked and not ctx.braked:
             self._released(now)
 
-    # ---- single steps
+    # ---- steps
 
     def _judge_pinned(self, others: list[Member], differing: list[Member]) -> None:
         against = [member for member in differing if member.pinned]
@@ -164,7 +164,7 @@ class Brake:
                 split=bool(differing),
             )
         elif self._recovers:
-            self._become(RECOVERS, split=False)  # an identity that a newcomer gave it may still make way for another
+            self._become(RECOVERS, split=False)  # an identity that a new node gave the ledger may still be replaced
         else:
             self._pin(self._ctx.ledger)
             self._become("", split=False)
@@ -185,7 +185,7 @@ class Brake:
         ctx.braked, ctx.split = braked, split
 
     def _tell(self, differing: list[Member]) -> None:
-        """The log hears once of each member that uses another ledger."""
+        """Log once each member that uses another ledger."""
         now = frozenset((member.name, member.ledger) for member in differing)
         for name, identity in sorted(now - self._differing):
             self._ctx.note("ledger.differs", peer=name, theirs=identity, ours=self._ctx.ledger)

@@ -1,9 +1,9 @@
-"""Which definition of a job counts: the one that was activated last, as the ledger has it.
+"""The definition of a job that counts: the one that was activated last, according to the ledger.
 
-A job file is changed on one node after the other, and each node reads its own. So a definition counts from the moment
-at which a node brings it to the ledger, and there is one that counts for all. A node activates a definition only when
-it had another one before (or never had one, and the ledger has not seen this one): a node that was left behind, or was
-away, does not bring an old definition back. It says that its own is stale, and opens nothing of the job by schedule.
+People change a job file on one node after the other, and each node reads its own file. So a definition counts from the
+moment when a node activates it in the ledger, for all nodes. A node activates a definition only if it had another one
+before (or had none, and the ledger has not seen this one). So a node that was forgotten or away does not bring an old
+definition back: it reports its own as stale, and opens no scheduled run of the job.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import DIFFERS, NEVER, OK
 
-# Definitions that are brought to the ledger at a time; further ones follow with the next sweep.
+# Maximum number of activations at a time; others follow with the next sweep.
 AT_A_TIME = 200
 
 ASKED = "its definition is being activated"
 
 
 class Had(NamedTuple):
-    """The definition of a job that this node had last; and its place among those that counted (0: it never did).
+    """The definition of a job that this node had last, and its sequence number in the ledger (0: it never counted).
 
-    ``digest`` is "" while the job is not here, or has no schedule here: when it has one again, that counts from then.
+    ``digest`` is "" while the job, or its schedule, is missing here: a new schedule then counts from that moment.
     """
 
     digest: str
@@ -35,18 +35,18 @@ class Had(NamedTuple):
 
 
 class Definitions:
-    """The definitions of this node's scheduled jobs against those that count."""
+    """Compares this node's scheduled jobs with the definitions that count."""
 
     __slots__ = ("_ctx", "asked", "had", "stale")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.had: dict[str, Had] = {}  # kept over a restart
-        self.asked: dict[int, tuple[str, Had]] = {}  # request -> job, and what was brought
-        self.stale: dict[str, str] = {}  # job -> why this node opens nothing of it by schedule
+        self.asked: dict[int, tuple[str, Had]] = {}  # request -> job, and the activated definition
+        self.stale: dict[str, str] = {}  # job -> why this node opens no scheduled run of it
 
     def swept(self, answer: OpenAnswer) -> None:
-        """What counts, by the ledger. New definitions are brought to it."""
+        """The definitions that count, from the ledger. New definitions are activated."""
         self.stale = {}
         if answer.identity_from == NEVER:
             return
@@ -71,35 +71,35 @@ class Definitions:
             else:
                 self.stale[name] = (
                     f"another definition of it counts since (number {sequence}): bring this node's job file up to date,"
-                    f" or say `coordctl job activate {name}` here"
+                    f" or run `coordctl job activate {name}` here"
                 )
 
     def take(self, jobs: Mapping[str, Job]) -> dict[str, Job]:
-        """The job files are these from now on; returns what they were before."""
+        """Take new job files; returns the old ones."""
         before, self._ctx.jobs = self._ctx.jobs, dict(jobs)
         self._look()
         return before
 
     def _look(self) -> None:
-        """What has no schedule here any more is noted."""
+        """Note the jobs that have no schedule here any more."""
         gone = {name for name, had in self.had.items() if had.digest and not self._is_here(name)}
         for name in gone:
             self._keep(name, Had("", self.had[name].sequence))
         for request, (name, had) in self.asked.items():
             if not self._is_here(name):
-                self.asked[request] = (name, Had("", had.sequence))  # whatever the answer: it was away since
+                self.asked[request] = (name, Had("", had.sequence))  # whatever the answer: it was gone meanwhile
 
     def _is_here(self, name: str) -> bool:
         job = self._ctx.jobs.get(name)
         return job is not None and job.schedule is not None
 
     def _returns(self, name: str, sequence: int) -> bool:
-        """It was away, and no other node has brought it back."""
+        """The job was gone here, and no other node has activated it since."""
         had = self.had.get(name)
         return had is not None and not had.digest and had.sequence >= sequence
 
     def answered(self, request: int, answer: Answer) -> bool:
-        """What the ledger said to a definition that was brought. True: it is to be swept."""
+        """The ledger's answer to an activation. True: sweep soon."""
         name, had = self.asked.pop(request)
         if answer.word == OK:
             self._keep(name, Had(had.digest, answer.token, had.counts_from))
@@ -109,7 +109,9 @@ class Definitions:
         return answer.word in (OK, DIFFERS)
 
     def _is_mine(self, name: str, job: Job, sequence: int) -> bool:
-        """This node is to bring its definition: it had another one before, or the ledger has forgotten this one."""
+        """True if this node must activate its definition: it had another one before, or the ledger has forgotten this
+        one.
+        """
         had = self.had.get(name)
         return had is None or had.digest != job.digest or had.sequence > sequence
 

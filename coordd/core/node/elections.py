@@ -1,4 +1,4 @@
-"""The elections that a node takes part in: opening, stating once, deciding, remembering."""
+"""The elections of a node: it opens them, states once, decides, and remembers the result."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.ready import Now
 from coordd.core.wire.events import Action, Candidacy, WorkerBeat, WorkerElect, WorkerElectAck
 
-# More undecided elections than this at a time: further ones of peers go unanswered (they decide at the timeout).
+# Maximum number of undecided elections. Further ones of peers get no answer (they decide at the timeout).
 OPEN_MAX = 20_000
 
-# Acks can overtake the elect that they answer (another sender, another path): so many ids are kept for it.
+# Acks can arrive before the elect that they answer (another sender, another path): maximum number of ids for such acks.
 EARLY_MAX = 1024
 
 
-# Whose statement is still lacking after this is asked by unicast, once in LACKING_APART_S at the most: should nobody be
-# there any more, the transport says so, and the election need not wait for its timeout.
+# If a node's statement is missing after this time (seconds), it is asked by unicast, at most once in LACKING_APART_S.
+# If the node is gone, the transport reports it, and the election need not wait for its timeout.
 LACKING_S = 0.025
 LACKING_APART_S = 1.0
 
 
-# Why a statement that was made under another ledger does not count.
+# Why a statement under another ledger does not count.
 OTHER_LEDGER = "it uses another ledger"
 
 
 class Ballots:
-    """Every election of one node, by id."""
+    """All elections of one node, by id."""
 
     __slots__ = ("_asked_at", "_candidacy", "_ctx", "_decided", "_early", "_looks", "bus_up", "elections", "open_ids")
 
@@ -44,14 +44,14 @@ class Ballots:
         self._candidacy = candidacy
         self._decided = decided
         self.elections: dict[str, Election] = {}
-        self.open_ids: dict[str, None] = {}  # insertion order: also the order of their deadlines
+        self.open_ids: dict[str, None] = {}  # in order of insertion, which is the order of their deadlines
         self.bus_up = True
         self._early: dict[str, dict[str, Candidacy]] = {}
-        self._looks = False  # a timer for ``look`` is armed
+        self._looks = False  # a timer for ``look`` is set
         self._asked_at: dict[str, float] = {}  # full_hostname -> when it was last asked
 
     def open(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
-        """Open an election, or join the one that is there; without messages where there can be none."""
+        """Open an election, or join the existing one; without messages if there is no bus or the cluster is large."""
         election = self.elections.get(ident)
         if election is not None:
             return election
@@ -67,7 +67,7 @@ class Ballots:
         return election
 
     def elect_heard(self, event: WorkerElect, sender: str, now: Now) -> Election | None:
-        """A peer has opened an election, or repeats itself."""
+        """A peer has opened an election, or repeats its message."""
         election = self.elections.get(event.id)
         ctx = self._ctx
         if election is None:
@@ -88,7 +88,7 @@ class Ballots:
         return election
 
     def ack_heard(self, event: WorkerElectAck, sender: str, now: Now) -> None:
-        """A peer's statement; kept for a while if the election itself has not been heard of yet."""
+        """A peer's statement; kept for a while if its election is not known yet."""
         election = self.elections.get(event.id)
         if election is not None:
             if election.state(sender, self._counted(event.candidacy)):
@@ -99,13 +99,13 @@ class Ballots:
         self._early.setdefault(event.id, {})[sender] = event.candidacy
 
     def lost(self, name: str, now: Now) -> None:
-        """A member was found lost (or left): it leaves every view."""
+        """A member was lost or has left: remove it from every view."""
         for ident in list(self.open_ids):
             if self.elections[ident].lose(name):
                 self._close(self.elections[ident], now)
 
     def timer(self, now: Now) -> None:
-        """Decide what has waited for ``election_timeout`` with what it has."""
+        """Decide elections that have waited for ``election_timeout``, with the statements they have."""
         timeout = self._ctx.settings.election_timeout_s
         for ident in list(self.open_ids):
             election = self.elections[ident]
@@ -115,12 +115,12 @@ class Ballots:
             self._close(election, now)
 
     def look(self, now: Now) -> None:
-        """Ask those whose statement is lacking whether they are still there."""
+        """Ask the nodes whose statements are missing whether they are still alive."""
         ctx = self._ctx
         self._looks = False
         self._asked_at = {name: at for name, at in self._asked_at.items() if now.mono - at < LACKING_APART_S}
         lacking: set[str] = set()
-        for ident in self.open_ids:  # in the order in which they were opened
+        for ident in self.open_ids:  # in the order of opening
             election = self.elections[ident]
             if now.mono < election.opened_at + LACKING_S:
                 self._look_at(election.opened_at + LACKING_S)
@@ -136,7 +136,7 @@ class Ballots:
             self._ctx.arm(at, "lacking")
 
     def bus_changed(self, up: bool, now: Now) -> None:
-        """Without a bus no further statement comes: what is open gets the ranks that need no messages."""
+        """Without a bus no further statement arrives: open elections are decided by hash."""
         self.bus_up = up
         if not up:
             for ident in list(self.open_ids):
@@ -155,14 +155,14 @@ class Ballots:
         return election
 
     def _counted(self, candidacy: Candidacy) -> Candidacy:
-        """A statement as it counts here: who would ask another ledger is no candidate for a place before this one."""
+        """A statement as it counts here: a node with another ledger is not a candidate."""
         ours = self._ctx.ledger
         if candidacy.ledger and ours and candidacy.ledger != ours and not candidacy.abstains:
             return structs.replace(candidacy, abstains=OTHER_LEDGER)
         return candidacy
 
     def _leave_out_the_lost(self, election: Election) -> None:
-        """Of the opener's view, whom we already know to be lost we need not wait for."""
+        """Remove members from the opener's view that we know to be lost."""
         if len(election.missing) > 1:
             for member in self._ctx.membership.members.values():
                 if member.state not in (ALIVE, SUSPECT):
@@ -190,9 +190,9 @@ class Ballots:
         return election
 
     def _rank_by_hash(self, election: Election, now: Now) -> None:
-        """Ranks that everybody can compute: of those whose heartbeat shows the same jobs and fitting tags.
+        """Ranks that every node can compute, among nodes with the same jobs and matching tags.
 
-        Where some have stated already, those who abstained are left out.
+        Nodes that have already abstained are left out.
         """
         ctx, action, stated = self._ctx, election.action, election.statements
         job = ctx.jobs.get(action.job) if action else None

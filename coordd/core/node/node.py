@@ -1,9 +1,9 @@
 """A node: inputs in, ``Ready`` out. It awaits nothing, reads no clock and draws no randomness of its own.
 
-    receive, peer_dead       what the bus brings
-    ledger_answered          what the ledger said
-    trigger, open_election, drain, ...   what people want
-    runner_*                 what the runners of this node do
+    receive, peer_dead       from the bus
+    ledger_answered          an answer of the ledger
+    trigger, open_election, drain, ...   commands of people
+    runner_*                 events of this node's runners
     handle_timer             time has passed
 
 After every input the shell pumps: ``core.perform`` takes ``ready()`` and does what it says, in its order. The same
@@ -48,7 +48,7 @@ READY = "ready"
 DRAINING = "draining"
 STOPPING = "stopping"
 
-# The one place where a node's state changes is ``Node._become``.
+# Only ``Node._become`` changes a node's state.
 MOVES: dict[str, frozenset[str]] = {
     STARTING: frozenset((MINGLING, READY, STOPPING)),
     MINGLING: frozenset((READY, STOPPING)),
@@ -57,7 +57,7 @@ MOVES: dict[str, frozenset[str]] = {
     STOPPING: frozenset(),
 }
 
-# How a change of membership is logged.
+# The log word for a change of membership.
 HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}
 
 # The topics of elections that end in a launch.
@@ -79,7 +79,7 @@ class Node(Shown):
         pin: str = "",
         acquainted: str = "",
     ) -> None:
-        """``pin`` and ``acquainted``: which ledger this node has used before (core.brake)."""
+        """``pin`` and ``acquainted``: the ledger that this node has used before (brake.py)."""
         self.ctx = Context(
             hostname=hostname,
             pid=pid,
@@ -104,7 +104,7 @@ class Node(Shown):
         self.ledger_up = True
         self.mingling = Mingling(self.ctx, self._says, self._enter)
         self.sweep = Sweep(self.ctx, self.pursuits, self._swept)
-        # Inputs: what the runners of this node do.
+        # Inputs from this node's runners.
         runners = Runners(self.ctx, self.pursuits, self.sweep)
         self.runner_adopted, self.runner_gone = runners.adopted, runners.gone
         self.runner_started, self.runner_ended = runners.started, runners.ended
@@ -112,7 +112,7 @@ class Node(Shown):
         self._handlers = self._by_event()
 
     def _by_event(self) -> dict[type, Any]:
-        """Who takes which event of a peer."""
+        """The handler of each event type."""
         return {
             events.WorkerElect: self._on_elect,
             events.WorkerElectAck: self._on_ack,
@@ -132,7 +132,7 @@ class Node(Shown):
     # ---- life
 
     def start(self, peers: tuple[str, ...] | None, now: Now) -> None:
-        """Mingle: ask everybody what was missed. ``peers`` are those the transport knows of, None if it cannot."""
+        """Mingle: ask all nodes what was missed. ``peers``: those that the transport knows, None if it cannot tell."""
         if not self.ctx.settings.mingle:
             self._enter(now)
             return
@@ -140,13 +140,13 @@ class Node(Shown):
         self.mingling.begin(peers, self.ballots.bus_up, now)
 
     def stop(self, now: Now) -> None:
-        """Stop opening and answering elections, and say good-bye. Runners go on."""
+        """Stop opening and answering elections, and say good-bye. Runners continue."""
         if self.ctx.state != STOPPING:
             self._become(STOPPING)
             self.ctx.record(self._says(events.WorkerOffline), now, sync=True)
 
     def drain(self, draining: bool, now: Now) -> None:
-        """Take no new runs (those that run go on), or take them again."""
+        """Take no new runs (active ones continue), or take them again."""
         target = DRAINING if draining else READY
         if self.ctx.state in (READY, DRAINING) and self.ctx.state != target:
             self._become(target)
@@ -155,7 +155,7 @@ class Node(Shown):
                 self.pursuits.slot_freed(now)
 
     def set_jobs(self, jobs: dict[str, Job], now: Now) -> None:
-        """Take over the job files as they are now."""
+        """Use these job files from now on."""
         before = self.rulebook.definitions.take(jobs)
         digest, self.ctx.jobs_digest = self.ctx.jobs_digest, jobs_digest(jobs)
         if digest != self.ctx.jobs_digest and self.ctx.state in (READY, DRAINING):
@@ -179,8 +179,8 @@ class Node(Shown):
         clock = ctx.clock
         only_greets = all(isinstance(event, events.WorkerHello) for event in packet.events)
         if only_greets and ctx.membership.has_namesake(packet.hostname, packet.incarnation):
-            # Restarted, or a second node of that name, which will be refused: only its next words tell. Until
-            # then it gets its answer, and the one that we know stays.
+            # It restarted, or it is a second node with that name, which will be refused: only its next messages tell.
+            # Until then it gets its answer, and the node that we know stays.
             for event in packet.events:
                 if isinstance(event, events.WorkerHello):
                     self.heartbeats.hello_heard(event, packet.sender, now)
@@ -193,7 +193,7 @@ class Node(Shown):
         for event in packet.events:
             if not clock.adjust(event.clock):
                 count = clock.jumps_refused
-                if count & (count - 1) == 0:  # 1, 2, 4, 8, …: a flood is no log
+                if count & (count - 1) == 0:  # 1, 2, 4, 8, …: a flood must not fill the log
                     ctx.note("clock.jump_refused", peer=sender, clock=event.clock, count=count)
                 continue
             member.clock = event.clock
@@ -206,9 +206,9 @@ class Node(Shown):
             self._members_changed(now)
 
     def receive_late(self, packet: Packet, now: Now) -> None:
-        """Facts about runs that had to wait before they could be sent: no sign of life, and no election either.
+        """Facts about runs that were sent late: neither a sign of life nor an election.
 
-        An old hello is answered: a node whose wall clock is off proves by what it says next that it lives.
+        An old hello is answered: a node with a wrong wall clock proves with its next message that it lives.
         """
         if packet.cluster != self.ctx.settings.cluster:
             return
@@ -227,9 +227,9 @@ class Node(Shown):
         self._members_changed(now)
 
     def bus_changed(self, up: bool, now: Now) -> None:
-        """The bus was lost, or is there (again): then this node asks what it has missed, as at its start.
+        """The bus was lost, or is up (again): then this node asks what it has missed, as at its start.
 
-        A node without a bus is deaf: the silence of the others says nothing of them, neither now nor right after.
+        A node without a bus is deaf: the silence of other nodes means nothing, now and right afterwards.
         """
         ctx = self.ctx
         if up == self.ballots.bus_up:
@@ -246,19 +246,19 @@ class Node(Shown):
             return
         self.mingling.bus_came(now)
         self.heartbeats.greet(now)
-        self.sweep.soon(now)  # revocations and ends that nobody could tell us
+        self.sweep.soon(now)  # for revocations and ends that nobody could send us
 
     # ---- inputs: the ledger
 
     def ledger_answered(self, request: int, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
-        """The answer to a request; ``UNAVAILABLE`` when there was none in time. ``sent_at`` in mono."""
+        """The answer to a request; ``UNAVAILABLE`` if none came in time. ``sent_at`` in mono."""
         if answer.word != UNAVAILABLE:
             self.ctx.round_trip_s += 0.1 * ((now.mono - sent_at) - self.ctx.round_trip_s)
         if request and request == self.sweep.request:
             self.sweep.answered(answer, sent_at, now)
             return
         assert isinstance(answer, Answer)
-        if request in self.triggers.asked:  # all share one space of ids
+        if request in self.triggers.asked:  # all requests share one space of ids
             self.triggers.answered(request, answer, now)
         elif self.rulebook.has_asked(request):
             self.rulebook.answered(request, answer, now)
@@ -276,55 +276,57 @@ class Node(Shown):
     # ---- inputs: people
 
     def trigger(self, of: Registration, reply_id: int, now: Now) -> None:
-        """Ask for a run. It is answered once the ledger has it, or, the ledger being away, this node's disk."""
+        """Trigger a run. The reply comes once the ledger has it, or, without the ledger, this node's disk."""
         self.triggers.trigger(of, reply_id, now)
 
     def recover_request(self, of: Registration, now: Now) -> None:
-        """A trigger that this node accepted before a restart and the ledger may not have."""
+        """A trigger that this node accepted before a restart; the ledger may not have it."""
         self.triggers.trigger(of, 0, now)
 
     def open_election(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
-        """Open an election by hand."""
+        """Open an election on request of a person."""
         return self.ballots.open(ident, topic, action, now)
 
     def hurry_cancel(self, run: str, reason: str, attempt: int, now: Now) -> None:
-        """The ledger has a cancellation: tell the runner, here or elsewhere, before its next renewal would."""
+        """The ledger has a cancellation: tell the runner now, here or elsewhere, before its next renewal."""
         self.ctx.out.cancels.append((run, reason))
         self.ctx.record(events.ControlCancel(run=run, reason=reason, attempt=attempt), now)
 
     def look_again(self, now: Now) -> None:
-        """Something in the ledger has changed: sweep now."""
+        """The ledger has changed: sweep now."""
         self.sweep.look_again(now)
 
     def clear_alarms(self, idents: tuple[str, ...], note: str, by: str, now: Now) -> list[str]:
-        """A person has looked at them; returns those that stood."""
+        """A person has looked at these alarms; returns the ids that were active."""
         return self.alarms.clear(idents, note, by, now)
 
     def recall(self, event: Task) -> None:
-        """News of an attempt, of this node or of another, now or from its journal."""
+        """An event of an attempt, of this node or another, new or from the journal."""
         self.witness.saw(event)
         self.alarms.saw(event)
 
     def accept_ledger(self, identity: str, now: Now) -> None:
-        """A person says that the ledger with this identity is the one to use."""
+        """A person says that the ledger with this identity is the right one."""
         self.brake.accept(identity, now)
         self.look_again(now)
 
-    # ---- inputs: its machine
+    # ---- inputs: this machine
 
     def impaired(self, why: str) -> None:
-        """Its journal cannot be written; "" when it can (again): then what was given back for that may start here."""
+        """Why its journal cannot be written; "" if it can (again): then attempts that were returned for that reason may
+        start here.
+        """
         ctx = self.ctx
         if ctx.impaired and not why:
             ctx.launch_problems = {job: told for job, told in ctx.launch_problems.items() if told != NOT_WRITTEN}
         ctx.impaired = why
 
     def runtime_failed(self, why: str) -> None:
-        """Its runtime directory cannot be written; "" when it can (again)."""
+        """Why its runtime directory cannot be written; "" if it can (again)."""
         self.ctx.runtime_failure = why
 
     def cannot_launch(self, problems: dict[str, str]) -> None:
-        """Job -> why this node cannot start it; all that were found now."""
+        """Job -> why this node cannot start it; the complete present list."""
         self.ctx.launch_problems = problems
 
     def loaded(self, average: tuple[float, float, float]) -> None:
@@ -336,7 +338,7 @@ class Node(Shown):
         self.ctx.settings = settings
 
     def stamp(self) -> int:
-        """A stamp for a line that the shell itself writes into the journal."""
+        """A stamp for a line that the shell itself writes to the journal."""
         return self.ctx.clock.forward()
 
     # ---- time
@@ -371,12 +373,12 @@ class Node(Shown):
                 self.mingling.timer(now)
 
     def timer_at(self) -> float:
-        """When ``handle_timer`` must be called next (mono); infinity when nothing is due."""
+        """When ``handle_timer`` must be called next (mono); infinity if nothing is due."""
         timers = self.ctx.timers
         return timers[0][0] if timers else float("inf")
 
     def ready(self) -> Ready:
-        """What the shell must do now. Taken once; the next one begins empty."""
+        """What the shell must do now. Each item is returned once; the next call starts empty."""
         out, self.ctx.out = self.ctx.out, Ready()
         for event in out.journal:
             if isinstance(event, Task):
@@ -390,7 +392,7 @@ class Node(Shown):
         return self.ctx.out.any()
 
     def performed(self, outcome: Outcome, now: Now) -> None:
-        """How it went, what the disk refused of it."""
+        """The result: what the disk refused."""
         if outcome.refused is not None:
             self.impaired(outcome.refused and f"its journal cannot be written: {outcome.refused}")
         for launch in outcome.unlaunched:
@@ -438,7 +440,7 @@ class Node(Shown):
         self.ctx.membership.offline(self.ctx.membership.members[packet.hostname], event.clock)
 
     def _on_cancel(self, event: events.ControlCancel, packet: Packet, sender: str, now: Now) -> None:
-        if (held := self.pursuits.running.get(event.run)) and event.attempt in (-1, held[0]):  # not a later attempt
+        if (held := self.pursuits.running.get(event.run)) and event.attempt in (-1, held[0]):  # not for a later attempt
             self.ctx.out.cancels.append((event.run, event.reason))
 
     def _on_revoke(self, event: events.ControlRevoke, packet: Packet, sender: str, now: Now) -> None:
@@ -455,10 +457,10 @@ class Node(Shown):
             self.pursuits.run_ended(event.name, now)
             self.sweep.soon(now)
 
-    # ---- single steps
+    # ---- steps
 
     def _enter(self, now: Now) -> None:
-        """Mingled: take part."""
+        """Mingling is over: take part."""
         self._become(READY)
         ctx = self.ctx
         ctx.record(self._says(events.WorkerOnline), now)
@@ -537,7 +539,7 @@ class Node(Shown):
         self.brake.judge(now)
 
     def _ledger_news(self, now: Now) -> None:
-        """Which ledger this node uses, or that it has used it, cannot wait: others may be braked for want of it."""
+        """The ledger, or its pin, has changed: other nodes must know at once, because they may be braked without it."""
         if self.ctx.state not in (READY, DRAINING):
             return
         if self.ctx.membership.large:

@@ -1,8 +1,8 @@
-"""Which rules this node goes by: those that are in force in the ledger. And who asks for the new ones, and when.
+"""The ledger rules in force, and the step to the new ones.
 
-A member of an older version acts by the old rules alone. While one is alive, suspect or lost they stay in force; once
-all that are left speak the new ones, for some heartbeats in a row, the first that finds it so asks the ledger to
-change. What keeps an older daemon out from then on, should one come back, is in core.standing.
+A member of an older version knows only the old rules. They stay in force while such a member is alive, suspect or lost.
+When all remaining members have known the new rules for some heartbeats, the first node that notices asks the ledger to
+change. core/ledger/standing.py then keeps out an older daemon that comes back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from coordd.core.runs.pursued import Pursuit
 
-# Heartbeats for which all members must have spoken the new rules.
+# For this many heartbeats all members must know the new rules.
 CALM_HEARTBEATS = 3
 
 
@@ -31,18 +31,18 @@ class Rulebook:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._calm_from: float | None = None  # since when nobody holds the new rules back (mono)
-        self._seen = -1.0  # where the new rules began, when they were in force last
+        self._calm_from: float | None = None  # since when no node holds the new rules back (mono)
+        self._seen = -1.0  # where the new rules began, when they were last in force
         self.asked: set[int] = set()
         self.definitions = Definitions(ctx)
 
     def held_back_by(self) -> list[str]:
-        """The members that speak the old rules; one that was lost may come back."""
+        """The members that know only the old rules; a lost one may come back."""
         members = self._ctx.membership.members.values()
         return sorted(one.name for one in members if one.state != LEFT and one.rules < NEW_RULES)
 
     def swept(self, answer: OpenAnswer, pursuits: dict[str, Pursuit], planner: Planner, bus_up: bool, now: Now) -> None:
-        """The ledger says which rules are in force, and which definitions count."""
+        """The ledger's answer: the rules in force, and the definitions that count."""
         if answer.identity_from != NEVER:
             self._seen = answer.identity_from
         if answer.identity_from != self._ctx.identity_from:
@@ -54,12 +54,12 @@ class Rulebook:
         self._look(bus_up, now)
 
     def _look(self, bus_up: bool, now: Now) -> None:
-        """Is it time for the new rules?"""
+        """Ask for the new rules, if it is time."""
         ctx = self._ctx
         if ctx.identity_from != NEVER or self.asked:
             self._calm_from = None
             return
-        if self._seen < 0:  # else they were in force already, and the ledger has gone back since
+        if self._seen < 0:  # otherwise they were in force already, and the ledger has gone back since
             if not bus_up or ctx.membership.isolated or self.held_back_by():
                 self._calm_from = None
                 return
@@ -73,18 +73,18 @@ class Rulebook:
         self.asked.add(ctx.ask(NewRules(known=self._seen)))
 
     def has_asked(self, request: int) -> bool:
-        """That question to the ledger was asked here."""
+        """True if this room asked that question."""
         return request in self.asked or request in self.definitions.asked
 
     def answered(self, request: int, answer: Answer, now: Now) -> None:
-        """What the ledger said to it. Where something has changed it is swept."""
+        """The ledger's answer to it. After a change, sweep."""
         self.asked.discard(request)
         news = self.definitions.answered(request, answer) if request in self.definitions.asked else answer.word == OK
         if news:
             self._ctx.arm(now.mono, "sweep_soon")
 
     def _misnamed(self, pursuits: dict[str, Pursuit]) -> dict[str, float]:
-        """Other rules are in force: runs without a row end here under their old names. Per job: from when on."""
+        """Other rules are in force: runs without a row end here under their old ids. Per job: from which time."""
         first: dict[str, float] = {}
         for run, pursuit in list(pursuits.items()):
             action = pursuit.action

@@ -1,7 +1,6 @@
-"""What the world around a node may see of it: everything here is read, and nothing of it can be set.
+"""The visible state of a node: read-only.
 
-The parts of a node share a ``Context``; nothing outside the core touches that. Whoever wants a node to change calls
-one of its inputs.
+The parts of a node share a ``Context``; nothing outside the core touches it. To change a node, call one of its inputs.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Shown:
 
     @property
     def clock_off(self) -> bool:
-        """Its wall clock cannot say what is due."""
+        """True if its wall clock is too wrong to say what is due."""
         return self.ctx.clock_off
 
     def skew_s(self, now: Now) -> float:
@@ -91,11 +90,11 @@ class Shown:
         return self.ctx.jobs_digest
 
     def definition(self, job: str, digest: str) -> Job | None:
-        """The job, if it is still defined as that digest says."""
+        """The job, if its present definition has that digest."""
         return self.ctx.definition(job, digest)
 
     def due_of(self, run: str) -> float:
-        """When a scheduled run of a job that is known here is due (Unix seconds); else 0.0."""
+        """When a scheduled run of a known job is due (Unix seconds); otherwise 0.0."""
         return self.ctx.due_of(run)
 
     @property
@@ -137,12 +136,12 @@ class Shown:
 
     @property
     def rules(self) -> int:
-        """The rules that it goes by."""
+        """The ledger rules in force."""
         return self.ctx.rules
 
     @property
     def identity_from(self) -> float:
-        """What is due after this is named by its nominal time (Unix seconds)."""
+        """Runs that are due after this (Unix seconds) have their nominal time in their id."""
         return self.ctx.identity_from
 
     @property
@@ -155,18 +154,18 @@ class Shown:
         """The longest lease of the attempts that run in the cluster."""
         return self.ctx.leased_s
 
-    # ---- the others
+    # ---- other nodes
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """By hostname, without itself."""
+        """The members by hostname, without this node."""
         return MappingProxyType(self.ctx.membership.members)
 
     @property
     def isolated(self) -> bool:
-        """It hears nobody."""
+        """True if it hears nobody."""
         return self.ctx.membership.isolated
 
     def member_counts(self) -> dict[str, int]:
-        """How many are alive, suspect and lost; itself is alive."""
+        """The numbers of members alive (including this node), suspect and lost."""
         return self.ctx.membership.count()

@@ -1,5 +1,5 @@
-"""What a node does for its runs: fire times, triggers, pursuit, the sweep, ends, and witnesses.
+"""A node's work for its runs: fire times, triggers, pursuit, the sweep, ends, and witnesses.
 
-Here belongs what a node decides about one run or one row. The rules of the ledger stand in core/ledger, the runner's
-own decisions in core/attempt.py.
+Decisions of a node about one run or one row. The ledger's rules are in core/ledger, the runner's decisions in
+core/attempt.py.
 """

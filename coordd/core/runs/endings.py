@@ -1,7 +1,7 @@
-"""The ends of attempts: those that were heard are reported on the holder's behalf, those that we made are told.
+"""The ends of attempts: reports ends that the holder could not report, and publishes ends that our own requests caused.
 
-A holder tells everybody how its attempt ended, and reports it to the ledger. Should it be unable to report, anybody
-who has heard of the end does it, as soon as the sweep shows that the ledger does not know yet.
+A holder publishes how its attempt ended, and reports it to the ledger. If it cannot report, any node that heard of the
+end does it, as soon as the sweep shows that the ledger does not know yet.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ready import Now
 from coordd.core.wire.events import TASK_END, Action, Task, event_type
 
-# What a node remembers of runs that are over: how they ended, and (`why`) as what.
+# How many ended runs a node remembers, with their ends (for `why`).
 EPITAPHS_MAX = 2000
 
 
 class Endings:
-    """What one node has heard of ends that the ledger may not have."""
+    """Ends that one node has heard and the ledger may not have."""
 
     __slots__ = ("_ctx", "finals")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self.finals: dict[str, Task] = {}  # run -> the end of an attempt that was heard, until the ledger has it
+        self.finals: dict[str, Task] = {}  # run -> a published end of an attempt, until the ledger has it
 
     def heard(self, event: Task) -> None:
-        """The end of an attempt was heard; should its holder be unable to, we report it."""
+        """An end was heard; if its holder cannot report it, we do."""
         known = self.finals.get(event.run)
         if known is not None and known.token > event.token:
-            return  # late news of an earlier attempt
+            return  # an old event of an earlier attempt
         if len(self.finals) >= EPITAPHS_MAX:
             del self.finals[next(iter(self.finals))]
         self.finals[event.run] = event
@@ -42,7 +42,7 @@ class Endings:
         self.finals.pop(run, None)
 
     def row_seen(self, row: OpenRun) -> None:
-        """A row that is open: if we know how its attempt ended, the ledger is told."""
+        """An open row: if we know how its attempt ended, tell the ledger."""
         final = self.finals.get(row.run)
         if final is None or (final.token, final.nonce) != (row.token, row.nonce) or row.state == words.RETRY:
             return
@@ -61,7 +61,7 @@ class Endings:
         )
 
     def tell(self, action: Action, answer: Answer, now: Now) -> None:
-        """Our claim has ended an attempt (its lease had lapsed, it came too late, …): the history is to know."""
+        """Our claim has ended an attempt (its lease had lapsed, it came too late, …): publish that for the history."""
         assert answer.ended is not None
         ended = answer.ended
         kind = TASK_END.get(answer.state or "lost", TASK_END["lost"])
@@ -94,5 +94,5 @@ def granted_in(event: Task) -> Grant:
 
 
 def is_final(event: Task, job: Job | None) -> bool:
-    """That exit code is never tried again, by the definition that ran (an older version does not say which)."""
+    """True if that exit code is never retried, by the definition that ran (an older version does not say which)."""
     return job is not None and event.digest in ("", job.digest) and event.exit_code in job.retry.never_on_codes

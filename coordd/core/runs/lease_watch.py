@@ -1,4 +1,4 @@
-"""What a node has itself seen of a lease, by which alone it may call one lapsed."""
+"""A lease as one node has seen it itself: the only ground on which it may call the lease lapsed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coordd.core.ledger.words import RHO
 
 
 class LeaseWatch:
-    """How long this node itself has seen the same (token, beat), through answers never too far apart."""
+    """How long this node itself has seen the same (token, beat), through answers that were never too far apart."""
 
     __slots__ = ("beat", "last_at", "lease_s", "since", "token")
 
@@ -24,14 +24,14 @@ class LeaseWatch:
         return Watched(token=self.token, beat=self.beat, unchanged_s=max(0.0, now - self.since))
 
     def ripe_at(self) -> float:
-        """When a whole lease will have been watched, and a little more than that."""
+        """When a whole lease, and a little more, will have been watched."""
         return self.since + self.lease_s * (1 + 2 * RHO) + 0.001
 
 
 def watched_on(
     watch: LeaseWatch | None, token: Token, beat: int, lease_s: float, settings: Settings, now: float
 ) -> LeaseWatch:
-    """An answer shows the holder's (token, beat): the watch goes on, or a new one begins."""
+    """An answer shows the holder's (token, beat): the watch continues, or a new one begins."""
     apart_s = (settings.renew_interval_s + settings.ledger_timeout_s) * (1 + 2 * RHO)
     if watch is not None and (watch.token, watch.beat) == (token, beat) and now - watch.last_at <= apart_s:
         watch.last_at = now

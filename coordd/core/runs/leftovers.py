@@ -1,8 +1,9 @@
-"""Rows that nobody settles: later than their start_within, or held by nobody, of a job that nobody may launch.
+"""Leftovers: open rows that nobody else settles. They are later than their start_within, or have no living holder, and
+no node may launch their job.
 
-The ledger alone decides that such a row is over, by what the row itself says (``settle``); a node only asks. So it
-does not matter whether the node knows the job: one that lacks a new job ends nothing that is still to come, and the
-rows of a job that was removed everywhere end all the same.
+Only the ledger decides that such a row is over, from the row itself (``settle``); a node only asks. So the node need
+not know the job: a node without a new job cannot end its future runs, and the rows of a job that was removed everywhere
+still end.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ from coordd.core.runs.endings import Endings
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
 from coordd.core.wire.events import Action
 
-# Questions that are under way at a time: after a long absence of the ledger there may be thousands of rows.
+# Maximum number of open questions: after a long absence of the ledger there may be thousands of rows.
 AT_A_TIME = 32
 
-# Holders that are watched; further ones come up as these are settled.
+# Maximum number of watched holders; others follow as these are settled.
 WATCHED_MAX = 10_000
 
-# A lapsed lease is watched this many times as long as those do who may launch the job: they take the run over, we
+# A lapsed lease is watched this many times longer than by nodes that may launch the job: they take the run over, we
 # could only settle it.
 PATIENCE = 2.0
 
 
 class Leftovers:
-    """What one node sees of them."""
+    """The leftovers that one node sees."""
 
     __slots__ = ("_ctx", "_endings", "_watched", "asked")
 
     def __init__(self, ctx: Context, endings: Endings) -> None:
         self._ctx = ctx
         self._endings = endings
-        self._watched: dict[str, LeaseWatch] = {}  # run -> its holder
+        self._watched: dict[str, LeaseWatch] = {}  # run -> the watch of its holder
         self.asked: dict[int, OpenRun] = {}  # ledger request -> the row
 
     def row_seen(self, row: OpenRun, now: Now) -> None:
-        """An open row, as a sweep shows it."""
+        """An open row, from a sweep."""
         if row.overdue:
             self._ask(row, None)
         elif row.state not in (RECEIVED, STARTED) or not row.token:
@@ -48,21 +49,21 @@ class Leftovers:
             self._watch(row, now)
 
     def swept(self, seen: set[str]) -> None:
-        """All open rows were shown."""
+        """The sweep has shown all open rows."""
         for run in self._watched.keys() - seen:
             del self._watched[run]
 
     def unswept(self) -> None:
-        """The ledger did not answer: what was watched until now proves nothing any more."""
+        """The ledger did not answer: earlier watching proves nothing any more."""
         self._watched.clear()
 
     def answered(self, request: int, answer: Answer, now: Now) -> None:
-        """What the ledger says of a row; what it has ended by this, the history is to know."""
+        """The ledger's answer about a row; if it has ended the row, publish that for the history."""
         row = self.asked.pop(request)
         if answer.ended is not None:
             action = Action(row.job, row.run, row.attempt, row.fire_at, bool(row.scheduled), row.digest, row.args)
             self._endings.tell(action, answer, now)
-        elif row.state == STARTED and answer.state == UNKNOWN:  # by this: a sweep had seen it running
+        elif row.state == STARTED and answer.state == UNKNOWN:  # by this question: a sweep had seen it running
             self._ctx.note("run.unknown", run=row.run, job=row.job, node=answer.by)
 
     def _watch(self, row: OpenRun, now: Now) -> None:

@@ -1,8 +1,8 @@
 """Fire times: which scheduled runs are due, and which were missed.
 
-Masterless by run key: every node computes the same nominal fire times, so every node opens the same runs; the
-ledger makes them one. A job begins at the ledger's horizon, so that nothing settled is opened again, and not before
-its definition counts. All instants here are those at which runs are due; what they are named by follows from them.
+There is no master: every node computes the same nominal fire times, so every node opens the same runs, and the ledger
+grants each only once. A job starts at the ledger's horizon, so that no settled fire time is opened again, and not
+before its definition counts. All instants here are due times; the ids of the runs follow from them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from coordd.core.ledger.requests import Register, Registration
 from coordd.core.ready import Now
 from coordd.core.wire.events import Action
 
-# With misfire = "skip" a fire time counts as missed when it is older than this: nobody was there to launch it.
+# With misfire = "skip", a fire time older than this (seconds) counts as missed: no node was there to launch it.
 SKIP_GRACE_S = 30.0
 
-# With misfire = "all", no more than so many missed fire times are caught up; older ones are settled.
+# With misfire = "all", at most this many missed fire times are caught up; older ones are settled.
 CATCH_UP_MAX = 1000
 
-# A node whose clock is off looks this often whether it is right again.
+# A node with a wrong clock checks this often (seconds) whether the clock is right again.
 CLOCK_RECHECK_S = 1.0
 
-# The wall clock may step under us: it is looked at this often even when nothing is due.
+# The wall clock may step: it is checked this often (seconds) even when nothing is due.
 RECHECK_S = 30.0
 
 
@@ -39,17 +39,17 @@ class Planner:
     def __init__(
         self, ctx: Context, begin: Callable[[Action, Now, float], object], stale: Callable[[], Mapping[str, str]]
     ) -> None:
-        """``stale`` tells the jobs of which this node opens nothing, since another definition counts."""
+        """``stale``: the jobs whose scheduled runs this node does not open, because another definition counts."""
         self._ctx = ctx
         self._stale = stale
         self._begin = begin
         self.cursors: dict[str, float] = {}  # job -> the fire time up to which this node has opened runs
         self.next_at: dict[str, float] = {}  # job -> the next fire time (Unix seconds)
-        self._settled: dict[str, float] = {}  # job -> where the ledger said last that it stands
-        self._offset = float("-inf")  # of the wall clock from the one that never steps
+        self._settled: dict[str, float] = {}  # job -> its horizon in the ledger, as last heard
+        self._offset = float("-inf")  # wall clock minus the clock that never steps
 
     def horizons(self, answer: OpenAnswer, now: Now) -> None:
-        """The ledger has said where each job stands: begin with those that are new here."""
+        """The ledger has sent the horizon of each job: start with the jobs that are new here."""
         for name, stands in answer.jobs.items():
             job = self._ctx.jobs.get(name)
             if job is None or job.schedule is None:
@@ -65,7 +65,7 @@ class Planner:
                 self.plan(name, now)
 
     def settled_to(self, name: str) -> float | None:
-        """Up to which fire time of a job the ledger said last that everything is settled; None: it has not said."""
+        """The horizon of a job in the ledger, as last heard; None: not known yet."""
         return self._settled.get(name)
 
     def forget(self, name: str) -> None:
@@ -74,18 +74,18 @@ class Planner:
             told.pop(name, None)
 
     def open_again(self, name: str, due: float, now: Now) -> None:
-        """What was due from then on is opened once more: it was opened under another name."""
+        """Open runs from then on once more: they were opened under other ids."""
         if name in self.cursors:
             self.cursors[name] = min(self.cursors[name], math.nextafter(due, -math.inf))
             self.plan(name, now)
 
     def plan(self, name: str, now: Now) -> None:
-        """Open what is due of one job, and set the timer for what comes next."""
+        """Open the due runs of one job, and set the timer for the next."""
         job = self._ctx.jobs.get(name)
         if job is None or job.schedule is None or name not in self.cursors:
             return
         self._look_for_a_step(now)
-        if self._ctx.clock_is_off(now):  # the others open what is due; this node does once its clock is right
+        if self._ctx.clock_is_off(now):  # other nodes open them; this node does once its clock is right
             self._ctx.arm(now.mono + CLOCK_RECHECK_S, "plan", name)
             return
         until = now.wall + LEAD_S
@@ -102,9 +102,10 @@ class Planner:
         self._ctx.arm(now.mono + min(wait_s, RECHECK_S), "plan", name)
 
     def _look_for_a_step(self, now: Now) -> None:
-        """Once the wall clock has been set back, what it had run ahead of is still to come: begin at the ledger's word.
+        """The wall clock was set back, so some opened fire times are in the future again: restart at the ledger's
+        horizon.
 
-        What is opened twice for it does no harm, the ledger knows it.
+        Opening a run twice does no harm: the ledger knows it.
         """
         offset = now.wall - now.mono
         if offset < self._offset - LEAD_S:
@@ -114,7 +115,7 @@ class Planner:
         self._offset = offset
 
     def _open(self, job: Job, fires: list[float], now: Now) -> None:
-        """Apply the misfire policy to the fire times that have come up since the last look."""
+        """Apply the misfire policy to the fire times since the last check."""
         settled_to = self.cursors[job.name]
         if job.misfire == "skip":
             missed = [fire_at for fire_at in fires if fire_at < now.wall - SKIP_GRACE_S]
@@ -127,7 +128,7 @@ class Planner:
             self._ctx.note("fires.coalesced", job=job.name, count=len(fires) - 1, first=fires[0], last=fires[-2])
             fires = fires[-1:]
         elif job.misfire == "all":
-            settled_to = 0.0  # while the ledger was away the time before was opened, and may have no row yet
+            settled_to = 0.0  # without the ledger, earlier fire times were opened and may have no row yet
             for due in fires if len(fires) > 1 else ():  # oldest first, so that a crash now loses none
                 named = self._action(job, due)
                 of = Registration(

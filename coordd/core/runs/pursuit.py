@@ -1,8 +1,8 @@
-"""Pursuit: rank only delays. Every node that could run a due run goes after it until the ledger says it is over.
+"""Pursuit: rank only delays. Every node that could run a due run pursues it until the ledger says that it is over.
 
-One pursuit per open run. What other nodes say (``task-received``) or hold (``held``) postpones it; nothing
-but the ledger ends it: finished, missed, rejected, revoked. Otherwise whoever dies at the wrong moment takes
-the run with it.
+One pursuit per open run. An event (``task-received``) or a lease (``held``) of another node postpones it. Only the
+ledger ends it: finished, missed, rejected, revoked. Otherwise a run would be lost with a node that dies at the wrong
+moment.
 
     ELECTING --decided--> DUE --its turn--> CLAIMING --granted--> OWNED
        ^                   ^                   |--held----------> HELD --lapsed--> DUE
@@ -44,19 +44,20 @@ from coordd.core.runs.pursued import (
 )
 from coordd.core.wire.events import Action, Task, TaskReceived, asked_for
 
-# A claim that was answered "held" although the watch seemed ripe is not repeated sooner than this.
+# A claim that was answered "held" although the watch seemed complete is not repeated sooner than this (seconds).
 HELD_AGAIN_S = 0.25
 
-# Why a grant is given back.
+# Why a grant is returned.
 REDEFINED = "the definition was changed or removed while it was claimed"
 
-# Elections decided less than this apart are one burst: the next in rank also waits for the claims before it (seconds).
+# Elections that are decided within this time (seconds) are one burst: the next in rank also waits for the claims before
+# it.
 BURST_APART_S = 0.05
 CLAIM_COST_S = 0.002
 
 
 class Pursuits(Phases):
-    """Every run that this node is after, and every one that it runs itself."""
+    """Every run that this node pursues, and every run that runs here."""
 
     __slots__ = (
         "_asked",
@@ -77,19 +78,19 @@ class Pursuits(Phases):
         self.pursuits: dict[str, Pursuit] = {}
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
         self.claiming = 0
-        self._burst = (0, 0.0)  # how many were decided before the last one in the same burst, and when that was
+        self._burst = (0, 0.0)  # how many were decided before in the same burst, and when the last was
         self._asked: dict[int, tuple[Pursuit, Claim]] = {}  # by ledger request
-        self._recording: dict[int, str] = {}  # ledger request -> a run that nobody took, to be written down
+        self._recording: dict[int, str] = {}  # ledger request -> a run that no node took, to be recorded
         self.endings = Endings(ctx)
         self.leftovers = Leftovers(ctx, self.endings)
         self.epitaphs: dict[str, str] = {}
 
-    # ---- beginning
+    # ---- start
 
     def begin(self, action: Action, now: Now, *, settled_to: float = 0.0, in_ledger: bool = False) -> Pursuit:
-        """Go after a run: open its election (or join it)."""
+        """Pursue a run: open its election (or join it)."""
         pursuit = self.pursuits.get(action.run)
-        # A peer may have opened it first, under a definition that counts no more: then nobody could claim it.
+        # A peer may have opened it first, under a definition that does not count any more: then nobody could claim it.
         if pursuit is None or (pursuit.action.digest != action.digest and pursuit.row_at == float("inf")):
             pursuit = self._new(action, settled_to, now)
             self._elect(pursuit, now)
@@ -101,7 +102,7 @@ class Pursuits(Phases):
         """A peer has opened an election about a run: pursue it too, if the job is known here."""
         pursuit = self.pursuits.get(action.run)
         if pursuit is None:
-            # A fire time is what its run's name says, not what a peer says of it.
+            # A run's id contains its fire time; a peer's word on it does not count.
             named = is_named(action.run, action.job, action.fire_at, scheduled=action.scheduled)
             named = named and fits(action.args) and self._ctx.is_named_now(action)
             if named and action.job in self._ctx.jobs and action.run not in self.epitaphs:
@@ -111,7 +112,7 @@ class Pursuits(Phases):
             pursuit.phase = ELECTING
 
     def joined(self, action: Action, election: Election | None, now: Now) -> None:
-        """That election was joined. One that is over, or one too many, will not call ``decided`` any more."""
+        """That election was joined. If it is over, or beyond the limit, it will not call ``decided`` any more."""
         pursuit = self.pursuits.get(action.run)
         if election is not None and election.succession is not None:
             self.decided(election, now)
@@ -120,7 +121,7 @@ class Pursuits(Phases):
             self._wait(pursuit, now, self._ctx.settings.election_timeout_s)
 
     def decided(self, election: Election, now: Now) -> None:
-        """The succession is known: take a place in it."""
+        """The succession is known: take our place in it."""
         action = election.action
         pursuit = self.pursuits.get(action.run) if action else None
         if pursuit is None or pursuit.phase != ELECTING or action is None or action.attempt != pursuit.attempt:
@@ -138,12 +139,12 @@ class Pursuits(Phases):
         pursuit.at = now.mono + pursuit.rank * ctx.stagger_s
         if pursuit.rank == 0:
             self._claim_if_eligible(pursuit, now)
-        else:  # whoever is first has as many others to claim before
+        else:  # the first node has that many claims to make before
             pursuit.at += min(self._burst[0] * CLAIM_COST_S, ctx.settings.election_timeout_s)
             ctx.arm(pursuit.at, "pursuit", action.run)
 
     def abstains(self, job: Job | None, action: Action) -> str:
-        """Why this node would not launch it now; "" when it would."""
+        """Why this node would not launch it now; "" if it would."""
         ctx = self._ctx
         if ctx.state != "ready":
             return "not mingled" if ctx.state in ("starting", "mingling") else ctx.state
@@ -164,34 +165,34 @@ class Pursuits(Phases):
         return ""
 
     def load(self) -> int:
-        """The load class of this node, for jobs that are to be spread."""
+        """The load class of this node, for jobs that are spread."""
         return len(self.running) + self.claiming
 
     # ---- time
 
     def timer(self, run: str, now: Now) -> None:
-        """A pursuit's turn, if it still is."""
+        """The timer of a pursuit has fired."""
         pursuit = self.pursuits.get(run)
         if pursuit is None:
             return
         if now.mono < pursuit.at:
-            self._ctx.arm(pursuit.at, "pursuit", run)  # it was put off since
+            self._ctx.arm(pursuit.at, "pursuit", run)  # it was postponed since
         elif pursuit.phase in (DUE, WAITING, HELD_BY_OTHER):
             self._claim_if_eligible(pursuit, now)
         elif pursuit.phase == SLEEPING:
             self._elect(pursuit, now)
 
     def run_ended(self, job: str, now: Now) -> None:
-        """A run of a job is over: the one that is first in its queue need not wait for its next look."""
+        """A run of a job is over: the first run in its queue need not wait for its next try."""
         queued = [p for p in self.pursuits.values() if p.limited and p.phase in (DUE, CLAIMING) and p.action.job == job]
         if queued:
             first = min(queued, key=lambda p: (p.action.fire_at, p.action.run))
-            first.backoff_s = BACKOFF_MIN_S  # the end may be told before the ledger has it: then soon again
+            first.backoff_s = BACKOFF_MIN_S  # the event may come before the ledger knows the end: then try again soon
             if first.phase == DUE:
                 self._again(first, (1 + (first.rank or 0)) * self._ctx.stagger_s, first.why, now)
 
     def slot_freed(self, now: Now) -> None:
-        """A run has ended here: the next one that only waited for the budget."""
+        """A run has ended here: start the next one that only waited for the budget."""
         waiting = [p for p in self.pursuits.values() if p.phase == WAITING]
         if not waiting:
             return
@@ -203,7 +204,7 @@ class Pursuits(Phases):
                 return
 
     def redefined(self, job: str) -> None:
-        """A job was changed or removed: its schedule opens anew what the ledger has no row of."""
+        """A job was changed or removed: drop its runs that have no row; its schedule opens them again."""
         for run, pursuit in list(self.pursuits.items()):
             unrecorded = pursuit.action.scheduled and pursuit.row_at == float("inf")
             if pursuit.action.job == job and unrecorded and pursuit.phase not in (CLAIMING, OWNED):
@@ -212,12 +213,12 @@ class Pursuits(Phases):
     # ---- the ledger
 
     def claim_answered(self, request: int, answer: Answer, sent_at: float, now: Now) -> None:
-        """What the ledger said to a claim."""
+        """The ledger's answer to a claim."""
         pursuit, claim = self._asked.pop(request)
         self.claiming -= 1
         word = answer.word
         if self.pursuits.get(claim.of.run) is not pursuit or pursuit.phase != CLAIMING:
-            # Meanwhile it was begun again, under another definition, or is opened under another name.
+            # Meanwhile it was started again, under another definition, or is open under another id.
             if word == words.GRANTED:
                 self._give_back(claim.of.run, answer, claim.nonce, REDEFINED)
             return
@@ -225,7 +226,7 @@ class Pursuits(Phases):
         pursuit.unanswered = word == words.UNAVAILABLE
         if answer.ended is not None:
             self.endings.tell(pursuit.action, answer, now)
-        if word in (words.GRANTED, words.HELD, words.LOST):  # others may be said of a run that has no row yet
+        if word in (words.GRANTED, words.HELD, words.LOST):  # other answers may be about a run without a row
             pursuit.row_at = min(pursuit.row_at, now.mono)
         if word not in (words.UNAVAILABLE, words.RECOVERING, words.LIMITED, words.BAD):
             pursuit.backoff_s = BACKOFF_MIN_S
@@ -252,7 +253,7 @@ class Pursuits(Phases):
             pursuit.why = "the job's definition here differs from the one it was registered with"
             self._wait(pursuit, now, BACKOFF_MAX_S)
         elif word == words.RECOVERING:
-            # Not to its end in one go: a person may end it sooner.
+            # Not until its end: a person may end it sooner.
             in_s = min(max(answer.left_s, BACKOFF_MIN_S), BACKOFF_MAX_S)
             self._again(pursuit, in_s, "the ledger is recovering", now)
         elif word == words.UNAVAILABLE:
@@ -264,57 +265,57 @@ class Pursuits(Phases):
             self._over(pursuit, answer.state or words.REVOKED, now)
 
     def rows_seen(self, some: Iterable[OpenRun], now: Now) -> None:
-        """Open rows, as the ledger has them."""
+        """Open rows of the ledger."""
         for row in some:
             self._row_seen(row, now)
             self.leftovers.row_seen(row, now)
 
     def swept(self, seen: set[str], bad: dict[str, str], recovering: bool, sent_at: float, now: Now) -> None:
-        """These were all open rows since ``sent_at``: nothing hangs because nobody watched.
+        """These were all open rows since ``sent_at``: every other pursued run with a row is over.
 
-        Never said of a sweep that was cut off: what it did not come to is not over.
+        Never called after an incomplete sweep: a row that it did not reach is not over.
         """
         self.leftovers.swept(seen)
         for run, pursuit in list(self.pursuits.items()):
             if run not in seen and pursuit.row_at < sent_at and pursuit.phase != CLAIMING:
                 if pursuit.phase == OWNED and run in self.running:
-                    continue  # its runner will say how it ended
+                    continue  # its runner will tell how it ended
                 if recovering:
-                    pursuit.row_at = float("inf")  # forgotten, not over: its claim writes it anew
+                    pursuit.row_at = float("inf")  # forgotten, not over: its claim writes the row again
                     continue
                 self._over(pursuit, words.BAD if run in bad else "", now)
             elif pursuit.phase == WAITING and now.mono >= pursuit.at:
                 self._claim_if_eligible(pursuit, now)
 
     def unswept(self) -> None:
-        """The ledger did not answer: what was watched until now proves nothing any more."""
+        """The ledger did not answer: earlier watching proves nothing any more."""
         self.leftovers.unswept()
         for pursuit in self.pursuits.values():
             pursuit.watch = None
 
-    # ---- what peers say
+    # ---- events of peers
 
     def heard(self, event: Task, now: Now) -> None:
-        """Another node's word on a run: it postpones, it never ends a pursuit."""
+        """Another node's event about a run: it postpones a pursuit, and never ends it."""
         job = event.name
         self._ctx.told_token(job, event.token, event.node, now)
         pursuit = self.pursuits.get(event.run)
         if pursuit is None:
             return
-        pursuit.row_at = min(pursuit.row_at, now.mono)  # whoever speaks of it has it from the ledger
+        pursuit.row_at = min(pursuit.row_at, now.mono)  # the sender knows it from the ledger
         claims_not = pursuit.phase in (ELECTING, DUE, WAITING, SLEEPING)
         if isinstance(event, TaskReceived) and event.attempt >= pursuit.attempt and claims_not:
             pursuit.attempt = AttemptNumber(event.attempt)
             self._held(pursuit, event.node, self._ctx.lease_of(job), now)
 
-    # ---- runners of this node
+    # ---- this node's runners
 
     def started(self, run: str, attempt: int, token: int, waits: bool) -> None:
-        """A runner of ours lives (just launched, or adopted after a restart)."""
+        """A runner of ours is alive (just launched, or adopted after a restart)."""
         self.running[run] = (attempt, token, waits)
 
     def gone(self, run: str, token: int, now: Now) -> None:
-        """That runner is no more, and its end has been told (or cannot be known)."""
+        """That runner is gone, and its end was published (or cannot be known)."""
         held = self.running.get(run)
         if held is not None and held[1] == token:
             del self.running[run]
@@ -323,7 +324,7 @@ class Pursuits(Phases):
                 self._held(pursuit, self._ctx.full_hostname, 0.0, now)
             self.slot_freed(now)
 
-    # ---- single steps
+    # ---- steps
 
     def _new(self, action: Action, settled_to: float, now: Now) -> Pursuit:
         pursuit = self.pursuits[action.run] = Pursuit(action, settled_to)
@@ -332,7 +333,7 @@ class Pursuits(Phases):
 
     def _elect(self, pursuit: Pursuit, now: Now) -> None:
         if self._ctx.state == "stopping":
-            return  # the others go on
+            return  # the other nodes continue
         action = pursuit.action
         if action.attempt != pursuit.attempt:
             action = pursuit.action = structs.replace(action, attempt=pursuit.attempt)
@@ -342,14 +343,14 @@ class Pursuits(Phases):
         topic = "command" if job and isinstance(job.launch, Command) else "spark"
         election = self._ballots.open(f"{action.run}/{action.attempt}", topic, action, now)
         if election.succession is not None and pursuit.phase == ELECTING:
-            self.decided(election, now)  # it was decided before we came to it
+            self.decided(election, now)  # it was decided before we joined
 
     def _claim_if_eligible(self, pursuit: Pursuit, now: Now) -> None:
         ctx = self._ctx
         action = pursuit.action
         job = self._definition(pursuit)
         if job is None:
-            del self.pursuits[action.run]  # should the job come back, the sweep or its schedule brings the run back
+            del self.pursuits[action.run]  # if the job comes back, the sweep or its schedule brings the run back
             return
         unfit = self.abstains(job, action)
         if unfit:
@@ -387,13 +388,13 @@ class Pursuits(Phases):
         self._asked[ctx.ask(claim)] = pursuit, claim
 
     def _definition(self, pursuit: Pursuit) -> Job | None:
-        """What a claim would launch: the job as it is now; where an answer is missing, what it was asked with."""
+        """The definition that a claim names: the present job; if an answer is missing, the one of that claim."""
         current = self._ctx.jobs.get(pursuit.action.job)
         claimed = pursuit.claimed
         if pursuit.nonce and claimed is not None:
             if pursuit.unanswered or self._ctx.definition(claimed.name, claimed.digest):
                 return claimed
-            pursuit.nonce = ""  # nothing was granted under it: it is another claim now
+            pursuit.nonce = ""  # nothing was granted under it: this is another claim
         return current
 
     def _granted(self, pursuit: Pursuit, answer: Answer, sent_at: float, now: Now) -> None:
@@ -455,7 +456,7 @@ class Pursuits(Phases):
         )
 
     def _give_back(self, run: str, granted: Answer, nonce: str, why: str) -> None:
-        """What was granted is not launched here: nobody need wait for its lease to lapse."""
+        """A grant is not launched here: return it, so that nobody waits for its lease to lapse."""
         grant = Grant(run=run, attempt=granted.attempt, token=granted.token, nonce=nonce)
         self._ctx.ask(Report(grant=grant, state=words.RETRY, reason=f"given back: {why}"))
 
@@ -463,7 +464,7 @@ class Pursuits(Phases):
         ctx = self._ctx
         pursuit = self.pursuits.get(row.run)
         if pursuit is not None and pursuit.nonce and pursuit.nonce == row.nonce:
-            return  # our own claim was granted and the answer is still to come (or was lost: we ask again)
+            return  # our own claim was granted and the answer is on its way (or was lost: we ask again)
         ctx.saw_token(row.job, row.token)
         runner = self.running.get(row.run)
         ours = runner is not None and runner[1] == row.token and row.state not in (words.PENDING, words.RETRY)
@@ -475,7 +476,7 @@ class Pursuits(Phases):
             pursuit.phase = SLEEPING
             pursuit.at = float("inf")
         pursuit.row_at = min(pursuit.row_at, now.mono)
-        if pursuit.action.digest != row.digest:  # a peer said otherwise; what was asked for stands in the ledger
+        if pursuit.action.digest != row.digest:  # a peer said otherwise; the ledger knows the registered one
             pursuit.action = asked_for(row, pursuit.action.attempt)
         if row.state in (words.PENDING, words.RETRY):
             if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at < float("inf"):
@@ -518,8 +519,9 @@ class Pursuits(Phases):
         self.epitaphs[run] = state
 
     def _see_to_a_row(self, pursuit: Pursuit, job: Job, now: Now) -> None:
-        """A scheduled run that no node can take (none has the tags) is recorded once it is later than its
-        ``start_within``: without a row nobody would ever know that it was missed."""
+        """Record a scheduled run that no node can take (for example, no node has its tags) after its ``start_within``:
+        without a row, nobody would know that it was missed.
+        """
         action = pursuit.action
         recorded = pursuit.row_at < float("inf") or action.run in self._recording.values()
         if recorded or not action.scheduled or action.digest not in ("", job.digest):
@@ -529,7 +531,7 @@ class Pursuits(Phases):
             self._recording[self._ctx.ask(Register(of=of))] = action.run
 
     def recorded(self, request: int, answer: Answer, now: Now) -> None:
-        """The ledger has a row of it, or says that it is over."""
+        """The ledger has a row for it, or says that it is over."""
         pursuit = self.pursuits.get(self._recording.pop(request))
         if pursuit is None or answer.word not in (words.OK, words.EXISTS, words.CONFLICT):
             return

@@ -1,4 +1,4 @@
-"""What the runners of this node do: adopted, started, ended, gone; and launches that came to nothing."""
+"""The events of this node's runners: adopted, started, ended, gone; and launches that failed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from coordd.core.wire.events import TASK_END, Task
 
 T = TypeVar("T", bound=Task)
 
-# Why an attempt was given back whose intent is not on the disk.
+# Why an attempt is returned if its intent is not on the disk.
 NOT_WRITTEN = "the journal cannot be written"
 
 
 class Runners:
-    """The news of them, for the pursuits, the ledger and the other nodes."""
+    """Passes these events to the pursuits, the ledger and the other nodes."""
 
     __slots__ = ("_ctx", "_pursuits", "_sweep")
 
@@ -31,7 +31,7 @@ class Runners:
         self._sweep = sweep
 
     def adopted(self, run: str, job: str, attempt: int, token: int, waits: bool) -> None:
-        """A runner of an earlier daemon lives on."""
+        """A runner of an earlier daemon is alive."""
         self._ctx.saw_token(job, token)
         self._pursuits.started(run, attempt, token, waits)
 
@@ -49,7 +49,7 @@ class Runners:
         runtime_s: float | None,
         now: Now,
     ) -> None:
-        """An attempt has ended here; its runner reports to the ledger itself, this tells everyone else."""
+        """An attempt has ended here. Its runner itself reports to the ledger; this tells the other nodes."""
         event = self._task(TASK_END.get(state, events.TaskRetried), launch)
         event.exit_code, event.reason = exit_code, reason
         event.result = state
@@ -65,16 +65,16 @@ class Runners:
         self._sweep.soon(now)
 
     def gone(self, launch: Launch, now: Now) -> None:
-        """A runner died without a word: only the ledger can tell what becomes of the attempt."""
+        """A runner died without a report: only the ledger can decide about the attempt."""
         self._pursuits.gone(launch.run, launch.token, now)
 
     def launch_failed(self, launch: Launch, reason: str, now: Now) -> None:
-        """No runner could be started: the attempt certainly never ran, and the next may be elsewhere.
+        """No runner could be started: the attempt certainly never ran, and the next one may be on another node.
 
-        This node leaves the job alone until it is next found that it can be launched here: it would win again.
+        This node does not claim the job until a check shows that it can launch it: otherwise it would win again.
         """
         job = self._ctx.jobs.get(launch.job)
-        if job is not None and job.digest == launch.digest:  # else it is no problem of the job as it is now
+        if job is not None and job.digest == launch.digest:  # otherwise the problem was of an old definition
             self._ctx.launch_problems = {**self._ctx.launch_problems, launch.job: reason}
         self._ctx.note("launch.failed", run=launch.run, attempt=launch.attempt, reason=reason)
         self._ctx.ask(Report(grant=launch.grant, state=RETRY, reason=reason))
@@ -82,8 +82,9 @@ class Runners:
         self._sweep.soon(now)
 
     def launch_refused(self, launch: Launch, reason: str, now: Now, *, final: bool = True) -> None:
-        """The run cannot be started, here or anywhere (its arguments do not fit): that is its end, and the job's
-        other runs are none the worse for it. Not ``final``: it is a failed attempt, of which the job may allow more."""
+        """The run cannot be started on any node (its arguments do not fit): that ends it, and other runs of the job are
+        not affected. If not ``final``, it is a failed attempt, and the job may allow more.
+        """
         self._ctx.note("launch.refused", run=launch.run, attempt=launch.attempt, reason=reason)
         self._ctx.ask(Report(grant=launch.grant, state=FAILURE, reason=reason, final=final))
         self.ended(launch, "failure", None, reason, "", None, now)

@@ -1,7 +1,7 @@
-"""The sweep: the ledger's open rows, looked at every few seconds, so that nothing hangs because nobody watched.
+"""The sweep: reads the ledger's open rows every few seconds, so that no run is forgotten.
 
-The rows come in pages. What is not among them is over, but only once all pages have come: of a pass that was cut off,
-by a ledger that did not answer or that went back meanwhile, nothing is concluded.
+The rows come in pages. A run without a row is over, but only if all pages have come. An incomplete pass (no answer, or
+the ledger went back) proves nothing.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from coordd.core.ledger.steps import HOLDING
 from coordd.core.ready import Now
 from coordd.core.runs.pursuit import Pursuits
 
-# A hint that a row has changed brings the next sweep forward, but not nearer than this to the last one.
+# A hint about a changed row makes the next sweep come sooner, but not closer than this (seconds) to the last one.
 SWEEP_APART_S = 0.2
 
-# What else is done with the first page: (it, or that there was no answer; when it was asked; now).
+# What else uses the first page: (the page, or that there was no answer; when it was requested; now).
 Swept = Callable[[Answer | OpenAnswer, float, Now], None]
 
 
 class Sweep:
-    """One question at a time."""
+    """One request at a time."""
 
     __slots__ = (
         "_again",
@@ -44,18 +44,18 @@ class Sweep:
         self._ctx = ctx
         self._pursuits = pursuits
         self._swept = swept
-        self.request = 0  # the question that waits for its answer
+        self.request = 0  # the request that waits for its answer
         self._sent_at = -SWEEP_APART_S
         self._out = False
-        self._again = False  # something has changed since the one that is out was asked
+        self._again = False  # state changed while a sweep was in flight
         self._seen: set[str] | None = None  # runs of the pages so far; None before the first
-        self._bad: dict[str, str] = {}  # rows that cannot be used, of these pages
-        self._leased_s = 0.0  # the longest lease among these pages
-        self._begun_at = 0.0  # when the first page was asked for
+        self._bad: dict[str, str] = {}  # unusable rows of these pages
+        self._leased_s = 0.0  # the longest lease in these pages
+        self._begun_at = 0.0  # when the first page was requested
         self._epoch = ""
 
     def begin(self, now: Now) -> None:
-        """Ask, if nothing is out."""
+        """Ask, unless a request is out."""
         if self._out or self._ctx.state not in ("ready", "draining"):
             return
         self._out = True
@@ -64,16 +64,16 @@ class Sweep:
         self.request = self._ctx.ask(ListOpen(jobs=tuple(self._ctx.jobs)))
 
     def look_again(self, now: Now) -> None:
-        """Something in the ledger has changed: ask now, or once more when the one that is out is answered."""
+        """The ledger has changed: ask now, or again after the answer to the present request."""
         self._again = self._out
         self.begin(now)
 
     def soon(self, now: Now) -> None:
-        """Something may have changed."""
+        """The ledger may have changed."""
         self._ctx.arm(max(now.mono, self._sent_at + SWEEP_APART_S), "sweep_soon")
 
     def answered(self, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
-        """The answer to ``request``: one page, or none."""
+        """The answer to ``request``: one page, or no answer."""
         self.request = 0
         if isinstance(answer, OpenAnswer):
             self._page(answer, sent_at, now)
@@ -105,8 +105,10 @@ class Sweep:
             self.soon(now)
 
     def _note_leases(self, answer: OpenAnswer) -> None:
-        """A quarantine must outlast every attempt, also one of a job that is known nowhere any more. A longer lease
-        counts from when it is seen; it counts no more after a pass without it, unless the ledger has forgotten it."""
+        """Update the longest known lease. A quarantine must outlast every attempt, even one of a job that no node knows
+        any more. A longer lease counts at once; it stops counting after a pass without it, unless the ledger has
+        forgotten it.
+        """
         ctx = self._ctx
         self._leased_s = max([self._leased_s, *[row.lease for row in answer.runs if row.state in HOLDING]])
         whole = not self._out and answer.epoch == self._epoch and answer.recovering_s <= 0

@@ -1,4 +1,4 @@
-"""Runs that people ask for: recorded before they are answered, by the ledger or, while that is away, on this disk."""
+"""Triggered runs: recorded before the reply, by the ledger or, while it is away, on this node's disk."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from coordd.core.ledger.words import BAD, CONFLICT, EXISTS, OK, UNAVAILABLE
 from coordd.core.ready import Now, Reply
 from coordd.core.wire.events import Action, TaskSent
 
-# Triggers that the ledger has not yet; each is also on this node's disk.
+# Maximum number of triggers that the ledger does not have yet; each is also on this node's disk.
 REQUESTS_MAX = 10_000
 
-# How often a trigger that only this node knows is offered to the ledger.
+# How often (seconds) such a trigger is offered to the ledger.
 REGISTER_AGAIN_S = 1.0
 
 
 class Triggers:
-    """What was asked of this node and the ledger has not yet. ``begin`` goes after a run that it has."""
+    """The triggers that the ledger does not have yet. ``begin`` pursues a run once the ledger has it."""
 
     __slots__ = ("_begin", "_ctx", "asked", "kept", "requests")
 
@@ -28,11 +28,11 @@ class Triggers:
         self._ctx = ctx
         self._begin = begin
         self.requests: dict[str, Registration] = {}
-        self.kept: set[str] = set()  # those of them that this node's disk has
-        self.asked: dict[int, tuple[Registration, int]] = {}  # ledger request -> (what, the reply that waits for it)
+        self.kept: set[str] = set()  # the ones that are on this node's disk
+        self.asked: dict[int, tuple[Registration, int]] = {}  # ledger request -> (trigger, the reply that waits for it)
 
     def trigger(self, of: Registration, reply_id: int, now: Now) -> None:
-        """Ask for a run; ``reply_id`` 0 when nobody waits (it was accepted before a restart)."""
+        """Trigger a run; ``reply_id`` is 0 if nobody waits (it was accepted before a restart)."""
         out = self._ctx.out
         if reply_id and len(self.requests) >= REQUESTS_MAX:
             out.replies.append(Reply(reply_id, {}, "try_later", f"{REQUESTS_MAX} triggers wait already"))
@@ -50,7 +50,7 @@ class Triggers:
         self._register(of, reply_id, now)
 
     def not_kept(self, run: str) -> None:
-        """The disk has not taken it: it is not accepted."""
+        """The disk has refused it: it is not accepted."""
         self.requests.pop(run, None)
         self.kept.discard(run)
 
@@ -60,7 +60,7 @@ class Triggers:
             self._register(self.requests[run], 0, now)
 
     def answered(self, request: int, answer: Answer, now: Now) -> None:
-        """What the ledger said."""
+        """The ledger's answer."""
         of, reply_id = self.asked.pop(request)
         out = self._ctx.out
         if answer.word == UNAVAILABLE:
@@ -93,15 +93,15 @@ class Triggers:
             self._begin(Action(of.job, of.run, fire_at=of.fire_at, digest=of.digest, args=of.args), now)
 
     def _keep(self, of: Registration, reply_id: int, now: Now) -> None:
-        """The ledger does not have it yet: this node does, and offers it again."""
+        """The ledger does not have it yet: keep it here, and offer it again."""
         out = self._ctx.out
         if of.run not in self.requests:
-            # It was asked for twice, and the other call was answered, or refused, meanwhile.
+            # It was triggered twice, and the other call was answered or refused meanwhile.
             if not reply_id:
                 return
-            self.requests[of.run] = of  # asked again until the ledger says that it has it: then nothing stays here
+            self.requests[of.run] = of  # asked again until the ledger has it: then nothing stays here
         if reply_id:
-            if of.run not in self.kept:  # once: a disk that is full now must not cost what was accepted before
+            if of.run not in self.kept:  # only once: a disk that is full now must not lose an accepted trigger
                 self.kept.add(of.run)
                 out.requests_kept.append(of)
             out.replies.append(Reply(reply_id, {"id": of.run, "durable": "node"}))
@@ -116,5 +116,5 @@ class Triggers:
 
 
 def differs(run: str) -> str:
-    """The same id may not ask for two things."""
+    """The same id must not mean two different requests."""
     return f"{run} exists already, with another definition or other arguments"

@@ -1,10 +1,10 @@
-"""A witness: what this node has seen of attempts, to put back what a ledger that went back has forgotten.
+"""A witness: remembers attempts, to restore them in a ledger that went back.
 
 A failover, a backup that was restored, a flush: the ledger may have lost its last writes, and knows it. It grants
-nothing for a while (``recovering_s``), and who saw an attempt says so: its node, and everybody who heard of it. A row
-so restored is held as if nothing had happened, and the attempt is not launched again.
+nothing for a while (``recovering_s``), and the nodes that know an attempt restore it: its own node, and every node that
+heard of it. A restored row is held as if nothing had happened, and the attempt is not launched again.
 
-What this does not promise: an attempt that no node that lives has seen is forgotten for good.
+One case is not covered: an attempt that no living node has seen is lost.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from coordd.core.ledger.words import FAILURE, LOST, OK, RECEIVED, REVOKED, STALE
 from coordd.core.runs.endings import granted_in, is_final
 from coordd.core.wire.events import Task, TaskFailed, TaskReceived, TaskRetried, TaskRevoked, TaskStarted, TaskSucceeded
 
-# Attempts that are remembered; those that were said something of longest ago are forgotten first.
+# Maximum number of remembered attempts; those without news for longest are forgotten first.
 SEEN_MAX = 2000
 
-# Restorations that are under way at a time: the ledger has runners to answer, too.
+# Maximum number of restorations at a time: the ledger must also answer runners.
 AT_A_TIME = 64
 
-# What each event says that its attempt is. Rejected runs were never granted, and need no witness.
+# The state of an attempt after each event. Rejected runs were never granted, and need no witness.
 STATES: dict[type[Task], str] = {
     TaskReceived: RECEIVED,
     TaskStarted: STARTED,
@@ -46,11 +46,11 @@ class Seen:
         self.event = event  # the newest
         self.state = state
         self.args = args
-        self.digest = event.digest  # what was granted, and under which policy and lease; "" and 0.0 where nobody said
+        self.digest = event.digest  # the granted definition, policy and lease; "" and 0.0 if unknown
         self.policy = event.policy
         self.lease_s = event.lease
         self.application_id = event.application_id
-        self.restored = ""  # the state that the ledger has taken over, in this quarantine
+        self.restored = ""  # the state that the ledger has restored in this quarantine
 
 
 class Witness:
@@ -60,15 +60,15 @@ class Witness:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self.seen: dict[tuple[str, int, int], Seen] = {}  # (run, attempt, token), in the order of their last news
-        self.asked: dict[int, tuple[tuple[str, int, int], str]] = {}  # ledger request -> (which, restored as what)
+        self.seen: dict[tuple[str, int, int], Seen] = {}  # (run, attempt, token), in the order of their last events
+        self.asked: dict[int, tuple[tuple[str, int, int], str]] = {}  # ledger request -> (attempt, its restored state)
         self.recovering = False
-        self._epoch = ""  # the one whose quarantine was heard of last
-        self.restored = 0  # rows that the ledger took over from this node, since its start
+        self._epoch = ""  # the epoch of the last known quarantine
+        self.restored = 0  # number of rows that the ledger restored from this node, since the start
         self._todo: list[tuple[str, int, int]] = []
 
     def saw(self, event: Task) -> None:
-        """News of an attempt, of this node or of another; in any order."""
+        """An event of an attempt, of this node or another; in any order."""
         state = STATES.get(type(event), "")
         if not state or not event.token or not event.nonce:
             return
@@ -89,13 +89,13 @@ class Witness:
             self._todo.append(key)
 
     def ledger_says(self, recovering_s: float, epoch: str) -> None:
-        """The ledger is in quarantine for so long, or (0.0) not; another ``epoch``: it has gone back once more."""
+        """The ledger is in quarantine for ``recovering_s`` (0.0: not). A new ``epoch``: it has gone back once more."""
         if recovering_s > 0 and (epoch != self._epoch or not self.recovering):
             self.recovering, self._epoch = True, epoch
-            self.asked.clear()  # what was taken before it went back is forgotten
+            self.asked.clear()  # restorations from before it went back are forgotten
             for seen in self.seen.values():
                 seen.restored = ""
-            # What may still run comes first: should time run out, that must not be launched a second time.
+            # Attempts that may still run come first: if time runs out, those must not be launched a second time.
             self._todo = sorted(self.seen, key=lambda key: (_ORDER.get(self.seen[key].state, 2) == 2, -key[2]))
             self._ctx.note("ledger.recovering", left_s=round(recovering_s, 1), witnessed=len(self._todo))
         elif recovering_s <= 0 and self.recovering:
@@ -103,12 +103,12 @@ class Witness:
             self._todo = []
             self._ctx.note("ledger.recovered", restored=self.restored)
         if self.recovering:
-            if not self._todo and not self.asked:  # who was not heard, or not answered
+            if not self._todo and not self.asked:  # including attempts without an answer
                 self._todo = [key for key, seen in self.seen.items() if seen.restored != seen.state]
             self._go_on()
 
     def answered(self, request: int, answer: Answer) -> None:
-        """The ledger has taken it over, knows better, or did not answer."""
+        """The ledger has restored it, knows better, or did not answer."""
         key, state = self.asked.pop(request)
         seen = self.seen.get(key)
         if answer.word in (OK, STALE):
@@ -130,7 +130,8 @@ class Witness:
             of = registration(seen, job)
             if of is None:
                 continue  # without its definition the row could not be told from another
-            # Who has only heard of the grant cannot know that nothing was started: only the runner says "received".
+            # A node that only heard of the grant cannot know that nothing was started: only the runner restores
+            # "received".
             state = STARTED if seen.state == RECEIVED else seen.state
             lease_s = seen.lease_s or (job.lease_s if job is not None else ctx.settings.lease_s)
             restore = Restore(
@@ -148,10 +149,10 @@ class Witness:
 
 
 def registration(seen: Seen, job: Job | None) -> Registration | None:
-    """The run of an attempt, with the definition and the policy that were granted.
+    """The run of an attempt, with the granted definition and policy.
 
-    An older version says neither, and who has only ended the attempt may not know the policy: then the job as it is
-    here must do for what was not said, and None says that it is not known here.
+    An older version sends neither, and a node that only ended the attempt may not know the policy: then the present job
+    supplies the missing parts. None if the job is not known here.
     """
     event = seen.event
     policy = read_policy(seen.policy) if seen.digest else None
@@ -167,7 +168,7 @@ def registration(seen: Seen, job: Job | None) -> Registration | None:
 
 
 def read_policy(text: str) -> Policy | None:
-    """A policy as a peer's event has it; None for a text that cannot be read as one."""
+    """The policy in a peer's event; None if its text is invalid."""
     if policy_fault(text):
         return None
     policy = Policy.unpack(text)

@@ -1,5 +1,5 @@
-"""What nodes say to each other and write down: events, their bytes, envelopes, journal lines, replay windows.
+"""The format of messages and records: events, their encoding, envelopes, journal lines, replay windows.
 
-Here belongs the form of messages and records, and what a reader makes of them. Who sends what, and when, stands in
-core/node and core/members; sockets and files are in adapters/.
+The format, and its interpretation by a reader. core/node and core/members decide what is sent and when; sockets and
+files are in adapters/.
 """

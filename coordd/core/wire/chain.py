@@ -1,9 +1,9 @@
-"""The chain of audit records: each carries its number and the hash of the one before. Pure.
+"""The chain of audit records: each contains its number and the hash of the previous one. Pure.
 
-Who edits, removes, inserts or reorders one breaks the chain there; what was cut from the end is missed by the head,
-which is kept in a file of its own. Retention removes whole old segments: the predecessor of the first record that is
-left is an anchor, which nothing is compared with. The hash has no key: who can write the journal and the head can also
-make a new chain. Against that the hash of each record goes to the log, which a site keeps elsewhere.
+If somebody edits, removes, inserts or reorders a record, the chain is broken there. The head is kept in a separate
+file, so records cut from the end are noticed. Retention removes whole old segments: the predecessor of the oldest
+remaining record is an anchor, and is not compared. The hash has no key: a person who can write the journal and the head
+can also make a new chain. Therefore the hash of each record also goes to the log, which a site keeps elsewhere.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 
 from coordd.core.wire.journal_line import decode_line
 
-# The type of audit records among the lines of a journal, as it begins such a line.
+# The type of audit records in a journal, as such a line begins.
 TYPE = "control"
 _MARK = b'"type":"control"'
 
 HASH_LENGTH = 32
 
-# Breaks that one check tells of; the first says where to look.
+# Maximum number of breaks in one report; the first one says where to look.
 BREAKS_MAX = 100
 
 
 class Head(NamedTuple):
-    """The last record that was written: its number, its hash, when (Unix seconds)."""
+    """The last written record: its number, its hash, its time (Unix seconds)."""
 
     number: int
     hash: str
@@ -33,7 +33,7 @@ class Head(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of a journal and where it stands (lines count from 1)."""
+    """One line of a journal and its position (lines count from 1)."""
 
     file: str
     number: int
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 
 
 class Break(NamedTuple):
-    """Where the chain is broken, and how."""
+    """A place where the chain is broken, and how."""
 
     file: str
     line: int
@@ -49,7 +49,7 @@ class Break(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What a check has found. ``first`` is the number of the oldest record, 0 when there is none."""
+    """The result of a check. ``first`` is the number of the oldest record, 0 if there is none."""
 
     records: list[dict[str, Any]]
     breaks: list[Break]
@@ -63,12 +63,12 @@ def link(data: bytes) -> str:
 
 
 def chained(record: dict[str, Any], head: Head | None) -> dict[str, Any]:
-    """The record with its place in the chain."""
+    """The record with its number and the previous hash."""
     return {**record, "n": head.number + 1 if head else 1, "prev": head.hash if head else ""}
 
 
 def head_after(lines: Iterable[Line], head: Head | None) -> Head | None:
-    """The head, should a record after it have been written and a crash have kept the head from being saved."""
+    """The true head, if a crash happened between writing a record and saving the head."""
     for line in lines:
         record = _control(line.data)
         number = record.get("n") if record else None
@@ -88,10 +88,10 @@ class Checker:
         self.breaks: list[Break] = []
         self.total = self.first = self.last = 0
         self._hash = ""
-        self._at: Line | None = None  # where the last record stands
+        self._at: Line | None = None  # the position of the last record
 
     def take(self, line: Line) -> None:
-        """The next line of the journal; those that are no audit records are passed over."""
+        """Read the next line of the journal; other lines than audit records are skipped."""
         if _MARK not in line.data:
             return
         record = decode_line(line.data)
@@ -128,7 +128,7 @@ class Checker:
         self.last, self._hash, self._at = number, link(line.data), line
 
     def finish(self, head: Head | None, head_file: str, *, oldest: float) -> Checked:
-        """The end of the journal. What was written before ``oldest`` (Unix seconds) retention may have removed."""
+        """The end of the journal. Retention may have removed records from before ``oldest`` (Unix seconds)."""
         place = self._at or Line(head_file, 0, b"")
         if head is None:
             if self.last > 1:
@@ -140,7 +140,7 @@ class Checker:
             self._broken(place, f"after number {self.last} the records up to number {head.number} are missing")
         elif self.last == head.number and self._hash != head.hash:
             self._broken(place, f"number {self.last} is not what was written: {head_file} has another hash of it")
-        elif self.last > head.number + 1:  # one more is a crash between the two
+        elif self.last > head.number + 1:  # one more is possible, by a crash between the two writes
             self.breaks.append(Break(head_file, 0, f"went back: it knows number {head.number} as the last"))
         return Checked(self.records, self.breaks, self.total, self.first)
 

@@ -1,6 +1,6 @@
 """Bytes to packets and back: the one module that packs. Sizes are bounded before anything is parsed.
 
-An event with a value that is out of its bounds (core.events) is dropped and counted, as one of an unknown type is.
+An event with a value out of its bounds (events.py) is dropped and counted, like one of an unknown type.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import msgspec
 from coordd.core.wire.events import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, AnyEvent, Count, Event, Name, Offset, Packet
 from coordd.errors import RemoteProtocolError
 
-# A newer peer may send a packet full of events that we do not know, but each of them has some size of its own; more
-# than this are a bomb: to look at each costs microseconds, and a message holds 65,000 of one byte.
+# A newer peer may send a packet full of unknown events, but real events have some size. More than this are an attack:
+# looking at each takes microseconds, and a message can contain 65,000 of one byte.
 UNREADABLE_MAX = 2000
 
 _encoder = msgspec.msgpack.Encoder()
@@ -20,7 +20,7 @@ _event_decoder = msgspec.msgpack.Decoder(AnyEvent)
 
 
 class _Loose(msgspec.Struct):
-    """A packet whose events are not looked into yet."""
+    """A packet whose events are not decoded yet."""
 
     v: int
     cluster: Name
@@ -41,12 +41,12 @@ _version_decoder = msgspec.msgpack.Decoder(_Version)
 
 
 def encode(packet: Packet) -> bytes:
-    """Pack a packet; the caller keeps it under MESSAGE_BYTES_MAX by ``split``."""
+    """Encode a packet; the caller keeps it under MESSAGE_BYTES_MAX."""
     return _encoder.encode(packet)
 
 
 def encode_event(event: Event) -> bytes:
-    """Pack one event, to know its size."""
+    """Encode one event, to know its size."""
     return _encoder.encode(event)
 
 
@@ -68,7 +68,7 @@ def decode(data: bytes) -> tuple[Packet, int]:
 
 
 def _decode_loosely(data: bytes) -> tuple[Packet, int]:
-    """Keep the events that are known: a newer peer may say more than we understand."""
+    """Keep the known events: a newer peer may send others."""
     try:
         version = _version_decoder.decode(data)
         if version.v != PROTOCOL_MAJOR:

@@ -1,4 +1,4 @@
-"""Envelopes: who does not hold a key of the cluster cannot make a node read a single byte of its message.
+"""Envelopes: a sender without a key of the cluster cannot make a node read a single byte of its message.
 
     offset  bytes  what
     0       3      CD1
@@ -7,11 +7,11 @@
     12      32     MAC
     44      …      payload: a packet
 
-The MAC covers the first twelve bytes, the cluster's name, the channel and the payload. The channel is ``all``, or
-the full_hostname of the one that is addressed: so a message cannot be carried into another cluster or into another
-node's inbox. What was said to all may be put into one inbox, where it says what that node was told anyway.
+The MAC covers the first twelve bytes, the cluster's name, the channel and the payload. The channel is ``all``, or the
+full_hostname of the receiver: so a message cannot be replayed in another cluster or in another node's inbox. A
+broadcast may be put into an inbox, but that node received it anyway.
 
-A packet of the full MESSAGE_BYTES_MAX can be sealed: what carries envelopes takes messages of SEALED_BYTES_MAX.
+A packet of MESSAGE_BYTES_MAX can be sealed; a bus of envelopes accepts messages of SEALED_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ MAC_AT = len(MAGIC) + 1 + KEY_ID_BYTES
 HEADER_BYTES = MAC_AT + MAC_BYTES
 SEALED_BYTES_MAX = HEADER_BYTES + MESSAGE_BYTES_MAX
 
-# The channel of what is said to everybody. No full_hostname is like it: each ends with a dot and a pid.
+# The channel of broadcasts. It differs from every full_hostname: each ends with a dot and a pid.
 ALL = "all"
 
 # A key as long as the MAC is as strong as the MAC; a shorter one is a password, and could be guessed.
 SECRET_BYTES_MIN = 32
 SECRET_BYTES_MAX = 1024
 
-# A rotation needs two keys at a time; what was retired is kept for people to see.
+# A rotation needs two active keys; retired ones are kept for people.
 KEYS_MAX = 16
 
 KEY_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{KEY_ID_BYTES}}}", re.ASCII)
 KEY_ID_RULE = f"1 to {KEY_ID_BYTES} of the characters A-Z a-z 0-9 . _ -"
 
-# The life of a key: it is accepted everywhere before it signs anywhere, and retired after it signs nowhere.
+# The life of a key: every node accepts it before any node signs with it, and no node signs with it when it is retired.
 ACCEPT = "accept"
 SIGN = "sign"
 RETIRED = "retired"
 KEY_STATES = (ACCEPT, SIGN, RETIRED)
 
-# Sealing states of other nodes' inboxes that are kept; only replies to a hello go there.
+# Maximum number of cached sealing states for other nodes' inboxes; only replies to a hello go there.
 INBOXES_MAX = 256
 
-# Why a message was refused: the words of the counters, with what people read.
+# Why a message was refused: the words of the counters, and sentences for people.
 REFUSALS = {
     "too_short": "it is shorter than an envelope",
     "too_large": f"it is larger than {SEALED_BYTES_MAX} bytes",
-    "not_sealed": "it is no envelope: does its sender run with unsigned = true?",
+    "not_sealed": "it is not an envelope: does its sender run with unsigned = true?",
     "unknown_algorithm": "it is sealed by an algorithm that this version does not know",
     "unknown_key": "no key of that id in the keyring",
     "retired_key": "it is sealed with a key that is retired here",
@@ -80,10 +80,10 @@ class Key(NamedTuple):
     id: str
     state: str
     secret: bytes
-    made: str = ""  # when, ISO 8601, for people
+    made: str = ""  # creation time, ISO 8601, for people
 
     def __repr__(self) -> str:
-        return f"Key({self.id!r}, {self.state!r})"  # a traceback must not tell the secret
+        return f"Key({self.id!r}, {self.state!r})"  # a traceback must not contain the secret
 
 
 class Keyring(NamedTuple):
@@ -97,9 +97,9 @@ class Keyring(NamedTuple):
 
 
 class _State:
-    """HMAC-SHA256 (RFC 2104) of a key with what stands before every payload taken in already.
+    """HMAC-SHA256 (RFC 2104) of a key, prepared with the bytes before every payload.
 
-    Copies of bare hashes: half the price of copies of the hmac module's objects.
+    It copies plain hashes, which is twice as fast as copying objects of the hmac module.
     """
 
     __slots__ = ("_inner", "_outer")
@@ -142,10 +142,10 @@ class Envelopes:
         return self._start + state.mac(payload) + payload
 
     def open(self, data: bytes) -> bytes:
-        """The payload of an envelope that a holder of a key has sealed for everybody or for us.
+        """The payload of an envelope that was sealed with a valid key, for everybody or for us.
 
         Raises:
-            EnvelopeError: it is anything else; nothing of the payload was looked at.
+            EnvelopeError: it is invalid; the payload was not read.
         """
         size = len(data)
         if size > SEALED_BYTES_MAX:
@@ -176,17 +176,17 @@ class Envelopes:
         return state
 
     def _state(self, key: Key, channel: str) -> _State:
-        # NUL is in no name, so no two pairs of cluster and channel read alike.
+        # NUL is in no name, so each pair of cluster and channel gives different bytes.
         assert "\0" not in self._cluster + channel, "a name with NUL"
         return _State(key.secret, b"%b%b\0%b\0" % (_start(key), self._cluster.encode(), channel.encode()))
 
 
 def _start(key: Key) -> bytes:
-    """What stands before the MAC."""
+    """The bytes before the MAC."""
     return MAGIC + bytes([HMAC_SHA256]) + key.id.encode().ljust(KEY_ID_BYTES, b"\0")
 
 
 def _shown(key_id: bytes) -> str:
-    """A key id of a stranger, for the log."""
+    """The key id of an unknown sender, for the log."""
     text = key_id.rstrip(b"\0").decode("ascii", "replace")
     return f"key id {text}" if KEY_ID.fullmatch(text) else f"key id 0x{key_id.hex()}"

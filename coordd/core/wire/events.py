@@ -1,8 +1,8 @@
-"""The event alphabet: what nodes say to each other, and what a node's journal keeps.
+"""The events: the messages between nodes, and the records of a node's journal.
 
-The names and fields are those of Celery's events. Several events of one tick travel in one ``Packet``; the
-fields that they share (hostname, pid, incarnation, utcoffset) stand once in its head, and ``flatten`` puts
-them back for journals and people. Enumerations are the words on the wire.
+The names and fields are those of Celery's events. Several events of one tick travel in one ``Packet``; their common
+fields (hostname, pid, incarnation, utcoffset) are once in its head, and ``flatten`` adds them again for journals and
+people. Enumerations are the words on the wire.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from msgspec import Meta
 from coordd.core.ledger.answers import OpenRun
 from coordd.core.ledger.sound import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX
 
-# A packet of another major is refused with a clear log line.
+# A packet with another major is refused, with a clear log line.
 PROTOCOL_MAJOR = 1
 
-# A message may have this size at the most, and is measured before anything is parsed.
+# The maximum size of a message, checked before anything is parsed.
 MESSAGE_BYTES_MAX = 64 * 1024
 
 
-# What a peer may say, checked where a message is read: what is outside is dropped and counted like an unknown type.
-# Bounds are wide, for older and newer nodes; they keep out what no date, no row and no JSON can hold (NaN among it).
+# Bounds of a peer's values, checked when a message is read: a value outside is dropped and counted like an unknown
+# type. The bounds are wide, for older and newer nodes; they exclude values that no date, row or JSON can hold (NaN is
+# one).
 Name = Annotated[str, Meta(max_length=1024)]  # ids, names, words, digests, marks
 Names = Annotated[tuple[Name, ...], Meta(max_length=4096)]
 Count = Annotated[int, Meta(ge=0, le=TOKEN_MAX)]
@@ -35,21 +36,21 @@ Lease = Annotated[float, Meta(ge=0.0, le=DURATION_MAX_S)]
 Load = Annotated[float, Meta(ge=0.0, le=1e9)]
 Offset = Annotated[int, Meta(ge=-86_400, le=86_400)]
 ExitCode = Annotated[int, Meta(ge=-(2**31), le=2**32)]
-Clock = int  # core.clock refuses and counts what is absurd
+Clock = int  # core/clock.py refuses and counts absurd values
 
 
 class Candidacy(msgspec.Struct, frozen=True, array_like=True):
-    """What one node says of itself in one election: a stamp that sorts, or a reason to abstain."""
+    """One node's statement in one election: a stamp for sorting, or a reason to abstain."""
 
     load: Count
     clock: Clock
     name: Name  # full_hostname, the tie-breaker
     abstains: str = ""
-    ledger: Name = ""  # the identity of the ledger that it would ask
+    ledger: Name = ""  # the identity of its ledger
 
 
 class Action(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an election is about: a job and its parameters, never code and never a command line."""
+    """The subject of an election: a job and its parameters, never code and never a command line."""
 
     job: Name
     run: Name
@@ -58,22 +59,22 @@ class Action(msgspec.Struct, frozen=True, omit_defaults=True):
     scheduled: bool = False
     digest: Name = ""
     args: str = "{}"
-    due: float = 0.0  # when it is due, where that is later than ``fire_at``, which its id names
+    due: float = 0.0  # the due time, if later than ``fire_at``, which is in its id
 
     @property
     def due_at(self) -> float:
-        """When the run is due at the earliest."""
+        """The earliest time at which the run is due."""
         return max(self.fire_at, self.due)
 
 
 def asked_for(row: OpenRun, attempt: int) -> Action:
-    """What was asked for, as the ledger has it."""
+    """The registered run, as the ledger has it."""
     due = row.due if row.due > row.fire_at else 0.0
     return Action(row.job, row.run, attempt, row.fire_at, bool(row.scheduled), row.digest, row.args, due)
 
 
 class PeerSummary(msgspec.Struct, frozen=True, array_like=True):
-    """What one node tells of another: who it is, and what a succession without messages needs of it."""
+    """A summary of one node for others: its identity, and the fields that a succession without messages needs."""
 
     name: Name  # full_hostname
     incarnation: Name
@@ -84,7 +85,7 @@ class PeerSummary(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Event(msgspec.Struct, tag_field="type", omit_defaults=True, kw_only=True):
-    """The root: every event has the sender's logical clock and its time."""
+    """The base: every event has the sender's logical clock and its time."""
 
     clock: Clock = 0
     timestamp: Instant = 0.0
@@ -93,7 +94,7 @@ class Event(msgspec.Struct, tag_field="type", omit_defaults=True, kw_only=True):
 
 
 class WorkerElect(Event, tag="worker-elect"):
-    """A node opens an election; its own candidacy rides along."""
+    """A node opens an election, with its own candidacy."""
 
     id: Name
     topic: Name
@@ -105,7 +106,7 @@ class WorkerElect(Event, tag="worker-elect"):
 
 
 class WorkerElectAck(Event, tag="worker-elect-ack"):
-    """A node's one answer to an election that it has not opened itself."""
+    """A node's only answer to an election that it has not opened itself."""
 
     id: Name
     candidacy: Candidacy
@@ -113,7 +114,7 @@ class WorkerElectAck(Event, tag="worker-elect-ack"):
 
 
 class WorkerState(Event, kw_only=True):
-    """What a node says of itself with every heartbeat."""
+    """The state that a node sends with every heartbeat."""
 
     freq: Seconds = 0.0
     active: Count = 0
@@ -128,7 +129,7 @@ class WorkerState(Event, kw_only=True):
     jobs_digest: Name = ""
     ledger: Name = ""  # the identity of its ledger
     pinned: bool = False  # it has used that ledger
-    rules: Count = 1  # the newest that it knows; an older version says nothing of it
+    rules: Count = 1  # the newest rules that it knows; an older version does not send it
 
 
 class WorkerOnline(WorkerState, tag="worker-online"):
@@ -136,7 +137,7 @@ class WorkerOnline(WorkerState, tag="worker-online"):
 
 
 class WorkerHeartbeat(WorkerState, tag="worker-heartbeat"):
-    """A node lives; every other message says so too."""
+    """A node is alive; every other message proves that too."""
 
 
 class WorkerOffline(WorkerState, tag="worker-offline"):
@@ -144,13 +145,13 @@ class WorkerOffline(WorkerState, tag="worker-offline"):
 
 
 class WorkerHello(WorkerState, tag="worker-hello"):
-    """A node starts and asks what it has missed. With ``to`` it asks that one node; else a few answer for all."""
+    """A node starts and asks what it has missed. With ``to``, it asks only that node; otherwise a few answer."""
 
     to: Name = ""
 
 
 class WorkerHelloReply(WorkerState, tag="worker-hello-reply"):
-    """What a starting node needs. Revoked and suspended are caches: the ledger has the truth."""
+    """Data for a starting node. Revoked and suspended are caches: the ledger has the truth."""
 
     to: Name = ""
     members: Names = ()
@@ -168,19 +169,19 @@ class WorkerBeat(Event, tag="worker-beat"):
 
 
 class WorkerSuspect(Event, tag="worker-suspect"):
-    """Nothing is heard of these: whoever lives says so, and whoever hears them."""
+    """The sender hears nothing of these members. A suspect that lives answers all, and so does a node that hears it."""
 
     suspects: tuple[PeerSummary, ...] = ()
 
 
 class WorkerVouch(Event, tag="worker-vouch"):
-    """These live: the sender has heard them itself."""
+    """These members are alive: the sender has heard them itself."""
 
     known: tuple[PeerSummary, ...] = ()
 
 
 class Task(Event, kw_only=True):
-    """A run's life; the run is the task, ``uuid`` is derived from its id."""
+    """A run's life; the run is the task, and ``uuid`` is derived from its id."""
 
     uuid: Name
     name: Name = ""
@@ -192,7 +193,7 @@ class Task(Event, kw_only=True):
     nonce: Name = ""
     node: Name = ""
     fire_at: Instant = 0.0
-    due: Instant = 0.0  # where that is later
+    due: Instant = 0.0  # the due time, if later
     application_id: Name = ""
     runtime: Seconds | None = None
     result: str | None = None
@@ -201,13 +202,13 @@ class Task(Event, kw_only=True):
     traceback: str | None = None
     reason: str = ""
     retries: Attempt = 0
-    digest: Name = ""  # the definition, the policy (as the ledger keeps it) and the lease (seconds) that were granted;
-    policy: Name = ""  # absent where an older version says it
+    digest: Name = ""  # the granted definition, policy (as the ledger keeps it) and lease (seconds);
+    policy: Name = ""  # absent in events of an older version
     lease: Lease = 0.0
 
 
 class TaskSent(Task, tag="task-sent"):
-    """A run was asked for."""
+    """A run was triggered."""
 
 
 class TaskReceived(Task, tag="task-received"):
@@ -223,7 +224,7 @@ class TaskSucceeded(Task, tag="task-succeeded"):
 
 
 class TaskFailed(Task, tag="task-failed"):
-    """The program ended otherwise."""
+    """The program ended in another way."""
 
 
 class TaskRejected(Task, tag="task-rejected"):
@@ -239,13 +240,15 @@ class TaskRetried(Task, tag="task-retried"):
 
 
 class ControlRevoke(Event, tag="control-revoke"):
-    """Hurries a revocation along; the ledger has it already."""
+    """Makes nodes notice a revocation sooner; the ledger has it already."""
 
     run: Name
 
 
 class ControlCancel(Event, tag="control-cancel"):
-    """Hurries a cancellation to the node that holds the run: of that attempt (-1: an older version does not say)."""
+    """Brings a cancellation to the node that holds the run sooner: for that attempt (-1: an older version does not
+    say).
+    """
 
     run: Name
     reason: str = ""
@@ -284,7 +287,7 @@ AnyEvent = (
     | ControlClear
 )
 
-# What the end of an attempt is called, by the state that was reported.
+# The event type for the end of an attempt, by the reported state.
 TASK_END: dict[str, type[Task]] = {
     "success": TaskSucceeded,
     "failure": TaskFailed,
@@ -297,7 +300,7 @@ TASK_END: dict[str, type[Task]] = {
 
 
 class Packet(msgspec.Struct, omit_defaults=True):
-    """What one tick of one node says: the shared fields once, then the events."""
+    """All events of one tick of one node: the common fields once, then the events."""
 
     v: int
     cluster: Name
@@ -315,12 +318,12 @@ class Packet(msgspec.Struct, omit_defaults=True):
 
 
 def event_type(event: Event) -> str:
-    """The word of an event's type, as on the wire."""
+    """The type of an event, as on the wire."""
     return str(type(event).__struct_config__.tag)
 
 
 def flatten(event: Event, *, hostname: str, pid: int, incarnation: str, seq: int, utcoffset: int) -> dict[str, Any]:
-    """One event with all fields of the schema, as journals keep it and streams show it."""
+    """One event with all fields of the schema, for journals and streams."""
     record: dict[str, Any] = {
         "type": event_type(event),
         "hostname": hostname,
@@ -338,7 +341,7 @@ def flatten(event: Event, *, hostname: str, pid: int, incarnation: str, seq: int
 
 
 def task_of(record: dict[str, Any]) -> Task | None:
-    """The event about a run that a journal's line holds; None for any other line, and for one that cannot be read."""
+    """The event about a run in a journal line; None for any other or invalid line."""
     if not str(record.get("type", "")).startswith("task-"):
         return None
     try:

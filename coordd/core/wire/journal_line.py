@@ -2,9 +2,9 @@
 
     {"type":"task-started","clock":7,...,"crc":"89abcdef"}
 
-The checksum is what JSON alone cannot give. A line torn by a crash may have the next one glued to it, and
-readers that take ``{..}{..}`` for its first object lose the second without a word; here the glued line fails
-as a whole, is kept aside and counted. CRC-32 finds accidents, not forgery.
+JSON alone is not enough: after a crash, a partial line may be joined to the next one, and readers that accept
+``{..}{..}`` as its first object silently lose the second. With the checksum, the joined line is invalid as a whole, is
+kept aside and counted. CRC-32 finds accidents, not forgery.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import zlib
 from typing import Any, NoReturn
 
-# The tail of every line: this, 8 hexadecimal digits in lower case, then TAIL_END.
+# The end of every line: this, 8 lower-case hexadecimal digits, then TAIL_END.
 TAIL_START = b',"crc":"'
 TAIL_END = b'"}'
 TAIL_LENGTH = len(TAIL_START) + 8 + len(TAIL_END)
@@ -22,7 +22,7 @@ TAIL_LENGTH = len(TAIL_START) + 8 + len(TAIL_END)
 def encode_line(record: dict[str, Any]) -> bytes:
     """One record as one line, newline included.
 
-    Raises ValueError for a number that JSON does not have (NaN, infinity).
+    Raises ValueError for NaN and infinity, which JSON does not have.
     """
     assert record, "an empty record says nothing"
     assert "crc" not in record, "crc is the line's own member"
@@ -33,9 +33,9 @@ def encode_line(record: dict[str, Any]) -> bytes:
 
 
 def decode_line(line: bytes) -> dict[str, Any] | None:
-    """The record of one line (with or without its newline), less the checksum.
+    """The record of one line (with or without its newline), without the checksum.
 
-    None when the line is torn, altered, glued to another, or anything but one JSON object that says something.
+    None if the line is partial, altered, joined to another, or not one JSON object with a value.
     """
     line = line.removesuffix(b"\n")
     body, tail = line[:-TAIL_LENGTH], line[-TAIL_LENGTH:]

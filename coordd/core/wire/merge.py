@@ -1,4 +1,4 @@
-"""What became of each run, from its events: Celery's rules of precedence and merging.
+"""The state of each run, from its events: Celery's rules of precedence and merging.
 
 Events come late, twice and in any order. Two things make the outcome the same for everybody:
 
@@ -26,7 +26,7 @@ from coordd.core.ledger.words import FAILURE, PENDING, RECEIVED, REJECTED, RETRY
 
 TASK = "task-"
 
-# What each event says that the run is; a type that is not here names a state of its own ("task-foo": foo).
+# The state that each event means; another type names a state of its own ("task-foo": foo).
 STATE_OF: dict[str, str] = {
     "task-sent": PENDING,
     "task-received": RECEIVED,
@@ -38,17 +38,17 @@ STATE_OF: dict[str, str] = {
     "task-retried": RETRY,
 }
 
-# Highest first; None stands for every state that is not named.
+# Highest first; None stands for all other states.
 PRECEDENCE: tuple[str | None, ...] = (SUCCESS, FAILURE, None, REVOKED, STARTED, RECEIVED, REJECTED, RETRY, PENDING)
 _RANKS = {state: rank for rank, state in enumerate(PRECEDENCE)}
 
-# The fields that an event brings although its state comes too late to count. States that are not named here
-# bring all their fields.
+# The fields that an event contributes even if its state is too late to count. States without an entry contribute all
+# their fields.
 MERGE_RULES: dict[str, tuple[str, ...]] = {
     RECEIVED: ("name", "args", "kwargs", "parent_id", "root_id", "retries", "eta", "expires")
 }
 
-# Two events of one node under one stamp (a node does not write such): the run's life decides.
+# For two events of one node with one stamp (a node does not write such): the run's life decides.
 LIFE = (
     "task-sent",
     "task-received",
@@ -61,12 +61,12 @@ LIFE = (
 )
 _LIFE_RANKS = {word: rank for rank, word in enumerate(LIFE)}
 
-# Not fields of a run: what they say is in ``state``, ``timestamp`` and ``seen``.
+# Not fields of a run: ``state``, ``timestamp`` and ``seen`` contain them.
 _NOT_FIELDS = frozenset(("type", "state", "timestamp"))
 
 
 def precedence(state: str) -> int:
-    """The rank of a state, 0 being the highest."""
+    """The rank of a state; 0 is the highest."""
     return _RANKS.get(state, _RANKS[None])
 
 
@@ -76,25 +76,25 @@ def state_of(event_type: str) -> str:
 
 
 def life_rank(event_type: str) -> int:
-    """The place of a task event in a run's life; types that are not ours come last."""
+    """The position of a task event in a run's life; unknown types come last."""
     return _LIFE_RANKS.get(event_type, len(LIFE))
 
 
 def order_key(event: dict[str, Any]) -> tuple[int, float, str]:
-    """What all events are ordered by: (clock, timestamp, full_hostname)."""
+    """The order of all events: (clock, timestamp, full_hostname)."""
     full_hostname = f"{event.get('hostname') or ''}.{event.get('pid') or 0}"
     return (event.get("clock") or 0, event.get("timestamp") or 0.0, full_hostname)
 
 
 def run_key(event: dict[str, Any]) -> tuple[Any, ...]:
-    """What the events of one run are ordered by; total for events that differ in any of it."""
+    """The order of the events of one run; total for events that differ in any part of it."""
     kind = event["type"]
-    grant = (event.get("attempt") or 0, event.get("token") or 0)  # an attempt that lapsed unlaunched is granted anew
+    grant = (event.get("attempt") or 0, event.get("token") or 0)  # an attempt that lapsed unlaunched is granted again
     return (*grant, *order_key(event), life_rank(kind), kind, event.get("incarnation") or "")
 
 
 class RunState:
-    """One run as its events tell it: a fold, one ``apply`` per event."""
+    """One run, as its events describe it: a fold, one ``apply`` per event."""
 
     __slots__ = ("fields", "seen", "state", "timestamp", "uuid")
 
@@ -102,18 +102,18 @@ class RunState:
         self.uuid = uuid
         self.state = PENDING
         self.timestamp = 0.0  # of the event that gave the state
-        self.seen: dict[str, float] = {}  # "started" -> when; the last one where there were several
+        self.seen: dict[str, float] = {}  # "started" -> when; the last one if there were several
         self.fields: dict[str, Any] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Take one more event, in whatever order they come; Celery's rules as it applies them on arrival."""
+        """Add one more event, in any order; Celery's rules, as Celery applies them on arrival."""
         kind = event["type"]
         timestamp = event.get("timestamp") or 0.0
         self.seen[kind.removeprefix(TASK)] = timestamp
         state = state_of(kind)
         keep: tuple[str, ...] | None = None
         if RETRY not in (state, self.state) and precedence(state) > precedence(self.state):
-            keep = MERGE_RULES.get(state)  # it logically happened before
+            keep = MERGE_RULES.get(state)  # logically it happened before
         else:
             self.state = state
             self.timestamp = timestamp
@@ -126,9 +126,9 @@ class RunState:
 
 
 def merge(events: Iterable[dict[str, Any]]) -> dict[str, RunState]:
-    """The runs (by uuid) that these events tell of; neither their order nor duplicates matter.
+    """The runs (by uuid) of these events; neither their order nor duplicates matter.
 
-    Events that are not about a run are passed over.
+    Events that are not about a run are ignored.
     """
     runs: dict[str, RunState] = {}
     for event in sorted((e for e in events if e["type"].startswith(TASK) and e.get("uuid")), key=run_key):

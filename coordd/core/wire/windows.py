@@ -1,4 +1,4 @@
-"""The idempotent receiver: of what a peer says, each message once, and nothing that acts when it is stale.
+"""The idempotent receiver: it accepts each message once, and no election or command that is too old.
 
 Every packet carries the number (``seq``) of its first event, counted per incarnation of its sender. Of each sender a
 window is kept: the highest number heard, and which of the REACH numbers below it. So a packet is *new* (in the
@@ -10,22 +10,22 @@ ago). A second window follows the late ones, which come in order when a peer sen
     worker-* except elections     kept                 refused: superseded       refused
     worker-elect(-ack), control-* kept unless expired  refused                   refused
 
-Facts about runs may come late: merging them twice changes nothing. What a node says of itself is overtaken by what
-it has said since. Elections and commands act, so they expire: EXPIRY_S after their ``timestamp``, which is the
-sender's wall clock, hence with CLOCK_SKEW_MAX_S of tolerance to both sides. No field says so in the message: the
-time of every event is there and under the MAC, and a sender that could prolong its own commands would be no limit.
-A node whose clock is off by more than that is still a member (liveness is never judged by timestamps), but its
-elections are decided at their timeout, and ``notice`` says why.
+Facts about runs may come late: merging them twice changes nothing. What a node says of itself is overtaken by what it
+has said since. Elections and commands act, so they expire: EXPIRY_S after their ``timestamp``. That is the sender's
+wall clock, so CLOCK_SKEW_MAX_S is tolerated in both directions. The message has no field for it: every event has a
+time, which the MAC protects, and a sender must not extend the life of its own commands. A node whose clock is off by
+more than that is still a member (liveness is never judged by timestamps), but its elections are decided at their
+timeout, and ``notice`` says why.
 
-What has been forgotten (at a restart, or of a sender that fell out of SENDERS_MAX) could be replayed as new. So what
-acts must also be stamped after the moment of forgetting, for as long as anything older has not expired anyway.
+Forgotten messages (after a restart, or of a sender beyond SENDERS_MAX) could be replayed as new. So elections and
+commands must also be stamped after the moment of forgetting, until anything older has expired anyway.
 
-A heartbeat acts on nothing, yet it must not bring the dead to life. What a node says of itself is refused when it is
-old by the two wall clocks (FORGOTTEN_S) *and* the logical clock does not prove the contrary: its stamp is above every
-one that its sender has shown here, and above the mark that this receiver started from. No wall clock alone refuses
-anybody. An honest node whose clock is off stamps above the mark as soon as it has heard anything of this receiver, be
-it through others; its hello is answered all the same, which is how it hears. Left open: what a node said
-while this one was down, if nobody heard it here; it counts once, until silence is noticed.
+A heartbeat starts nothing, but an old one must not make a dead node look alive. A node's message about itself is
+refused if it is old by the two wall clocks (FORGOTTEN_S) *and* its logical stamp does not prove that it is new: a new
+stamp is above every earlier stamp of its sender here, and above the mark that this receiver started from. A wall clock
+alone never causes a refusal. An honest node with a wrong clock stamps above the mark as soon as it has heard this
+receiver, directly or through others; its hello is answered, so it does hear. One case is open: a message that a node
+sent while this one was down, and that this one never received. It counts once, until the silence is noticed.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from coordd.core.wire.events import (
     WorkerHello,
 )
 
-# Numbers that are remembered below the highest one; a packet of the largest size takes about 500. 1 KiB a sender.
+# How many numbers below the highest are remembered; a packet of the largest size takes about 500. 1 KiB per sender.
 REACH = 8192
 
-# Incarnations that are remembered: as many as members, of which the restarted ones count again.
+# How many incarnations are remembered: enough for all members, and for those that restarted.
 SENDERS_MAX = 4096
 
-# How long an election or a command may be under way; it is worth nothing later, since the ledger has the truth.
+# How long (seconds) an election or a command may travel; later it is worthless, because the ledger has the truth.
 EXPIRY_S = 30.0
 
-# How far the clocks of two nodes may be apart for that.
+# How far (seconds) the clocks of two nodes may differ for that.
 CLOCK_SKEW_MAX_S = 30.0
 
-# After so long nothing that was said before can still be valid.
+# After this time (seconds) no earlier message can still be valid.
 FORGOTTEN_S = EXPIRY_S + 2 * CLOCK_SKEW_MAX_S
 
 ACTS = (WorkerElect, WorkerElectAck, ControlCancel, ControlClear, ControlRevoke)
@@ -83,12 +83,12 @@ _FULL = (1 << REACH) - 1
 
 
 class Admission(NamedTuple):
-    """What of a packet counts.
+    """The accepted part of a packet.
 
-    events: to be taken in, in their order; when there are none, the packet must not be looked at any further.
-    fresh: the packet shows that its sender lives; False of late and old facts, and of an old hello (it is answered).
-    refused: how many events were not kept, by reason (a word of REFUSED).
-    notice: a sentence for the log, or "" (each reason is told at its 1st, 2nd, 4th, 8th … packet).
+    events: the events to process, in order; without any, the packet must be ignored. fresh: the packet proves that its
+    sender lives; False for late and old facts, and for an old hello (which is answered). refused: how many events were
+    refused, by reason (a word of REFUSED). notice: a sentence for the log, or "" (each reason is logged at its 1st,
+    2nd, 4th, 8th … packet).
     """
 
     events: list[AnyEvent]
@@ -104,7 +104,7 @@ class _Window:
 
     def __init__(self, high: int, stamp: int, forgotten_wall: float, forgotten_until: float) -> None:
         self.high = high
-        self.stamp = stamp  # an old message is news only above this
+        self.stamp = stamp  # an old message is new only above this stamp
         self.mask = 0
         self.late_high = -1
         self.late_mask = 0
@@ -145,14 +145,15 @@ class Windows:
     """The windows of all senders that one node hears."""
 
     def __init__(self, now_mono: float | None = None, now_wall: float = 0.0, clock_mark: int = 0) -> None:
-        """The two clocks as they are when this node begins to listen, and the mark of its logical clock. Without them
-        it is as if it had always done."""
-        self._windows: dict[tuple[str, str], _Window] = {}  # whoever was silent for longest comes first
+        """The two clocks when this node begins to listen, and the mark of its logical clock. Without them, it is as if
+        it had always listened.
+        """
+        self._windows: dict[tuple[str, str], _Window] = {}  # the sender that was silent for longest comes first
         self._clock_mark = clock_mark
         self._forgotten_wall = now_wall
         self._forgotten_until = -math.inf if now_mono is None else now_mono + FORGOTTEN_S
-        self.refused = dict.fromkeys(REFUSED, 0)  # packets of which something was refused, by reason
-        self.late = 0  # packets with facts that came late
+        self.refused = dict.fromkeys(REFUSED, 0)  # packets with a refusal, by reason
+        self.late = 0  # late packets with facts
 
     def admit(self, packet: Packet, now_mono: float, now_wall: float) -> Admission:
         """Judge a packet, once: the next time it is a duplicate. ``now`` as in core.ready.Now."""
@@ -172,7 +173,7 @@ class Windows:
                 if event.clock <= shown and event.timestamp < now_wall - FORGOTTEN_S:
                     break
             else:
-                return Admission(packet.events)  # as nearly always
+                return Admission(packet.events)  # the usual case
         was_old = False
         kept: list[AnyEvent] = []
         refused: dict[str, int] = {}
@@ -201,7 +202,7 @@ class Windows:
         return Admission(kept, fresh, refused, self._notice(packet, refused, now_wall))
 
     def _meet(self, seq: int, now_mono: float, now_wall: float) -> _Window:
-        """A sender of whom nothing is known, or nothing any more."""
+        """A sender that is unknown, or forgotten."""
         if len(self._windows) >= SENDERS_MAX:
             del self._windows[next(iter(self._windows))]
             self._forgotten_wall, self._forgotten_until = now_wall, now_mono + FORGOTTEN_S
