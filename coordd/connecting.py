@@ -11,13 +11,13 @@ import msgspec
 
 from coordd.adapters import secrets
 from coordd.adapters.bus.unix_bus import UnixBus
-from coordd.adapters.ledger.resp import without_password
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.config import keyring
 from coordd.config.addresses import ENCRYPTED
 from coordd.config.sections import ClusterConfig
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.identity import Known
+from coordd.core.redaction import HIDDEN, redact_text
 from coordd.errors import UnavailableError
 from coordd.ports import Bus, Ledger
 from coordd.services.sealed_bus import SealedBus
@@ -190,8 +190,10 @@ class Connections:
 
 
 def url_of_ledger(cluster: ClusterConfig) -> str:
-    """For people: without a password."""
-    return cluster.ledger if cluster.ledger_scheme == "sqlite" else without_password(cluster.ledger)
+    """Without a password: for runners and people, and the name under which a node remembers what it has seen of it."""
+    if cluster.ledger_scheme == "sqlite":
+        return cluster.ledger
+    return redact_text(cluster.ledger).replace(f":{HIDDEN}@", "@").replace("://@", "://")
 
 
 def ledger_address(cluster: ClusterConfig) -> str:

@@ -22,7 +22,9 @@ class Ledger(Protocol):
     whether the operation took place is then unknown, and asking again is safe.
     """
 
-    url: str
+    @property
+    def url(self) -> str:
+        """For people, without a password."""
 
     def ask(self, request: Request[A]) -> A: ...
     def run(self, run: str) -> Row | None: ...

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from coordd.config.sections import ClusterConfig
-from coordd.connecting import REPLICA_LAG_S, Connections
+from coordd.connecting import REPLICA_LAG_S, Connections, url_of_ledger
 from coordd.core.jobs.job import Command, Job
 from coordd.errors import ConfigError
 from coordd.services.sealed_bus import SealedBus
@@ -130,3 +130,19 @@ def test_each_address_says_for_itself_whether_its_certificate_is_verified(ring: 
     connections = made(ring, bus="amqps://u@127.0.0.2/", ledger="rediss://127.0.0.1/0?ssl_cert_reqs=none")
     assert connections.ledger_options()["tls_verify"] is False
     assert connections.bus.bus._credentials(strict)[1].verify_mode == ssl.CERT_REQUIRED  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:6379/0", "redis://h:6379/0"),
+        ("redis://u@h/0", "redis://u@h/0"),
+        ("redis://u:p%40ss@h/0", "redis://u@h/0"),
+        ("redis://:p/ss@h/0", "redis://h/0"),
+        ("redis://h/0?password=hunter2", "redis://h/0?password=***"),
+        ("sqlite:////var/lib/key=1/ledger.db", "sqlite:////var/lib/key=1/ledger.db"),
+    ],
+)
+def test_the_ledger_is_named_without_its_password(url: str, shown: str) -> None:
+    """Runners take this address, and a node's state file remembers a ledger by it."""
+    assert url_of_ledger(ClusterConfig(bus="unix:///b", ledger=url)) == shown

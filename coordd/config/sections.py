@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from coordd.config import addresses, values
+from coordd.config import addresses
 from coordd.core.jobs.schedule import parse_duration
+from coordd.core.redaction import redact_text
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -151,10 +152,10 @@ class Config(msgspec.Struct, frozen=True):
         shown: dict[str, Any] = msgspec.to_builtins(self)
         for section in shown.values():
             if isinstance(section, dict):
-                section.update({key: values.redact_url(said) for key, said in section.items() if isinstance(said, str)})
-        shown["cluster"]["bus"] = ",".join([values.redact_url(url) for url in self.cluster.bus_urls])
+                section.update({key: redact_text(said) for key, said in section.items() if isinstance(said, str)})
+        shown["cluster"]["bus"] = ",".join([redact_text(url) for url in self.cluster.bus_urls])
         env = shown["spark"]["env"]
-        shown["spark"]["env"] = {key: "***" if _SECRET.search(key) else values.redact_url(env[key]) for key in env}
+        shown["spark"]["env"] = {key: "***" if _SECRET.search(key) else redact_text(env[key]) for key in env}
         return shown
 
 

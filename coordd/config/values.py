@@ -22,11 +22,6 @@ UNKNOWN_MAX = 20
 Reader = Callable[[Any], Any]
 
 
-def redact_url(text: str) -> str:
-    """The text with the passwords of its URLs replaced."""
-    return redact_text(text)
-
-
 def printable(text: str) -> str:
     """The text with control characters escaped, safe for a terminal."""
     return visible(text)
@@ -37,7 +32,7 @@ def found(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f'the text "{printable(redact_url(value))[:60]}"'
+        return f'the text "{printable(redact_text(value))[:60]}"'
     if isinstance(value, (int, float)):
         return f"the number {value!r:.60}"
     if isinstance(value, dict):

@@ -9,6 +9,9 @@ HIDDEN = "***"
 # The password of a URL, even with an "@" in it; "://" ends it, so that each URL of a list is handled.
 _URL_PASSWORD = re.compile(r"(://[^\s:/?#@\"']*:)(?:(?!://)[^\s\"'])*@")
 
+# The same, stricter, for warnings: neither a port nor a path counts as a password.
+_URL_WITH_PASSWORD = re.compile(r"://[^\s/:?#@]{0,200}:(?!\*{3}@)[^\s/@]{1,200}@")
+
 # The end of a name before a secret: password=, aws_secret_access_key=, sig=, X-Amz-Signature=.
 _NAME = r"(?:password|passwd|passphrase|pwd|secret|token|apikey|key|sig|signature|credentials?|authorization)"
 
@@ -51,6 +54,11 @@ def redact_text(text: str) -> str:
     if ":" in text:
         text = _HEADER.sub(rf"\1{HIDDEN}", _QUOTED.sub(_hidden, text))
     return _SCHEME.sub(rf"\1\2{HIDDEN}", text)
+
+
+def holds_password(text: str) -> bool:
+    """Is there surely a URL with a password in it, which is not hidden already?"""
+    return _URL_WITH_PASSWORD.search(text) is not None
 
 
 def _hidden(match: "re.Match[str]") -> str:

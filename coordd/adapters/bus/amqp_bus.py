@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from coordd.adapters.bus.amqp_session import AmqpSession, Names
 from coordd.adapters.bus.brokered_bus import BrokeredBus, Session, Where
 from coordd.config.addresses import UNVERIFIED
-from coordd.config.values import redact_url
+from coordd.core.redaction import redact_text
 from coordd.errors import ConfigError
 
 PORTS = {"amqp": 5672, "amqps": 5671}
@@ -79,7 +79,7 @@ class AmqpBus(BrokeredBus):
 
 def address(url: str) -> Where:
     """Split a broker's URL into its parts. Raises ConfigError when it cannot be used."""
-    shown = redact_url(url)
+    shown = redact_text(url)
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS[parts.scheme]

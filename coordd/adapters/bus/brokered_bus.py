@@ -18,7 +18,7 @@ import trio
 
 from coordd.adapters.bus.aio import Aio, Crossing, open_aio
 from coordd.config.addresses import ENCRYPTED, unverified
-from coordd.config.values import redact_url
+from coordd.core.redaction import redact_text
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import ConfigError, CoorddError, LocalProtocolError
 
@@ -127,7 +127,7 @@ class BrokeredBus:
         """``address`` splits a URL, or raises ConfigError; the other arguments are the subclass's own."""
         if not urls:
             raise ConfigError("[cluster] bus: no address")
-        self.url = ", ".join([redact_url(url) for url in urls])
+        self.url = ", ".join([redact_text(url) for url in urls])
         self.state = STARTING
         self.error = ""
         self.full_hostname = full_hostname
@@ -365,7 +365,7 @@ class BrokeredBus:
                     reasons[url] = str(exc)
                 except TimeoutError:
                     reasons[url] = (
-                        f"{redact_url(url)} did not answer within {ATTEMPT_S:.0f} s: is it a broker, and is it up?"
+                        f"{redact_text(url)} did not answer within {ATTEMPT_S:.0f} s: is it a broker, and is it up?"
                     )
                 else:
                     reason, lasted_s = await self._use(session)

@@ -31,7 +31,7 @@ from redis.exceptions import (
 from coordd.adapters.bus.brokered_bus import BrokeredBus, Listener, Outgoing, Session, Where
 from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.config.addresses import UNVERIFIED
-from coordd.config.values import redact_url
+from coordd.core.redaction import redact_text
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import ConfigError, CoorddError, UnavailableError
 
@@ -336,7 +336,7 @@ def sentence(where: Where, exc: BaseException) -> str:
 
 def address(url: str) -> Where:
     """Split a Redis URL into its parts. Raises ConfigError when it cannot be used."""
-    shown = redact_url(url)
+    shown = redact_text(url)
     try:
         parts = urlsplit(url)
         port = parts.port or PORT

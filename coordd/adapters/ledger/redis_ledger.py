@@ -11,7 +11,7 @@ import _thread
 
 from coordd.adapters.ledger.redis_scripts import SEVERAL, Scripts, answer_of, attempts_of, packed, row_of, whose
 from coordd.adapters.ledger.redis_server import Server, connect_failed
-from coordd.adapters.ledger.resp import Problem, Tls, without_password
+from coordd.adapters.ledger.resp import Problem, Tls, shown
 from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.identity import IS_CLOSED, IS_FOREIGN, Known, refusal
 from coordd.core.ledger.requests import AcceptEpoch, Prune
@@ -80,7 +80,7 @@ class RedisLedger:
 
         Raises ConfigError when the URL is none of a Redis ledger.
         """
-        self.url = without_password(url)
+        self._url = url
         self.timeout_s = timeout_s
         self.cluster = cluster
         # One hash tag for the whole cluster: every script reads several rows, and a Redis Cluster runs a script only
@@ -100,6 +100,10 @@ class RedisLedger:
         self._closed = False
 
     # ---- ports.Ledger
+
+    @property
+    def url(self) -> str:
+        return shown(self._url)
 
     def ask(self, request: "Request[A]") -> "A":
         """One operation, in one script.

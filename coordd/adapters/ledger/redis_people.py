@@ -20,7 +20,9 @@ from coordd.errors import RefusedError, UnavailableError
 class Asked(Protocol):
     """What is needed here of a RedisLedger."""
 
-    url: str
+    @property
+    def url(self) -> str: ...
+
     cluster: str
     prefix: str
 

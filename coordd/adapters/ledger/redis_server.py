@@ -3,7 +3,7 @@
 import os
 import time
 
-from coordd.adapters.ledger.resp import Address, Connection, Problem, Tls, without_password
+from coordd.adapters.ledger.resp import Address, Connection, Problem, Tls, shown
 from coordd.errors import ConfigError, ForeignLedgerError, LedgerClosedError, UnavailableError
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ MEANING = {
 
 def connect_failed(url: str, reason: str) -> UnavailableError:
     """In the ledger's words."""
-    return UnavailableError(f"ledger {without_password(url)}: {reason}")
+    return UnavailableError(f"ledger {shown(url)}: {reason}")
 
 
 class Server:
@@ -190,7 +190,7 @@ class Server:
             raise UnavailableError(f"the password file {self._password}: {reason}") from exc
 
     def _explain(self, problem: Problem) -> "UnavailableError | ConfigError":
-        name = without_password(self.url)
+        name = shown(self.url)
         if problem.word == "FOREIGN":  # the caller knows what it expected: it makes the sentence
             return ForeignLedgerError(problem.text.partition(" ")[2])
         if problem.word == "CLOSED":

@@ -44,7 +44,7 @@ class Address:
         """Raises ConfigError when this is no such URL."""
         scheme, separator, rest = url.partition("://")
         if not separator or scheme not in ("redis", "rediss", "redis+sentinel", "rediss+sentinel"):
-            raise ConfigError(f"ledger {without_password(url)}: expected {URL_EXAMPLE}")
+            raise ConfigError(f"ledger {shown(url)}: expected {URL_EXAMPLE}")
         self.tls = scheme.startswith("rediss")
         sentinel = scheme.endswith("+sentinel")
         rest = rest.partition("?")[0]
@@ -58,17 +58,15 @@ class Address:
         self.master = _decoded(parts.pop(0)) if sentinel else ""
         database = parts[0] if parts else ""
         if (sentinel and not self.master) or len(parts) > 1 or (database and not database.isdigit()):
-            raise ConfigError(f"ledger {without_password(url)}: expected {URL_EXAMPLE}")
+            raise ConfigError(f"ledger {shown(url)}: expected {URL_EXAMPLE}")
         self.database = int(database or 0)
 
 
-def without_password(url: str) -> str:
-    """A URL for people: without its password."""
-    scheme, separator, rest = url.partition("://")
-    # The last @ of all: a password that was not percent-encoded may hold a slash.
-    credentials, at, place = rest.rpartition("@")
-    user = credentials.partition(":")[0]
-    return f"{scheme}{separator}{user + at if user else ''}{place}"
+def shown(url: str) -> str:
+    """A URL for people."""
+    from coordd.core.redaction import redact_text  # here, for the runner's start has no time for it
+
+    return redact_text(url)
 
 
 def _host_and_port(text: str, port: int, url: str) -> "tuple[str, int]":
@@ -77,7 +75,7 @@ def _host_and_port(text: str, port: int, url: str) -> "tuple[str, int]":
         host, number = text, str(port)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not number.isdigit() or not 0 < int(number) < 65536:
-        raise ConfigError(f"ledger {without_password(url)}: {text!r} is no host and port; expected {URL_EXAMPLE}")
+        raise ConfigError(f"ledger {shown(url)}: {text!r} is no host and port; expected {URL_EXAMPLE}")
     return host, int(number)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from coordd.core.jobs.arguments import BUILT_IN
+from coordd.core.redaction import holds_password
 
 # Options and variables with a secret value: --db-password, API_KEY, client.secret. Not --partition-key.
 _NAMED = re.compile(
@@ -21,7 +22,6 @@ _VALUE = re.compile(
     r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_[0-9A-Za-z]{36}|\bglpat-[\w-]{20}|\bxox[abprs]-[\w-]{10}"
     r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
 )
-_URL = re.compile(r"://[^\s/:?#@]{0,200}:(?!\*{3}@)[^\s/@]{1,200}@")
 _FILLED_BY_US = re.compile(r"\{(?:" + "|".join(BUILT_IN) + r")\}")
 
 
@@ -36,7 +36,7 @@ def exposed(words: Sequence[str]) -> Iterator[tuple[int, str]]:
             yield place, f"the value of {words[place - 1]}"
         elif _VALUE.search(word):
             yield place, "a key or a token"
-        elif _URL.search(word):
+        elif holds_password(word):
             yield place, "the password of a URL"
 
 
