@@ -22,6 +22,7 @@ from coordd.adapters.bus.unix_bus import UnixBus
 from coordd.core.context import Settings
 from coordd.core.election import Election
 from coordd.core.ledger.rows import LedgerTime
+from coordd.core.node.elections import Ballots
 from coordd.core.node.node import Node
 from coordd.core.ready import Now
 from coordd.services.driver import Driver, Keeper
@@ -73,8 +74,13 @@ class Member:
         )
         self.decided: dict[str, float] = {}
         self.news = trio.Event()
-        self._decided_by_node = self.node.ballots._decided
-        self.node.ballots._decided = self._on_decided
+        settled = Ballots._settled
+
+        def watched(ballots: Ballots, election: Election, now: Now) -> None:
+            settled(ballots, election, now)
+            self._on_decided(election)
+
+        Ballots._settled = watched  # type: ignore[assignment, method-assign]  # a process has one node
         self.waits_for = ""
         self.waits_count = 0
         self.asker: trio.socket.SocketType
@@ -154,8 +160,7 @@ class Member:
 
     # ---- elections
 
-    def _on_decided(self, election: Election, now: Now) -> None:
-        self._decided_by_node(election, now)
+    def _on_decided(self, election: Election) -> None:
         self.decided[election.id] = time.perf_counter()
         if self.waits_count and election.id.startswith(self.waits_for):
             self.waits_count -= 1

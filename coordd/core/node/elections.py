@@ -30,19 +30,14 @@ OTHER_LEDGER = "it uses another ledger"
 
 
 class Ballots:
-    """All elections of one node, by id."""
+    """All elections of one node, by id. A method returns the elections that it has decided; the node acts on them."""
 
-    __slots__ = ("_asked_at", "_candidacy", "_ctx", "_decided", "_early", "_looks", "bus_up", "elections", "open_ids")
+    __slots__ = ("_asked_at", "_candidacy", "_ctx", "_early", "_looks", "bus_up", "elections", "open_ids")
 
-    def __init__(
-        self,
-        ctx: Context,
-        candidacy: Callable[[str, Action | None, int], Candidacy],
-        decided: Callable[[Election, Now], None],
-    ) -> None:
+    def __init__(self, ctx: Context, candidacy: Callable[[str, Action | None, int], Candidacy]) -> None:
+        """``candidacy`` says what this node states in an election of that topic."""
         self._ctx = ctx
         self._candidacy = candidacy
-        self._decided = decided
         self.elections: dict[str, Election] = {}
         self.open_ids: dict[str, None] = {}  # in order of insertion, which is the order of their deadlines
         self.bus_up = True
@@ -51,7 +46,10 @@ class Ballots:
         self._asked_at: dict[str, float] = {}  # full_hostname -> when it was last asked
 
     def open(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
-        """Open an election, or join the existing one; without messages if there is no bus or the cluster is large."""
+        """Open an election, or join the existing one; without messages if there is no bus or the cluster is large.
+
+        The election may be decided already; it has a succession then.
+        """
         election = self.elections.get(ident)
         if election is not None:
             return election
@@ -66,13 +64,16 @@ class Ballots:
             self._close(election, now)
         return election
 
-    def elect_heard(self, event: WorkerElect, sender: str, now: Now) -> Election | None:
-        """A peer has opened an election, or repeats its message."""
+    def elect_heard(self, event: WorkerElect, sender: str, now: Now) -> tuple[Election | None, bool]:
+        """A peer has opened an election, or repeats its message.
+
+        Returns the election (None if too many are open), and whether this message has decided it.
+        """
         election = self.elections.get(event.id)
         ctx = self._ctx
         if election is None:
             if len(self.open_ids) >= OPEN_MAX:
-                return None
+                return None, False
             view = event.view if ctx.full_hostname in event.view else (*event.view, ctx.full_hostname)
             election = self._begin(event.id, event.topic, event.action, sender, view, now)
             self._leave_out_the_lost(election)
@@ -85,34 +86,42 @@ class Ballots:
             not election.missing and election.succession is None
         ):
             self._close(election, now)
-        return election
+            return election, True
+        return election, False
 
-    def ack_heard(self, event: WorkerElectAck, sender: str, now: Now) -> None:
-        """A peer's statement; kept for a while if its election is not known yet."""
+    def ack_heard(self, event: WorkerElectAck, sender: str, now: Now) -> Election | None:
+        """A peer's statement; kept for a while if its election is not known yet. Returns the election if decided."""
         election = self.elections.get(event.id)
         if election is not None:
-            if election.state(sender, self._counted(event.candidacy)):
-                self._close(election, now)
-            return
+            if not election.state(sender, self._counted(event.candidacy)):
+                return None
+            self._close(election, now)
+            return election
         if event.id not in self._early and len(self._early) >= EARLY_MAX:
             del self._early[next(iter(self._early))]
         self._early.setdefault(event.id, {})[sender] = event.candidacy
+        return None
 
-    def lost(self, name: str, now: Now) -> None:
+    def lost(self, name: str, now: Now) -> list[Election]:
         """A member was lost or has left: remove it from every view."""
-        for ident in list(self.open_ids):
-            if self.elections[ident].lose(name):
-                self._close(self.elections[ident], now)
+        decided = [self.elections[ident] for ident in self.open_ids if self.elections[ident].lose(name)]
+        for election in decided:
+            self._close(election, now)
+        return decided
 
-    def timer(self, now: Now) -> None:
+    def timer(self, now: Now) -> list[Election]:
         """Decide elections that have waited for ``election_timeout``, with the statements they have."""
         timeout = self._ctx.settings.election_timeout_s
-        for ident in list(self.open_ids):
+        decided = []
+        for ident in self.open_ids:
             election = self.elections[ident]
             if now.mono < election.opened_at + timeout:
                 self._ctx.arm(election.opened_at + timeout, "election")
-                return
+                break
+            decided.append(election)
+        for election in decided:
             self._close(election, now)
+        return decided
 
     def look(self, now: Now) -> None:
         """Ask the nodes whose statements are missing whether they are still alive."""
@@ -135,12 +144,13 @@ class Ballots:
             self._looks = True
             self._ctx.arm(at, "lacking")
 
-    def bus_changed(self, up: bool, now: Now) -> None:
+    def bus_changed(self, up: bool, now: Now) -> list[Election]:
         """Without a bus no further statement arrives: open elections are decided by hash."""
         self.bus_up = up
-        if not up:
-            for ident in list(self.open_ids):
-                self._rank_by_hash(self.elections[ident], now)
+        decided = [] if up else [self.elections[ident] for ident in self.open_ids]
+        for election in decided:
+            self._rank_by_hash(election, now)
+        return decided
 
     def _begin(
         self, ident: str, topic: str, action: Action | None, opener: str, view: tuple[str, ...], now: Now
@@ -175,11 +185,11 @@ class Ballots:
 
     def _close(self, election: Election, now: Now) -> None:
         election.decide(now.mono)
-        self.open_ids.pop(election.id, None)
-        self._forget()
-        self._decided(election, now)
+        self._settled(election, now)
 
-    def _forget(self) -> None:
+    def _settled(self, election: Election, now: Now) -> None:  # for those who watch this class
+        self.elections[election.id] = election
+        self.open_ids.pop(election.id, None)
         while len(self.elections) - len(self.open_ids) > DECIDED_MAX:
             oldest = next(ident for ident in self.elections if ident not in self.open_ids)
             del self.elections[oldest]
@@ -211,7 +221,4 @@ class Ballots:
         election.missing.clear()
         election.succession = rendezvous(election.id, tuple(names))
         election.decided_at = now.mono
-        self.elections[election.id] = election
-        self.open_ids.pop(election.id, None)
-        self._forget()
-        self._decided(election, now)
+        self._settled(election, now)

@@ -88,7 +88,7 @@ class Node(Shown):
             clock=LamportClock(clock_mark),
             rng=rng,
         )
-        self.ballots = Ballots(self.ctx, self._candidacy, self._decided)
+        self.ballots = Ballots(self.ctx, self._candidacy)
         self.pursuits = Pursuits(self.ctx, self.ballots)
         self.brake = Brake(self.ctx, pin, acquainted, self._ledger_news, self.pursuits.slot_freed)
         self.witness = Witness(self.ctx)
@@ -239,7 +239,7 @@ class Node(Shown):
         ctx.membership.judged_from = now.mono if up else float("inf")
         if not up:
             ctx.membership.isolate(True)
-        self.ballots.bus_changed(up, now)
+        self._decided(self.ballots.bus_changed(up, now), now)
         self.brake.bus_up = up
         self.brake.judge(now)
         if not up or ctx.state in (STARTING, STOPPING):
@@ -285,7 +285,11 @@ class Node(Shown):
 
     def open_election(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
         """Open an election on request of a person."""
-        return self.ballots.open(ident, topic, action, now)
+        known = ident in self.ballots.elections
+        election = self.ballots.open(ident, topic, action, now)
+        if not known and election.succession is not None:
+            self._decided([election], now)
+        return election
 
     def hurry_cancel(self, run: str, reason: str, attempt: int, now: Now) -> None:
         """The ledger has a cancellation: tell the runner now, here or elsewhere, before its next renewal."""
@@ -351,7 +355,7 @@ class Node(Shown):
             if kind == "pursuit":
                 self.pursuits.timer(key, now)
             elif kind == "election":
-                self.ballots.timer(now)
+                self._decided(self.ballots.timer(now), now)
             elif kind == "lacking":
                 self.ballots.look(now)
             elif kind == "sweep":
@@ -408,12 +412,16 @@ class Node(Shown):
         action = event.action if event.topic in LAUNCHES else None
         if action is not None:
             self.pursuits.join(action, now)
-        election = self.ballots.elect_heard(event, sender, now)
+        election, decided = self.ballots.elect_heard(event, sender, now)
         if action is not None:
             self.pursuits.joined(action, election, now)
+        elif election is not None and decided:
+            self._decided([election], now)
 
     def _on_ack(self, event: events.WorkerElectAck, packet: Packet, sender: str, now: Now) -> None:
-        self.ballots.ack_heard(event, sender, now)
+        election = self.ballots.ack_heard(event, sender, now)
+        if election is not None:
+            self._decided([election], now)
 
     def _on_worker(self, event: WorkerState, packet: Packet, sender: str, now: Now) -> None:
         member = self.ctx.membership.members[packet.hostname]
@@ -504,11 +512,13 @@ class Node(Shown):
         load = self.pursuits.load() if job is not None and job.placement == "spread" else 0
         return Candidacy(load, clock, ctx.full_hostname, self.pursuits.abstains(job, action), ctx.ledger)
 
-    def _decided(self, election: Election, now: Now) -> None:
-        if election.topic in LAUNCHES:
-            self.pursuits.decided(election, now)
-        elif election.rank(self.ctx.full_hostname) == 0:
-            self.ctx.out.elected.append(Elected(election.id, election.topic, election.action))
+    def _decided(self, elections: list[Election], now: Now) -> None:
+        """Act on elections that are decided: a pursuit takes its place, a hand-made election goes to the shell."""
+        for election in elections:
+            if election.topic in LAUNCHES:
+                self.pursuits.decided(election, now)
+            elif election.rank(self.ctx.full_hostname) == 0:
+                self.ctx.out.elected.append(Elected(election.id, election.topic, election.action))
 
     def _begin_scheduled(self, action: Action, now: Now, settled_to: float) -> None:
         self.pursuits.begin(action, now, settled_to=settled_to)
@@ -535,7 +545,7 @@ class Node(Shown):
         for what, member in self.ctx.membership.take_changes():
             self.ctx.note(f"node.{HAPPENED[what]}", peer=member.name)
             if what != "join":
-                self.ballots.lost(member.name, now)
+                self._decided(self.ballots.lost(member.name, now), now)
         self.brake.judge(now)
 
     def _ledger_news(self, now: Now) -> None:

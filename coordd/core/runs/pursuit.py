@@ -112,7 +112,7 @@ class Pursuits(Phases):
             pursuit.phase = ELECTING
 
     def joined(self, action: Action, election: Election | None, now: Now) -> None:
-        """That election was joined. If it is over, or beyond the limit, it will not call ``decided`` any more."""
+        """That election was joined, and may be decided. None: too many elections are open."""
         pursuit = self.pursuits.get(action.run)
         if election is not None and election.succession is not None:
             self.decided(election, now)
@@ -342,8 +342,8 @@ class Pursuits(Phases):
         job = self._ctx.jobs.get(action.job)
         topic = "command" if job and isinstance(job.launch, Command) else "spark"
         election = self._ballots.open(f"{action.run}/{action.attempt}", topic, action, now)
-        if election.succession is not None and pursuit.phase == ELECTING:
-            self.decided(election, now)  # it was decided before we joined
+        if election.succession is not None:
+            self.decided(election, now)  # at once, or before we joined
 
     def _claim_if_eligible(self, pursuit: Pursuit, now: Now) -> None:
         ctx = self._ctx

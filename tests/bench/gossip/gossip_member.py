@@ -27,6 +27,7 @@ from coordd.core.context import Settings
 from coordd.core.election import Election
 from coordd.core.jobs.job import Command, Job
 from coordd.core.ledger.requests import Gate, Registration, Report
+from coordd.core.node.elections import Ballots
 from coordd.core.node.node import Node
 from coordd.core.ready import Launch, Now
 from coordd.core.wire.events import Action
@@ -67,8 +68,13 @@ class Member:
             launch=self._launch,
             cancel=lambda _run, _reason: None,
         )
-        self._decided_by_node = self.node.ballots._decided
-        self.node.ballots._decided = self._decided
+        settled = Ballots._settled
+
+        def watched(ballots: Ballots, election: Election, now: Now) -> None:
+            settled(ballots, election, now)
+            self._decided(election)
+
+        Ballots._settled = watched  # type: ignore[assignment, method-assign]  # a process has one node
         self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._out.connect(spec["socket"])
         self._over: list[Launch] = []
@@ -146,8 +152,7 @@ class Member:
         self.say("acted", id=launch.run)
         self._over.append(launch)
 
-    def _decided(self, election: Election, now: Now) -> None:
-        self._decided_by_node(election, now)
+    def _decided(self, election: Election) -> None:
         self.say("decided", id=election.id)
 
     def _peer_dead(self, name: str) -> None:

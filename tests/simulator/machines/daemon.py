@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from msgspec import structs
 from support.small_cluster import QuietShell
@@ -15,7 +16,9 @@ from coordd.core.election import Election
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Registration
 from coordd.core.ledger.words import UNAVAILABLE
+from coordd.core.node import node as nodes
 from coordd.core.node.definitions import Had
+from coordd.core.node.elections import Ballots
 from coordd.core.node.node import Node
 from coordd.core.perform import pump
 from coordd.core.ready import Launch, LedgerRequest, Notice, Now, Reply
@@ -48,14 +51,27 @@ class Died(Exception):  # noqa: N818  # an end, not a mistake
     """In the middle of what its node wanted done."""
 
 
-class WatchedNode(Node):
-    """The real node; the judge looks on when it decides, and hears whom it takes for lost."""
+class WatchedBallots(Ballots):
+    """The real ones; the judge looks on when an election is decided."""
 
-    daemon: Daemon
+    __slots__ = ("daemon",)
 
-    def _decided(self, election: Election, now: Now) -> None:
+    def __init__(self, daemon: Daemon, *of_node: Any) -> None:
+        self.daemon = daemon
+        super().__init__(*of_node)
+
+    def _settled(self, election: Election, now: Now) -> None:
         self.daemon.world.hearing.decided(self.daemon, election, now)
-        super()._decided(election, now)
+        super()._settled(election, now)
+
+
+class WatchedNode(Node):
+    """The real node; the judge hears what it decides, and whom it takes for lost."""
+
+    def __init__(self, daemon: Daemon, **given: Any) -> None:
+        self.daemon = daemon
+        with mock.patch.object(nodes, "Ballots", partial(WatchedBallots, daemon)):
+            super().__init__(**given)
 
     def _members_changed(self, now: Now) -> None:
         for _, member in self.ctx.membership.changes:
@@ -89,6 +105,7 @@ class Daemon(QuietShell):
         self.rng = random.Random(f"steps of {world.plan.seed} {host.index} {host.boots}")
         self.unkept: Any = None  # definitions that are not on the disk yet
         self.node = WatchedNode(
+            self,
             hostname=host.name,
             pid=self.pid,
             incarnation=self.incarnation,
@@ -97,7 +114,6 @@ class Daemon(QuietShell):
             rng=world.rng,
             pin=host.disk.pin[0],
         )
-        self.node.daemon = self
         self.name = self.node.full_hostname
         self.windows = Windows(*self.time(), host.disk.clock_mark) if world.plan.production else None
 
