@@ -45,15 +45,15 @@ MOVES: "dict[str, frozenset[str]]" = {
     DONE: frozenset(),
 }
 
-# What the process is asked to do; each is a tuple that starts with one of these words.
+# What the process is asked to do: the words of ``Action``.
 ASK_GATE = "ask_gate"
 ASK_RENEW = "ask_renew"
-ASK_REPORT = "ask_report"  # state, exit_code, reason, final
-ASK_RESTORE = "ask_restore"  # state: the ledger went back and has forgotten the grant
+ASK_REPORT = "ask_report"
+ASK_RESTORE = "ask_restore"
 EXEC = "exec"
 TERM = "term"
 KILL = "kill"
-PET = "pet"  # deadline: the watcher may count on the lease until then
+PET = "pet"
 EXIT = "exit"
 
 # The question that each phase asks.
@@ -132,6 +132,48 @@ class Terms:
         self.final_exit_codes = final_exit_codes
 
 
+class Action:
+    """Something that the process is to do; where a word does not say it all, a class of its own does."""
+
+    __slots__ = ("word",)
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+
+class Pet(Action):
+    """The watcher may count on the lease until ``deadline``."""
+
+    __slots__ = ("deadline",)
+
+    def __init__(self, deadline: float) -> None:
+        self.word = PET
+        self.deadline = deadline
+
+
+class AskReport(Action):
+    """Tell the ledger how it ended."""
+
+    __slots__ = ("exit_code", "final", "reason", "state")
+
+    def __init__(self, state: str, exit_code: "int | None", reason: str, final: bool) -> None:
+        self.word = ASK_REPORT
+        self.state = state
+        self.exit_code = exit_code
+        self.reason = reason
+        self.final = final
+
+
+class AskRestore(Action):
+    """The ledger went back and has forgotten the grant: tell it, and the ``state`` that the attempt is in."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, state: str) -> None:
+        self.word = ASK_RESTORE
+        self.state = state
+
+
 class Attempt:
     """One attempt, as its runner sees it."""
 
@@ -177,7 +219,7 @@ class Attempt:
         self.reported_since = 0.0
         self.restoring = False  # the next question puts the grant back
         self.recovering_until = 0.0  # until then the ledger may forget once more what it is told
-        self.actions: list[tuple[object, ...]] = []
+        self.actions: list[Action] = []
 
     # ---- inputs
 
@@ -300,7 +342,7 @@ class Attempt:
         elif self.phase == RUNNING:
             self._end(LOST, reason, now)
 
-    def take_actions(self) -> "list[tuple[object, ...]]":
+    def take_actions(self) -> list[Action]:
         """What is to be done now, in this order."""
         actions, self.actions = self.actions, []
         return actions
@@ -380,8 +422,8 @@ class Attempt:
             # What is left of the lease tells how long ago it was renewed: where the claim was answered late, long ago.
             age_s = max(0.0, self.terms.lease_s - answer.left_s)
             self.ask_at = now + max(0.0, self.terms.renew_interval_s - age_s)
-            self.actions.append((PET, self.deadline))
-            self.actions.append((EXEC,))
+            self.actions.append(Pet(self.deadline))
+            self.actions.append(Action(EXEC))
         elif answer.word == REVOKED:
             # Said even if the ledger has ended it: where an earlier gate's answer was lost, the row is STARTED.
             self._report(REVOKED, "cancelled before it started", now)
@@ -405,14 +447,14 @@ class Attempt:
         if self._fences() and now >= self.deadline:
             self.kill_at = float("inf")
             self._note_end(LOST, "the lease deadline had passed when the runner could act again")
-            self.actions.append((KILL,))
+            self.actions.append(Action(KILL))
         elif self.phase == RUNNING and now >= self._end_at():
             self._end(LOST, "the lease could not be renewed", now)
         elif self.phase == RUNNING and self.terms.timeout_s and now >= self.started_at + self.terms.timeout_s:
             self._end(FAILURE, f"timeout after {self.terms.timeout_s:g} s", now)
         elif self.phase == ENDING and now >= self.kill_at:
             self.kill_at = float("inf")
-            self.actions.append((KILL,))
+            self.actions.append(Action(KILL))
         if self.phase in (RUNNING, ENDING) and not self.renewing and now >= self.ask_at:
             self._ask(ASK_RENEW, now)
 
@@ -427,7 +469,7 @@ class Attempt:
                 self._end(LOST, "the ledger has given this attempt up", now)
             return
         self._renewed(sent_at, answer.left_s)
-        self.actions.append((PET, self.deadline))
+        self.actions.append(Pet(self.deadline))
         if answer.word == CANCEL and self.phase == RUNNING:
             self._end(REVOKED, "cancelled", now)
 
@@ -446,7 +488,7 @@ class Attempt:
         """TERM now; KILL later, and in any case while the lease still holds."""
         self._move(ENDING)
         self._note_end(outcome, reason)
-        self.actions.append((TERM,))
+        self.actions.append(Action(TERM))
         grace_s = self.terms.kill_grace_s * (1 - KILL_PART)
         self.kill_at = now + grace_s
         if self._fences():
@@ -471,15 +513,15 @@ class Attempt:
         self.renewing = True
         self.asked_at = now
         if self.restoring:
-            self.actions.append((ASK_RESTORE, RECEIVED if self.phase in (WAITING, GATING) else STARTED))
+            self.actions.append(AskRestore(RECEIVED if self.phase in (WAITING, GATING) else STARTED))
         elif question == ASK_REPORT:
-            self.actions.append((ASK_REPORT, self.outcome, self.exit_code, self.reason, self.final))
+            self.actions.append(AskReport(self.outcome, self.exit_code, self.reason, self.final))
         else:
-            self.actions.append((question,))
+            self.actions.append(Action(question))
 
     def _done(self) -> None:
         self._move(DONE)
-        self.actions.append((EXIT,))
+        self.actions.append(Action(EXIT))
 
     def _move(self, phase: str) -> None:
         assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"

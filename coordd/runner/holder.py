@@ -9,7 +9,7 @@ import os
 import time
 
 from coordd.core import attempt as core
-from coordd.core.attempt import Attempt, Terms
+from coordd.core.attempt import Action, AskReport, AskRestore, Attempt, Pet, Terms
 from coordd.core.ledger.requests import Gate, Grant, Registration, Renew, Report, Restore
 from coordd.runner import kernel
 from coordd.runner.asker import Asker
@@ -148,12 +148,12 @@ class Runner:
             for action in actions:
                 self._do(action)
 
-    def _do(self, action: "tuple[Any, ...]") -> None:
-        word = action[0]
+    def _do(self, action: Action) -> None:
+        word = action.word
         if word == core.ASK_GATE:
             self._ask_gate()
-        elif word == core.PET:
-            self._tell_watcher(f"pet {action[1]} {self.program.pid}\n".encode())
+        elif isinstance(action, Pet):
+            self._tell_watcher(f"pet {action.deadline} {self.program.pid}\n".encode())
         elif word == core.EXEC:
             self._execute()
         elif word == core.ASK_RENEW:
@@ -163,14 +163,14 @@ class Runner:
             )
             if self.asker.ask(renew):
                 self.asked = core.ASK_RENEW
-        elif word == core.ASK_RESTORE:
-            self._ask_restore(action[1])
+        elif isinstance(action, AskRestore):
+            self._ask_restore(action.state)
         elif word == core.TERM:
             self._signal_tree(SIGTERM)
         elif word == core.KILL:
             self._kill()
-        elif word == core.ASK_REPORT:
-            self._ask_report(*action[1:])
+        elif isinstance(action, AskReport):
+            self._ask_report(action)
         elif word == core.EXIT:
             if not self.recorded:
                 gate = f"the gate said {self.refused}"
@@ -222,22 +222,22 @@ class Runner:
         answer = self.asker.call(restore)  # nothing is left that would have to be killed meanwhile
         self.attempt.answered(answer, question=core.ASK_RESTORE, sent_at=sent_at, now=boottime())
 
-    def _ask_report(self, state: str, exit_code: "int | None", reason: str, final: bool) -> None:
+    def _ask_report(self, end: AskReport) -> None:
         if not self.recorded:
-            self._record(state, reason)
+            self._record(end.state, end.reason)
         sent_at = boottime()
         report = Report(
             grant=self.grant,
-            state=state,
-            exit_code=exit_code,
-            reason=reason,
+            state=end.state,
+            exit_code=end.exit_code,
+            reason=end.reason,
             application_id=self._application_id(),
-            final=final,
+            final=end.final,
         )
         answer = self.asker.call(report)
         if answer is not None:
             self._last_words(b"told\n")
-            self._say("reported", state=state, answer=answer.word)
+            self._say("reported", state=end.state, answer=answer.word)
         self.attempt.answered(answer, question=core.ASK_REPORT, sent_at=sent_at, now=boottime())
 
     def _application_id(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordd.core.attempt import ASK_RENEW, ASK_REPORT, RUNNING, Attempt, Terms
+from coordd.core.attempt import ASK_RENEW, RUNNING, Action, AskReport, Attempt, Terms
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.words import OK, RHO
 
@@ -29,7 +29,7 @@ class Runner:
             wait_s=wait_s,
             now=START,
         )
-        self.done: list[tuple[object, ...]] = []
+        self.done: list[Action] = []
         self.asked_at = START
         self.attempt.timer(START)
         self.take()
@@ -38,9 +38,9 @@ class Runner:
         """The words of what is to be done now."""
         actions = self.attempt.take_actions()
         self.done += actions
-        if any(str(action[0]).startswith("ask") for action in actions):
+        if any(action.word.startswith("ask") for action in actions):
             self.asked_at = self.now
-        return [action[0] for action in actions]
+        return [action.word for action in actions]
 
     def wait(self, seconds: float) -> list[object]:
         """Time passes and nobody answers; everything that it wants done meanwhile."""
@@ -72,7 +72,13 @@ class Runner:
     @property
     def report(self) -> tuple[object, ...]:
         """(state, exit code, reason, final) of the first report."""
-        return next(action[1:] for action in self.done if action[0] == ASK_REPORT)
+        first = next(action for action in self.done if isinstance(action, AskReport))
+        return first.state, first.exit_code, first.reason, first.final
+
+    @property
+    def words(self) -> list[object]:
+        """Of all that it was told to do."""
+        return [action.word for action in self.done]
 
 
 def left(seconds: float = LEASE_S, word: str = OK) -> Answer:

@@ -21,6 +21,7 @@ from coordd.core.attempt import (
     REPORTING,
     RUNNING,
     WAITING,
+    Pet,
     lease_deadline,
 )
 from coordd.core.ledger.answers import Answer
@@ -32,12 +33,14 @@ from core.one_runner import DEADLINE, GRACE_S, LEASE_S, RENEW_S, START, TIMEOUT_
 
 def test_a_run_that_is_due_asks_the_gate_at_once_and_starts_when_it_opens() -> None:
     runner = Runner()
-    assert runner.done == [(ASK_GATE,)]
+    assert runner.words == [ASK_GATE]
 
     words = runner.answer(left(50.0))
 
     assert words == [PET, EXEC]  # the watcher first: nothing runs unwatched
-    assert runner.done[-2] == (PET, lease_deadline(START, LEASE_S))  # what was granted is not shortened
+    pet = runner.done[-2]
+    assert isinstance(pet, Pet)
+    assert pet.deadline == lease_deadline(START, LEASE_S)  # what was granted is not shortened
 
 
 def test_a_lease_of_which_little_is_left_is_renewed_at_once() -> None:
@@ -139,7 +142,7 @@ def test_before_it_starts_it_can_be_called_off(phase: str, how: str, state: str)
     runner.do(how, "by ann")
 
     assert runner.report == (state, None, "by ann", False)
-    assert (EXEC,) not in runner.done
+    assert EXEC not in runner.words
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ def test_while_it_waits_the_lease_may_be_taken(answer: Answer, phase: str) -> No
     runner.answer(answer)
 
     assert runner.attempt.phase == phase
-    assert (EXEC,) not in runner.done
+    assert EXEC not in runner.words
 
 
 # ---- the lease
@@ -334,7 +337,7 @@ def test_it_never_spins_never_starts_twice_and_never_outlives_its_lease(
         if runner.attempt.phase == RUNNING and on_lost == "relaunch":
             assert runner.now < runner.attempt.deadline - GRACE_S
 
-    words = [action[0] for action in runner.done]
+    words = runner.words
     assert words.count(EXEC) <= 1
     assert words.count(EXIT) <= 1
     if EXEC in words and EXIT in words:

@@ -20,10 +20,11 @@ from coordd.core.attempt import (
     EXEC,
     EXIT,
     KILL,
-    PET,
     REPORT_LIMIT_S,
     TERM,
+    AskReport,
     Attempt,
+    Pet,
     Terms,
 )
 from coordd.core.ledger.answers import Answer
@@ -86,16 +87,18 @@ class AttemptMachine(RuleBasedStateMachine):
 
     def obey(self) -> None:
         """Do what it asks for, in its order."""
-        for word, *rest in self.attempt.take_actions():
+        for action in self.attempt.take_actions():
+            word = action.word
             assert not self.exited, f"{word} after its exit"
             if word in QUESTIONS:
                 self.asked.append((word, self.now))
-            if word == ASK_REPORT:
+            if isinstance(action, AskReport):
                 assert not self.alive, "an end is reported while the program lives"
-                assert self.reported in (None, rest), "the end is told in two ways"
-                self.reported = rest
-            elif word == PET:
-                assert rest == [self.deadline], "the watcher counts on another lease"
+                told = (action.state, action.exit_code, action.reason, action.final)
+                assert self.reported in (None, told), "the end is told in two ways"
+                self.reported = told
+            elif isinstance(action, Pet):
+                assert action.deadline == self.deadline, "the watcher counts on another lease"
             elif word == EXEC:
                 self.execute()
             elif word == TERM:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordd.core.attempt import Attempt, Terms
+from coordd.core.attempt import AskReport, AskRestore, Attempt, Terms
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.words import OK, RECOVERING
 
@@ -38,7 +38,7 @@ def started() -> Attempt:
 
 
 def words(attempt: Attempt) -> list[object]:
-    return [action[0] for action in attempt.take_actions()]
+    return [action.word for action in attempt.take_actions()]
 
 
 def test_a_grant_that_the_ledger_forgot_is_put_back_and_renewed() -> None:
@@ -48,7 +48,7 @@ def test_a_grant_that_the_ledger_forgot_is_put_back_and_renewed() -> None:
 
     attempt.answered(recovering(), question="ask_renew", sent_at=105.0, now=105.0)
     attempt.timer(105.0)
-    assert attempt.take_actions() == [("ask_restore", "started")]
+    assert [action.state for action in attempt.take_actions() if isinstance(action, AskRestore)] == ["started"]
     attempt.answered(Answer(OK), question="ask_restore", sent_at=105.0, now=105.0)
     attempt.timer(105.0)
 
@@ -66,7 +66,7 @@ def test_a_restoration_that_is_not_answered_is_asked_again_and_the_lease_still_e
     attempt.take_actions()
 
     attempt.timer(107.0)
-    assert attempt.take_actions() == [("ask_restore", "started")]
+    assert [action.state for action in attempt.take_actions() if isinstance(action, AskRestore)] == ["started"]
     attempt.timer(attempt.deadline - 9.9)
 
     assert "term" in words(attempt)
@@ -79,7 +79,7 @@ def test_an_end_that_the_ledger_cannot_place_is_restored_and_then_reported_again
 
     attempt.answered(recovering(30.0), question="ask_report", sent_at=110.0, now=110.0)
     attempt.timer(110.0)
-    assert attempt.take_actions() == [("ask_restore", "started")]
+    assert [action.state for action in attempt.take_actions() if isinstance(action, AskRestore)] == ["started"]
     attempt.answered(Answer(OK), question="ask_restore", sent_at=110.0, now=110.0)
     attempt.timer(110.0)
     assert words(attempt) == ["ask_report"]
@@ -103,15 +103,16 @@ def test_the_gate_of_a_forgotten_grant_stays_shut_until_it_is_put_back() -> None
     for _ in range(6):
         attempt.timer(now)
         for action in attempt.take_actions():
-            asked.append(action)
-            if action[0] == "ask_restore":
+            asked.append(action.word)
+            if isinstance(action, AskRestore):
+                assert action.state == "received"
+            if action.word == "ask_restore":
                 attempt.answered(Answer(OK), question="ask_restore", sent_at=now, now=now)
-            elif action[0] == "ask_gate":
+            elif action.word == "ask_gate":
                 attempt.answered(Answer(OK, left_s=60.0), question="ask_gate", sent_at=now, now=now)
         now = min(attempt.timer_at(), now + 1.0)
 
-    assert ("ask_restore", "received") in asked
-    assert asked.index(("ask_restore", "received")) < asked.index(("ask_gate",)) < asked.index(("exec",))
+    assert asked.index("ask_restore") < asked.index("ask_gate") < asked.index("exec")
 
 
 def test_a_late_word_of_a_quarantine_is_remembered_when_the_end_is_reported() -> None:
@@ -136,6 +137,7 @@ def test_who_reports_to_a_ledger_that_recovers_stays_to_say_it_again_until_that_
 
     assert attempt.phase == "reporting"
     attempt.timer(attempt.timer_at())
-    assert ("ask_report", "success", 0, "", False) in attempt.take_actions()
+    (end,) = [action for action in attempt.take_actions() if isinstance(action, AskReport)]
+    assert (end.state, end.exit_code, end.reason, end.final) == ("success", 0, "", False)
     attempt.answered(Answer(OK), question="ask_report", sent_at=136.0, now=136.2)
     assert attempt.phase == "done"

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from coordd.core import attempt as life
-from coordd.core.attempt import Attempt, Terms
+from coordd.core.attempt import AskReport, AskRestore, Attempt, Pet, Terms
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.requests import Commit, Gate, Grant, Registration, Renew, Report, Request, Restore
+from coordd.core.ledger.requests import Commit, Gate, Registration, Renew, Report, Request, Restore
 from coordd.core.ledger.words import OK, RECOVERING
 from coordd.core.ready import Launch
 from simulator.judging.judge import Child
@@ -111,21 +111,29 @@ class Runner:
     def obey(self) -> None:
         world, host = self.world, self.host
         for action in self.attempt.take_actions():
-            word = action[0]
+            word = action.word
             grant = self.launch.grant
             if word == life.ASK_GATE:
                 self._ask(Gate(grant=grant))
             elif word == life.ASK_RENEW:
                 launched = self.attempt.phase in (life.RUNNING, life.ENDING)
                 self._ask(Renew(grant=grant, lease_s=self.launch.lease_s, launched=launched))
-            elif word == life.ASK_REPORT:
-                self._ask(report_of(grant, *action[1:]))
+            elif isinstance(action, AskReport):
+                self._ask(
+                    Report(
+                        grant=grant,
+                        state=action.state,
+                        exit_code=action.exit_code,
+                        reason=action.reason,
+                        final=action.final,
+                    )
+                )
                 self.tell()
-            elif word == life.ASK_RESTORE:
-                self._ask(self._witness(str(action[1])))
-            elif word == life.PET:
+            elif isinstance(action, AskRestore):
+                self._ask(self._witness(action.state))
+            elif isinstance(action, Pet):
                 if self.on_lost != "hold":
-                    self.watcher_at = life.watcher_kill_at(float(str(action[1])), world.plan.kill_grace_s)
+                    self.watcher_at = life.watcher_kill_at(action.deadline, world.plan.kill_grace_s)
                     world.at((self.watcher_at - world.mono(host)) / host.rate, self._watch, self.watcher_at)
             elif word == life.EXEC:
                 self._strike_before_exec()
@@ -328,8 +336,3 @@ class Runner:
         self.alive = False
         if self.child is not None:
             self.world.judge.died(self.child, "power")
-
-
-def report_of(grant: Grant, state: Any, exit_code: Any, reason: Any, final: Any) -> Report:
-    """What an attempt wants reported."""
-    return Report(grant=grant, state=state, exit_code=exit_code, reason=reason, final=final)
