@@ -188,15 +188,14 @@ class Configuration:
             world.at(spread_s * number / len(world.hosts), self.reload, machine)
         self.settled_at = max(self.settled_at, world.now + spread_s)
 
-    def scheduled_since(self, digest: str, opened_at: float) -> float:
-        """When the first machine got that schedule, or got it back, by the ledger's clock as it was then or is now.
-
-        0.0 for a run that was opened before that.
+    def scheduled_since(self, digest: str, opened_at: float, began: float) -> float:
+        """When the first machine got that schedule, or got it back, by the ledger's clock as it was then, or when the
+        run was opened: ``began`` is when the world began by that one. 0.0 for a run that was opened before that.
         """
         at, told = self._first[digest]
         if opened_at < at:
             return 0.0
-        return min(told, self.world.server.wall() - (self.world.now - at) * self.world.server.rate)
+        return min(told, began + at * self.world.server.rate)
 
     def reload(self, host: Host) -> None:
         """That machine has the files of now, and its daemon is told."""

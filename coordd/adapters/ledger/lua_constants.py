@@ -32,6 +32,7 @@ _FIGURES = (
     (rows, "BACKOFF_DOUBLINGS_MAX", "doublings of a delay"),
     (rows, "ACTIVATIONS_MAX", "definitions of a job that are remembered"),
     (standing, "IDENTITY_AHEAD_S", "seconds"),
+    (standing, "LATE_S", "seconds"),
     (standing, "FENCED_AT", "Unix seconds: the horizon that older versions read"),
     (standing, "FENCED_BY", "who suspended the job, as they read it"),
     (steps, "SHORT_LIVED_S", "seconds"),

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 # swept meanwhile, so that nobody opens under another name what is due then.
 IDENTITY_AHEAD_S = 10.0
 
+# Once the clock has passed the instant from which a definition was said to count, what is due before that is opened so
+# late at the most: it had its time while the clock had not come there.
+LATE_S = 10.0
+
 # The row that older versions read: its horizon (Unix seconds, in a thousand years), and who "suspended" it.
 FENCED_AT = 3.2e10
 FENCED_BY = "coordd rules 2: upgrade this node"
@@ -207,9 +211,20 @@ class Standing:
                 return Answer(DIFFERS)
             if of.due <= min(job.counts_from, now.wall):  # activated while this clock was ahead: from now on
                 return Answer(FINISHED, state=SETTLED)
+            if now.wall - of.due > LATE_S and of.due <= self._was_to_count_from(store, job) <= now.wall:
+                return Answer(FINISHED, state=SETTLED)
         ahead_s = of.due - now.wall - CLAIM_AHEAD_S
         # By the ledger's clock: the asking node's may be hours ahead, and its rows would settle what is to come.
         return Answer(EARLY, in_s=ahead_s) if ahead_s > 0 else None
+
+    def _was_to_count_from(self, store: "Store", job: JobRow) -> float:
+        """From when on the definition was said to count when it was activated.
+
+        ``counts_from`` is earlier where a sweep found it ahead of the clock, and the clock may have been the one that
+        was wrong: set back, and right again since. What comes late by more than LATE_S is then not opened any more.
+        """
+        activations = store.activations(job.job)
+        return activations[-1].counts_from if activations else 0.0
 
     def _first_counts_from(self, store: "Store", job: JobRow, how: str, now: LedgerTime) -> float:
         """From when on the first definition of a job counts.
@@ -237,6 +252,7 @@ class Standing:
         if self._identity_from(store) == NEVER:
             return Answer(OUTDATED)
         job = self._job(store, name, now)
+        began = 0.0
         returns = how == "returned" and sequence >= job.sequence  # and no other node has brought it back since
         if job.digest == said.digest and not returns:
             return Answer(OK, token=job.sequence)
@@ -250,11 +266,12 @@ class Standing:
                 return Answer(DIFFERS, token=job.sequence)
             begins = now.wall
             if how != "returned" and job.digest and said.schedule == job.schedule:
-                begins = job.counts_from
+                begins, began = job.counts_from, self._was_to_count_from(store, job)
             elif not job.digest:
                 begins = self._first_counts_from(store, job, how, now)
         job.sequence = max(job.sequence, sequence - (how == "restored")) + 1
         job.digest, job.schedule, job.activated_at, job.counts_from = said.digest, said.schedule, now.wall, begins
         self._put_job(store, job)
-        store.put_activation(name, Activation(job.sequence, said.digest, said.schedule, now.wall, begins, said.by))
+        first = max(begins, began)
+        store.put_activation(name, Activation(job.sequence, said.digest, said.schedule, now.wall, first, said.by))
         return Answer(OK, token=job.sequence)

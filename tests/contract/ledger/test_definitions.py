@@ -7,7 +7,7 @@ from support.ledger_calls import EPOCH, LEASE_S, Nodes
 
 from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer, Current, OpenAnswer
-from coordd.core.ledger.requests import Activate, Claim, ListOpen
+from coordd.core.ledger.requests import Activate, Claim, ListOpen, Register
 from coordd.core.ledger.rows import AttemptNumber
 
 HOUR_S = 3600.0
@@ -154,6 +154,48 @@ def test_what_is_claimed_late_after_such_a_clock_is_not_passed_over(nodes: Nodes
     nodes.ledger.ask(ListOpen(jobs=("sales",)))
 
     assert claim(nodes, due, "d2") == "granted"
+
+
+@pytest.mark.parametrize("op", ["claim", "register"])
+@pytest.mark.parametrize("edited", ["", "before", "meanwhile"])
+def test_a_clock_that_was_set_back_for_a_while_opens_nothing_of_the_time_before_the_definition(
+    nodes: Nodes, edited: str, op: str
+) -> None:
+    """It is moved at 02:40 from 01:15 to 02:15; at 02:45 the ledger's clock says 01:45 for a minute."""
+    activate(nodes, "at 01:15", "s1", "new")
+    nodes.clock.step(100 * MINUTE_S)
+    activate(nodes, "at 02:15", "s2")
+    past, digest = nodes.clock.wall - 25 * MINUTE_S, "at 02:15"
+    nodes.clock.step(5 * MINUTE_S)
+    if edited == "before":
+        activate(nodes, digest := "of another program", "s2")
+    nodes.clock.step(-HOUR_S)
+    nodes.opened("sales")
+    if edited == "meanwhile":
+        activate(nodes, digest := "of another program", "s2")
+    nodes.clock.step(MINUTE_S)
+    assert claim(nodes, nodes.clock.wall + 1.0, digest) == "granted"  # it stands still for nobody meanwhile
+
+    nodes.clock.step(HOUR_S)
+    nodes.opened("sales")
+
+    of = nodes.of(scheduled_run("sales", past), fire_at=past, digest=digest, overlap="allow")
+    answer = nodes.ask(Register(of=of)) if op == "register" else nodes.claim(of)
+    assert (answer.word, answer.state) == ("finished", "settled")
+    assert claim(nodes, nodes.clock.wall - 1.0, digest) == "granted"
+
+
+def test_what_is_opened_while_such_a_clock_passes_the_time_that_it_had_said_is_not_passed_over(nodes: Nodes) -> None:
+    activate(nodes, "d1", "s1", "new")
+    nodes.clock.step(HOUR_S)
+    activate(nodes, "d2", "s2")
+    said = nodes.clock.wall
+    nodes.clock.step(-HOUR_S)
+    nodes.opened("sales")
+    nodes.clock.step(HOUR_S + 1.0)
+
+    assert claim(nodes, said - 8.0, "d2") == "granted"
+    assert claim(nodes, said - 10.0, "d2") == "finished"
 
 
 @pytest.mark.parametrize("how", ["new", "changed", "returned"])

@@ -82,6 +82,12 @@ NEVER_WRITTEN = Excuse(
     80,
     "the ledger was away when it came up, and a daemon that pursued it died before it could write it there",
 )
+SET_BACK = Excuse(
+    "its ledger's clock was set back",
+    ANY,
+    5,
+    "it was due before its job was known, and the ledger opened it when its clock was set back to before that",
+)
 COUNTED_LATER = Excuse(
     "a fire time before its definition counted",
     ANY,
@@ -106,6 +112,7 @@ EXCUSES = (
     TRIGGER_FORGOTTEN,
     FIRE_TIME_FORGOTTEN,
     NEVER_WRITTEN,
+    SET_BACK,
     COUNTED_LATER,
     NOT_CAUGHT_UP,
     LIED_TO,

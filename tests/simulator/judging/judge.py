@@ -23,7 +23,7 @@ from coordd.core.ledger.requests import Claim, Commit, Gate, Renew, Request, Res
 from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
-from simulator.judging.excuses import END_FORGOTTEN, FROZEN, PUBLISHED, RESOLVED, STEPPED, Excuse
+from simulator.judging.excuses import END_FORGOTTEN, FROZEN, PUBLISHED, RESOLVED, SET_BACK, STEPPED, Excuse
 from simulator.judging.knowledge import Key, Knowledge
 from simulator.judging.records import LEDGER, THAW_S
 from simulator.terms import LEDGER_TIMEOUT, WALL
@@ -118,7 +118,8 @@ class Judge:
         self.sequences: dict[str, int] = {}  # job -> of the definition that counts
         self.scheduled_as: dict[str, str] = {}  # job -> the schedule that the ledger was told of last
         self.counts_from: dict[str, float] = {}  # job -> when that was, by the ledger's wall clock
-        self.opened: dict[str, float] = {}  # run -> when the ledger had its first row
+        # run -> when the ledger had its first row, and when the world began by the ledger's clock as it was then
+        self.opened: dict[str, tuple[float, float]] = {}
         self.ends_forgotten: set[str] = set()  # runs that were over, for a ledger that went back since
         self.excused: Counter[str] = Counter()  # by the excuse's name
 
@@ -135,7 +136,7 @@ class Judge:
         if row is not None and (before is None or before.state != row.state):
             self.transitions.add((before.state if before is not None else "", row.state))
         if before is None and row is not None:
-            self.opened.setdefault(row.run, world.now)
+            self.opened.setdefault(row.run, (world.now, WALL + world.server.step))
         elif row is not None:
             self._lost(before, row)
             if isinstance(request, Claim) and before.state in (RECEIVED, STARTED):
@@ -349,12 +350,8 @@ class Judge:
         if (launch.run, launch.attempt, launch.token, launch.nonce) not in self.gated:
             world.violate(f"I3 {launch.run}/{launch.attempt} was launched, and the ledger has not let it through")
         world.say(f"n{child.node} LAUNCH {child.run}/{child.attempt}")
-        if "@" in launch.run and max(launch.fire_at, launch.due) < WALL:
-            world.violate(f"N {launch.run} was due before its job was known")
         if "@" in launch.run:
-            since = world.configuration.scheduled_since(job.digest, self.opened[launch.run])
-            if nominal(launch.run) + job.offset_s < since - ACTIVE_S:
-                world.violate(f"N {launch.run} was due before its definition ({job.digest}) was")
+            self._was_known(launch, job)
         self._as_granted(child, job)
         self.launches[child.run, child.attempt] += 1
         earlier = [c for c in self.children if c.run == child.run]
@@ -374,6 +371,25 @@ class Judge:
         if unknown:
             self._unless_unknown(unknown, f"H {child.run} is held, and was launched again after an unknown end")
         self.live[child.run] = child
+
+    def _was_known(self, launch: Launch, job: Job) -> None:
+        """N: nothing is launched that was due before its job, or its definition, was known.
+
+        By true time. A ledger whose clock is set back believes that all was known so much earlier: what it opens then
+        is excused, and nothing of what it opens once its clock is right again.
+        """
+        world = self.world
+        opened_at, began = self.opened[launch.run]
+        due = max(launch.fire_at, launch.due)
+        if due < WALL:
+            verdict = f"N {launch.run} was due before its job was known"
+            if due < began:
+                world.violate(verdict)
+            else:
+                self.excuse(SET_BACK, verdict)
+        since = world.configuration.scheduled_since(job.digest, opened_at, began)
+        if nominal(launch.run) + job.offset_s < since - ACTIVE_S:
+            world.violate(f"N {launch.run} was due before its definition ({job.digest}) was")
 
     def _as_granted(self, child: Child, job: Job) -> None:
         """D: what is executed is the definition of the row's digest, under the policy that it had at the grant."""

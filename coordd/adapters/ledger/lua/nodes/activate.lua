@@ -25,7 +25,7 @@ if identity_from() == NEVER then return answer(OUTDATED) end
 local job = job_row(name)
 local returns = how == 'returned' and sequence >= job.sequence  -- and no other node has brought it back since
 if job.digest == digest and not returns then return answer(OK, { token = job.sequence }) end
-local begins = now
+local begins, said = now, 0
 if how == 'restored' then
   if sequence <= job.sequence then return answer(DIFFERS, { token = job.sequence }) end
   begins, sequence = counts_from, sequence - 1
@@ -33,7 +33,7 @@ else
   local seen = (how == 'new' or how == 'returned') and not returns
   if seen and was_activated(name, digest) then return answer(DIFFERS, { token = job.sequence }) end
   if how ~= 'returned' and job.digest ~= '' and schedule == job.schedule then
-    begins = job.counts_from
+    begins, said = job.counts_from, was_to_count_from(name)
   elseif job.digest == '' then
     -- Under the old rules jobs had schedules without this: such a one goes on where it was.
     local was_scheduled = last_fire_at(name) > 0 or job.horizon < identity_from()
@@ -43,5 +43,6 @@ end
 job.sequence = math.max(job.sequence, sequence) + 1
 job.digest, job.schedule, job.activated_at, job.counts_from = digest, schedule, now, begins
 put_job(job)
+job.counts_from = math.max(begins, said)
 put_activation(job, by)
 return answer(OK, { token = job.sequence })

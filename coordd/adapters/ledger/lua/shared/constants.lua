@@ -74,6 +74,7 @@ local BACKOFF_MAX_S = 21600  -- seconds
 local BACKOFF_DOUBLINGS_MAX = 20  -- doublings of a delay
 local ACTIVATIONS_MAX = 50  -- definitions of a job that are remembered
 local IDENTITY_AHEAD_S = 10  -- seconds
+local LATE_S = 10  -- seconds
 local FENCED_AT = 32000000000  -- Unix seconds: the horizon that older versions read
 local FENCED_BY = 'coordd rules 2: upgrade this node'  -- who suspended the job, as they read it
 local SHORT_LIVED_S = 10  -- seconds

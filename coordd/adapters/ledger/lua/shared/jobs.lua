@@ -108,3 +108,10 @@ local function keep_fenced(name)
   if read.horizon >= FENCED_AT and waits and read.changed_by == FENCED_BY then return end
   write_fence(name, read, read.fence, read.version, not waits)
 end
+
+-- From when on the definition was said to count when it was activated. counts_from is earlier where a sweep found it
+-- ahead of the clock, and the clock may have been the one that was wrong.
+local function was_to_count_from(name)
+  local last = redis.call('LINDEX', prefix .. 'activations:' .. name, -1)
+  return tonumber(last and string.match(last, '^[^\n]*\n[^\n]*\n[^\n]*\n[^\n]*\n([^\n]*)') or '0')
+end

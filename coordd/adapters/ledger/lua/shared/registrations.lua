@@ -48,6 +48,10 @@ local function refused(job, of)
   if begin ~= NEVER and job.digest ~= '' then
     if of.digest ~= job.digest then return DIFFERS end
     if of.due <= math.min(job.counts_from, now) then return FINISHED end
+    if now - of.due > LATE_S then
+      local said = was_to_count_from(job.job)
+      if of.due <= said and said <= now then return FINISHED end
+    end
   end
   if of.due - now > CLAIM_AHEAD_S then return EARLY, of.due - now - CLAIM_AHEAD_S end
   return nil
