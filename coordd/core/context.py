@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -15,6 +16,8 @@ from coordd.core.ledger.words import NEVER, NEW_RULES, OLD_RULES
 from coordd.core.members.membership import Membership
 from coordd.core.ready import LedgerRequest, Notice, Now, Ready
 from coordd.core.wire.events import Action, Event
+
+A = TypeVar("A", bound=Answer | OpenAnswer)
 
 
 class Rng(Protocol):
@@ -52,6 +55,10 @@ SKEW_MAX_S = 10.0
 # A peer's token is believed up to this much (seconds) ahead of the ledger's present time, from which tokens are made.
 TOKEN_AHEAD_S = 3600.0
 
+# Questions whose answers are waited for. The shell answers every question, and refuses those beyond its own queue, half
+# as long: if there are more than these, the oldest answers will never come.
+WAITING_MAX = 100_000
+
 # Scheduled runs are opened this long (seconds) before their fire time.
 LEAD_S = 1.0
 
@@ -65,6 +72,7 @@ class Context:
         "_ledger_from_mono",
         "_next_request",
         "_serial",
+        "_waiting",
         "bad_rows",
         "braked",
         "clock",
@@ -134,6 +142,7 @@ class Context:
         self._armed: dict[tuple[str, str], float] = {}  # (kind, key) -> its next wake-up
         self._serial = 0
         self._next_request = 0
+        self._waiting: dict[int, Callable[[Any, float, Now], None]] = {}  # question -> who waits for its answer
 
     # ---- time
 
@@ -228,11 +237,21 @@ class Context:
         self.out.journal.append(event)
         self.out.journal_sync = self.out.journal_sync or sync
 
-    def ask(self, request: Request[Answer | OpenAnswer]) -> int:
-        """Ask the ledger; returns the id of the question."""
+    def ask(self, request: Request[A], on_answer: Callable[[A | Answer, float, Now], None] | None = None) -> None:
+        """Ask the ledger. ``on_answer`` is told the answer (UNAVAILABLE when there was none in time), when the question
+        was sent (mono), and the time."""
         self._next_request += 1
+        if on_answer is not None:
+            if len(self._waiting) >= WAITING_MAX:
+                del self._waiting[next(iter(self._waiting))]
+            self._waiting[self._next_request] = on_answer
         self.out.ledger.append(LedgerRequest(self._next_request, request))
-        return self._next_request
+
+    def answered(self, question: int, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
+        """The ledger's answer goes to whoever asked, once."""
+        on_answer = self._waiting.pop(question, None)
+        if on_answer is not None:
+            on_answer(answer, sent_at, now)
 
     def note(self, event: str, **fields: object) -> None:
         """Write a notice to the log."""

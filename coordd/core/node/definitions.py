@@ -9,6 +9,7 @@ definition back: it reports its own as stale, and opens no scheduled run of the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from coordd.core.context import Context
@@ -16,6 +17,7 @@ from coordd.core.jobs.job import Job
 from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import DIFFERS, NEVER, OK
+from coordd.core.ready import Now
 
 # Maximum number of activations at a time; others follow with the next sweep.
 AT_A_TIME = 200
@@ -42,7 +44,7 @@ class Definitions:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.had: dict[str, Had] = {}  # kept over a restart
-        self.asked: dict[int, tuple[str, Had]] = {}  # request -> job, and the activated definition
+        self.asked: dict[str, Had] = {}  # job -> the activated definition, until the ledger answers
         self.stale: dict[str, str] = {}  # job -> why this node opens no scheduled run of it
 
     def swept(self, answer: OpenAnswer) -> None:
@@ -50,7 +52,6 @@ class Definitions:
         self.stale = {}
         if answer.identity_from == NEVER:
             return
-        under_way = {name for name, _ in self.asked.values()}
         for name, job in self._ctx.jobs.items():
             if name not in answer.jobs:
                 continue
@@ -62,7 +63,7 @@ class Definitions:
             sequence = current.sequence if current else 0
             if current is not None and current.digest == job.digest and not self._returns(name, sequence):
                 self._keep(name, Had(job.digest, current.sequence, current.counts_from))
-            elif name in under_way:
+            elif name in self.asked:
                 self.stale[name] = ASKED
             elif self._is_mine(name, job, sequence):
                 if len(self.asked) < AT_A_TIME:
@@ -85,9 +86,9 @@ class Definitions:
         gone = {name for name, had in self.had.items() if had.digest and not self._is_here(name)}
         for name in gone:
             self._keep(name, Had("", self.had[name].sequence))
-        for request, (name, had) in self.asked.items():
+        for name, had in self.asked.items():
             if not self._is_here(name):
-                self.asked[request] = (name, Had("", had.sequence))  # whatever the answer: it was gone meanwhile
+                self.asked[name] = Had("", had.sequence)  # whatever the answer: it was gone meanwhile
 
     def _is_here(self, name: str) -> bool:
         job = self._ctx.jobs.get(name)
@@ -98,15 +99,16 @@ class Definitions:
         had = self.had.get(name)
         return had is not None and not had.digest and had.sequence >= sequence
 
-    def answered(self, request: int, answer: Answer) -> bool:
-        """The ledger's answer to an activation. True: sweep soon."""
-        name, had = self.asked.pop(request)
+    def _answered(self, name: str, answer: Answer, _sent_at: float, now: Now) -> None:
+        """The ledger's answer to an activation."""
+        had = self.asked.pop(name)
         if answer.word == OK:
             self._keep(name, Had(had.digest, answer.token, had.counts_from))
             self._ctx.note("job.activated", job=name, digest=had.digest, sequence=answer.token)
         elif answer.word == DIFFERS:
             self._keep(name, Had(had.digest))
-        return answer.word in (OK, DIFFERS)
+        if answer.word in (OK, DIFFERS):
+            self._ctx.arm(now.mono, "sweep_soon")  # what counts now is swept
 
     def _is_mine(self, name: str, job: Job, sequence: int) -> bool:
         """True if this node must activate its definition: it had another one before, or the ledger has forgotten this
@@ -135,7 +137,8 @@ class Definitions:
             sequence=had.sequence,
             counts_from=had.counts_from,
         )
-        self.asked[self._ctx.ask(activate)] = (name, had)
+        self.asked[name] = had
+        self._ctx.ask(activate, partial(self._answered, name))
 
     def _keep(self, name: str, had: Had) -> None:
         if self.had.get(name) != had:

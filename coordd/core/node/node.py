@@ -20,7 +20,7 @@ from coordd.core.election import Election
 from coordd.core.jobs.job import Job, jobs_digest
 from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.requests import Registration
-from coordd.core.ledger.words import NEW_RULES, OUTDATED, UNAVAILABLE
+from coordd.core.ledger.words import NEW_RULES, UNAVAILABLE
 from coordd.core.members.detector import FailureDetector
 from coordd.core.members.heartbeat import Heartbeats
 from coordd.core.members.mingling import Mingling
@@ -89,7 +89,7 @@ class Node(Shown):
             rng=rng,
         )
         self.ballots = Ballots(self.ctx, self._candidacy)
-        self.pursuits = Pursuits(self.ctx, self.ballots)
+        self.pursuits = Pursuits(self.ctx, self.ballots, self._sweep_soon)
         self.brake = Brake(self.ctx, pin, acquainted, self._ledger_news, self.pursuits.slot_freed)
         self.witness = Witness(self.ctx)
         self.alarms = Alarms(self.ctx)
@@ -254,24 +254,7 @@ class Node(Shown):
         """The answer to a request; ``UNAVAILABLE`` if none came in time. ``sent_at`` in mono."""
         if answer.word != UNAVAILABLE:
             self.ctx.round_trip_s += 0.1 * ((now.mono - sent_at) - self.ctx.round_trip_s)
-        if request and request == self.sweep.request:
-            self.sweep.answered(answer, sent_at, now)
-            return
-        assert isinstance(answer, Answer)
-        if request in self.triggers.asked:  # all requests share one space of ids
-            self.triggers.answered(request, answer, now)
-        elif self.rulebook.has_asked(request):
-            self.rulebook.answered(request, answer, now)
-        elif request in self.witness.asked:
-            self.witness.answered(request, answer)
-        elif request in self.pursuits.leftovers.asked:
-            self.pursuits.leftovers.answered(request, answer, now)
-        elif request in self.pursuits._recording:
-            self.pursuits.recorded(request, answer, now)
-        elif request in self.pursuits._asked:
-            self.pursuits.claim_answered(request, answer, sent_at, now)
-            if answer.word == OUTDATED:
-                self.sweep.soon(now)
+        self.ctx.answered(request, answer, sent_at, now)
 
     # ---- inputs: people
 
@@ -525,6 +508,9 @@ class Node(Shown):
 
     def _begin_triggered(self, action: Action, now: Now) -> None:
         self.pursuits.begin(action, now, in_ledger=True)
+
+    def _sweep_soon(self, now: Now) -> None:
+        self.sweep.soon(now)
 
     def _swept(self, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
         up = isinstance(answer, OpenAnswer)

@@ -27,13 +27,13 @@ CALM_HEARTBEATS = 3
 class Rulebook:
     """The rules in force, as this node knows them (``Context.identity_from``), and the step to the new ones."""
 
-    __slots__ = ("_calm_from", "_ctx", "_seen", "asked", "definitions")
+    __slots__ = ("_asks", "_calm_from", "_ctx", "_seen", "definitions")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._calm_from: float | None = None  # since when no node holds the new rules back (mono)
         self._seen = -1.0  # where the new rules began, when they were last in force
-        self.asked: set[int] = set()
+        self._asks = False  # for the new rules
         self.definitions = Definitions(ctx)
 
     def held_back_by(self) -> list[str]:
@@ -56,7 +56,7 @@ class Rulebook:
     def _look(self, bus_up: bool, now: Now) -> None:
         """Ask for the new rules, if it is time."""
         ctx = self._ctx
-        if ctx.identity_from != NEVER or self.asked:
+        if ctx.identity_from != NEVER or self._asks:
             self._calm_from = None
             return
         if self._seen < 0:  # otherwise they were in force already, and the ledger has gone back since
@@ -70,17 +70,13 @@ class Rulebook:
                 membership.heartbeat_interval_s, membership.fanout_interval_s
             ):
                 return
-        self.asked.add(ctx.ask(NewRules(known=self._seen)))
+        self._asks = True
+        ctx.ask(NewRules(known=self._seen), self._answered)
 
-    def has_asked(self, request: int) -> bool:
-        """True if this room asked that question."""
-        return request in self.asked or request in self.definitions.asked
-
-    def answered(self, request: int, answer: Answer, now: Now) -> None:
+    def _answered(self, answer: Answer, _sent_at: float, now: Now) -> None:
         """The ledger's answer to it. After a change, sweep."""
-        self.asked.discard(request)
-        news = self.definitions.answered(request, answer) if request in self.definitions.asked else answer.word == OK
-        if news:
+        self._asks = False
+        if answer.word == OK:
             self._ctx.arm(now.mono, "sweep_soon")
 
     def _misnamed(self, pursuits: dict[str, Pursuit]) -> dict[str, float]:

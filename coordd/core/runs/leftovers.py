@@ -8,6 +8,8 @@ still end.
 
 from __future__ import annotations
 
+from functools import partial
+
 from coordd.core.context import Context
 from coordd.core.ledger.answers import Answer, OpenRun
 from coordd.core.ledger.requests import Settle, Watched
@@ -37,7 +39,7 @@ class Leftovers:
         self._ctx = ctx
         self._endings = endings
         self._watched: dict[str, LeaseWatch] = {}  # run -> the watch of its holder
-        self.asked: dict[int, OpenRun] = {}  # ledger request -> the row
+        self.asked: set[str] = set()  # runs of which the ledger has not answered yet
 
     def row_seen(self, row: OpenRun, now: Now) -> None:
         """An open row, from a sweep."""
@@ -57,9 +59,9 @@ class Leftovers:
         """The ledger did not answer: earlier watching proves nothing any more."""
         self._watched.clear()
 
-    def answered(self, request: int, answer: Answer, now: Now) -> None:
+    def _answered(self, row: OpenRun, answer: Answer, _sent_at: float, now: Now) -> None:
         """The ledger's answer about a row; if it has ended the row, publish that for the history."""
-        row = self.asked.pop(request)
+        self.asked.discard(row.run)
         if answer.ended is not None:
             action = Action(row.job, row.run, row.attempt, row.fire_at, bool(row.scheduled), row.digest, row.args)
             self._endings.tell(action, answer, now)
@@ -77,5 +79,7 @@ class Leftovers:
             self._ask(row, watch.watched(now.mono))
 
     def _ask(self, row: OpenRun, watched: Watched | None) -> None:
-        if len(self.asked) < AT_A_TIME and all(row.run != other.run for other in self.asked.values()):
-            self.asked[self._ctx.ask(Settle(run=row.run, attempt=row.attempt, watched=watched))] = row
+        if len(self.asked) < AT_A_TIME and row.run not in self.asked:
+            self.asked.add(row.run)
+            settle = Settle(run=row.run, attempt=row.attempt, watched=watched)
+            self._ctx.ask(settle, partial(self._answered, row))

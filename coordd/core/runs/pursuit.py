@@ -12,7 +12,8 @@ moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from msgspec import structs
 
@@ -60,10 +61,10 @@ class Pursuits(Phases):
     """Every run that this node pursues, and every run that runs here."""
 
     __slots__ = (
-        "_asked",
         "_ballots",
         "_burst",
         "_recording",
+        "_sweep_soon",
         "claiming",
         "endings",
         "epitaphs",
@@ -72,15 +73,16 @@ class Pursuits(Phases):
         "running",
     )
 
-    def __init__(self, ctx: Context, ballots: Ballots) -> None:
+    def __init__(self, ctx: Context, ballots: Ballots, sweep_soon: Callable[[Now], None]) -> None:
+        """``sweep_soon``: other rules are in force than this node knew, and the sweep will tell which."""
         super().__init__(ctx)
         self._ballots = ballots
+        self._sweep_soon = sweep_soon
         self.pursuits: dict[str, Pursuit] = {}
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
         self.claiming = 0
         self._burst = (0, 0.0)  # how many were decided before in the same burst, and when the last was
-        self._asked: dict[int, tuple[Pursuit, Claim]] = {}  # by ledger request
-        self._recording: dict[int, str] = {}  # ledger request -> a run that no node took, to be recorded
+        self._recording: set[str] = set()  # runs that no node took, and that the ledger is asked to record
         self.endings = Endings(ctx)
         self.leftovers = Leftovers(ctx, self.endings)
         self.epitaphs: dict[str, str] = {}
@@ -212,10 +214,11 @@ class Pursuits(Phases):
 
     # ---- the ledger
 
-    def claim_answered(self, request: int, answer: Answer, sent_at: float, now: Now) -> None:
+    def claim_answered(self, pursuit: Pursuit, claim: Claim, answer: Answer, sent_at: float, now: Now) -> None:
         """The ledger's answer to a claim."""
-        pursuit, claim = self._asked.pop(request)
         self.claiming -= 1
+        if answer.word == words.OUTDATED:
+            self._sweep_soon(now)
         word = answer.word
         if self.pursuits.get(claim.of.run) is not pursuit or pursuit.phase != CLAIMING:
             # Meanwhile it was started again, under another definition, or is open under another id.
@@ -385,7 +388,7 @@ class Pursuits(Phases):
             watched=pursuit.watch.watched(now.mono) if pursuit.watch else None,
             settled_to=pursuit.settled_to,
         )
-        self._asked[ctx.ask(claim)] = pursuit, claim
+        ctx.ask(claim, partial(self.claim_answered, pursuit, claim))
 
     def _definition(self, pursuit: Pursuit) -> Job | None:
         """The definition that a claim names: the present job; if an answer is missing, the one of that claim."""
@@ -523,16 +526,18 @@ class Pursuits(Phases):
         without a row, nobody would know that it was missed.
         """
         action = pursuit.action
-        recorded = pursuit.row_at < float("inf") or action.run in self._recording.values()
+        recorded = pursuit.row_at < float("inf") or action.run in self._recording
         if recorded or not action.scheduled or action.digest not in ("", job.digest):
             return
         if self._ctx.state == "ready" and now.mono >= pursuit.late_at:
             of = Registration(action.run, action.job, job.digest, job.policy(), action.fire_at, scheduled=True)
-            self._recording[self._ctx.ask(Register(of=of))] = action.run
+            self._recording.add(action.run)
+            self._ctx.ask(Register(of=of), partial(self._recorded, action.run))
 
-    def recorded(self, request: int, answer: Answer, now: Now) -> None:
+    def _recorded(self, run: str, answer: Answer, _sent_at: float, now: Now) -> None:
         """The ledger has a row for it, or says that it is over."""
-        pursuit = self.pursuits.get(self._recording.pop(request))
+        self._recording.discard(run)
+        pursuit = self.pursuits.get(run)
         if pursuit is None or answer.word not in (words.OK, words.EXISTS, words.CONFLICT):
             return
         if answer.state == SETTLED or answer.state in words.TERMINAL:

@@ -37,14 +37,12 @@ class Sweep:
         "_seen",
         "_sent_at",
         "_swept",
-        "request",
     )
 
     def __init__(self, ctx: Context, pursuits: Pursuits, swept: Swept) -> None:
         self._ctx = ctx
         self._pursuits = pursuits
         self._swept = swept
-        self.request = 0  # the request that waits for its answer
         self._sent_at = -SWEEP_APART_S
         self._out = False
         self._again = False  # state changed while a sweep was in flight
@@ -61,7 +59,7 @@ class Sweep:
         self._out = True
         self._sent_at = now.mono
         self._seen = None
-        self.request = self._ctx.ask(ListOpen(jobs=tuple(self._ctx.jobs)))
+        self._ctx.ask(ListOpen(jobs=tuple(self._ctx.jobs)), self._answered)
 
     def look_again(self, now: Now) -> None:
         """The ledger has changed: ask now, or again after the answer to the present request."""
@@ -72,9 +70,8 @@ class Sweep:
         """The ledger may have changed."""
         self._ctx.arm(max(now.mono, self._sent_at + SWEEP_APART_S), "sweep_soon")
 
-    def answered(self, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
-        """The answer to ``request``: one page, or no answer."""
-        self.request = 0
+    def _answered(self, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
+        """One page, or no answer."""
         if isinstance(answer, OpenAnswer):
             self._page(answer, sent_at, now)
         else:
@@ -90,7 +87,7 @@ class Sweep:
             self._leased_s = 0.0
         self._out = answer.after is not None
         if answer.after is not None:
-            self.request = self._ctx.ask(Page(after=answer.after))
+            self._ctx.ask(Page(after=answer.after), self._answered)
         self._seen.update([row.run for row in answer.runs])
         self._bad.update(answer.bad)
         self._note_leases(answer)

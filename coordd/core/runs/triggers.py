@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from coordd.core.context import Context
 from coordd.core.jobs.job import run_uuid
@@ -22,14 +23,13 @@ REGISTER_AGAIN_S = 1.0
 class Triggers:
     """The triggers that the ledger does not have yet. ``begin`` pursues a run once the ledger has it."""
 
-    __slots__ = ("_begin", "_ctx", "asked", "kept", "requests")
+    __slots__ = ("_begin", "_ctx", "kept", "requests")
 
     def __init__(self, ctx: Context, begin: Callable[[Action, Now], object]) -> None:
         self._ctx = ctx
         self._begin = begin
         self.requests: dict[str, Registration] = {}
         self.kept: set[str] = set()  # the ones that are on this node's disk
-        self.asked: dict[int, tuple[Registration, int]] = {}  # ledger request -> (trigger, the reply that waits for it)
 
     def trigger(self, of: Registration, reply_id: int, now: Now) -> None:
         """Trigger a run; ``reply_id`` is 0 if nobody waits (it was accepted before a restart)."""
@@ -59,9 +59,8 @@ class Triggers:
         if run in self.requests:
             self._register(self.requests[run], 0, now)
 
-    def answered(self, request: int, answer: Answer, now: Now) -> None:
-        """The ledger's answer."""
-        of, reply_id = self.asked.pop(request)
+    def _answered(self, of: Registration, reply_id: int, answer: Answer, _sent_at: float, now: Now) -> None:
+        """The ledger's answer; ``reply_id``: the reply that waits for it."""
         out = self._ctx.out
         if answer.word == UNAVAILABLE:
             self._keep(of, reply_id, now)
@@ -112,7 +111,7 @@ class Triggers:
             self._keep(of, reply_id, now)
             return
         of.age_s = max(0.0, now.wall - of.fire_at)
-        self.asked[self._ctx.ask(Register(of=of))] = (of, reply_id)
+        self._ctx.ask(Register(of=of), partial(self._answered, of, reply_id))
 
 
 def differs(run: str) -> str:

@@ -9,6 +9,8 @@ One case is not covered: an attempt that no living node has seen is lost.
 
 from __future__ import annotations
 
+from functools import partial
+
 from coordd.core.context import Context
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.ledger.answers import Answer
@@ -16,6 +18,7 @@ from coordd.core.ledger.requests import Registration, Restore
 from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.sound import policy_fault
 from coordd.core.ledger.words import FAILURE, LOST, OK, RECEIVED, REVOKED, STALE, STARTED, SUCCESS
+from coordd.core.ready import Now
 from coordd.core.runs.endings import granted_in, is_final
 from coordd.core.wire.events import Task, TaskFailed, TaskReceived, TaskRetried, TaskRevoked, TaskStarted, TaskSucceeded
 
@@ -56,12 +59,13 @@ class Seen:
 class Witness:
     """The memory of one node."""
 
-    __slots__ = ("_ctx", "_epoch", "_todo", "asked", "recovering", "restored", "seen")
+    __slots__ = ("_ctx", "_epoch", "_round", "_todo", "asked", "recovering", "restored", "seen")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.seen: dict[tuple[str, int, int], Seen] = {}  # (run, attempt, token), in the order of their last events
-        self.asked: dict[int, tuple[tuple[str, int, int], str]] = {}  # ledger request -> (attempt, its restored state)
+        self.asked: set[tuple[str, int, int]] = set()  # attempts whose restoration the ledger has not answered yet
+        self._round = 0  # how often the ledger went back: answers from before it did count no more
         self.recovering = False
         self._epoch = ""  # the epoch of the last known quarantine
         self.restored = 0  # number of rows that the ledger restored from this node, since the start
@@ -93,6 +97,7 @@ class Witness:
         if recovering_s > 0 and (epoch != self._epoch or not self.recovering):
             self.recovering, self._epoch = True, epoch
             self.asked.clear()  # restorations from before it went back are forgotten
+            self._round += 1
             for seen in self.seen.values():
                 seen.restored = ""
             # Attempts that may still run come first: if time runs out, those must not be launched a second time.
@@ -107,9 +112,13 @@ class Witness:
                 self._todo = [key for key, seen in self.seen.items() if seen.restored != seen.state]
             self._go_on()
 
-    def answered(self, request: int, answer: Answer) -> None:
+    def _answered(
+        self, round_: int, key: tuple[str, int, int], state: str, answer: Answer, _sent_at: float, _now: Now
+    ) -> None:
         """The ledger has restored it, knows better, or did not answer."""
-        key, state = self.asked.pop(request)
+        if round_ != self._round:
+            return
+        self.asked.discard(key)
         seen = self.seen.get(key)
         if answer.word in (OK, STALE):
             self.restored += answer.word == OK
@@ -123,7 +132,7 @@ class Witness:
         while self._todo and len(self.asked) < AT_A_TIME:
             key = self._todo.pop(0)
             seen = self.seen.get(key)
-            if seen is None or seen.restored == seen.state or any(key == other for other, _ in self.asked.values()):
+            if seen is None or seen.restored == seen.state or key in self.asked:
                 continue
             event = seen.event
             job = ctx.jobs.get(event.name)
@@ -145,7 +154,8 @@ class Witness:
                 application_id=seen.application_id,
                 final=is_final(event, job),
             )
-            self.asked[ctx.ask(restore)] = (key, seen.state)
+            self.asked.add(key)
+            ctx.ask(restore, partial(self._answered, self._round, key, seen.state))
 
 
 def registration(seen: Seen, job: Job | None) -> Registration | None:

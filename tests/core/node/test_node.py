@@ -430,7 +430,7 @@ def test_a_busy_day_leaves_nothing_behind() -> None:
         open_now = {run for run in node.pursuits.pursuits if cluster.state(run) != "success"}
         assert set(node.pursuits.pursuits) == open_now
         assert len(node.pursuits.pursuits) <= 1
-        assert (node.triggers.asked, node.pursuits._asked, node.pursuits.claiming) == ({}, {}, 0)
+        assert (node.ctx._waiting, node.pursuits.claiming) == ({}, 0)
         assert len(node.ctx.timers) < 30
         assert len(node.ballots.open_ids) <= 1
     assert len(cluster.ledger.runs(state="success")) >= 29

@@ -161,7 +161,7 @@ def test_only_so_many_are_remembered_and_asked_for_at_a_time(monkeypatch: pytest
         lone.answer("restore", Answer(OK))
 
     assert sorted(token for _, _, token, _ in restored(lone)) == list(range(11, 21))
-    assert lone.node.witness.asked == {}
+    assert lone.node.witness.asked == set()
 
 
 # ---- what had to wait at its sender

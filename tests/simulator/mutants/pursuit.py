@@ -42,11 +42,10 @@ def _never_again() -> Iterator[None]:
 def _claim_once() -> Iterator[None]:
     real = Pursuits.claim_answered
 
-    def once(self: Pursuits, request: int, answer: Answer, sent_at: float, now: Any) -> None:
-        run = self._asked[request][1].of.run
-        real(self, request, answer, sent_at, now)
+    def once(self: Pursuits, pursuit: Any, claim: Any, answer: Answer, sent_at: float, now: Any) -> None:
+        real(self, pursuit, claim, answer, sent_at, now)
         if answer.word == UNAVAILABLE:
-            _give_up(self, run)
+            _give_up(self, claim.of.run)
 
     with _never_again(), mock.patch.object(Pursuits, "claim_answered", once):
         yield
