@@ -15,7 +15,7 @@ from coordd.core.context import SKEW_MAX_S
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.identity import Known
-from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN
+from coordd.core.ledger.words import PENDING, RECEIVED, RETRY, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire import windows
 from simulator.configuration import CONFIGURES, FAR, Configuration
@@ -382,7 +382,7 @@ class World:
         A run whose definition no machine has any more ends by its date, and the ledger's clock may have been ahead when
         it was dated.
         """
-        waiting = [row for row in self.ledger.runs(limit=100_000) if row.state in (PENDING, RETRY)]
+        waiting = [row for row in self.ledger.runs(limit=100_000) if row.state in (PENDING, RETRY, RECEIVED)]
         known = {job.digest for host in self.hosts if not host.gone for job in host.jobs.values()}
         nobodys = bool(waiting) and all(row.digest not in known for row in waiting)
         return SETTLED_LIMIT_S + (self.server.ahead_s if nobodys else 0.0)
