@@ -6,7 +6,6 @@ import contextlib
 import gc
 import math
 import os
-import platform
 import random
 import signal
 import sys
@@ -25,16 +24,16 @@ from coordd.adapters.disk.alarm_file import AlarmFile
 from coordd.adapters.disk.audit_files import AuditChain, check as check_audit
 from coordd.adapters.disk.backlog import SqliteBacklog
 from coordd.adapters.disk.definitions import DefinitionsFile
-from coordd.adapters.disk.files import StateFile
+from coordd.adapters.disk.files import NodeState, StateFile
 from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.process import ProcessLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import safety
+from coordd.config.for_core import settings_of
 from coordd.config.jobfile import JobSet, load_jobs
 from coordd.config.sections import Config
 from coordd.config.settings import load
 from coordd.connecting import Connections, url_of_ledger
-from coordd.core.context import Settings
 from coordd.core.jobs.job import Job
 from coordd.core.node.definitions import Had
 from coordd.core.node.node import Node
@@ -78,27 +77,6 @@ EXIT_UNAVAILABLE = 69
 EXIT_CONFIG = 78
 
 
-def settings_of(config: Config) -> Settings:
-    """What the core needs of the configuration."""
-    cluster = config.cluster
-    return Settings(
-        cluster=cluster.name,
-        heartbeat_interval_s=cluster.heartbeat_interval,
-        election_timeout_s=cluster.election_timeout,
-        mingle=cluster.mingle,
-        mingle_timeout_s=cluster.mingle_timeout,
-        lease_s=cluster.lease,
-        renew_interval_s=cluster.renew_interval,
-        ledger_timeout_s=cluster.ledger_timeout,
-        kill_grace_s=cluster.kill_grace,
-        budget_client=config.node.budget.client,
-        budget_cluster=config.node.budget.cluster,
-        tags=config.node.tags,
-        version=__version__,
-        system=platform.system(),
-    )
-
-
 class Daemon:
     """One coordd daemon."""
 
@@ -112,36 +90,13 @@ class Daemon:
         self.config = config
         self._config_path = config_path
         self._started_at = boottime()
+        self._stopping = False
         self.notifier = SystemdNotifier()
         self._make_directories()
-        state_dir, runtime_dir = config.node.state_dir, config.node.runtime_dir
-        self._journal = journal_files.Journal(os.path.join(state_dir, "journal"))
-        for sentence in self._journal.repaired:
-            log.warning("journal.repaired", what=sentence)
-        self._state_file = StateFile(os.path.join(state_dir, "node.json"))
-        state = self._state_file.load(
-            wall_s=time.time(), highest_clock=partial(journal_files.highest_clock, self._journal.directory)
-        )
-        if state.warning:
-            log.warning("state.made_up", what=state.warning)
-        self._boots = state.boots + 1
-        rng = random.SystemRandom()
-        incarnation = f"{self._boots}-{rng.getrandbits(64):016x}"
-        self._alarms = AlarmFile(os.path.join(state_dir, "alarms.json"))
-        self._requests = RequestFiles(os.path.join(state_dir, "requests"))
-        self._definitions = DefinitionsFile(os.path.join(state_dir, "definitions.json"))
+        state = self._open_state()
         self.jobs: JobSet = load_jobs(config.node.jobs_dir, config)
         self._log_problems(self.jobs)
-        self.node = Node(
-            hostname=config.node.name,
-            pid=os.getpid(),
-            incarnation=incarnation,
-            settings=settings_of(config),
-            clock_mark=state.clock_mark,
-            rng=rng,
-            pin=state.pin[0],
-            acquainted="" if state.pin[0] else state.ledgers.get(url_of_ledger(config.cluster), ""),
-        )
+        self.node = self._make_node(state)
         self._ledgers = state.ledgers
         self.connections = Connections(config.cluster, self.node.full_hostname, state.ledgers, state.pin)
         self.connections.jobs = self._jobs_now
@@ -150,10 +105,66 @@ class Daemon:
         self.ledger = LedgerService(
             self.connections.open_ledger, config.cluster.ledger_timeout, open_any=self.connections.open_any_ledger
         )
+        runtime_dir = config.node.runtime_dir
         self._launcher = ProcessLauncher(runtime_dir)
         self.builder = LaunchBuilder(config, self.node, self._launcher.directory, self.connections)
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
-        self.driver = Driver(
+        self.driver = self._make_driver()
+        self.runners.driver = self.driver
+        self.troubles = Troubles(self.driver, self.ledger)
+        self.methods = self._make_methods()
+        self.control = self._make_control()
+        self.health = Health(
+            self.driver,
+            self.ledger,
+            self.troubles,
+            self.notifier,
+            control_path=config.control.socket,
+            check_launch=self.builder.problems,
+            check_room=self._launcher.check_room,
+            clean=self._clean,
+            look=self._save_ledger_mark,
+        )
+
+    # ---- building
+
+    def _open_state(self) -> NodeState:
+        """Open all that outlives the process, and read what the node itself needs of it."""
+        state_dir = self.config.node.state_dir
+        self._journal = journal_files.Journal(os.path.join(state_dir, "journal"))
+        for sentence in self._journal.repaired:
+            log.warning("journal.repaired", what=sentence)
+        self._alarms = AlarmFile(os.path.join(state_dir, "alarms.json"))
+        self._requests = RequestFiles(os.path.join(state_dir, "requests"))
+        self._definitions = DefinitionsFile(os.path.join(state_dir, "definitions.json"))
+        self._audit_path = os.path.join(state_dir, "audit.json")
+        self._state_file = StateFile(os.path.join(state_dir, "node.json"))
+        state = self._state_file.load(
+            wall_s=time.time(), highest_clock=partial(journal_files.highest_clock, self._journal.directory)
+        )
+        if state.warning:
+            log.warning("state.made_up", what=state.warning)
+        self._boots = state.boots + 1
+        return state
+
+    def _make_node(self, state: NodeState) -> Node:
+        config, rng = self.config, random.SystemRandom()
+        node = Node(
+            hostname=config.node.name,
+            pid=os.getpid(),
+            incarnation=f"{self._boots}-{rng.getrandbits(64):016x}",
+            settings=settings_of(config, __version__),
+            clock_mark=state.clock_mark,
+            rng=rng,
+            pin=state.pin[0],
+            acquainted="" if state.pin[0] else state.ledgers.get(url_of_ledger(config.cluster), ""),
+        )
+        node.topics.add("drill")  # an election about nothing, to see who would win
+        return node
+
+    def _make_driver(self) -> Driver:
+        connected = self.connections.loses_connection
+        driver = Driver(
             self.node,
             bus=self.bus,
             ledger=self.ledger,
@@ -168,22 +179,21 @@ class Daemon:
             ),
             launch=self.runners.launch,
             cancel=self.runners.cancel,
-            windows=Windows(boottime(), time.time(), self.node.clock) if self.connections.loses_connection else None,
+            windows=Windows(boottime(), time.time(), self.node.clock) if connected else None,
         )
-        if self.connections.loses_connection:
-            backlog = SqliteBacklog(os.path.join(state_dir, "backlog.db"))
+        if connected:
+            backlog = SqliteBacklog(os.path.join(self.config.node.state_dir, "backlog.db"))
             try:
                 backlog.look()
             except UnavailableError as exc:
                 log.error("backlog.not_readable", reason=str(exc))
-            self.driver.outbox = Outbox(self.bus.publish, backlog, renew=self.driver.renewed)
-        self._audit_path = os.path.join(state_dir, "audit.json")
-        self.driver.chain = AuditChain(self._journal, self._audit_path).append
-        self.runners.driver = self.driver
-        self.node.topics.add("drill")  # an election about nothing, to see who would win
-        self.driver.handlers["drill"] = lambda elected: log.info("election.won", id=elected.id, topic=elected.topic)
-        self.troubles = Troubles(self.driver, self.ledger)
-        self.methods = Methods(
+            driver.outbox = Outbox(self.bus.publish, backlog, renew=driver.renewed)
+        driver.chain = AuditChain(self._journal, self._audit_path).append
+        driver.handlers["drill"] = lambda elected: log.info("election.won", id=elected.id, topic=elected.topic)
+        return driver
+
+    def _make_methods(self) -> Methods:
+        return Methods(
             self.driver,
             self.ledger,
             self.troubles,
@@ -196,7 +206,10 @@ class Daemon:
             doctor=self._doctor,
             audit=lambda since, limit: audit_view(self._check_audit(since, limit)),
         )
-        self.control = ControlServer(
+
+    def _make_control(self) -> ControlServer:
+        config = self.config
+        return ControlServer(
             config.control.socket,
             self.methods.table(),
             operator_group=config.control.operator_group,
@@ -206,18 +219,6 @@ class Daemon:
             audit=Audit(lambda record: self.driver.journal_control(**record)),
             in_a_run=in_a_run,
         )
-        self.health = Health(
-            self.driver,
-            self.ledger,
-            self.troubles,
-            self.notifier,
-            control_path=config.control.socket,
-            check_launch=self.builder.problems,
-            check_room=self._launcher.check_room,
-            clean=self._clean,
-            look=self._save_ledger_mark,
-        )
-        self._stopping = False
 
     # ---- life
 
@@ -405,7 +406,7 @@ class Daemon:
         before = self.jobs.jobs
         self.config, self.jobs = config, jobs
         self._log_problems(jobs)
-        self.node.reconfigured(settings_of(config))
+        self.node.reconfigured(settings_of(config, __version__))
         self.builder.config = config
         self.node.cannot_launch(self.builder.problems())
         self.driver.feed(self.node.set_jobs, jobs.jobs)

@@ -1,0 +1,29 @@
+"""What the core needs of the configuration."""
+
+from __future__ import annotations
+
+import platform
+
+from coordd.config.sections import Config
+from coordd.core.context import Settings
+
+
+def settings_of(config: Config, version: str) -> Settings:
+    """``version`` is the one of this program."""
+    cluster = config.cluster
+    return Settings(
+        cluster=cluster.name,
+        heartbeat_interval_s=cluster.heartbeat_interval,
+        election_timeout_s=cluster.election_timeout,
+        mingle=cluster.mingle,
+        mingle_timeout_s=cluster.mingle_timeout,
+        lease_s=cluster.lease,
+        renew_interval_s=cluster.renew_interval,
+        ledger_timeout_s=cluster.ledger_timeout,
+        kill_grace_s=cluster.kill_grace,
+        budget_client=config.node.budget.client,
+        budget_cluster=config.node.budget.cluster,
+        tags=config.node.tags,
+        version=version,
+        system=platform.system(),
+    )
