@@ -37,6 +37,11 @@ def _a_new_schedule_counts_from_before(_: Any, self: Rules, store: Any, job: Any
     return float(job.horizon)
 
 
+@instead(Rules, "_was_to_count_from")
+def _an_activation_is_not_recorded(_: Any, _self: Rules, _store: Any, _job: Any) -> float:
+    return 0.0
+
+
 @instead(Context, "definition")
 def _a_reload_changes_what_is_launched(_real: Any, self: Context, job: str, _digest: str) -> Any:
     return self.jobs.get(job)
@@ -76,6 +81,13 @@ MUTANTS = (
         "N",
         _a_new_schedule_counts_from_before,
         ("edit", "pause_daemon"),
+    ),
+    Mutant(
+        "from when a definition counted is forgotten",
+        "§6 May it have a row: what the activation was recorded with",
+        "N",
+        _an_activation_is_not_recorded,
+        ("ledger_far_step", "step", "crash"),
     ),
     Mutant(
         "what returns was never away",
