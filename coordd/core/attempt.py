@@ -1,13 +1,13 @@
 """The runner's decisions: hold one lease, start one program, end it when the lease is gone.
 
-A sans-I/O machine: answers, exits and the time go in, actions come out in the order they are to be done. The
-process around it (coordd/runner) only obeys; the simulator runs this very class. Instants are seconds on the
-runner's own CLOCK_BOOTTIME, except fire times, which only the ledger's gate judges.
+A sans-I/O machine: answers, exits and the time go in; actions come out, in the order of execution. The process around
+it (coordd/runner) only executes them; the simulator runs this very class. Instants are seconds on the runner's own
+CLOCK_BOOTTIME, except fire times, which only the ledger's gate judges.
 
     WAITING -> GATING -> RUNNING -> ENDING -> REPORTING -> DONE
 
-The lease deadline is the instant at which the *request* that was answered left, plus what the ledger said is
-left, less the clock-rate error of both sides. Counted from the answer it would outlive the lease by the trip.
+The lease deadline is the instant at which the answered *request* was sent, plus the seconds left according to the
+ledger, minus the clock-rate error of both sides. Counted from the answer, it would be too late by the round trip.
 
 Like rows.py this file is loaded before a job starts, so it imports no library.
 """
@@ -45,7 +45,7 @@ MOVES: "dict[str, frozenset[str]]" = {
     DONE: frozenset(),
 }
 
-# What the process is asked to do: the words of ``Action``.
+# The words of ``Action``.
 ASK_GATE = "ask_gate"
 ASK_RENEW = "ask_renew"
 ASK_REPORT = "ask_report"
@@ -56,7 +56,7 @@ KILL = "kill"
 PET = "pet"
 EXIT = "exit"
 
-# The question that each phase asks.
+# The request of each phase.
 QUESTIONS: "dict[str, str]" = {
     WAITING: ASK_RENEW,
     GATING: ASK_GATE,
@@ -65,39 +65,40 @@ QUESTIONS: "dict[str, str]" = {
     REPORTING: ASK_REPORT,
 }
 
-# The last part of the kill grace is for SIGKILL, and the very last for the watcher, should the runner be stopped.
+# The last part of the kill grace is for SIGKILL, and the very last for the watcher, in case the runner is stopped.
 KILL_PART = 0.3
 WATCHER_PART = 0.2
 
-# What was not answered is asked again, at the soonest so long after it was asked: one that ran into the ledger's
-# timeout at once, since every second counts then.
+# Minimum retry interval (seconds) after a request without an answer, counted from its start. A request that ran into
+# the ledger's timeout is repeated at once, because every second counts then.
 ASK_AGAIN_S = 0.2
 
-# A gate that is early is asked again after this at the latest: a person may resume a job, or end a quarantine.
+# A gate that is early is asked again after at most this time (seconds): a person may resume a job, or end a quarantine.
 EARLY_MAX_S = 10.0
 
-# A runner that has to wait renews once this soon: the gate's call then finds connection, files and pages ready.
+# A waiting runner renews once after this time (seconds): then connection, files and pages are ready for the gate.
 WARM_UP_S = 0.05
 
-# No renewal begins this shortly before the fire time: its answer would hold the gate up.
+# No renewal begins this shortly (seconds) before the fire time: its answer would delay the gate.
 QUIET_S = 0.5
 
-# A report that the ledger does not take is repeated this long; then the daemon goes on from the run's files.
+# A report that the ledger does not accept is repeated for this time (seconds); then the daemon continues from the
+# runner's files.
 REPORT_LIMIT_S = 600.0
 
 
 def lease_deadline(sent_at: float, left_s: float) -> float:
-    """The instant after which the lease may not be believed, from when the request was SENT."""
+    """The instant after which the lease must not be trusted, counted from when the request was SENT."""
     return sent_at + left_s * (1 - 2 * RHO)
 
 
 def watcher_kill_at(deadline: float, kill_grace_s: float) -> float:
-    """When the watcher kills everything, if nobody has moved the deadline meanwhile."""
+    """When the watcher kills everything, unless the deadline has moved meanwhile."""
     return deadline - kill_grace_s * WATCHER_PART
 
 
 class Terms:
-    """What an attempt is held under. Durations in seconds; ``deadline`` on CLOCK_BOOTTIME."""
+    """The terms of an attempt. Durations in seconds; ``deadline`` on CLOCK_BOOTTIME."""
 
     __slots__ = (
         "deadline",
@@ -200,31 +201,32 @@ class Attempt:
     )
 
     def __init__(self, terms: Terms, *, wait_s: float, now: float) -> None:
-        """Begin to wait for the fire time, ``wait_s`` seconds from now."""
+        """Start waiting for the fire time, ``wait_s`` seconds from now."""
         self.terms = terms
         self.phase = WAITING
         self.deadline = terms.deadline
-        self.ask_at = now + max(0.0, wait_s)  # gate, renew or report is next asked then
-        self.renew_at = now + WARM_UP_S  # while it waits for the gate; soon, for the first call is the slow one
+        self.ask_at = now + max(0.0, wait_s)  # the next gate, renew or report
+        # for renewals while it waits for the gate; soon, because the first call is the slow one
+        self.renew_at = now + WARM_UP_S
         self.asked_at = 0.0
-        self.renewing = False  # a question is out, and has not been answered
-        self.hurried = False  # there was news while a renewal was out
+        self.renewing = False  # a request is open
+        self.hurried = False  # there was news while a renewal was open
         self.kill_at = float("inf")
         self.started_at = 0.0
         self.exit_code: int | None = None
-        self.ended_by = ""  # why we ended it, "" when it ended by itself
+        self.ended_by = ""  # why we ended it; "" if it ended by itself
         self.outcome = ""
         self.reason = ""
         self.final = False
         self.reported_since = 0.0
-        self.restoring = False  # the next question puts the grant back
-        self.recovering_until = 0.0  # until then the ledger may forget once more what it is told
+        self.restoring = False  # the next request restores the grant
+        self.recovering_until = 0.0  # until then the ledger may go back again and forget
         self.actions: list[Action] = []
 
     # ---- inputs
 
     def timer(self, now: float) -> None:
-        """Do what is due."""
+        """Do everything that is due."""
         if self.renewing and now >= self.asked_at + self.terms.ledger_timeout_s:
             self.renewing = False  # no answer in time: ask again, which is safe
             if self.phase == WAITING:
@@ -242,7 +244,7 @@ class Attempt:
                 self._ask(ASK_REPORT, now)
 
     def timer_at(self) -> float:
-        """When ``timer`` wants to be called next."""
+        """When ``timer`` must be called next."""
         if self.phase == DONE:
             return float("inf")
         at = self.asked_at + self.terms.ledger_timeout_s if self.renewing else self.ask_at
@@ -259,11 +261,11 @@ class Attempt:
         return at
 
     def answered(self, answer: "Answer | None", *, sent_at: float, now: float, question: str = "") -> None:
-        """An answer; None when there was none in time.
+        """An answer; None without one in time.
 
-        ``question`` is what was asked. An answer to another question than this phase asks is late (a renewal
-        that was under way when the program ended) and is ignored: it must not pass for the report's. Only that the
-        attempt is cancelled, or lost, is heeded until it starts: nothing is executed after that was heard.
+        ``question`` is the answered request. An answer to another request than this phase's is late (a renewal that was
+        open when the program ended) and is ignored: it must not count as the report's. There is one exception: before
+        the start, a late answer "cancelled" or "lost" counts, and nothing is executed.
         """
         if question == ASK_RESTORE:
             if self.restoring:
@@ -305,9 +307,10 @@ class Attempt:
         self._report(FAILURE, reason, now)
 
     def ended(self, exit_code: int, *, now: float, final: bool = False, detail: str = "") -> None:
-        """The program has exited and nothing of its tree is left. Negative: ended by that signal.
+        """The program has exited and no process of its tree is left. A negative code: ended by that signal.
 
-        ``final``: its output says that another try is of no use. ``detail``: the line of it that tells why it failed.
+        ``final``: its output says that a retry is useless. ``detail``: the line of the output that explains the
+        failure.
         """
         self.exit_code = exit_code
         if self.ended_by:
@@ -318,39 +321,39 @@ class Attempt:
             state = FAILURE
             reason = f"ended by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
             if detail:
-                reason += f": {detail}"  # after a colon: viewers are not shown it
+                reason += f": {detail}"  # after a colon: viewers do not see it
             self.final = final or exit_code in self.terms.final_exit_codes
         self._report(state, reason, now)
 
     def hurry(self, *, now: float) -> None:
-        """There is news for the ledger: renew now rather than later."""
+        """There is news for the ledger: renew now."""
         if self.phase == RUNNING:
             self.ask_at = now
             self.hurried = self.renewing
 
     def cancel(self, reason: str, *, now: float) -> None:
-        """A person, the ledger or a newer run wants it ended."""
+        """A person, the ledger or a newer run wants it to end."""
         if self.phase in (WAITING, GATING):
             self._report(REVOKED, reason, now)
         elif self.phase == RUNNING:
             self._end(REVOKED, reason, now)
 
     def shut_down(self, reason: str, *, now: float) -> None:
-        """The machine goes down: end it and say so at once, so that another node need not wait."""
+        """The machine shuts down: end it and report at once, so that another node need not wait."""
         if self.phase in (WAITING, GATING):
             self._report(RETRY, reason, now)
         elif self.phase == RUNNING:
             self._end(LOST, reason, now)
 
     def take_actions(self) -> list[Action]:
-        """What is to be done now, in this order."""
+        """The actions to execute now, in this order."""
         actions, self.actions = self.actions, []
         return actions
 
     # ---- a ledger that went back
 
     def _forgotten(self, answer: Answer, now: float) -> None:
-        """It does not know this grant, and waits for those who do: tell it, then ask again."""
+        """The ledger does not know this grant, and waits for witnesses: restore it, then ask again."""
         self.restoring = True
         self._told_of_quarantine(answer, now)
         if self.phase == GATING:
@@ -365,7 +368,7 @@ class Attempt:
         self.recovering_until = now + max(answer.left_s, answer.in_s)
 
     def _restored(self, answer: "Answer | None", sent_at: float, now: float) -> None:
-        """The grant is back, or the ledger knows better: the question itself tells which."""
+        """The grant is restored, or the ledger knows better: the repeated request will tell."""
         self.renewing = False
         again_at = now if answer is not None else max(now, sent_at + ASK_AGAIN_S)
         self.restoring = answer is None
@@ -378,7 +381,7 @@ class Attempt:
 
     def _timer_before(self, now: float) -> None:
         if self._too_late(now):
-            # The gate may or may not have been passed; nothing was started, and we say so.
+            # The gate may have opened or not; nothing was started, and we report that.
             self._report(RETRY, "refused: the lease was too near its end to start", now)
         elif self.renewing:
             return
@@ -393,7 +396,7 @@ class Attempt:
                 self.renew_at = float("inf")  # the gate is next, and renews as well
 
     def _waiting_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
-        """The lease is renewed while the gate is far: claims are made ahead, and clocks differ."""
+        """While the gate is far away, the lease is renewed: claims are made early, and clocks differ."""
         if answer is None:
             self.renew_at = max(now, sent_at + ASK_AGAIN_S)
             return
@@ -409,33 +412,34 @@ class Attempt:
         if answer is None:
             self.ask_at = max(now, sent_at + ASK_AGAIN_S)
         elif answer.word == EARLY:
-            self._move(WAITING)  # our wall clock runs ahead of the ledger's
+            self._move(WAITING)  # our wall clock is ahead of the ledger's
             self.ask_at = now + min(answer.in_s, EARLY_MAX_S)
             self.renew_at = now
         elif answer.word == OK:
-            # The gate lends nothing: what it says is left only a clock could know that may have been set back.
+            # The gate does not extend the lease: the rest in its answer could only come from a clock that may have been
+            # set back.
             if self._too_late(now):
                 self._report(RETRY, "refused: the gate's answer came too late to start", now)
                 return
             self._move(RUNNING)
             self.started_at = now
-            # What is left of the lease tells how long ago it was renewed: where the claim was answered late, long ago.
+            # The rest of the lease tells how long ago it was renewed: long ago, if the claim's answer was late.
             age_s = max(0.0, self.terms.lease_s - answer.left_s)
             self.ask_at = now + max(0.0, self.terms.renew_interval_s - age_s)
             self.actions.append(Pet(self.deadline))
             self.actions.append(Action(EXEC))
         elif answer.word == REVOKED:
-            # Said even if the ledger has ended it: where an earlier gate's answer was lost, the row is STARTED.
+            # Reported even if the ledger has ended it: if an earlier answer of the gate was lost, the row is STARTED.
             self._report(REVOKED, "cancelled before it started", now)
         else:
-            self._done()  # stale: somebody else has it
+            self._done()  # stale: another holder has it
 
     def may_exec(self, now: float) -> bool:
-        """The last check, right before exec: time has passed since the gate answered."""
+        """The last check, right before exec: time has passed since the gate's answer."""
         return not self._too_late(now)
 
     def refused_late(self, *, now: float) -> None:
-        """``may_exec`` said no."""
+        """``may_exec`` returned False."""
         self._report(RETRY, "refused: too late right before exec", now, from_running=True)
 
     def _too_late(self, now: float) -> bool:
@@ -474,18 +478,18 @@ class Attempt:
             self._end(REVOKED, "cancelled", now)
 
     def _renewed(self, sent_at: float, left_s: float) -> None:
-        """The lease was lent again: never for longer than it lasts, whatever the ledger says."""
+        """The lease was extended: never for longer than its length, whatever the ledger says."""
         self.deadline = max(self.deadline, lease_deadline(sent_at, min(left_s, self.terms.lease_s)))
 
     def _fences(self) -> bool:
-        """``hold`` jobs are never killed for want of a ledger."""
+        """``hold`` jobs are never killed because the ledger is away."""
         return self.terms.on_lost != "hold"
 
     def _end_at(self) -> float:
         return self.deadline - self.terms.kill_grace_s if self._fences() or self.phase == WAITING else float("inf")
 
     def _end(self, outcome: str, reason: str, now: float) -> None:
-        """TERM now; KILL later, and in any case while the lease still holds."""
+        """TERM now; KILL later, and in any case before the lease ends."""
         self._move(ENDING)
         self._note_end(outcome, reason)
         self.actions.append(Action(TERM))

@@ -41,11 +41,11 @@ class Launch(NamedTuple):
     due_at: float = 0.0  # CLOCK_BOOTTIME: when it is due by the ledger's clock; the gate decides finally
     digest: str = ""  # the granted definition: nothing else may be launched under this grant
     policy: str = ""  # its policy, as stored in the ledger
-    due: float = 0.0  # unix seconds: the due time, if later than ``fire_at``
+    due: float = 0.0  # Unix seconds: the due time, if later than ``fire_at``
 
     @property
     def grant(self) -> Grant:
-        """What was granted."""
+        """The grant."""
         return Grant(run=self.run, attempt=self.attempt, token=self.token, nonce=self.nonce)
 
 

@@ -1,4 +1,4 @@
-"""Where a runner starts: reads its spec, forks the runner proper and stays behind as its watcher."""
+"""The start of a runner: reads its spec, forks the runner itself and stays as its watcher."""
 
 import gc
 import marshal
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Above every descriptor that can be open (one system call, however many there are).
+# Above every open descriptor (closing is one system call, however many there are).
 FDS_MAX = 1 << 30
 
 SPEC_BYTES_MAX = 16 * 1024 * 1024
@@ -26,7 +26,7 @@ def main() -> None:
     try:
         _live(marshal.loads(_read_spec()))  # noqa: S302 - from the daemon that started us
         code = 0
-    except BaseException:  # whatever it is, the watcher must see this process end
+    except BaseException:  # after any exception, the watcher must see this process end
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
@@ -65,9 +65,9 @@ def _live(spec: "dict[str, Any]") -> None:
     if runner == 0:
         os.close(its_life)
         os.close(its_pet)
-        os.setsid()  # no signal to one's group reaches the other
+        os.setsid()  # a signal to one process group must not reach the other
         kernel.take_name(kernel.RUNNER_NAME)
-        kernel.become_subreaper()  # this is not inherited
+        kernel.become_subreaper()  # a child does not inherit this
         Runner(spec, boot(sys.path[0]), watcher, life_fd, pet_fd).run()
         return
     kernel.take_name(kernel.WATCHER_NAME)
@@ -75,14 +75,14 @@ def _live(spec: "dict[str, Any]") -> None:
     os.close(pet_fd)
     if spec.get("launcher_port"):
         os.close(spec["launcher_fd"])
-    from coordd.runner.watcher import Watcher  # here, while the runner is at work already
+    from coordd.runner.watcher import Watcher  # imported here, while the runner works already
 
     tree = Tree(spec["nonce"], spec.get("cgroup", ""), {watcher, runner}, spec["born_ticks"])
     Watcher(spec, tree, runner, its_pet, kernel.start_ticks(runner)).run()
 
 
 def _close_all_but(fds: "tuple[int, ...] | None") -> None:
-    """Whatever the daemon may have left open to us (systemd hands it sockets that are inherited)."""
+    """Close descriptors that the daemon may have left open (systemd passes inherited sockets to it)."""
     begin = 3
     for fd in sorted(fds or ()):
         os.closerange(begin, fd)
@@ -93,7 +93,7 @@ def _close_all_but(fds: "tuple[int, ...] | None") -> None:
 def _import_ledger(url: str) -> None:
     """Before the fork, so that both processes share it."""
     if url.startswith("sqlite:"):
-        # The package sqlite3 is this module and the converters of dates that nobody here uses, at 2.5 ms.
+        # The package sqlite3 is this module plus converters of dates that are not used here, for 2.5 ms.
         import _sqlite3
 
         sys.modules["sqlite3"] = _sqlite3
@@ -101,7 +101,7 @@ def _import_ledger(url: str) -> None:
 
 
 def _watch_again(spec: "dict[str, Any]") -> None:
-    """A runner whose watcher has died has started this one; or a daemon, because both are gone (no ``fds``)."""
+    """Started by a runner whose watcher has died, or by a daemon because both are gone (no ``fds``)."""
     from coordd.runner.watcher import Watcher
 
     kernel.take_name(kernel.WATCHER_NAME)
@@ -109,7 +109,7 @@ def _watch_again(spec: "dict[str, Any]") -> None:
     if watch["fds"]:
         pet_fd, life_fd = watch["fds"]
         os.set_inheritable(pet_fd, False)
-        os.set_inheritable(life_fd, False)  # open as long as we live: that is what it says
+        os.set_inheritable(life_fd, False)  # open while we live: its end tells of our death
     else:
         pet_fd, closed = os.pipe()
         os.close(closed)

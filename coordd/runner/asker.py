@@ -1,4 +1,4 @@
-"""Asks the ledger from a thread of its own, so that a slow disk never keeps the runner from killing."""
+"""Asks the ledger from a separate thread, so that a slow disk never prevents the runner from killing."""
 
 import _thread
 import os
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     A = TypeVar("A", bound="Answer | OpenAnswer")
 
     class Ledger(Protocol):
-        """What a runner needs of a ledger."""
+        """The ledger's methods that a runner needs."""
 
         def ask(self, request: Request[A]) -> A: ...
         def close(self) -> None: ...
 
 
 def load_ledger(url: str) -> "Callable[..., Ledger]":
-    """The kind of ledger that a URL names; it is imported here, because most runners need but one.
+    """The ledger class for a URL; imported here, because a runner needs only one.
 
-    Raises ConfigError for a kind that there is none of.
+    Raises ConfigError for an unknown kind.
     """
     if url.startswith("sqlite:"):
         from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
@@ -42,7 +42,7 @@ def load_ledger(url: str) -> "Callable[..., Ledger]":
 
 
 class Asker:
-    """Asks in place, or one question at a time from a thread; ``fd`` becomes readable when that answer is there."""
+    """Asks in place, or one request at a time from a thread; ``fd`` becomes readable when that answer has come."""
 
     def __init__(self, url: str, timeout_s: float, options: "dict[str, Any] | None" = None) -> None:
         """``options`` are further arguments of the ledger's class: of Redis, the cluster's name, where the password
@@ -61,7 +61,7 @@ class Asker:
         self._started = False
 
     def connect(self) -> "Ledger | None":
-        """Have a connection, if that is possible now."""
+        """Connect, if possible now."""
         if self._ledger is None:
             try:
                 self._ledger = load_ledger(self.url)(self.url, timeout_s=self.timeout_s, **self.options)
@@ -70,7 +70,7 @@ class Asker:
         return self._ledger
 
     def call(self, request: "Request[Answer]") -> "Answer | None":
-        """Ask in place; None when there was no answer in time."""
+        """Ask in place; None without an answer in time."""
         ledger = self.connect()
         if ledger is None:
             return None
@@ -81,7 +81,7 @@ class Asker:
             return None
 
     def ask(self, request: "Request[Answer]") -> bool:
-        """Ask from the thread; False when the last question is still out (its answer counts then)."""
+        """Ask from the thread; False while the last request is open (its answer counts then)."""
         if self.busy:
             return False
         self.busy = True
@@ -93,7 +93,7 @@ class Asker:
         return True
 
     def take(self) -> "tuple[Answer | None, float]":
-        """The thread's answer and when its question left; called when ``fd`` is readable."""
+        """The thread's answer, and when its request was sent; called when ``fd`` is readable."""
         drain(self.fd)
         self.busy = False
         return self._answer
@@ -108,7 +108,7 @@ class Asker:
                 if self._question is not None:
                     answer = self.call(self._question)
             except Exception:
-                # A bug here must look like silence, which ends in order: it is no reason to leave a program alone.
+                # A bug here must look like no answer, which ends in order: the program must not be abandoned.
                 sys.excepthook(*sys.exc_info())
             self._answer = (answer, sent_at)
             os.write(self._wake, b"a")

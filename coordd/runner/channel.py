@@ -1,23 +1,23 @@
-"""Spark's application id: from the launcher's back-channel, else from the program's output.
+"""Spark's application id, from the launcher's back-channel, or from the program's output.
 
 The back-channel is what Spark's own launcher library uses: a driver that finds _SPARK_LAUNCHER_PORT and
-_SPARK_LAUNCHER_SECRET in its environment connects and sends Java-serialised messages. It is private to Spark,
-so it is only read, loosely, and only for the id; whether a run succeeded, the exit code alone says.
+_SPARK_LAUNCHER_SECRET in its environment connects and sends Java-serialised messages. It is private to Spark, so it is
+read tolerantly, and only for the id; only the exit code says whether a run succeeded.
 """
 
 import _socket
 import os
 import re
 
-# Nothing but the driver has a reason to connect, and its messages are short.
+# Only the driver connects, and its messages are short.
 CONNECTIONS_MAX = 4
 BUFFER_BYTES_MAX = 65536
 
-# In Java's serialisation a string is 't', its length in two bytes, its bytes.
+# Java serialises a string as 't', its length in two bytes, its bytes.
 STRING = b"t"
 ID = re.compile(rb"[A-Za-z][A-Za-z0-9_.-]{3,126}[0-9a-f]")
 
-# What drivers print: YARN, standalone, local; a driver submitted to a standalone cluster; Kubernetes.
+# The lines that drivers print: YARN, standalone, local; a driver submitted to a standalone cluster; Kubernetes.
 PRINTED = re.compile(
     rb"\b(application_\d{9,}_\d{4,}|app-\d{14}-\d{4,}|local-\d{13}|driver-\d{14}-\d{4,}|spark-[0-9a-f]{32})\b"
 )
@@ -25,10 +25,10 @@ PRINTED_LENGTH_MAX = 64
 
 
 def is_ours(peer_port: int, port: int) -> bool:
-    """The other end of a connection over the loop-back device is a process of our own user (or root's)."""
+    """True if the other end of a loop-back connection is a process of our own user (or root's)."""
     ours = (str(os.geteuid()), "0")
     ends = (f"{peer_port:04X}", f"{port:04X}")
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):  # Java speaks IPv4 by way of IPv6 sockets
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):  # Java uses IPv4 through IPv6 sockets
         try:
             with open(table, encoding="ascii") as file:
                 next(file, "")
@@ -37,7 +37,7 @@ def is_ours(peer_port: int, port: int) -> bool:
                     if (fields[1].rpartition(":")[2], fields[2].rpartition(":")[2]) == ends:
                         return fields[7] in ours
         except OSError:
-            return True  # no /proc/net: the secret alone has to tell
+            return True  # no /proc/net: only the secret can tell
     return False
 
 
@@ -51,11 +51,11 @@ class Channel:
         self._buffers: dict[int, tuple[_socket.socket, bytes]] = {}
 
     def fds(self) -> "list[int]":
-        """What to wait on."""
+        """The descriptors to wait for."""
         return [self._listener.fileno(), *self._buffers]
 
     def accept(self) -> "int | None":
-        """Take a connection; its descriptor, or None."""
+        """Accept a connection; returns its descriptor, or None."""
         try:
             fd, peer = self._listener._accept()  # type: ignore[attr-defined]  # what socket.accept is made of
         except OSError:
@@ -72,7 +72,7 @@ class Channel:
         return int(fd)
 
     def read(self, fd: int) -> "tuple[bool, str]":
-        """Take what has come: (still open, the application id when it is in there)."""
+        """Read: (still open, the application id if it has come)."""
         sock, buffer = self._buffers[fd]
         try:
             data = sock.recv(BUFFER_BYTES_MAX)
@@ -86,11 +86,11 @@ class Channel:
             return False, ""
         buffer += data
         self._buffers[fd] = (sock, buffer)
-        # Without the secret it is some other user of this machine.
+        # Without the secret it is another user of this machine.
         return True, application_id(buffer) if self._secret in buffer else ""
 
     def close(self) -> None:
-        """Stop listening; the driver goes on without."""
+        """Stop listening; the driver continues without."""
         self._listener.close()
         for sock, _ in self._buffers.values():
             sock.close()
@@ -98,7 +98,7 @@ class Channel:
 
 
 class Printed:
-    """Looks for an application id in the output, across the pieces that it comes in."""
+    """Searches the output for an application id, across its pieces."""
 
     def __init__(self) -> None:
         self._end = b""
@@ -106,7 +106,7 @@ class Printed:
     def search(self, data: bytes) -> str:
         """The id, or ""."""
         text = self._end + data
-        # One that touches the end may go on in the next piece.
+        # A match at the end may continue in the next piece.
         for match in PRINTED.finditer(text):
             if match.end() < len(text):
                 return match.group().decode()
@@ -120,7 +120,7 @@ def java_string(text: bytes) -> bytes:
 
 
 def application_id(buffer: bytes) -> str:
-    """The first string that can be an id after the message SetAppId has begun; "" when it is not there yet."""
+    """The first possible id after the start of the message SetAppId; "" if it has not come yet."""
     at = buffer.find(b"$SetAppId")
     while at >= 0:
         at = buffer.find(STRING, at + 1)

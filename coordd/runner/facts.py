@@ -1,4 +1,4 @@
-"""What a runner leaves on disk: one JSON object a line, written before it is reported to anybody."""
+"""A runner's facts on disk: one JSON object per line, written before the report."""
 
 import _socket
 import os
@@ -12,17 +12,19 @@ POKE_SOCKET = "facts.sock"
 
 
 class Facts:
-    """Appends to the attempt's file and tells a daemon that there is something to read.
+    """Appends facts to the attempt's file, and pokes the daemon to read them.
 
-    Best effort: the disk may be full, read-only, broken, or the directory removed by somebody, and no fact is worth a
-    run. What could not be written is kept, and written with a later one; until then the poke itself carries it.
+    Best effort: the disk may be full, read-only or broken, or somebody may have removed the directory; a lost fact must
+    not end a run. A fact that could not be written is kept, and written with a later one; until then the poke contains
+    it.
     """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.name = os.path.basename(directory)
         self.failure = ""  # why the last fact is not on the disk
-        self._lines: list[bytes] = []  # all that was said: a handful, and a directory that is gone gets them again
+        # all facts so far: a handful; if the directory was removed, they are written again
+        self._lines: list[bytes] = []
         self._written = 0
         self._torn = False  # the file ends in the middle of a line
         self._fd = -1
@@ -45,7 +47,9 @@ class Facts:
         return written
 
     def catch_up(self, *, sync: bool = False) -> bool:
-        """Write what the disk has refused so far, all of it where the directory was removed; False when it refuses."""
+        """Write the facts that the disk has refused, or all of them if the directory was removed; False if it refuses
+        again.
+        """
         failure = ""
         try:
             if self._fd < 0 or os.fstat(self._fd).st_nlink == 0:
@@ -63,7 +67,7 @@ class Facts:
         return not failure
 
     def is_there(self) -> bool:
-        """The file is where a daemon looks for it; False once somebody has removed it."""
+        """True if the file is where a daemon looks for it; False if somebody has removed it."""
         try:
             return self._fd >= 0 and os.fstat(self._fd).st_nlink > 0
         except OSError:
@@ -82,20 +86,20 @@ class Facts:
 
     def _write(self, line: bytes) -> None:
         if self._torn:
-            line = b"\n" + line  # what was cut off is a line of its own, which nobody can read
+            line = b"\n" + line  # the partial line becomes a line of its own, which nobody can read
         while line:
             written = os.write(self._fd, line)
             self._torn = written < len(line)
             line = line[written:]
 
     def _poke(self, unwritten: bytes) -> None:
-        """Hurry the daemon along; it also looks by itself, so nobody listening is no error."""
+        """Poke the daemon; it also looks by itself, so a missing listener is not an error."""
         try:
             if self._runtime_fd < 0:
                 runtime_dir = os.path.dirname(os.path.dirname(self.directory))
                 self._runtime_fd = os.open(runtime_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             with _closing(_socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)) as sock:
-                # By way of the directory's descriptor: the path itself may be longer than a socket's name may be.
+                # Through the directory's descriptor: the path itself may be longer than a socket's name may be.
                 news = self.name.encode() + (b"\n" + unwritten if unwritten else b"")
                 sock.sendto(news, f"/proc/self/fd/{self._runtime_fd}/{POKE_SOCKET}")
         except OSError:
@@ -106,7 +110,7 @@ def _own_start_ticks(pid: int) -> int:
     try:
         return start_ticks(pid)
     except OSError:
-        return 0  # /proc cannot be read just now; the fact is worth more than this
+        return 0  # /proc cannot be read now; the fact is more important than this
 
 
 class _closing:  # noqa: N801  # contextlib.closing, less the import of contextlib
@@ -121,7 +125,7 @@ class _closing:  # noqa: N801  # contextlib.closing, less the import of contextl
 
 
 def encode(value: object) -> str:
-    """JSON, for the few types that facts are made of."""
+    """JSON, for the few types in facts."""
     if value is None:
         return "null"
     if value is True or value is False:

@@ -1,8 +1,8 @@
-"""The runner: holds the lease of one attempt, starts its program when the gate opens, ends it when told to.
+"""The runner: holds the lease of one attempt, starts its program when the gate opens, ends it on request.
 
-One loop around core.attempt.Attempt, which decides. Until the program is executed the ledger is asked in place;
-from then on by a thread, because nothing may keep this loop from killing. What nobody waits for (facts, the
-command socket) is done when there is time: before the fire time, or after the start.
+One loop around core.attempt.Attempt, which decides. Before the program is executed, the ledger is asked in place;
+afterwards by a thread, because nothing may prevent this loop from killing. Work that nobody waits for (facts, the
+command socket) is done before the fire time, or after the start.
 """
 
 import os
@@ -29,38 +29,38 @@ if TYPE_CHECKING:
 COMMAND_SOCKET = "sock"
 COMMAND_BYTES_MAX = 4096
 
-# What the program leaves behind when it exits has this long after TERM, then KILL, again and again.
+# Processes that are left when the program exits get TERM, and KILL after this time (seconds), again and again.
 LEFTOVERS_TERM_S = 1.0
 LOOK_FOR_LEFTOVERS_S = 0.05
 KILL_AGAIN_S = 0.1
 
-# What the watcher hears of a reason: a line to it is written whole or not at all up to 4096 bytes (PIPE_BUF), and JSON
-# may take six for a character.
+# The maximum length of a reason for the watcher: a line to it is atomic up to 4096 bytes (PIPE_BUF), and JSON may take
+# six bytes per character.
 WATCHER_REASON_MAX = 500
 
-# A watcher that is killed again and again is somebody's will: the job ends then.
+# If watchers are killed this many times, somebody wants it: then the job ends.
 WATCHERS_MAX = 5
 
-# A module that could not be loaded is loaded again after this.
+# A module that could not be loaded is loaded again after this time (seconds).
 LOAD_AGAIN_S = 0.02
 
 NEVER = float("inf")
 
 
-# Where this machine's clock agrees with the ledger's to within this, it is the finer of the two: the ledger's time
-# comes with half a round trip of doubt.
+# If this machine's clock and the ledger's differ by less than this (seconds), this machine's is more precise: the
+# ledger's time has an error of half a round trip.
 CLOCKS_AGREE_S = 0.05
 
 
 def _wait_s(spec: "dict[str, Any]") -> float:
-    """Seconds until it is due; the gate has the last word in any case."""
+    """Seconds until it is due; the gate decides finally."""
     by_our_clock = max(float(spec["fire_at"]), float(spec.get("due", 0.0))) - time.time()
     by_the_ledger = float(spec["due_at"]) - boottime() if "due_at" in spec else by_our_clock
     return by_our_clock if abs(by_our_clock - by_the_ledger) < CLOCKS_AGREE_S else by_the_ledger
 
 
 def _ticks(pid: int) -> int:
-    """When a process was started; 0 where that cannot be seen just now."""
+    """The start time of a process; 0 if that cannot be read now."""
     try:
         return kernel.start_ticks(pid)
     except OSError:
@@ -78,13 +78,13 @@ class Runner:
         self.watchers = 1
         self.pet_fd = pet_fd
         self.facts: Facts | None = None
-        self.socket: socket | None = None  # commands come by it
-        self.output: Output | None = None  # from its execution on
+        self.socket: socket | None = None  # for commands
+        self.output: Output | None = None  # from the program's execution on
         self.exec_failure = ""
-        self.asked = core.ASK_RENEW  # what the asker's thread was asked last
-        self.refused = ""  # what the gate said when it let nothing through
+        self.asked = core.ASK_RENEW  # the last request of the asker's thread
+        self.refused = ""  # the gate's answer if it was not ok
         self.recorded = False
-        self.last_words = b""  # what the watcher was told of the end: a new one hears it too
+        self.last_words = b""  # the end as told to the watcher: a new watcher is told it too
         self.done = False
         self.terminated = False
         self.childless = False
@@ -118,10 +118,10 @@ class Runner:
             wait_s=_wait_s(spec),
             now=boottime(),
         )
-        self.asker.connect()  # ahead of the fire time, if there is one to wait for
+        self.asker.connect()  # before the fire time, if it is in the future
 
     def run(self) -> None:
-        """Until the attempt is over and reported."""
+        """Run until the attempt is over and reported."""
         while not self.done:
             self.attempt.timer(boottime())
             self._act()
@@ -141,7 +141,7 @@ class Runner:
         except OSError:
             return  # somebody has removed it, or the disk is read-only by now
 
-    # ---- what the attempt decides
+    # ---- the attempt's actions
 
     def _act(self) -> None:
         while actions := self.attempt.take_actions():
@@ -219,7 +219,7 @@ class Runner:
                 self.asked = core.ASK_RESTORE
             return
         sent_at = boottime()
-        answer = self.asker.call(restore)  # nothing is left that would have to be killed meanwhile
+        answer = self.asker.call(restore)  # no process is left that would have to be killed meanwhile
         self.attempt.answered(answer, question=core.ASK_RESTORE, sent_at=sent_at, now=boottime())
 
     def _ask_report(self, end: AskReport) -> None:
@@ -243,10 +243,10 @@ class Runner:
     def _application_id(self) -> str:
         return self.output.application_id if self.output is not None else ""
 
-    # ---- what is said
+    # ---- facts and commands
 
     def _introduce(self) -> None:
-        """Say who we are, and listen."""
+        """Write who we are, and listen for commands."""
         from coordd.runner.facts import Facts
 
         self.facts = Facts(self.spec["directory"])
@@ -254,13 +254,13 @@ class Runner:
         self._listen()
 
     def _listen(self) -> None:
-        """Take commands; what the disk refuses now is tried again with each renewal."""
+        """Listen for commands; if the disk refuses now, each renewal tries again."""
         import _socket
 
         fd = -1
         sock = None
         try:
-            # By way of the directory's descriptor: the path itself may be longer than a socket's name may be.
+            # Through the directory's descriptor: the path itself may be longer than a socket's name may be.
             fd = os.open(self.spec["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
             sock.bind(f"/proc/self/fd/{fd}/{COMMAND_SOCKET}")
@@ -276,7 +276,7 @@ class Runner:
         self.loop.on(sock.fileno(), self._commanded)
 
     def _look_after_files(self) -> None:
-        """Write what the disk has refused so far; make our files again where somebody has removed them."""
+        """Write facts that the disk has refused; create our files again if somebody has removed them."""
         if self.facts is None:
             return
         if self.facts.failure or not self.facts.is_there():
@@ -314,7 +314,7 @@ class Runner:
         self.facts.append(fact, sync=sync, **fields)
 
     def _record(self, state: str, reason: str) -> None:
-        """How it ended: to the watcher, and on the disk if it takes it, before anybody else is told."""
+        """Pass on how it ended: first to the watcher, and to the disk if it accepts it."""
         from coordd.runner.facts import encode
 
         self.recorded = True
@@ -361,7 +361,7 @@ class Runner:
 
     def _environment(self) -> "dict[str, str]":
         env = dict(self.spec["env"])
-        env["COORDD_NONCE"] = self.spec["nonce"]  # also how what has left session and descent is found
+        env["COORDD_NONCE"] = self.spec["nonce"]  # another mark, for processes that have left session and descent
         if self.spec.get("launcher_port"):
             os.set_inheritable(self.spec["launcher_fd"], False)
             env["_SPARK_LAUNCHER_PORT"] = str(self.spec["launcher_port"])
@@ -397,7 +397,7 @@ class Runner:
         self._say("started", at=executed_at, program=pid, program_start_ticks=_ticks(pid))
 
     def _can_follow(self) -> bool:
-        """What follows the program can be loaded: with no descriptor left it cannot, and is tried again."""
+        """Load the modules that follow the program. Without a free descriptor this fails, and is tried again."""
         try:
             import coordd.runner.facts
             import coordd.runner.output  # noqa: F401
@@ -409,7 +409,7 @@ class Runner:
 
     def _identified(self, application_id: str) -> None:
         self._say("application", application_id=application_id)
-        self.attempt.hurry(now=boottime())  # the ledger hears of it with a renewal
+        self.attempt.hurry(now=boottime())  # the ledger learns it with a renewal
 
     def _kill(self) -> None:
         self._signal_tree(SIGKILL)
@@ -434,7 +434,7 @@ class Runner:
                 self.program.exit_code = os.waitstatus_to_exitcode(status)
 
     def _look_after_program(self) -> None:
-        """Once it has exited: see that nothing of it stays, then say how it ended."""
+        """After the exit: make sure that no process is left, then report the end."""
         now = boottime()
         self._reap()
         if now >= self.kill_again_at:
@@ -451,7 +451,7 @@ class Runner:
         if self.loop.has(self.program.status_fd):
             self._status(self.program.status_fd)
         if self.loop.has(self.program.status_fd):
-            return  # whether it was executed cannot be read just now, or it cannot be followed yet: soon again
+            return  # its execution cannot be confirmed yet, or it cannot be followed yet: tried again soon
         if self.output is None:
             self.attempt.exec_failed(self.exec_failure, now=now)
             return
@@ -462,10 +462,10 @@ class Runner:
         self.attempt.ended(self.program.exit_code, now=now, final=is_final, detail=detail)
 
     def _is_left(self) -> bool:
-        """Something of the program's tree is alive, or may be: /proc cannot be read just now."""
+        """True if a process of the program's tree is alive, or may be: /proc cannot be read now."""
         try:
             if self.childless:
-                return self.tree.populated()  # all that it started descends from us, a subreaper
+                return self.tree.populated()  # all its processes descend from us, a subreaper
             return bool(self.tree.members())
         except OSError as exc:
             kernel.complain(f"cannot see whether something of the program is left, and looks again: {exc}")
@@ -485,14 +485,14 @@ class Runner:
         try:
             os.write(self.pet_fd, line)
         except OSError:
-            return  # it is gone, which its other pipe says, or it is stopped, and no worse off for old news
+            return  # the watcher is dead (its life pipe reports it) or stopped; dropping this is harmless
 
     def _last_words(self, line: bytes) -> None:
         self.last_words = line
         self._tell_watcher(line)
 
     def _watcher_died(self, fd: int) -> None:
-        """Have another one."""
+        """The watcher died: start another one."""
         self.loop.off(fd)
         os.close(fd)
         os.close(self.pet_fd)

@@ -1,4 +1,4 @@
-"""What the runner asks of the kernel beyond os: subreaper, death signal, clone into a cgroup, who a process is."""
+"""Kernel interfaces beyond os: subreaper, death signal, clone into a cgroup, the identity of a process."""
 
 import _ctypes  # ctypes itself costs 3 ms of every start
 import _signal  # type: ignore[import-not-found]  # no stub; signal itself costs 3 ms
@@ -19,23 +19,23 @@ _setrlimit = _ctypes.dlsym(_libc, "setrlimit")
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
-SYS_CLONE3 = 435  # the same on every architecture
+SYS_CLONE3 = 435  # the same number on every architecture
 CLONE_INTO_CGROUP = 0x200000000
 SIGTERM: int = _signal.SIGTERM
 SIGKILL: int = _signal.SIGKILL
 SIGCHLD: int = _signal.SIGCHLD
 
-# At a restart of the daemon systemd warns of each process of the unit that lives on, two or three lines each. Ours do
-# so on purpose, and a name in parentheses says so: systemd passes over these (its own helpers are called so). 15 bytes.
+# At a restart of the daemon, systemd logs two or three warnings for each remaining process of the unit. Ours remain on
+# purpose. systemd ignores names in parentheses (its own helpers have them). At most 15 bytes.
 RUNNER_NAME = "(coordd-runner)"
 WATCHER_NAME = "(coordd-watch)"
 
-# A limit that Linux shows and hands down, and has not used since 2.4.25: see ``mark_of``.
+# A limit that Linux shows and inherits, and has not used since 2.4.25: see ``mark_of``.
 RLIMIT_LOCKS = 10
 
-# A process of which /proc says one of these is gone, or belongs to somebody else. Anything else (no descriptor left, a
-# read error) says nothing about the process, and must not pass for its death. (EOPNOTSUPP: a threaded cgroup has no
-# list of processes; the one above it has.)
+# If reading /proc fails with one of these, the process is gone, or belongs to another user. Any other error (no
+# descriptor left, a read error) says nothing about the process, and must not count as its death. (EOPNOTSUPP: a
+# threaded cgroup has no list of processes; its parent has.)
 NONE_OF_OURS = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
 
 
@@ -45,7 +45,7 @@ def boottime() -> float:
 
 
 def take_signals(ended: "Callable[[], None]") -> int:
-    """Have TERM and INT call ``ended``; returns a descriptor that is readable after these and after SIGCHLD."""
+    """Call ``ended`` on TERM and INT; returns a descriptor that becomes readable after these and after SIGCHLD."""
     wake_fd, wake = os.pipe()
     os.set_blocking(wake_fd, False)
     os.set_blocking(wake, False)
@@ -58,25 +58,26 @@ def take_signals(ended: "Callable[[], None]") -> int:
 
 
 def reset_signals() -> None:
-    """Give a program what it expects to find."""
+    """Restore the default signal handling for a program."""
     _signal.set_wakeup_fd(-1)
-    # All of them: a daemon that a shell put into the background ignores INT and QUIT, and so would every program.
+    # All signals: a daemon that a shell put into the background ignores INT and QUIT, and every program would inherit
+    # that.
     for number in range(1, 32):
         if number not in (SIGKILL, _signal.SIGSTOP):
             _signal.signal(number, _signal.SIG_DFL)
 
 
 def become_subreaper() -> None:
-    """Orphans among our descendants become our children, so that none can hide behind init."""
+    """Orphans among our descendants become our children, so that none can hide below init."""
     if _ctypes.call_cdeclfunction(_prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) != 0:
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) was refused")
 
 
 def mark_of(nonce: str) -> int:
-    """The number by which the processes of an attempt are known, whatever they do with their environment.
+    """The number that marks the processes of an attempt, even if they change their environment.
 
-    It is set as RLIMIT_LOCKS, which every child inherits, through fork, setsid, exec and a change of user, and which
-    a process can only lower. FNV-1a, folded into 61 bits above 2**61: a number that nobody sets by hand.
+    It is set as RLIMIT_LOCKS. Every child inherits it, through fork, setsid, exec and a change of user, and a process
+    can only lower it. FNV-1a, folded into 61 bits above 2**61: nobody sets such a number by hand.
     """
     number = 0xCBF29CE484222325
     for byte in nonce.encode():
@@ -85,18 +86,18 @@ def mark_of(nonce: str) -> int:
 
 
 def carry_mark(mark: int) -> bool:
-    """Mark this process and all that will descend from it; False where a lower limit stands already."""
+    """Mark this process and all its future descendants; False if a lower limit is set already."""
     limit = mark.to_bytes(8, sys.byteorder)
     return bool(_ctypes.call_cdeclfunction(_setrlimit, (RLIMIT_LOCKS, limit + limit)) == 0)
 
 
 def take_name(name: str) -> None:
-    """The short name that ps and top show; 15 bytes of it."""
+    """Set the short name that ps and top show; 15 bytes."""
     _ctypes.call_cdeclfunction(_prctl, (PR_SET_NAME, name.encode()[:15] + b"\0", 0, 0, 0))
 
 
 def complain(text: str) -> None:
-    """A line into runner.log. That file may stand on a full disk, and no line of it is worth a run."""
+    """Write a line to runner.log. Its disk may be full: a lost line must not end a run."""
     try:
         os.write(2, f"{boottime():.3f} {text}\n".encode(errors="replace"))
     except OSError:
@@ -104,16 +105,16 @@ def complain(text: str) -> None:
 
 
 def die_with_parent(signal: int) -> None:
-    """Have the kernel send ``signal`` to this process when its parent dies; survives exec."""
+    """Make the kernel send ``signal`` to this process when its parent dies; survives exec."""
     if _ctypes.call_cdeclfunction(_prctl, (PR_SET_PDEATHSIG, signal, 0, 0, 0)) != 0:
         raise OSError("prctl(PR_SET_PDEATHSIG) was refused")
 
 
 def fork_into(cgroup: str) -> int:
-    """Fork a child that is born inside a cgroup; -1 where the kernel cannot (before 5.7), or may not.
+    """Fork a child directly into a cgroup; -1 if the kernel cannot (before 5.7), or refuses.
 
-    Moving a process into a cgroup after its fork waits for an RCU grace period, 5 to 15 ms; being born there
-    costs nothing. The child must do no more than a few system calls and exec: the C library does not know of it.
+    Moving a process into a cgroup later waits for an RCU grace period, 5 to 15 ms; starting it there costs nothing. The
+    child may only make a few system calls and exec: the C library does not know about it.
     """
     fd = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -127,7 +128,7 @@ def fork_into(cgroup: str) -> int:
 
 
 def drain(fd: int) -> None:
-    """Take what only wakes us. What cannot be read just now stays, and wakes us again."""
+    """Read and drop wake-up bytes. Bytes that cannot be read now stay, and wake us again."""
     try:
         os.read(fd, 4096)
     except OSError:
@@ -135,9 +136,9 @@ def drain(fd: int) -> None:
 
 
 def read_proc(path: str) -> "bytes | None":
-    """The whole of a file under /proc; None when the process is gone or is not ours.
+    """A whole file under /proc; None if the process is gone or is not ours.
 
-    Raises OSError for anything else: what cannot be read just now may still be alive.
+    Raises OSError for anything else: the process may still be alive.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -159,15 +160,15 @@ def read_proc(path: str) -> "bytes | None":
 
 
 def stat_of(pid: int) -> "tuple[str, int, int, int] | None":
-    """(state letter, parent, session, start in clock ticks) of a process; None when there is none.
+    """(state letter, parent, session, start in clock ticks) of a process; None if it does not exist.
 
-    A process whose main thread has ended is a zombie by its own letter while its other threads work on: then the
-    letter is that of a thread which lives. Raises OSError as ``read_proc`` does.
+    If only the main thread has ended, the process looks like a zombie while its other threads still work: then the
+    letter is that of a living thread. Raises OSError as ``read_proc`` does.
     """
     text = read_proc(f"/proc/{pid}/stat")
     if not text:
         return None
-    fields = text[text.rfind(b")") + 2 :].split()  # the name before it may hold anything
+    fields = text[text.rfind(b")") + 2 :].split()  # the process name before it may contain anything
     state = fields[0].decode()
     if state in "ZX" and int(fields[17]) > 1:
         state = _state_of_threads(pid) or state
@@ -175,14 +176,14 @@ def stat_of(pid: int) -> "tuple[str, int, int, int] | None":
 
 
 def _state_of_threads(pid: int) -> str:
-    """The state letter of a thread that lives; "" when there is none."""
+    """The state letter of a living thread; "" if there is none."""
     thread = living_thread(pid)
     text = read_proc(f"/proc/{pid}/task/{thread}/stat") if thread else b""
     return text[text.rfind(b")") + 2 :].split()[0].decode() if text else ""
 
 
 def living_thread(pid: int) -> int:
-    """The number of a thread of the process that has not ended; 0 when there is none."""
+    """The id of a thread of the process that has not ended; 0 if there is none."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError as exc:
@@ -197,12 +198,12 @@ def living_thread(pid: int) -> int:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process was started, in clock ticks since the boot: with the pid and the boot id its identity."""
+    """The start time of a process, in clock ticks since the boot: with pid and boot id, its identity."""
     stat = stat_of(pid)
     return stat[3] if stat is not None and stat[0] not in "ZX" else 0
 
 
 def boot_id() -> str:
-    """The name of this boot."""
+    """The id of this boot."""
     with open("/proc/sys/kernel/random/boot_id", "rb") as file:
         return file.read().strip().decode()

@@ -1,30 +1,30 @@
-"""The program's output: into a file that is bounded, with its last lines at hand."""
+"""The program's output: a file of limited size, with its last lines in memory."""
 
 import os
 
-# How much of the end is kept in memory, and how much of it goes into a fact.
+# How many bytes of the end are kept in memory, and how many lines of it go into a fact.
 TAIL_BYTES = 8192
 LINES_MAX = 20
 LINE_LENGTH_MAX = 500
 
-# One read of the program's output.
+# Bytes per read of the program's output.
 READ_BYTES = 65536
 
 
 class Log:
-    """Appends to ``path``; at half of ``bytes_max`` that file becomes ``path``.old and a new one is begun."""
+    """Appends to ``path``; at half of ``bytes_max`` that file becomes ``path``.old and a new one is started."""
 
     def __init__(self, path: str, bytes_max: int) -> None:
         self.path = path
         self.half = max(1, bytes_max // 2)
-        self.failure = ""  # why a part of the output is missing from the file
+        self.failure = ""  # why a part of the output is missing in the file
         self.tail = b""
         self._fd = -1
         self._size = 0
         self._open()
 
     def write(self, data: bytes) -> None:
-        """Take a piece of output. A full disk loses output, never the run; ``failure`` then says so."""
+        """Append a piece of output. A full disk loses output, never the run; ``failure`` then has the reason."""
         self.tail = (self.tail + data)[-TAIL_BYTES:]
         while data:
             if self._size >= self.half:
@@ -45,7 +45,7 @@ class Log:
         return self.tail_lines()[-LINES_MAX:]
 
     def tail_lines(self) -> "list[str]":
-        """All lines of the end that is kept in memory."""
+        """All lines of the end that is in memory."""
         return [line[:LINE_LENGTH_MAX] for line in self.tail.decode(errors="replace").splitlines()]
 
     def _open(self) -> None:

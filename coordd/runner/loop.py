@@ -1,4 +1,4 @@
-"""Waits for descriptors and for a time: the little of an event loop that a runner needs."""
+"""A minimal event loop: waits for descriptors and for a time."""
 
 import select
 import time
@@ -7,16 +7,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# CLOCK_BOOTTIME may have run on while a poll slept (suspend): look at least this often.
+# CLOCK_BOOTTIME may have advanced while a poll slept (suspend): check at least this often (seconds).
 LOOK_S = 1.0
 
-# The last stretch before a fire time is slept in small pieces: a poll may be late by this much.
+# The last seconds before a fire time are slept in small pieces: a poll may be late by this much.
 FINE_WAIT_S = 0.002
 FINE_PIECE_S = 0.0002
 
 
 class Loop:
-    """Calls a handler for each descriptor that is readable."""
+    """Calls a handler for each readable descriptor."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -28,16 +28,16 @@ class Loop:
         self._poll.register(fd, select.POLLIN)
 
     def off(self, fd: int) -> None:
-        """Never again; to be said before the descriptor is closed."""
+        """Stop that; to be called before the descriptor is closed."""
         if self._handlers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
     def has(self, fd: int) -> bool:
-        """Whether somebody waits for it."""
+        """True if a handler is registered."""
         return fd in self._handlers
 
     def wait(self, wait_s: float, *, fine: bool) -> None:
-        """Wait once, and handle what has come. ``fine``: never wait too long, rather a little too short."""
+        """Wait once, and call the handlers. ``fine``: rather wait a little too short than too long."""
         if not fine:
             milliseconds = int(min(max(0.0, wait_s), LOOK_S) * 1000 + 0.999)
         elif wait_s <= FINE_WAIT_S:
@@ -47,12 +47,12 @@ class Loop:
             milliseconds = int(min(wait_s - FINE_WAIT_S, LOOK_S) * 1000)
         for fd, _ in self._poll.poll(milliseconds):
             handler = self._handlers.get(fd)
-            if handler is not None:  # else a handler before it has closed it
+            if handler is not None:  # otherwise an earlier handler has closed it
                 handler(fd)
 
 
 def is_readable(fd: int) -> bool:
-    """Something is there to be read now, an end of file included."""
+    """True if data, or an end of file, can be read now."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,4 +1,4 @@
-"""Follows a program that runs: its output into the log, its application id to whoever asks."""
+"""Follows a running program: writes its output to the log, and finds its application id."""
 
 import os
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# What cannot be read at the end, after this many tries, is lost: the output, never the run.
+# Output that cannot be read at the end, after this many tries, is lost; the run is not.
 READ_FAILURES_MAX = 10
 
 
@@ -36,13 +36,13 @@ class Output:
             loop.on(spec["launcher_fd"], self._driver_connects)
 
     def finish(self) -> None:
-        """Nobody writes any more: take what is left."""
+        """Nobody writes any more: read the rest."""
         failures = 0
         while failures < READ_FAILURES_MAX and self.loop.has(self.fd) and is_readable(self.fd):
             failures = 0 if self._take() else failures + 1
 
     def is_final(self) -> bool:
-        """The job says that a failure which ends its output like this one is not to be tried again."""
+        """True if the job says that a failure with such output must not be retried."""
         if not self._patterns:
             return False
         try:
@@ -54,7 +54,7 @@ class Output:
             return False
 
     def telling_line(self) -> str:
-        """The line of the output that tells why it failed; "" when there is none."""
+        """The line of the output that explains the failure; "" if there is none."""
         try:
             from coordd.core.redaction import telling_line
 
@@ -67,11 +67,11 @@ class Output:
         self._take()
 
     def _take(self) -> bool:
-        """Take a piece; False when none could be read."""
+        """Read a piece; False if there was none."""
         try:
             data = os.read(self.fd, READ_BYTES)
         except OSError:
-            return False  # nothing yet, or not to be read just now
+            return False  # nothing yet, or it cannot be read now
         if not data:
             self.loop.off(self.fd)
             return True

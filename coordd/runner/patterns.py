@@ -1,8 +1,8 @@
-"""A job's patterns, looked for in the end of its output by a child of a second or two.
+"""Searches the end of the output for a job's patterns, in a child process of a second or two.
 
-Python's regular expressions can take the square, or an exponential, of what they read: `(a+)+$` on thirty letters is
-minutes, during which nothing renews the lease. Nothing can interrupt one, so it runs in a child, which the kernel ends
-when it has used its time; the runner is away for no longer than that.
+Python's regular expressions can need quadratic or exponential time: `(a+)+$` on thirty letters takes minutes, during
+which nothing renews the lease. They cannot be interrupted, so they run in a child, which the kernel ends when its time
+is used. The runner waits no longer than that.
 """
 
 import os
@@ -10,7 +10,8 @@ import select
 
 from coordd.runner.kernel import SIGKILL, boottime, complain
 
-# Processor time and patience for all patterns of a job together: honest ones take microseconds. Far below a lease.
+# Processor time and timeout (seconds) for all patterns of a job together: normal ones take microseconds. Far below a
+# lease.
 CPU_S = 1
 PATIENCE_S = 2.0
 
@@ -18,7 +19,7 @@ _FOUND, _NOT_FOUND, _BAD = 10, 11, 12
 
 
 def found(patterns: "tuple[str, ...]", text: str) -> bool:
-    """One of them is somewhere in the text. A pattern that is bad or takes too long is found nowhere, and said so."""
+    """True if one of the patterns matches. A bad or too slow pattern does not match, and is logged."""
     import re  # before the fork: the child imports nothing
     import resource
 
@@ -27,7 +28,7 @@ def found(patterns: "tuple[str, ...]", text: str) -> bool:
     if child == 0:
         code = _BAD
         try:
-            resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))  # should nobody be left to end it
+            resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))  # in case nobody is left to end it
             code = _FOUND if any(re.search(pattern, text) for pattern in patterns) else _NOT_FOUND
         finally:
             os._exit(code)
@@ -35,7 +36,7 @@ def found(patterns: "tuple[str, ...]", text: str) -> bool:
     try:
         give_up_at = boottime() + PATIENCE_S
         poll = select.poll()
-        poll.register(reading, 0)  # only the end of the pipe is of interest: the child has ended
+        poll.register(reading, 0)  # only the end of the pipe matters: the child has ended
         while (left_s := give_up_at - boottime()) > 0:
             if poll.poll(left_s * 1000):
                 break
@@ -45,6 +46,6 @@ def found(patterns: "tuple[str, ...]", text: str) -> bool:
         _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code not in (_FOUND, _NOT_FOUND):
-        why = "one of them is no regular expression" if code == _BAD else "they took too long and were given up"
+        why = "one of them is not a regular expression" if code == _BAD else "they took too long and were given up"
         complain(f"never_on: {why}; the failure counts as one that may be tried again: {', '.join(patterns)}")
     return code == _FOUND

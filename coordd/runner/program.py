@@ -1,20 +1,20 @@
-"""The program itself: forked early, held back by a pipe, executed when the gate has said so."""
+"""The program: forked early, held back by a pipe, executed when the gate has opened."""
 
 import os
 
 from coordd.runner import kernel
 
-# The word that lets the program go; anything else, the end of the pipe above all, means: do not.
+# The byte that starts the program; anything else, especially the end of the pipe, means: do not start.
 GO = b"g"
 
 
 class Program:
-    """A child of the runner that is about to execute, or has executed, the program."""
+    """A child of the runner that will execute, or has executed, the program."""
 
     def __init__(self, argv: "list[str]", env: "dict[str, str]", cwd: str, cgroup: str, mark: int) -> None:
-        """Fork it. It leads a session of its own, carries the ``mark`` (``kernel.mark_of``), and waits.
+        """Fork it. It leads its own session, has the ``mark`` (``kernel.mark_of``), and waits.
 
-        ``cgroup`` is where it is to be born, if the kernel lets us; ``in_cgroup`` says whether it was.
+        It starts in ``cgroup`` if the kernel permits; ``in_cgroup`` says whether it did.
         """
         self.exit_code: int | None = None
         held, self._release = os.pipe()
@@ -29,7 +29,7 @@ class Program:
                 self.pid = kernel.fork_into(cgroup)
                 self.in_cgroup = self.pid >= 0
             except OSError:
-                self.pid = -1  # no cgroup for us: descent, session and nonce must do
+                self.pid = -1  # no cgroup for us: descent, session and nonce must be enough
         if self.pid < 0:
             self.pid = os.fork()
             if self.pid > 0 and cgroup:
@@ -44,7 +44,7 @@ class Program:
         os.set_blocking(self.status_fd, False)
 
     def release(self) -> bool:
-        """Let it execute; False when it is not there any more."""
+        """Let it execute; False if it is gone."""
         try:
             os.write(self._release, GO)
             return True
@@ -55,21 +55,21 @@ class Program:
             self._release = -1
 
     def discard(self) -> None:
-        """It is never to be executed."""
+        """It will never be executed."""
         if self._release >= 0:
             os.close(self._release)
             self._release = -1
 
     def failure(self) -> "str | None":
-        """Why it could not be executed; "" once it has been; None while that is not known."""
+        """Why it could not be executed; "" once it has been; None while unknown."""
         try:
             return os.read(self.status_fd, 4096).decode(errors="replace")
         except OSError:
-            return None  # nothing yet; what could not be read just now is asked for again
+            return None  # nothing yet; if it cannot be read now, it is read again
 
 
 def _move_into(cgroup: str, pid: int) -> bool:
-    """Where clone3 is forbidden (a unit with RestrictNamespaces) the child, which still waits, is moved instead."""
+    """If clone3 is forbidden (a unit with RestrictNamespaces), move the child, which still waits."""
     try:
         with open(f"{cgroup}/cgroup.procs", "wb", buffering=0) as file:
             file.write(str(pid).encode())
@@ -78,18 +78,18 @@ def _move_into(cgroup: str, pid: int) -> bool:
         try:
             os.rmdir(cgroup)
         except OSError:
-            return False  # it was never made
+            return False  # it was never created
         return False
 
 
 def _be_the_program(
     argv: "list[str]", env: "dict[str, str]", cwd: str, mark: int, held: int, status: int, output: int, parent: int
 ) -> None:
-    """In the child: get ready, wait for the word, become the program. Never returns."""
+    """In the child: prepare, wait for the byte, become the program. Never returns."""
     try:
         os.setsid()
         kernel.die_with_parent(kernel.SIGKILL)
-        kernel.carry_mark(mark)  # where it may not, the other nets must do
+        kernel.carry_mark(mark)  # if it is refused, the other methods must be enough
         if os.getppid() != parent:
             os._exit(126)
         kernel.reset_signals()
@@ -110,7 +110,7 @@ def _be_the_program(
 
 
 def _execute(argv: "list[str]", env: "dict[str, str]") -> None:
-    """os.execvpe, less the modules that it imports."""
+    """os.execvpe, without its imports."""
     if "/" in argv[0]:
         os.execve(argv[0], argv, env)
     failed: OSError = FileNotFoundError(2, "No such file or directory")

@@ -1,22 +1,23 @@
-"""The processes of one attempt: find all of them, signal them, know when none is left.
+"""The processes of one attempt: finds all of them, signals them, and tells when none is left.
 
-Four nets, because each has a hole. The cgroup holds whatever was born in it, but there may be none. Descent and
-session hold what has not been orphaned elsewhere. The nonce in the environment holds what has left both. The mark
-(``kernel.mark_of``) holds what has wiped its environment too: it is a limit, and limits are inherited.
+Four methods, because each has a hole. The cgroup contains every process that was started in it, but there may be none.
+Descent and session find processes that were not orphaned elsewhere. The nonce in the environment finds processes that
+have left both. The mark (``kernel.mark_of``) finds processes that have cleared their environment too: it is a limit,
+and limits are inherited.
 
-And one fence, because a mistake here would kill strangers: nothing that is older than the attempt is ever a member.
+And one safeguard, because a mistake would kill foreign processes: a process older than the attempt is never a member.
 """
 
 import os
 
 from coordd.runner.kernel import NONE_OF_OURS, SIGKILL, living_thread, mark_of, read_proc, stat_of
 
-# A cgroup that a job has filled with cgroups of its own is removed from below, no deeper than this.
+# Nested cgroups that a job has created are removed from the bottom, no deeper than this.
 CGROUP_DEPTH_MAX = 16
 
 
 class Tree:
-    """All processes of one attempt but those in ``spare`` (the runner and its watchers).
+    """All processes of one attempt, except those in ``spare`` (the runner and its watchers).
 
     ``born_ticks``: when the attempt began, in clock ticks since the boot.
     """
@@ -28,14 +29,14 @@ class Tree:
         self.born_ticks = born_ticks
         self.nonce = b"COORDD_NONCE=" + nonce.encode() + b"\0"
         self.mark = str(mark_of(nonce)).encode()
-        self.cgroup = cgroup  # "" where there is none
+        self.cgroup = cgroup  # "" without one
         self.spare = spare
-        self.session = 0  # the program's pid; it leads a session of its own
+        self.session = 0  # the program's pid; it leads its own session
 
     def members(self) -> "list[int]":
-        """Every process of the attempt that is alive; descent counts from the spare ones.
+        """Every living process of the attempt; descent starts at the spare ones.
 
-        Raises OSError when /proc cannot be read: then nobody may say that none is left.
+        Raises OSError when /proc cannot be read: then nobody can know that none is left.
         """
         parents: dict[int, list[int]] = {}
         alive: set[int] = set()
@@ -66,9 +67,10 @@ class Tree:
         return [pid for pid in members if pid in alive and pid not in self.spare]
 
     def _carries_mark(self, pid: int) -> bool:
-        """A process of ours: a person who learns the nonce could put it on a process of another user, to have that
-        killed by a runner that is root, or waited for by one that may not kill it. One of ours that has become another
-        user altogether is held by the other nets."""
+        """True for a process of our user. A person who learns the nonce could put it on another user's process, so that
+        a runner as root kills it, or another runner waits for it for ever. The other methods find a process of ours
+        that has become another user.
+        """
         if not self._is_marked(pid):
             return False
         status = read_proc(f"/proc/{pid}/status") or b""
@@ -97,11 +99,11 @@ class Tree:
         return pids
 
     def populated(self) -> bool:
-        """The cgroup holds a process; False where there is no cgroup. Raises OSError as ``members`` does."""
+        """True if the cgroup has a process; False without a cgroup. Raises OSError as ``members`` does."""
         return bool(self.cgroup) and b"populated 1" in (read_proc(f"{self.cgroup}/cgroup.events") or b"")
 
     def signal(self, number: int) -> int:
-        """Send a signal to every member; returns how many there were. Raises OSError as ``members`` does."""
+        """Signal every member; returns their number. Raises OSError as ``members`` does."""
         if number == SIGKILL and self.cgroup:
             self._kill_cgroup()
         members = self.members()
@@ -111,7 +113,7 @@ class Tree:
             except ProcessLookupError:
                 continue
             except PermissionError:
-                continue  # it runs as another user by now: it stays a member, and is seen
+                continue  # it runs as another user by now: it remains a member, and is reported
         return len(members)
 
     def _kill_cgroup(self) -> None:
@@ -122,18 +124,18 @@ class Tree:
         try:
             os.write(fd, b"1")
         except OSError:
-            return  # likewise
+            return  # the same
         finally:
             os.close(fd)
 
     def remove_cgroup(self) -> None:
-        """Remove the empty cgroup, and those that the job has made in it."""
+        """Remove the empty cgroup, and cgroups that the job has created in it."""
         if self.cgroup:
             remove_cgroup(self.cgroup, 0)
 
 
 def remove_cgroup(path: str, depth: int) -> bool:
-    """Remove a cgroup and those below it; False when something still lives in one of them."""
+    """Remove a cgroup and those below it; False if one of them still has a living process."""
     try:
         if depth < CGROUP_DEPTH_MAX:
             for entry in os.scandir(path):

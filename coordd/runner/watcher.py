@@ -1,6 +1,6 @@
-"""The watcher: ends everything when the runner is gone without a word, or has stopped moving.
+"""The watcher: ends everything when the runner dies without a report, or hangs.
 
-It needs so little that nothing should ever happen to it: it reads a pipe and looks at a clock.
+It is as simple as possible, so that it does not fail itself: it reads a pipe and a clock.
 """
 
 import marshal
@@ -21,24 +21,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# CLOCK_BOOTTIME may have run on while a poll slept (suspend): look at least this often.
+# CLOCK_BOOTTIME may have advanced while a poll slept (suspend): check at least this often (seconds).
 LOOK_S = 1.0
 
-# A runner that has said bye has nothing left to do.
+# A runner that has said bye must exit within this time (seconds).
 BYE_S = 5.0
 
-# Between two rounds of SIGKILL; it grows to the second.
+# The pause between two rounds of SIGKILL; it grows to the second value.
 KILL_AGAIN_S = 0.02
 KILL_AGAIN_MAX_S = 0.5
 
-# Something that does not die (uninterruptible sleep) is not waited for longer; nothing is reported then.
+# A process that does not die (uninterruptible sleep) is not waited for longer than this (seconds); then nothing is
+# reported.
 KILL_LIMIT_S = 600.0
 
-# How long the ledger is told; after that the daemon goes on from the files, and the lease lapses anyway.
+# How long (seconds) the watcher tries to report; after that the daemon continues from the files, and the lease lapses
+# anyway.
 REPORT_LIMIT_S = 60.0
 REPORT_AGAIN_S = 0.2
 
-# The program's own part of the spec, and what is secret, no watcher needs.
+# Parts of the spec that no watcher needs: the program's own, and secrets.
 LEFT_OUT = ("argv", "env", "launcher_port", "launcher_secret")
 
 
@@ -53,7 +55,7 @@ class Watcher:
         self.pet_fd = pet_fd
         self.deadline: float = spec["deadline"]
         self.petted = False  # the runner may have executed the program
-        self.said: dict[str, Any] | None = None  # how the runner says that it ended; state "" once it has reported
+        self.said: dict[str, Any] | None = None  # the end according to the runner; state "" once it has reported
         self.said_bye = False
         self.gone = False
         self._rest = b""
@@ -61,7 +63,7 @@ class Watcher:
         os.set_blocking(pet_fd, False)
 
     def run(self) -> None:
-        """Until the runner says bye, or everything is ended."""
+        """Run until the runner says bye, or everything is ended."""
         wake_fd = kernel.take_signals(self._terminate)
         poll = select.poll()
         poll.register(self.pet_fd, select.POLLIN)
@@ -96,13 +98,13 @@ class Watcher:
         kernel.drain(fd)
         if self._terminated and self._runner_is_ours():
             self._terminated = False
-            self._signal_runner(SIGTERM)  # it ends the job and reports; we go when it does
+            self._signal_runner(SIGTERM)  # it ends the job and reports; we exit when it does
 
     def _read(self) -> None:
         try:
             data = os.read(self.pet_fd, 65536)
         except OSError:
-            return  # nothing yet, or not to be read just now
+            return  # nothing yet, or it cannot be read now
         if not data:
             self.gone = True
         lines = (self._rest + data).split(b"\n")
@@ -116,18 +118,18 @@ class Watcher:
                 self.tree.session = int(words[2])
                 self.petted = True
             elif words[0] == b"wait":
-                self.deadline = float(words[1])  # renewed, and still no leave to execute anything
+                self.deadline = float(words[1])  # renewed, but still no permission to execute
             elif words[0] == b"end":
                 import json
 
                 self.said = json.loads(line[4:])
             elif words[0] == b"told":
-                self.said = {"state": ""}  # nothing is left to say
+                self.said = {"state": ""}  # the runner has reported
             elif words[0] == b"bye":
                 self.said_bye = True
 
     def _reap(self) -> None:
-        """Collect what has died; as a subreaper we get the runner's orphans too."""
+        """Collect dead children; as a subreaper we get the runner's orphans too."""
         while True:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -138,7 +140,7 @@ class Watcher:
             if pid == self.runner:
                 self.gone = True
                 self.tree.spare.discard(pid)
-                self._read()  # its last words
+                self._read()  # its last lines
 
     def _signal_runner(self, number: int) -> None:
         assert self.runner > 1
@@ -148,7 +150,7 @@ class Watcher:
             self.gone = True
 
     def _see_off(self) -> None:
-        """It said bye: let it go, and make sure that it leaves nothing."""
+        """The runner said bye: wait for its exit, and make sure that nothing is left."""
         limit = boottime() + BYE_S
         while self._runner_is_ours() and boottime() < limit:
             self._wait(KILL_AGAIN_S)
@@ -166,17 +168,18 @@ class Watcher:
         said = self._last_said()
         told: Answer | None = None
         if said is None:
-            # Without a pet the runner never had leave to execute anything.
+            # Without a pet, the runner never had permission to execute anything.
             state = LOST if self.petted else RETRY
             said = {"state": state, "exit_code": None, "reason": why, "application_id": self._application_id()}
             told = self._ask_report(asker, said)
-            if told is None or told.word != STALE:  # else the ledger knows an end already, and it alone knows which
+            # otherwise the ledger knows an end already, and only the ledger knows which
+            if told is None or told.word != STALE:
                 facts.append("ended" if self.petted else "refused", sync=True, watcher=True, lines=[], **said)
         if said["state"]:
             self._report(asker, facts, said, told)
 
     def _kill_everything(self) -> "list[int]":
-        """Kill until nothing is left; returns what cannot be killed."""
+        """Kill until nothing is left; returns the processes that cannot be killed."""
         limit = boottime() + KILL_LIMIT_S
         pause_s = KILL_AGAIN_S
         while True:
@@ -184,7 +187,7 @@ class Watcher:
                 self._signal_runner(SIGKILL)  # first, so that it starts nothing more
             else:
                 self.gone = True
-                self.tree.spare.discard(self.runner)  # before anything descends from whoever has its pid by now
+                self.tree.spare.discard(self.runner)  # before another process with its pid could count as an ancestor
             left = self._kill_tree(pause_s)
             if self.gone:
                 if not left:
@@ -195,7 +198,7 @@ class Watcher:
             pause_s = min(pause_s * 2, KILL_AGAIN_MAX_S)
 
     def _kill_tree(self, pause_s: float) -> "list[int]":
-        """One round of SIGKILL; returns what is left after it, [0] where that cannot be seen."""
+        """One round of SIGKILL; returns the remaining processes, or [0] if that cannot be seen."""
         try:
             self.tree.signal(SIGKILL)
             self._wait(pause_s)
@@ -206,13 +209,13 @@ class Watcher:
             return [0]
 
     def _runner_is_ours(self) -> bool:
-        """The runner lives, and its pid has not become another process's."""
+        """True if the runner is alive, and its pid has not become another process's."""
         if self.gone:
             return False
         try:
             return kernel.start_ticks(self.runner) == self.runner_start_ticks != 0
         except OSError:
-            return True  # not to be seen just now; asked again soon
+            return True  # it cannot be seen now; tried again soon
 
     def _wait(self, seconds: float) -> None:
         select.poll().poll(int(seconds * 1000))
@@ -232,19 +235,19 @@ class Watcher:
             try:
                 fact = json.loads(line)
             except ValueError:
-                continue  # torn: the runner died while it wrote, or the disk was full
+                continue  # partial: the runner died while writing, or the disk was full
             if isinstance(fact, dict) and "fact" in fact:
                 facts.append(fact)
         return facts
 
     def _last_said(self) -> "dict[str, Any] | None":
-        """How the runner itself says that it ended: it may have died between that and its report."""
-        said = self.said  # the disk need not have taken it
+        """The end according to the runner itself: it may have died between this and its report."""
+        said = self.said  # the disk may have refused it
         for fact in self._facts():
             if fact["fact"] in ("ended", "refused"):
                 said = fact
             elif fact["fact"] == "reported" and said is not None:
-                return {"state": ""}  # nothing is left to say
+                return {"state": ""}  # the runner has reported
         return said
 
     def _application_id(self) -> str:
@@ -254,7 +257,7 @@ class Watcher:
         return ""
 
     def _ask_report(self, asker: Asker, said: "dict[str, Any]") -> "Answer | None":
-        """Tell the ledger once; None when it does not answer, or has forgotten the grant."""
+        """Report to the ledger once; None if it does not answer, or has forgotten the grant."""
         from coordd.core.ledger.requests import Grant, Report
 
         spec = self.spec
@@ -269,11 +272,11 @@ class Watcher:
             final=final,
         )
         answer = asker.call(report)
-        # A ledger that has forgotten the grant is told by the node, from its journal: until then nothing is reported.
+        # If the ledger has forgotten the grant, the node restores it from its journal: until then nothing is reported.
         return answer if answer is not None and answer.word != RECOVERING else None
 
     def _report(self, asker: Asker, facts: Facts, said: "dict[str, Any]", told: "Answer | None") -> None:
-        """Tell the ledger, so that nobody has to wait for the lease."""
+        """Report to the ledger, so that nobody has to wait for the lease."""
         limit = boottime() + REPORT_LIMIT_S
         while told is None and boottime() < limit:
             told = self._ask_report(asker, said)
@@ -284,9 +287,9 @@ class Watcher:
 
 
 def start_watcher(boot: str, spec: "dict[str, Any]", watch: "dict[str, Any]") -> "tuple[int, int, int]":
-    """Start it as a fresh program; returns (pid, a descriptor that tells of its death, one to tell it of ours).
+    """Start it as a new program; returns (pid, a descriptor that reports its death, one that reports ours to it).
 
-    A fork would be quicker, but there may be a thread in the middle of a call to the ledger.
+    A fork would be faster, but a thread may be in the middle of a request to the ledger.
     """
     life_fd, its_life = os.pipe()
     its_pet, pet_fd = os.pipe()
@@ -295,7 +298,7 @@ def start_watcher(boot: str, spec: "dict[str, Any]", watch: "dict[str, Any]") ->
         os.set_inheritable(inherited, True)
     pid = os.posix_spawn(
         sys.executable,
-        # What follows the text is for those who look with ps.
+        # The arguments after the text are for people who read ps.
         [sys.executable, "-I", "-S", "-E", "-c", boot, "coordd-watcher", spec["run"], "attempt", str(spec["attempt"])],
         {"LANG": "C.UTF-8"},
         file_actions=[(os.POSIX_SPAWN_DUP2, its_stdin, 0)],

@@ -1,4 +1,6 @@
-"""The driver: the only caller of core.Node. Inputs in; what comes out ``core.perform`` does, in this shell."""
+"""The driver: the only caller of core.Node. It passes inputs to the node; ``core.perform`` performs the outputs, with
+this shell.
+"""
 
 from __future__ import annotations
 
@@ -39,23 +41,24 @@ from coordd.services.outbox import KEEP_COMMANDS_S, KEEP_FACTS_S, Outbox
 
 log = structlog.get_logger("core")
 
-# Recent events that are kept for `events` and `watch`; a subscriber who is slower loses the oldest.
+# Maximum number of recent events, kept for `events` and `watch`; a slower subscriber loses the oldest.
 RECENT_MAX = 2000
 
-# What the planner passed over is remembered for `why`, this many times.
+# Maximum number of fire times that the planner skipped, kept for `why`.
 PASSED_OVER_MAX = 1000
 
-# Events of one tick leave in one message, up to this size: room is left for what stands around them.
+# Events of one tick are sent in one message, up to this size: room is left for the envelope.
 PACKET_BYTES = MESSAGE_BYTES_MAX - 4096
 
-# An event in a burst is about this large; above so many the sizes are really measured.
+# The usual number of events that fit; with more, the sizes are measured.
 PACKET_EVENTS = 100
 
-# A full disk still takes what fits into a file's last page: a probe that is larger tells whether there is room again.
+# A full disk still accepts bytes that fit into a file's last page: only a larger probe shows whether there is room
+# again.
 PROBE_BYTES = 8192
 
-# What must arrive, and for how long it is worth keeping while the bus is away. All else is of the moment: an election
-# must not wait behind a backlog, and a heartbeat that comes late is a lie.
+# Events that must arrive, and how long (seconds) each is kept while the bus is away. All others are sent only now: an
+# election must not wait behind a backlog, and a late heartbeat would be wrong.
 KEEP_S: dict[type[Event], float] = {
     Task: KEEP_FACTS_S,
     ControlRevoke: KEEP_COMMANDS_S,
@@ -64,15 +67,15 @@ KEEP_S: dict[type[Event], float] = {
 }
 MUST_ARRIVE = tuple(KEEP_S)
 
-# refused: events that were heard before, or are too old to act on. late: facts that had to wait at their sender.
+# refused: events that were heard before, or are too old to act on. late: facts that their sender had to keep.
 COUNTS = ("malformed", "unknown_types", "elections_decided", "journal_failures", "refused", "late", "too_large")
 
 
 class Keeper(NamedTuple):
-    """What of a node must outlive its process: the clock's mark, triggers that the ledger has not yet, and which
-    definitions it had.
+    """State that must outlive the process: the clock's mark, triggers that the ledger does not have yet, the
+    definitions.
 
-    Each raises UnavailableError when the disk does not take it.
+    Each raises UnavailableError when the disk refuses it.
     """
 
     save_mark: Callable[[int], None]
@@ -98,7 +101,7 @@ class Driver:
         cancel: Callable[[str, str], None],
         windows: Windows | None = None,
     ) -> None:
-        """``windows`` tell what was heard before; a bus that neither repeats nor keeps messages needs none."""
+        """``windows`` recognise repeated messages; a bus that neither repeats nor stores messages needs none."""
         self.node = node
         self.bus = bus
         self._ledger = ledger
@@ -108,14 +111,14 @@ class Driver:
         self._cancel = cancel
         self._windows = windows
         self.bus_breaker = Breaker("bus")
-        self._unsaved_mark: int | None = None  # the disk did not take it
-        self._unsaved: dict[Callable[[Any], None], Any] = {}  # likewise: how each is saved, and what
-        self.chain: Callable[[dict[str, Any]], str] | None = None  # likewise: writes audit records, returns their hash
-        self.outbox: Outbox | None = None  # set by the composition root where the bus has a connection to lose
+        self._unsaved_mark: int | None = None  # the disk refused it
+        self._unsaved: dict[Callable[[Any], None], Any] = {}  # the same: how to save each, and the value
+        self.chain: Callable[[dict[str, Any]], str] | None = None  # writes audit records, returns their hash
+        self.outbox: Outbox | None = None  # set by the composition root if the bus has a connection that can be lost
         self._seq = 0
         self._utcoffset = -time.timezone // 3600
         self._scope = trio.CancelScope()
-        self._armed_at = math.nan  # what its deadline was made of
+        self._armed_at = math.nan  # the time of the present deadline
         self._replies: dict[int, Callable[[Reply], None]] = {}
         self._next_reply = 0
         self.handlers: dict[str, Callable[[Elected], None]] = {}
@@ -137,13 +140,13 @@ class Driver:
         return Now(boottime(), time.time())
 
     def feed(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Give the node one input (a method that takes ``now`` last) and do what it wants."""
+        """Pass one input to the node (a method with ``now`` as its last argument), then perform its output."""
         result = call(*args, self.now())
         self.pump()
         return result
 
     def deliver(self, data: bytes) -> None:
-        """A message from the bus; b"" says that the burst is over."""
+        """A message from the bus; b"" means that the burst is over."""
         if not data:
             self.pump()
             return
@@ -151,7 +154,8 @@ class Driver:
             packet, dropped = codec.decode(data)
         except RemoteProtocolError as exc:
             self.counts["malformed"] += 1
-            if self.counts["malformed"] & (self.counts["malformed"] - 1) == 0:  # 1, 2, 4, 8, …: a flood is no log
+            # 1, 2, 4, 8, …: a flood must not fill the log
+            if self.counts["malformed"] & (self.counts["malformed"] - 1) == 0:
                 log.warning("message.refused", reason=str(exc), size=len(data), count=self.counts["malformed"])
             return
         self.counts["unknown_types"] += dropped
@@ -177,20 +181,20 @@ class Driver:
             self.node.receive_late(packet, now)
 
     def bus_changed(self, up: bool) -> None:
-        """The bus was lost, or is there again."""
+        """The bus was lost, or is up again."""
         if up:
             self.bus_breaker.reset(boottime())
-        self.feed(self.node.bus_changed, up)  # the hello goes before what had to wait
+        self.feed(self.node.bus_changed, up)  # the hello goes before waiting messages
         if self.outbox is not None:
             self.outbox.changed(up)
 
     @property
     def breakers(self) -> tuple[Breaker, Breaker]:
-        """Of both connections, for people."""
+        """The breakers of both connections, for people."""
         return self.bus_breaker, self._ledger.breaker
 
     def look_at_bus(self) -> None:
-        """The bus connects again by itself. Its breaker keeps nobody from that, it shows how long it was in vain."""
+        """The bus reconnects by itself. Its breaker does not prevent that; it only shows for how long it has failed."""
         if self.bus.state == "disconnected":
             now = boottime()
             permit = self.bus_breaker.allow(now)
@@ -203,13 +207,13 @@ class Driver:
             self.bus_breaker.reset(boottime())
 
     def ledger_answers(self, answers: Sequence[tuple[int, Answer | OpenAnswer, float]]) -> None:
-        """What the ledger service brings."""
+        """Answers from the ledger service."""
         for request, answer, sent_at in answers:
             self.node.ledger_answered(request, answer, sent_at, self.now())
         self.pump()
 
     async def trigger(self, of: Registration) -> Reply:
-        """Ask for a run and wait until it is recorded; the ledger service bounds the wait."""
+        """Trigger a run and wait until it is recorded; the ledger service bounds the wait."""
         self._next_reply += 1
         done = trio.Event()
         box: list[Reply] = []
@@ -224,13 +228,13 @@ class Driver:
         return box[0]
 
     def wait_for_news(self) -> trio.Event:
-        """Set with the next event that is said or heard; subscribers share it."""
+        """Set with the next event that is sent or heard; subscribers share it."""
         if self.news.is_set():
             self.news = trio.Event()
         return self.news
 
     def journal_control(self, method: str, subject: str, uid: int, by: str, **more: Any) -> None:
-        """A change that a person made, or a call that was refused, for the record; ``more`` are further fields."""
+        """Record a person's change, or a refused call; ``more`` are further fields."""
         node = self.node
         record = {
             "type": "control",
@@ -253,16 +257,17 @@ class Driver:
         except UnavailableError as exc:
             self.counts["journal_failures"] += 1
             log.error("journal.failed", reason=str(exc))
-        # With its hash: a copy of the log elsewhere shows whether the journal was written again.
+        # With its hash: a copy of the log elsewhere shows whether the journal was rewritten.
         word = "control.refused" if more.get("outcome") == "refused" else "control.changed"
         log.info(word, method=method, subject=subject, by=by, uid=uid, chain=chain or None)
 
     def probe_journal(self) -> None:
-        """After a failure: does the disk take anything again?"""
+        """After a failure: does the disk accept data again?"""
         node = self.node
         if self._unsaved_mark is not None:
-            self.save_mark(self._unsaved_mark)  # the clock asks for its next one only half a block later
-        for save, what in list(self._unsaved.items()):  # nothing need change for long: then nobody would save it again
+            self.save_mark(self._unsaved_mark)  # the clock asks for its next mark only half a block later
+        # the value may not change for a long time: then nothing else would save it again
+        for save, what in list(self._unsaved.items()):
             self._save(save, what)
         if node.journal_failure:
             record = {
@@ -284,7 +289,7 @@ class Driver:
     # ---- time
 
     async def run(self) -> None:
-        """Wake the node whenever it wants to be woken."""
+        """Wake the node at its times."""
         while True:
             with trio.CancelScope() as self._scope:
                 self._armed_at = math.nan
@@ -296,7 +301,7 @@ class Driver:
     def _rearm(self) -> None:
         at = self.node.timer_at()
         if at == self._armed_at:
-            return  # as after most inputs: moving a trio deadline costs more than a whole ack
+            return  # the usual case: moving a trio deadline costs more than a whole ack
         self._armed_at = at
         if at == math.inf:
             self._scope.deadline = math.inf
@@ -306,7 +311,7 @@ class Driver:
     # ---- output
 
     def pump(self) -> None:
-        """Take what the node wants done, and do it, until it wants nothing more."""
+        """Perform the node's output, until there is no more."""
         pump(self.node, self)
         self._rearm()
         if self.recent_total != self._news_total:
@@ -314,12 +319,12 @@ class Driver:
             self.news.set()
 
     def stop(self, reason: str) -> None:
-        """The daemon ends, with this sentence."""
+        """Stop the daemon, with this sentence."""
         self.fatal_reason = reason
         self.fatal.set()
 
     def save_mark(self, mark: int) -> None:
-        """To the disk; when it refuses, the probe tries again."""
+        """Write it to the disk; if the disk refuses, the probe tries again."""
         try:
             self._keeper.save_mark(mark)
         except UnavailableError as exc:
@@ -329,19 +334,19 @@ class Driver:
             self._unsaved_mark = None
 
     def save_pin(self, identity: str) -> None:
-        """To the disk, now or later."""
+        """Write it to the disk, now or later."""
         self._save(self._keeper.save_pin, identity)
 
     def save_definitions(self, definitions: Mapping[str, tuple[str, int, float]]) -> None:
-        """To the disk, now or later."""
+        """Write it to the disk, now or later."""
         self._save(self._keeper.keep_definitions, definitions)
 
     def save_alarms(self) -> None:
-        """To the disk, now or later."""
+        """Write it to the disk, now or later."""
         self._save(self._keeper.save_alarms, self.node.alarms.kept())
 
     def journal(self, events: Sequence[Event], *, sync: bool) -> str:
-        """Append them; returns why that failed."""
+        """Append the lines; returns why that failed."""
         head = self._head()
         try:
             self._journal.append([flatten(event, seq=self._seq, **head) for event in events], sync=sync)
@@ -353,7 +358,7 @@ class Driver:
         return ""
 
     def keep_request(self, of: Registration) -> str:
-        """An accepted trigger, to the disk; returns why that failed."""
+        """Write an accepted trigger to the disk; returns why that failed."""
         try:
             self._keeper.keep_request(of)
         except UnavailableError as exc:
@@ -361,44 +366,44 @@ class Driver:
         return ""
 
     def forget_request(self, run: str) -> None:
-        """The ledger has it."""
+        """The ledger has that trigger."""
         self._keeper.forget_request(run)
 
     def ask(self, requests: Sequence[LedgerRequest]) -> None:
-        """To the ledger service."""
+        """Pass them to the ledger service."""
         self._ledger.submit(requests)
 
     def launch(self, launch: Launch) -> None:
-        """To the runners."""
+        """Pass it to the runners."""
         self._launch(launch)
 
     def cancel(self, run: str, reason: str) -> None:
-        """To the runners."""
+        """Pass it to the runners."""
         self._cancel(run, reason)
 
     def publish(self, events: list[Event]) -> None:
-        """To the bus, in as few messages as the size allows."""
+        """Publish on the bus, in as few messages as the size allows."""
         for packet, keep_s in self._packets_to_send(events):
             self._publish(packet, keep_s)
 
     def send(self, name: str, event: Event) -> None:
-        """To the bus, for one node."""
+        """Send to one node on the bus."""
         self.bus.send(name, codec.encode(self._packet([event])))
 
     def elected(self, elected: Elected) -> None:
-        """To whoever has registered for its topic."""
+        """Call the handler that is registered for its topic."""
         handler = self.handlers.get(elected.topic)
         if handler is not None:
             handler(elected)
 
     def reply(self, reply: Reply) -> None:
-        """To whoever waits."""
+        """Answer the waiting caller."""
         waiting = self._replies.pop(reply.id, None)
         if waiting is not None:
             waiting(reply)
 
     def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
-        """For people; of what `why` is asked for later some is remembered."""
+        """Log them; some are remembered for `why`."""
         for event in journal:
             line = runlog.line_of(event, self.node.full_hostname, self.node.jobs)
             if line is not None:
@@ -408,11 +413,11 @@ class Driver:
             self._remember(notice)
 
     def state(self, state: str) -> None:
-        """To whoever tells systemd."""
+        """Pass it to the systemd notifier."""
         self.on_state(state)
 
     def _remember(self, notice: Notice) -> None:
-        """What `why` is asked for later, and nothing else keeps."""
+        """Remember notices that only `why` needs later."""
         if notice.event == "node.lost":
             self.lost_at[str(notice.fields["peer"]).rpartition(".")[0]] = boottime()
         elif notice.event == "node.joined":
@@ -421,7 +426,7 @@ class Driver:
             self._passed_over.append(notice)
 
     def passed_over(self, job: str, fire_at: float) -> str:
-        """skipped or coalesced, where this node has done so with that fire time since its start; else ""."""
+        """skipped or coalesced, if this node did so with that fire time since its start; otherwise ""."""
         for notice in self._passed_over:
             fields = notice.fields
             if fields["job"] == job and fields["first"] <= fire_at <= fields["last"]:
@@ -429,9 +434,10 @@ class Driver:
         return ""
 
     def _save(self, save: Callable[[Any], None], what: Any) -> None:
-        """It counts from now on, whatever the disk says: a node that forgets its pin compares as at its first start.
+        """The value counts from now on, even if the disk refuses it: a node that forgets its pin compares ledgers as at
+        its first start.
 
-        What the disk does not take is offered to it again; of several failures in a row the first is told.
+        A refused value is tried again; of several failures in a row only the first is logged.
         """
         try:
             save(what)
@@ -467,7 +473,7 @@ class Driver:
         return packet
 
     def _packets_to_send(self, events: list[Event]) -> list[tuple[Packet, float]]:
-        """Packets, each with how long it must be kept if it cannot leave (0.0: not at all)."""
+        """Packets, each with how long (seconds) it must be kept if it cannot be sent (0.0: not at all)."""
         if self.outbox is None or not any(isinstance(event, MUST_ARRIVE) for event in events):
             return [(packet, 0.0) for packet in self._packets(events)]
         kinds: dict[float, list[Event]] = {}
@@ -476,12 +482,12 @@ class Driver:
         return [(packet, keep_s) for keep_s in sorted(kinds) for packet in self._packets(kinds[keep_s])]
 
     def renewed(self, data: bytes) -> bytes:
-        """A packet that an earlier life of this node has left behind, as this one says it."""
+        """A packet of an earlier process of this node, with the present sender fields."""
         packet, _ = codec.decode(data)
         return codec.encode(self._packet(packet.events))
 
     def _packets(self, events: list[Event]) -> list[Packet]:
-        """What one tick produces in as few messages as the size allows."""
+        """The events of one tick, in as few packets as the size allows."""
         if len(events) <= PACKET_EVENTS:
             packets = [self._packet(events)]
         else:
@@ -509,11 +515,11 @@ class Driver:
                 self.outbox.put(data, keep_s)
             else:
                 self.bus.publish(data)
-        elif len(packet.events) > 1:  # unusually large events: one by one, each under its own number
+        elif len(packet.events) > 1:  # unusually large events: one by one, each with its own number
             for number, event in enumerate(packet.events, packet.seq):
                 self._publish(msgspec.structs.replace(packet, events=[event], seq=number), keep_s)
         else:
-            # Such a row may be in the ledger already, of an older version: one run must not end every node.
+            # The ledger may have such a row from an older version: one run must not stop every node.
             self.counts["too_large"] += 1
             log.error("message.too_large", about=type(packet.events[0]).__name__, size=len(data))
 

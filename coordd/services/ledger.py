@@ -1,4 +1,4 @@
-"""The ledger service: what the core asks goes to a worker thread in batches; every question is answered in time."""
+"""The ledger service: passes the core's requests to a worker thread in batches; every request is answered in time."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from coordd.ports import Batching, Ledger
 log = structlog.get_logger("ledger")
 T = TypeVar("T")
 
-# Operations that go to the thread in one crossing; a batch must fit well into the ledger's timeout.
+# Requests per batch; a batch must fit well into the ledger's timeout.
 BATCH_MAX = 64
 
-# Questions that may wait; further ones are answered "unavailable" at once.
+# Maximum number of waiting requests; further ones are answered "unavailable" at once.
 QUEUE_MAX = 50_000
 
-# Whether the present question comes from somebody who may only look. These share one reader of the ledger, and the
-# others have another: operators do not wait behind strangers.
+# Whether the present request comes from a viewer. Viewers share one reader of the ledger, and others have another:
+# operators do not wait behind strangers.
 ONLY_LOOKS: ContextVar[bool] = ContextVar("only_looks", default=False)
 
 CONNECTED = "connected"
-# It answers, and is another one than this node has used; it was closed, and lives on elsewhere.
+# It answers, but is another ledger than this node has used; or it was closed, and lives on elsewhere.
 FOREIGN = "foreign"
 CLOSED = "closed"
 UNREACHABLE = "unavailable"
@@ -52,7 +52,7 @@ Answered = Callable[[list[Result]], None]
 
 
 class Reader:
-    """One connection for people's questions, and the line before it."""
+    """One connection for people's requests, and its queue."""
 
     def __init__(self) -> None:
         self.ledger: Ledger | None = None
@@ -61,16 +61,16 @@ class Reader:
 
 
 class LedgerService:
-    """Between the core, which must not wait, and a ledger that blocks.
+    """Connects the core, which must not wait, with a ledger that blocks.
 
-    Its breaker keeps a ledger that is away from being waited for again and again: while it is open, questions are
-    answered UNAVAILABLE at once, and one of them is the probe when it is time for that.
+    Its breaker avoids repeated waits for a ledger that is away: while it is open, requests are answered UNAVAILABLE at
+    once; from time to time one of them is the probe.
     """
 
     def __init__(
         self, open_ledger: Callable[[], Ledger], timeout_s: float, *, open_any: Callable[[], Ledger] | None = None
     ) -> None:
-        """``open_any`` opens a ledger that this node would refuse, too."""
+        """``open_any`` also opens a ledger that this node would refuse."""
         self._open = open_ledger
         self._open_any = open_any or open_ledger
         self._ledger: Ledger | None = None
@@ -79,15 +79,15 @@ class LedgerService:
         self._queue: deque[LedgerRequest] = deque()
         self._wake = trio.Event()
         self._thread = trio.CapacityLimiter(1)
-        self._unread_at = 0.0  # when people were last told that nothing could be read
+        self._unread_at = 0.0  # when a read for people last failed
         self._up = True
-        self._refused = ""  # FOREIGN or CLOSED, when that is why it is not up
+        self._refused = ""  # FOREIGN or CLOSED, if that is why it is not up
         self._recovering_until = 0.0
         self._writes_fail = False  # a locked SQLite file still answers readers
         self.breaker = Breaker("ledger")
         self.error = ""
 
-    # ---- what people see
+    # ---- for people
 
     @property
     def state(self) -> str:
@@ -98,18 +98,18 @@ class LedgerService:
 
     @property
     def recovering_s(self) -> float:
-        """Seconds for which the ledger will grant nothing, because it went back or was replaced; else 0.0."""
+        """Seconds for which the ledger will grant nothing, because it went back or was replaced; otherwise 0.0."""
         return max(0.0, self._recovering_until - boottime())
 
-    # ---- questions
+    # ---- requests
 
     def submit(self, requests: Sequence[LedgerRequest]) -> None:
-        """Queue questions; their answers come in the same order."""
+        """Queue requests; their answers come in the same order."""
         self._queue.extend(requests)
         self._wake.set()
 
     async def run(self, answered: Answered) -> None:
-        """Answer questions for ever."""
+        """Answer requests for ever."""
         while True:
             if not self._queue:
                 self._wake = trio.Event()
@@ -120,17 +120,18 @@ class LedgerService:
             answered(await self._ask(batch))
 
     async def write(self, request: Request[Answer]) -> Answer:
-        """A change of the ledger that a person wants, on the connection of those who may do more than look.
+        """A person's change of the ledger, on the connection of operators.
 
-        Raises as ``query`` does; UnavailableError says nothing of whether it took place, and asking again is safe.
+        Raises as ``query`` does. After UnavailableError it is not known whether the change took place; repeating it is
+        safe.
         """
         return await self._for_people(lambda ledger: ledger.ask(request))
 
     async def query(self, call: Callable[[Ledger], T]) -> T:
-        """Read for people, on a connection of its own (one for those who may only look, one for all others).
+        """Read for people, on a separate connection (one for viewers, one for all others).
 
-        Raises UnavailableError when the ledger does not answer within twice its timeout, and at once while the
-        breaker is open and another reader has waited in vain since. Raises RefusedError when others were before.
+        Raises UnavailableError when the ledger does not answer within twice its timeout, and at once while the breaker
+        is open and another read has failed since. Raises RefusedError when too many callers wait.
         """
         return await self._for_people(call)
 
@@ -158,20 +159,20 @@ class LedgerService:
             reader.turn.release()
         self._unread_at = boottime()
         if self._readers[looks] is reader:
-            self._readers[looks] = Reader()  # its thread may still be stuck in the old one
+            self._readers[looks] = Reader()  # its thread may still be stuck in the old connection
         raise UnavailableError(f"the ledger did not answer within {2 * self._timeout_s:g} s")
 
     async def _next_turn(self, looks: bool) -> Reader:
-        """The reader, whose turn the caller now has."""
+        """The reader; the caller has its turn now."""
         while True:
             reader = self._readers[looks]
             await reader.turn.acquire()
             if reader is self._readers[looks]:
                 return reader
-            reader.turn.release()  # it got stuck meanwhile, and there is another
+            reader.turn.release()  # it got stuck meanwhile, and was replaced
 
     async def query_any(self, call: Callable[[Ledger], T], limit_s: float = 0.0) -> T:
-        """Ask whatever ledger is there, this node's own or not, on a connection for this question alone.
+        """Ask the configured ledger, even if this node would refuse it, on a connection for this request only.
 
         Raises UnavailableError when it does not answer within ``limit_s``, or twice the ledger's timeout.
         """
@@ -192,7 +193,7 @@ class LedgerService:
         raise UnavailableError(f"the ledger was not done within {limit_s:g} s; `coordctl ledger status` shows it")
 
     def reset(self) -> None:
-        """A person says that it is back: the next question is asked."""
+        """A person says that the ledger is back: the next request is sent."""
         self.breaker.reset(boottime())
 
     # ---- one batch
@@ -205,7 +206,7 @@ class LedgerService:
             return [(request.id, Answer(UNAVAILABLE), started) for request in batch]
         probing = self.breaker.state == HALF_OPEN
         results = await self._ask_under(permit, batch[:1] if probing else batch)
-        if len(results) < len(batch):  # what stood behind a probe: one answer tells for all
+        if len(results) < len(batch):  # a probe failed: its answer counts for the rest
             results += await self._ask(batch[len(results) :])
         return results
 
@@ -218,7 +219,7 @@ class LedgerService:
                 partial(self._perform, batch, results), limiter=self._thread, abandon_on_cancel=True
             )
         if scope.cancelled_caught:
-            self._ledger = None  # that thread is stuck: a new one gets a connection of its own
+            self._ledger = None  # that thread is stuck: a new one gets its own connection
             self._thread = trio.CapacityLimiter(1)
             results = results[:]
         self._judge(permit, failure)
@@ -229,7 +230,7 @@ class LedgerService:
         return results
 
     def _perform(self, batch: list[LedgerRequest], results: list[Result]) -> str:
-        """In the thread. Returns why no more was answered, or ""."""
+        """Runs in the thread. Returns why no more requests were answered, or ""."""
         op = batch[0].request.op
         try:
             if self._ledger is None:
@@ -249,14 +250,14 @@ class LedgerService:
                     self._check_writes(ledger, op)
             if not self._up:
                 self._check_writes(ledger, op)
-        except (UnavailableError, ConfigError) as exc:  # ConfigError: its file has become something else
+        except (UnavailableError, ConfigError) as exc:  # configError: its file has become something else
             self._refused = refused_as(exc)
             self._writes_fail = self._writes_fail or op != ListOpen.op
-            return str(exc) or "it did not answer"  # the rest of the batch would only wait as long again
+            return str(exc) or "it did not answer"  # every other request in the batch would wait as long
         return ""
 
     def _together(self, ledger: Batching, batch: list[LedgerRequest]) -> list[Answer | OpenAnswer] | None:
-        """In the thread. None when a question among them cannot be asked: each is asked by itself then."""
+        """Runs in the thread. None if one of the requests cannot be sent: then each is sent alone."""
         try:
             return ledger.ask_all([question.request for question in batch])
         except (UnavailableError, ConfigError):
@@ -266,7 +267,7 @@ class LedgerService:
             return None
 
     def _alone(self, ledger: Ledger, request: Request[Answer | OpenAnswer]) -> Answer | OpenAnswer:
-        """In the thread: one question. Whatever is wrong with its row, or with our handling of it, is its answer."""
+        """Runs in the thread: one request. A bad row, or a bug of ours, becomes its answer."""
         try:
             return ledger.ask(request)
         except BadRowError as exc:
@@ -274,18 +275,18 @@ class LedgerService:
         except (UnavailableError, ConfigError):
             raise
         except Exception as exc:
-            # The boundary of one question: it must not end the node, which has others to ask.
+            # The boundary of one request: it must not stop the node, which has others.
             log.exception("ledger.question_failed", op=request.op)
             return Answer(BAD, by=f"{request.op} failed: {exc!r:.300}")
 
     def _check_writes(self, ledger: Ledger, op: str) -> None:
-        """In the thread: it is back once it does again what it could not do."""
+        """Runs in the thread: the ledger is back once the failed kind of operation works again."""
         if op == ListOpen.op and self._writes_fail:
-            ledger.prune(0.0, 0)  # writes nothing, and takes the lock for it
+            ledger.prune(0.0, 0)  # writes nothing, but takes the lock for writing
         self._writes_fail = False
 
     def _judge(self, permit: int, failure: str) -> None:
-        """What came of it, for the breaker and for people."""
+        """Pass the outcome to the breaker and to people."""
         breaker, now = self.breaker, boottime()
         was_open = breaker.is_open
         if failure:
@@ -303,7 +304,7 @@ class LedgerService:
             log.info(word, name=breaker.name, reason=breaker.reason, failures=breaker.failures)
 
     def _look_for_recovery(self, answer: Answer | OpenAnswer, sent_at: float) -> None:
-        """A sweep's answer says for how long the ledger will grant nothing; so does a refused claim."""
+        """A sweep's answer says how long the ledger will grant nothing; so does a refused claim."""
         if isinstance(answer, OpenAnswer):
             left_s = answer.recovering_s
         elif answer.word == RECOVERING:
@@ -333,12 +334,12 @@ class LedgerService:
 
 
 def refused_as(exc: Exception) -> str:
-    """FOREIGN or CLOSED where the ledger has answered so; "" where it has not answered."""
+    """FOREIGN or CLOSED if the ledger has answered so; "" if it has not answered."""
     if isinstance(exc, ForeignLedgerError):
         return FOREIGN
     return CLOSED if isinstance(exc, LedgerClosedError) else ""
 
 
 def boottime() -> float:
-    """Seconds on CLOCK_BOOTTIME: monotonic, and it goes on while the machine sleeps."""
+    """Seconds on CLOCK_BOOTTIME: monotonic, and it continues while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

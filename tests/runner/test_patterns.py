@@ -32,7 +32,7 @@ def test_a_pattern_that_runs_away_is_given_up(capfd: pytest.CaptureFixture[str])
 
 def test_a_pattern_that_is_none_loses_no_run(capfd: pytest.CaptureFixture[str]) -> None:
     assert not found(("(",), "x")
-    assert "no regular expression" in capfd.readouterr().err
+    assert "not a regular expression" in capfd.readouterr().err
 
 
 def test_a_child_that_nobody_ends_is_ended_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

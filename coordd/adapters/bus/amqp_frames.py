@@ -84,7 +84,7 @@ class Tap(asyncio.StreamReaderProtocol):
         self._strange = False  # not AMQP: aiormq reports it
         self._signed_at = self.heard_at
         # The message that is being assembled.
-        self._finish: Callable[[bytes], None] | None = None  # none: it is skipped
+        self._finish: Callable[[bytes], None] | None = None  # None: it is skipped
         self._missing = 0
         self._parts: list[bytes] = []
         self._methods: dict[bytes, Callable[[bytes], bool]] = {

@@ -1,6 +1,6 @@
-"""What the ledger keeps, and the rules by which it answers: rows, requests, steps of a run, identity.
+"""The ledger: its rows, its requests and answers, its rules, the steps of a run, its identity.
 
-Here belongs what both ledgers obey, SQLite through this code and Redis through scripts that must agree with it.
-Nothing of nodes, buses or files: those who ask are in core/node and runner/, those who store in adapters/ledger.
-This file imports nothing: a runner loads the room before it starts its program.
+Rules for both ledgers: SQLite runs this code, Redis runs scripts that must agree with it. Nothing here is about nodes,
+buses or files: the callers are in core/node and runner/, the storage is in adapters/ledger. This file imports nothing:
+a runner loads the room before it starts its program.
 """

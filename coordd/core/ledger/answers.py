@@ -1,6 +1,6 @@
-"""What the ledger says: the answer to a request, and the open rows that a sweep sees.
+"""The ledger's answers: to a request, and the open rows of a sweep.
 
-The runner loads this file before it starts a job, so it imports nothing but its neighbours.
+The runner loads this file before it starts a job, so it imports only its neighbours.
 """
 
 from coordd.core.ledger.rows import AttemptNumber, Record, Token, due_in, is_overdue, left_of
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Held(Record):
-    """Who holds an attempt, as those who watch it can tell: under which token, and the last beat (0: the grant)."""
+    """The holder of an attempt, as watchers see it: its token, and its last beat (0: the grant)."""
 
     wire = ("token", "beat")
     __slots__ = wire
@@ -23,8 +23,9 @@ class Held(Record):
 
 
 class Ended(Record):
-    """An attempt that this very operation has ended (token 0: none was granted yet), and the definition, the policy and
-    the lease of its row."""
+    """An attempt that this very operation has ended (token 0: none was granted yet), with the definition, the policy
+    and the lease of its row.
+    """
 
     wire = ("attempt", "token", "nonce", "node", "reason", "digest", "policy", "lease_s")
     __slots__ = wire
@@ -52,8 +53,9 @@ class Ended(Record):
 
 
 class JobState(Record):
-    """Where a job stands: its horizon, the newest instant at which a scheduled run of it was due (0.0: none yet),
-    whether it is suspended, and the highest token that was handed out."""
+    """The state of a job: its horizon, which is the newest due time of its scheduled runs (0.0: none yet); whether it
+    is suspended; and the highest issued token.
+    """
 
     wire = ("horizon", "last_fire_at", "suspended", "fence")
     __slots__ = wire
@@ -66,7 +68,9 @@ class JobState(Record):
 
 
 class Current(Record):
-    """Which definition of a job counts: activated as number ``sequence``, for what is due after ``counts_from``."""
+    """The definition of a job that counts: activated as number ``sequence``, for runs that are due after
+    ``counts_from``.
+    """
 
     wire = ("sequence", "digest", "counts_from")
     __slots__ = wire
@@ -81,10 +85,10 @@ NOBODY = Held(token=Token(0), beat=0)
 
 
 class Answer:
-    """What the ledger said: ``word`` and the fields that word carries (seconds are relative).
+    """An answer: ``word``, and the fields that belong to the word (seconds are relative).
 
-    ``held`` goes with the word HELD. ``ended`` is set when this very operation has ended an attempt: whoever asked for
-    it tells it, so that the history knows, and a witness can put it back as it was.
+    ``held`` belongs to the word HELD. ``ended`` is set if this very operation has ended an attempt: the caller
+    publishes it, so that the history knows, and a witness can restore it exactly.
     """
 
     __slots__ = ("args", "attempt", "by", "ended", "held", "in_s", "left_s", "state", "token", "word")
@@ -124,7 +128,7 @@ class Answer:
 
 
 class OpenRun:
-    """A row that is not terminal, as the sweep sees it."""
+    """A row that is not terminal, for the sweep."""
 
     __slots__ = (
         "args",
@@ -167,17 +171,16 @@ class OpenRun:
 
 
 class OpenAnswer:
-    """Open rows, one page of them, and where each job stands.
+    """One page of open rows, and the state of each job.
 
-    ``identity_from`` tells which rules are in force (NEVER: the old ones), ``current`` which definition of a job
-    counts; a job without one is not in it.
+    ``identity_from`` tells which rules are in force (NEVER: the old ones). ``current`` has the definition of each job
+    that counts, if there is one.
 
-    ``recovering_s`` above 0.0: the ledger went back, and waits so long for what it forgot to be restored. Each time
-    that it does has an ``epoch`` of its own. ``identity`` says which ledger it is, ``predecessor`` which closed one it
-    continues; "" where it has none. ``after``: where the next page begins; None with the last one.
+    ``recovering_s`` above 0.0: the ledger went back, and waits this long (seconds) for restorations. Each such event
+    has a new ``epoch``. ``identity`` is the ledger's identity, ``predecessor`` the closed ledger that it continues, or
+    "". ``after``: where the next page begins; None in the last page.
 
-    ``bad`` names the rows that cannot be used, of runs and of jobs, and what is wrong with each; they are in none of
-    the other fields.
+    ``bad`` names unusable rows of runs and jobs, with the reason for each; no other field contains them.
     """
 
     __slots__ = (

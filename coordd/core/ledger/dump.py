@@ -1,4 +1,4 @@
-"""Rows of a ledger as plain data, for export and import: a row is written as it is, and checked when it comes back."""
+"""Rows of a ledger as plain data, for export and import: exported unchanged, and checked at the import."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TYPES: dict[str, type] = {
     "activated_at": float,
     "counts_from": float,
 }
-# What an older version does not export.
+# Columns that an older version does not export.
 _LATER: dict[str, dict[str, Any]] = {
     "job": {"sequence": 0, "digest": "", "schedule": "", "activated_at": 0.0, "counts_from": 0.0},
     "run": {"due": 0.0},
@@ -45,14 +45,15 @@ Rows = tuple[list[JobRow], list[Row], list[AttemptRow]]
 
 
 def head(identity: str, closed: str) -> dict[str, Any]:
-    """The first row of the export that closed a ledger: who imports it continues that ledger."""
+    """The first row of the export that closed a ledger: a ledger that imports it continues the closed one."""
     return {"kind": "ledger", "identity": identity, "closed": closed}
 
 
 def take_head(rows: Iterable[Any]) -> tuple[str, Iterator[Any]]:
-    """The identity of the closed ledger that these rows continue ("": they are a copy, as for a backup), and the rest.
+    """The identity of the closed ledger that these rows continue ("": they are only a copy, such as a backup), and the
+    other rows.
 
-    Raises RefusedError when the head says nothing that can be used.
+    Raises RefusedError when the head is invalid.
     """
     rest = iter(rows)
     first = next(rest, None)
@@ -65,13 +66,13 @@ def take_head(rows: Iterable[Any]) -> tuple[str, Iterator[Any]]:
         raise RefusedError(
             f"row 1: expected the identity of a closed ledger (16 hexadecimal digits), found {str(identity)[:40]!r}",
             kind="bad_row",
-            hint="take a file that `ledger export --close` wrote",
+            hint="use a file that `ledger export --close` wrote",
         )
     return identity, rest
 
 
 def exported(row: JobRow | Row | AttemptRow) -> dict[str, Any]:
-    """A row as JSON can hold it; ``kind`` says which."""
+    """A row as a JSON object; ``kind`` names its type."""
     kind = "job" if isinstance(row, JobRow) else "run" if isinstance(row, Row) else "attempt"
     fields = {"kind": kind, **dict(zip(COLUMNS[kind], row.values(), strict=True))}
     if isinstance(row, JobRow):
@@ -81,9 +82,9 @@ def exported(row: JobRow | Row | AttemptRow) -> dict[str, Any]:
 
 
 def checked(rows: Iterable[Any]) -> Rows:
-    """Exported rows less their head, all of them in order; fields that a newer version added are left out.
+    """The exported rows without the head, in order; fields of a newer version are left out.
 
-    Raises RefusedError that names the first row that is not.
+    Raises RefusedError that names the first invalid row.
     """
     jobs: list[JobRow] = []
     runs: dict[str, Row] = {}
@@ -95,15 +96,15 @@ def checked(rows: Iterable[Any]) -> Rows:
                 jobs.append(row)
             elif isinstance(row, Row):
                 _assert(row.run not in runs, f"run {row.run!r} a second time")
-                _assert(row.state in STATES, f"state: {row.state!r} is none")
+                _assert(row.state in STATES, f"state: {row.state!r} is not a state")
                 Policy.unpack(row.policy)
                 runs[row.run] = row
             else:
-                _assert(row.run in runs, f"an attempt of {row.run!r}, which does not stand before it")
+                _assert(row.run in runs, f"an attempt of {row.run!r}, which has no earlier row")
                 attempts.append(row)
         except (ValueError, TypeError) as exc:
             raise RefusedError(
-                f"row {number}: {exc}", kind="bad_row", hint="take a file that `ledger export` wrote"
+                f"row {number}: {exc}", kind="bad_row", hint="use a file that `ledger export` wrote"
             ) from exc
     return jobs, list(runs.values()), attempts
 
@@ -122,7 +123,7 @@ def _row(fields: Any) -> JobRow | Row | AttemptRow:
 
 
 def _past(values: Any) -> tuple[int, str, str, float, float, str]:
-    """One definition that counted once."""
+    """One earlier definition that counted."""
     said = _list("activations", values)
     _assert(len(said) == len(ACTIVATION_COLUMNS), f"activations: expected {len(ACTIVATION_COLUMNS)} values each")
     fields = dict(zip(ACTIVATION_COLUMNS, said, strict=True))
@@ -147,7 +148,7 @@ def _value(column: str, fields: dict[str, Any]) -> Any:
     expected = _TYPES[column]
     if expected is float and type(value) is int:
         value = float(value)
-    _assert(value not in (math.inf, -math.inf) and value == value, f"{column}: {value!r} is no number of ours")  # noqa: PLR0124 - NaN
+    _assert(value not in (math.inf, -math.inf) and value == value, f"{column}: {value!r} is not a valid number")  # noqa: PLR0124 - NaN
     _assert(type(value) is expected, f"{column}: expected {expected.__name__}, found {value!r}")
     return value
 

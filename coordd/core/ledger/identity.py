@@ -1,16 +1,16 @@
-"""Whose ledger it is: each has an identity, made once and kept in it, and who has used one accepts no other.
+"""The identity of a ledger: created once and stored in it. A node that has used one ledger accepts no other.
 
-A node that asks another ledger than its peers (a wrong database number, a second Redis, a file of its own) would
-launch every job a second time. So a caller brings its *pin*, the identity that it has used, and is refused by a ledger
-that has another one. Three cases are no other ledger:
+A node with another ledger than its peers (a wrong database number, a second Redis, a file of its own) would launch
+every job a second time. So a caller sends its *pin*, the identity that it has used, and a ledger with another identity
+refuses it. Three cases are accepted:
 
 - the ledger names the pin as its ``predecessor``: it was closed, exported and imported here; the caller moves its pin;
-- the ledger has no identity, at the very address at which the caller pinned its own: it was flushed, or restored from
-  before it had one; the pin is written back, and what it forgot is restored in the quarantine that this opens;
-- somebody without a pin gave such a ledger an identity of its own in that quarantine: that one makes way for the pin.
+- the ledger has no identity, at the same address where the caller pinned it: it was flushed, or restored from an older
+backup; the pin is written back, and this opens a quarantine in which forgotten grants are restored; - a caller without
+a pin gave such a ledger a new identity in that quarantine: the pin replaces it.
 
-The rule stands here for ledgers that are asked in Python, and in lua/shared/begin.lua for Redis. Loaded by the runner
-before it starts a job, so it imports nothing but the errors.
+The rule is here for ledgers in Python, and in lua/shared/begin.lua for Redis. The runner loads this file before it
+starts a job, so it imports only the errors.
 """
 
 from coordd.errors import ForeignLedgerError, LedgerClosedError, RefusedError, UnavailableError
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Meta(Protocol):
-        """What a ledger keeps of itself: texts by name; "" is not there."""
+        """The ledger's own values: texts by name; "" if missing."""
 
         def meta(self, key: str) -> str: ...
         def put_meta(self, key: str, value: str) -> None: ...
 
 
-# Names in the ledger's ``meta``.
-IDENTITY = "identity"  # 16 hexadecimal digits, made once
+# Names of these values in the ledger's ``meta``.
+IDENTITY = "identity"  # 16 hexadecimal digits, created once
 PREDECESSOR = "predecessor"  # the identity of the closed ledger that this one continues
 CLOSED = "closed"  # who closed it, and when
-PROVISIONAL = "provisional"  # "1": the identity was given by somebody without a pin, in a quarantine
+PROVISIONAL = "provisional"  # "1": a caller without a pin gave the identity, in a quarantine
 
-# What a ledger answers instead of anything else.
+# Answers that refuse any operation.
 IS_CLOSED = "closed"
 IS_FOREIGN = "foreign"
 
 
 class Known:
-    """What a caller knows of its ledger; the connections of one node share it.
+    """A caller's knowledge of its ledger; all connections of one node share it.
 
-    ``mark`` is the mark of the ledger's life that it saw last; "" when it never saw one, which makes the quarantine of
-    an empty ledger short. ``pin`` is the identity that it has used ("": none yet) and ``pinned_at`` where that was;
-    ``address`` is where it asks now. ``proposal`` is the identity that it gives to a ledger that has none. What an
-    answer said last: ``found`` and ``predecessor``.
+    ``mark`` is the last known mark of the ledger; "" if the caller never saw one, which makes the quarantine of an
+    empty ledger short. ``pin`` is the identity that it has used ("": none yet), at the address ``pinned_at``;
+    ``address`` is the present one. ``proposal`` is the identity for a ledger that has none. ``found`` and
+    ``predecessor`` are from the last answer.
     """
 
     __slots__ = ("address", "found", "mark", "pin", "pinned_at", "predecessor", "proposal")
@@ -61,18 +61,18 @@ class Known:
 
     @property
     def at_home(self) -> bool:
-        """The ledger that is asked now stands where the pinned one stood."""
+        """True if the present ledger has the address of the pinned one."""
         return self.pinned_at == self.address
 
     def use(self, pin: str) -> None:
-        """From now on this identity, found at this address, and no other."""
+        """Accept only this identity from now on, found at this address."""
         self.pin, self.pinned_at = pin, self.address
 
 
 def admit(store: "Meta", known: Known, *, recovering: bool) -> str:
-    """ "" when this caller may use this ledger, IS_CLOSED or IS_FOREIGN when not; its identity is then ``known.found``.
+    """ "" if this caller may use this ledger, otherwise IS_CLOSED or IS_FOREIGN; ``known.found`` then has its identity.
 
-    ``recovering``: the ledger is in quarantine. An identity that it lacks is written.
+    ``recovering``: the ledger is in quarantine. A missing identity is written.
     """
     if store.meta(CLOSED):
         return IS_CLOSED
@@ -95,9 +95,9 @@ def admit(store: "Meta", known: Known, *, recovering: bool) -> str:
 
 
 def begin_again(store: "Meta", predecessor: str, made: str) -> None:
-    """An import: the ledger continues a closed one under an identity made for it; without one it stays what it is.
+    """An import: the ledger continues a closed one, under a new identity; otherwise its identity stays.
 
-    Raises RefusedError when it is closed and the rows are a mere copy: nobody could tell it from the one before.
+    Raises RefusedError if it is closed and the rows are only a copy: nobody could distinguish the two ledgers.
     """
     if predecessor:
         for key, value in ((IDENTITY, made), (PREDECESSOR, predecessor), (CLOSED, ""), (PROVISIONAL, "")):
@@ -106,15 +106,15 @@ def begin_again(store: "Meta", predecessor: str, made: str) -> None:
         raise RefusedError(
             "the ledger was closed, and these rows are a copy that does not continue it",
             kind="closed",
-            hint="take the file that `ledger export --close` wrote, or another ledger",
+            hint="use the file that `ledger export --close` wrote, or another ledger",
         )
 
 
 def refusal(word: str, ledger: str, known: Known) -> UnavailableError:
-    """The error for IS_CLOSED or IS_FOREIGN, in a sentence that says what to do. ``ledger``: its address."""
+    """The error for IS_CLOSED or IS_FOREIGN, with advice. ``ledger``: its address."""
     if word == IS_CLOSED:
         return LedgerClosedError(
-            f"ledger {ledger}: it was closed by `coordctl ledger export --close`, and answers nobody any more: set"
+            f"ledger {ledger}: it was closed by `coordctl ledger export --close`, and refuses every request: set"
             " [cluster] ledger to the one into which the export was imported, and restart"
         )
     where = f" at {known.pinned_at}" if known.pinned_at and not known.at_home else ""

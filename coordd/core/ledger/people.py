@@ -1,6 +1,6 @@
-"""What people ask of the ledger: to forbid a run, to end one, to say what became of one, to suspend a job.
+"""The operations for people: revoke, cancel and resolve a run, suspend a job.
 
-Loaded by the runner before it starts a job, so it imports nothing but rows.py, run.py and the errors.
+The runner loads this file before it starts a job, so it imports only its neighbours and the errors.
 """
 
 from coordd.core.ledger.answers import Answer
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 class People(Life):
-    """These operations; ledger.py adds those of nodes and runners."""
+    """The operations for people; rules.py adds those for nodes and runners."""
 
     def revoke(self, store: "Store", said: Revoke, now: LedgerTime) -> Answer:
-        """Forbid a run that has not started, known or not yet. A bad row is replaced by one that says so.
+        """Forbid a run that has not started, whether it has a row or not. A bad row is replaced by a revoked one.
 
-        Once the run is forgotten the horizon is where the caller says that it is due, and a later one would be opened
+        After the run is forgotten, the horizon is the due time that the caller gives; a later run would be opened
         again.
         """
         run, of, why = said.run, said.of, f"revoked by {said.by}"
         try:
             row = store.run(run)
             bad = False
-        except BadRowError as exc:  # the way out of it for people, whatever state it was in
+        except BadRowError as exc:  # revocation is the way out for people, whatever its state was
             store.drop_run(run)
             row, bad, why = None, True, f"{why}; {exc}"
         if row is None:
@@ -54,7 +54,7 @@ class People(Life):
         return Answer(OK, state=REVOKED)
 
     def cancel(self, store: "Store", said: Cancel, now: LedgerTime) -> Answer:
-        """End an attempt that runs: its holder hears of it with the next renewal at the latest."""
+        """End a running attempt: its holder learns it with the next renewal at the latest."""
         row = store.run(said.run)
         if row is None or row.state in TERMINAL:
             return Answer(FINISHED, state=row.state if row else "")
@@ -63,27 +63,27 @@ class People(Life):
             return Answer(OK, state=REVOKED)
         if row.state != UNKNOWN:
             row.reason = f"cancelled by {said.by}"
-        elif not row.cancel:  # a person must still be told why its end is not known
+        elif not row.cancel:  # a person must still see why its end is not known
             row.reason = f"{row.reason}; cancelled by {said.by}"
         row.cancel = 1
         store.put_run(row)
         return Answer(OK, state=row.state, by=row.node, attempt=row.attempt)
 
     def resolve(self, store: "Store", said: Resolve, now: LedgerTime) -> Answer:
-        """A person says what became of an UNKNOWN run: success, failed or relaunch."""
+        """A person resolves an UNKNOWN run: success, failed or relaunch."""
         row = store.run(said.run)
         if row is None or row.state != UNKNOWN:
             return Answer(FINISHED, state=row.state if row else "")
         why = f"resolved as {said.outcome} by {said.by}"
         if said.outcome == "relaunch":
-            row.cancel = 0  # what was asked last counts
+            row.cancel = 0  # the last request counts
             self._again(store, row, LOST, 0.0, why, now)
         else:
             self._end(store, row, SUCCESS if said.outcome == "success" else FAILURE, why, now)
         return Answer(OK, state=row.state)
 
     def suspend(self, store: "Store", said: Suspend, now: LedgerTime) -> Answer:
-        """Stop granting a job's runs, or go on. A bad row of the job is replaced by a sound one."""
+        """Suspend a job, or resume it. A bad row of the job is replaced by a valid one."""
         row = self._mended_job(store, said.job, now)
         if row.suspended != int(said.suspended):
             row.suspended = int(said.suspended)

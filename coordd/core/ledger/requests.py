@@ -1,11 +1,10 @@
-"""What the ledger is asked: one class for each operation, and what travels in it as one value.
+"""Requests to the ledger: one class per operation, and the values in them.
 
-``Ledger.ask`` takes one and answers with what the class names: Answer, or OpenAnswer for the sweep. ``op`` is the word
-of the operation: the rule of core.ledger has that name, and so has the script in Redis. ``wire`` names the fields in
-the order of the script's arguments; a field that is itself a value (a grant, a registration) stands there with all of
-its own.
+``Ledger.ask`` takes a request and returns the type that the class names: Answer, or OpenAnswer for the sweep. ``op`` is
+the word of the operation, and the name of its rule and of its Redis script. ``wire`` names the fields in the order of
+the script's arguments; a field that is itself a value (a grant, a registration) contributes all of its fields.
 
-The runner loads this file before it starts a job, so it imports nothing but its neighbours.
+The runner loads this file before it starts a job, so it imports only its neighbours.
 """
 
 from coordd.core.ledger.answers import Answer, OpenAnswer
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     A_co = TypeVar("A_co", covariant=True)
 
     class Request(Record, Generic[A_co]):
-        """One operation; ``A_co`` is what it is answered with."""
+        """One operation; ``A_co`` is the type of its answer."""
 
         op: ClassVar[str]
         writes: ClassVar[bool]
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 else:
 
     class Request(Record):
-        """As above: what it is answered with is for mypy alone (typing would cost the runner's start 10 ms)."""
+        """As above; the answer's type is only for mypy (typing would cost the runner's start 10 ms)."""
 
         __slots__ = ()
         writes = True
@@ -36,13 +35,13 @@ else:
             return cls
 
 
-# What a report may say of an attempt: lost is that it may have run, retry that it certainly never started.
+# The states of a report. lost: it may have run. retry: it certainly never started.
 REPORTS = (SUCCESS, FAILURE, REVOKED, LOST, RETRY)
-# What a witness may say of it. That it certainly never started needs no witness: it is claimed anew.
+# The states that a witness may restore. An attempt that certainly never started needs no witness: it is claimed again.
 RESTORES = (RECEIVED, STARTED, SUCCESS, FAILURE, REVOKED, LOST)
-# How a node comes to activate a definition.
+# Why a node activates a definition.
 HOW = ("new", "changed", "returned", "restored", "person")
-# What a person may say of a run whose end is unknown.
+# The outcomes that a person may give to an UNKNOWN run.
 OUTCOMES = ("success", "failed", "relaunch")
 
 
@@ -50,7 +49,7 @@ OUTCOMES = ("success", "failed", "relaunch")
 
 
 class Grant(Record):
-    """One grant of one attempt: who holds it proves that by the token and the nonce, never by one alone."""
+    """A grant of an attempt. Its holder proves it with the token and the nonce together, never with one alone."""
 
     wire = ("run", "attempt", "token", "nonce")
     __slots__ = wire
@@ -63,8 +62,9 @@ class Grant(Record):
 
 
 class Watched(Record):
-    """What a node has itself seen of a holder: under this token the beat has not changed for ``unchanged_s`` seconds of
-    the node's own CLOCK_BOOTTIME."""
+    """A node's own observation of a holder: under this token, the beat has not changed for ``unchanged_s`` seconds of
+    the node's CLOCK_BOOTTIME.
+    """
 
     wire = ("token", "beat", "unchanged_s")
     __slots__ = wire
@@ -76,12 +76,12 @@ class Watched(Record):
 
 
 class Registration(Record):
-    """What is known of a run before anybody has claimed it; the same from every node.
+    """A run before its first claim; the same from every node.
 
-    ``fire_at`` is the time that a scheduled run's id names, ``due`` when it is due (later by the job's jitter, where
-    the id is made of the nominal time), and ``identity_from`` the instant from which on ids are made so, as far as
-    the one who asks knows. Of a triggered run ``fire_at`` is the asking node's time, which only that node can judge:
-    it tells the ledger how old the request is (``age_s``), and the ledger dates it.
+    ``fire_at`` is the time in a scheduled run's id. ``due`` is its due time (later by the job's jitter, if the id has
+    the nominal time). ``identity_from`` is the instant after which ids have the nominal time, as far as the caller
+    knows. For a triggered run ``fire_at`` is the asking node's time, which only that node can judge: it sends the
+    request's age (``age_s``), and the ledger dates it.
     """
 
     wire = ("run", "job", "digest", "policy", "fire_at", "scheduled", "args", "by", "age_s", "due", "identity_from")
@@ -119,7 +119,7 @@ class Registration(Record):
 
 
 class Register(Request[Answer]):
-    """Write a run down before whoever asked for it is answered."""
+    """Write a run's row before its trigger is answered."""
 
     op = "register"
     wire = ("of",)
@@ -132,8 +132,8 @@ class Register(Request[Answer]):
 class Claim(Request[Answer]):
     """A node asks for one attempt.
 
-    ``watched`` is what the claimant itself has seen of the holder, or None. ``settled_to`` is the fire time up to which
-    older ones are settled under the job's misfire policy.
+    ``watched`` is the claimant's own observation of the holder, or None. ``settled_to``: fire times up to it are
+    settled under the job's misfire policy.
     """
 
     op = "claim"
@@ -161,7 +161,7 @@ class Claim(Request[Answer]):
 
 
 class Settle(Request[Answer]):
-    """End what nobody may launch any more, or nobody holds."""
+    """End a run that nobody may launch any more, or whose holder is gone."""
 
     op = "settle"
     wire = ("run", "attempt", "watched")
@@ -173,11 +173,11 @@ class Settle(Request[Answer]):
         self.watched = watched
 
 
-# ---- who holds an attempt
+# ---- the holder of an attempt
 
 
 class Gate(Request[Answer]):
-    """The last word before the program is executed."""
+    """The final check before the program is executed."""
 
     op = "gate"
     wire = ("grant",)
@@ -202,7 +202,7 @@ class Renew(Request[Answer]):
 
 
 class Report(Request[Answer]):
-    """How an attempt ended, in one of REPORTS. ``final`` forbids another try after a failure."""
+    """The end of an attempt, one of REPORTS. ``final`` forbids a retry after a failure."""
 
     op = "report"
     wire = ("grant", "state", "exit_code", "reason", "application_id", "final")
@@ -228,7 +228,7 @@ class Report(Request[Answer]):
 
 
 class Commit(Request[Answer]):
-    """May the attempt publish what it has made?"""
+    """Asks whether the attempt may publish its results."""
 
     op = "commit"
     wire = ("grant",)
@@ -239,7 +239,7 @@ class Commit(Request[Answer]):
 
 
 class Restore(Request[Answer]):
-    """A witness puts back what the ledger forgot, in one of RESTORES. The grant is of the run that ``of`` names."""
+    """A witness restores a forgotten attempt, in one of RESTORES. The grant belongs to the run of ``of``."""
 
     op = "restore"
     wire = (
@@ -275,17 +275,17 @@ class Restore(Request[Answer]):
 
     @property
     def attempt(self) -> AttemptNumber:
-        """The grant's."""
+        """From the grant."""
         return self.grant.attempt
 
     @property
     def token(self) -> Token:
-        """The grant's."""
+        """From the grant."""
         return self.grant.token
 
     @property
     def nonce(self) -> str:
-        """The grant's."""
+        """From the grant."""
         return self.grant.nonce
 
 
@@ -293,21 +293,21 @@ class Restore(Request[Answer]):
 
 
 class ListOpen(Request[OpenAnswer]):
-    """The first page of the rows that are not terminal, and where these jobs stand."""
+    """The first page of the open rows, and the state of these jobs."""
 
     op = "open"
-    writes = False  # a job that was never seen before is the exception
+    writes = False  # except for a job that was never seen before
     wire = ("limit", "jobs")
     __slots__ = wire
 
     def __init__(self, *, jobs: "tuple[str, ...]" = (), limit: int = 0) -> None:
-        """``limit``: rows of a page; 0: OPEN_PAGE."""
+        """``limit``: rows per page; 0: OPEN_PAGE."""
         self.limit = limit or OPEN_PAGE
         self.jobs = jobs
 
 
 class Page(Request[OpenAnswer]):
-    """The page of a sweep that follows that row."""
+    """The page of a sweep after that row."""
 
     op = "page"
     writes = False
@@ -315,14 +315,15 @@ class Page(Request[OpenAnswer]):
     __slots__ = wire
 
     def __init__(self, *, after: Cursor, limit: int = 0) -> None:
-        """``limit``: rows of a page; 0: OPEN_PAGE."""
+        """``limit``: rows per page; 0: OPEN_PAGE."""
         self.limit = limit or OPEN_PAGE
         self.after = after
 
 
 class NewRules(Request[Answer]):
-    """No member speaks the old rules any more. ``known``: where the new ones began when they were in force last (Unix
-    seconds), below 0.0 when they never were."""
+    """All members know the new rules. ``known``: where the new rules began when they were last in force (Unix seconds),
+    below 0.0 if never.
+    """
 
     op = "new_rules"
     wire = ("known",)
@@ -353,7 +354,7 @@ class Activate(Request[Answer]):
 
 
 class Prune(Request[Answer]):
-    """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; the answer's ``token`` says how many."""
+    """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; the answer's ``token`` is the number."""
 
     op = "prune"
     wire = ("keep_s", "limit")
@@ -365,7 +366,7 @@ class Prune(Request[Answer]):
 
 
 class Close(Request[Answer]):
-    """Answer nobody from now on. ``force``: although attempts hold leases."""
+    """Refuse every request from now on. ``force``: even if attempts hold leases."""
 
     op = "close"
     wire = ("force", "by")
@@ -377,7 +378,7 @@ class Close(Request[Answer]):
 
 
 class AcceptEpoch(Request[Answer]):
-    """End the quarantine: a person knows that nothing was lost. Only where there is one."""
+    """End the quarantine: a person knows that nothing was lost. Only if there is one."""
 
     op = "accept_epoch"
     wire = ()
@@ -388,9 +389,9 @@ class AcceptEpoch(Request[Answer]):
 
 
 class Revoke(Request[Answer]):
-    """Forbid a run that has not started, known or not yet.
+    """Forbid a run that has not started, whether it has a row or not.
 
-    ``due``: when a scheduled one is due, as far as the caller knows its job's jitter (0.0: when its name says).
+    ``due``: the due time of a scheduled run, if the caller knows its job's jitter (0.0: the time in its id).
     """
 
     op = "revoke"
@@ -404,7 +405,7 @@ class Revoke(Request[Answer]):
 
 
 class Cancel(Request[Answer]):
-    """End an attempt that runs."""
+    """End a running attempt."""
 
     op = "cancel"
     wire = ("run", "by")
@@ -416,7 +417,7 @@ class Cancel(Request[Answer]):
 
 
 class Resolve(Request[Answer]):
-    """Say what became of a run whose end is unknown: one of OUTCOMES."""
+    """Resolve a run whose end is unknown: one of OUTCOMES."""
 
     op = "resolve"
     wire = ("run", "outcome", "by")
@@ -430,7 +431,7 @@ class Resolve(Request[Answer]):
 
 
 class Suspend(Request[Answer]):
-    """Stop granting a job's runs, or go on."""
+    """Suspend a job, or resume it."""
 
     op = "suspend"
     wire = ("job", "suspended", "by")
@@ -443,7 +444,7 @@ class Suspend(Request[Answer]):
 
 
 def unseen(run: str, by: str, due: float) -> Registration:
-    """What a run's name alone says of it. ``due``: see Revoke. A triggered one is dated by the ledger."""
+    """The registration that follows from a run's id alone. ``due``: see Revoke. The ledger dates a triggered run."""
     fire_at = nominal_time(run)
     at, due = (0.0, 0.0) if fire_at is None else (fire_at, due)
     job = run.partition("#")[0].partition("@")[0]
@@ -451,8 +452,8 @@ def unseen(run: str, by: str, due: float) -> Registration:
 
 
 def nominal_time(run: str) -> "float | None":
-    """The fire time that a scheduled run's id names; None for a triggered run."""
-    from datetime import datetime  # asked only when somebody revokes a run that nobody has seen
+    """The fire time in a scheduled run's id; None for a triggered run."""
+    from datetime import datetime  # needed only when somebody revokes a run without a row
 
     if "#" in run:
         return None

@@ -1,4 +1,4 @@
-"""What the ledger keeps: rows, their columns, and the store that holds them.
+"""The rows of the ledger, their columns, and the interface of the store.
 
 The runner loads this file before it starts a job, so it imports nothing: no enum, no typing, no dataclasses
 (together 30 ms here, twice the whole start of a bare Python).
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import ClassVar, NewType, Protocol
 
-    # Two numbers that stand side by side in every grant: neither may take the other's place.
+    # Two numbers that occur together in every grant: mypy keeps them from being swapped.
     Token = NewType("Token", int)
     AttemptNumber = NewType("AttemptNumber", int)
 
     class Store(Protocol):
-        """What the rules need of a transaction: read and write rows."""
+        """The transaction that the rules need: it reads and writes rows."""
 
         def run(self, run: str) -> "Row | None": ...
         def put_run(self, row: "Row") -> None: ...
@@ -26,45 +26,46 @@ if TYPE_CHECKING:
         def has_jobs(self) -> bool: ...  # some job has a row
 
         def standing(self, job: str) -> "JobRow | None":
-            """What stands beside the job's row since the new rules are in force (its ``fence`` is 0)."""
+            """The second row of a job, used since the new rules are in force (its ``fence`` is 0)."""
 
         def put_standing(self, row: "JobRow") -> None: ...
-        def drop_job(self, job: str) -> None: ...  # and what stands beside it
-        def highest_token(self, job: str) -> int: ...  # of the job's runs; 0: it has none
+        def drop_job(self, job: str) -> None: ...  # and its second row
+        def highest_token(self, job: str) -> int: ...  # of the job's runs; 0 without any
 
         def activations(self, job: str) -> "list[Activation]":
             """The last definitions of a job, oldest first."""
 
         def put_activation(self, job: str, activation: "Activation") -> None:
-            """One more; of more than ACTIVATIONS_MAX the oldest are forgotten."""
+            """Add one; of more than ACTIVATIONS_MAX the oldest are forgotten."""
 
         def attempt(self, run: str, attempt: int) -> "AttemptRow | None": ...
         def put_attempt(self, row: "AttemptRow") -> None: ...
 
         def active_runs(self, job: str) -> "list[Row]":
-            """A job's rows in an ACTIVE state, by id."""
+            """The job's rows in an ACTIVE state, by id."""
 
         def first_waiting(self, job: str) -> "Row | None":
-            """A job's PENDING row that is first by (not_before, run)."""
+            """The job's first PENDING row by (not_before, run)."""
 
         def open_runs(self, limit: int, after: "Cursor | None" = None) -> "tuple[list[Row], Cursor | None]":
-            """Rows that are not terminal, to be read only, by (not_before, run): those after that one; and after which
-            one the next page begins, None when there is no more."""
+            """Open rows (read-only) by (not_before, run), starting after a cursor; and the cursor of the next page,
+            None at the end.
+            """
 
         def ended_runs(self, before: float, limit: int) -> "list[Row]":
-            """Terminal rows that ended (and fired) before an instant, to be read only; by (ended_at, run)."""
+            """Terminal rows (read-only) that ended and fired before an instant; by (ended_at, run)."""
 
         def drop_run(self, run: str) -> None:
             """Forget a run and its attempts."""
 
         def last_fire_at(self, job: str, before: float) -> float:
-            """Up to ``before`` the newest instant at which one of a job's scheduled rows was due, or 0.0.
+            """The newest due time, up to ``before``, of a job's scheduled rows, or 0.0.
 
-            A run that was revoked before anybody claimed it does not count: it may lie far ahead.
+            A run that was revoked before any claim does not count: it may be far in the future.
             """
 
         def meta(self, key: str) -> str:
-            """What the ledger keeps of itself under this name (core.identity); "" when it has none."""
+            """The ledger's own value with this name (identity.py); "" if missing."""
 
         def put_meta(self, key: str, value: str) -> None: ...
 
@@ -74,7 +75,7 @@ else:
 
 
 class Record:
-    """Values by name; two are equal when all of them are. ``wire`` names them in the order in which they are sent."""
+    """A value object; two are equal if all fields are. ``wire`` names the fields in the order of sending."""
 
     __slots__: "tuple[str, ...]" = ()
     wire: "ClassVar[tuple[str, ...]]" = ()
@@ -92,7 +93,7 @@ class Record:
 
 
 class Cursor(Record):
-    """Where the next page of open rows begins: after this row, whether or not it is still there."""
+    """The start of the next page of open rows: after this row, even if it no longer exists."""
 
     wire = ("not_before", "run")
     __slots__ = wire
@@ -106,12 +107,11 @@ class LedgerTime:
     """The ledger's own clocks at one operation.
 
     ``wall`` (Unix seconds) decides only due and missed. ``lease`` (seconds) is what leases are counted on:
-    CLOCK_BOOTTIME for SQLite, TIME for Redis. ``boot`` names the boot that ``lease`` belongs to ("" where the
-    lease clock survives reboots): a lease of another boot has lapsed.
+    CLOCK_BOOTTIME for SQLite, TIME for Redis. ``boot`` names the boot that ``lease`` belongs to ("" if the lease clock
+    survives reboots): a lease of another boot has lapsed.
 
-    ``recovering_s`` is what is left of a quarantine: the ledger may have lost its last writes, and those who saw
-    them are putting them back. Nothing is launched meanwhile. 0.0: no quarantine. ``epoch`` names the time since the
-    ledger went back last: it is another one after each.
+    ``recovering_s`` is the rest of a quarantine: the ledger may have lost its last writes, and witnesses restore them.
+    Nothing is launched meanwhile. 0.0: no quarantine. ``epoch`` changes each time that the ledger goes back.
     """
 
     __slots__ = ("boot", "epoch", "lease", "recovering_s", "wall")
@@ -125,7 +125,7 @@ class LedgerTime:
 
 
 class Policy:
-    """The part of a job's definition that the ledger needs; stored with the row, as words in one text."""
+    """The part of a job's definition that the ledger needs; stored in the row, as one text of words."""
 
     __slots__ = ("attempts", "backoff", "delay_s", "on_lost", "overlap", "relaunches", "start_within_s")
 
@@ -173,16 +173,17 @@ class Policy:
         return max(self.delay_after(max(1, self.attempts - 1)), RELAUNCH_PAUSE_S * 2.0**RELAUNCH_DOUBLINGS_MAX)
 
 
-# What was lost as soon as it was granted is tried again after such a pause, which doubles so often at the most.
+# The first pause (seconds) before the retry of an attempt that was lost right after its grant, and how often it may
+# double.
 RELAUNCH_PAUSE_S = 1.0
 RELAUNCH_DOUBLINGS_MAX = 6
 
-# An exponential back-off stops growing here: nobody means a retry in three days.
+# An exponential back-off stops growing here: nobody wants a retry after three days.
 BACKOFF_MAX_S = 6 * 3600.0
-# Above this a delay has long reached it, and the number stays small.
+# Above this, every delay has reached the maximum; a higher power is not needed.
 BACKOFF_DOUBLINGS_MAX = 20
 
-# Names and order of a run's columns; the SQLite table and the in-memory row are both made of it.
+# The columns of a run; the SQLite table and the in-memory row both use them.
 RUN_COLUMNS = (
     "run", "job", "digest", "args", "policy", "scheduled", "fire_at", "created_at", "by",
     "state", "attempt", "not_before", "failures", "relaunches",
@@ -195,8 +196,8 @@ RUN_COLUMNS = (
 class Row:
     """One run, with its current attempt. Instants are Unix seconds, except ``until`` (the lease clock).
 
-    ``fire_at`` is the time that the run's id names. ``due`` is when it is due at the earliest, which is later by the
-    job's jitter; 0.0 in rows of an older version, whose ``fire_at`` is both.
+    ``fire_at`` is the time in the run's id. ``due`` is its earliest due time, later by the job's jitter; 0.0 in rows of
+    an older version, where ``fire_at`` is both.
     """
 
     __slots__ = RUN_COLUMNS
@@ -237,7 +238,7 @@ class Row:
 
     @property
     def due_at(self) -> float:
-        """When the run is due at the earliest."""
+        """The earliest due time of the run."""
         return max(self.fire_at, self.due)
 
     def values(self) -> "tuple[object, ...]":
@@ -245,7 +246,7 @@ class Row:
         return tuple([getattr(self, column) for column in RUN_COLUMNS])
 
     def copy(self) -> "Row":
-        """A row that can be changed without changing this one."""
+        """A copy that can be changed without changing this row."""
         return Row(self.values())
 
 
@@ -284,7 +285,7 @@ class AttemptRow:
 JOB_COLUMNS = ("job", "fence", "horizon", "suspended", "version", "changed_by")
 
 
-# What stands beside the row that older versions read and write.
+# The columns of the second row of a job, which older versions neither read nor write.
 STANDING_COLUMNS = (
     "job",
     "horizon",
@@ -300,11 +301,11 @@ STANDING_COLUMNS = (
 
 
 class JobRow:
-    """What the ledger keeps per job: the fencing counter, the horizon, suspension, and the definition that counts.
+    """The state of one job: the fencing counter, the horizon, suspension, and the definition that counts.
 
-    The definition is named by its ``digest`` ("": none was activated yet) and that of its ``schedule`` part; it was
-    activated as number ``sequence`` at ``activated_at``, and opens what is due after ``counts_from``. ``past`` has the
-    values of all definitions that the ledger remembers, oldest first, in the rows of an export alone.
+    The definition is identified by its ``digest`` ("": none was activated yet) and the digest of its ``schedule`` part.
+    It was activated as number ``sequence`` at ``activated_at``, for runs that are due after ``counts_from``. ``past``
+    has the values of all remembered definitions, oldest first; only exported rows have it.
     """
 
     __slots__ = (*JOB_COLUMNS, *STANDING_COLUMNS[5:], "past")
@@ -353,20 +354,20 @@ class JobRow:
         return row
 
     def copy(self) -> "JobRow":
-        """A row that can be changed without changing this one."""
+        """A copy that can be changed without changing this row."""
         row = JobRow.of_standing(self.standing())
         row.fence = self.fence
         return row
 
 
-# Definitions of one job that the ledger remembers.
+# How many definitions of one job the ledger remembers.
 ACTIVATIONS_MAX = 50
 
 ACTIVATION_COLUMNS = ("sequence", "digest", "schedule", "activated_at", "counts_from", "by")
 
 
 class Activation:
-    """From when on one definition of a job counts, and who or what brought it."""
+    """An activation: from when one definition of a job counts, and who or what activated it."""
 
     __slots__ = ACTIVATION_COLUMNS
 
@@ -386,13 +387,14 @@ class Activation:
 
 
 def left_of(row: Row, now: LedgerTime) -> float:
-    """Seconds that are left of a lease, never more than it lasts: 0.0 where the ledger's clock cannot say (of another
-    boot, or set back since)."""
+    """The seconds left of a lease, never more than its length; 0.0 if the ledger's clock cannot tell (another boot, or
+    set back since).
+    """
     return row.until - now.lease if row.boot == now.boot and row.token and not was_set_back(row, now) else 0.0
 
 
 def was_set_back(row: Row, now: LedgerTime) -> bool:
-    """The lease ends further ahead than it lasts: the ledger's clock went back, or was ahead when it was granted."""
+    """True if the lease ends further ahead than its length: the ledger's clock went back, or was ahead at the grant."""
     return row.boot == now.boot and row.until - now.lease > row.lease + CLOCK_EXACT_S
 
 
@@ -411,5 +413,5 @@ def due_in(row: Row, now: LedgerTime) -> float:
 
 
 def is_overdue(row: Row, now: LedgerTime) -> bool:
-    """Later than its ``start_within``, by the policy that the row itself has, whatever the job says by now."""
+    """Later than its ``start_within``, by the row's own policy, whatever the job says now."""
     return now.wall > row.not_before and now.wall > row.not_before + Policy.unpack(row.policy).start_within_s

@@ -1,8 +1,8 @@
-"""The ledger's rules: who may launch what, and when. Every adapter obeys this one file.
+"""The ledger's rules: who may launch what, and when. Every adapter follows this file.
 
 The election proposes, the ledger disposes: nothing here depends on an election, on gossip or on a node's
 wall clock. One row per run, one attempt at a time; each operation is one atomic step over a ``Store`` and
-answers in data. Each is idempotent for the same (token, nonce): a lost reply is asked again.
+answers in data. Each is idempotent for the same (token, nonce): after a lost reply, the caller repeats the request.
 
 An attempt goes    (absent) -> RECEIVED -> STARTED -> SUCCESS | FAILURE | REVOKED | LOST
                                            STARTED -> UNKNOWN -> ...         (on_lost = hold)
@@ -10,11 +10,11 @@ A STARTED attempt is never granted again. It ends, and the *next* attempt is gra
 launch per (run, attempt), and it assumes no clock at all.
 
 A ledger that went back (a failover that lost writes, an old backup) is in quarantine for a while
-(``LedgerTime.recovering_s``): it grants and launches nothing, tells whoever holds a grant that it does not know to
-put it back (RECOVERING), and takes that back by ``restore``.
+(``LedgerTime.recovering_s``): it grants and launches nothing. It asks the holder of an unknown grant to restore it
+(RECOVERING), and accepts that through ``restore``.
 
-Rows, requests and answers are in rows.py, the single steps in run.py, what people ask for in people.py. All are loaded
-by the runner before it starts a job, so they import nothing else but the errors.
+Rows are in rows.py, requests in requests.py, answers in answers.py, single steps in steps.py, operations for people in
+people.py. The runner loads all of them before it starts a job, so they import only each other and the errors.
 """
 
 from coordd.core.ledger.answers import Answer, Current, JobState, OpenAnswer, OpenRun
@@ -78,14 +78,14 @@ if TYPE_CHECKING:
 
 __all__ = ["MOVES", "OVERLAP_RETRY_S", "SUSPENDED_RETRY_S", "Rules"]
 
-# How soon a node asks again about a suspended job, and about one that waits for another run to end.
+# How soon (seconds) a node asks again about a suspended job, and about a job that waits for another run's end.
 SUSPENDED_RETRY_S = 5.0
 OVERLAP_RETRY_S = 1.0
 
-# Runs are named in an answer up to this many.
+# Maximum number of runs named in an answer.
 NAMED_MAX = 10
 
-# As what an attempt so reported may stand in the record: a repeat is known by it.
+# The recorded states of an attempt after each report: a repeated report is recognised by them.
 REPORTED: "dict[str, frozenset[str]]" = {
     SUCCESS: frozenset((SUCCESS,)),
     FAILURE: frozenset((FAILURE,)),
@@ -96,11 +96,12 @@ REPORTED: "dict[str, frozenset[str]]" = {
 
 
 class Rules(People):
-    """The operations, each under the word of its request (requests.py). ``store`` is one transaction; ``now`` is the
-    ledger's time, never a client's."""
+    """The operations, each named by its request's word (requests.py). ``store`` is one transaction; ``now`` is the
+    ledger's time, never a client's.
+    """
 
     def answer(self, store: "Store", request: "Request[A]", now: LedgerTime) -> "A":
-        """One operation. Raises LocalProtocolError for one that only another kind of ledger has."""
+        """Perform one operation. Raises LocalProtocolError for an operation that only another kind of ledger has."""
         rule: Callable[[Store, Request[A], LedgerTime], A] | None = getattr(self, request.op, None)
         if rule is None:
             raise LocalProtocolError(f"the ledger has no operation {request.op!r}")
@@ -121,7 +122,7 @@ class Rules(People):
                 return refused
             store.put_run(self._new_row(of, now))
             return Answer(OK, state=PENDING)
-        known = row.digest or row.state != REVOKED  # else it was revoked by its name alone, before anybody asked
+        known = row.digest or row.state != REVOKED  # otherwise it was revoked by its id alone, before any trigger
         if known and (row.digest != of.digest or row.args != of.args):
             return Answer(CONFLICT, state=row.state)
         return Answer(EXISTS, state=row.state)
@@ -154,14 +155,15 @@ class Rules(People):
             if self._is_repeat(row, claim):
                 return self._granted_again(store, row, claim, now)
             if self._lapsed(row, claim.watched, now):
-                return self._claim_due(store, job, row, claim, now)  # never launched: the same checks as at first
+                # never launched: the same checks as for a first claim
+                return self._claim_due(store, job, row, claim, now)
             return self._held(row, now)
         if row.state == STARTED and self._lapsed(row, claim.watched, now):
             return self._lease_lost(store, row, now)
         return self._held(row, now)
 
     def _lease_lost(self, store: "Store", row: Row, now: LedgerTime) -> Answer:
-        """A started attempt that nobody holds any more."""
+        """A started attempt without a living holder."""
         reason = f"its lease lapsed; last held by {row.node}"
         ended = self._ended_as(row, reason)
         self._lose(store, row, reason, now)
@@ -172,9 +174,10 @@ class Rules(People):
         return self._held(row, now)
 
     def settle(self, store: "Store", said: Settle, now: LedgerTime) -> Answer:
-        """End what nobody may launch any more, or nobody holds; any node may ask, also one that lacks the job.
+        """End a run that nobody may launch any more, or whose holder is gone; any node may ask, even one without the
+        job.
 
-        Nothing is granted by it. What it finds is judged by the row alone: its own policy, its own lease.
+        It grants nothing. It judges by the row alone: its own policy, its own lease.
         """
         row = store.run(said.run)
         if row is None or row.state in TERMINAL:
@@ -191,7 +194,7 @@ class Rules(People):
         return self._held(row, now)
 
     def _missed(self, store: "Store", row: Row, digest: str, now: LedgerTime) -> Answer:
-        """Nobody could launch it in time; ``digest`` is the definition of the node that says so."""
+        """No node could launch it in time; ``digest`` is the caller's definition."""
         within_s, late_s = Policy.unpack(row.policy).start_within_s, now.wall - row.not_before
         why = f"no node could launch it within {within_s:g} s of its time ({late_s:.0f} s late)"
         if row.digest != digest:
@@ -200,7 +203,7 @@ class Rules(People):
         return self._ended(row)
 
     def _claim_due(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
-        """A row that waits for a launch: may it start now, here?"""
+        """A row that waits for a launch: may this node start it now?"""
         policy = claim.of.policy
         if row.cancel:
             self._end(store, row, REVOKED, row.reason or "cancelled before it started", now)
@@ -218,14 +221,14 @@ class Rules(People):
         if blocked is not None:
             return blocked
         if claim.of.scheduled:
-            # Not past the run itself: nothing is known yet of what comes after it.
+            # Not past the run itself: its later fire times are not known yet.
             job.horizon = max(job.horizon, min(claim.settled_to, row.due_at))
         return self._grant(store, job, row, claim, now)
 
     def _overlap(self, store: "Store", row: Row, policy: Policy, now: LedgerTime) -> "Answer | None":
-        """What the job's overlap policy says of other runs of the job; None when nothing is in the way."""
+        """Applies the job's overlap policy to its other runs; None if nothing prevents the launch."""
         if policy.overlap == "allow" or row.attempt > 0 or row.state == RECEIVED:
-            return None  # a run that was let in keeps its place
+            return None  # a run that was admitted keeps its place
         first = store.first_waiting(row.job) if policy.overlap == "queue" else None
         if first is not None and (first.not_before, first.run) < (row.not_before, row.run):
             if store.run(row.run) is None:
@@ -236,7 +239,7 @@ class Rules(People):
             return None
         other = others[0]
         ahead_s = due_in(row, now)
-        if ahead_s > 0:  # claimed ahead: what runs now may be over by then, and is judged only then
+        if ahead_s > 0:  # claimed ahead: other runs may be over by then, and are checked only then
             return Answer(LIMITED, by=f"overlap with {other.run}", in_s=min(ahead_s, OVERLAP_RETRY_S))
         if policy.overlap == "forbid":
             self._end(store, row, REJECTED, f"overlap: {other.run} is {other.state} on {other.node or 'no node'}", now)
@@ -259,7 +262,7 @@ class Rules(People):
         return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=self._ended_as(row, row.reason))
 
     def gate(self, store: "Store", said: Gate, now: LedgerTime) -> Answer:
-        """RECEIVED -> STARTED: the last word before exec. The same token and nonce may ask again."""
+        """RECEIVED -> STARTED: the final check before exec. A repeat with the same token and nonce is allowed."""
         row = self._mine(store, said.grant)
         if row is None:
             return self._unknown(store, said.grant, STALE, now)
@@ -270,13 +273,13 @@ class Rules(People):
         if row.state not in (RECEIVED, STARTED):
             return Answer(REVOKED if row.state == REVOKED else STALE)
         ahead_s = due_in(row, now)
-        if ahead_s > 0:  # also where a witness put it back as started: it only knew of the grant
+        if ahead_s > 0:  # even if a witness restored it as started: it knew only of the grant
             return Answer(EARLY, in_s=ahead_s)
         if row.state == RECEIVED and self._past(row, now):
             return Answer(STALE)
         if now.recovering_s > 0:
-            # Whoever was granted this after what the ledger remembers has until then to say so. Also a started one
-            # waits: a witness may have put it back so, who only knew of the grant.
+            # The holder of a later, forgotten grant has until then to restore it. A started row waits too: a witness
+            # that knew only of the grant may have restored it so.
             return Answer(EARLY, in_s=now.recovering_s)
         if row.state == STARTED:
             return Answer(OK, left_s=self._left(row, now))
@@ -292,9 +295,9 @@ class Rules(People):
     # ---- while it runs
 
     def renew(self, store: "Store", said: Renew, now: LedgerTime) -> Answer:
-        """Extend the lease: ok(left_s), cancel (with left_s: a cancelled run still ends in order), or lost.
+        """Extend the lease: ok(left_s), cancel (with left_s: a cancelled run still needs time to end), or lost.
 
-        ``launched``: it is past the gate, which a ledger that went back may have forgotten.
+        ``launched``: the attempt has passed the gate, which a ledger that went back may have forgotten.
         """
         row = self._mine(store, said.grant)
         if row is None:
@@ -302,7 +305,7 @@ class Rules(People):
         if row.state not in HOLDING:
             return Answer(LOST)
         if row.state == UNKNOWN:
-            self._move(row, STARTED)  # the holder is back, and nobody was granted anything meanwhile
+            self._move(row, STARTED)  # the holder is back, and nothing was granted meanwhile
             if not row.cancel:
                 row.reason = ""
             self._record(store, row)
@@ -322,9 +325,9 @@ class Rules(People):
     def report(self, store: "Store", said: Report, now: LedgerTime) -> Answer:
         """The end of an attempt: ok or stale. States only move forward.
 
-        ``state`` is success, failure, revoked, lost (it may have run) or retry (it certainly never started).
-        ``final`` forbids another try after a failure (the job's ``never_on``). ``left_s`` of ok is what is left of a
-        quarantine: until then the ledger may go back once more, and whoever reports stays to say it again.
+        ``state`` is success, failure, revoked, lost (it may have run) or retry (it certainly never started). ``final``
+        forbids another try after a failure (the job's ``never_on``). With ok, ``left_s`` is the rest of a quarantine:
+        until then the ledger may go back once more, so the runner stays to repeat its report.
         """
         taken = Answer(OK, left_s=now.recovering_s)
         state, reason = said.state, said.reason
@@ -335,7 +338,7 @@ class Rules(People):
                 return taken
             return self._unknown(store, said.grant, STALE, now)
         if row.state == RECEIVED and (state in (SUCCESS, FAILURE) or (state == LOST and now.recovering_s > 0)):
-            self._move(row, STARTED)  # it was past the gate, or may have been: a ledger that went back has forgotten it
+            self._move(row, STARTED)  # it had passed the gate, or may have: a ledger that went back has forgotten it
         if said.application_id:
             row.application_id = said.application_id
         row.exit_code = said.exit_code
@@ -353,12 +356,12 @@ class Rules(People):
             self._relaunch(store, row, policy, reason, now)
             return taken
         if state == REVOKED and row.cancel:
-            reason = row.reason or reason  # by whom, or by what
+            reason = row.reason or reason  # by whom, or why
         self._end(store, row, state, reason, now)
         return taken
 
     def commit(self, store: "Store", said: Commit, now: LedgerTime) -> Answer:
-        """Publish under the token: ok once per run, for the attempt that holds it; else stale."""
+        """Publish under the token: ok once per run, for the attempt that holds it; otherwise stale."""
         row = self._mine(store, said.grant)
         if row is None:
             return self._unknown(store, said.grant, STALE, now)
@@ -371,12 +374,11 @@ class Rules(People):
     # ---- after the ledger went back
 
     def restore(self, store: "Store", said: Restore, now: LedgerTime) -> Answer:
-        """A witness puts back what the ledger forgot: ok, or stale (no quarantine, or the ledger knows better).
+        """A witness restores a forgotten attempt: ok, or stale (no quarantine, or the ledger knows better).
 
-        ``state`` is received or started (it gets a whole lease), or how the attempt ended (success, failure,
-        revoked, lost), which then counts as if it were reported now. Nothing newer and nothing that is over is
-        moved back; a repeat is ok. The job's horizon stays: the row itself stands for its fire time, and older
-        ones that nobody launched may still be due.
+        ``state`` is received or started (it gets a whole lease), or how the attempt ended (success, failure, revoked,
+        lost), which then counts as if it were reported now. Newer or ended states are never moved back; a repeat is ok.
+        The job's horizon stays: the row itself settles its fire time, and older ones may still be due.
         """
         if now.recovering_s <= 0:
             return Answer(STALE)
@@ -411,7 +413,7 @@ class Rules(People):
     # ---- the sweep, and the ledger as a whole
 
     def open(self, store: "Store", said: ListOpen, now: LedgerTime) -> OpenAnswer:
-        """Rows that are not terminal, for the sweep; a job never seen before starts here, at the ledger's time."""
+        """The open rows, for the sweep. A job that was never seen before starts now, by the ledger's time."""
         known: dict[str, JobState] = {}
         bad: dict[str, str] = {}
         current: dict[str, Current] = {}
@@ -419,7 +421,7 @@ class Rules(People):
             try:
                 job = self._swept_job(store, name, now)
             except BadRowError as exc:
-                bad[name] = str(exc)  # it begins nothing by schedule; the other jobs go on
+                bad[name] = str(exc)  # its schedule opens nothing; other jobs are not affected
                 continue
             newest = store.last_fire_at(name, now.wall + CLAIM_AHEAD_S)
             known[name] = JobState(
@@ -430,7 +432,7 @@ class Rules(People):
         return self._page(store, said.limit, known, None, bad, current, now)
 
     def page(self, store: "Store", said: Page, now: LedgerTime) -> OpenAnswer:
-        """The next page of a sweep: what comes after that row, whether or not it is still there."""
+        """The next page of a sweep: after that row, even if it no longer exists."""
         return self._page(store, said.limit, {}, said.after, {}, {}, now)
 
     def _page(
@@ -458,9 +460,10 @@ class Rules(People):
         )
 
     def close(self, store: "Store", said: Close, now: LedgerTime) -> Answer:
-        """Answer nobody from now on, because the rows go elsewhere: ok, recovering, or held (``by`` names the runs).
+        """Refuse every request from now on, because the rows move elsewhere: ok, recovering, or held (``by`` names the
+        runs).
 
-        An attempt that holds a lease could not be renewed or reported any more: with ``force`` that is accepted.
+        An attempt with a lease could not be renewed or reported any more; ``force`` accepts that.
         """
         if not said.force:
             if now.recovering_s > 0:
@@ -480,9 +483,9 @@ class Rules(People):
     def prune(self, store: "Store", said: Prune, now: LedgerTime) -> Answer:
         """Forget runs that ended longer ago than ``keep_s``, oldest first: ok (token: how many).
 
-        By the ledger's own time: a node whose clock is years ahead would forget them all. The horizon moves past each
-        scheduled one, so that forgetting a run never opens it again. A run that was revoked ahead of its fire time
-        stays until that is past too.
+        It uses the ledger's own time: a node whose clock is years ahead would forget all runs. The horizon moves past
+        each scheduled one, so that forgetting a run never opens it again. A run that was revoked before its fire time
+        stays until that time has passed too.
         """
         rows = store.ended_runs(now.wall - said.keep_s, said.limit)
         for row in rows:

@@ -1,8 +1,8 @@
-"""What a row must be before anything is made of it: types, ranges, known words.
+"""Validates rows before they are used: types, ranges, known words.
 
-A ledger is a file, or a server that others can reach: what stands in it may be damaged, or written by somebody else.
-A row that is not sound is named and left alone; it never ends a program. Loaded by the runner before it starts a job,
-so it imports nothing but rows.py and the errors.
+A ledger is a file, or a server that others can reach: its rows may be damaged, or written by somebody else. An invalid
+row is reported and not used; it never stops a program. The runner loads this file before it starts a job, so it imports
+only its neighbours and the errors.
 """
 
 from coordd.core.ledger.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, STANDING_COLUMNS, Policy
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from coordd.core.ledger.requests import Registration
     from coordd.core.ledger.rows import AttemptRow, JobRow, Row
 
-# Unix seconds up to the year 3000: every date library can still say which day that is.
+# Unix seconds up to the year 3000: every date library can convert them.
 INSTANT_MAX = 32_503_680_000.0
 
-# Fencing tokens are microseconds since 1970. Beyond this a float, and with it Lua, no longer tells one from the next.
+# Fencing tokens are microseconds since 1970. Above this, a float (and therefore Lua) cannot represent each integer.
 TOKEN_MAX = 2**53
 
-# The highest that a job's row may have handed out: what is above is left for those to come.
+# The highest token in a job's row: the values above are left for future ones.
 FENCE_MAX = TOKEN_MAX - 2**40
 
-# No job file asks for more attempts; a larger number is damage.
+# No job file allows more attempts; a larger number is damage.
 ATTEMPT_MAX = 1_000_000
 
 # A lease, a pause or a window: ten years.
 DURATION_MAX_S = 315_360_000.0
 
-# Bad rows that one answer names: where all are bad, the first of them say it.
+# Maximum number of bad rows in one answer.
 BAD_MAX = 100
 
-# Names, marks and ids; and the two columns that hold what people and programs wrote.
+# Names, marks and ids; and the two columns with texts of people and programs.
 TEXT_MAX = 1024
 LONG_TEXT_MAX = 64 * 1024
 LONG = frozenset(("args", "reason"))
@@ -43,7 +43,7 @@ POLICY_WORDS = {
     "backoff": ("fixed", "linear", "exponential"),
 }
 
-# What a column may hold: (type, least, most).
+# The valid values of a column: (type, least, most).
 NUMBERS: "dict[str, tuple[type, float, float]]" = {
     **dict.fromkeys(("scheduled", "cancel", "suspended"), (int, 0, 1)),
     **dict.fromkeys(("attempt", "failures", "relaunches"), (int, 0, ATTEMPT_MAX)),
@@ -72,7 +72,7 @@ _JOB_CHECKED = ("job", "fence", "horizon", "suspended", "version", "changed_by")
 
 
 def run_fault(row: "Row") -> str:
-    """What is wrong with a run's row, in words that name the column; "" when it is sound."""
+    """The fault of a run's row, naming the column; "" if it is valid."""
     fault = _fault(row, RUN_COLUMNS)
     if fault:
         return fault
@@ -84,7 +84,7 @@ def run_fault(row: "Row") -> str:
 
 
 def open_fault(row: "Row", columns: "tuple[str, ...]") -> str:
-    """What is wrong with the columns of a run that a sweep is told; "" when they are sound."""
+    """The fault in those columns of a run that a sweep sends; "" if they are valid."""
     fault = _fault(row, columns)
     if not fault and row.state not in STATES:
         return f"state: {_shown(row.state)} is not a state"
@@ -92,7 +92,7 @@ def open_fault(row: "Row", columns: "tuple[str, ...]") -> str:
 
 
 def attempt_fault(row: "AttemptRow") -> str:
-    """What is wrong with the row of an attempt; "" when it is sound."""
+    """The fault of an attempt's row; "" if it is valid."""
     fault = _fault(row, ATTEMPT_COLUMNS)
     if not fault and row.state not in STATES:
         return f"state: {_shown(row.state)} is not a state"
@@ -100,22 +100,22 @@ def attempt_fault(row: "AttemptRow") -> str:
 
 
 def job_fault(row: "JobRow") -> str:
-    """What is wrong with a job's row; "" when it is sound."""
+    """The fault of a job's row; "" if it is valid."""
     return _fault(row, _JOB_CHECKED)
 
 
 def registration_fault(of: "Registration") -> str:
-    """What is wrong with a run that is to be registered; "" when its row will be sound."""
+    """The fault of a registration; "" if its row will be valid."""
     return _fault(of, ("run", "job", "digest", "args", "by", "fire_at", "due")) or policy_fault(of.policy.pack())
 
 
 def standing_fault(row: "JobRow") -> str:
-    """What is wrong with what stands beside a job's row; "" when it is sound."""
+    """The fault of a job's second row; "" if it is valid."""
     return _fault(row, STANDING_COLUMNS)
 
 
 def sound_run(row: "Row") -> "Row":
-    """The same row. Raises BadRowError when it is not sound."""
+    """Returns the same row. Raises BadRowError if it is invalid."""
     fault = run_fault(row)
     if fault:
         raise BadRowError(bad_run(row.run, fault))
@@ -123,23 +123,23 @@ def sound_run(row: "Row") -> "Row":
 
 
 def bad_run(run: object, fault: str) -> str:
-    """How a bad row of a run is named wherever people meet it."""
+    """The text for a bad row of a run, wherever people see it."""
     return f"the row of {printable(run)} is bad: {fault}"
 
 
 def bad_job(job: object, fault: str) -> str:
-    """How a bad row of a job is named."""
+    """The text for a bad row of a job."""
     return f"the row of the job {printable(job)} is bad: {fault}"
 
 
 def printable(name: object) -> str:
-    """Whatever stands in the place of a name, as text that every log and terminal can hold; at most 200 characters."""
+    """Any value in the place of a name, as text that is safe in logs and terminals; at most 200 characters."""
     text = name if isinstance(name, str) else repr(name)
     return text if text.isascii() and text.isprintable() and len(text) <= 200 else ascii(text)[1:-1][:200]
 
 
 def policy_fault(text: str) -> str:
-    """What is wrong with a policy's text; "" when ``Policy.unpack`` reads it."""
+    """The fault of a policy's text; "" if ``Policy.unpack`` can read it."""
     try:
         policy = Policy.unpack(text)
     except ValueError:
@@ -155,7 +155,7 @@ def policy_fault(text: str) -> str:
 
 
 def text_fault(column: str, value: object) -> str:
-    """What is wrong with a text of this name; "" when it is sound."""
+    """The fault of a text with this column name; "" if it is valid."""
     if type(value) is not str:
         return f"{column}: expected text, found {_shown(value)}"
     longest = LONG_TEXT_MAX if column in LONG else TEXT_MAX
@@ -180,11 +180,11 @@ def _fault(row: "Row | AttemptRow | JobRow | Registration", columns: "tuple[str,
         kind, least, most = bounds
         if value is None and column == "exit_code":
             continue
-        # An integer in the place of a fraction is what SQLite and tests write; True is an integer to Python alone.
+        # SQLite and tests write integers for fractions; True is an integer only in Python.
         right = type(value) is kind or (kind is float and type(value) is int)
         if not right:
             return f"{column}: expected {'a number' if kind is float else 'an integer'}, found {_shown(value)}"
-        if not least <= value <= most:  # also NaN
+        if not least <= value <= most:  # also false for NaN
             return f"{column}: expected {least:g} to {most:g}, found {_shown(value)}"
     return ""
 

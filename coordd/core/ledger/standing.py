@@ -1,13 +1,13 @@
-"""Which rules are in force, and what the ledger keeps of each job beside the row that older versions read and write.
+"""The rules in force, and the second row of each job, beside the one that older versions read and write.
 
-An older version (it knows the rules 1 alone) may have a daemon or runners in the same cluster. While it has a daemon,
-everybody goes by its rules. Once no member speaks them any more, a node asks for the rules 2 (``new_rules``), and from
-that step on the row of each job that the older version reads is a fence: its horizon lies far ahead and it is
-suspended, so an old daemon opens nothing, and its claims are refused by the very rules that it knows. Old runners go
-on: what they ask (renew, report, commit, the gate of what has started, restore) looks at neither. The truth about the
-job stands in ``standing``; only the fencing counter has one place, since both versions raise it.
+An older version (it knows only the rules 1) may have a daemon or runners in the same cluster. While it has a daemon,
+all nodes use its rules. Once all members know the rules 2, a node asks for them (``new_rules``). From then on, the row
+of each job that the older version reads is a fence: its horizon is far in the future and the job is suspended. So an
+old daemon opens nothing, and its own rules refuse its claims. Old runners continue: their requests (renew, report,
+commit, the gate of a started attempt, restore) read neither. The job's real state is in ``standing``. Only the fencing
+counter has one place, because both versions increment it.
 
-Loaded by the runner before it starts a job, so it imports nothing but rows.py and the errors.
+The runner loads this file before it starts a job, so it imports only its neighbours and the errors.
 """
 
 from coordd.core.ledger.answers import Answer
@@ -32,15 +32,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from coordd.core.ledger.rows import Store
 
-# What the old rules can have granted when the new ones begin is due at most CLAIM_AHEAD_S later; and every node has
-# swept meanwhile, so that nobody opens under another name what is due then.
+# The old rules can have granted only runs that are due at most CLAIM_AHEAD_S after the new rules begin; and every node
+# has swept meanwhile, so that no node opens such a run under another id.
 IDENTITY_AHEAD_S = 10.0
 
-# Once the clock has passed the instant from which a definition was said to count, what is due before that is opened so
-# late at the most: it had its time while the clock had not come there.
+# After the clock has passed the instant from which a definition was to count, earlier due runs are opened at most this
+# late (seconds): their time was before the clock got there.
 LATE_S = 10.0
 
-# The row that older versions read: its horizon (Unix seconds, in a thousand years), and who "suspended" it.
+# The fence that older versions read: its horizon (Unix seconds, in a thousand years), and who "suspended" it.
 FENCED_AT = 3.2e10
 FENCED_BY = "coordd rules 2: upgrade this node"
 
@@ -51,9 +51,10 @@ class Standing:
     # ---- rules
 
     def _identity_from(self, store: "Store") -> float:
-        """Runs that are due after this instant are named by their nominal time; NEVER while the old rules are in force.
+        """Runs that are due after this instant have their nominal time in their id; NEVER while the old rules are in
+        force.
 
-        A ledger that no job has been in begins with the new rules.
+        A ledger that never had a job begins with the new rules.
         """
         kept = store.meta("identity_from")
         if kept:
@@ -65,9 +66,9 @@ class Standing:
         return 0.0
 
     def new_rules(self, store: "Store", said: NewRules, now: LedgerTime) -> Answer:
-        """No member speaks the old rules any more: from now on the new ones are in force. ok, or recovering.
+        """All members know the new rules: from now on they are in force. ok, or recovering.
 
-        Where the caller saw them in force before, the ledger has forgotten it since: they begin where they began then.
+        If the caller saw them in force before, the ledger has forgotten it: they begin where they began then.
         """
         if now.recovering_s > 0:
             return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
@@ -81,24 +82,24 @@ class Standing:
         return Answer(OK, in_s=max(0.0, begin - now.wall))
 
     def _keep_fenced(self, store: "Store", name: str) -> "JobRow | None":
-        """Under the new rules: what older versions read of the job keeps them out, also where one of them wrote it.
+        """Under the new rules: makes the job's row a fence against older versions, even if one of them wrote it.
 
-        Returns that row as it is then; None where there is none, or a bad one.
+        Returns the new row; None if there is none, or a bad one.
 
-        An attempt that was granted under the old rules may still wait at its gate, which a suspended job keeps shut:
-        while there is one the row is not suspended.
+        An attempt that was granted under the old rules may still wait at its gate, which a suspended job keeps closed:
+        meanwhile the row is not suspended.
         """
         begin = self._identity_from(store)
         try:
             row = store.job(name)
         except BadRowError:
-            return None  # nobody opens anything of it
+            return None  # no node opens anything of it
         if begin == NEVER or row is None:
             return row
         if row.horizon >= FENCED_AT and row.suspended and row.changed_by == FENCED_BY:
             return row
         if store.standing(name) is None:
-            store.put_standing(row)  # made by an older version since
+            store.put_standing(row)  # an older version created the job since
         waits = any(one.state == RECEIVED and one.received_at <= begin for one in store.active_runs(name))
         if row.horizon >= FENCED_AT and waits and row.changed_by == FENCED_BY:
             return row
@@ -109,18 +110,18 @@ class Standing:
     # ---- jobs
 
     def _known(self, store: "Store", name: str, read: "JobRow | None" = None) -> "JobRow | None":
-        """What the ledger keeps of the job; None when it was never heard of. ``read``: the row, if it was read."""
+        """The state of the job; None if the ledger never heard of it. ``read``: the row, if it was read already."""
         row = read or store.job(name)
         if row is None or self._identity_from(store) == NEVER:
             return row
         standing = store.standing(name)
         if standing is None:
-            return row  # made by an older version, and not swept yet
+            return row  # created by an older version, and not swept yet
         standing.fence = row.fence
         return standing
 
     def _job(self, store: "Store", name: str, now: LedgerTime, read: "JobRow | None" = None) -> JobRow:
-        """The same; a job that was never heard of begins now."""
+        """The same; a job that is new to the ledger starts now."""
         job = self._known(store, name, read)
         if job is None:
             job = JobRow(name, horizon=now.wall)
@@ -128,10 +129,10 @@ class Standing:
         return job
 
     def _mended_job(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
-        """The same, for people: a bad row makes way for a sound one.
+        """The same, for people: a bad row is replaced by a valid one.
 
-        Its tokens go on above the highest that is kept of the job's runs, and above the ledger's clock. What stands
-        beside it is kept where that is sound; else the job begins now, with the definition that was activated last.
+        Its tokens continue above the highest one of the job's runs, and above the ledger's clock. The second row is
+        kept if it is valid; otherwise the job starts now, with the definition that was activated last.
         """
         try:
             return self._job(store, name, now)
@@ -155,11 +156,11 @@ class Standing:
         return job
 
     def _swept_job(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
-        """The same, as each sweep leaves it.
+        """The same, after the corrections of a sweep.
 
-        A definition that was activated while the ledger's clock was ahead counts from now, and this is kept: were it
-        "now" at every sweep, whatever is claimed a moment late would be passed over. So does a job begin now that was
-        first heard of by such a clock, while nothing of it was ever granted: its horizon settles nothing yet.
+        A definition that was activated while the ledger's clock was ahead counts from now. That instant is stored: with
+        a new "now" at every sweep, a slightly late claim would be skipped. A job that was first seen by such a clock
+        starts now too, if nothing of it was ever granted: its horizon settles nothing yet.
         """
         job = self._job(store, name, now, self._keep_fenced(store, name))
         begins_ahead = job.horizon > now.wall and job.fence == 0 and now.recovering_s <= 0
@@ -182,14 +183,14 @@ class Standing:
         store.put_job(JobRow(row.job, row.fence, FENCED_AT, int(not waits), row.version, FENCED_BY))
 
     def _told(self, store: "Store", name: str) -> "JobRow | None":
-        """What an export says of a job."""
+        """A job's row for an export."""
         row = self._known(store, name)
         if row is not None:
             row.past = [past.values() for past in store.activations(name)]
         return row
 
     def _take(self, store: "Store", row: JobRow) -> None:
-        """A job's row as an export has it; an older version's does not say which definitions came before."""
+        """A job's row from an export; an older version's does not have the earlier definitions."""
         self._put_job(store, row)
         for values in row.past:
             store.put_activation(row.job, Activation(*values))
@@ -200,7 +201,7 @@ class Standing:
     # ---- definitions
 
     def _opens(self, store: "Store", job: JobRow, of: Registration, now: LedgerTime) -> "Answer | None":
-        """A run that has no row yet: why it may not have one, if it is scheduled."""
+        """Why a scheduled run without a row must not get one; "" if it may."""
         if not of.scheduled:
             return None
         begin = self._identity_from(store)
@@ -214,23 +215,23 @@ class Standing:
             if now.wall - of.due > LATE_S and of.due <= self._was_to_count_from(store, job) <= now.wall:
                 return Answer(FINISHED, state=SETTLED)
         ahead_s = of.due - now.wall - CLAIM_AHEAD_S
-        # By the ledger's clock: the asking node's may be hours ahead, and its rows would settle what is to come.
+        # By the ledger's clock: the asking node's may be hours ahead, and its rows would settle future fire times.
         return Answer(EARLY, in_s=ahead_s) if ahead_s > 0 else None
 
     def _was_to_count_from(self, store: "Store", job: JobRow) -> float:
-        """From when on the definition was said to count when it was activated.
+        """The instant from which the definition was to count, as said at its activation.
 
-        ``counts_from`` is earlier where a sweep found it ahead of the clock, and the clock may have been the one that
-        was wrong: set back, and right again since. What comes late by more than LATE_S is then not opened any more.
+        ``counts_from`` is earlier if a sweep found it ahead of the clock. The clock may have been wrong: set back, and
+        right again since. Then a run that is later than LATE_S is not opened any more.
         """
         activations = store.activations(job.job)
         return activations[-1].counts_from if activations else 0.0
 
     def _first_counts_from(self, store: "Store", job: JobRow, how: str, now: LedgerTime) -> float:
-        """From when on the first definition of a job counts.
+        """From when the first definition of a job counts.
 
-        Under the old rules jobs had schedules without it: such a one goes on where it was. The horizon of any other
-        says only when the job was first heard of, and it may have been without a schedule since.
+        Under the old rules jobs had schedules without a definition: such a job continues at its horizon. The horizon of
+        any other job tells only when it was first seen, and it may have had no schedule since.
         """
         fired = store.last_fire_at(job.job, now.wall + CLAIM_AHEAD_S) > 0
         was_scheduled = how != "returned" and (fired or job.horizon < self._identity_from(store))
@@ -239,12 +240,12 @@ class Standing:
     def activate(self, store: "Store", said: Activate, now: LedgerTime) -> Answer:
         """That definition of a job counts from now on: ok (token: its sequence), differs (another one still counts).
 
-        ``schedule`` is the digest of the part that says when it fires. Where that is the same as before, nothing that
-        is due is lost; else the definition opens only what is due after this instant. ``how``: ``changed`` (the node
-        had another one before), ``new`` (it never had one: only what the ledger has never seen counts then),
-        ``returned`` (the node was without a schedule of that job since ``sequence``: what was due meanwhile is not
-        opened, also by the same definition), ``restored`` (the ledger forgot it: ``sequence`` and ``counts_from`` are
-        as it said), ``person``.
+        ``schedule`` is the digest of the schedule's part. If it is unchanged, no due run is lost; otherwise the
+        definition opens only runs that are due after this instant. ``how``: ``changed`` (the node had another one
+        before), ``new`` (it never had one: then only a definition that is new to the ledger counts), ``returned`` (the
+        node had no schedule of that job since ``sequence``: runs that were due meanwhile are not opened, even by the
+        same definition), ``restored`` (the ledger forgot it: ``sequence`` and ``counts_from`` are as the node
+        remembers), ``person``.
         """
         name, how, sequence = said.name, said.how, said.sequence
         if now.recovering_s > 0 and how != "restored":
@@ -253,7 +254,7 @@ class Standing:
             return Answer(OUTDATED)
         job = self._job(store, name, now)
         began = 0.0
-        returns = how == "returned" and sequence >= job.sequence  # and no other node has brought it back since
+        returns = how == "returned" and sequence >= job.sequence  # and no other node has activated it since
         if job.digest == said.digest and not returns:
             return Answer(OK, token=job.sequence)
         if how == "restored":

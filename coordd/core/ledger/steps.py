@@ -1,12 +1,12 @@
-"""A run's life: who may follow whom, as one table, and the single steps that write it.
+"""A run's life: the table of allowed moves, and the single steps that write it.
 
     pending -> received (claimed) -> started (past the gate) -> success | failure | revoked
                                      started -> retry -> received (attempt + 1)     [lost or failed, tries left]
                                      started -> unknown -> started | success | ...  [hold: nobody knows yet]
     pending -> rejected (overlap) | missed (start_within) | revoked
 
-The operations in ledger.py are made of these steps; nothing else writes a state. Loaded by the runner before it
-starts a job, so it imports nothing but rows.py and standing.py.
+The operations in rules.py and people.py use these steps; nothing else writes a state. The runner loads this file before
+it starts a job, so it imports only its neighbours.
 """
 
 from coordd.core.ledger.answers import Answer, Ended, Held
@@ -51,7 +51,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from coordd.core.ledger.rows import Store
 
-# The run's life as one table: who may follow whom. Every write of a state goes through ``_move``.
+# The run's life: the allowed moves. Every write of a state goes through ``_move``.
 MOVES: "dict[str, frozenset[str]]" = {
     PENDING: frozenset((RECEIVED, REJECTED, MISSED, REVOKED)),
     RETRY: frozenset((RECEIVED, MISSED, REVOKED)),
@@ -60,12 +60,12 @@ MOVES: "dict[str, frozenset[str]]" = {
     UNKNOWN: frozenset((STARTED, SUCCESS, FAILURE, REVOKED, LOST, RETRY)),
 }
 
-# An attempt that was lost so soon after its grant hardly lived (seconds). The first is tried again at once, perhaps on
-# a node where it works; before each further one there is a pause, which doubles: what dies at once, everywhere, is not
-# to use up its relaunches before anybody has seen it.
+# An attempt that was lost within this time (seconds) after its grant hardly lived. After the first such loss, the next
+# attempt starts at once, perhaps on a node where it works. Before each further one there is a pause, which doubles: a
+# job that dies at once on every node must not use up its relaunches before anybody has seen it.
 SHORT_LIVED_S = 10.0
 
-# Somebody holds the attempt, or did when it was last heard of.
+# An attempt has a holder, or had one when it was last heard of.
 HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
 
 
@@ -73,11 +73,13 @@ class Life(Standing):
     """The single steps. ``store`` is one transaction; ``now`` is the ledger's time."""
 
     def _settled(self, job: "JobRow | None", due: float, now: LedgerTime) -> bool:
-        """What was due then is behind the job's horizon. In quarantine nobody can say: the horizon may be made up."""
+        """True if a run that is due then is behind the job's horizon. In quarantine nobody can tell: the horizon may be
+        wrong.
+        """
         return job is not None and due <= job.horizon and now.recovering_s <= 0
 
     def _new_row(self, of: Registration, now: LedgerTime) -> Row:
-        # A trigger is dated by the ledger: the clock of the node that took it may be off by hours.
+        # The ledger dates a trigger: the clock of the node that accepted it may be off by hours.
         fire_at = of.fire_at if of.scheduled else now.wall - of.age_s
         due = of.due if of.scheduled else fire_at
         # In the order of RUN_COLUMNS.
@@ -117,7 +119,7 @@ class Life(Standing):
         )
 
     def _mine(self, store: "Store", grant: Grant) -> "Row | None":
-        """The row, if this very grant is still its current one. (token, nonce) is compared, never one alone."""
+        """The row, if exactly this grant is the current one. Token and nonce are compared together."""
         row = store.run(grant.run)
         return row if row is not None and self._is_of(row, grant) else None
 
@@ -125,19 +127,19 @@ class Life(Standing):
         return row.attempt == grant.attempt and row.token == grant.token and row.nonce == grant.nonce
 
     def _is_repeat(self, row: Row, claim: Claim) -> bool:
-        """The claimant has this very grant already: its reply was lost."""
+        """True if the claimant has this very grant already: its reply was lost."""
         return row.state == RECEIVED and row.nonce == claim.nonce and row.node == claim.node
 
     def _is_older(self, row: Row, grant: Grant) -> bool:
-        """The row is of a time before this grant was made, and not over.
+        """True if the row is older than this grant, and not over.
 
-        The token alone tells: a holder that the ledger remembers may have given the attempt back meanwhile, and so
-        raised its number, though it was granted to another since, which was forgotten.
+        Only the token tells: a remembered holder may have returned the attempt meanwhile, and so raised its number,
+        although the ledger had granted it to another node and forgot that.
         """
         return row.state not in TERMINAL and row.token < grant.token
 
     def _unknown(self, store: "Store", grant: Grant, word: str, now: LedgerTime) -> Answer:
-        """The answer to a grant that is not the current one: ``word``, or RECOVERING where it was forgotten."""
+        """The answer to a grant that is not the current one: ``word``, or RECOVERING if the grant was forgotten."""
         if now.recovering_s > 0:
             row = store.run(grant.run)
             if row is None or self._is_older(row, grant):
@@ -148,14 +150,15 @@ class Life(Standing):
         return left_of(row, now)
 
     def _past(self, row: Row, now: LedgerTime) -> bool:
-        """The ledger's own time has passed the lease's end (another boot: certainly)."""
+        """True if the ledger's own time has passed the lease's end (certainly so after another boot)."""
         return row.boot != now.boot or now.lease >= row.until
 
     def _lapsed(self, row: Row, watched: "Watched | None", now: LedgerTime) -> bool:
-        """Past its end, by a clock that was not set back, AND watched in silence for a whole lease by the claimant.
+        """True if it is past its end, by a clock that was not set back, AND the claimant has watched it without a beat
+        for a whole lease.
 
-        The ledger's time alone does not do where it is a wall clock: one step of it would expire every lease
-        at once. Another boot needs no watching: nothing of it is alive.
+        The ledger's time alone is not enough if it is a wall clock: one step of it would expire every lease at once.
+        After another boot no watching is needed: nothing of it is alive.
         """
         if not self._past(row, now) and not was_set_back(row, now):
             return False
@@ -169,7 +172,7 @@ class Life(Standing):
         )
 
     def _next_token(self, job: JobRow, now: LedgerTime) -> Token:
-        """Strictly increasing per job, even where the ledger forgot its last writes: time bounds it from below."""
+        """Strictly increasing per job, even if the ledger forgot its last writes: time is the lower bound."""
         return Token(max(job.fence + 1, int(now.wall * 1e6)))
 
     def _grant(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
@@ -192,17 +195,17 @@ class Life(Standing):
         return self._granted(row, now)
 
     def _granted(self, row: Row, now: LedgerTime) -> Answer:
-        # How far the fire time is by the ledger's clock: the claimant's own may be minutes off.
+        # The time until it is due, by the ledger's clock: the claimant's own may be minutes off.
         in_s = due_in(row, now)
         return Answer(
             GRANTED, token=row.token, left_s=self._left(row, now), in_s=in_s, args=row.args, attempt=row.attempt
         )
 
     def _granted_again(self, store: "Store", row: Row, claim: Claim, now: LedgerTime) -> Answer:
-        """The reply was lost: the same grant again, only for the definition that was granted.
+        """The reply was lost: return the same grant again, only for the granted definition.
 
-        A whole lease is lent again, with a new beat: those who watch begin again. What is left of the first one could
-        be told only by a clock that may have been set back since.
+        It gets a whole lease again, with a new beat, so watchers start again. Only a clock that may have been set back
+        could tell the rest of the first lease.
         """
         if claim.of.digest != row.digest:
             return Answer(DIFFERS, state=row.state)
@@ -243,16 +246,17 @@ class Life(Standing):
             self._record(store, row)
 
     def _put_back(self, store: "Store", old: "Row | None", said: Restore, now: LedgerTime) -> Row:
-        """Write a grant that was forgotten; the table of moves does not bind what makes up for lost ones."""
+        """Write a forgotten grant; the table of moves does not apply, because this replaces lost moves."""
         of, grant = said.of, said.grant
         row = old or self._new_row(of, now)
-        row.digest, row.args = of.digest, of.args  # what runs is what was granted, whatever was asked for since
+        # the running definition is the granted one, whatever was registered since
+        row.digest, row.args = of.digest, of.args
         if row.state in HOLDING and row.attempt < grant.attempt:
-            closed = self._attempt_row(row)  # its end is what was forgotten
+            closed = self._attempt_row(row)  # its end was forgotten
             closed.state = LOST
             store.put_attempt(closed)
         policy = of.policy
-        # How the earlier attempts ended is forgotten too: in no case is there more than the job allows.
+        # The ends of earlier attempts are forgotten too: in no case are there more attempts than the job allows.
         tries = max(0, grant.attempt - row.failures - row.relaunches)
         failures = min(tries, max(0, policy.attempts - 1 - row.failures))
         row.failures += failures
@@ -289,7 +293,7 @@ class Life(Standing):
         return row
 
     def _lose(self, store: "Store", row: Row, reason: str, now: LedgerTime) -> None:
-        """A launched attempt whose end nobody knows: LOST and tried again, or UNKNOWN and held for a person."""
+        """A launched attempt with an unknown end: LOST and retried, or UNKNOWN and held for a person."""
         policy = Policy.unpack(row.policy)
         if policy.on_lost == "hold" and row.state != RECEIVED:
             if row.state != UNKNOWN:
@@ -302,7 +306,7 @@ class Life(Standing):
         self._relaunch(store, row, policy, reason, now)
 
     def _explain(self, row: Row, reason: str) -> None:
-        """Why nobody knows its end; that it was cancelled, and by whom, stays."""
+        """Why its end is unknown; a cancellation, and by whom, stays in the text."""
         if not row.cancel:
             row.reason = reason
         elif reason not in row.reason:
@@ -317,7 +321,7 @@ class Life(Standing):
             self._again(store, row, LOST, self._pause(row, now), reason, now)
 
     def _pause(self, row: Row, now: LedgerTime) -> float:
-        """Seconds before an attempt that was lost is tried again."""
+        """Seconds before the next attempt after a lost one."""
         if row.relaunches < 2 or now.wall - row.received_at >= SHORT_LIVED_S:
             return 0.0
         return RELAUNCH_PAUSE_S * 2.0 ** min(row.relaunches - 2, RELAUNCH_DOUBLINGS_MAX)
@@ -331,7 +335,7 @@ class Life(Standing):
         store.put_attempt(closed)
         self._move(row, RETRY)
         row.attempt = AttemptNumber(row.attempt + 1)
-        # Never before its fire time: an attempt that was claimed ahead may be given back before that.
+        # Never before its fire time: an attempt that was claimed ahead may be returned before that.
         row.not_before = max(row.due_at, now.wall + delay_s)
         store.put_run(row)
 

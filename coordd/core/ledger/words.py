@@ -1,25 +1,25 @@
-"""The words of the ledger, and the figures that its rules go by: states of a run, words of an answer.
+"""The ledger's words and constants: states of a run, words of an answer, figures of the rules.
 
-The same words stand on the wire, in JSON, in logs and in metrics.
-The runner loads this file before it starts a job, so it imports nothing but its neighbours.
+The same words are on the wire, in JSON, in logs and in metrics.
+The runner loads this file before it starts a job, so it imports only its neighbours.
 """
 
-# Clock-rate error that is tolerated between any two machines: 1 %, NTP's worst slew is 0.05 %.
+# The tolerated clock-rate error between any two machines: 1 %; NTP's maximum slew is 0.05 %.
 RHO = 0.01
 
-# Two versions of the rules. Under the old ones the id of a scheduled run is made of the instant at which it is due;
-# under the new ones of its nominal time, without the jitter, for all that is due after ``identity_from``. NEVER stands
-# for that instant (the year 3000) while the old ones are in force.
+# Two versions of the rules. Under the old ones, the id of a scheduled run contains its due time. Under the new ones it
+# contains its nominal time, without the jitter, for runs that are due after ``identity_from``. That instant is NEVER
+# (the year 3000) while the old rules are in force.
 OLD_RULES, NEW_RULES = 1, 2
 NEVER = 32_503_680_000.0
 
-# As far as two readings of one clock may be apart that should be the same: floats of Unix seconds end at 0.2 µs.
+# The maximum difference of two equal readings of one clock: floats of Unix seconds have a resolution of 0.2 µs.
 CLOCK_EXACT_S = 0.001
 
-# A scheduled run may be claimed this long before its fire time: the runner then waits at the gate.
+# A scheduled run may be claimed this long (seconds) before its fire time: the runner then waits at the gate.
 CLAIM_AHEAD_S = 5.0
 
-# The sweep sees the open rows in pages of this many: one script holds the ledger up for a few milliseconds at the most.
+# Rows per page of a sweep: one script blocks the ledger for at most a few milliseconds.
 OPEN_PAGE = 1000
 
 # Run states: the words on the wire, in JSON, in logs and in metrics.
@@ -37,7 +37,7 @@ UNKNOWN = "unknown"
 
 STATES = (PENDING, RECEIVED, STARTED, SUCCESS, FAILURE, RETRY, REVOKED, REJECTED, MISSED, LOST, UNKNOWN)
 TERMINAL = frozenset((SUCCESS, FAILURE, REVOKED, REJECTED, MISSED, LOST))
-# These stand in the way of another run of the same job (overlap). A run that waits for its retry is not over.
+# These states prevent another run of the same job (overlap). A run that waits for its retry is not over.
 ACTIVE = frozenset((RECEIVED, STARTED, UNKNOWN, RETRY))
 
 # Answers.
@@ -53,10 +53,10 @@ FINISHED = "finished"
 RECOVERING = "recovering"
 STALE = "stale"
 CANCEL = "cancel"
-OUTDATED = "outdated"  # the one who asks goes by other rules than those in force
-# What is said of a fire time that is over and of which no row is left, or never was one.
+OUTDATED = "outdated"  # the caller uses other rules than those in force
+# For a fire time that is over and has no row, or never had one.
 SETTLED = "settled"
-UNAVAILABLE = "unavailable"  # said by the shell when the ledger did not answer
+UNAVAILABLE = "unavailable"  # said by the shell if the ledger did not answer
 BAD = "bad"  # a row that the operation needs is damaged (``by`` says which and how): nothing was changed
 
 WORDS = frozenset((

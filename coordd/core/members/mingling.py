@@ -22,7 +22,7 @@ class Mingling:
         self._says = says
         self._enter = enter
         self._until = 0.0
-        self._missing: set[str] | None = None  # none: the transport could not list its peers
+        self._missing: set[str] | None = None  # None: the transport could not list its peers
         self._bus_seen = False  # it was connected since the start
 
     def begin(self, peers: tuple[str, ...] | None, bus_up: bool, now: Now) -> None:

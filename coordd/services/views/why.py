@@ -70,7 +70,7 @@ class Absent(NamedTuple):
     """Known facts about a run without a row in the ledger. Unix seconds; None: not a time, or not known."""
 
     known: bool  # this node has the job
-    fire_at: float | None = None  # none: it was triggered
+    fire_at: float | None = None  # None: it was triggered
     is_fire_time: bool = False  # a fire time of the present schedule
     following: float | None = None  # the schedule's next time after it
     settled_to: float | None = None  # the ledger launches no fire time of the job up to this one
