@@ -248,7 +248,7 @@ class Context:
         self.out.ledger.append(LedgerRequest(self._next_request, request))
 
     def answered(self, question: int, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
-        """The ledger's answer goes to whoever asked, once."""
+        """Passes the ledger's answer to the part that asked, once."""
         on_answer = self._waiting.pop(question, None)
         if on_answer is not None:
             on_answer(answer, sent_at, now)
