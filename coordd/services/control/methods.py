@@ -14,9 +14,9 @@ import trio
 from coordd import __version__
 from coordd.core.jobs.arguments import merge_params, packed
 from coordd.core.jobs.job import IDENT, Job, job_of, triggered_run
-from coordd.core.ledger.requests import OUTCOMES, Activate, Cancel, Registration, Resolve, Revoke, Suspend
+from coordd.core.ledger.requests import OUTCOMES, Cancel, Registration, Resolve, Revoke
 from coordd.core.ledger.rows import AttemptRow, Row
-from coordd.core.ledger.words import FAILURE, LOST, OK, OUTDATED, PENDING, RECEIVED, RECOVERING, RETRY, STATES
+from coordd.core.ledger.words import FAILURE, LOST, OK, PENDING, RECEIVED, RETRY, STATES
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.wire.events import Action
 from coordd.errors import RefusedError
@@ -24,20 +24,16 @@ from coordd.ports import Ledger
 from coordd.services.control import doctor as checkup
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import ALIVE_S, LIST_MAX, VIEWER_LIST_MAX
-from coordd.services.control.lookups import Lookups, Work
+from coordd.services.control.job_methods import JobMethods
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import Driver
-from coordd.services.ledger import ONLY_LOOKS, LedgerService, boottime
+from coordd.services.ledger import LedgerService, boottime
 from coordd.services.logfiles import find_log, read_from, read_tail, tail_lines
-from coordd.services.views import jobview, objects
-from coordd.services.views.explanations import Explanations
-from coordd.services.views.troubles import Trouble, Troubles
+from coordd.services.views import objects
+from coordd.services.views.troubles import Troubles
 
 # Valid names of job files.
 JOB = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-# The maximum number of fire times in one answer; computing one may take a millisecond.
-FIRES_MAX = 1000
 
 # The time for a check of a large ledger; viewers get the last result for a while.
 DOCTOR_S = 60.0
@@ -59,7 +55,7 @@ UNAVAILABLE_METHODS = frozenset((
 ))  # fmt: skip
 
 
-class Methods(Explanations):
+class Methods(JobMethods):
     """All methods of the control socket."""
 
     def __init__(
@@ -84,7 +80,6 @@ class Methods(Explanations):
         self._argv = argv
         self._doctor = doctor
         self._read_audit = audit
-        self._lookups = Lookups()
         self._checked: tuple[float, list[dict[str, str]]] = (-math.inf, [])  # the last doctor's result, and its time
 
     def table(self) -> dict[str, Method]:
@@ -95,12 +90,6 @@ class Methods(Explanations):
             "node.list": Method(self.node_list),
             "node.drain": Method(self.node_drain, OPERATOR),
             "node.resume": Method(self.node_resume, OPERATOR),
-            "job.list": Method(self.job_list),
-            "job.show": Method(self.job_show),
-            "job.next": Method(self.job_next),
-            "job.activate": Method(self.job_activate, OPERATOR, changes=True),
-            "job.suspend": Method(self.job_suspend, changes=True),
-            "job.resume": Method(self.job_resume, changes=True),
             "run.list": Method(self.run_list),
             "run.show": Method(self.run_show),
             "run.trigger": Method(self.run_trigger, changes=True),
@@ -219,138 +208,6 @@ class Methods(Explanations):
         since = float(params["since"]) if whole else take(params, "since", float, 0.0)
         limit = min(max(1, take(params, "limit", int, 1000)), LIST_MAX)
         return await self._lookups.do(lambda _: self._read_audit(since, limit), looks=False, limit_s=DOCTOR_S)
-
-    # ---- jobs
-
-    def _job(self, params: dict[str, Any]) -> Job:
-        name = take(params, "job", str, "") or take(params, "name", str)
-        job = self._driver.node.jobs.get(name)
-        if job is None:
-            problems = self._job_problems().get(name)
-            if problems:
-                raise RefusedError(f"the job {name} is disabled: {problems[0]}", kind="bad_job")
-            near = self._like(name)
-            hint = f"did you mean {near}?" if near else "coordctl job list shows all jobs"
-            raise RefusedError(f"no job {name!r} on this node", kind="unknown_job", hint=hint)
-        return job
-
-    def _may_start(self, job: Job) -> None:
-        """Raises RefusedError for a job that is held."""
-        if not job.enabled:
-            raise RefusedError(
-                f"{job.name} is held: its job file says enabled = false, so nothing launches it",
-                kind="held",
-                hint="set enabled = true in the job file on every node, then coordctl reload",
-            )
-
-    def _may_operate(self, caller: Caller, job: str) -> None:
-        owner = self._driver.node.jobs[job].owner if job in self._driver.node.jobs else ""
-        if caller.role < OPERATOR and not (owner and owner in caller.groups):
-            raise RefusedError(
-                f"{caller.name} may not operate {job}",
-                kind="not_permitted",
-                hint="this needs the operator group" + (f" or the group {owner}" if owner else ""),
-            )
-        ONLY_LOOKS.set(False)  # an owner's change need not wait behind viewers
-
-    async def job_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
-        suspended = await self._suspended()
-        now = self._driver.now().wall
-        jobs = dict(self._driver.node.jobs)  # a copy of the present jobs: the rest is done in a thread
-
-        def look(work: Work) -> list[dict[str, Any]]:
-            all_problems = self._job_problems()
-            listed = [self._job_view(job, suspended, now, caller, all_problems, work) for job in jobs.values()]
-            listed += [
-                {"name": name, "enabled": False, "problems": problems}
-                for name, problems in all_problems.items()
-                if name not in jobs
-            ]
-            return sorted(listed, key=lambda view: str(view["name"]))
-
-        return await self._lookups.do(look, looks=caller.role <= VIEWER)
-
-    def _job_view(
-        self,
-        job: Job,
-        suspended: dict[str, bool],
-        now: float,
-        caller: Caller,
-        all_problems: dict[str, list[str]],
-        work: Work,
-    ) -> dict[str, Any]:
-        """Runs in a thread."""
-        work.check()
-        fires = objects.next_fires(job, now, 1)
-        problems = all_problems.get(job.name, [])
-        node = self._driver.node
-        problem = (
-            node.launch_problems.get(job.name, "")
-            or node.rulebook.definitions.stale.get(job.name, "")
-            or (problems[0] if problems else "")
-        )
-        if not problem and job.overlap != "allow":
-            problem = next((blocked(one) for one in self._troubles.found.unknown if one.job == job.name), "")
-        return objects.job_view(
-            job,
-            suspended=suspended.get(job.name, False),
-            next_at=fires[0] if fires else None,
-            problem=problem,
-            redacted=caller.role <= VIEWER,
-        )
-
-    async def job_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        job = self._job(params)
-        suspended, now = await self._suspended(), self._driver.now().wall
-        return await self._lookups.do(
-            lambda work: {
-                **self._job_view(job, suspended, now, caller, self._job_problems(), work),
-                **jobview.everything(job, redacted=caller.role <= VIEWER),
-            },
-            looks=caller.role <= VIEWER,
-        )
-
-    async def job_next(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
-        job = self._job(params)
-        looks, now = caller.role <= VIEWER, self._driver.now().wall
-        count = min(max(1, take(params, "count", int, 5)), VIEWER_LIST_MAX if looks else FIRES_MAX)
-        fires = await self._lookups.do(lambda work: objects.next_fires(job, now, count, work.check), looks=looks)
-        return objects.fire_views(job, fires, now, self._driver.node.identity_from)
-
-    async def job_activate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        job = self._job(params)
-        self._may_start(job)
-        node = self._driver.node
-        activate = Activate(
-            name=job.name, digest=job.digest, schedule=job.schedule_digest, how="person", by=caller.name
-        )
-        answer = await self._change(activate)
-        if answer.word == RECOVERING:
-            raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")
-        if answer.word == OUTDATED:
-            held = ", ".join(node.rulebook.held_back_by()) or "they begin soon"
-            raise RefusedError(
-                f"the cluster goes by the old rules, under which every definition counts (held back by: {held})",
-                kind="try_later",
-                hint="upgrade those nodes; `coordctl status` shows which rules are in force",
-            )
-        self._audit(caller, "job.activate", job.name)
-        self._driver.feed(node.look_again)
-        return {"job": job.name, "digest": job.digest, "sequence": answer.token}
-
-    async def job_suspend(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        return await self._suspend(params, caller, True)
-
-    async def job_resume(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        return await self._suspend(params, caller, False)
-
-    async def _suspend(self, params: dict[str, Any], caller: Caller, suspended: bool) -> dict[str, Any]:
-        job = self._job(params)
-        self._may_operate(caller, job.name)
-        answer = await self._change(Suspend(job=job.name, suspended=suspended, by=caller.name))
-        self._audit(caller, "job.suspend" if suspended else "job.resume", job.name)
-        self._driver.feed(self._driver.node.look_again)
-        return {"job": job.name, "suspended": suspended, "version": answer.token}
 
     # ---- runs
 
@@ -560,11 +417,6 @@ class Methods(Explanations):
             while election.succession is None:  # noqa: ASYNC110  # an event in every election would cost all of them
                 await trio.sleep(0.005)
         return objects.election_view(election)
-
-
-def blocked(unknown: Trouble) -> str:
-    """How an unknown run affects its job."""
-    return f"{unknown.run} is unknown, and counts as running: coordctl run resolve {unknown.run}"
 
 
 def active_jobs(pursuits: Pursuits) -> str:
