@@ -319,3 +319,13 @@ def test_the_image_runs_as_a_user_of_its_own_and_carries_no_test_tools() -> None
     optional = extras["optional-dependencies"]
     shipped = [*extras["dependencies"], *optional["spark"], *optional["uvloop"]]
     assert not [need for need in shipped if need.startswith(("pytest", "celery", "mypy", "ruff", "hypothesis"))]
+
+
+# ---- the map of rooms
+
+
+def test_the_map_names_every_room() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rooms = {str(path.parent.relative_to(ROOT)) for path in (ROOT / "coordd").rglob("*.py")} - {"coordd", "coordd/core"}
+
+    assert sorted(room for room in rooms if f"`{room}`" not in text) == []
