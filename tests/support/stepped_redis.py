@@ -10,10 +10,15 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import Scripts
 from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.requests import Request
+from coordd.core.ledger.rows import LedgerTime
+from coordd.core.ledger.words import ACTIVE, PENDING, REVOKED, STATES, TERMINAL
 from support.ledger_calls import FakeClock
 from support.lua import headers
 
 ASKS = "redis.call('TIME')"
+# The longest lease and what a replica lags, where a test counts on it.
+QUARANTINE_S = 70.0
+
 READS = "redis.call('HMGET', prefix .. 'clock', 's', 'us')"
 
 
@@ -40,6 +45,25 @@ class OneClock(FakeClock):
         micros = round(self.wall * 1e6)
         self.wall = micros // 1_000_000 + micros % 1_000_000 / 1e6
         return divmod(micros, 1_000_000)
+
+
+class RecoveringClock(OneClock):
+    """As Redis counts a quarantine: to an instant, and no longer when the clock is set back."""
+
+    open_at = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since = self.wall
+
+    def __call__(self) -> LedgerTime:
+        if self.wall >= self.open_at:
+            self.open_at = 0.0
+        elif self.wall < self.since:
+            self.open_at = min(self.open_at, self.wall + QUARANTINE_S)
+        else:
+            self.open_at = max(self.open_at, self.since + QUARANTINE_S)
+        return LedgerTime(self.wall, self.wall, "", max(0.0, self.open_at - self.wall), f"{self.since * 1e6:.0f}")
 
 
 def rewritten(text: str) -> str:
@@ -70,3 +94,31 @@ class SteppedLedger(RedisLedger):
         for (op, _), reply in zip(questions, replies, strict=True):
             headers.check_reply(op, reply)
         return replies
+
+    def check_sets(self, *jobs: str) -> None:
+        """Fails unless the sorted sets of these jobs, and those of all, are what the rows say."""
+        rows = self.runs(limit=100_000)
+        wanted: dict[str, dict[str, float]] = {
+            **{f"list:{state}:{job}": {} for state in ("", *STATES) for job in ("", *jobs)},
+            **{f"{kind}:{job}": {} for kind in ("active", "waiting", "fired") for job in jobs},
+            "open": {},
+            "ended": {},
+        }
+        for row in rows:
+            for state in ("", row.state):
+                for job in ("", row.job):
+                    wanted[f"list:{state}:{job}"][row.run] = row.created_at
+            if row.state in ACTIVE:
+                wanted[f"active:{row.job}"][row.run] = 0.0
+            if row.state == PENDING:
+                wanted[f"waiting:{row.job}"][row.run] = row.not_before
+            if row.state in TERMINAL:
+                wanted["ended"][row.run] = row.ended_at
+            else:
+                wanted["open"][row.run] = row.not_before
+            if row.scheduled and not (row.state == REVOKED and not row.token):
+                wanted[f"fired:{row.job}"][row.run] = row.due_at
+        found = self.read([("ZRANGE", self.key(name), 0, -1, "WITHSCORES") for name in wanted])
+        for name, flat in zip(wanted, found, strict=True):
+            held = {run.decode(): float(score) for run, score in zip(flat[::2], flat[1::2], strict=True)}
+            assert held == wanted[name], name

@@ -139,8 +139,13 @@ class Standing:
         except BadRowError:
             job = self._rest_of(store, name, now)
         job.fence = max(store.highest_token(name), int(now.wall * 1e6))
+        # Asked while the row is there: a ledger that has no jobs begins with the new rules.
+        old_rules = self._identity_from(store) == NEVER
         store.drop_job(name)
-        self._put_job(store, job)
+        if old_rules:
+            store.put_job(job)
+        else:
+            self._put_job(store, job)
         return job
 
     def _rest_of(self, store: "Store", name: str, now: LedgerTime) -> JobRow:

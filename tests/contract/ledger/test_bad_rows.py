@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from support.ledger_calls import FakeClock, Nodes
+from support.stepped_redis import SteppedLedger
 
+from contract.ledger.corners.both import Both
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.answers import Answer, OpenAnswer
@@ -26,7 +28,8 @@ from coordd.core.ledger.requests import (
     Suspend,
 )
 from coordd.core.ledger.rows import AttemptNumber
-from coordd.core.ledger.words import BAD, GRANTED, OK, REVOKED
+from coordd.core.ledger.standing import FENCED_BY
+from coordd.core.ledger.words import BAD, GRANTED, NEVER, OK, REVOKED
 from coordd.core.ready import LedgerRequest
 from coordd.errors import BadRowError, UnavailableError
 from coordd.services.ledger import LedgerService
@@ -159,9 +162,84 @@ def test_a_person_ends_a_bad_row_by_revoking_it(nodes: Nodes, column: str, value
     assert (swept.runs, swept.bad) == ([], {})
     assert [each.run for each in nodes.ledger.runs()] == [RUN]
     assert nodes.claim(nodes.of(RUN)).word == "finished"
+    if isinstance(nodes.ledger, SteppedLedger):
+        nodes.ledger.check_sets("sales")
 
 
-@pytest.mark.parametrize(("column", "value"), [("horizon", "x"), ("horizon", 1e300), ("fence", "many")])
+@pytest.mark.parametrize("state", ["received", "retry", "success", "unknown"])
+def test_nothing_is_left_of_a_bad_row_that_was_revoked(nodes: Nodes, state: str) -> None:
+    grant = nodes.granted(nodes.of(RUN, attempts=2, on_lost="hold"))
+    if state != "received":
+        nodes.gate(grant)
+        nodes.report(grant, {"retry": "failure", "unknown": "lost"}.get(state, state), 3)
+    spoil(nodes, RUN, "beat", "x")
+
+    assert nodes.ask(Revoke(run=RUN, by="ann", due=0.0)).word == OK
+
+    assert nodes.state(RUN) == REVOKED
+    assert nodes.ledger.attempts(RUN) == []
+    if isinstance(nodes.ledger, SteppedLedger):
+        nodes.ledger.check_sets("sales")
+    assert nodes.claim(nodes.of(OTHER)).word == GRANTED
+
+
+@pytest.mark.parametrize("overlap", ["forbid", "replace"])
+@pytest.mark.parametrize("order", [(RUN, OTHER), (OTHER, RUN)], ids=["first", "last"])
+def test_one_bad_row_among_several_that_may_be_running_holds_up_a_run(
+    nodes: Nodes, overlap: str, order: tuple[str, str]
+) -> None:
+    for run in order:
+        nodes.started(nodes.of(run, overlap="allow"))
+    spoil(nodes, order[0], "lease", "x")
+
+    with pytest.raises(BadRowError, match=order[0]):
+        nodes.claim(nodes.of("sales#3", overlap=overlap))
+
+
+@pytest.mark.parametrize("bad", [1, 2])
+def test_bad_rows_at_the_head_of_a_queue_are_passed_over_one_by_one(nodes: Nodes, bad: int) -> None:
+    runs = [f"sales#{number}" for number in range(4)]
+    for run in runs:
+        nodes.ask(Register(of=nodes.of(run, overlap="queue")))
+        nodes.clock.step(1.0)
+    for run in runs[:bad]:
+        spoil(nodes, run, "policy", "x")
+
+    assert nodes.claim(nodes.of(runs[3], overlap="queue")).by == f"queue: {runs[bad]} is first"
+    assert nodes.claim(nodes.of(runs[bad], overlap="queue")).word == GRANTED
+
+
+def test_a_mended_job_of_which_nothing_runs_goes_on_above_its_tokens(nodes: Nodes) -> None:
+    before = nodes.started(nodes.of(RUN))
+    nodes.report(before)
+    spoil(nodes, "sales", "fence", "x", table="job")
+
+    nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
+
+    assert nodes.opened("sales").jobs["sales"].fence >= before.token
+    if isinstance(nodes.ledger, SteppedLedger):  # an older version is kept out, as before
+        (read,) = nodes.ledger.read([("HMGET", nodes.ledger.key("job:sales"), "suspended", "changed_by")])
+        assert read == [b"1", FENCED_BY.encode()]
+
+
+def test_a_bad_row_of_a_job_is_mended_under_the_old_rules_too(nodes: Nodes) -> None:
+    Both(nodes.ledger, nodes.clock).older_row("sales", 7, nodes.clock.wall - 60.0, 0, 3, "bob")
+    assert nodes.opened("sales").identity_from == NEVER
+    spoil(nodes, "sales", "version", "x", table="job")
+
+    nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
+
+    swept = nodes.opened("sales")
+    assert (swept.bad, swept.identity_from, swept.jobs["sales"].suspended) == ({}, NEVER, True)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("horizon", "x"), ("horizon", 1e300), ("horizon", 1e14), ("horizon", -5.0), ("fence", "many"), ("fence", -1),
+        ("fence", 2**53 - 5),
+    ],
+)  # fmt: skip
 def test_a_bad_row_of_a_job_stops_that_job_alone(nodes: Nodes, column: str, value: Any) -> None:
     nodes.ledger.ask(ListOpen(jobs=("sales", "other")))
     spoil(nodes, "sales", column, value, table="job")

@@ -107,7 +107,7 @@ def redis(_path: Path, url: str) -> Place:
         assert isinstance(answer, OpenAnswer)
         return answer
 
-    plain = RedisLedger(url, cluster=cluster)
+    plain = SteppedLedger(url, clock, cluster=cluster, fresh=None)  # what it writes is kept by lua_mutants too
 
     def write(*, recovering: bool = False, **meta: str) -> None:
         fields = dict(meta)

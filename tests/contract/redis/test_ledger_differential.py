@@ -9,35 +9,14 @@ import pytest
 from hypothesis.stateful import invariant, precondition, rule
 from support.ledger_calls import LEASE_S, grant_of
 from support.search import examples
-from support.stepped_redis import OneClock, SteppedLedger
+from support.stepped_redis import QUARANTINE_S, RecoveringClock, SteppedLedger
 
 from contract.ledger.ledger_coverage import ANSWERS, RECOVERING, search
 from contract.ledger.ledger_machine import NODES, LedgerMachine, attempts, ends, fields, nonces, policies, runs
 from coordd.adapters.ledger.redis_scripts import attempts_of, value_of
 from coordd.core.ledger.requests import ListOpen, Register, Restore
-from coordd.core.ledger.rows import JOB_COLUMNS, JobRow, LedgerTime
+from coordd.core.ledger.rows import JOB_COLUMNS, JobRow
 from coordd.core.ledger.words import STATES
-
-QUARANTINE_S = 70.0
-
-
-class RecoveringClock(OneClock):
-    """As Redis counts a quarantine: to an instant, and no longer when the clock is set back."""
-
-    open_at = 0.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.since = self.wall
-
-    def __call__(self) -> LedgerTime:
-        if self.wall >= self.open_at:
-            self.open_at = 0.0
-        elif self.wall < self.since:
-            self.open_at = min(self.open_at, self.wall + QUARANTINE_S)
-        else:
-            self.open_at = max(self.open_at, self.since + QUARANTINE_S)
-        return LedgerTime(self.wall, self.wall, "", max(0.0, self.open_at - self.wall), f"{self.since * 1e6:.0f}")
 
 
 class DifferentialMachine(LedgerMachine):

@@ -1,0 +1,102 @@
+"""A ledger beside the rules in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from typing import Any
+
+from support.ledger_calls import LEASE_S, FakeClock, Nodes, grant_of
+from support.memory import MemoryLedger
+from support.stepped_redis import QUARANTINE_S, RecoveringClock, SteppedLedger
+
+from contract.ledger.ledger_machine import fields
+from coordd.adapters.ledger.redis_scripts import value_of
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import ListOpen, Request, Restore
+from coordd.core.ledger.rows import JOB_COLUMNS, JobRow, Row
+
+A, B, C, D = "sales#1", "sales#2", "sales#3", "sales#4"
+
+
+class Both:
+    """What a ledger says, held against the rules."""
+
+    def __init__(self, ledger: Any, clock: FakeClock) -> None:
+        self.ledger, self.memory, self.clock = ledger, MemoryLedger(clock), clock
+
+    def ask(self, request: Request[Any]) -> Any:
+        if isinstance(self.clock, RecoveringClock):
+            self.clock.parts()
+        wanted = self.memory.ask(request)
+        assert fields(self.ledger.ask(request)) == fields(wanted), request.op
+        self.compare()
+        return wanted
+
+    def prune(self, keep_s: float, limit: int = 1000) -> int:
+        if isinstance(self.clock, RecoveringClock):
+            self.clock.parts()
+        wanted = self.memory.prune(keep_s, limit)
+        assert self.ledger.prune(keep_s, limit) == wanted
+        self.compare()
+        return wanted
+
+    def compare(self) -> None:
+        rows = self.memory.runs()
+        assert fields(self.ledger.runs()) == fields(rows)
+        for row in rows:
+            assert fields(self.ledger.attempts(row.run)) == fields(self.memory.attempts(row.run))
+        if isinstance(self.ledger, SteppedLedger):
+            for name, job in self.memory._store.jobs.items():  # as an older version reads it
+                (read,) = self.ledger.read([("HMGET", self.ledger.key(f"job:{name}"), *JOB_COLUMNS)])
+                values = zip(JOB_COLUMNS, read, strict=True)
+                assert tuple([value_of(column, value) for column, value in values]) == job.values()
+
+    def older_row(self, job: str, fence: int, horizon: float, suspended: int, version: int, by: str) -> None:
+        """An older version writes a job's row."""
+        row = JobRow(job, fence, horizon, suspended, version, by)
+        self.memory._store.put_job(row)
+        self.memory._store.commit()
+        if isinstance(self.ledger, SteppedLedger):
+            fields = [str(part) for pair in zip(JOB_COLUMNS, row.values(), strict=True) for part in pair]
+            self.ledger.read([("HSET", self.ledger.key(f"job:{job}"), *fields), ("SADD", self.ledger.key("jobs"), job)])
+        else:
+            with contextlib.closing(sqlite3.connect(self.ledger.path)) as db, db:
+                db.execute("REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?)", row.values())
+
+    def run(self, run: str) -> Row | None:
+        return self.memory.run(run)
+
+    def goes_back(self, ago_s: float = 0.0) -> None:
+        """A quarantine that began so long ago."""
+        if isinstance(self.clock, RecoveringClock):
+            assert isinstance(self.ledger, SteppedLedger)
+            self.ledger.read([("HSET", self.ledger.key("meta"), "epoch", "of another server")])
+            self.clock.parts()
+            self.ledger.ask(ListOpen(jobs=()))
+            self.clock.since, self.clock.open_at = self.clock.wall, self.clock.wall + QUARANTINE_S
+            self.clock.step(ago_s)
+        else:
+            self.clock.step(ago_s)
+            self.clock.recovering_s = QUARANTINE_S - ago_s
+
+
+def of(nodes: Nodes, run: str, **more: Any) -> Any:
+    return nodes.of(run, **{"overlap": "allow", **more})
+
+
+def restore(nodes: Nodes, run: str, attempt: int, token: int, state: str = "started", **policy: Any) -> Answer:
+    registration = of(nodes, run, **policy)
+    return nodes.ask(
+        Restore(
+            of=registration,
+            grant=grant_of(run, attempt, token, "w"),
+            node="edge-2.20",
+            lease_s=LEASE_S,
+            state=state,
+            exit_code=None,
+            reason="said so",
+            application_id="app_7",
+            final=False,
+        )
+    )

@@ -1,0 +1,126 @@
+"""How attempts end: leases, losses, pauses, and what is too late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.ledger_calls import LEASE_S, Nodes, granted_as, watched_of
+
+from contract.ledger.corners.both import A, B, of
+from coordd.core.ledger.requests import Cancel, Claim, Register, Settle
+from coordd.core.ledger.rows import AttemptNumber
+
+
+def test_who_watched_a_lease_must_have_seen_all_of_it(nodes: Nodes) -> None:
+    grant = nodes.started(of(nodes, A))
+    row = nodes.ledger.run(A)
+    assert row is not None
+    enough = LEASE_S * 1.02
+    for step in (0.0, LEASE_S - 0.5, 0.5):
+        nodes.clock.step(step)
+        for watched in (
+            None,
+            watched_of(row.token, row.beat, enough - 0.01),
+            watched_of(row.token + 1, row.beat, enough),
+            watched_of(row.token, row.beat + 1, enough),
+        ):
+            assert nodes.claim(of(nodes, A), nonce="b", watched=watched).word == "held"
+            assert nodes.ask(Settle(run=A, attempt=AttemptNumber(0), watched=watched)).word == "held"
+    assert (
+        nodes.ask(Settle(run=A, attempt=AttemptNumber(0), watched=watched_of(row.token, row.beat, enough))).word
+        == "lost"
+    )
+    assert nodes.renew(grant).word == "lost"
+
+
+@pytest.mark.parametrize("on_lost", ["relaunch", "hold"])
+@pytest.mark.parametrize("relaunches", [0, 1, 9])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_an_attempt_that_is_lost_again_and_again(nodes: Nodes, on_lost: str, relaunches: int, cancelled: bool) -> None:
+    policy: dict[str, Any] = {"on_lost": on_lost, "relaunches": relaunches}
+    for attempt in range(4):
+        answer = nodes.claim(of(nodes, A, **policy), attempt, nonce=f"n{attempt}")
+        if answer.word != "granted":
+            break
+        grant = granted_as(A, answer, f"n{attempt}")
+        nodes.gate(grant)
+        nodes.clock.step((0.0, 9.5, 10.0, 0.5)[attempt])
+        if cancelled and attempt == 1:
+            nodes.ask(Cancel(run=A, by="ann"))
+        nodes.report(grant, "lost" if attempt != 2 else "retry", None, reason=f"gone {attempt}")
+        nodes.report(grant, "lost", None, reason="said twice")
+        nodes.clock.step(70.0)
+
+
+@pytest.mark.parametrize("on_lost", ["relaunch", "hold"])
+@pytest.mark.parametrize("relaunches", [0, 1])
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("said", ["success", "failure", "lost", "retry", "revoked"])
+def test_an_attempt_that_never_passed_its_gate_reports_its_end(
+    nodes: Nodes, on_lost: str, relaunches: int, cancelled: bool, said: str
+) -> None:
+    grant = nodes.granted(of(nodes, A, on_lost=on_lost, relaunches=relaunches))
+    if cancelled:
+        nodes.ask(Cancel(run=A, by="ann"))
+    for _ in range(2):
+        nodes.report(grant, said, 3, reason="why")
+
+
+@pytest.mark.parametrize("said", ["success", "failure", "lost", "retry", "revoked"])
+def test_an_unknown_attempt_reports_its_end(nodes: Nodes, said: str) -> None:
+    grant = nodes.started(of(nodes, A, on_lost="hold", relaunches=0))
+    nodes.report(grant, "lost", None, reason="out of sight")
+    for _ in range(2):
+        nodes.report(grant, said, 3, reason="why")
+
+
+def test_a_held_run_that_was_cancelled_is_lost_and_found_twice(nodes: Nodes) -> None:
+    grant = nodes.started(of(nodes, A, on_lost="hold"))
+    nodes.ask(Cancel(run=A, by="ann"))
+    for _ in range(2):
+        assert nodes.ask(Settle(run=A, attempt=AttemptNumber(0), watched=nodes.lapse(A))).state == "unknown"
+        assert nodes.renew(grant).word == "cancel"
+
+
+def test_short_leases_that_lapse_are_followed_by_a_pause(nodes: Nodes) -> None:
+    for attempt in range(4):
+        claim = Claim(
+            of=of(nodes, A), attempt=AttemptNumber(attempt), nonce=f"n{attempt}", node="edge-1.10", lease_s=2.0
+        )
+        answer = nodes.ask(claim)
+        nodes.gate(granted_as(A, answer, f"n{attempt}"))
+        nodes.clock.step(2.1)
+        assert (
+            nodes.ask(Settle(run=A, attempt=AttemptNumber(attempt), watched=watched_of(answer.token, 1, 2.1))).word
+            == "lost"
+        )
+        nodes.clock.step(30.0)
+
+
+@pytest.mark.parametrize("backoff", ["fixed", "linear", "exponential"])
+def test_the_pauses_between_failures(nodes: Nodes, backoff: str) -> None:
+    policy: dict[str, Any] = {"attempts": 5, "delay_s": 7000.0, "backoff": backoff, "start_within_s": 1e6}
+    for attempt in range(5):
+        grant = nodes.started(of(nodes, A, **policy), attempt, nonce=f"n{attempt}")
+        nodes.report(grant, "failure", 3, reason="boom")
+        nodes.clock.step(30_000.0)
+
+
+# ---- what is too late
+
+
+@pytest.mark.parametrize("asks", ["claim", "settle"])
+@pytest.mark.parametrize("late_s", [-0.5, 0.0, 0.5, 600.0])
+@pytest.mark.parametrize("digest", ["d1", "d2"])
+def test_a_run_that_nobody_launched_in_time(nodes: Nodes, asks: str, late_s: float, digest: str) -> None:
+    nodes.ask(Register(of=of(nodes, A, start_within_s=100.0)))
+    granted = nodes.granted(of(nodes, B, start_within_s=100.0))
+    nodes.clock.step(100.0 + late_s)
+    watched = watched_of(granted.token, 0, LEASE_S * 1.02)
+
+    for run in (A, B):
+        if asks == "claim":
+            nodes.claim(of(nodes, run, start_within_s=5.0, digest=digest), nonce="c", watched=watched)
+        else:
+            nodes.ask(Settle(run=run, attempt=AttemptNumber(0), watched=watched))

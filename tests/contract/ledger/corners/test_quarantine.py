@@ -1,0 +1,144 @@
+"""What is said and put back while the ledger may have gone back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.ledger_calls import LEASE_S, Nodes, grant_of
+from support.stepped_redis import QUARANTINE_S
+
+from contract.ledger.corners.both import A, B, C, D, of, restore
+from coordd.core.ledger.requests import (
+    Activate,
+    Cancel,
+    Close,
+    Commit,
+    ListOpen,
+    NewRules,
+    Register,
+    Renew,
+    Restore,
+    Settle,
+)
+from coordd.core.ledger.rows import AttemptNumber
+
+
+def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callable[..., None]) -> None:
+    nodes.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
+    received, started = nodes.granted(of(nodes, A)), nodes.started(of(nodes, B))
+    nodes.ask(Register(of=of(nodes, C)))
+    newer = int((nodes.clock.wall + 1) * 1e6)
+    nodes.ledger.ask(ListOpen(jobs=("other",)))
+    nodes.clock.step(-100.0)
+    back(QUARANTINE_S - 0.5)
+    nodes.ledger.ask(ListOpen(jobs=("other",)))  # first heard of by a clock that was ahead
+
+    assert nodes.claim(of(nodes, D)).word == "recovering"
+    assert nodes.ask(Settle(run=C, attempt=AttemptNumber(0), watched=None)).word == "recovering"
+    assert nodes.ask(NewRules(known=-1.0)).word == "recovering"
+    assert (
+        nodes.ask(
+            Activate(name="sales", digest="d2", schedule="s2", how="changed", by="ann", sequence=0, counts_from=0.0)
+        ).word
+        == "recovering"
+    )
+    assert nodes.gate(started).word == "early"
+    assert nodes.renew(received).word == "ok"
+    assert nodes.gate(received).word == "early"
+    assert nodes.ask(Renew(grant=grant_of(C, 0, newer, "w"), lease_s=LEASE_S, launched=False)).word == "recovering"
+    assert nodes.ask(Commit(grant=grant_of("sales#9", 0, newer, "w"))).word == "recovering"
+    nodes.ask(Register(of=nodes.of("sales@2025-01-29T07:00:00Z", digest="d1", due=nodes.clock.wall - 3600.0)))
+    assert nodes.ask(Close(force=False, by="ann")).word == "recovering"
+    assert restore(nodes, D, 0, newer).word == "ok"
+    assert nodes.report(started).left_s == pytest.approx(0.5)
+
+
+def test_a_claim_that_is_asked_again_in_a_quarantine_has_its_grant(nodes: Nodes, back: Callable[..., None]) -> None:
+    nodes.granted(of(nodes, A))
+    nodes.granted(of(nodes, B))
+    back(1.0)
+
+    assert nodes.claim(of(nodes, A)).word == "granted"
+    assert nodes.claim(of(nodes, A), nonce="other").word == "recovering"
+    assert nodes.claim(of(nodes, A), node="edge-9.9").word == "recovering"
+    assert nodes.claim(of(nodes, A), 1).word == "recovering"
+    assert nodes.claim(of(nodes, B, digest="d2")).word == "differs"
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3, 5])
+def test_forgotten_tries_count_as_failures_first_and_never_more_than_there_were(
+    nodes: Nodes, back: Callable[..., None], attempts: int
+) -> None:
+    policy: dict[str, Any] = {"attempts": attempts, "relaunches": 5, "delay_s": 0.0}
+    grant = nodes.started(of(nodes, A, **policy))
+    nodes.report(grant, "lost", reason="boom")
+    second = nodes.started(of(nodes, A, **policy), 1, nonce="b")
+    nodes.report(second, "failure", 3, reason="bang")
+    newer = int((nodes.clock.wall + 10) * 1e6)
+    back(1.0)
+
+    restore(nodes, A, 4, newer, **policy)
+    restore(nodes, B, 3, newer, **policy)
+    restore(nodes, C, 0, newer, **policy)
+
+
+def test_what_is_put_back_over_an_older_row_is_what_was_granted(nodes: Nodes, back: Callable[..., None]) -> None:
+    nodes.ask(Register(of=of(nodes, A, digest="old", args='{"a": 1}')))
+    held = nodes.started(of(nodes, B, attempts=3, delay_s=0.0))
+    waits = nodes.started(of(nodes, C, attempts=3, delay_s=0.0))
+    nodes.report(waits, "failure", 3, reason="boom")
+    cancelled = nodes.started(of(nodes, D, attempts=3))
+    nodes.ask(Cancel(run=D, by="ann"))
+    newer = int((nodes.clock.wall + 10) * 1e6)
+    back(1.0)
+
+    for run, attempt in ((A, 0), (B, 1), (C, 2), (C, 1), (D, 0)):
+        restore(nodes, run, attempt, newer, attempts=3, delay_s=0.0)
+        restore(nodes, run, attempt, newer, attempts=3, delay_s=0.0)  # asked again
+    for grant in (held, waits, cancelled):
+        restore(nodes, grant.run, grant.attempt, grant.token)
+    restore(nodes, "sales#5", 0, newer, "received")
+    restore(nodes, "sales#5", 0, newer, "started")
+    restore(nodes, "sales#5", 0, newer, "received")
+
+
+@pytest.mark.parametrize("said", ["success", "failure", "revoked", "lost"])
+def test_an_end_is_put_back_on_every_state(nodes: Nodes, back: Callable[..., None], said: str) -> None:
+    newer = int((nodes.clock.wall + 10) * 1e6)
+    received, started = nodes.granted(of(nodes, A)), nodes.started(of(nodes, B, on_lost="hold"))
+    unknown = nodes.started(of(nodes, C, on_lost="hold"))
+    nodes.report(unknown, "lost")
+    nodes.ask(Cancel(run=B, by="ann"))
+    back(1.0)
+
+    for grant in (received, started, unknown):
+        for _ in range(2):
+            nodes.ask(
+                Restore(
+                    of=of(nodes, grant.run),
+                    grant=grant,
+                    node="edge-1.10",
+                    lease_s=LEASE_S,
+                    state=said,
+                    exit_code=3,
+                    reason="why",
+                    application_id="",
+                    final=True,
+                )
+            )
+    restore(nodes, D, 0, newer, said)
+    restore(nodes, D, 0, newer, said)
+
+
+@pytest.mark.parametrize("ago_s", [0.0, QUARANTINE_S - 0.5])
+@pytest.mark.parametrize("said", ["success", "failure", "lost", "retry", "revoked"])
+def test_who_was_past_a_gate_that_the_ledger_forgot_reports_its_end(
+    nodes: Nodes, back: Callable[..., None], said: str, ago_s: float
+) -> None:
+    grants = [nodes.granted(of(nodes, run, on_lost=on_lost)) for run, on_lost in ((A, "hold"), (B, "relaunch"))]
+    back(ago_s)
+
+    for grant in (*grants, *grants):
+        nodes.report(grant, said, 3, reason="why")
