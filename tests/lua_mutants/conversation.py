@@ -34,6 +34,9 @@ TOGETHER = 100
 # A script that takes longer does not end; Redis then serves nobody.
 HANGS_AFTER_S = 5.0
 
+# Of a test's ledger.
+NAME = re.compile(rb"t-[0-9a-f]{32}|(?<=\{coordd:)[^}]+")
+
 REPLICATION_ID = re.compile(rb"[0-9a-f]{40}")
 
 # Replies in no certain order, or about the server itself.
@@ -58,13 +61,40 @@ def rewritten(rewrite: Callable[[str, str], str]) -> Iterator[None]:
         redis_scripts._read = real
 
 
+def ledger_of(command: Command) -> bytes:
+    """The name of the ledger that a command is about: tests give each one a name of its own."""
+    for part in command[1:]:
+        found = NAME.search(part if isinstance(part, bytes) else str(part).encode(errors="replace"))
+        if found:
+            return found[0]
+    return b""
+
+
+def by_ledger(kept: list[Exchange]) -> list[list[Exchange]]:
+    """The exchanges of each ledger by themselves, the shortest first: what one test looks for is soon found."""
+    found: dict[bytes, list[Exchange]] = {}
+    together: list[Exchange] = []  # a transaction is one ledger's, which its first and last command do not name
+    for exchange in kept:
+        together.append(exchange)
+        if together[0][0][0] != "MULTI" or exchange[0][0] == "EXEC":
+            name = next((name for name in map(ledger_of, (command for command, _ in together)) if name), b"")
+            found.setdefault(name, []).extend(together)
+            together = []
+    assert not together, "a transaction without its end"
+    return sorted(found.values(), key=len)
+
+
 class Interview:
     """Asks changed scripts what was asked of the true ones, on a Redis of its own."""
 
     def __init__(self, kept: list[Exchange], clock: Callable[[str], str]) -> None:
         """``clock`` is the tests' own rewriting of the scripts, which brings the stepped clock in."""
-        self._kept = kept
+        self._parts = [
+            (part, {command[1] for command, _ in part if command[0] == "EVALSHA"}) for part in by_ledger(kept)
+        ]
         self._clock = clock
+        true = Scripts(clock)
+        self._true = {op: true.text(op) for op in OPERATIONS}
         self._redis: servers.Redis | None = None
 
     def close(self) -> None:
@@ -101,8 +131,11 @@ class Interview:
             if isinstance(name, Problem):
                 return f"invalid: {name.text}"
             names[op] = name
-        for begin in range(0, len(self._kept), TOGETHER):
-            some = self._kept[begin : begin + TOGETHER]
+        changed = {op for op, text in texts.items() if text != self._true[op]}
+        # A ledger that no changed script was asked of says what it said.
+        kept = [each for part, asked in self._parts if not changed or asked & changed for each in part]
+        for begin in range(0, len(kept), TOGETHER):
+            some = kept[begin : begin + TOGETHER]
             asked = [
                 (command[0], names[command[1]], *command[2:]) if command[0] == "EVALSHA" else command
                 for command, _ in some

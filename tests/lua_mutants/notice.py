@@ -27,10 +27,17 @@ STEPPED = (
     "ledger/test_definitions.py",
     "ledger/test_bad_rows.py",
     "ledger/test_overlap.py",
+    "ledger/corners",
+    "ledger/test_identity.py",
 )
-# With the old version's scripts beside them, with Redis's own time, with replicas and with servers that fail: run once
-# for each change that is left.
-REAL = ("ledger/test_identity.py", "../versions/test_old_rules.py", "redis/test_redis_ledger.py")
+# With the old version's scripts beside them, with Redis's own time, with servers that are full, that fail, that
+# have replicas: run once for each change that is left.
+REAL = (
+    "../versions/test_old_rules.py",
+    "ledger/test_identity.py",
+    "redis/test_redis_full.py",
+    "redis/test_redis_ledger.py",
+)
 
 SECONDS_MAX = 300
 

@@ -53,7 +53,6 @@ local of = take_registration()
 local claim = { attempt = take_number(), nonce = take(), node = take(), lease_s = take_number() }
 local watched = { token = take_number(), beat = take_number(), seconds = take_number() }
 claim.settled_to = take_number()
-if not watched.token then watched = nil end
 
 local row = get_run(of.run)
 
@@ -151,7 +150,6 @@ if row.state == PENDING or row.state == RETRY then return claim_due() end
 if row.state == RECEIVED then
   if is_repeat(row, claim.nonce, claim.node) then return granted_again() end
   if lapsed(row, watched) then return claim_due() end
-  return held(row)
 end
 if row.state == STARTED and lapsed(row, watched) then return lease_lost(row) end
 return held(row)

@@ -19,7 +19,6 @@
 -- What nobody may launch any more, or nobody holds: judged by the row alone, and nothing is granted.
 local run, attempt = take(), take_number()
 local watched = { token = take_number(), beat = take_number(), seconds = take_number() }
-if not watched.token then watched = nil end
 local row = get_run(run)
 if not row or TERMINAL[row.state] then return answer(FINISHED, { state = row and row.state or SETTLED }) end
 if recovering_s() > 0 then return recovering() end

@@ -30,7 +30,7 @@ local function left(row) return row.token ~= 0 and not was_set_back(row) and row
 -- Past its end AND watched in silence for a whole lease by the claimant: the time here is a wall clock, and one step
 -- of it would expire every lease at once.
 local function lapsed(row, watched)
-  return (now >= row['until'] or was_set_back(row)) and watched and watched.token == row.token and watched.beat == row.beat
+  return (now >= row['until'] or was_set_back(row)) and watched.token == row.token and watched.beat == row.beat
     and watched.seconds >= row.lease * (1 + 2 * RHO)
 end
 
