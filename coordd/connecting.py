@@ -27,7 +27,7 @@ from coordd.services.sealed_bus import SealedBus
 REPLICA_LAG_S = 10.0
 
 BUS_PASSWORD = "bus_password"  # noqa: S105  # the name of a systemd credential
-LEDGER_PASSWORD = "ledger_password"  # noqa: S105
+LEDGER_PASSWORD = "ledger_password"  # noqa: S105  # no secret
 
 
 class Connections:
@@ -104,7 +104,7 @@ class Connections:
         else:
             from coordd.adapters.bus.redis_bus import RedisBus
 
-            self._bus = RedisBus(urls, self._full_hostname, tls=tls, **common)  # type: ignore[arg-type]
+            self._bus = RedisBus(urls, self._full_hostname, tls=tls, **common)  # type: ignore[arg-type]  # typed where the keywords are made
         bus: Bus = self._bus
         if not cluster.is_signed:
             return bus

@@ -47,7 +47,7 @@ def sealed(connections: Connections) -> bytes:
     """The key id under which a node's messages leave."""
     sent: list[bytes] = []
     assert isinstance(connections.bus, SealedBus)
-    connections.bus.bus.publish = lambda data, confirmed=None: sent.append(data)  # type: ignore[method-assign]
+    connections.bus.bus.publish = lambda data, confirmed=None: sent.append(data)  # type: ignore[method-assign]  # replaced for this test
     connections.bus.publish(b"x")
     return sent[0][4:12].rstrip(b"\0")
 
@@ -129,7 +129,7 @@ def test_each_address_says_for_itself_whether_its_certificate_is_verified(ring: 
     assert connections.ledger_options()["tls_verify"] is True, "the bus says nothing of the ledger"
     connections = made(ring, bus="amqps://u@127.0.0.2/", ledger="rediss://127.0.0.1/0?ssl_cert_reqs=none")
     assert connections.ledger_options()["tls_verify"] is False
-    assert connections.bus.bus._credentials(strict)[1].verify_mode == ssl.CERT_REQUIRED  # type: ignore[attr-defined]
+    assert connections.bus.bus._credentials(strict)[1].verify_mode == ssl.CERT_REQUIRED  # type: ignore[attr-defined]  # of the brokered buses
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_journal_that_cannot_be_read_does_not_end_the_start(directory: str) ->
 def give(daemon: Daemon, **ledger: Any) -> None:
     """A ledger that can do this and nothing else."""
     made: Any = SimpleNamespace(close=lambda: None, **ledger)
-    daemon.connections.open_ledger = lambda known=None: made  # type: ignore[method-assign]
+    daemon.connections.open_ledger = lambda known=None: made  # type: ignore[method-assign]  # replaced for this test
 
 
 def test_old_runs_are_forgotten(directory: str) -> None:
@@ -92,7 +92,7 @@ def ledger_checks(daemon: Daemon, **ledger: Any) -> list[tuple[str, str, str]]:
 def test_a_ledger_is_looked_through_where_it_can_be(directory: str) -> None:
     with built(directory, SQLITE) as daemon:
         assert ledger_checks(daemon, status=dict, integrity=list) == [("ledger", "ok", "intact")]
-        wrong = lambda: ["page 7 is never used", "row 3 missing"]  # noqa: E731
+        wrong = lambda: ["page 7 is never used", "row 3 missing"]  # noqa: E731  # a function in one line
         assert ledger_checks(daemon, status=dict, integrity=wrong) == [
             ("ledger", "fail", "page 7 is never used; row 3 missing")
         ]

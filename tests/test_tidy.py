@@ -261,6 +261,15 @@ def test_one_file_knows_how_a_password_stands_in_a_url() -> None:
     assert patterns == {PACKAGE / "core/redaction.py"}
 
 
+@pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_an_ignore_has_its_code_and_its_reason(path: Path) -> None:
+    pragma = re.compile(r"# (?:type: ignore|noqa)")
+    whole = re.compile(r"# (?:type: ignore\[[a-z, -]+\]|noqa: [A-Z][A-Z0-9, ]+)(?: # | - |  # )\S")
+
+    lines = [line for line in path.read_text().splitlines() if pragma.search(line) and "re.compile" not in line]
+    assert not [line for line in lines if not whole.search(line)]
+
+
 def test_names_say_something() -> None:
     vague = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
 

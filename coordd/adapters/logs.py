@@ -149,7 +149,7 @@ def _bound_logger(minimum: int) -> type[structlog.BoundLoggerBase]:
             try:
                 made = {**self._context, **fields, "event": event}
                 for process in self._processors:
-                    made = process(self._logger, level, made)  # type: ignore[assignment]
+                    made = process(self._logger, level, made)  # type: ignore[assignment]  # a processor may return text
                 self._logger.emit(level, made)
             except structlog.DropEvent:
                 return

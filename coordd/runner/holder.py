@@ -400,7 +400,7 @@ class Runner:
         """Load the modules that follow the program. Without a free descriptor this fails, and is tried again."""
         try:
             import coordd.runner.facts
-            import coordd.runner.output  # noqa: F401
+            import coordd.runner.output  # noqa: F401  # imported for what it does
         except (ImportError, OSError) as exc:
             kernel.complain(f"cannot follow the program yet: {exc}")
             time.sleep(LOAD_AGAIN_S)

@@ -173,7 +173,7 @@ class Cluster:
         for node in self.nodes:
             node.start()
         for node in self.nodes:
-            until(lambda node=node: node.ready(len(self.nodes)), f"{node.name} is ready")  # type: ignore[misc]
+            until(lambda node=node: node.ready(len(self.nodes)), f"{node.name} is ready")  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
 
     def started(self, run: str, but: Node | None = None, limit_s: float = LIMIT_S) -> tuple[Node, dict[str, Any]]:
         """Wait until a run's program was executed; where, and its facts."""

@@ -69,5 +69,5 @@ def _takeover(nodes: Cluster, ident: str) -> float:
     nodes.over(run, heir)
     owner.start()
     for node in nodes.nodes:
-        until(lambda node=node: node.ready(len(nodes.nodes)), f"{node.name} is ready again")  # type: ignore[misc]
+        until(lambda node=node: node.ready(len(nodes.nodes)), f"{node.name} is ready again")  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
     return took

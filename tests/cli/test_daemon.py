@@ -91,7 +91,7 @@ def running(directory: str, argv: list[str], **sections: str) -> Iterator[Node]:
     try:
         deadline = time.monotonic() + DEADLINE_S
         while not (os.path.exists(node.socket) and _state(node.socket) == "ready"):
-            assert process.poll() is None, open(f"{directory}/log").read()  # noqa: SIM115
+            assert process.poll() is None, open(f"{directory}/log").read()  # noqa: SIM115  # the process ends here
             assert time.monotonic() < deadline
             time.sleep(0.05)
         yield node

@@ -63,7 +63,7 @@ def last_status(node: Node) -> str:
     said = ""
     while True:
         try:
-            text = node.systemd.recv(65536).decode()  # type: ignore[attr-defined]
+            text = node.systemd.recv(65536).decode()  # type: ignore[attr-defined]  # set by the fixture
         except BlockingIOError:
             return said
         said = next((line for line in text.split("\n") if line.startswith("STATUS=")), said)
@@ -78,7 +78,7 @@ def test_an_unknown_run_is_seen_everywhere(node: Node, ledger: SqliteLedger) -> 
     doctor = node.ctl("doctor", code=1).stdout
     assert "ghost#1: the runner died" in doctor
     seen: list[str] = []
-    node.wait_until(lambda: "1 run unknown (ghost)" in (seen.append(last_status(node)) or seen[-1]))  # type: ignore[func-returns-value]
+    node.wait_until(lambda: "1 run unknown (ghost)" in (seen.append(last_status(node)) or seen[-1]))  # type: ignore[func-returns-value]  # append and add give None, which is what is wanted
     node.ctl("run", "resolve", "ghost#1", "--as", "failed")
     node.wait_until(lambda: node.json("status")["runs"]["unknown"] == [])
 

@@ -24,7 +24,7 @@ class Runner:
                 renew_interval_s=RENEW_S,
                 ledger_timeout_s=TIMEOUT_S,
                 kill_grace_s=GRACE_S,
-                **held,  # type: ignore[arg-type]
+                **held,  # type: ignore[arg-type]  # typed where the keywords are made
             ),
             wait_s=wait_s,
             now=START,
@@ -87,7 +87,7 @@ def left(seconds: float = LEASE_S, word: str = OK) -> Answer:
 
 def running(**terms: object) -> Runner:
     """Past the gate, at START and a little."""
-    runner = Runner(**terms)  # type: ignore[arg-type]
+    runner = Runner(**terms)  # type: ignore[arg-type]  # typed where the keywords are made
     runner.answer(left())
     assert runner.attempt.phase == RUNNING
     return runner

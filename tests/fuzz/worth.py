@@ -192,8 +192,8 @@ class World:
             cluster=SETTINGS_OF_CLUSTER,
         )
         connections = SimpleNamespace(ledger_url="sqlite:////x", ledger_options=dict)
-        builder = LaunchBuilder(config, node, lambda *_: directory, connections)  # type: ignore[arg-type]
-        self.runners = Runners(Launcher(), builder.spec, "")  # type: ignore[arg-type]
+        builder = LaunchBuilder(config, node, lambda *_: directory, connections)  # type: ignore[arg-type]  # a stand-in with what is asked of it
+        self.runners = Runners(Launcher(), builder.spec, "")  # type: ignore[arg-type]  # a stand-in with what is asked of it
         self.driver = PlainDriver(
             node,
             bus=Plain(),
@@ -264,7 +264,7 @@ class World:
         self.driver.feed(self.driver.node.look_again)
         self.live_on()
         found = [Row(each) for each in self.ledger.db.execute(f"SELECT {RUN_LIST} FROM runs")]  # noqa: S608 - our words
-        tries = [AttemptRow(each) for each in self.ledger.db.execute(f"SELECT {ATTEMPT_LIST} FROM attempts")]  # noqa: S608
+        tries = [AttemptRow(each) for each in self.ledger.db.execute(f"SELECT {ATTEMPT_LIST} FROM attempts")]  # noqa: S608  # our own words
         self.look(found, tries)
         bad = len(self.driver.node.bad_rows)
         grant = grant_of(run, 0, 1, "n")

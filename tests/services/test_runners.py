@@ -45,7 +45,7 @@ def test_a_run_that_fits_nowhere_is_told_from_a_node_that_lacks_something(failur
     words = ("launch_refused", "launch_failed")
     node = SimpleNamespace(jobs={}, **{word: node_hears(word) for word in words})
     runners = Runners(SimpleNamespace(start=pytest.fail), build, "")
-    runners.driver = SimpleNamespace(node=node, now=lambda: 0.0)  # type: ignore[assignment]
+    runners.driver = SimpleNamespace(node=node, now=lambda: 0.0)  # type: ignore[assignment]  # a stand-in with what is asked of it
 
     runners.launch(LAUNCH)
 
@@ -84,7 +84,7 @@ def test_what_a_ledger_says_of_a_run_is_not_believed(args: str, fire_at: float, 
         cluster=SimpleNamespace(renew_interval=5.0, ledger_timeout=2.0, kill_grace=10.0),
     )
     connections = SimpleNamespace(ledger_url="sqlite:////x", ledger_options=dict)
-    builder = LaunchBuilder(config, node, lambda *_: str(tmp_path), connections)  # type: ignore[arg-type]
+    builder = LaunchBuilder(config, node, lambda *_: str(tmp_path), connections)  # type: ignore[arg-type]  # a stand-in with what is asked of it
     launch = Launch("sales#1", "sales", AttemptNumber(0), Token(7), "nonce", fire_at, args, 100.0, 60.0)
     with pytest.raises(RefusedError):
         builder.spec(launch)

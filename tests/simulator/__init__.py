@@ -61,7 +61,7 @@ def live(plan: Plan, *, trace: bool = False, redis_url: str = "") -> World:
         raise
     except Exception as exc:  # a defect all the same: what a daemon would die of
         crash = Violation(f"X {type(exc).__name__}: {exc}")
-        crash.world = world  # type: ignore[attr-defined]
+        crash.world = world  # type: ignore[attr-defined]  # world: set where it was raised
         raise crash from exc
     finally:
         if world.server.scripts is not None:

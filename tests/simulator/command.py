@@ -119,7 +119,7 @@ def explore(seeds: range, redis_url: str = "") -> Sums:
         try:
             world = simulator.run(seed, redis_url=redis_url)
         except simulator.Violation as exc:
-            world, verdict = exc.world, str(exc)  # type: ignore[attr-defined]
+            world, verdict = exc.world, str(exc)  # type: ignore[attr-defined]  # world: set where it was raised
         sums.take(world, verdict)
     return sums
 
@@ -147,7 +147,7 @@ def replay(seed: int, console: Console) -> int:
     try:
         world, verdict = simulator.run(seed, trace=True), "every property holds"
     except simulator.Violation as exc:
-        world, verdict = exc.world, f"VIOLATION {exc}"  # type: ignore[attr-defined]
+        world, verdict = exc.world, f"VIOLATION {exc}"  # type: ignore[attr-defined]  # world: set where it was raised
     for line in world.trace or []:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(
@@ -285,7 +285,7 @@ def tell(failure: tuple[int, str], console: Console) -> None:
     try:
         world = simulator.live(plan, trace=True)
     except simulator.Violation as exc:
-        world, verdict = exc.world, str(exc)  # type: ignore[attr-defined]
+        world, verdict = exc.world, str(exc)  # type: ignore[attr-defined]  # world: set where it was raised
     console.rule(f"seed {seed}, as small as it gets")
     for line in shrink.telling(world.trace or [], verdict):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

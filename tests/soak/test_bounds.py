@@ -52,7 +52,7 @@ def constants(tmp_path: Path, site: str, *argv: str) -> dict[str, float]:
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TOP}"}
     done = subprocess.run([sys.executable, "-c", ASK, *argv], env=env, capture_output=True, check=True, timeout=60)
     assert done.stderr == b"", "Python goes on without a sitecustomize that fails, and says so"
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    return json.loads(done.stdout)  # type: ignore[no-any-return]  # JSON of a known shape
 
 
 def test_each_bound_is_smaller_in_a_daemon_and_as_ever_elsewhere(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ class Crowd:
     def _packet(self, node: Node, events: list[Event]) -> Packet:
         ctx = node.ctx
         self.said += [(self.now, ctx.full_hostname, event) for event in events]
-        return Packet(PROTOCOL_MAJOR, "default", ctx.hostname, ctx.pid, ctx.incarnation, 7000, 1, list(events))  # type: ignore[arg-type]
+        return Packet(PROTOCOL_MAJOR, "default", ctx.hostname, ctx.pid, ctx.incarnation, 7000, 1, list(events))  # type: ignore[arg-type]  # each Event is one of AnyEvent
 
     def _publish(self, place: Place, packet: Packet) -> None:
         kind = event_type(packet.events[0])

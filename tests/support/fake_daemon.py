@@ -118,7 +118,7 @@ def refusal(kind: str, message: str = "no", hint: str = "", code: int = rpc.REFU
 def open_directory() -> Iterator[str]:
     """Short enough for a socket, and open to other users, which pytest's own are not."""
     with tempfile.TemporaryDirectory(prefix="coordd-", dir="/tmp") as path:
-        os.chmod(path, 0o755)  # noqa: S103
+        os.chmod(path, 0o755)  # noqa: S103  # a program
         yield path
 
 

@@ -80,7 +80,7 @@ class MemoryStore:
     def drop_job(self, job: str) -> None:
         for table in (self.jobs, self.standings):
             old = table.pop(job, None)
-            self._undo.append(lambda table=table, old=old: _put_back(table, job, old))  # type: ignore[misc]
+            self._undo.append(lambda table=table, old=old: _put_back(table, job, old))  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
 
     def highest_token(self, job: str) -> int:
         return max([row.token for row in self.runs.values() if row.job == job], default=0)

@@ -168,7 +168,7 @@ class Lone:
         hostname, _, pid = sender.rpartition(".")
         for event in events:
             event.clock = event.clock or clock
-        packet = Packet(PROTOCOL_MAJOR, cluster, hostname, int(pid), incarnation or f"1-{hostname}", 0, 0, list(events))  # type: ignore[arg-type]
+        packet = Packet(PROTOCOL_MAJOR, cluster, hostname, int(pid), incarnation or f"1-{hostname}", 0, 0, list(events))  # type: ignore[arg-type]  # each Event is one of AnyEvent
         self.node.receive(packet, self.now)
         return self.take()
 
@@ -436,7 +436,7 @@ class Cluster:
 
     def says(self, shell: Shell, events: list[Event], only: str) -> None:
         ctx = shell.node.ctx
-        packet = Packet(PROTOCOL_MAJOR, "default", ctx.hostname, ctx.pid, ctx.incarnation, 0, 0, list(events))  # type: ignore[arg-type]
+        packet = Packet(PROTOCOL_MAJOR, "default", ctx.hostname, ctx.pid, ctx.incarnation, 0, 0, list(events))  # type: ignore[arg-type]  # each Event is one of AnyEvent
         for event in events:
             self.said.append((shell.name, event))
             if not isinstance(event, WorkerHeartbeat):

@@ -278,7 +278,7 @@ def pretend_to_have_been_down(cluster: Cluster, seconds: float) -> float:
         db.execute("DELETE FROM attempts")
         # The definitions were given before that; they count from then.
         for table in ("standing", "activations"):
-            db.execute(f"UPDATE {table} SET activated_at = ?, counts_from = ?", (back_to, back_to))  # noqa: S608
+            db.execute(f"UPDATE {table} SET activated_at = ?, counts_from = ?", (back_to, back_to))  # noqa: S608  # our own words
         db.execute("UPDATE standing SET horizon = ?", (back_to,))
     return back_to
 

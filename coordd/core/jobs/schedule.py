@@ -153,10 +153,10 @@ def parse_schedule(
             raise ValueError(f'expected "every" and whole seconds, at least one; found "{text:.60}"')
         return Schedule(kind="every", every_s=every_s, **around)  # type: ignore[arg-type]  # the table mixes types
     if word == "at":
-        return Schedule(kind="at", at=parse_instant(rest.strip(), timezone), **around)  # type: ignore[arg-type]
+        return Schedule(kind="at", at=parse_instant(rest.strip(), timezone), **around)  # type: ignore[arg-type]  # typed where the keywords are made
     if not text.startswith("@") and " " not in text.strip():
         raise ValueError(f'expected {SCHEDULE_FORMS}; found "{text:.60}"')
-    return Schedule(kind="cron", cron=parse_cron(text), **around)  # type: ignore[arg-type]
+    return Schedule(kind="cron", cron=parse_cron(text), **around)  # type: ignore[arg-type]  # typed where the keywords are made
 
 
 @lru_cache(maxsize=256)

@@ -109,7 +109,7 @@ def messages(ours: Coordd, broker: Rabbit, rounds: int) -> list[Figure]:
         ours.watcher.clear()
         ident = f"{prefix}{number}"
         ours.tell(ours.processes[0], "drill", ident=ident)
-        ours.watcher.until(lambda facts, i=ident: sum(f.get("id") == i for f in facts) >= ours.count, 3.0)  # type: ignore[misc]
+        ours.watcher.until(lambda facts, i=ident: sum(f.get("id") == i for f in facts) >= ours.count, 3.0)  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
     took_s = time.monotonic() - began
     time.sleep(0.2)
     between = broker_counts(broker)

@@ -89,7 +89,7 @@ def restarts(rounds: int) -> list[Figure]:
                 ident = f"restart-{number}-{attempt}"
                 side.tell(side.processes[number % 3], "drill", ident=ident)
                 # Decided by all, with what all said: without a bus each would decide nothing of another's.
-                if side.watcher.until(lambda facts, i=ident: sum(f.get("id") == i for f in facts) >= side.count, 0.1):  # type: ignore[misc]
+                if side.watcher.until(lambda facts, i=ident: sum(f.get("id") == i for f in facts) >= side.count, 0.1):  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
                     took.append(time.monotonic() - accepted)
                     break
         died = side.dead()

@@ -239,7 +239,7 @@ class TestEveryLocalBus:
                 for n in range(HUNG_MESSAGES):
                     a.publish(b"%d" % n)
                     if n % 20 == 0:
-                        await until(lambda n=n: len(heard_c.messages) > n)  # type: ignore[misc]
+                        await until(lambda n=n: len(heard_c.messages) > n)  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
                 await until(lambda: len(heard_c.messages) == HUNG_MESSAGES)
                 assert a.statistics()["dropped"] > 0
                 async with receiving(b) as (heard_b,):  # it thaws, and hears what is new

@@ -159,7 +159,7 @@ class TestUnixBus:
                 for word in (b"first", b"second"):
                     with lab.process("b.2") as b:
                         a.publish(word)
-                        await until(lambda word=word: b"re:" + word in heard_a.messages)  # type: ignore[misc]
+                        await until(lambda word=word: b"re:" + word in heard_a.messages)  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
                         b.kill()
                 assert heard_a.dead == []
 
@@ -172,7 +172,7 @@ class TestUnixBus:
                 b = lab.bus(f"b.{n + 2}")
                 a.publish(b"hello")
                 async with receiving(b) as (heard_b,):
-                    await until(lambda heard_b=heard_b: heard_b.messages)  # type: ignore[misc]
+                    await until(lambda heard_b=heard_b: heard_b.messages)  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
 
         run(main)
 
@@ -187,7 +187,7 @@ class TestUnixBus:
                 os.utime(lab.path, ns=(tick, tick))
                 a.publish(b"hello")
                 async with receiving(b) as (heard_b,):
-                    await until(lambda heard_b=heard_b: heard_b.messages)  # type: ignore[misc]
+                    await until(lambda heard_b=heard_b: heard_b.messages)  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
 
         run(main)
 
@@ -418,7 +418,7 @@ class TestUnixBus:
                 a, b = lab.bus(f"a.{n + 1}"), lab.bus(f"b.{n + 1}")
                 async with receiving(a, b) as (_, heard_b):
                     a.publish(b"x")
-                    await until(lambda heard_b=heard_b: heard_b.messages)  # type: ignore[misc]
+                    await until(lambda heard_b=heard_b: heard_b.messages)  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
                     b.close()
                     a.publish(b"y")
                 a.close()

@@ -304,7 +304,7 @@ def test_what_waits_does_not_keep_it_open_and_afterwards_nobody_is_answered(
     kind: str, make_ledger: Callable[[str], Ledger], clock: FakeClock
 ) -> None:
     ledger = make_ledger(kind)
-    ledger.known = Known(pin=OURS) if kind == "memory" else ledger.known  # type: ignore[attr-defined]
+    ledger.known = Known(pin=OURS) if kind == "memory" else ledger.known  # type: ignore[attr-defined]  # memory has it too
     nodes = Nodes(ledger, clock)
     nodes.ask(Register(of=nodes.of("waits#1")))
     assert nodes.ask(Close(force=False, by="root")).word == "ok"

@@ -346,7 +346,7 @@ def test_a_duration_that_was_written_is_read_back(days: int, hours: int, minutes
 )
 def test_bad_durations_say_what_was_expected(bad: object) -> None:
     with pytest.raises(ValueError, match="expected a duration") as caught:
-        parse_duration(bad)  # type: ignore[arg-type]
+        parse_duration(bad)  # type: ignore[arg-type]  # what a file may hold
     assert "found" in str(caught.value)  # 10**400 is refused by its size before Python would print it
 
 

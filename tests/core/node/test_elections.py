@@ -31,7 +31,7 @@ def elect(
     ident: str = "sales#1/0", sender: str = "b.1", view: tuple[str, ...] = ("a.1", "b.1"), **action: object
 ) -> WorkerElect:
     run, _, attempt = ident.partition("/")
-    about = Action("sales", run, int(attempt or 0), **{"digest": "d1", **action})  # type: ignore[arg-type]
+    about = Action("sales", run, int(attempt or 0), **{"digest": "d1", **action})  # type: ignore[arg-type]  # typed where the keywords are made
     return WorkerElect(id=ident, topic="command", candidacy=Candidacy(0, 5, sender), view=view, action=about)
 
 
@@ -116,7 +116,7 @@ def test_an_ack_may_overtake_its_elect() -> None:
     lone.hear("b.1", elect(view=("a.1", "b.1", "c.1")))
 
     assert succession(lone) is not None
-    assert succession(lone)[:2] == ("c.1", "b.1")  # type: ignore[index]
+    assert succession(lone)[:2] == ("c.1", "b.1")  # type: ignore[index]  # None would fail here
 
 
 def test_only_so_many_acks_without_an_elect_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_a_silent_member_is_waited_for_until_the_timeout() -> None:
     lone.wait(0.02)
 
     assert succession(lone) is not None
-    assert "c.1" not in succession(lone)  # type: ignore[operator]
+    assert "c.1" not in succession(lone)  # type: ignore[operator]  # None would fail here
 
 
 def test_each_of_many_elections_has_its_own_deadline() -> None:
@@ -194,7 +194,7 @@ def test_who_is_not_in_the_view_may_stand_all_the_same() -> None:
     lone.hear("x.1", WorkerElectAck(id="sales#1/0", candidacy=Candidacy(0, 1, "x.1")))
 
     assert succession(lone) is not None
-    assert set(succession(lone)) == {"a.1", "b.1", "x.1"}  # type: ignore[arg-type]
+    assert set(succession(lone)) == {"a.1", "b.1", "x.1"}  # type: ignore[arg-type]  # None would fail here
 
 
 def test_a_dead_member_delays_nobody_for_longer_than_it_takes_to_find_out() -> None:
@@ -252,7 +252,7 @@ def test_who_cannot_run_it_says_why(setting: str, says: str) -> None:
 
     (ack,) = acks(lone)
     assert ack.candidacy.abstains == says
-    assert ("a.1" in succession(lone)) == (not says)  # type: ignore[operator]
+    assert ("a.1" in succession(lone)) == (not says)  # type: ignore[operator]  # None would fail here
 
 
 def test_drivers_that_wait_and_drivers_that_compute_have_budgets_of_their_own() -> None:
@@ -309,7 +309,7 @@ def test_without_a_bus_the_ranks_are_computed_of_those_who_could_run_it() -> Non
     lone.do(lone.node.open_election, "sales#1/0", "command", Action("sales", "sales#1", digest="d1"))
 
     assert lone.said == []
-    assert set(succession(lone)) == {"a.1", "b.1"}  # type: ignore[arg-type]
+    assert set(succession(lone)) == {"a.1", "b.1"}  # type: ignore[arg-type]  # None would fail here
 
 
 def test_a_large_cluster_launches_a_run_once_and_says_nothing_about_who() -> None:
@@ -385,7 +385,7 @@ def test_whose_statement_is_lacking_is_asked_whether_it_is_there_once_a_second()
     lone.unicasts.clear()
 
     lone.wait(elections.LACKING_S + 0.001)
-    assert [(name, event.ask) for name, event in lone.unicasts] == [("c.1", True)]  # type: ignore[attr-defined]
+    assert [(name, event.ask) for name, event in lone.unicasts] == [("c.1", True)]  # type: ignore[attr-defined]  # what this test makes is of one kind
     lone.do(lone.node.open_election, "try-3", "drill", None)
     lone.wait(0.5)
     assert [name for name, _ in lone.unicasts].count("c.1") == 1

@@ -39,7 +39,7 @@ def claiming(*jobs: Job) -> Lone:
 
 
 def granted(token: int = 7, left_s: float = LEASE_S, **fields: object) -> Answer:
-    return Answer(GRANTED, token=token, left_s=left_s, args="{}", **fields)  # type: ignore[arg-type]
+    return Answer(GRANTED, token=token, left_s=left_s, args="{}", **fields)  # type: ignore[arg-type]  # typed where the keywords are made
 
 
 def started(
@@ -67,4 +67,4 @@ def hears_an_elect(lone: Lone, run: str = RUN, attempt: int = 0, sender: str = "
 
 
 def of_b(kind: type[Task], *, attempt: int = 0, token: int = 7, run: str = RUN, **fields: object) -> Task:
-    return kind(uuid="u", name="sales", run=run, attempt=attempt, token=token, nonce="theirs", node="b.1", **fields)  # type: ignore[arg-type]
+    return kind(uuid="u", name="sales", run=run, attempt=attempt, token=token, nonce="theirs", node="b.1", **fields)  # type: ignore[arg-type]  # typed where the keywords are made

@@ -301,12 +301,12 @@ def test_answers_too_far_apart_begin_the_watch_anew() -> None:
     lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, held=held_of(7, 1)))
     lone.wait(RENEW_S)
     lone.sweep(started())
-    since = pursued(lone).watch.since  # type: ignore[union-attr]
+    since = pursued(lone).watch.since  # type: ignore[union-attr]  # None would fail here
     lone.pass_time(RENEW_S + SETTINGS.ledger_timeout_s + 1.0)  # this node stood still
 
     lone.sweep(started())
 
-    assert pursued(lone).watch.since > since  # type: ignore[union-attr]
+    assert pursued(lone).watch.since > since  # type: ignore[union-attr]  # None would fail here
 
 
 def test_those_who_wait_for_a_lapse_come_one_after_the_other() -> None:

@@ -177,7 +177,7 @@ def test_a_backlog_that_is_replayed_launches_and_claims_nothing(how: str) -> Non
     told.append(ControlRevoke(run="sales#9"))
     for event in told:
         event.clock = 5
-    packet = Packet(PROTOCOL_MAJOR, "default", "b", 1, "1-b", 0, 0, told)  # type: ignore[arg-type]
+    packet = Packet(PROTOCOL_MAJOR, "default", "b", 1, "1-b", 0, 0, told)  # type: ignore[arg-type]  # each Event is one of AnyEvent
 
     lone.do(getattr(lone.node, how), packet)
     lone.wait(1.0)
@@ -190,7 +190,7 @@ def test_a_backlog_that_is_replayed_launches_and_claims_nothing(how: str) -> Non
 
 def test_late_facts_are_no_sign_of_life() -> None:
     lone = Lone(job()).ready()
-    packet = Packet(PROTOCOL_MAJOR, "default", "b", 1, "1-b", 0, 0, [news(TaskSucceeded)])  # type: ignore[list-item]
+    packet = Packet(PROTOCOL_MAJOR, "default", "b", 1, "1-b", 0, 0, [news(TaskSucceeded)])  # type: ignore[list-item]  # each Event is one of AnyEvent
 
     lone.do(lone.node.receive_late, packet)
 

@@ -222,7 +222,7 @@ def test_a_newer_peer_may_fill_a_packet_with_what_we_do_not_know() -> None:
 
 @pytest.mark.parametrize("clock", [2**63, 2**63 - 1, 2**64 - 1, CLOCK_JUMP_MAX + 2, -1])
 def test_an_absurd_clock_is_counted_and_changes_no_order(clock: int) -> None:
-    node = Node(hostname="edge", pid=1, incarnation="1-bb", settings=SETTINGS, clock_mark=0, rng=lambda: 0.5)  # type: ignore[arg-type]
+    node = Node(hostname="edge", pid=1, incarnation="1-bb", settings=SETTINGS, clock_mark=0, rng=lambda: 0.5)  # type: ignore[arg-type]  # all that is asked of a random source here
     said, dropped = codec.decode(B.open(A.seal(codec.encode(packet(clock)))))
     assert dropped == 0
     node.receive(said, Now(MONO, EPOCH))

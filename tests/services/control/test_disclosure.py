@@ -70,7 +70,7 @@ def test_a_field_that_nobody_decided_about_is_found_and_not_shown() -> None:
     ],
 )
 def test_no_event_tells_an_argument(event: Any) -> None:
-    told = shown("events.subscribe", {"event": flatten(event, **HEAD)})  # type: ignore[arg-type]
+    told = shown("events.subscribe", {"event": flatten(event, **HEAD)})  # type: ignore[arg-type]  # JSON of a known shape
     assert "sekret" not in json.dumps(told)
     assert told["event"]["type"]
     assert told["event"]["hostname"] == "a"

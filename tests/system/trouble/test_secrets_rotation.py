@@ -284,7 +284,7 @@ def test_a_rotation_of_keys_refuses_nothing_while_elections_run() -> None:
                     else:
                         hang_up(node)
                     at = len(drills)
-                    until(lambda at=at: len(drills) > at + 6 or over.is_set(), why="more elections")  # type: ignore[misc]
+                    until(lambda at=at: len(drills) > at + 6 or over.is_set(), why="more elections")  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
                     runs.append(trigger(node, "hello", f"{step}-{node.name}"))
         finally:
             over.set()
