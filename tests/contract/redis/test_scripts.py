@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lua_mutants.edits import code_of
@@ -14,7 +15,8 @@ from contract.ledger.ledger_coverage import ANSWERS, RECOVERING
 from coordd.adapters.ledger import lua_constants
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import BEGINNING, ROOM_OF, ROOMS, SEVERAL, Scripts
-from coordd.core.ledger.requests import Request
+from coordd.core.ledger.requests import Grant, Registration, Request, Watched
+from coordd.core.ledger.rows import Cursor, Record
 from coordd.core.ledger.words import SETTLED, STATES, WORDS
 
 OPERATIONS = sorted(ROOM_OF)
@@ -102,6 +104,32 @@ def test_a_header_lists_the_arguments_that_the_script_takes(op: str) -> None:
         if " or " not in unit:  # a flag, or a number that may be missing, is read either way
             assert way == ("take" if unit == "text" else "take_number"), name
     assert found.is_open == ("#ARGV" in found.body)
+
+
+# A value that travels as one, and what a header calls a field of it, or of a request.
+VALUES: dict[str, type[Record]] = {"of": Registration, "grant": Grant, "watched": Watched, "after": Cursor}
+CALLED = {
+    ("watched", "token"): "watched_token",
+    ("watched", "beat"): "watched_beat",
+    ("watched", "unchanged_s"): "watched_s",
+    ("suspend", "job"): "name",
+    ("open", "jobs"): "jobs...",
+}
+
+
+def names_of(kind: type[Record], whose: str) -> list[str]:
+    """The fields of a request, or of a value in it, in the order in which they are sent."""
+    names: list[str] = []
+    for name in kind.wire:
+        names += names_of(VALUES[name], name) if name in VALUES else [CALLED.get((whose, name), name)]
+    return names
+
+
+@pytest.mark.parametrize("request_type", Request.__subclasses__(), ids=lambda kind: str(kind.op))
+def test_a_request_is_sent_in_the_order_that_the_header_lists(request_type: type[Request[Any]]) -> None:
+    listed = [name for name, _ in headers.of(request_type.op).arguments]
+
+    assert names_of(request_type, request_type.op) == listed
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
