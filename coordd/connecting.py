@@ -1,4 +1,4 @@
-"""From the configuration to the bus and the ledger that it names; what it does not name is not even imported."""
+"""Builds the bus and the ledger that the configuration names; modules for other kinds are not even imported."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from coordd.errors import UnavailableError
 from coordd.ports import Bus, Ledger
 from coordd.services.sealed_bus import SealedBus
 
-# What a replica that takes over may lag behind its master; the quarantine after a failover is that much longer than
-# the longest lease.
+# How far (seconds) a promoted replica may lag behind its master; the quarantine after a failover is that much longer
+# than the longest lease.
 REPLICA_LAG_S = 10.0
 
 BUS_PASSWORD = "bus_password"  # noqa: S105  # the name of a systemd credential
@@ -31,21 +31,21 @@ LEDGER_PASSWORD = "ledger_password"  # noqa: S105  # no secret
 
 
 class Connections:
-    """The bus and the ledger of one node. ``cluster`` is replaced by a reload, from the next connection on."""
+    """The bus and the ledger of one node. A reload replaces ``cluster``, from the next connection on."""
 
     def __init__(
         self, cluster: ClusterConfig, full_hostname: str, ledgers: Mapping[str, str], pin: tuple[str, str] = ("", "")
     ) -> None:
-        """``ledgers``: which life of each ledger (by its URL) this node saw last; one it never saw is not there.
-        ``pin``: the identity of the ledger that it has used, and where that was.
+        """``ledgers``: the last known epoch of each ledger (by its URL) that this node has seen. ``pin``: the identity
+        and the address of the ledger that it has used.
 
-        Raises ConfigError when something that the configuration names cannot be used.
+        Raises ConfigError when a configured bus or ledger cannot be used.
         """
         self.cluster = cluster
         self.jobs: Callable[[], Iterable[Job]] = tuple
-        self.leased_s: Callable[[], float] = float  # the longest lease of the attempts that run in the cluster
+        self.leased_s: Callable[[], float] = float  # the longest lease of all active attempts in the cluster
         self._full_hostname = full_hostname
-        self._bus: Any = None  # the one inside the envelopes
+        self._bus: Any = None  # the bus inside the envelopes
         self._at_start = cluster
         self.known = Known(
             ledgers.get(self.ledger_url, ""),
@@ -59,20 +59,22 @@ class Connections:
 
     @property
     def loses_connection(self) -> bool:
-        """The bus has a connection that can be lost; that of one machine has none."""
+        """True if the bus has a connection that can be lost; the bus of a single machine has none."""
         return not self.cluster.is_embedded
 
     @property
     def ledger_can_go_back(self) -> bool:
-        """The ledger is a server, which notices that it has lost its last writes and asks its witnesses for them."""
+        """True if the ledger is a server, which notices that it has lost its last writes, and asks its witnesses for
+        them.
+        """
         return self.cluster.ledger_scheme != "sqlite"
 
     def use(self, cluster: ClusterConfig) -> None:
-        """Take over a new configuration: keys at once, passwords and certificates with the next connection.
+        """Use a new configuration: keys at once, passwords and certificates with the next connection.
 
-        Raises ConfigError, and then nothing was changed.
+        Raises ConfigError, and then nothing has changed.
         """
-        start = self._at_start  # a reload moves neither bus nor ledger
+        start = self._at_start  # a reload changes neither bus nor ledger
         cluster = msgspec.structs.replace(
             cluster,
             name=start.name,
@@ -115,8 +117,9 @@ class Connections:
         return secrets.password(self.cluster.bus_password_file, BUS_PASSWORD)
 
     def _tls(self, cluster: ClusterConfig) -> Any:
-        """What a TLS connection of the bus needs, or None. The ledger reads the same files by itself, at each
-        connection; they are looked at here so that bad ones stop a start or a reload."""
+        """The TLS context for connections of the bus, or None. The ledger reads the same files itself at each
+        connection; they are checked here so that bad ones prevent a start or a reload.
+        """
         if cluster.bus_scheme not in ENCRYPTED and cluster.ledger_scheme not in ENCRYPTED:
             return None
         return secrets.tls_context(cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
@@ -124,14 +127,14 @@ class Connections:
     # ---- the ledger
 
     def open_ledger(self, known: Known | None = None) -> Ledger:
-        """A new connection. ``known``: who asks, if not this node.
+        """A new connection. ``known``: the caller's knowledge, if it is not this node.
 
         Raises UnavailableError (there may be an answer later) or ConfigError (a person must see to it).
         """
         cluster = self.cluster
         if cluster.ledger_scheme != "sqlite":
             return self._redis_ledger(known or self.known)
-        # Only the first one may make the file: one that was lost must not begin anew unseen.
+        # Only the first connection may create the file: a lost ledger must not be replaced by a new one unseen.
         if self._ledger_seen and not os.path.exists(cluster.ledger_path):
             raise UnavailableError(f"ledger {cluster.ledger_path}: it is gone; put it back, or restore a backup")
         ledger = SqliteLedger(cluster.ledger, timeout_s=cluster.ledger_timeout, known=known or self.known)
@@ -139,7 +142,7 @@ class Connections:
         return ledger
 
     def open_any_ledger(self) -> Ledger:
-        """As ``open_ledger``, but under no pin: for people who look at a ledger that is refused here, or replace it."""
+        """Like ``open_ledger``, but without a pin: for people who inspect or replace a ledger that is refused here."""
         return self.open_ledger(Known("-", proposal=self.known.proposal))
 
     def _redis_ledger(self, known: Known) -> Ledger:
@@ -151,12 +154,13 @@ class Connections:
 
     @property
     def ledger_mark(self) -> str:
-        """To be given to this node's next life."""
+        """For this node's next process."""
         return self.known.mark
 
     def _quarantine_s(self) -> float:
-        """As long as the longest lease that is known now, and what a replica may lag behind. A reload may bring a
-        longer one; an attempt keeps the one that it was granted, also when its job is removed."""
+        """The longest known lease, plus the lag of a replica. A reload may bring a longer lease; an attempt keeps its
+        own, even if its job is removed.
+        """
         return max([self.cluster.lease, self.leased_s(), *[job.lease_s for job in self.jobs()]]) + REPLICA_LAG_S
 
     @property
@@ -165,9 +169,9 @@ class Connections:
         return url_of_ledger(self.cluster)
 
     def ledger_options(self) -> dict[str, Any]:
-        """What else than the URL a connection to the ledger takes; for runners too, hence paths and no secrets.
+        """The parameters of a ledger connection besides the URL; runners get them too, so they are paths, not secrets.
 
-        A password that stands in the URL is the one exception. It goes to a runner through memory alone.
+        A password in the URL is the only exception. A runner gets it through memory only.
         """
         cluster = self.cluster
         if cluster.ledger_scheme == "sqlite":
@@ -197,7 +201,7 @@ def url_of_ledger(cluster: ClusterConfig) -> str:
 
 
 def ledger_address(cluster: ClusterConfig) -> str:
-    """Where a ledger stands: hosts, database and cluster name, without user, password and options; or its file."""
+    """The address of a ledger: hosts, database and cluster name, without user, password and options; or its file."""
     if cluster.ledger_scheme == "sqlite":
         return cluster.ledger
     parts = urlsplit(cluster.ledger)
@@ -209,7 +213,7 @@ def _inline_password(url: str) -> str:
 
 
 def _password_path(path: str, credential: str) -> str:
-    """The file that holds a password: the one that is named, or the systemd credential; "" when there is none."""
+    """The file of a password: the configured one, or the systemd credential; "" without either."""
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     if path or not directory:
         return path

@@ -1,4 +1,4 @@
-"""The composition root: builds everything, owns the nurseries, the order of start and stop, and the signals."""
+"""The composition root: builds everything; owns the nurseries, the order of start and stop, and the signals."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("daemon")
 
-# Rows that one bite of a cleaning forgets.
+# Rows per step of a cleaning.
 PRUNE_AT_ONCE = 1000
 
-# So much of the journal's end is read at a start: about as many attempts as a witness remembers, in a blink.
+# How many bytes of the journal's end are read at a start: about as many attempts as a witness remembers.
 RECALLED_BYTES_MAX = 4 * 1024 * 1024
 
-# Below this `doctor` says that there is no room (MiB).
+# Below this (MiB) `doctor` reports too little room.
 DISK_FREE_MB = 200
 
-# After TERM everything must be over within this.
+# After TERM everything must end within this time (seconds).
 STOP_S = 8.0
 
-# In a burst of elections the default (700) spends a fifth of the time on looking for cycles that are not there.
+# In a burst of elections, the default (700) spends a fifth of the time on searching for cycles that do not exist.
 GC_THRESHOLD = 20_000
 
 # Exit codes (sysexits.h).
@@ -223,14 +223,14 @@ class Daemon:
     # ---- life
 
     async def run(self) -> int:
-        """Run until a signal says stop; returns the exit code."""
+        """Run until a signal stops it; returns the exit code."""
         self._warn()
         if os.getuid() == 0:
-            log.warning("daemon.runs_as_root", advice="a user of its own needs less trust: see systemd/coordd.service")
+            log.warning("daemon.runs_as_root", advice="a separate user is safer: see systemd/coordd.service")
         listener = self.control.bind()
         exit_code = 0
         try:
-            # The outer nursery outlives the inner one: what is said while stopping still gets out.
+            # The outer nursery outlives the inner one: messages that are sent while stopping still leave.
             async with trio.open_nursery() as outer:
                 outer.start_soon(self.bus.receive, self.driver.deliver, self._peer_dead, self.driver.bus_changed)
                 if self.driver.outbox is not None:
@@ -259,7 +259,7 @@ class Daemon:
         return exit_code
 
     def _warn(self) -> None:
-        """What a setting gives up, and settings that this version does not act on."""
+        """Log settings that give something up, and settings that this version does not implement."""
         if not self.config.cluster.mingle:
             log.warning(
                 "mingle.off",
@@ -273,7 +273,7 @@ class Daemon:
                 log.warning("setting.not_available", setting=f"[{section}] {key}", text="not available in this version")
 
     def _begin(self) -> None:
-        """Find what an earlier daemon left, then mingle."""
+        """Adopt what an earlier daemon left, then mingle."""
         node, driver = self.node, self.driver
         driver.on_state = self._state_changed
         self._save_mark(node.clock_mark)
@@ -296,15 +296,15 @@ class Daemon:
         for path in bad:
             log.error("request.not_readable", path=path)
         gc.collect()
-        gc.freeze()  # what the start has made stays: no collection need look at it again
+        gc.freeze()  # objects of the start are never collected: no collection needs to look at them again
         gc.set_threshold(GC_THRESHOLD)
         if self.connections.loses_connection:
-            driver.feed(node.bus_changed, False)  # until it says that it is connected
+            driver.feed(node.bus_changed, False)  # until it is connected
         peers = self.bus.peers()
         driver.feed(node.start, None if peers is None else tuple(peers))
 
     def recall(self) -> None:
-        """What this node has seen of attempts: two starts of one, and, should the ledger have gone back, its rows."""
+        """Read the journal for attempts: two starts of one attempt, and rows to restore if the ledger went back."""
         take = self.node.recall if self.connections.ledger_can_go_back else self.node.alarms.saw
         try:
             for record in journal_files.newest(self._journal.directory, RECALLED_BYTES_MAX):
@@ -312,7 +312,9 @@ class Daemon:
                 if event is not None:
                     take(event)
         except UnavailableError as exc:
-            log.error("journal.not_recalled", reason=str(exc), lost="a ledger that goes back is told less")
+            log.error(
+                "journal.not_recalled", reason=str(exc), lost="fewer rows can be restored if the ledger goes back"
+            )
 
     def _state_changed(self, state: str) -> None:
         if state == "ready":
@@ -334,7 +336,7 @@ class Daemon:
                     inner.cancel()
                     return
                 if number == signal.SIGHUP:
-                    with contextlib.suppress(CoorddError):  # refused, logged and in STATUS: the old one stays
+                    with contextlib.suppress(CoorddError):  # refused, logged and in STATUS: the old configuration stays
                         self.reload()
                 else:
                     log.info("daemon.state", **self.methods.status_now())
@@ -347,7 +349,7 @@ class Daemon:
         self.driver.feed(self.node.peer_dead, name)
 
     async def _farewell(self) -> None:
-        """Say good-bye and flush; runners go on, unless the whole machine stops."""
+        """Say good-bye and flush; runners continue, unless the whole machine stops."""
         self.notifier.notify("STOPPING=1", "STATUS=stopping")
         with trio.move_on_after(STOP_S, shield=True):
             self.driver.feed(self.node.stop)
@@ -356,7 +358,7 @@ class Daemon:
                 if stopping:
                     log.info("daemon.machine_stops", runs=len(self.runners.runners))
                     self.runners.shut_down("the machine stops")
-            await trio.sleep(0.05)  # what was just published leaves
+            await trio.sleep(0.05)  # time for the last messages to leave
 
     def _close(self) -> None:
         if self.driver.outbox is not None:
@@ -372,10 +374,11 @@ class Daemon:
     # ---- configuration
 
     def reload(self) -> dict[str, Any]:
-        """All or nothing: a file that has become bad keeps everything as it was, and says so.
+        """Reload everything or nothing: if one file is invalid, everything stays as it was, and the problem is
+        reported.
 
         Raises:
-            ConfigError: nothing was changed; the message says which file and key.
+            ConfigError: nothing has changed; the message names file and key.
         """
         self.notifier.notify("RELOADING=1")
         try:
@@ -397,7 +400,7 @@ class Daemon:
         ]
         jobs = load_jobs(config.node.jobs_dir, config)
         spoilt = [name for name in jobs.problems if name in self.jobs.jobs and name not in jobs.jobs]
-        if self.jobs.jobs and not jobs.jobs and "" in jobs.problems:  # the directory itself: not mounted, renamed
+        if self.jobs.jobs and not jobs.jobs and "" in jobs.problems:  # the directory itself: not mounted, or renamed
             raise ConfigError(f"{jobs.problems[''][0]}; nothing was changed")
         if spoilt:
             problem = next(p for p in jobs.problems[spoilt[0]] if p.severity == "error")
@@ -450,7 +453,7 @@ class Daemon:
     def _save_mark(self, mark: int) -> None:
         self._saved_mark = mark
         known, seen = self.connections.known, self.connections.ledger_mark
-        if seen and known.pin:  # else it would count as a ledger that was used
+        if seen and known.pin:  # otherwise it would count as a ledger that was used
             self._ledgers = {**self._ledgers, self.connections.ledger_url: seen}
         self._state_file.save(self._boots, mark, self._ledgers, (known.pin, known.pinned_at))
 
@@ -459,7 +462,7 @@ class Daemon:
         self._save_mark(self._saved_mark)
 
     def _save_ledger_mark(self) -> None:
-        """Which life of the ledger this node has seen, once it is another one than it remembers."""
+        """Store the epoch of the ledger when it is a new one."""
         seen = self.connections.ledger_mark if self.connections.known.pin else ""
         if seen and self._ledgers.get(self.connections.ledger_url) != seen:
             try:
@@ -468,7 +471,7 @@ class Daemon:
                 log.error("state.not_saved", reason=str(exc))
 
     def _clean(self) -> None:
-        """Old journal segments, logs and rows; in a thread."""
+        """Remove old journal segments, logs and rows; runs in a thread."""
         history = self.config.history
         now = time.time()
         try:
@@ -477,28 +480,28 @@ class Daemon:
             ledger = self.connections.open_ledger()
             try:
                 while ledger.prune(history.keep_s, PRUNE_AT_ONCE) >= PRUNE_AT_ONCE:
-                    pass  # in bites: nobody else's question waits for longer than one of them
+                    pass  # in steps: no other request waits for longer than one of them
             finally:
                 ledger.close()
         except (CoorddError, OSError) as exc:
             log.warning("clean.failed", reason=str(exc))
 
     def _check_audit(self, since: float, limit: int) -> Checked:
-        """In a thread. Raises UnavailableError."""
+        """Runs in a thread. Raises UnavailableError."""
         oldest = time.time() - self.config.history.journal_keep_s
         return check_audit(self._journal.directory, self._audit_path, since=since, limit=limit, oldest=oldest)
 
     def _doctor(self) -> list[dict[str, str]]:
-        """In a thread: everything that a person would look at first."""
+        """Runs in a thread: the checks that a person would make first."""
         uid = os.getuid()
-        checks = [check("runs as", OK if uid else WARN, f"uid {uid}", "run it as a user of its own")]
+        checks = [check("runs as", OK if uid else WARN, f"uid {uid}", "run it as a separate user")]
         node = self.config.node
         for name, path, missing in (("state directory", node.state_dir, FAIL), ("jobs", node.jobs_dir, WARN)):
-            checks.append(check(name, OK if os.path.isdir(path) else missing, path, f"make the directory {path}"))
+            checks.append(check(name, OK if os.path.isdir(path) else missing, path, f"create the directory {path}"))
         stat = os.statvfs(node.state_dir)
         free_mb = stat.f_bavail * stat.f_frsize // 2**20
         enough = OK if free_mb > DISK_FREE_MB else FAIL
-        checks.append(check("disk", enough, f"{free_mb} MiB free", "make room: journal and ledger need it"))
+        checks.append(check("disk", enough, f"{free_mb} MiB free", "free some space: journal and ledger need it"))
         try:
             ledger = self.connections.open_ledger()
             try:
@@ -516,7 +519,7 @@ class Daemon:
                 "bus",
                 OK if self.bus.state == "connected" else FAIL,
                 self.bus.error or f"{self.bus.url} is {self.bus.state}",
-                "runs launch all the same, by way of the ledger; see docs/runbook.md",
+                "runs still launch, through the ledger; see docs/runbook.md",
             )
         )
         try:
@@ -529,13 +532,13 @@ class Daemon:
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):
             text = problems.get(name) or self._problems()[name][0]
-            checks.append(check(f"job {name}", FAIL, text, "mend it, then coordctl reload"))
+            checks.append(check(f"job {name}", FAIL, text, "correct it, then coordctl reload"))
         loaded = len(self.jobs.jobs)
-        checks.append(check("jobs loaded", OK if loaded else WARN, f"{loaded} jobs", "drop a job file"))
+        checks.append(check("jobs loaded", OK if loaded else WARN, f"{loaded} jobs", "add a job file"))
         return checks
 
 
-# Changing these means being another node, or speaking elsewhere: it takes a restart.
+# A change of these makes another node, or changes the addresses: it needs a restart.
 _NEEDS_RESTART = (
     ("node", "name"), ("node", "state_dir"), ("node", "runtime_dir"), ("cluster", "name"), ("cluster", "bus"),
     ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
@@ -543,5 +546,5 @@ _NEEDS_RESTART = (
     ("cluster", "unsigned"),
 )  # fmt: skip
 
-# Accepted, and without effect until the adapters that need them are there.
+# Accepted, but without effect until the adapters for them exist.
 _NOT_YET = (("history", "journal_sink"), ("history", "log_sink"))

@@ -7,30 +7,30 @@ CoorddError
 │   ├── LocalProtocolError   us: a bug
 │   └── RemoteProtocolError  them: drop the message, count it, stay up
 ├── UnavailableError         the world: something did not answer, try again
-│   ├── ForeignLedgerError   the ledger that answers is not the one that was used before: nothing may come of it
-│   ├── LedgerClosedError    the ledger was moved elsewhere, and answers nobody any more
-│   └── BadRowError          one row of the ledger is damaged: nothing is done with that one
+│   ├── ForeignLedgerError   another ledger answers than the one that was used before: its answers must not be used
+│   ├── LedgerClosedError    the ledger was moved elsewhere, and refuses every request
+│   └── BadRowError          one row of the ledger is damaged, and is not used
 └── RefusedError             the caller: a request that cannot be granted, with the reason
 
-An exception of a library never crosses a port: adapters translate.
+Library exceptions never cross a port: adapters translate them.
 """
 
 # No imports: the runner loads this file before it starts a job.
 
 
 class CoorddError(Exception):
-    """The root of everything that coordd raises on purpose."""
+    """The base of all exceptions that coordd raises on purpose."""
 
 
 class ConfigError(CoorddError):
     """The configuration cannot be used.
 
-    The message names the file, the key, what was expected and what was found.
+    The message names the file, the key, the expected and the found value.
     """
 
 
 class JobFileError(ConfigError):
-    """One job file cannot be used; the other jobs go on."""
+    """One job file cannot be used; other jobs are not affected."""
 
 
 class ProtocolError(CoorddError):
@@ -38,11 +38,11 @@ class ProtocolError(CoorddError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We broke it: a bug in coordd."""
+    """Our own fault: a bug in coordd."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """A peer or a client broke it: drop what it sent and stay up."""
+    """The fault of a peer or a client: drop its message and stay up."""
 
 
 class UnavailableError(CoorddError):
@@ -50,17 +50,17 @@ class UnavailableError(CoorddError):
 
 
 class ForeignLedgerError(UnavailableError):
-    """Another ledger than the one that this caller has used: whatever it would answer is about other runs."""
+    """A ledger that this caller has not used before: its answers would be about other runs."""
 
 
 class LedgerClosedError(UnavailableError):
-    """The ledger was closed for good, because its rows live on in another one."""
+    """The ledger was closed permanently, because its rows live on in another one."""
 
 
 class BadRowError(UnavailableError):
-    """A row of the ledger holds what no node writes; the message names row, column and value.
+    """A row of the ledger is invalid; the message names row, column and value.
 
-    Nothing was changed. All other rows are as good as they were.
+    Nothing was changed. Other rows are not affected.
     """
 
 

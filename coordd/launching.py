@@ -1,4 +1,4 @@
-"""From a granted attempt to the runner's spec: the job's definition, the site's configuration and the grant meet."""
+"""Turns a granted attempt into a runner's spec, from the job's definition, the site's configuration and the grant."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from coordd.core.ready import Launch
 from coordd.errors import CoorddError, UnavailableError
 from coordd.services.logfiles import log_path
 
-# An attempt's output may be this large; the older half is dropped then.
+# The maximum size of an attempt's output; then the older half is dropped.
 LOG_BYTES_MAX = 64 * 2**20
 
 
 class LaunchBuilder:
-    """Makes runner specs of this node."""
+    """Makes the runner specs of this node."""
 
     def __init__(
         self, config: Config, node: Shown, directory: Callable[[str, int, int], str], connections: Connections
@@ -36,7 +36,7 @@ class LaunchBuilder:
         self.log_dir = os.path.join(config.node.state_dir, "logs")
 
     def spec(self, launch: Launch) -> dict[str, Any]:
-        """What the runner is told.
+        """The spec for a runner.
 
         Raises UnavailableError (something is missing on this node) or RefusedError (arguments do not fit).
         """
@@ -85,7 +85,7 @@ class LaunchBuilder:
         }
 
     def argv(self, job: Job, args: dict[str, str]) -> list[str]:
-        """What would be executed, for `run trigger --dry-run`."""
+        """The command, for `run trigger --dry-run`."""
         launch = Launch(f"{job.name}#dry-run", job.name, AttemptNumber(0), Token(0), "", 0.0, "{}", 0.0, job.lease_s)
         return redacted(self._program(job, launch, args, write=False).argv)
 
@@ -121,9 +121,9 @@ class LaunchBuilder:
         return SparkDefaults(spark.submit, spark.master, spark.env, spark.env_file, spark.properties_file)
 
     def problems(self) -> dict[str, str]:
-        """Why this node cannot start some of its jobs: spark-submit or Java missing, a program that is not there."""
+        """Why this node cannot start some of its jobs: spark-submit or Java missing, a program that does not exist."""
         found: dict[str, str] = {}
-        of_spark: dict[object, str] = {}  # most jobs are alike: each kind is looked at once
+        of_spark: dict[object, str] = {}  # most jobs are alike: each kind is checked once
         for name, job in self._node.jobs.items():
             absent = absent_file(job)
             if absent:

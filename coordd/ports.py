@@ -1,6 +1,6 @@
-"""The seams: what the services need of the world, as Protocols. Adapters fill them; tests fill them from memory.
+"""The seams: the services' needs as Protocols. Adapters implement them; tests use implementations in memory.
 
-No library's exception crosses a port: an adapter raises UnavailableError where the world did not answer.
+No library's exception crosses a port: an adapter raises UnavailableError if there was no answer.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Ledger(Protocol):
     def status(self) -> dict[str, Any]: ...
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
-        """Forget runs that ended longer ago than that by the ledger's clock, so many at most; returns how many."""
+        """Forget at most ``limit`` runs that ended over ``keep_s`` ago by the ledger's clock; returns how many."""
 
     def close(self) -> None: ...
 
 
-# What not every ledger can do. Whoever needs it asks with isinstance.
+# Optional interfaces. A caller that needs one checks with isinstance.
 
 
 @runtime_checkable
@@ -46,18 +46,18 @@ class Batching(Protocol):
     """A ledger over a network: many operations in one round trip."""
 
     def ask_all(self, batch: Sequence[Request[Answer | OpenAnswer]]) -> list[Answer | OpenAnswer]:
-        """One after the other. Raises UnavailableError for all of them."""
+        """Perform them in order. Raises UnavailableError for all of them."""
 
 
 @runtime_checkable
 class Portable(Protocol):
-    """A ledger whose rows can be taken elsewhere."""
+    """A ledger whose rows can be exported and imported."""
 
     def export(self) -> Iterator[dict[str, Any]]:
-        """All rows, as JSON can hold them: jobs, then each run with its attempts."""
+        """All rows, as JSON objects: jobs, then each run with its attempts."""
 
     def import_(self, rows: Iterable[dict[str, Any]], *, replace: bool = False) -> int:
-        """Take the rows of an export, all or none; returns how many. Raises RefusedError."""
+        """Import the rows of an export, all or none; returns how many. Raises RefusedError."""
 
 
 @runtime_checkable
@@ -70,10 +70,10 @@ class Quarantined(Protocol):
 
 @runtime_checkable
 class Verifiable(Protocol):
-    """A ledger whose file can be looked through."""
+    """A ledger whose file can be checked."""
 
     def integrity(self) -> list[str]:
-        """What is wrong with it, a sentence each."""
+        """The problems of the file, a sentence each."""
 
 
 class Bus(Protocol):
@@ -87,20 +87,20 @@ class Bus(Protocol):
 
     @property
     def error(self) -> str:
-        """Why it is not connected, for people; "" otherwise."""
+        """Why it is not connected, for people; otherwise ""."""
 
     def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
-        """Send to every other node; what a slow peer cannot take is dropped and counted.
+        """Send to every other node; a message that a slow peer cannot take is dropped and counted.
 
-        What must arrive has ``confirmed``: called once, later or at once, True when the transport took
-        responsibility for the message, False when it may be lost (then it is the caller's again).
+        A message that must arrive has ``confirmed``, which is called once, later or at once: True if the transport took
+        responsibility for the message, False if it may be lost (then the caller keeps it).
         """
 
     def send(self, name: str, data: bytes) -> None:
         """Send to the inbox of one full_hostname."""
 
     def peers(self) -> Sequence[str] | None:
-        """The full_hostnames that the transport itself knows of (for mingle), less our own; None: it cannot tell."""
+        """The full_hostnames that the transport knows (for mingling), without our own; None if it cannot tell."""
 
     async def receive(
         self,
@@ -108,9 +108,10 @@ class Bus(Protocol):
         dead: Callable[[str], None],
         changed: Callable[[bool], None] = lambda _up: None,
     ) -> None:
-        """Run for ever: call ``deliver`` for each message, then once with b"" when a burst is over;
-        ``dead`` with a full_hostname at which nobody listens any more; ``changed`` with True when a connection
-        is there and with False when it was lost (a bus without connections never calls it)."""
+        """Run for ever. Calls ``deliver`` for each message, then once with b"" when a burst is over; ``dead`` with a
+        full_hostname that has no listener any more; ``changed`` with True when a connection is up and False when it was
+        lost (a bus without connections never calls it).
+        """
 
     def statistics(self) -> dict[str, int]:
         """Counters: published, delivered, bytes, dropped."""
@@ -119,40 +120,42 @@ class Bus(Protocol):
 
 
 class Message(NamedTuple):
-    """What must arrive and could not leave yet. ``at`` and ``until`` (Unix seconds): said then, of use until then."""
+    """A message that must arrive and could not be sent yet. ``at``: when it was made; ``until``: when it becomes
+    useless (Unix seconds).
+    """
 
-    number: int  # grows with each message of a node, also over a restart
+    number: int  # grows with each message of a node, also over restarts
     at: float
     until: float
     data: bytes
 
 
 class Backlog(Protocol):
-    """Messages on the disk, in the order of their numbers. Blocking; each raises UnavailableError."""
+    """Stored messages, in the order of their numbers. Blocking; each method raises UnavailableError."""
 
     count: int
     bytes: int
-    oldest_at: float  # Unix seconds; 0.0 when there is none
+    oldest_at: float  # unix seconds; 0.0 without any
 
     def append(self, messages: Sequence[Message], now: float) -> int:
-        """Keep them, in one transaction; returns how many of the oldest were given up for want of room."""
+        """Store them, in one transaction; returns how many of the oldest were dropped because it was full."""
 
     def first(self, limit: int) -> list[Message]:
-        """The first ones, at most so many."""
+        """The first messages, at most this many."""
 
     def remove(self, numbers: Sequence[int]) -> None:
-        """They have arrived, or are of no use any more."""
+        """Remove messages that have arrived, or are useless by now."""
 
     def close(self) -> None: ...
 
 
 class Journal(Protocol):
-    """A node's own append-only record, one JSON object a line."""
+    """A node's own append-only record, one JSON object per line."""
 
     def append(self, records: Sequence[dict[str, Any]], *, sync: bool) -> None:
         """Write records in order; with ``sync`` they are on the disk when this returns.
 
-        Raises UnavailableError when the disk does not take them.
+        Raises UnavailableError when the disk refuses them.
         """
 
     def close(self) -> None: ...
@@ -168,49 +171,49 @@ class Notifier(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts runners and finds those that are there."""
+    """Starts runners, and finds running ones."""
 
     def start(self, spec: dict[str, Any]) -> str:
         """Start the runner of one attempt; returns the path of its directory.
 
-        Raises UnavailableError when the operating system does not let us.
+        Raises UnavailableError when the operating system refuses.
         """
 
     def command(self, directory: str, word: str, reason: str) -> bool:
-        """Tell a runner to cancel; False when it is not there any more."""
+        """Tell a runner to cancel; False if it is gone."""
 
     def scan(self) -> list[str]:
-        """The directories of runners that were started here, by this daemon or by an earlier one."""
+        """The directories of all runners that this daemon or an earlier one has started."""
 
     def clear_away(self) -> None:
-        """Remove what is left on the disk of no attempt; before the first one is started."""
+        """Remove directories without an attempt; called before the first start."""
 
     def spec(self, directory: str) -> dict[str, Any]:
-        """What was asked for, without its secrets. Raises UnavailableError when it cannot be read."""
+        """The spec, without its secrets. Raises UnavailableError when it cannot be read."""
 
     def facts(self, directory: str) -> list[dict[str, Any]]:
-        """What the runner has said so far, oldest first."""
+        """The runner's facts so far, oldest first."""
 
     def alive(self, directory: str) -> bool:
-        """The runner, or a watcher that still has to end something, is there."""
+        """True if the runner, or a watcher that still has to end something, is alive."""
 
     def bury(self, directory: str) -> None:
-        """Runner and watcher are gone without a last word: end what they left, and report it lost.
+        """Runner and watcher are gone without a report: end everything that they left, and report the attempt lost.
 
         Raises UnavailableError when that cannot be begun.
         """
 
     def buried(self, directory: str) -> bool:
-        """A watcher has ended what was left, whether the disk took how it ended or not."""
+        """True if a watcher has ended everything that was left, even if the disk refused its report."""
 
     def fact(self, line: bytes) -> dict[str, Any] | None:
-        """A fact that came with a poke; None when it is none."""
+        """A fact from a poke; None if it is invalid."""
 
     def restore(self, directory: str) -> None:
-        """Make the directory of an attempt that lives on again, where somebody has removed it."""
+        """Create the directory of a living attempt again, if somebody has removed it."""
 
     def forget(self, directory: str) -> None:
-        """Remove what an attempt has left on disk."""
+        """Remove an attempt's files."""
 
     def reap(self) -> list[str]:
-        """Collect runners that have ended since the last call."""
+        """Collect the runners that have exited since the last call."""

@@ -26,20 +26,7 @@ BANNED = {
 QUOTES_THEM = {ROOT / "docs" / "style.md", Path(__file__)}
 
 # These are read through; a name joins the list when it is.
-READ = (
-    "coordd/adapters/bus",
-    "coordd/adapters/disk",
-    "coordd/adapters/process.py",
-    "coordd/adapters/spark.py",
-    "coordd/cli",
-    "coordd/core",
-    "coordd/config",
-    "coordd/runner",
-    "coordd/services",
-    "docs",
-    "README.md",
-    "SECURITY.md",
-)
+READ = ("coordd", "docs", "README.md", "SECURITY.md")
 
 
 def files() -> list[Path]:

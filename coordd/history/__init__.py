@@ -1,5 +1,5 @@
-"""The run history on Spark: the journals of all nodes in, tables and a report out.
+"""The run history on Spark: reads the journals of all nodes, writes tables and a report.
 
 Runs inside Spark, never inside the daemon: nothing here imports trio, structlog or the rest of the daemon.
-What journals look like stands in core/wire; which command starts it, in deploy/.
+core/wire has the format of journals; deploy/ has the command that starts it.
 """

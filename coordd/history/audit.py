@@ -1,8 +1,8 @@
-"""What must always hold, checked against what the journals say: launches, overlaps, tokens.
+"""Checks the safety properties against the journals: launches, overlaps, tokens.
 
-Each audit takes the events or the attempts and gives findings (``FINDING``). A *violation* breaks a promise. A
-*notice* is what a person should see and may be innocent: the clocks of two machines differ, and an event is
-journalled a moment after what it tells.
+Each audit takes the events or the attempts and returns findings (``FINDING``). A *violation* breaks a promise. A
+*notice* needs a person's look and may be harmless: the clocks of two machines differ, and an event is journalled a
+moment after it happened.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ SUCCEEDED_TWICE = "succeeded_twice"
 TOKEN_REPEATED = "token_repeated"  # noqa: S105 - a kind of finding, no secret
 TOKEN_BACKWARDS = "token_backwards"  # noqa: S105 - the same
 
-# An overlap below this may be the difference of two machines' clocks (NTP keeps it in milliseconds) and the
-# time from an event to its journal line.
+# A shorter overlap (seconds) may be the difference of two machines' clocks (NTP keeps it in milliseconds) and the delay
+# of journal lines.
 CLOCK_SKEW_S = 0.5
 
-# Grants of different runs nearer than this may be journalled in another order than the ledger made them.
+# Grants of different runs that are closer (seconds) may be journalled in another order than the ledger made them.
 GRANT_ORDER_S = 5.0
 
 
 def audit(all_events: DataFrame, all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> DataFrame:
-    """Every finding, the violations first."""
+    """All findings, violations first."""
     findings = (
         launched_twice(all_attempts)
         .unionByName(overlaps(all_attempts, clock_skew_s))
@@ -76,7 +76,7 @@ def overlaps(all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> Dat
     )
     return (
         all_attempts.select("job", "run", "attempt", "token", "nonce", "hostname", "started", "ended")
-        # What ended last among those that started before: if any overlaps, that one does.
+        # The latest end among earlier starts: if any overlaps, this one does.
         .withColumn("earlier", F.max(F.struct("ended", "attempt", "hostname")).over(earlier))
         .where(F.col("started") < F.col("earlier.ended"))
         .withColumn("overlap_s", overlap_s)
@@ -86,7 +86,9 @@ def overlaps(all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> Dat
 
 
 def ends_unknown(all_attempts: DataFrame) -> DataFrame:
-    """Another attempt was launched, and no journal says when this one ended: nothing can be said of overlap."""
+    """Another attempt was launched, and no journal says when this one ended: an overlap can be neither shown nor
+    excluded.
+    """
     later = Window.partitionBy("run").orderBy("started", "attempt", "token", "nonce")
     return (
         all_attempts.select("job", "run", "attempt", "token", "nonce", "hostname", "started", "ended")
@@ -110,7 +112,7 @@ def ends_unknown(all_attempts: DataFrame) -> DataFrame:
 
 
 def succeeded_twice(all_attempts: DataFrame) -> DataFrame:
-    """Two launches of a run succeeded: a success that could not be reported is tried again, and people must know."""
+    """Two launches of a run succeeded: a success that could not be reported is retried, and people must know."""
     return (
         all_attempts.select("job", "run", "attempt", "outcome", "ended", "hostname")
         .where(F.col("outcome") == "success")
@@ -127,10 +129,10 @@ def succeeded_twice(all_attempts: DataFrame) -> DataFrame:
 
 
 def tokens(all_events: DataFrame) -> DataFrame:
-    """A job's fencing tokens must strictly increase (S3), as far as journals can tell their order.
+    """A job's fencing tokens must strictly increase (S3), as far as journals show their order.
 
-    Certain: one token for two grants; a later attempt of the same run with a lower token. Between runs the
-    order is that of time, and only grants further apart than GRANT_ORDER_S are compared.
+    Certain violations: one token for two grants; a later attempt of the same run with a lower token. Between runs, time
+    gives the order, and only grants further apart than GRANT_ORDER_S are compared.
     """
     grants = (
         all_events.select(
@@ -172,7 +174,7 @@ def _repeated(grants: DataFrame) -> DataFrame:
 
 
 def _backwards(grants: DataFrame) -> DataFrame:
-    """A lower token after a higher one: of the same run, or of the same job and long enough ago."""
+    """A lower token after a higher one, for the same run, or for the same job and long enough ago."""
     in_run = Window.partitionBy("job", "run").orderBy("attempt").rangeBetween(Window.unboundedPreceding, -1)
     micros = (F.col("at") * 1_000_000).cast("bigint")
     in_job = (

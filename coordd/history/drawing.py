@@ -1,4 +1,4 @@
-"""The report's drawings, as inline SVG: who launched how much, and which attempt lived when."""
+"""The report's drawings, as inline SVG: launches per node, and attempts over time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
-# Told apart also by the colour-blind (Okabe and Ito), in an order that keeps neighbours far apart.
+# Colours that colour-blind people can distinguish (Okabe and Ito); neighbours are far apart.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a6fc9", "#7a7a7a")
 
 WIDTH = 1000
@@ -18,24 +18,24 @@ ROW_HEIGHT = 26
 LABEL_MAX = 32
 TICKS = 6
 
-# Nice distances between ticks, in seconds.
+# Possible distances between ticks, in seconds.
 STEPS = (
     0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200,
     86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000,
 )  # fmt: skip
 
 
-# From an instant to where it stands in the drawing.
+# From an instant to its x position in the drawing.
 Scale = Callable[[float], float]
 
 
 def colours(nodes: list[str]) -> dict[str, str]:
-    """One colour a node; beyond the palette they come round again."""
+    """One colour per node; with more nodes than colours, they repeat."""
     return {node: PALETTE[number % len(PALETTE)] for number, node in enumerate(nodes)}
 
 
 def bars(launches: dict[str, int], tint: dict[str, str]) -> str:
-    """Launches per node; every node that spoke has a bar, also an empty one."""
+    """Launches per node; every known node has a bar, even an empty one."""
     if not tint:
         return '<p class="none">No node is known to the journals.</p>'
     most = max([1, *launches.values()])
@@ -53,8 +53,9 @@ def bars(launches: dict[str, int], tint: dict[str, str]) -> str:
 
 
 def timeline(attempts: list[dict[str, Any]], runs: list[dict[str, Any]], tint: dict[str, str]) -> str:
-    """One line a run, one bar an attempt, in its node's colour. A bar without a known end fades out, up to the
-    next attempt; an arrow leads from an attempt to the one that took over on another node."""
+    """One line per run, one bar per attempt, in its node's colour. A bar without a known end fades out, up to the
+    next attempt; an arrow leads from an attempt to the one that took over on another node.
+    """
     lanes: dict[str, list[dict[str, Any]]] = {}
     for attempt in sorted(attempts, key=lambda a: (a["started"], a["attempt"])):
         lanes.setdefault(attempt["run"], []).append(attempt)
@@ -113,7 +114,7 @@ def _bar(
 
 
 def _arrow(one: dict[str, Any], other: dict[str, Any], y: int, x: Scale) -> str:
-    """From where an attempt ended to where the next took over, if that was elsewhere."""
+    """An arrow from the end of an attempt to the next one, if that was on another node."""
     if one["hostname"] == other["hostname"]:
         return ""
     left, right = x(one["ended"] or other["started"]), x(other["started"])
@@ -147,8 +148,8 @@ def _ticks(begin: float, until: float, height: int, x: Scale) -> str:
 
 
 def _short(text: str) -> str:
-    """A label that fits its column: the end of a run's id tells more than its middle."""
-    text = re.sub(r"\.\d+Z$", "Z", text)  # whole seconds do for a label
+    """A label shortened to its column: the end of a run's id says more than its middle."""
+    text = re.sub(r"\.\d+Z$", "Z", text)  # whole seconds are enough for a label
     return text if len(text) <= LABEL_MAX else f"{text[: LABEL_MAX - 21]}…{text[-20:]}"
 
 

@@ -2,9 +2,9 @@
 
     spark-submit coordd/history/job.py --journals DIR [DIR...] --output DIR [--report FILE]
 
-It takes a still picture of the journals, rebuilds events, runs and attempts, audits them, and publishes
-Parquet tables and a report in one step: readers of the output see the old one or the new one, never half.
-Exit code 0: published; 1: it could not be, with a sentence on stderr. Findings are no failure of the job.
+It takes a snapshot of the journals, rebuilds events, runs and attempts, audits them, and publishes Parquet tables and a
+report in one step: readers see the old output or the new one, never a mixture. Exit code 0: published; 1: failed, with
+a sentence on stderr. Findings do not fail the job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-if __package__ in (None, ""):  # run by its path: coordd itself may not be installed in this Python
+if __package__ in (None, ""):  # started by its path: coordd may not be installed in this Python
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from pyspark.sql import DataFrame, Observation, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
@@ -25,19 +25,19 @@ from coordd.history.audit import CLOCK_SKEW_S, audit
 from coordd.history.publishing import Owner, Staging, snapshot, write_file
 from coordd.history.report import Report, render
 
-# What the report shows of each; the tables hold everything.
+# Maximum rows per table in the report; the Parquet tables contain everything.
 RUNS_SHOWN = 30
 ATTEMPTS_SHOWN = 300
 FINDINGS_SHOWN = 50
 
-# Bytes of journal that one shuffle partition is given: small input should not pay for 200 empty ones.
+# Bytes of journal per shuffle partition: small input should not need 200 empty ones.
 PARTITION_BYTES = 32 * 1024 * 1024
 
 TABLES = ("events", "runs", "attempts", "audit", "corrupt")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse the arguments, run, and say in one sentence why it could not."""
+    """Parse the arguments, run, and report a failure in one sentence."""
     options = parse(argv)
     try:
         run(options)
@@ -67,14 +67,14 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         type=float,
         default=0.0,
         metavar="S",
-        help="for demonstrations: a Spark task that only sleeps for so long before publishing,"
+        help="for demonstrations: a Spark task sleeps for this long before publishing,"
         " which leaves time to kill the owner",
     )
     return parser.parse_args(argv)
 
 
 def run(options: argparse.Namespace) -> None:
-    """The whole pipeline. Raises ConfigError or RefusedError when there is nothing to read or no right to publish."""
+    """The whole pipeline. Raises ConfigError or RefusedError if there is nothing to read or no right to publish."""
     began = time.monotonic()
     owner = Owner.of(os.environ)
     say(f"run {owner.run or '(by hand)'}, attempt {owner.attempt}, token {owner.token or '-'}")
@@ -100,16 +100,16 @@ def run(options: argparse.Namespace) -> None:
 
 
 def session(size: int | None) -> SparkSession:
-    """The session; spark-submit's own settings win over these. ``size``: bytes of input, None when not known."""
+    """The session; spark-submit's own settings override these. ``size``: bytes of input, None if unknown."""
     spark = SparkSession.builder.appName("coordd-history").getOrCreate()
     if size is not None and spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") is None:
-        # One partition needs no sampling before a sort, and is the fastest for what a few nodes write.
+        # One partition needs no sampling before a sort, and is the fastest for the journals of a few nodes.
         spark.conf.set("spark.sql.shuffle.partitions", str(max(1, -(-size // PARTITION_BYTES))))
     return spark
 
 
 def build(spark: SparkSession, paths: list[str], target: str, clock_skew_s: float) -> Report:
-    """Write every table under ``target`` and collect what the report shows."""
+    """Write every table under ``target`` and collect the rows for the report."""
 
     def write(name: str, table: DataFrame) -> DataFrame:
         path = f"file://{target}/{name}"
@@ -117,7 +117,7 @@ def build(spark: SparkSession, paths: list[str], target: str, clock_skew_s: floa
         rows = Observation(name)
         table.observe(rows, F.count(F.lit(1)).alias("count")).write.parquet(path)
         say(f"{name}: {rows.get['count']} rows")
-        return spark.read.schema(table.schema).parquet(path)  # what follows reads the result, not the journals again
+        return spark.read.schema(table.schema).parquet(path)  # later steps read this result, not the journals again
 
     # The journals are read twice: a plain scan is cheaper than a cache that may not fit.
     checked = transforms.checked(lines(spark, paths))
@@ -136,7 +136,7 @@ def lines(spark: SparkSession, paths: list[str]) -> DataFrame:
 
 
 def collect(events: DataFrame, corrupt: DataFrame, runs: DataFrame, attempts: DataFrame, findings: DataFrame) -> Report:
-    """The little that the report shows; every list here has a bound."""
+    """The rows for the report; every list here has a limit."""
 
     def counts(table: DataFrame, column: str) -> dict[str, int]:
         return {row[column]: row["count"] for row in table.groupBy(column).count().orderBy(column).collect()}
@@ -160,14 +160,14 @@ def collect(events: DataFrame, corrupt: DataFrame, runs: DataFrame, attempts: Da
 
 
 def pause(spark: SparkSession, seconds: float) -> None:
-    """One Spark task that does nothing but sleep: time for a demonstration to kill the owner, and no more than that."""
+    """A Spark task that only sleeps: a demonstration has time to kill the owner."""
     say(f"pausing for {seconds:g} s in a Spark task, as --pause-s asks (for demonstrations)")
     spark.sparkContext.setJobDescription(f"--pause-s {seconds:g}")
     spark.sparkContext.parallelize([seconds], 1).map(time.sleep).count()
 
 
 def say(text: str) -> None:
-    """Progress, a line at a time, seen at once by whoever follows the log."""
+    """Progress, line by line, visible at once in the log."""
     print(f"history: {text}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Still pictures of journals that are being written, and output that appears in one step."""
+"""Snapshots of journals that are being written, and output that appears in one step."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import NamedTuple, Self
 
 from coordd.errors import ConfigError, RefusedError, UnavailableError
 
-# Who published what is there; compared by token before it is replaced.
+# Who published the present output; compared by token before it is replaced.
 PUBLISHED_BY = "_published.json"
 
-# Segments are renamed and pruned while we list them: a listing that changes under us is made again, so often.
+# Segments are renamed and pruned while we list them: a listing that changes is repeated, up to this many times.
 LISTINGS_MAX = 5
 
-# Another attempt may be publishing at this very moment; it takes milliseconds.
+# Timeout (seconds) for a concurrent publication of another attempt; it takes milliseconds.
 LOCK_TIMEOUT_S = 10.0
 
 _AT_FDCWD = -100
@@ -30,7 +30,7 @@ _RENAME_EXCHANGE = 2
 
 
 class Owner(NamedTuple):
-    """The attempt that this process is; zeros and empty texts when it was started by hand."""
+    """The attempt of this process; zeros and empty texts if it was started by hand."""
 
     job: str = ""
     run: str = ""
@@ -40,7 +40,7 @@ class Owner(NamedTuple):
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Owner:
-        """As the launcher says in the environment."""
+        """From the environment that the launcher sets."""
         try:
             attempt, token = int(environ.get("COORDD_ATTEMPT") or 0), int(environ.get("COORDD_TOKEN") or 0)
         except ValueError as exc:
@@ -50,7 +50,7 @@ class Owner(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Files that do not change any more, for Spark to read as often as it likes.
+    """Files that do not change any more; Spark may read them several times.
 
     ``size`` in bytes; None when some are not local.
     """
@@ -62,9 +62,9 @@ class Picture(NamedTuple):
 def snapshot(journals: list[str], target: str) -> Picture:
     """Gather the segments of all journals under ``target``.
 
-    A closed segment is linked, so that pruning cannot take it away; the open one is copied, so that two scans
-    see the same lines. URIs (hdfs://, s3a://) hold closed segments only and are read where they are.
-    Raises ConfigError when there is nothing to read.
+    A closed segment is linked, so that pruning cannot remove it; the open one is copied, so that two scans see the same
+    lines. URIs (hdfs://, s3a://) have only closed segments and are read in place. Raises ConfigError when there is
+    nothing to read.
     """
     paths: list[str] = []
     size: int | None = 0
@@ -89,12 +89,12 @@ def _gather(pattern: str, target: str) -> list[str]:
         try:
             return [_take(path, target, number) for number, path in enumerate(_segments(pattern))]
         except FileNotFoundError:
-            continue  # it was closed or pruned between the listing and now
+            continue  # it was closed or pruned since the listing
     raise UnavailableError(f"the journal segments of {pattern} kept changing names; tried {LISTINGS_MAX} times")
 
 
 def _segments(pattern: str) -> list[str]:
-    """The segments that a directory, a file or a glob of either names."""
+    """The segments in a directory, a file or a glob of either."""
     segments: list[str] = []
     for path in sorted(glob.glob(pattern)):
         if os.path.isdir(path):
@@ -105,7 +105,7 @@ def _segments(pattern: str) -> list[str]:
 
 
 def _take(path: str, target: str, number: int) -> str:
-    # Spark passes over names that begin with _ or a dot; a number in front also keeps equal names apart.
+    # Spark ignores names that begin with _ or a dot; a number in front also separates equal names.
     taken = os.path.join(target, f"{number:06d}-{os.path.basename(path)}")
     if os.path.basename(path) == "current.jsonl":
         shutil.copyfile(path, taken)
@@ -120,7 +120,7 @@ def _take(path: str, target: str, number: int) -> str:
 
 
 class Staging:
-    """A directory beside the output, named by the token, that becomes the output in one step or not at all."""
+    """A directory beside the output, named after the token, that replaces the output in one step or not at all."""
 
     def __init__(self, output: str, owner: Owner) -> None:
         if "://" in output and not output.startswith("file://"):
@@ -128,7 +128,7 @@ class Staging:
         self.output = os.path.abspath(output.removeprefix("file://"))
         self.owner = owner
         self._prefix = os.path.join(os.path.dirname(self.output), f".{os.path.basename(self.output)}.staging-")
-        # A run by hand has no token; its process stands in for it.
+        # A run by hand has no token; its pid replaces it.
         self.path = self._prefix + (f"{owner.token}-{owner.attempt}" if owner.token else f"pid{os.getpid()}")
 
     def __enter__(self) -> Self:
@@ -140,7 +140,7 @@ class Staging:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def publish(self) -> None:
-        """Replace the output by what was staged, and clear away what older attempts left behind.
+        """Replace the output with the staged one, and remove the staging of older attempts.
 
         Raises RefusedError when an attempt with a higher token has published meanwhile: then we are the zombie.
         """
@@ -159,7 +159,7 @@ class Staging:
             _replace(self.path, self.output)
             self._clear_older()
         finally:
-            os.close(lock)  # and with it the lock
+            os.close(lock)  # this also releases the lock
 
     def _lock(self, lock: int) -> None:
         until = time.monotonic() + LOCK_TIMEOUT_S
@@ -176,7 +176,7 @@ class Staging:
                 return
 
     def _published(self) -> Owner:
-        """Who published what is there. A directory with anything else in it is not ours to replace."""
+        """Who published the present output. A directory with other files must not be replaced."""
         try:
             with open(os.path.join(self.output, PUBLISHED_BY), encoding="utf-8") as file:
                 return Owner(**json.load(file))
@@ -190,7 +190,7 @@ class Staging:
             raise ConfigError(f"{self.output}/{PUBLISHED_BY} is damaged ({exc}); remove it to publish again") from exc
 
     def _clear_older(self) -> None:
-        """Attempts that died left their staging behind; one that still writes there is older, and fails."""
+        """Remove the staging of dead attempts; if one of them still writes, it is older, and fails."""
         for path in glob.glob(glob.escape(self._prefix) + "[0-9]*"):
             token = path.removeprefix(self._prefix).partition("-")[0]
             if token.isdigit() and int(token) < self.owner.token:
@@ -198,7 +198,7 @@ class Staging:
 
 
 def write_file(path: str, text: str) -> None:
-    """Write a whole file or none; its directory is made where it is missing."""
+    """Write a whole file or none; its directory is created if missing."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     part = f"{path}.{os.getpid()}.part"
     try:
@@ -212,14 +212,14 @@ def write_file(path: str, text: str) -> None:
 
 
 def _replace(new: str, old: str) -> None:
-    """Put ``new`` in the place of ``old``; what was there goes."""
+    """Put ``new`` in the place of ``old``, and remove the old content."""
     if not os.path.lexists(old):
         os.rename(new, old)
         return
     if _exchange(new, old):
         shutil.rmtree(new)
         return
-    # A file system without an exchange (NFS): two renames, and for an instant there is no output.
+    # A file system without exchange (NFS): two renames; for an instant there is no output.
     aside = f"{new}-replaced"
     os.rename(old, aside)
     os.rename(new, old)
@@ -227,7 +227,7 @@ def _replace(new: str, old: str) -> None:
 
 
 def _exchange(one: str, other: str) -> bool:
-    """Swap two paths in one step (renameat2); False where this is not supported."""
+    """Swap two paths in one step (renameat2); False if this is not supported."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False

@@ -1,6 +1,6 @@
 """One page that answers: did my jobs run, did they run once, and where. Self-contained HTML; no Spark, no files.
 
-Everything that comes from events is escaped: a job's name or a failure's reason is text, whatever it holds.
+Every text from events is escaped: a job's name or a failure's reason may contain anything.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ NO_PROBLEM = "good"
 SOME_NOTICE = "fair"
 BROKEN = "bad"
 
-# A reason or an error may be a whole log; a table shows its beginning.
+# A reason or an error may be a whole log; a table shows its start.
 TEXT_MAX = 160
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the page shows, collected; counts by word, rows as dictionaries."""
+    """The contents of the page: counts by word, rows as dictionaries."""
 
     events: int = 0
     nodes: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """From journal lines to events, runs and attempts: DataFrame in, DataFrame out, nothing read or written.
 
-The rules are those of coordd.core.wire.merge, in Spark's own functions only: no Python touches a row. The result
-depends neither on the order of the lines nor on how often one occurs.
+The rules are those of coordd.core.wire.merge, with Spark's own functions only: no Python function touches a row. The
+result depends neither on the order of the lines nor on repeated lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from coordd.core.ledger.words import RECEIVED, RETRY
 from coordd.core.wire.journal_line import TAIL_END, TAIL_LENGTH, TAIL_START
 from coordd.core.wire.merge import LIFE, MERGE_RULES, PRECEDENCE, STATE_OF, TASK, life_rank, precedence
 
-# What an event is read as. Fields that are not named here stay in ``line``; null and absent are the same.
+# The schema of an event. Other fields stay in ``line``; null and absent are the same.
 IDENTITY = {
     "type": "string",
     "hostname": "string",
@@ -36,14 +36,14 @@ FIELDS = {
 _UNREADABLE = "_unreadable"
 EVENT_SCHEMA = ", ".join(f"`{n}` {t}" for n, t in {**IDENTITY, **FIELDS}.items()) + f", `{_UNREADABLE}` string"
 
-# What a run keeps of its events; the first three say who spoke last.
+# The fields of a run; the first three are from its last event.
 RUN_FIELDS = ("hostname", "pid", "clock", *FIELDS)
 
-# Why a line was kept aside.
-TORN = "torn"  # it has no checksum at its end: cut short
-GLUED = "glued"  # two lines in one, as after a torn one
+# Why a line was rejected.
+TORN = "torn"  # it has no checksum at its end: cut
+GLUED = "glued"  # two lines in one, after a partial one
 CHECKSUM = "checksum"  # altered
-NOT_AN_EVENT = "not an event"  # intact, but not what a node writes
+NOT_AN_EVENT = "not an event"  # intact, but not a node's record
 
 _TAIL = TAIL_START.decode() + "[0-9a-f]{8}" + TAIL_END.decode()
 
@@ -51,7 +51,7 @@ _TAIL = TAIL_START.decode() + "[0-9a-f]{8}" + TAIL_END.decode()
 def checked(lines: DataFrame) -> DataFrame:
     """Lines (``value``, ``source``) with their verdict: ``problem`` is null for those that parse to ``event``.
 
-    Blank lines say nothing and are left out.
+    Blank lines are left out.
     """
     body = F.expr(f"substring(value, 1, length(value) - {TAIL_LENGTH})")
     crc = F.lower(F.lpad(F.hex(F.crc32(body.cast("binary"))), 8, "0"))
@@ -87,7 +87,7 @@ def checked(lines: DataFrame) -> DataFrame:
 
 
 def corrupt(checked_lines: DataFrame) -> DataFrame:
-    """The lines that were kept aside, each with its reason and its file."""
+    """The rejected lines, each with its reason and its file."""
     return checked_lines.select("source", "problem", "line").where(F.col("problem").isNotNull())
 
 
@@ -100,7 +100,7 @@ def events(checked_lines: DataFrame) -> DataFrame:
         .select(
             *(F.col(name) for name in IDENTITY),
             F.concat("hostname", F.lit("."), F.coalesce("pid", F.lit(0)).cast("string")).alias("full_hostname"),
-            # An empty text is as good as none.
+            # An empty text counts as missing.
             *(F.when(F.col(n) != "", F.col(n)).alias(n) if t == "string" else F.col(n) for n, t in FIELDS.items()),
             "line",
         )
@@ -109,11 +109,11 @@ def events(checked_lines: DataFrame) -> DataFrame:
 
 
 def runs(all_events: DataFrame) -> DataFrame:
-    """One row a run: its state by precedence, its fields by the merge rules.
+    """One row per run: its state by precedence, its fields by the merge rules.
 
     Per run the events are numbered in their order. A ``retry`` opens a new segment. The state is the one of
     highest precedence in the last segment (its latest event, where several share the rank), and each field
-    is its last value, by number. Only a late ``received`` needs to know what stood before it.
+    is its last value, by number. Only a late ``received`` needs the earlier values.
     """
     kind = F.col("type")
     life = Window.partitionBy("uuid").orderBy(
@@ -158,11 +158,11 @@ def runs(all_events: DataFrame) -> DataFrame:
 
 
 def attempts(all_events: DataFrame) -> DataFrame:
-    """One row a launch (run, attempt, token, nonce): where it ran, from when to when.
+    """One row per launch (run, attempt, token, nonce): its node, start and end.
 
-    ``hostname`` is the node that says it started it. The end is what the program's exit says, at its earliest
-    report (``started`` + ``runtime`` where that is earlier: a report may wait for its daemon); where nobody
-    saw an exit, it is when the attempt was first given up, and where nobody did, null.
+    ``hostname`` is the node that started it. The end is the program's exit, at its earliest report (``started`` +
+    ``runtime`` if that is earlier: a report may wait for its daemon). Without a known exit, it is when the attempt was
+    first given up, or null.
     """
     kind = F.col("type")
     of_tasks = all_events.select(
@@ -182,12 +182,12 @@ def attempts(all_events: DataFrame) -> DataFrame:
         F.coalesce("nonce", F.lit("")).alias("nonce"),
     ).where(kind.startswith(TASK) & F.col("run").isNotNull())
     exited = F.col("exit_code").isNotNull() | (F.col("end_type") == "task-succeeded")
-    # least() passes over nulls: without a runtime it is the report's own time.
+    # least() ignores nulls: without a runtime it is the report's own time.
     exit_at = F.when(exited, F.least("timestamp", F.col("started") + F.col("runtime")))
     return (
         _launches(of_tasks)
         .join(_ends(of_tasks), ["run", "attempt"], "left")
-        # An end without a token or a nonce was told by a node that never knew it.
+        # An end without a token or a nonce comes from a node that did not know the grant.
         .withColumn("mine", _same("end_token", "token", 0) & _same("end_nonce", "nonce", ""))
         .withColumn("exit_at", F.when(F.col("mine"), exit_at))
         .withColumn("told_at", F.when(F.col("mine"), F.col("timestamp")))
@@ -253,14 +253,14 @@ def _state(kind: Column) -> Column:
 
 
 def _weight(state: Column) -> Column:
-    """core.state.precedence, turned round so that more counts more; retry opens a segment, so weighs least."""
+    """core.state.precedence, inverted: more counts more; retry opens a segment, so it has the lowest weight."""
     ranks = [(name, -precedence(name)) for name in PRECEDENCE if name not in (None, RETRY)]
     ranks.append((RETRY, -len(PRECEDENCE)))
     return _lookup(state, ranks, -precedence("a state of its own"))
 
 
 def _same(end: str, launch: str, unknown: int | str) -> Column:
-    """The end's mark is the launch's, or was not known; no end at all has none."""
+    """True if the end's mark is that of the launch, or unknown; without an end there is no mark."""
     return F.coalesce((F.col(end) == unknown) | (F.col(end) == F.col(launch)), F.lit(False))
 
 
@@ -276,6 +276,6 @@ def _lookup(column: Column, pairs: list[tuple[str, int]], otherwise: int) -> Col
 
 
 def _last(name: str, n: Column, counts: Column | None) -> Column:
-    """The field's last value: by number, among the events that have it and may bring it."""
+    """The field's last value, by number, among the events that have it and may contribute it."""
     has = F.col(name).isNotNull()
     return F.max_by(name, F.when(has if counts is None else has & counts, n)).alias(name)

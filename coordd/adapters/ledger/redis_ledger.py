@@ -1,10 +1,10 @@
-"""The ledger of a cluster: core.ledger's rules as Lua scripts on one Redis, or on the master that sentinels name.
+"""The ledger of a cluster: core/ledger's rules as Lua scripts on one Redis, or on the master that sentinels name.
 
-Each operation is one script: one atomic step under Redis's own time. A script that finds another replication id than
-the one stored beside the rows knows that the ledger may have lost its last writes, and opens a quarantine.
+Each operation is one script: one atomic step under Redis's own time. If a script finds another replication id than the
+stored one, the ledger may have lost its last writes, so the script opens a quarantine.
 
-A runner loads this file before it starts a job, so it imports the interpreter's own parts alone; what people ask for
-is in redis_people.py.
+A runner loads this file before it starts a job, so it imports only the interpreter's own modules; operations for people
+are in redis_people.py.
 """
 
 import _thread
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
     A = TypeVar("A", bound="Answer | OpenAnswer")
 
-# A server that forgets its scripts between two calls is given them so often.
+# How often a server that forgets its scripts between two calls gets them again.
 LOADS_MAX = 3
 
-# Questions that one script answers; nobody else is served meanwhile.
+# Maximum number of requests per script; the server serves nobody else meanwhile.
 TOGETHER_MAX = 32
 
-# Rows that people are shown are fetched so many at a time.
+# Rows for people are fetched in batches of this size.
 ROWS_A_TIME = 200
 
-# The longest lease where nobody says otherwise, and what a replica may lag behind its master.
+# The default for the longest lease plus the lag of a replica (seconds).
 QUARANTINE_S = 60.0 + 10.0
 SHORT_QUARANTINE_S = 2 * 5.0 + 2.0
 
-# Who neither knows an earlier ledger nor has reason to believe that there was none (runners, tools).
+# A caller that cannot tell whether there was an earlier ledger (runners, tools).
 NEUTRAL = "-"
-# Who has spoken to this cluster's ledger before, in another life.
+# A caller that has used this cluster's ledger before, in an earlier process.
 ACQUAINTED = "?"
 
 
@@ -69,22 +69,22 @@ class RedisLedger:
         tls_verify: bool = True,
         scripts: Scripts | None = None,
     ) -> None:
-        """Nothing is connected yet: the first call does.
+        """Connects with the first call.
 
-        ``quarantine_s`` is the longest lease that the caller knows of plus what a replica may lag behind; a function is
-        called for each question, because a reload may bring a longer lease.
-        ``fresh`` says that this caller has never seen the cluster's ledger (None: it cannot tell); ``known`` keeps
-        that for several connections of one node, and which ledger it has used. A runner has ``identity`` instead: that
-        of the ledger which granted its attempt, at this very address. ``password`` is one, or a function called at
-        each connection; ``password_file`` is read then.
+        ``quarantine_s`` is the longest known lease plus the lag of a replica; a function is called for each request,
+        because a reload may bring a longer lease. ``fresh`` says that this caller has never seen the cluster's ledger
+        (None: it cannot tell); ``known`` stores that, and the used ledger, for several connections of one node. A
+        runner has ``identity`` instead: the identity of the ledger that granted its attempt, at this address.
+        ``password`` is a text, or a function that is called at each connection; ``password_file`` is read at each
+        connection.
 
-        Raises ConfigError when the URL is none of a Redis ledger.
+        Raises ConfigError when the URL is not that of a Redis ledger.
         """
         self._url = url
         self.timeout_s = timeout_s
         self.cluster = cluster
         # One hash tag for the whole cluster: every script reads several rows, and a Redis Cluster runs a script only
-        # where all its keys live.
+        # where all its keys are.
         self.prefix = f"{{coordd:{cluster}}}:"
         self.known = known or Known({True: "", False: ACQUAINTED, None: NEUTRAL}[fresh], pin=identity)
         self._server = Server(
@@ -122,8 +122,9 @@ class RedisLedger:
         return answer  # type: ignore[return-value]  # each script answers as its request says
 
     def ask_all(self, batch: "Sequence[Request[Answer | OpenAnswer]]") -> list[Answer | OpenAnswer]:
-        """Several operations, one after the other, in one round trip. Raises as ``ask`` does, for all of them; but a
-        bad row spoils the operations alone that need it, and is their answer."""
+        """Several operations in order, in one round trip. Raises as ``ask`` does, for all of them; but a bad row
+        affects only the operations that need it, and becomes their answer.
+        """
         questions = together([(request.op, packed(request)) for request in batch])
         replies = self._turned(lambda deadline: self._ask(questions, deadline))
         flat = [
@@ -139,7 +140,7 @@ class RedisLedger:
         return row_of(values)
 
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
-        """Runs for people, newest first, of one job and in one state where these are given."""
+        """Runs for people, newest first, optionally of one job and in one state."""
         (names,) = self.read([("ZREVRANGE", self.key(f"list:{state}:{job}"), 0, limit - 1)]) if limit > 0 else ([],)
         return [row for row in self.rows(names) if job in ("", row.job) and state in ("", row.state)]
 
@@ -149,7 +150,7 @@ class RedisLedger:
         return attempts_of(flat)
 
     def status(self) -> "dict[str, Any]":
-        """What there is to say of the ledger and its server, and what is weaker there than advised."""
+        """The status of the ledger and its server, and what is less safe than advised."""
         from coordd.adapters.ledger.redis_people import status
 
         return status(self)
@@ -161,7 +162,7 @@ class RedisLedger:
     def close(self) -> None:
         """Close the connection; a call after it raises UnavailableError."""
         self._closed = True
-        # A call that is under way ends by itself, and closes then.
+        # A running call ends by itself, and then closes.
         if self._turn.acquire(timeout=self.timeout_s):
             self._server.drop()
             self._turn.release()
@@ -169,19 +170,19 @@ class RedisLedger:
     # ---- for people
 
     def accept_epoch(self) -> float:
-        """A person knows that nothing was lost: end the quarantine. Returns the seconds that were left of it."""
+        """A person knows that nothing was lost: end the quarantine. Returns the seconds that were left."""
         return self.ask(AcceptEpoch()).left_s
 
     def export(self) -> "Iterator[dict[str, Any]]":
-        """All rows, as JSON can hold them: jobs, then each run with its attempts."""
+        """All rows, as JSON objects: jobs, then each run with its attempts."""
         from coordd.adapters.ledger.redis_people import export
 
         return export(self)
 
     def import_(self, rows: "Iterable[dict[str, Any]]", *, replace: bool = False) -> int:
-        """Take the rows of an export, all or none; returns how many.
+        """Import the rows of an export, all or none; returns how many.
 
-        Raises RefusedError when a row is none of ours, or when there are rows already and ``replace`` is not set.
+        Raises RefusedError when a row is invalid, or when there are rows already and ``replace`` is not set.
         """
         from coordd.adapters.ledger.redis_people import import_rows
 
@@ -190,11 +191,11 @@ class RedisLedger:
     # ---- one exchange
 
     def key(self, name: str) -> str:
-        """A key of this cluster's."""
+        """A key of this cluster."""
         return self.prefix + name
 
     def rows(self, names: "Sequence[bytes]") -> "Iterator[Row]":
-        """Runs by name; those that were forgotten meanwhile are left out."""
+        """Runs by id; runs that were forgotten meanwhile are left out."""
         for begin in range(0, len(names), ROWS_A_TIME):
             some = names[begin : begin + ROWS_A_TIME]
             commands = [("HMGET", self.prefix.encode() + b"run:" + name, *RUN_COLUMNS) for name in some]
@@ -206,9 +207,9 @@ class RedisLedger:
     def read(
         self, commands: "Sequence[Sequence[str | bytes | int]]", *, refused: bool = False, limit_s: float = 0.0
     ) -> "list[Any]":
-        """Plain commands in one round trip. With ``refused`` an error reply is a Problem among the replies.
+        """Plain commands in one round trip. With ``refused``, an error reply is returned as a Problem.
 
-        ``limit_s``: how long they may take, where that is more than usual.
+        ``limit_s``: a longer timeout than usual.
         """
 
         def exchange(deadline: float) -> "list[Any]":
@@ -228,7 +229,7 @@ class RedisLedger:
         return ["EVALSHA", self._scripts.name(op), 1, self.prefix, *terms, *asks, *arguments]
 
     def bring(self, op: str) -> "list[str | bytes | int]":
-        """The command that brings an operation's script."""
+        """The command that loads an operation's script."""
         return ["SCRIPT", "LOAD", self._scripts.text(op)]
 
     def _ask(self, questions: "list[tuple[str, list[bytes]]]", deadline: float) -> "list[Any]":
@@ -236,7 +237,7 @@ class RedisLedger:
         todo = list(range(len(questions)))
         missing: set[str] = set()
         if len(questions) > 1:
-            # A later question must not overtake an earlier one whose script is not there yet.
+            # A later request must not overtake an earlier one whose script is not loaded yet.
             missing = {op for op, _ in questions} - self._server.loaded
         for _ in range(LOADS_MAX):
             brought = sorted(missing)
@@ -262,7 +263,7 @@ class RedisLedger:
         return replies
 
     def _exchange(self, commands: "list[list[str | bytes | int]]", deadline: float) -> "list[Any]":
-        """As the server's, with a sentence of this caller's where the ledger is closed, or not its own."""
+        """The server's error, with a sentence of this caller if the ledger is closed or foreign."""
         try:
             return self._server.exchange(commands, deadline)
         except ForeignLedgerError as exc:
@@ -272,11 +273,11 @@ class RedisLedger:
             raise refusal(IS_CLOSED, self.url, self.known) from exc
 
     def _wait_for_a_replica(self, deadline: float) -> None:
-        """A job that no lease holds is started only when a failover cannot forget that it was."""
+        """Before a job without a lease starts, a replica confirms the start, so that a failover cannot forget it."""
         import time
 
         left_ms = int((deadline - time.monotonic()) * 800)
-        if left_ms > 0:  # 0 would be for ever
+        if left_ms > 0:  # 0 would mean for ever
             (reached,) = self._server.exchange([("WAIT", 1, left_ms)], deadline)
             if reached >= 1:
                 return

@@ -1,4 +1,4 @@
-"""What people ask of the Redis ledger: how it is, its rows as a file, and rows of a file taken in."""
+"""The Redis ledger's operations for people: its status, export and import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coordd.errors import RefusedError, UnavailableError
 
 
 class Asked(Protocol):
-    """What is needed here of a RedisLedger."""
+    """The methods of a RedisLedger that are needed here."""
 
     @property
     def url(self) -> str: ...
@@ -35,20 +35,20 @@ class Asked(Protocol):
     def bring(self, op: str) -> list[str | bytes | int]: ...
 
 
-# Of the keys and their rows, as the scripts are told too; a closed ledger has another one.
+# The schema of the keys and their rows, also sent to the scripts; a closed ledger has another one.
 SCHEMA = "1"
 
-# Rows in one command of an import.
+# Rows per command of an import.
 PUT_MAX = 100
 
-# One transaction takes all of an import: 20,000 runs are some seconds, in which Redis serves nobody else.
+# One transaction for a whole import: 20,000 runs take some seconds, during which Redis serves nobody else.
 IMPORT_S = 60.0
 
 _META = ("schema", "epoch", "open_at", "mark", "short", "identity", "predecessor", "closed")
 
 
 def status(ledger: Asked) -> dict[str, Any]:
-    """How the ledger and its server are; ``weaker`` lists what is less safe than advised, a sentence each."""
+    """The status of the ledger and its server; ``weaker`` lists what is less safe than advised, a sentence each."""
     began = time.monotonic()
     commands: list[tuple[str, ...]] = [
         ("PING",),
@@ -124,7 +124,7 @@ def _weaker(facts: dict[str, str], save: str | None, fsync: str) -> list[str]:
         weaker.append("this server is a replica: the ledger needs the master")
     elif facts.get("connected_slaves", "0") == "0":
         weaker.append("no replica is connected: nobody takes over when this server dies")
-    elif "min_slaves_good_slaves" not in facts:  # told only where it is set
+    elif "min_slaves_good_slaves" not in facts:  # only present if it is set
         weaker.append(
             "min-replicas-to-write is 0: a master that is cut off from its replicas goes on granting while another is "
             "promoted; set it to 1, and min-replicas-max-lag to 10"
@@ -135,7 +135,7 @@ def _weaker(facts: dict[str, str], save: str | None, fsync: str) -> list[str]:
 
 
 def export(ledger: Asked) -> Iterator[dict[str, Any]]:
-    """All rows: jobs, then each run with its attempts. Rows that are written meanwhile may be in it or not."""
+    """All rows: jobs, then each run with its attempts. Rows that are written meanwhile may be included or not."""
     identity, _, closed = _identity(ledger)
     if closed:
         yield head(identity, closed)
@@ -150,7 +150,7 @@ def export(ledger: Asked) -> Iterator[dict[str, Any]]:
         )
         if read[0] is not None:
             job = JobRow(*[value_of(column, value) for column, value in zip(JOB_COLUMNS, read, strict=True)])
-            if standing[0] is not None:  # the truth, where an older version reads a fence
+            if standing[0] is not None:  # the real state, where an older version reads a fence
                 fence = job.fence
                 values = zip(STANDING_COLUMNS, standing, strict=True)
                 job = JobRow.of_standing([value_of(column, value) for column, value in values])
@@ -164,20 +164,22 @@ def export(ledger: Asked) -> Iterator[dict[str, Any]]:
 
 
 def _activation(kept: bytes) -> tuple[int, str, str, float, float, str]:
-    """A definition that was activated, as the scripts keep it: a line for each value."""
+    """An activated definition, in the scripts' format: a line for each value."""
     sequence, digest, schedule, activated_at, counts_from, by = kept.decode(errors="replace").split("\n", 5)
     return int(sequence), digest, schedule, float(activated_at), float(counts_from), by
 
 
 def _identity(ledger: Asked) -> tuple[str, str, str]:
-    """Identity, predecessor and who closed it; "" where there is none."""
+    """Identity, predecessor and who closed it; "" if missing."""
     (said,) = ledger.read([("HMGET", ledger.key("meta"), IDENTITY, PREDECESSOR, CLOSED)])
     identity, predecessor, closed = (value.decode() if value else "" for value in said)
     return identity, predecessor, closed
 
 
 class _Metas:
-    """core.identity.Meta over what was read; what is put becomes commands of the import's transaction."""
+    """core/ledger/identity.py's Meta over values that were read; new values become commands of the import's
+    transaction.
+    """
 
     def __init__(self, identity: str, predecessor: str, closed: str) -> None:
         self._said = {IDENTITY: identity, PREDECESSOR: predecessor, CLOSED: closed}

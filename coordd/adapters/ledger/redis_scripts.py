@@ -1,6 +1,6 @@
-"""The Redis ledger's scripts: one for each operation, how its arguments are written and its answer read.
+"""The Redis ledger's scripts: one per operation, with the encoding of arguments and answers.
 
-A part of the redis_ledger adapter, and like it loaded by the runner before it starts a job.
+A part of the redis_ledger adapter, and loaded by the runner before it starts a job.
 """
 
 import _sha1  # type: ignore[import-not-found]  # no stub; hashlib costs 3 ms of every start
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from coordd.core.ledger.requests import Request
 
-# What a burst is made of: many of these, one behind the other, cost one script. Each is still a step of its own: it
-# sees what those before it wrote, and asking again after a script that broke off is safe.
+# The operations of a burst: many of one kind can run in one script. Each is still a step of its own: it sees the writes
+# of the earlier ones, and after a script that was cut off, a repeat is safe.
 SEVERAL = {"claim": "claims", "register": "registers"}
 _ONCE = """
 local function one()
@@ -52,7 +52,7 @@ while at < #ARGV do
 end
 return answers
 """
-# Whether the operation is one "also when the memory is full".
+# Whether the operation passes when the memory is full.
 _PASSES, _PASSES_NOT = "local passes = true\n", "local passes = false\n"
 
 _INTEGERS = frozenset((
@@ -65,15 +65,15 @@ _INSTANTS = frozenset((
 ))  # fmt: skip
 
 
-# Where each operation's script stands, by who asks: lua/<room>/<operation>.lua. Its header says what it is given and
-# what it answers, which files of lua/shared it needs, and whether it passes when the memory is full.
+# The path of each operation's script, by its caller: lua/<room>/<operation>.lua. Its header lists its arguments and
+# answers, the files of lua/shared that it needs, and whether it passes when the memory is full.
 ROOMS = {
     "nodes": ("register", "claim", "settle", "restore", "open", "page", "prune", "new_rules", "activate"),
     "runners": ("gate", "renew", "report", "commit"),
     "people": ("revoke", "cancel", "resolve", "suspend", "accept_epoch", "close", "put"),
 }
 ROOM_OF = {op: room for room, ops in ROOMS.items() for op in ops}
-# What every script begins with; the rest as it needs them.
+# The beginning of every script; other files as needed.
 BEGINNING = ("constants", "begin", "answers")
 _FULL = "\n-- When the memory is full: "
 _NEEDS = "\n-- Needs: "
@@ -83,20 +83,20 @@ class Scripts:
     """The texts of the scripts and their SHA-1 names, each read from the package at its first use."""
 
     def __init__(self, rewrite: "Callable[[str], str]" = str) -> None:
-        """``rewrite`` changes the file begin.lua; tests bring their own clock in by it."""
+        """``rewrite`` changes the file begin.lua; tests use it for their own clock."""
         self._rewrite = rewrite
         self._shared: dict[str, str] = {}
         self._texts: dict[str, bytes] = {}
         self._names: dict[str, str] = {}
 
     def name(self, op: str) -> str:
-        """What EVALSHA calls the script of an operation."""
+        """The SHA-1 name of an operation's script, for EVALSHA."""
         if op not in self._names:
             self._names[op] = _sha1.sha1(self.text(op)).hexdigest()
         return self._names[op]
 
     def text(self, op: str) -> bytes:
-        """The script of an operation, or of several in turn (a name of SEVERAL's)."""
+        """The script of an operation, or of several in order (a name of SEVERAL's)."""
         if op not in self._texts:
             one = next((single for single, several in SEVERAL.items() if several == op), op)
             head, _, rest = _read(f"{ROOM_OF[one]}/{one}.lua").partition(_NEEDS)
@@ -124,16 +124,16 @@ def _read(name: str) -> str:
 # ---- arguments
 
 
-# What stands for a value of several fields that is not there.
+# The placeholder for a missing value of several fields.
 _BLANK = {"watched": ("", "", "")}
 
 
 def packed(request: "Request[Any]") -> "list[bytes]":
     """The arguments of an operation's script: the fields of the request, in the order of its ``wire``.
 
-    Raises LocalProtocolError for what no row can hold.
+    Raises LocalProtocolError for a value that no row can contain.
     """
-    # The name as it stands there, also that of a bad row.
+    # The unchanged name, even of a bad row.
     errors = "surrogateescape" if request.op == Page.op else "strict"
     try:
         return [str(value).encode(errors=errors) for value in _values(request)]
@@ -162,9 +162,9 @@ def _values(record: Record) -> "list[str | int | float]":
 
 
 def answer_of(reply: "list[Any]") -> Answer | OpenAnswer:
-    """A script's reply: whose ledger it is, a word, then names and values.
+    """A script's reply: the ledger's identity, a word, then names and values.
 
-    Raises UnavailableError for a reply that no script of ours gives.
+    Raises UnavailableError for an invalid reply.
     """
     try:
         return _open_answer(reply) if reply[1] == b"open" else _answer(reply)
@@ -260,12 +260,12 @@ def _open_answer(reply: "list[Any]") -> OpenAnswer:
 
 
 def whose(reply: "list[Any]") -> "tuple[str, str, str]":
-    """The mark of the ledger's life, its identity, and that of the ledger that it continues; "" where it has none."""
+    """The ledger's mark, its identity, and the identity of the ledger that it continues; "" if missing."""
     mark, identity, predecessor = reply[0].decode().split(" ")
     return mark, identity, predecessor
 
 
-# What the script "open" says of each run, in this order.
+# The columns of each run in the answer of the script "open", in this order.
 OPEN_COLUMNS = (
     "run", "job", "digest", "args", "scheduled", "fire_at", "state", "attempt", "token", "nonce", "node", "lease",
     "beat", "not_before", "until", "boot", "policy", "due",
@@ -280,9 +280,9 @@ def _open_row(values: "list[Any]") -> Row:
 
 
 def value_of(column: str, value: "bytes | None") -> "Any":
-    """A field of a hash as the column's type; what an older version did not write is empty.
+    """A field of a hash, as the column's type; a field that an older version did not write is empty.
 
-    What is not of that type stays text, by which core.sound knows it.
+    A value of another type stays text, which core/ledger/sound.py then reports.
     """
     text = (value or b"").decode(errors="surrogateescape")
     try:

@@ -1,4 +1,4 @@
-"""The Redis server that holds the ledger: where it is now, how to log in, and what its errors mean."""
+"""The Redis server that holds the ledger: its present address, the login, and the meaning of its errors."""
 
 import os
 import time
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-# A password longer than this is a wrong file.
+# A longer password is a wrong file.
 PASSWORD_BYTES_MAX = 4096
 
 # By the first word of Redis's error: what happened, and what to do.
@@ -29,18 +29,18 @@ MEANING = {
     "BUSY": "a script of somebody else keeps it busy",
     "CLUSTERDOWN": "the Redis Cluster is down, or slots are missing",
     "TRYAGAIN": "the Redis Cluster is moving the slot",
-    "CROSSSLOT": "this is no ledger's slot",
+    "CROSSSLOT": "this slot is not the ledger's",
     "NOSCRIPT": "it forgot the scripts again and again",
 }
 
 
 def connect_failed(url: str, reason: str) -> UnavailableError:
-    """In the ledger's words."""
+    """A Redis error as the ledger's exception, with advice."""
     return UnavailableError(f"ledger {shown(url)}: {reason}")
 
 
 class Server:
-    """One connection to whoever is the master now; made anew with the next exchange after a failure."""
+    """A connection to the present master; after a failure, the next exchange reconnects."""
 
     def __init__(
         self, url: str, timeout_s: float, *, password: "str | Callable[[], str]" = "", tls: "Tls | None" = None
@@ -49,24 +49,24 @@ class Server:
         self.address = Address(url)
         self.url = url
         self.timeout_s = timeout_s
-        self.loaded: set[str] = set()  # scripts that this connection has brought
+        self.loaded: set[str] = set()  # scripts that this connection has loaded
         self._password = password
         self._tls = tls or Tls()
         self._connection: Connection | None = None
         self._moved: tuple[str, int] | None = None
 
     def deadline(self, limit_s: float = 0.0) -> float:
-        """By when a call that begins now must be answered: ``timeout_s``, or a longer limit of its own."""
+        """The deadline of a call that begins now: after ``timeout_s``, or its own longer limit."""
         return time.monotonic() + max(self.timeout_s, limit_s)
 
     def exchange(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
-        """Replies to commands, NOSCRIPT among them.
+        """The replies to commands, including NOSCRIPT.
 
         Raises UnavailableError for every other error; the connection is then dropped.
         """
         replies = self._try(commands, deadline)
         moved = next((reply for reply in replies if isinstance(reply, Problem) and reply.word == "MOVED"), None)
-        if moved is not None:  # a Redis Cluster: the slot lives elsewhere; once, and for the connections to come
+        if moved is not None:  # a Redis Cluster: another server has the slot; remembered for later connections
             self.drop()
             host, _, port = moved.text.split(" ")[-1].rpartition(":")
             self._moved = (host or self.address.hosts[0][0], int(port))
@@ -79,7 +79,7 @@ class Server:
         return replies
 
     def ask(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
-        """Replies to commands that may be refused one by one: a Problem is among them then."""
+        """The replies to commands that may be refused one by one: then a Problem is returned among them."""
         return self._try(commands, deadline)
 
     def drop(self) -> None:
@@ -90,7 +90,7 @@ class Server:
             connection.close()
 
     def connect(self, deadline: float) -> Connection:
-        """The connection, made now if there is none."""
+        """The connection; connects if necessary."""
         if self._connection is None:
             try:
                 self._connection = self._open(deadline)
@@ -107,7 +107,7 @@ class Server:
             self.drop()
             raise connect_failed(self.url, str(exc)) from exc
         except BaseException:
-            self.drop()  # a reply may still be under way
+            self.drop()  # a reply may still be on its way
             raise
 
     def _open(self, deadline: float) -> Connection:
@@ -125,7 +125,7 @@ class Server:
         raise failure
 
     def _find_master(self, deadline: float) -> "tuple[str, int]":
-        """Ask each sentinel for the master's address; the first that knows it has the word."""
+        """Ask each sentinel for the master's address; the first answer counts."""
         said = []
         for number, (host, port) in enumerate(self.address.hosts, 1):
             share = _share(deadline, len(self.address.hosts) - number + 1)
@@ -141,7 +141,7 @@ class Server:
                 said.append(str(exc))
                 continue
             if isinstance(reply, list) and len(reply) == 2:
-                # The one that answered is asked first the next time.
+                # The sentinel that answered is asked first the next time.
                 self.address.hosts.insert(0, self.address.hosts.pop(number - 1))
                 return reply[0].decode(), int(reply[1])
             problem = reply.text if isinstance(reply, Problem) else f"knows no master {self.address.master!r}"
@@ -191,7 +191,7 @@ class Server:
 
     def _explain(self, problem: Problem) -> "UnavailableError | ConfigError":
         name = shown(self.url)
-        if problem.word == "FOREIGN":  # the caller knows what it expected: it makes the sentence
+        if problem.word == "FOREIGN":  # the caller makes the sentence: it knows the expected ledger
             return ForeignLedgerError(problem.text.partition(" ")[2])
         if problem.word == "CLOSED":
             return LedgerClosedError(problem.text.partition(" ")[2])
@@ -203,7 +203,7 @@ class Server:
         meaning = MEANING.get(problem.word, "it refused")
         if "OOM command not allowed" in problem.text:  # before version 7 a script's errors begin with ERR
             meaning = MEANING["OOM"]
-        if "unauthenticated" in problem.text:  # said of a long command before any password was asked for
+        if "unauthenticated" in problem.text:  # for a long command before the login
             meaning = MEANING["NOAUTH"]
         if "unpermitted" in problem.text or "can't run this command" in problem.text or "NOPERM" in problem.text:
             meaning = MEANING["NOPERM"]
@@ -211,6 +211,6 @@ class Server:
 
 
 def _share(deadline: float, others: int) -> float:
-    """A deadline that leaves as much time for each of the others."""
+    """A deadline that leaves the same time for each of the others."""
     now = time.monotonic()
     return now + max(0.0, deadline - now) / (others + 1)

@@ -1,6 +1,6 @@
 """A small blocking client of Redis: one connection, pipelines, deadlines, TLS, Sentinel.
 
-A runner loads this file before it starts a job, so it imports the interpreter's own parts alone; what TLS needs is
+A runner loads this file before it starts a job, so it imports only the interpreter's own modules; TLS modules are
 imported when TLS is used.
 """
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-# A reply may hold this much; a larger one is not from our scripts.
+# The maximum size of a reply; a larger one does not come from our scripts.
 LINE_BYTES_MAX = 64 * 1024
 BULK_BYTES_MAX = 64 * 1024 * 1024
 ARRAY_LENGTH_MAX = 1_000_000
@@ -36,12 +36,12 @@ class Problem:
 
 
 class Address:
-    """Where a URL leads: servers, or sentinels and the name of the master that they watch."""
+    """The meaning of a URL: servers, or sentinels and the name of their master."""
 
     __slots__ = ("database", "hosts", "master", "password", "tls", "user")
 
     def __init__(self, url: str) -> None:
-        """Raises ConfigError when this is no such URL."""
+        """Raises ConfigError when the URL is invalid."""
         scheme, separator, rest = url.partition("://")
         if not separator or scheme not in ("redis", "rediss", "redis+sentinel", "rediss+sentinel"):
             raise ConfigError(f"ledger {shown(url)}: expected {URL_EXAMPLE}")
@@ -75,12 +75,12 @@ def _host_and_port(text: str, port: int, url: str) -> "tuple[str, int]":
         host, number = text, str(port)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not number.isdigit() or not 0 < int(number) < 65536:
-        raise ConfigError(f"ledger {shown(url)}: {text!r} is no host and port; expected {URL_EXAMPLE}")
+        raise ConfigError(f"ledger {shown(url)}: {text!r} is not a host and port; expected {URL_EXAMPLE}")
     return host, int(number)
 
 
 def _decoded(text: str) -> str:
-    """Percent-encoding undone."""
+    """Undo percent-encoding."""
     if "%" not in text:
         return text
     first, *rest = text.encode().split(b"%")
@@ -91,7 +91,7 @@ def _decoded(text: str) -> str:
 
 
 class Tls:
-    """What a TLS connection needs; the files are read at each connection, so that new ones are taken up."""
+    """The TLS files; they are read at each connection, so that new ones are used."""
 
     __slots__ = ("ca", "cert", "key", "verify")
 
@@ -112,7 +112,7 @@ class Tls:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if self.cert:
-                context.load_cert_chain(self.cert, self.key or None, password="")  # never asked for on a terminal
+                context.load_cert_chain(self.cert, self.key or None, password="")  # no prompt on a terminal
         except (OSError, ValueError) as exc:
             raise UnavailableError(f"the TLS files cannot be used: {exc}") from exc
         plain = socket.create_connection((host, port), timeout=_left(deadline))
@@ -140,7 +140,7 @@ class Connection:
         self._socket = self._guarded(lambda: tls.wrap(host, port, deadline) if tls else _connect(host, port, deadline))
 
     def exchange(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
-        """Send commands at once, then read their replies: bytes, int, None, list or Problem each."""
+        """Send commands at once, then read their replies: each is bytes, int, None, list or Problem."""
         replies: list[Any] = self._guarded(lambda: self._exchange(commands, deadline))
         return replies
 
@@ -157,7 +157,7 @@ class Connection:
         except OSError as exc:
             raise UnavailableError(f"{self.name}: {exc.strerror or exc}") from exc
         except (ValueError, IndexError, RecursionError) as exc:
-            raise UnavailableError(f"{self.name}: this is no answer of a Redis server") from exc
+            raise UnavailableError(f"{self.name}: this is not an answer of a Redis server") from exc
 
     def _exchange(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
         self._socket.settimeout(_left(deadline))

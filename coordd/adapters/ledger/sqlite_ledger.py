@@ -1,9 +1,9 @@
 """The ledger of one machine: core.ledger's rules over one SQLite file.
 
-Each operation is one ``BEGIN IMMEDIATE`` transaction in WAL mode with synchronous=FULL: when an answer is given, it
-is on the disk. Leases are counted on CLOCK_BOOTTIME and carry the boot id; wall time decides only due and missed.
+Each operation is one ``BEGIN IMMEDIATE`` transaction in WAL mode with synchronous=FULL: an answer is on the disk before
+it is returned. Leases use CLOCK_BOOTTIME and have the boot id; wall time decides only due and missed.
 
-A runner loads this file before it starts a job, so it imports the standard library's smallest parts alone.
+A runner loads this file before it starts a job, so it imports only small modules of the standard library.
 """
 
 # ruff: noqa: S608 - only column names from core.rows are put into SQL text; values never are
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     A = TypeVar("A", bound="Answer | OpenAnswer")
     T = TypeVar("T")
 
-# SQLite's own busy handler is unfair (waits of 300 ms among three processes); ours polls with short growing
-# pauses, and a random part so that two waiters do not stay in step.
+# SQLite's own busy handler is unfair (waits of 300 ms among three processes); ours polls with short growing pauses,
+# with a random part so that two waiters do not stay in step.
 PAUSE_MIN_S = 0.001
 PAUSE_MAX_S = 0.020
 
-# An integrity check of a large ledger is given up after this long.
+# Timeout (seconds) of an integrity check of a large ledger.
 INTEGRITY_LIMIT_S = 30.0
 
 # By SQLite's primary result code: what happened, and what to do.
-_DAMAGED = "damaged, or not a database; nothing is launched from it: restore a backup, or move it away to begin anew"
+_DAMAGED = "damaged, or not a database; nothing is launched from it: restore a backup, or move it away"
 _LOCKED = "locked by another process (a backup tool?); `fuser` shows which"
 _MODES = "the owner and mode of the file and of its directory, and the mount"
 _MEANING = {
@@ -67,22 +67,22 @@ _MEANING = {
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _DAMAGED,
 }
-# How Python's sqlite3 begins its complaint about bytes that are not UTF-8.
+# The start of Python's message about bytes that are not UTF-8.
 _NOT_TEXT = "Could not decode to UTF-8"
-# These pass by themselves or with the disk's trouble; met at the opening, all others are for people to mend.
+# These errors end by themselves or with the disk's trouble; at the opening, a person must repair all others.
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _PASSING = (*_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 
 
 def path_of(url: str) -> str:
-    """The absolute path that a ledger URL, or a plain path, names.
+    """The absolute path in a ledger URL, or a plain path.
 
     Raises:
-        ConfigError: the path is relative, which would be another file in each program.
+        ConfigError: the path is relative, which would be a different file in each program.
     """
     path = url.removeprefix("sqlite://")
     if path != url:
-        path = path[1:]  # sqlite:///name is relative to everybody who knows such URLs: an absolute path has four
+        path = path[1:]  # sqlite:///name is usually a relative path; an absolute path has four slashes
     if not path.startswith("/") or path.endswith("/") or "\0" in path:
         name = path.strip("/") or "var/lib/coordd/ledger.db"
         raise ConfigError(f"ledger {url}: expected the absolute path of a file, as in sqlite:////{name} (four slashes)")
@@ -99,7 +99,7 @@ def system_clock() -> "Callable[[], LedgerTime]":
 class SqliteLedger:
     """ports.Ledger over one file. One connection; threads take turns, processes by SQLite's lock.
 
-    Every call ends within ``timeout_s``, save for the disk itself: nobody can take back a write that is under way.
+    Every call ends within ``timeout_s``, except for the disk itself: a started write cannot be taken back.
     """
 
     def __init__(
@@ -111,12 +111,13 @@ class SqliteLedger:
         known: "Known | None" = None,
         identity: str = "",
     ) -> None:
-        """Open the ledger, or create it where there is none. ``known``: who asks (core.identity); a runner has
-        ``identity`` instead: that of the ledger which granted its attempt.
+        """Open the ledger, or create it if it does not exist. ``known``: the caller's knowledge
+        (core/ledger/identity.py); a runner has ``identity`` instead: the identity of the ledger that granted its
+        attempt.
 
         Raises:
             ConfigError: the path cannot be a ledger: no directory, no permission, another or a damaged file.
-            UnavailableError: somebody held the file locked for ``timeout_s``.
+            UnavailableError: another process kept the file locked for ``timeout_s``.
         """
         self.path = path_of(url)
         self.url = f"sqlite:///{self.path}"
@@ -148,7 +149,7 @@ class SqliteLedger:
             LedgerClosedError: it was moved elsewhere; nothing took place.
             BadRowError: a row that it needs is damaged; nothing was changed.
         """
-        # Every node sweeps every few seconds, and mostly finds nothing to write: it takes no lock for that.
+        # Every node sweeps every few seconds, and mostly there is nothing to write: the sweep takes no write lock.
         answer = self._transact(lambda store, now: self._rules.answer(store, request, now), writes=request.writes)
         if isinstance(answer, OpenAnswer):
             answer.identity, answer.predecessor = self.known.found, self.known.predecessor
@@ -160,7 +161,7 @@ class SqliteLedger:
         return Row(values[0]) if values else None
 
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
-        """Runs for people, newest first, of one job and in one state where these are given."""
+        """Runs for people, newest first, optionally of one job and in one state."""
         wanted = [(column, value) for column, value in (("job", job), ("state", state)) if value]
         where = "".join(f" {'AND' if i else 'WHERE'} {column} = ?" for i, (column, _) in enumerate(wanted))
         sql = f"SELECT {RUN_LIST} FROM runs{where} ORDER BY created_at DESC, run DESC LIMIT ?"
@@ -172,7 +173,7 @@ class SqliteLedger:
         return [AttemptRow(values) for values in found]
 
     def status(self) -> "dict[str, Any]":
-        """What there is to say of the ledger: which it is, where it is, how large, runs by state."""
+        """The status of the ledger: its identity, path, size, and runs by state."""
         meta = self._meta()
         return {
             "url": self.url,
@@ -191,7 +192,7 @@ class SqliteLedger:
     def close(self) -> None:
         """Close the file; a call after it raises UnavailableError."""
         self._closed = True
-        # A call that is under way ends by itself; its thread closes then, should it outlast our patience.
+        # A running call ends by itself; its thread closes then, if it takes longer than our timeout.
         if self._turn.acquire(timeout=self.timeout_s):
             self._drop()
             self._turn.release()
@@ -199,7 +200,7 @@ class SqliteLedger:
     # ---- for people
 
     def export(self) -> "Iterator[dict[str, Any]]":
-        """All rows, as JSON can hold them: jobs, then each run with its attempts."""
+        """All rows, as JSON objects: jobs, then each run with its attempts."""
         from coordd.core.ledger.dump import exported, head
 
         def known(store: Transaction, _: LedgerTime) -> "list[JobRow | None]":
@@ -216,9 +217,9 @@ class SqliteLedger:
             yield from map(exported, self.attempts(row.run))
 
     def import_(self, rows: "Iterable[dict[str, Any]]", *, replace: bool = False) -> int:
-        """Take the rows of an export, all or none; returns how many.
+        """Import the rows of an export, all or none; returns how many.
 
-        Raises RefusedError when a row is none of ours, or when there are rows already and ``replace`` is not set.
+        Raises RefusedError when a row is invalid, or when there are rows already and ``replace`` is not set.
         """
         from coordd.core.ledger.dump import checked, take_head
 
@@ -240,7 +241,7 @@ class SqliteLedger:
         return self._transact(put, writes=True, admitted=False)
 
     def integrity(self) -> list[str]:
-        """What SQLite finds wrong with the file; nothing when it is sound."""
+        """The problems that SQLite finds in the file; nothing if it is intact."""
 
         def check(db: sqlite3.Connection) -> list[str]:
             give_up_at = time.monotonic() + INTEGRITY_LIMIT_S
@@ -263,7 +264,7 @@ class SqliteLedger:
             db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:
                 store = Transaction(db, writes)
-                # The time is read under the lock: an operation's instant is that of its place in the order.
+                # The time is read under the lock: operations have the order of their instants.
                 now = self._clock()
                 refused = admit(store, self.known, recovering=now.recovering_s > 0) if admitted else ""
                 if refused:
@@ -295,7 +296,7 @@ class SqliteLedger:
         return self._run(lambda db: db.execute(sql, values).fetchall())
 
     def _run(self, action: "Callable[[sqlite3.Connection], T]") -> "T":
-        """Do something with the connection, within the deadline, in our own words when it fails."""
+        """Use the connection within the deadline; errors become ours."""
         deadline = time.monotonic() + self.timeout_s
         if not self._turn.acquire(timeout=self.timeout_s):
             raise UnavailableError(f"ledger {self.path}: no turn within {self.timeout_s:g} s; the disk may be stuck")
@@ -308,10 +309,10 @@ class SqliteLedger:
             raise LocalProtocolError(f"ledger: a value that no row can hold: {exc}") from exc
         except sqlite3.Error as exc:
             if _code(exc) not in _BUSY:
-                self._drop()  # the next call begins with a connection that is sound
+                self._drop()  # the next call opens a new connection
             raise UnavailableError(_explain(exc, self.path)) from exc
         except ConfigError as exc:
-            raise UnavailableError(str(exc)) from exc  # the file is not what it was when we started
+            raise UnavailableError(str(exc)) from exc  # the file has been replaced or changed since the start
         finally:
             if self._closed:
                 self._drop()
@@ -324,7 +325,8 @@ class SqliteLedger:
         except sqlite3.OperationalError as exc:
             if not str(exc).startswith(_NOT_TEXT) or db.text_factory is _escaped:
                 raise
-        # A row holds bytes that are not text: its columns are read so that this is seen. Done always, it takes time.
+        # A row contains bytes that are not text: read its columns in a way that shows this. Doing it always would be
+        # slow.
         db.text_factory = _escaped
         try:
             return action(db)
@@ -346,7 +348,7 @@ class SqliteLedger:
     # ---- the connection
 
     def _open(self) -> sqlite3.Connection:
-        """Open the file that is there; it is never created here, where a lost ledger would begin anew unseen."""
+        """Open the existing file. It is never created here: a new ledger must not replace a lost one unseen."""
         self._same_file()
         quoted = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         db = sqlite3.connect(
@@ -356,11 +358,11 @@ class SqliteLedger:
             if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
                 raise ConfigError(
                     f"ledger {self.path}: empty, or another program's database; name another file, restore a backup,"
-                    " or move it away to begin anew"
+                    " or move it away"
                 )
-            db.execute("PRAGMA synchronous = FULL")  # what was answered is on the disk
+            db.execute("PRAGMA synchronous = FULL")  # an answer is on the disk before it is returned
             db.execute("PRAGMA foreign_keys = OFF")
-            db.execute("PRAGMA journal_size_limit = 4194304")  # the log file does not keep the size of its worst day
+            db.execute("PRAGMA journal_size_limit = 4194304")  # the log file shrinks again after a busy day
             self._migrate(db)
         except BaseException:
             db.close()
@@ -369,7 +371,7 @@ class SqliteLedger:
         return db
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        """Bring an older schema up to this version, in one transaction."""
+        """Upgrade an older schema to this version, in one transaction."""
         if db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS) and not lacks(db):
             return
         db.execute("BEGIN IMMEDIATE")
@@ -389,7 +391,7 @@ class SqliteLedger:
             raise
 
     def _same_file(self) -> None:
-        """A file that was deleted or replaced under us would be a second ledger beside the one others use."""
+        """If the file was deleted or replaced while in use, it would be a second ledger beside the others' one."""
         try:
             now = os.stat(self.path)
         except OSError as exc:
@@ -405,9 +407,9 @@ class SqliteLedger:
 
 
 def _create(path: str) -> None:
-    """Make a new ledger beside its name, then give it the name: an empty file is never a ledger.
+    """Create a new ledger under a temporary name, then rename it: an empty file is never a ledger.
 
-    Thus a file that was truncated is told from one that is new, and whoever else creates it now does no harm.
+    So a truncated file differs from a new one, and a second process that creates it now does no harm.
     """
     directory = os.path.dirname(path)
     draft = f"{path}.new-{os.urandom(8).hex()}"
@@ -427,7 +429,7 @@ def _create(path: str) -> None:
             if not os.path.exists(path):
                 os.link(draft, path)
         except FileExistsError:
-            pass  # another node of this machine was quicker: its ledger is the ledger
+            pass  # another node on this machine was faster: its ledger counts
         finally:
             for leftover in (draft, f"{draft}-wal", f"{draft}-shm", f"{draft}-journal"):
                 if os.path.exists(leftover):
@@ -443,11 +445,11 @@ def _create(path: str) -> None:
 
 
 def _escaped(text: bytes) -> str:
-    return text.decode(errors="surrogateescape")  # no sound row holds such a character: it is found by it
+    return text.decode(errors="surrogateescape")  # a valid row never has such a character, so it marks the bad one
 
 
 def _code(exc: sqlite3.Error) -> int:
-    """SQLite's primary result code; 0 where Python's module itself raised."""
+    """SQLite's primary result code; 0 if Python's module itself raised."""
     return getattr(exc, "sqlite_errorcode", 0) & 0xFF
 
 

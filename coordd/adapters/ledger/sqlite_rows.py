@@ -1,6 +1,6 @@
-"""The SQLite ledger's file from within: its tables, and core.rows.Store over one transaction.
+"""The inside of the SQLite ledger's file: its tables, and core/ledger/rows.py's Store over one transaction.
 
-A part of the sqlite_ledger adapter, and like it loaded by the runner before it starts a job.
+A part of the sqlite_ledger adapter, and loaded by the runner before it starts a job.
 """
 # ruff: noqa: S608 - only column names and states from core.rows are put into SQL text; values never are
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-# Marks the file as ours ("CDL1").
+# The mark of our files ("CDL1").
 APPLICATION_ID = 0x43444C31
 
 _ACTIVE = f"state IN ({', '.join(repr(state) for state in sorted(ACTIVE))})"
 _TERMINAL = f"state IN ({', '.join(repr(state) for state in sorted(TERMINAL))})"
 
-# One entry a schema version: a file of version n is brought up to date by the entries from n on.
+# One entry per schema version: a file of version n is upgraded with the entries from n on.
 MIGRATIONS: "list[tuple[str, ...]]" = [
     (
         """CREATE TABLE runs (
@@ -66,24 +66,24 @@ MIGRATIONS: "list[tuple[str, ...]]" = [
         """CREATE TABLE jobs (
             job TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL, horizon REAL NOT NULL,
             suspended INTEGER NOT NULL, version INTEGER NOT NULL, changed_by TEXT NOT NULL) WITHOUT ROWID""",
-        # What the rules ask for, however long the history is.
+        # Indexes for the rules, however long the history is.
         f"CREATE INDEX runs_active ON runs (job, run) WHERE {_ACTIVE}",
         f"CREATE INDEX runs_open ON runs (not_before, run) WHERE NOT {_TERMINAL}",
         f"CREATE INDEX runs_ended ON runs (ended_at, run) WHERE {_TERMINAL}",
         "CREATE INDEX runs_fired ON runs (job, fire_at) WHERE scheduled = 1",
-        # What people ask for.
+        # Indexes for people's requests.
         "CREATE INDEX runs_created ON runs (created_at)",
         "CREATE INDEX runs_of_job ON runs (job, created_at)",
         "CREATE INDEX runs_in_state ON runs (state, created_at)",
     )
 ]
 
-# Tables that came later, by name. They are made where they lack, and the schema's version stays: an older coordd goes
-# on with the same file and does not look at them.
+# Tables that were added later, by name. They are created if missing, and the schema's version stays: an older coordd
+# keeps using the same file and ignores them.
 ADDED = {
-    # What the ledger keeps of itself (core.identity, core.standing).
+    # The ledger's own values (identity.py, standing.py).
     "meta": "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID",
-    # What stands beside a job's row, and its definitions (core.standing).
+    # The second row of a job, and its definitions (standing.py).
     "standing": """CREATE TABLE IF NOT EXISTS standing (
         job TEXT PRIMARY KEY NOT NULL, horizon REAL NOT NULL, suspended INTEGER NOT NULL, version INTEGER NOT NULL,
         changed_by TEXT NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, schedule TEXT NOT NULL,
@@ -93,14 +93,14 @@ ADDED = {
         activated_at REAL NOT NULL, counts_from REAL NOT NULL, "by" TEXT NOT NULL,
         PRIMARY KEY (job, sequence)) WITHOUT ROWID""",
 }
-# Columns that came later: an older version writes rows without them. (table, column, its declaration)
+# Columns that were added later: an older version writes rows without them. (table, column, declaration)
 ADDED_COLUMNS = (("runs", "due", "REAL NOT NULL DEFAULT 0"),)
 ADDED_INDEXES = ("CREATE INDEX IF NOT EXISTS runs_due ON runs (job, due) WHERE scheduled = 1",)
 
 _NOT_BEFORE = RUN_COLUMNS.index("not_before")
 RUN_LIST = ", ".join(f'"{column}"' for column in RUN_COLUMNS)
 # The columns before ``state`` are a run's identity and never change, except the policy, which each grant renews, and
-# what a witness puts back.
+# restored values.
 _CHANGING = ("digest", "args", "policy", *RUN_COLUMNS[RUN_COLUMNS.index("state") :])
 _PUT_RUN = (
     f"INSERT INTO runs ({RUN_LIST}) VALUES ({', '.join('?' * len(RUN_COLUMNS))}) ON CONFLICT (run) DO UPDATE SET "
@@ -114,14 +114,14 @@ GET_RUN = f"SELECT {RUN_LIST} FROM runs WHERE run = ?"
 
 
 class MustWriteError(Exception):
-    """A transaction that was begun for reading needs to write: it is begun again."""
+    """A transaction that was begun for reading needs to write: it must begin again."""
 
 
 class Transaction:
-    """core.rows.Store over the connection's current transaction.
+    """core/ledger/rows.py's Store over the connection's current transaction.
 
-    A row that is not sound is never handed out: asked for by name it raises BadRowError; where many are asked for it
-    is left out and named in ``bad``.
+    An invalid row is never returned: a request for it by name raises BadRowError; a request for many rows leaves it out
+    and names it in ``bad``.
     """
 
     __slots__ = ("_execute", "_metas", "_writes", "bad")
@@ -129,7 +129,7 @@ class Transaction:
     def __init__(self, db: sqlite3.Connection, writes: bool) -> None:
         self._execute = db.execute
         self._writes = writes
-        self._metas: dict[str, str] = {}  # read once a transaction: a sweep asks for the rules once for each job
+        self._metas: dict[str, str] = {}  # read once per transaction: a sweep asks for the rules once for each job
         self.bad: dict[str, str] = {}
 
     def _write(self, sql: str, values: "tuple[Any, ...]") -> None:
@@ -217,7 +217,7 @@ class Transaction:
 
     def active_runs(self, job: str) -> list[Row]:
         sql = f"SELECT {RUN_LIST} FROM runs WHERE job = ? AND {_ACTIVE} ORDER BY run"
-        # One of them that is bad may be running: nothing starts beside it.
+        # A bad one of them may be running: nothing starts beside it.
         return [sound_run(Row(values)) for values in self._execute(sql, (job,))]
 
     def first_waiting(self, job: str) -> Row | None:
@@ -228,7 +228,7 @@ class Transaction:
         beyond = " AND (not_before, run) > (?, ?)" if after else ""
         sql = f"SELECT {RUN_LIST} FROM runs WHERE NOT {_TERMINAL}{beyond} ORDER BY not_before, run LIMIT ?"
         found = self._execute(sql, (*((after.not_before, after.run) if after else ()), limit)).fetchall()
-        # As it stands there, also where that row is bad: the next page begins behind it.
+        # The unchanged values, even of a bad row: the next page begins after it.
         last = Cursor(not_before=found[-1][_NOT_BEFORE], run=found[-1][0]) if len(found) == limit else None
         return list(self._sound(found)), last
 
@@ -241,7 +241,7 @@ class Transaction:
         return list(self._sound(self._execute(sql, (before, limit))))
 
     def _sound(self, found: "Iterable[tuple[Any, ...]]") -> "Iterator[Row]":
-        """The rows that are sound, in their order."""
+        """The valid rows, in order."""
         for values in found:
             row = Row(values)
             fault = run_fault(row)
@@ -255,7 +255,7 @@ class Transaction:
         self._write("DELETE FROM attempts WHERE run = ?", (run,))
 
     def make_empty(self, *, replace: bool) -> None:
-        """Forget all rows; without ``replace`` raise RefusedError when there are any."""
+        """Delete all rows; without ``replace``, raise RefusedError if there are any."""
         runs, jobs = (self._execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("runs", "jobs"))
         if (runs or jobs) and not replace:
             raise RefusedError(
@@ -281,10 +281,10 @@ class Transaction:
 
     def last_fire_at(self, job: str, before: float) -> float:
         newest = 0.0
-        for column in ("fire_at", "due"):  # the later one of a row's two counts; each has an index of its own
+        for column in ("fire_at", "due"):  # the later of a row's two counts; each has its own index
             sql = (
                 f"SELECT {column} FROM runs WHERE job = ?1 AND scheduled = 1 AND NOT (state = 'revoked' AND token = 0)"
-                # A damaged row must not put the job off for ever. (SQLite takes any text for more than any number.)
+                # A damaged row must not postpone the job for ever. (For SQLite, any text is greater than any number.)
                 " AND fire_at <= ?2 AND due <= ?2"
                 f" AND {column} <= {INSTANT_MAX} ORDER BY {column} DESC LIMIT 1"
             )
@@ -294,7 +294,7 @@ class Transaction:
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
-    """Bring the tables of a version up to date, inside the caller's transaction."""
+    """Upgrade the tables of a version, inside the caller's transaction."""
     for steps in MIGRATIONS[version:]:
         for statement in steps:
             db.execute(statement)
@@ -302,13 +302,13 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
 
 
 def lacks(db: sqlite3.Connection) -> bool:
-    """Tables or columns that came later are not there yet."""
+    """True if later tables or columns are missing."""
     names = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     return not names >= ADDED.keys() or any(not _has(db, table, column) for table, column, _ in ADDED_COLUMNS)
 
 
 def add(db: sqlite3.Connection) -> None:
-    """Make the tables and columns that came later, where they lack, inside the caller's transaction."""
+    """Create later tables and columns that are missing, inside the caller's transaction."""
     for table, column, declared in ADDED_COLUMNS:
         if not _has(db, table, column):
             db.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declared}")

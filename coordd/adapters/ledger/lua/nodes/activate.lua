@@ -12,7 +12,7 @@
 --   ok                token; its sequence
 --   differs           token; another one counts: its sequence
 --   outdated          ; the old rules are in force, which know of no definitions
---   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: refused

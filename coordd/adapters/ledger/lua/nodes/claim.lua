@@ -8,7 +8,7 @@
 --   lease_s           seconds; how long the lease is to last
 --   watched_token     number, or "" for nothing watched; what the caller has seen of the holder:
 --   watched_beat      number, or ""; of this token this beat,
---   watched_s         seconds, or ""; so long by its own clock
+--   watched_s         seconds, or ""; for this long by its own clock
 --   settled_to        Unix seconds; up to here older fire times are settled
 -- Answers:
 --   granted           token, left_s, in_s, args, attempt; in_s: until its time
@@ -19,7 +19,7 @@
 --   early             state, in_s; it lies too far ahead
 --   differs           state, in_s; the run, or its job, has another definition
 --   outdated          state, in_s; the caller goes by other rules than those in force
---   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: refused

@@ -4,7 +4,7 @@
 --   known             Unix seconds; where they began when the caller saw them last, below 0 when it never did
 -- Answers:
 --   ok                in_s; until they begin
---   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
 --
 -- When the memory is full: refused
 -- Needs: rows runs jobs

@@ -1,4 +1,4 @@
--- register: write the row of a run that was asked for, before whoever asked is answered.
+-- register: write the row of a triggered run, before its trigger is answered.
 --
 -- KEYS and the first ARGV: shared/begin.lua. Then:
 --   registration      11 values; shared/registrations.lua

@@ -5,12 +5,12 @@
 --   attempt           number; from 0
 --   watched_token     number, or "" for nothing watched; what the caller has seen of the holder:
 --   watched_beat      number, or ""; of this token this beat,
---   watched_s         seconds, or ""; so long by its own clock
+--   watched_s         seconds, or ""; for this long by its own clock
 -- Answers:
 --   finished          state, attempt, ended; the run is over. ended: by this very call
 --   lost              attempt, in_s, ended; the attempt is over, this one is next
 --   held              by, left_s, state, until_token; nothing to be ended
---   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes

@@ -6,7 +6,7 @@
 -- Answers:
 --   ok                ; it is closed
 --   held              by; attempts hold leases: of these runs
---   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
 --
 -- When the memory is full: passes
 -- Needs: nothing

@@ -1,4 +1,4 @@
--- put: rows of an export. The caller has checked them; whoever reads them next finds a ledger that went back.
+-- put: rows of an export. The caller has checked them; the next reader finds a ledger that went back.
 --
 -- KEYS and the first ARGV: shared/begin.lua. Then:
 --   rows...           text; JSON, one row each

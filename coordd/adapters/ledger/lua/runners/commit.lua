@@ -8,7 +8,7 @@
 -- Answers:
 --   ok                left_s; the token may be published
 --   stale             ; the grant is not the current one any more, or another one has published
---   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes

@@ -10,7 +10,7 @@
 --   revoked           ; it was cancelled, or revoked
 --   stale             ; the grant is not the current one any more, or its lease is over
 --   early             in_s; not yet: its time, a quarantine, or a suspended job
---   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes

@@ -12,7 +12,7 @@
 --   ok                left_s; the new lease
 --   cancel            left_s; the same, but end the attempt
 --   lost              ; the grant is not the current one any more
---   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes

@@ -13,7 +13,7 @@
 -- Answers:
 --   ok                left_s; taken. left_s: of a quarantine, in which the ledger may go back once more
 --   stale             ; the grant is not the current one any more
---   recovering        left_s, in_s; the ledger went back, and waits so long for what it forgot
+--   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes

@@ -27,7 +27,7 @@ local function take() at = at + 1; return ARGV[at] end
 local function take_number() return tonumber(take()) end
 
 -- A full Redis refuses a script's first write if that may need memory, and lets a script go on that has written. To
--- delete what is not there needs no memory, and counts as a write: every version of Redis lets pass what follows.
+-- delete a missing key needs no memory, and counts as a write: every version of Redis lets pass what follows.
 local function hset(key, ...)
   if passes then
     redis.call('DEL', prefix .. 'nothing')

@@ -26,7 +26,7 @@ local function read_row(key, columns)
 end
 
 -- Only what differs from ``kept``, what was read: a renewal touches four of a run's columns. Of a new row ({}) that
--- is what is not empty, which is how an absent column reads.
+-- is every field that is not empty, which is how an absent column reads.
 local function write_row(key, columns, row, field_prefix, kept)
   local flat, n = {}, 0
   for _, column in ipairs(columns) do
