@@ -63,7 +63,7 @@ def test_a_run_that_is_past_all_that_does_not(around: Surroundings, sentence: st
 def test_a_run_of_a_definition_that_was_replaced_tells_when_it_ends_and_how_to_end_it(state: str, told: bool) -> None:
     said = why_run("j#1", row(state), [], None, None, redefined=True)
     assert ("it is missed, 3600 s after it was due. `coordctl run revoke j#1` ends it now." in said) is told
-    assert "another than the run was registered with" not in why_run("j#1", row(state), [], None, None)
+    assert "differs from the registered one" not in why_run("j#1", row(state), [], None, None)
 
 
 @pytest.mark.parametrize("around", [DOWN, OPEN, PROBING])
