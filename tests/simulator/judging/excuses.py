@@ -85,7 +85,7 @@ NEVER_WRITTEN = Excuse(
 SET_BACK = Excuse(
     "its ledger's clock was set back",
     ANY,
-    5,
+    1,
     "it was due before its job was known, and the ledger opened it when its clock was set back to before that",
 )
 COUNTED_LATER = Excuse(
