@@ -63,6 +63,8 @@ class People:
             daemon = host.daemon
             if daemon is None or not isinstance(answer, Answer) or answer.word != OK:
                 return
+            if isinstance(request, Prune):
+                return  # no run that anybody is after
             if isinstance(request, Cancel):
                 daemon.feed(daemon.node.hurry_cancel, request.run, f"cancelled by {request.by}", answer.attempt)
             elif isinstance(request, Revoke):
