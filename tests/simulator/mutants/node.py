@@ -85,7 +85,7 @@ MUTANTS = (
         _own_view,
         ("late_join", "loss", "mute"),
     ),
-    Mutant("intents are not synced", "§7: journal the intent, fsync", "I12", _intents_are_not_synced),
+    Mutant("intents are not synced", "§7: journal the intent, fsync", "J", _intents_are_not_synced),
     Mutant(
         "the clock's mark is not kept",
         "§2: a node that restarts never goes back",
