@@ -247,13 +247,13 @@ ENDS = ("task-succeeded", "task-failed", "task-revoked", "task-retried")
 
 
 def _state(kind: Column) -> Column:
-    """core.state.state_of, as a column."""
+    """core.wire.merge.state_of, as a column."""
     named = F.create_map(*(F.lit(text) for pair in STATE_OF.items() for text in pair))
     return F.coalesce(F.try_element_at(named, kind), F.regexp_replace(kind, f"^{TASK}", ""))
 
 
 def _weight(state: Column) -> Column:
-    """core.state.precedence, inverted: more counts more; retry opens a segment, so it has the lowest weight."""
+    """core.wire.merge.precedence, inverted: more counts more; retry opens a segment, so it has the lowest weight."""
     ranks = [(name, -precedence(name)) for name in PRECEDENCE if name not in (None, RETRY)]
     ranks.append((RETRY, -len(PRECEDENCE)))
     return _lookup(state, ranks, -precedence("a state of its own"))
@@ -265,7 +265,7 @@ def _same(end: str, launch: str, unknown: int | str) -> Column:
 
 
 def _life_rank(kind: Column) -> Column:
-    """core.state.life_rank, as a column."""
+    """core.wire.merge.life_rank, as a column."""
     return _lookup(kind, [(word, life_rank(word)) for word in LIFE], life_rank("unknown"))
 
 

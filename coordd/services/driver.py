@@ -1,5 +1,5 @@
-"""The driver: the only caller of core.Node. It passes inputs to the node; ``core.perform`` performs the outputs, with
-this shell.
+"""The driver: the only caller of core.node.node.Node. It passes inputs to the node; ``core.perform`` performs the
+outputs, with this shell.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ log = structlog.get_logger("bus")
 
 
 class SealedBus:
-    """ports.Bus. The inner bus must accept messages of core.envelope.SEALED_BYTES_MAX."""
+    """ports.Bus. The inner bus must accept messages of core.wire.envelope.SEALED_BYTES_MAX."""
 
     def __init__(self, bus: Bus, keyring: Keyring, cluster: str, *, inbox: str) -> None:
         """``inbox`` is our own full_hostname."""

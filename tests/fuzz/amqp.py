@@ -51,7 +51,7 @@ class Passed(asyncio.StreamReader):
 
 
 class AmqpTarget:
-    """adapters.amqp_frames.Tap."""
+    """adapters.bus.amqp_frames.Tap."""
 
     name = "amqp"
     what = "AMQP frames: the tap"

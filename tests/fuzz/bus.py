@@ -138,14 +138,14 @@ class Paper:
         try:
             for record in records:
                 encode_line(record)
-        except (ValueError, TypeError, RecursionError) as exc:  # as adapters.journal does
+        except (ValueError, TypeError, RecursionError) as exc:  # as adapters.disk.journal does
             raise LocalProtocolError(f"a record that is not JSON: {exc}") from exc
 
     def close(self) -> None: ...
 
 
 class Questions:
-    """services.LedgerService, as far as a driver needs it: what the node asks the ledger."""
+    """services.ledger.LedgerService, as far as a driver needs it: what the node asks the ledger."""
 
     def __init__(self) -> None:
         self.asked: list[LedgerRequest] = []

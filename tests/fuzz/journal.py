@@ -126,7 +126,7 @@ def _no_number(word: str) -> None:
 
 
 class JournalTarget:
-    """core.journal_line and adapters.journal."""
+    """core.wire.journal_line and adapters.disk.journal."""
 
     name = "journal"
     what = "journal lines, segments, repair"

@@ -160,7 +160,7 @@ def backlogs() -> list[bytes]:
 
 
 class LeftoversTarget:
-    """adapters.backlog, disk, requests, process; services.runners."""
+    """adapters.disk (backlog, files, requests), adapters.process; services.runners."""
 
     name = "leftovers"
     what = "backlog, state, kept triggers, runners' facts and specs"

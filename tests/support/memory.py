@@ -26,7 +26,7 @@ INBOX_LENGTH_MAX = 10_000
 
 
 class MemoryStore:
-    """core.rows.Store in dictionaries.
+    """core.ledger.rows.Store in dictionaries.
 
     A stored object is never changed: what is read for writing is a copy, what is put replaces the old one. So a
     snapshot is a shallow copy, and an operation that failed is undone by putting the old objects back.
@@ -47,7 +47,7 @@ class MemoryStore:
         self.fired: dict[str, float] = {}  # job -> its newest fire time
         self._undo: list[Callable[[], None]] = []
 
-    # ---- core.rows.Store
+    # ---- core.ledger.rows.Store
 
     def run(self, run: str) -> Row | None:
         row = self.runs.get(run)
@@ -203,7 +203,7 @@ class MemoryLedger:
     """ports.Ledger over a MemoryStore; several nodes of one process may share it.
 
     ``clock`` says what time it is for the ledger. ``reachable`` set to False makes every call fail, as a ledger
-    does that is away. ``known``: who asks from now on (core.identity); None asks under no identity.
+    does that is away. ``known``: who asks from now on (core.ledger.identity); None asks under no identity.
     """
 
     def __init__(self, clock: Callable[[], LedgerTime], *, url: str = "memory://") -> None:

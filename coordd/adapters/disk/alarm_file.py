@@ -14,7 +14,7 @@ BYTES_MAX = 4 * 2**20
 
 
 class AlarmFile:
-    """The file of core.alarms."""
+    """The file of core.node.alarms."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -6,7 +6,7 @@ it is returned. Leases use CLOCK_BOOTTIME and have the boot id; wall time decide
 A runner loads this file before it starts a job, so it imports only small modules of the standard library.
 """
 
-# ruff: noqa: S608 - only column names from core.rows are put into SQL text; values never are
+# ruff: noqa: S608 - only column names from core.ledger.rows are put into SQL text; values never are
 
 import _thread
 import errno

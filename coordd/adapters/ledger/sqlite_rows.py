@@ -2,7 +2,7 @@
 
 A part of the sqlite_ledger adapter, and loaded by the runner before it starts a job.
 """
-# ruff: noqa: S608 - only column names and states from core.rows are put into SQL text; values never are
+# ruff: noqa: S608 - only column names and states from core.ledger.rows are put into SQL text; values never are
 
 import sqlite3
 

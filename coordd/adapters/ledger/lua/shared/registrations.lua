@@ -1,4 +1,4 @@
--- What is known of a run before anybody has claimed it (core.requests.Registration), and the row that is made of it.
+-- What is known of a run before anybody has claimed it (core.ledger.requests.Registration), and its new row.
 --
 -- ARGV of a registration, in this order:
 --   run              text; the run's id

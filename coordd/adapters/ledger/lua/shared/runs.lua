@@ -1,7 +1,7 @@
 -- The rows of runs and of their attempts: whether one is sound, reading it, and writing it with the sorted sets that it
--- stands in (core.rows.Store has the same for ledgers that are asked in Python).
+-- stands in (core.ledger.rows.Store has the same for ledgers that are asked in Python).
 
--- What is wrong with a run's row, or nil (core.sound.run_fault).
+-- What is wrong with a run's row, or nil (core.ledger.sound.run_fault).
 local function run_fault(row, fault)
   if fault then return fault end
   if not STATES[row.state] then return 'state: ' .. string.sub(row.state, 1, 60) .. ' is not a state' end
