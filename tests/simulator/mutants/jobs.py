@@ -74,6 +74,7 @@ MUTANTS = (
         "§6 Horizon: a new job starts at its first registration",
         "N",
         _a_new_job_starts_at_the_epoch,
+        ("remove", "ledger_down"),
     ),
     Mutant(
         "a new schedule counts from before",
