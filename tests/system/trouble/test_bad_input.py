@@ -189,7 +189,7 @@ def test_an_application_that_would_be_an_option() -> None:
         cluster.job("given", "sleep", "{seconds}", params={"seconds": "0"})
         cluster.start()
         node = cluster.nodes[0]
-        assert node.status()["jobs"] == {"enabled": 1, "disabled": ["option", "program"]}
+        assert node.status()["jobs"] == {"enabled": 1, "held": [], "disabled": ["option", "program"]}
         for job in ("option", "program"):
             with pytest.raises(CallError) as caught:
                 trigger(node, job)
