@@ -5,8 +5,9 @@
                                      started -> unknown -> started | success | ...  [hold: nobody knows yet]
     pending -> rejected (overlap) | missed (start_within) | revoked
 
-The operations in rules.py and people.py use these steps; nothing else writes a state. The runner loads this file before
-it starts a job, so it imports only its neighbours.
+The operations in rules.py and people.py use these steps; nothing else writes a state. ``_put_back`` writes one without
+the table: a restored grant replaces moves that the ledger forgot. The runner loads this file before it starts a job, so
+it imports only its neighbours.
 """
 
 from coordd.core.ledger.answers import Answer, Ended, Held
@@ -51,7 +52,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from coordd.core.ledger.rows import Store
 
-# The run's life: the allowed moves. Every write of a state goes through ``_move``.
+# The run's life: the allowed moves. Every change of a state goes through ``_move``, except that of ``_put_back``.
 MOVES: "dict[str, frozenset[str]]" = {
     PENDING: frozenset((RECEIVED, REJECTED, MISSED, REVOKED)),
     RETRY: frozenset((RECEIVED, MISSED, REVOKED)),
