@@ -217,7 +217,7 @@ def _output(text: str) -> str:
 @click.argument("ident", metavar="ID|JOB", shell_complete=complete_runs)
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the run ends.")
 @click.option("--attempt", type=click.IntRange(0), help="The number of the attempt [default: the last].")
-@click.option("--bytes", "limit", type=click.IntRange(1), help="At most this many lines, from the end.")
+@click.option("--bytes", "limit", type=click.IntRange(1), help="At most this many bytes, from the end.")
 def run_logs(ident: str, follow: bool, attempt: int | None, limit: int | None) -> None:
     """The output of an attempt, from the node that ran it. For a job: its newest run."""
     ask = asked()

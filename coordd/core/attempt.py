@@ -423,7 +423,7 @@ class Attempt:
                 return
             self._move(RUNNING)
             self.started_at = now
-            # The rest of the lease tells how long ago it was renewed: long ago, if the claim's answer was late.
+            # The seconds left tell how long ago the lease was renewed: long ago if the claim's answer was late.
             age_s = max(0.0, self.terms.lease_s - answer.left_s)
             self.ask_at = now + max(0.0, self.terms.renew_interval_s - age_s)
             self.actions.append(Pet(self.deadline))

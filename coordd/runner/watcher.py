@@ -77,7 +77,7 @@ class Watcher:
                 return
             left_s = self._kill_at() - boottime()
             if left_s <= 0:
-                self._end_everything("the runner stopped moving, its lease was about to end")
+                self._end_everything("the runner hung and its lease was about to end")
                 return
             for fd, _ in poll.poll(int(min(left_s, LOOK_S) * 1000 + 0.999)):
                 if fd == wake_fd:

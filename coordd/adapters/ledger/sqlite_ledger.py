@@ -69,7 +69,7 @@ _MEANING = {
 }
 # The start of Python's message about bytes that are not UTF-8.
 _NOT_TEXT = "Could not decode to UTF-8"
-# These errors end by themselves or with the disk's trouble; at the opening, a person must repair all others.
+# These errors end by themselves, or when the disk works again. All others at the opening need a person.
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _PASSING = (*_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 

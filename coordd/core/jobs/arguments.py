@@ -20,7 +20,7 @@ from coordd.core.jobs.schedule import zone
 from coordd.core.ledger.sound import INSTANT_MAX, printable
 from coordd.errors import RefusedError
 
-# Arguments travel as JSON in messages of 64 KiB, and every row of the ledger stores them. A message contains more than
+# Arguments travel as JSON in messages of at most 64 KiB, which contain other fields too. Every row of the ledger stores
 # them.
 VALUE_BYTES_MAX = 4 * 1024
 VALUES_BYTES_MAX = 32 * 1024

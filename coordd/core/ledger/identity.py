@@ -6,8 +6,8 @@ refuses it. Three cases are accepted:
 
 - the ledger names the pin as its ``predecessor``: it was closed, exported and imported here; the caller moves its pin;
 - the ledger has no identity, at the same address where the caller pinned it: it was flushed, or restored from an older
-backup; the pin is written back, and this opens a quarantine in which forgotten grants are restored; - a caller without
-a pin gave such a ledger a new identity in that quarantine: the pin replaces it.
+  backup; the pin is written back, and this opens a quarantine in which forgotten grants are restored;
+- a caller without a pin gave such a ledger a new identity in that quarantine: the pin replaces it.
 
 The rule is here for ledgers in Python, and in lua/shared/begin.lua for Redis. The runner loads this file before it
 starts a job, so it imports only the errors.
@@ -70,8 +70,9 @@ class Known:
 
 
 def admit(store: "Meta", known: Known, *, recovering: bool) -> str:
-    """ "" if this caller may use this ledger, otherwise IS_CLOSED or IS_FOREIGN; ``known.found`` then has its identity.
+    """Returns "" if this caller may use this ledger, otherwise IS_CLOSED or IS_FOREIGN.
 
+    ``known.found`` then has the ledger's identity, unless it is closed.
     ``recovering``: the ledger is in quarantine. A missing identity is written.
     """
     if store.meta(CLOSED):
@@ -121,6 +122,6 @@ def refusal(word: str, ledger: str, known: Known) -> UnavailableError:
     here = f"has the identity {known.found}" if known.found else "has none (it is empty, or new)"
     return ForeignLedgerError(
         f"ledger {ledger}: it is another ledger: this node has used the one with the identity {known.pin}{where}, this"
-        f" one {here}. Nothing is launched from it. Is [cluster] ledger wrong here, mend it and restart; was the ledger"
-        " replaced on purpose, and does no node use the old one any more: `coordctl ledger accept-identity`"
+        f" one {here}. Nothing is launched from it. If [cluster] ledger is wrong here, correct it and restart. If the"
+        " ledger was replaced on purpose and no node uses the old one, run `coordctl ledger accept-identity`."
     )

@@ -169,7 +169,7 @@ class Policy:
         return self.delay_s
 
     def longest_pause(self) -> float:
-        """No attempt waits longer for its turn after the one before it (seconds)."""
+        """The longest possible pause (seconds) between two attempts."""
         return max(self.delay_after(max(1, self.attempts - 1)), RELAUNCH_PAUSE_S * 2.0**RELAUNCH_DOUBLINGS_MAX)
 
 

@@ -1,6 +1,6 @@
 """The ledger's rules: who may launch what, and when. Every adapter follows this file.
 
-The election proposes, the ledger disposes: nothing here depends on an election, on gossip or on a node's
+An election only orders the nodes; the ledger decides. Nothing here depends on an election, on gossip or on a node's
 wall clock. One row per run, one attempt at a time; each operation is one atomic step over a ``Store`` and
 answers in data. Each is idempotent for the same (token, nonce): after a lost reply, the caller repeats the request.
 

@@ -121,7 +121,7 @@ class Standing:
         return standing
 
     def _job(self, store: "Store", name: str, now: LedgerTime, read: "JobRow | None" = None) -> JobRow:
-        """The same; a job that is new to the ledger starts now."""
+        """As ``_known``, but a job that is new to the ledger gets a row: it starts now."""
         job = self._known(store, name, read)
         if job is None:
             job = JobRow(name, horizon=now.wall)
@@ -129,7 +129,7 @@ class Standing:
         return job
 
     def _mended_job(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
-        """The same, for people: a bad row is replaced by a valid one.
+        """As ``_job``, for people: a bad row is replaced by a valid one.
 
         Its tokens continue above the highest one of the job's runs, and above the ledger's clock. The second row is
         kept if it is valid; otherwise the job starts now, with the definition that was activated last.
@@ -161,7 +161,7 @@ class Standing:
         return job
 
     def _swept_job(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
-        """The same, after the corrections of a sweep.
+        """As ``_job``, after the corrections of a sweep.
 
         A definition that was activated while the ledger's clock was ahead counts from now. That instant is stored: with
         a new "now" at every sweep, a slightly late claim would be skipped. A job that was first seen by such a clock
@@ -206,7 +206,7 @@ class Standing:
     # ---- definitions
 
     def _opens(self, store: "Store", job: JobRow, of: Registration, now: LedgerTime) -> "Answer | None":
-        """Why a scheduled run without a row must not get one; "" if it may."""
+        """Why a scheduled run without a row must not get one; None if it may."""
         if not of.scheduled:
             return None
         begin = self._identity_from(store)

@@ -61,9 +61,10 @@ MOVES: "dict[str, frozenset[str]]" = {
     UNKNOWN: frozenset((STARTED, SUCCESS, FAILURE, REVOKED, LOST, RETRY)),
 }
 
-# An attempt that was lost within this time (seconds) after its grant hardly lived. After the first such loss, the next
-# attempt starts at once, perhaps on a node where it works. Before each further one there is a pause, which doubles: a
-# job that dies at once on every node must not use up its relaunches before anybody has seen it.
+# An attempt that was lost within this time (seconds) after its grant was short-lived. After the run's first loss, the
+# next attempt starts at once, perhaps on a node where it works. If a later lost attempt was short-lived, a pause
+# follows, which doubles with each loss: a job that dies at once on every node must not use up its relaunches before
+# anybody has seen it.
 SHORT_LIVED_S = 10.0
 
 # An attempt has a holder, or had one when it was last heard of.
@@ -134,8 +135,8 @@ class Life(Standing):
     def _is_older(self, row: Row, grant: Grant) -> bool:
         """True if the row is older than this grant, and not over.
 
-        Only the token tells: a remembered holder may have returned the attempt meanwhile, and so raised its number,
-        although the ledger had granted it to another node and forgot that.
+        Only the token tells. The attempt's number does not: the ledger may have forgotten this grant, and an earlier
+        holder, which it remembers, may then have returned the attempt. That raises the number.
         """
         return row.state not in TERMINAL and row.token < grant.token
 

@@ -179,8 +179,8 @@ class Node(Shown):
         clock = ctx.clock
         only_greets = all(isinstance(event, events.WorkerHello) for event in packet.events)
         if only_greets and ctx.membership.has_namesake(packet.hostname, packet.incarnation):
-            # It restarted, or it is a second node with that name, which will be refused: only its next messages tell.
-            # Until then it gets its answer, and the node that we know stays.
+            # It has restarted, or it is a second node with that name, which will be refused: its next messages tell.
+            # Until then it gets an answer, and the member that we know stays in the list.
             for event in packet.events:
                 if isinstance(event, events.WorkerHello):
                     self.heartbeats.hello_heard(event, packet.sender, now)

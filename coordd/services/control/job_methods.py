@@ -156,9 +156,10 @@ class JobMethods(Explanations):
         if answer.word == RECOVERING:
             raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")
         if answer.word == OUTDATED:
-            held = ", ".join(node.rulebook.held_back_by()) or "they begin soon"
+            held = ", ".join(node.rulebook.held_back_by())
+            then = f"these nodes must be upgraded first: {held}" if held else "the new ones begin soon"
             raise RefusedError(
-                f"the cluster goes by the old rules, under which every definition counts (held back by: {held})",
+                f"the old ledger rules are still in force; {then}",
                 kind="try_later",
                 hint="upgrade those nodes; `coordctl status` shows which rules are in force",
             )

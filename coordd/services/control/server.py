@@ -191,7 +191,7 @@ class ControlServer:
                         caller.uid, caller.name, limited=caller.role < ADMIN, looks=caller.role <= VIEWER
                     )
                 if caller is None or isinstance(place, str):
-                    self._connections -= 1  # it takes nobody's place while it is told
+                    self._connections -= 1  # it is not counted while it is told why
                     counted = False
                     await self._turn_away(stream, str(place))
                     return

@@ -6,7 +6,7 @@
 --   token             number; the fencing token of the grant
 --   nonce             text; the claimant's own mark of the grant
 -- Answers:
---   ok                left_s, replicas; go. replicas: as many as there are must confirm it first, for what no lease holds
+--   ok                left_s, replicas; go. replicas: how many there are, if on_lost is hold; one must confirm it first
 --   revoked           ; it was cancelled, or revoked
 --   stale             ; the grant is not the current one any more, or its lease is over
 --   early             in_s; not yet: its time, a quarantine, or a suspended job
@@ -25,7 +25,7 @@ if row.cancel == 1 then
   end
   return answer(REVOKED)
 end
--- What is held by no lease must be on a replica before it starts: the caller WAITs for as many as there are.
+-- A job with on_lost = hold runs on without a lease: if there are replicas, the caller WAITs until one has its start.
 local function open_gate()
   local fields = { left_s = left(row) }
   if replicas > 0 and unpack_policy(row.policy).on_lost == 'hold' then fields.replicas = replicas end

@@ -102,7 +102,7 @@ end
 
 if meta[2] ~= replid then
   -- A promoted replica, a restarted server, a restored or an emptied data set: it may have lost its last writes.
-  -- Only where nobody has ever seen a ledger is there nothing to wait for, but for others who might have.
+  -- If neither the server nor this caller has seen a ledger, the quarantine is short: another caller may have.
   short = not meta[2] and seen == ''
   open_at = now + (short and short_quarantine_s or quarantine_s)
   mark = string.format('%.0f', now * 1000000)

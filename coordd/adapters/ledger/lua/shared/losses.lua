@@ -1,6 +1,6 @@
 -- Attempts that were lost, and runs that nobody launched in time (core/ledger/steps.py).
 
--- Seconds before an attempt that was lost is tried again: one that hardly lived is not hurried.
+-- Seconds before the next attempt. From the run's second loss on there is a pause, if the lost one was short-lived.
 local function pause(row)
   if row.relaunches < 2 or now - row.received_at >= SHORT_LIVED_S then return 0 end
   return RELAUNCH_PAUSE_S * 2 ^ math.min(row.relaunches - 2, RELAUNCH_DOUBLINGS_MAX)

@@ -18,7 +18,7 @@ local function delay_after(policy, failures)
   return policy.delay_s
 end
 
--- No attempt waits longer for its turn after the one before it.
+-- The longest possible pause (seconds) between two attempts.
 local function longest_pause(policy)
   return math.max(delay_after(policy, math.max(1, policy.attempts - 1)), RELAUNCH_PAUSE_S * 2 ^ RELAUNCH_DOUBLINGS_MAX)
 end
