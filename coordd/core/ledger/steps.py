@@ -181,20 +181,25 @@ class Life(Standing):
         job.fence = row.token = self._next_token(job, now)
         self._put_job(store, job)
         self._move(row, RECEIVED)
-        row.nonce = claim.nonce
-        row.node = claim.node
-        row.lease = claim.lease_s
-        row.until = now.lease + claim.lease_s
-        row.boot = now.boot
-        row.beat = 0
-        row.policy = claim.of.policy.pack()
-        row.received_at = now.wall
-        row.started_at = row.ended_at = 0.0
-        row.exit_code = None
+        self._lend(row, claim.nonce, claim.node, claim.lease_s, claim.of.policy, now)
+        row.started_at = 0.0
         row.application_id = row.reason = ""
         store.put_run(row)
         self._record(store, row)
         return self._granted(row, now)
+
+    def _lend(self, row: Row, nonce: str, node: str, lease_s: float, policy: Policy, now: LedgerTime) -> None:
+        """That node holds the attempt from now on, for a whole lease."""
+        row.nonce = nonce
+        row.node = node
+        row.lease = lease_s
+        row.until = now.lease + lease_s
+        row.boot = now.boot
+        row.beat = 0
+        row.policy = policy.pack()
+        row.received_at = now.wall
+        row.ended_at = 0.0
+        row.exit_code = None
 
     def _granted(self, row: Row, now: LedgerTime) -> Answer:
         # The time until it is due, by the ledger's clock: the claimant's own may be minutes off.
@@ -266,17 +271,8 @@ class Life(Standing):
         row.state = RECEIVED if said.state == RECEIVED else STARTED
         row.attempt = grant.attempt
         row.token = grant.token
-        row.nonce = grant.nonce
-        row.node = said.node
-        row.lease = said.lease_s
-        row.until = now.lease + said.lease_s
-        row.boot = now.boot
-        row.beat = 0
-        row.policy = policy.pack()
-        row.received_at = now.wall
+        self._lend(row, grant.nonce, said.node, said.lease_s, policy, now)
         row.started_at = 0.0 if said.state == RECEIVED else now.wall
-        row.ended_at = 0.0
-        row.exit_code = None
         row.application_id = said.application_id
         row.reason = row.reason if row.cancel else ""
         store.put_run(row)
