@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from coordd.core.context import LEAD_S
 from coordd.core.jobs.job import Schedule
 from coordd.core.jobs.schedule import next_fire, zone
 
@@ -23,9 +24,6 @@ CHANGE_AHEAD_DAYS = 400
 # A job that fires every second has five million fire times in these days: its comparison ends here, and says so.
 COMPARED_MAX = 200_000
 DIFFERENCES_MAX = 10_000
-
-# The scheduler opens a run this long before its time: an earlier time could be launched at once.
-LEAD_S = 1.0
 
 
 class Change(NamedTuple):
