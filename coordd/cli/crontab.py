@@ -15,11 +15,8 @@ import click
 from coordd.cli.options import EXIT_FAILED, EXIT_USAGE, Failed, say
 
 if TYPE_CHECKING:
-    from coordd.config.imported import Account, File, Place, Plan
+    from coordd.config.imported import File, Place, Plan
     from coordd.core.jobs.crontab import Named
-
-# The user of the packaged unit; without such an account, the jobs run as the user who starts the daemon here.
-SERVICE_USER = "coordd"
 
 BYTES_MAX = 1024 * 1024
 CRONTAB_S = 10.0
@@ -52,6 +49,7 @@ def import_crontab(
 
     Exit codes: 0 all lines were carried over; 1 some were not, or the import failed; 2 usage.
     """
+    from coordd.adapters import onhost
     from coordd.config.imported import Account, Place, job_files, left_behind, planned
     from coordd.core.jobs.crontab import Named, read_crontab
     from coordd.core.jobs.schedule import zone
@@ -65,8 +63,10 @@ def import_crontab(
         zone(local)
     except ValueError as exc:
         raise Failed(f"--timezone: {exc}", EXIT_USAGE) from exc
-    daemon = _account(SERVICE_USER) or Account(*_me())
-    owner = (_account(user) or Account(user, "")) if user is not None else daemon
+    service = onhost.service_user()  # without such an account, the jobs run as the user who starts the daemon here
+    daemon = Account(service.pw_name, service.pw_dir) if service is not None else Account(*_me())
+    account = onhost.service_user(user) if user is not None else None
+    owner = daemon if user is None else Account(user, account.pw_dir if account is not None else "")
     plans: list[Plan] = []
     named: list[tuple[str, Named]] = []
     there = dict(_files_of(directory))
@@ -110,16 +110,6 @@ def machine_zone() -> str:
         EXIT_FAILED,
         "name it: --timezone Europe/Berlin",
     )
-
-
-def _account(name: str) -> Account | None:
-    from coordd.config.imported import Account
-
-    try:
-        found = pwd.getpwnam(name)
-    except (KeyError, ValueError):
-        return None
-    return Account(found.pw_name, found.pw_dir)
 
 
 def _me() -> tuple[str, str]:
@@ -223,6 +213,8 @@ def _checked(files: list[File], place: Place) -> tuple[list[File], list[Named]]:
 
 def _write(directory: str, plans: list[Plan]) -> None:
     """Writes all of them, or none: all are on the disk before the first gets its final name."""
+    from coordd.adapters.disk.files import sync_directory
+
     made = []
     try:
         for plan in plans:
@@ -235,6 +227,7 @@ def _write(directory: str, plans: list[Plan]) -> None:
                 os.fsync(file.fileno())
         for plan, path in zip(plans, made, strict=True):
             os.replace(path, os.path.join(directory, f"{plan.file.name}.toml"))
+        sync_directory(directory)
     except OSError as exc:
         for path in made:
             with contextlib.suppress(OSError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,9 +14,6 @@ from coordd.errors import CoorddError
 
 if TYPE_CHECKING:
     from coordd.core.wire.envelope import Key, Keyring
-
-# The daemon's user in the packaged unit. It must be able to read files that root creates.
-DAEMON_USER = "coordd"
 
 
 @click.group("keys")
@@ -120,13 +116,12 @@ def _fresh() -> Key:
 
 
 def _give_to_the_daemon(fd: int) -> None:
-    if os.geteuid() != 0:
-        return
-    try:
-        user = pwd.getpwnam(DAEMON_USER)
-    except KeyError:
-        return
-    os.fchown(fd, user.pw_uid, user.pw_gid)
+    """The daemon's user must be able to read files that root creates."""
+    from coordd.adapters import onhost
+
+    user = onhost.service_user() if os.geteuid() == 0 else None
+    if user is not None:
+        os.fchown(fd, user.pw_uid, user.pw_gid)
 
 
 def _show(path: str, ring: Keyring, did: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from coordd.adapters import onhost
 from coordd.cli import crontab
 from coordd.cli.coordd import program
 from coordd.config.jobfile import load_jobs
@@ -26,7 +27,9 @@ CRON_TZ=Europe/Berlin
 
 @pytest.fixture(autouse=True)
 def _own_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crontab, "SERVICE_USER", "no-such-account")  # the jobs run as who imports
+    found = onhost.service_user
+    # Without the service's account: the jobs run as who imports.
+    monkeypatch.setattr(onhost, "service_user", lambda name="no-such-account": found(name))
 
 
 def imported(tmp_path: Path, text: str, *more: str, code: int = 0) -> Result:
