@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from coordd.core.jobs.job import Job
@@ -13,11 +12,10 @@ from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.lookups import Lookups, Work
 from coordd.services.control.rpc import take
-from coordd.services.driver import Driver
-from coordd.services.ledger import ONLY_LOOKS, LedgerService
+from coordd.services.ledger import ONLY_LOOKS
 from coordd.services.views import jobview, objects
 from coordd.services.views.explanations import Explanations
-from coordd.services.views.troubles import Trouble, Troubles
+from coordd.services.views.troubles import Trouble
 
 # The maximum number of fire times in one answer; computing one may take a millisecond.
 FIRES_MAX = 1000
@@ -26,17 +24,7 @@ FIRES_MAX = 1000
 class JobMethods(Explanations):
     """The methods that show a job, activate it, or suspend it."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        ledger: LedgerService,
-        troubles: Troubles,
-        *,
-        ledger_url: str,
-        job_problems: Callable[[], dict[str, list[str]]],
-    ) -> None:
-        super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems)
-        self._lookups = Lookups()
+    _lookups: Lookups  # made by the class that has all methods
 
     def table(self) -> dict[str, Method]:
         """Every method, with the lowest role that may call it."""

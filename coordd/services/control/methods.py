@@ -25,6 +25,7 @@ from coordd.services.control import doctor as checkup
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import ALIVE_S, LIST_MAX, VIEWER_LIST_MAX
 from coordd.services.control.job_methods import JobMethods
+from coordd.services.control.lookups import Lookups
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
@@ -74,6 +75,7 @@ class Methods(JobMethods):
         audit: Callable[[float, int], dict[str, Any]],
     ) -> None:
         super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems)
+        self._lookups = Lookups()
         self._started_at = started_at
         self._log_dir = log_dir
         self._reload = reload
