@@ -174,3 +174,15 @@ class Nodes:
     def reason(self, run: str) -> str:
         row = self.ledger.run(run)
         return row.reason if row else ""
+
+
+def swept(nodes: Nodes, *jobs: str) -> OpenAnswer:
+    """The first page of the open rows, and these jobs."""
+    return nodes.ledger.ask(ListOpen(jobs=jobs))
+
+
+def row_of(nodes: Nodes, run: str = "sales#1") -> dict[str, Any]:
+    """The columns of a run that the ledger has."""
+    row = nodes.ledger.run(run)
+    assert row is not None
+    return dict(zip(row.__slots__, row.values(), strict=True))

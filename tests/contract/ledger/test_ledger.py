@@ -5,26 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.ledger_calls import EPOCH, LEASE_S, Nodes, grant_of, held_of, watched_of
+from support.ledger_calls import EPOCH, LEASE_S, Nodes, grant_of, held_of, row_of, swept, watched_of
 
-from coordd.core.ledger.answers import OpenAnswer
-from coordd.core.ledger.requests import Gate, Grant, ListOpen, Register, Renew, Revoke, Suspend
+from coordd.core.ledger.requests import Gate, Grant, Register, Renew, Revoke, Suspend
 from coordd.core.ledger.rows import AttemptNumber, Token
 
 RUN = "sales#1"
 FIRE = "sales@2025-01-29T08:00:00Z"
-
-
-def swept(nodes: Nodes, *jobs: str) -> OpenAnswer:
-    answer = nodes.ledger.ask(ListOpen(jobs=jobs))
-    assert isinstance(answer, OpenAnswer)
-    return answer
-
-
-def row_of(nodes: Nodes, run: str = RUN) -> dict[str, Any]:
-    row = nodes.ledger.run(run)
-    assert row is not None
-    return dict(zip(row.__slots__, row.values(), strict=True))
 
 
 # ---- register

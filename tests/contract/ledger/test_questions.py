@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.ledger_calls import EPOCH, LEASE_S, FakeClock, Nodes, stands
+from support.ledger_calls import EPOCH, LEASE_S, FakeClock, Nodes, row_of, stands, swept
 from support.memory import MemoryLedger
 
 from coordd.core.jobs.job import iso
-from coordd.core.ledger.answers import OpenAnswer
 from coordd.core.ledger.requests import AcceptEpoch, Cancel, ListOpen, Register, Resolve, Revoke, Suspend
 from coordd.core.ledger.steps import Life
 from coordd.errors import LocalProtocolError, UnavailableError
@@ -17,18 +16,6 @@ from coordd.ports import Ledger, Quarantined
 
 RUN = "sales#1"
 FIRE = "sales@2025-01-29T08:00:00Z"
-
-
-def swept(nodes: Nodes, *jobs: str) -> OpenAnswer:
-    answer = nodes.ledger.ask(ListOpen(jobs=jobs))
-    assert isinstance(answer, OpenAnswer)
-    return answer
-
-
-def row_of(nodes: Nodes, run: str = RUN) -> dict[str, object]:
-    row = nodes.ledger.run(run)
-    assert row is not None
-    return dict(zip(row.__slots__, row.values(), strict=True))
 
 
 # ---- people

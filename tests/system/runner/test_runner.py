@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +27,6 @@ from system.lab.runner_lab import (
     until,
     world_in,
 )
-
-
-@pytest.fixture(params=["cgroup", "no cgroup"])
-def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """With a cgroup where this machine has them, and without."""
-    with world_in(tmp_path, use_cgroups=request.param == "cgroup") as world:
-        yield world
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with world_in(tmp_path) as world:
-        yield world
-
 
 # ---- how it ends
 

@@ -1,0 +1,23 @@
+"""The ledger, launcher and programs that the runner's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from system.lab.runner_lab import World, world_in
+
+
+@pytest.fixture(params=["cgroup", "no cgroup"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """With a cgroup where this machine has them, and without."""
+    with world_in(tmp_path, use_cgroups=request.param == "cgroup") as world:
+        yield world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with world_in(tmp_path) as world:
+        yield world
