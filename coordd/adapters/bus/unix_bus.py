@@ -24,6 +24,11 @@ BURST_MAX = 256
 # Maximum number of other nodes on the machine; also bounds file descriptors.
 PEERS_MAX = 256
 
+# For how many check intervals a node still reads a socket whose file was removed: a peer that looks as often has moved
+# to the new one by then. At most so many sockets are open; beyond it, the oldest is closed at once.
+OLD_SOCKET_INTERVALS = 5.0
+OLD_SOCKETS_MAX = 16
+
 # The directory's time stamp is as coarse as the kernel's tick (10 ms at most). So a second change shortly after a first
 # may have the same stamp: for this time (seconds) the list is read again.
 STAMP_COARSE_S = 0.05
@@ -64,7 +69,8 @@ class UnixBus:
         self._hinted = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._deliver: Callable[[bytes], None] = lambda _data: None
-        self._sockets: list[socket.socket] = []  # our sockets, newest last; one older socket is still read
+        self._sockets: list[socket.socket] = []  # our sockets, newest last; older ones are still read for a while
+        self._replaced_at: list[float] = []  # when each but the newest was replaced: time.monotonic()
         self._inode = 0
         self._stamp = (0, 0)  # of the directory, when it was last read
         self._settled = False  # no later change can have that stamp
@@ -175,6 +181,7 @@ class UnixBus:
                 nursery.start_soon(self._tell, dead)
                 while True:
                     self._look()
+                    self._close_old()
                     await trio.sleep(self._check_interval_s)
         finally:
             self._nursery = None
@@ -250,10 +257,8 @@ class UnixBus:
         for peer in list(self._peers.values()):
             inode = names.get(peer.name, 0)
             # A file can be removed or replaced while its node lives (tmp cleaners): only the peer itself can tell.
-            if peer.inode != inode:
-                peer.inode = inode
-                if not peer.listens():
-                    self._bury(peer)
+            if peer.inode != inode and not self._follow(peer, inode):
+                self._bury(peer)
         for name in names.keys() - self._peers.keys() - {self.full_hostname}:
             if len(self._peers) >= PEERS_MAX:
                 self._counts["failed"] += 1
@@ -278,6 +283,24 @@ class UnixBus:
             self._counts["failed"] += 1  # no descriptor left, or not permitted: the next look tries again
             self._settled = False
         return None
+
+    def _follow(self, peer: Peer, inode: int) -> bool:
+        """Its file is another one (0: there is none): connect to the new one. False when nobody listens there.
+
+        A live node closes its old sockets after a while (``_close_old``), so a peer must not stay on one.
+        """
+        if inode and not peer.waiting:  # a task waits for room in the old socket
+            old = peer.sock
+            if peer.connect() is Outcome.SENT:
+                peer.inode = inode
+                self._close(old)
+                return True
+            peer.sock = old
+        if inode:
+            self._settled = False  # try again
+        else:
+            peer.inode = inode
+        return peer.listens()
 
     def _bury(self, peer: Peer, unsent: bytes = b"") -> None:
         """Forget a dead peer. If a new process has the same name, it gets the kept messages."""
@@ -308,13 +331,22 @@ class UnixBus:
     def _bind(self) -> None:
         """Listen under our name; also after our file was removed."""
         sock, self._inode = self._directory.bind(self.full_hostname)
-        self._sockets.append(sock)
-        if len(self._sockets) > 1:
+        if self._sockets:
             self._counts["rebinds"] += 1
-        if len(self._sockets) > 2:  # peers of an older socket find the newest by its name
-            self._close(self._sockets.pop(0))
+            self._replaced_at.append(time.monotonic())
+        self._sockets.append(sock)
+        self._close_old()
         if self._nursery is not None:
             self._nursery.start_soon(self._read, sock)
+
+    def _close_old(self) -> None:
+        """Close sockets that peers have had the time to leave; they find the newest by its name."""
+        while self._replaced_at and (
+            len(self._sockets) > OLD_SOCKETS_MAX
+            or time.monotonic() - self._replaced_at[0] > OLD_SOCKET_INTERVALS * self._check_interval_s
+        ):
+            del self._replaced_at[0]
+            self._close(self._sockets.pop(0))
 
     def _close(self, sock: socket.socket) -> None:
         if trio.lowlevel.in_trio_run():
@@ -341,6 +373,7 @@ class UnixBus:
         for sock in self._sockets:
             self._close(sock)
         self._sockets.clear()
+        self._replaced_at.clear()
         for peer in self._peers.values():
             self._close(peer.sock)
         self._peers.clear()

@@ -15,7 +15,7 @@ import trio
 
 from contract.bus.listeners import receiving, run, until
 from coordd.adapters.bus import unix_peer
-from coordd.adapters.bus.unix_bus import PEERS_MAX, UnixBus
+from coordd.adapters.bus.unix_bus import OLD_SOCKETS_MAX, PEERS_MAX, UnixBus
 from coordd.core.wire.events import MESSAGE_BYTES_MAX
 from coordd.errors import ConfigError, LocalProtocolError
 
@@ -223,16 +223,33 @@ class TestUnixBus:
             async with receiving(a, b) as (heard_a, heard_b):
                 b.publish(b"before")
                 await until(lambda: heard_a.messages)
-                for _ in range(4):  # more often than old sockets are kept
+                for _ in range(4):
                     (lab.path / "a.1").unlink()
                     await until(lambda: "a.1" in lab.names())
                 b.publish(b"after")
                 await until(lambda: b"after" in heard_a.messages)
                 assert a.statistics()["rebinds"] == 4
-                assert len(a._sockets) == 2
+                await until(lambda: len(a._sockets) == 1)
                 c = lab.bus("c.3")
                 c.publish(b"new here")
                 await until(lambda: b"new here" in heard_a.messages)
+                assert heard_b.dead == []
+
+        run(main)
+
+    def test_a_peer_follows_to_the_new_file_so_it_never_takes_a_live_node_for_dead(self, lab: UnixLab) -> None:
+        async def main() -> None:
+            a, b = lab.bus("a.1"), lab.bus("b.2")
+            async with receiving(a, b) as (heard_a, heard_b):
+                for _ in range(OLD_SOCKETS_MAX - 1):  # without a wait: neither loop goes round meanwhile
+                    (lab.path / "a.1").unlink()
+                    assert b.peers() == ("a.1",)  # there is no file, and the old socket still listens
+                    a.peers()  # makes the file again
+                assert b.peers() == ("a.1",)
+                b.publish(b"after")
+                await until(lambda: b"after" in heard_a.messages)
+                await until(lambda: len(a._sockets) == 1)
+                assert b.peers() == ("a.1",)
                 assert heard_b.dead == []
 
         run(main)
