@@ -30,6 +30,7 @@ class Hearing:
     def __init__(self, world: World) -> None:
         self.world = world
         self._clocks: dict[int, int] = {}  # host -> the highest stamp that it has ever said
+        self._unsaid: dict[tuple[str, str], Election] = {}  # (node, id) -> decided before its own message was said
         self._lies: set[tuple[str, str]] = set()  # (whom it was told, the election or the name that it was about)
 
     def said(self, daemon: Daemon, packet: Packet) -> None:
@@ -78,6 +79,9 @@ class Hearing:
             if isinstance(event, WorkerElect):
                 views = daemon.views.setdefault((event.id, opener), [])
                 views.append((self.world.mono(daemon.host), event.view))
+                election = self._unsaid.pop((opener, event.id), None) if opener == daemon.name else None
+                if election is not None:
+                    self._complete(daemon, election, event.view)
 
     def lied(self, to: str, in_the_name_of: str, about: str) -> None:
         """An intruder tells one node something; ``about`` an election, or ""."""
@@ -85,12 +89,22 @@ class Hearing:
 
     def decided(self, daemon: Daemon, election: Election, now: Now) -> None:
         """A: before its timeout nobody decides without the statement of a member of the frozen view that lives."""
-        node = daemon.node
-        if now.mono >= election.opened_at + node.ctx.settings.election_timeout_s - DECIDE_SLACK_S:
+        if now.mono >= election.opened_at + daemon.node.ctx.settings.election_timeout_s - DECIDE_SLACK_S:
+            return
+        if not daemon.connected or daemon.bus_changed_at >= election.opened_at:
             return
         views = daemon.views.get((election.id, election.opened_by), [])
-        view = next((view for at, view in reversed(views) if at <= election.opened_at), ())
-        if not daemon.connected or len(view) > ELECTION_MEMBERS_MAX or daemon.bus_changed_at >= election.opened_at:
+        if election.opened_by == daemon.name and (not views or views[-1][0] < election.opened_at):
+            # Opened and decided in one step: its message, which has the view, goes out after it. It may have been
+            # opened before, with another view. If no message follows, the view was too large, and a hash decided.
+            self._unsaid[daemon.name, election.id] = election
+            return
+        self._complete(daemon, election, next((view for at, view in reversed(views) if at <= election.opened_at), ()))
+
+    def _complete(self, daemon: Daemon, election: Election, view: tuple[str, ...]) -> None:
+        """Everybody of that view has stated, or was lost."""
+        node = daemon.node
+        if len(view) > ELECTION_MEMBERS_MAX:
             return
         members = {member.name: member for member in node.ctx.membership.members.values()}
         for name in view:
