@@ -206,7 +206,8 @@ class Configuration:
                 before = self._newest[name]
                 same = before.schedule == job.schedule  # a file that was put back, or changed elsewhere: it goes on
                 goes_on = same and not returns
-                self._first[job.digest] = self._first[before.digest] if goes_on else (world.now, world.server.wall())
+                told = world.server.wall() - world.server.glitch_s  # what is heard in a glitch counts from its end
+                self._first[job.digest] = self._first[before.digest] if goes_on else (world.now, told)
             self._newest[name] = job
             self._removed.pop(name, None)
         host.jobs = self.world.jobs
@@ -230,12 +231,16 @@ class Configuration:
         there = {host.index for host in self.world.hosts if not host.gone}
         return name in self._removed and there <= self._removed[name]
 
+    def _glitch(self, seconds: float) -> None:
+        self.world.server.steps(seconds, far=True)
+        self.world.server.glitch_s += seconds
+
     def sets_clock(self, item: Item, there: list[Host]) -> None:
         """A clock is far off, or is set."""
         if item.kind == "ledger_far_step":
             self.world.server.steps(item.amount, far=True)
         elif item.kind == "ledger_glitch":
-            self.world.server.steps(item.amount, far=True)
-            self.world.at(0.3 + 3.0 * item.who, lambda: self.world.server.steps(-item.amount, far=True))
+            self._glitch(item.amount)
+            self.world.at(0.3 + 3.0 * item.who, self._glitch, -item.amount)
         else:
             there[int(item.who * len(there))].skew += item.amount

@@ -25,7 +25,7 @@ BURST_MAX = 256
 PEERS_MAX = 256
 
 # For how many check intervals a node still reads a socket whose file was removed: a peer that looks as often has moved
-# to the new one by then. At most so many sockets are open; beyond it, the oldest is closed at once.
+# to the new one by then. Of more than OLD_SOCKETS_MAX, the oldest is closed at once.
 OLD_SOCKET_INTERVALS = 5.0
 OLD_SOCKETS_MAX = 16
 

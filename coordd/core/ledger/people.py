@@ -45,7 +45,7 @@ class People(Life):
             store.drop_run(run)
             row, bad, why = None, True, f"{why}; {exc}"
         if row is None:
-            if not bad and of.scheduled and self._settled(self._known(store, of.job), of.due, now):
+            if not bad and of.scheduled and self._is_over(store, self._known(store, of.job), of.due, now):
                 return Answer(FINISHED, state=SETTLED)
             row = self._new_row(of, now)
         if row.state in TERMINAL or row.state in (STARTED, UNKNOWN):

@@ -223,6 +223,15 @@ class Standing:
         # By the ledger's clock: the asking node's may be hours ahead, and its rows would settle future fire times.
         return Answer(EARLY, in_s=ahead_s) if ahead_s > 0 else None
 
+    def _is_over(self, store: "Store", job: "JobRow | None", due: float, now: LedgerTime) -> bool:
+        """True if no scheduled run that is due then can get a row any more: it is settled, or was due before the job's
+        definition counted. It may have had a row, which retention has forgotten.
+        """
+        if job is None or now.recovering_s > 0:
+            return False
+        defined = job.digest != "" and self._identity_from(store) != NEVER
+        return due <= job.horizon or (defined and due <= min(job.counts_from, now.wall))
+
     def _was_to_count_from(self, store: "Store", job: JobRow) -> float:
         """The instant from which the definition was to count, as said at its activation.
 

@@ -160,9 +160,9 @@ class Node(Shown):
         digest, self.ctx.jobs_digest = self.ctx.jobs_digest, jobs_digest(jobs)
         if digest != self.ctx.jobs_digest and self.ctx.state in (READY, DRAINING):
             self.heartbeats.news(now)
+        self.planner.take(before, now, reloaded=self.ctx.state != STARTING)
         for name in before:
             if name not in jobs or jobs[name].digest != before[name].digest:
-                self.planner.forget(name)
                 self.pursuits.redefined(name)
         self.look_again(now)
 

@@ -34,7 +34,7 @@ RECHECK_S = 30.0
 class Planner:
     """The next fire time of every job with a schedule."""
 
-    __slots__ = ("_begin", "_ctx", "_offset", "_settled", "_stale", "cursors", "next_at")
+    __slots__ = ("_arrived", "_begin", "_ctx", "_offset", "_settled", "_stale", "cursors", "next_at")
 
     def __init__(
         self, ctx: Context, begin: Callable[[Action, Now, float], object], stale: Callable[[], Mapping[str, str]]
@@ -46,6 +46,7 @@ class Planner:
         self.cursors: dict[str, float] = {}  # job -> the fire time up to which this node has opened runs
         self.next_at: dict[str, float] = {}  # job -> the next fire time (Unix seconds)
         self._settled: dict[str, float] = {}  # job -> its horizon in the ledger, as last heard
+        self._arrived: dict[str, float] = {}  # job -> when a reload brought its schedule (monotonic seconds)
         self._offset = float("-inf")  # wall clock minus the clock that never steps
 
     def horizons(self, answer: OpenAnswer, now: Now) -> None:
@@ -59,10 +60,31 @@ class Planner:
                 continue
             current = answer.current.get(name)
             counts_from = current.counts_from if current is not None else 0.0
-            self._settled[name] = max(stands.horizon, stands.last_fire_at, counts_from)
+            self._settled[name] = max(stands.horizon, stands.last_fire_at, counts_from, self._arrived_at(name, now))
             if name not in self.cursors or self.cursors[name] < counts_from:
                 self.cursors[name] = self._settled[name]
                 self.plan(name, now)
+
+    def take(self, before: Mapping[str, Job], now: Now, *, reloaded: bool) -> None:
+        """The job files are other ones now; ``reloaded``: by a reload, not at the start.
+
+        A schedule that a reload brings opens nothing here that was due before: nodes that had it open that. Or it had
+        been removed on all of them, and nobody opens what was due meanwhile. This node cannot tell which, and may be
+        the first to ask.
+        """
+        jobs = self._ctx.jobs
+        self._arrived = {name: at for name, at in self._arrived.items() if name in jobs}
+        for name, job in jobs.items():
+            if reloaded and job.schedule is not None and (name not in before or before[name].schedule is None):
+                self._arrived[name] = now.mono
+        for name in before:
+            if name not in jobs or jobs[name].digest != before[name].digest:
+                self.forget(name)
+
+    def _arrived_at(self, name: str, now: Now) -> float:
+        """When a reload brought that schedule, in Unix seconds by the ledger's clock, as this node knows it now."""
+        at = self._arrived.get(name)
+        return 0.0 if at is None else now.wall - self._ctx.skew_s(now) - (now.mono - at)
 
     def settled_to(self, name: str) -> float | None:
         """The horizon of a job in the ledger, as last heard; None: not known yet."""

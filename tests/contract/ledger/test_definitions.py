@@ -7,7 +7,7 @@ from support.ledger_calls import EPOCH, LEASE_S, Nodes
 
 from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer, Current, OpenAnswer
-from coordd.core.ledger.requests import Activate, Claim, ListOpen, Register
+from coordd.core.ledger.requests import Activate, Claim, ListOpen, Register, Revoke
 from coordd.core.ledger.rows import AttemptNumber
 
 HOUR_S = 3600.0
@@ -43,6 +43,22 @@ def test_a_job_that_ran_and_is_moved_to_a_time_that_is_past_does_not_run_again(n
 
     assert claim(nodes, ran_at + HOUR_S, "at 02:15") == "finished"
     assert claim(nodes, ran_at + 25 * HOUR_S - 85 * MINUTE_S, "at 02:15") in ("early", "granted", "limited")
+
+
+def test_a_run_that_was_forgotten_and_is_due_later_by_a_new_jitter_is_settled_for_people_too(nodes: Nodes) -> None:
+    """It ran at 01:00, is forgotten, and at 01:10 its job gets a jitter, by which it would have been due at 01:07."""
+    activate(nodes, "plain", "s1", "new")
+    nodes.clock.step(HOUR_S)
+    ran_at, run = nodes.clock.wall, scheduled_run("sales", nodes.clock.wall)
+    of = nodes.of(run, fire_at=ran_at, digest="plain")
+    nodes.report(nodes.started(of))
+    nodes.clock.step(10 * MINUTE_S)
+    assert nodes.ledger.prune(MINUTE_S) == 1
+    activate(nodes, "with jitter", "s2")
+
+    answer = nodes.ask(Revoke(run=run, by="ann", due=ran_at + 7 * MINUTE_S))
+
+    assert (answer.word, answer.state) == ("finished", "settled")
 
 
 def test_a_jitter_that_is_added_after_a_run_does_not_run_it_again(nodes: Nodes) -> None:

@@ -171,6 +171,29 @@ def test_a_job_that_stays_as_it_is_keeps_its_place() -> None:
     assert begun(lone) == [run_at(1)]
 
 
+def test_a_job_that_a_reload_brings_opens_nothing_that_was_due_before_it() -> None:
+    """It may have been removed on all nodes meanwhile, and the nodes that know may be slower than this one."""
+    lone = Lone(job("other")).ready()
+    lone.wait(3.5 * HOUR_S)
+
+    lone.do(lone.node.set_jobs, {"sales": hourly("all"), "other": job("other")})
+    lone.sweep()  # the ledger says that this definition has counted since the beginning
+    assert begun(lone) == []
+    lone.wait(0.5 * HOUR_S)
+
+    assert begun(lone) == [run_at(4)]
+
+
+def test_a_job_that_changes_and_keeps_its_schedule_loses_no_fire_time() -> None:
+    lone = Lone(hourly("all")).ready()
+    lone.pass_time(3.5 * HOUR_S)
+
+    lone.do(lone.node.set_jobs, {"sales": replace(hourly("all"), digest="d2")})
+    lone.sweep()
+
+    assert begun(lone) == [run_at(1), run_at(2), run_at(3)]
+
+
 def test_a_draining_node_opens_its_runs_all_the_same() -> None:
     lone = Lone(hourly()).ready()
     lone.do(lone.node.drain, True)

@@ -97,6 +97,12 @@ COUNTED_LATER = Excuse(
 NOT_CAUGHT_UP = Excuse(
     "a fire time was beyond what is caught up", ANY, 20, "no more are caught up in that world, and as many came later"
 )
+REVOCATION_FORGOTTEN = Excuse(
+    "a revocation was forgotten",
+    ANY,
+    1,
+    "a run was revoked by its name, retention of seconds forgot it, and a longer jitter makes it due later than that",
+)
 LIED_TO = Excuse(
     "its view was made up", ANY, 60, "a liar spoke of that very election, or in the name of a member of its view"
 )
@@ -115,6 +121,7 @@ EXCUSES = (
     SET_BACK,
     COUNTED_LATER,
     NOT_CAUGHT_UP,
+    REVOCATION_FORGOTTEN,
     LIED_TO,
 )
 

@@ -20,15 +20,37 @@ from coordd.core.jobs.job import Job
 from coordd.core.ledger import requests
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Commit, Gate, Renew, Request, Resolve, Restore
-from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
+from coordd.core.ledger.words import (
+    CANCEL,
+    EARLY,
+    GRANTED,
+    OK,
+    RECEIVED,
+    RECOVERING,
+    REVOKED,
+    RHO,
+    STARTED,
+    TERMINAL,
+    UNKNOWN,
+)
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
-from simulator.judging.excuses import END_FORGOTTEN, FROZEN, PUBLISHED, RESOLVED, SET_BACK, STEPPED, Excuse
+from simulator.judging.excuses import (
+    END_FORGOTTEN,
+    FROZEN,
+    PUBLISHED,
+    RESOLVED,
+    REVOCATION_FORGOTTEN,
+    SET_BACK,
+    STEPPED,
+    Excuse,
+)
 from simulator.judging.knowledge import Key, Knowledge
 from simulator.judging.records import LEDGER, THAW_S
 from simulator.terms import LEDGER_TIMEOUT, WALL
 
 if TYPE_CHECKING:
+    from coordd.core.ledger.rows import Row
     from simulator.machines.daemon import Daemon
     from simulator.machines.runner import Runner
     from simulator.world import Host, World
@@ -107,7 +129,7 @@ class Judge:
         self.last_token: dict[str, int] = {}
         self.grants: dict[Key, Grant] = {}
         self.same_grant: dict[tuple[str, int, str], int] = {}
-        self.terminal: dict[str, str] = {}
+        self.terminal: dict[str, tuple[str, float]] = {}  # run -> its last state, and when it was due
         self.transitions: set[tuple[str, str]] = set()  # every step of a run's life that was seen
         self.gated: set[tuple[str, int, int, str]] = set()  # (run, attempt, token, nonce) that the gate let through
         self.published: dict[str, tuple[int, float]] = {}  # run -> the token under which it was published, and when
@@ -167,11 +189,19 @@ class Judge:
         if world.plan.forgets:
             self._quarantine(op, answer, before, row)
         if row is not None:
-            was = self.terminal.get(row.run)
-            if was is not None and row.state != was:
-                world.violate(f"S5 {row.run} left the terminal state {was} for {row.state}")
-            if row.state in TERMINAL:
-                self.terminal[row.run] = row.state
+            self._ends_once(row)
+
+    def _ends_once(self, row: Row) -> None:
+        """S5: nothing leaves a terminal state, also when retention has forgotten the row."""
+        was, due = self.terminal.get(row.run, ("", 0.0))
+        if was and row.state != was:
+            verdict = f"S5 {row.run} left the terminal state {was} for {row.state}"
+            if was == REVOKED and row.run in self.forgotten_by_retention and row.due_at > due:
+                self.excuse(REVOCATION_FORGOTTEN, verdict)
+            else:
+                self.world.violate(verdict)
+        if row.state in TERMINAL:
+            self.terminal[row.run] = row.state, row.due_at
 
     def activated(self, job: str, schedule: str, how: str, sequence: int) -> None:
         """The ledger was told of a definition: one with another schedule counts from now, and so does a return."""
@@ -222,7 +252,8 @@ class Judge:
                 f" ({grant.policy})"
             )
         same = before is not None and (before.attempt, before.token) == (attempt, token)
-        if not same or (before.state == RECEIVED and state != RECEIVED):
+        whole = not same or (before.state == RECEIVED and state != RECEIVED)
+        if whole and row.state in (RECEIVED, STARTED):  # an attempt that is over gets no lease
             self._lend(key, lease_s)
 
     def _waits(self, answer: Answer, row: Any) -> None:
@@ -323,7 +354,7 @@ class Judge:
                 del self.scheduled_as[job], self.sequences[job]  # the node that brings it next may have no memory of it
         for run in list(self.terminal):
             row = self.world.ledger.run(run)
-            if row is None or row.state != self.terminal[run]:
+            if row is None or row.state != self.terminal[run][0]:
                 del self.terminal[run]
                 self.ends_forgotten.add(run)
 

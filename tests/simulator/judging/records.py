@@ -46,7 +46,8 @@ class Records:
         return ""
 
     def frozen_over(self, machine: int, instant: float, now: float) -> bool:
-        """The machine stood still when that instant passed, and has not had the time since to end what was late.
+        """The machine stood still when that instant passed, or until just before, and has not had the time since to end
+        what was late.
 
         It needs that time in one piece: a machine that is frozen again sooner has not had it.
         """
@@ -56,6 +57,6 @@ class Records:
                 continue
             begin = begin if harm.begin <= end + THAW_S else harm.begin
             end = max(end, harm.end)
-            if begin <= instant <= end and now <= end + THAW_S:
+            if begin <= instant <= end + THAW_S and now <= end + THAW_S:
                 return True
         return False

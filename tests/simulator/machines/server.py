@@ -55,6 +55,7 @@ class Server:
         self.rate = rate
         self.step = 0.0
         self.far = 0.0  # so much of it
+        self.glitch_s = 0.0  # by how much it is ahead for a moment
         self.ahead_s = 0.0  # so far its clock was set back at once, added up: its rows may be dated so far ahead
         self.boots = 1
         self.booted_at = 0.0

@@ -35,7 +35,7 @@ if fault then  -- the way out of it for people, whatever state it was in
   drop_bad_run(run)
   row = nil
 end
-if not row and not fault and of.scheduled == 1 and settled(of.job, of.due) then
+if not row and not fault and of.scheduled == 1 and is_over(of.job, of.due) then
   return answer(FINISHED, { state = SETTLED })
 end
 if not row then passes = false end  -- a new row

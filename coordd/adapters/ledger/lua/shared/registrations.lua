@@ -26,6 +26,14 @@ local function settled(name, due)
   return job and due <= job.horizon and recovering_s() <= 0
 end
 
+-- No scheduled run that is due then can get a row any more.
+local function is_over(name, due)
+  local job = get_job(name)
+  if not job or recovering_s() > 0 then return false end
+  local defined = job.digest ~= '' and identity_from() ~= NEVER
+  return due <= job.horizon or (defined and due <= math.min(job.counts_from, now))
+end
+
 local function new_row(of)
   -- A trigger is dated by the ledger: the clock of the node that took it may be off by hours.
   local fire_at = of.scheduled == 1 and of.fire_at or now - of.age_s
