@@ -227,8 +227,10 @@ class Rules(People):
 
     def _overlap(self, store: "Store", row: Row, policy: Policy, now: LedgerTime) -> "Answer | None":
         """Applies the job's overlap policy to its other runs; None if nothing prevents the launch."""
-        if policy.overlap == "allow" or row.attempt > 0 or row.state == RECEIVED:
-            return None  # a run that was admitted keeps its place
+        if policy.overlap == "allow" or row.state == RECEIVED:
+            return None  # it was admitted
+        if row.attempt > 0:  # a run that was admitted keeps its place
+            return self._admitted_twice(store, row)
         first = store.first_waiting(row.job) if policy.overlap == "queue" else None
         if first is not None and (first.not_before, first.run) < (row.not_before, row.run):
             if store.run(row.run) is None:
@@ -256,6 +258,13 @@ class Rules(People):
         if store.run(row.run) is None:
             store.put_run(row)  # it waits where people and the sweep can see it
         return Answer(LIMITED, by=f"overlap with {other.run}", in_s=OVERLAP_RETRY_S)
+
+    def _admitted_twice(self, store: "Store", row: Row) -> "Answer | None":
+        """A ledger that went back may have admitted another run meanwhile: a retry waits until that one is over."""
+        for other in store.active_runs(row.job):
+            if other.run != row.run and other.state != RETRY:
+                return Answer(LIMITED, by=f"overlap with {other.run}", in_s=OVERLAP_RETRY_S)
+        return None
 
     def _ended(self, row: Row) -> Answer:
         """This claim has ended the run."""

@@ -135,7 +135,7 @@ def test_a_replaced_run_that_is_claimed_does_not_pass_the_gate(nodes: Nodes) -> 
 def test_a_run_that_was_let_in_keeps_its_place_for_its_next_attempt(nodes: Nodes) -> None:
     of = nodes.of(overlap="forbid")
     nodes.report(nodes.started(of), "lost")
-    nodes.started(nodes.of("sales#2", overlap="allow"))
+    assert nodes.claim(nodes.of("sales#2", overlap="queue")).word == "limited"
     assert nodes.claim(of, 1).word == "granted"
 
 

@@ -15,7 +15,7 @@ def test_a_run_that_was_let_in_keeps_its_place(nodes: Nodes) -> None:
     grant = nodes.started(of(nodes, A, overlap="forbid", attempts=2, delay_s=5.0))
     nodes.report(grant, "failure", 3)
     assert nodes.claim(of(nodes, A, overlap="forbid", attempts=2)).in_s == 5.0  # asked for the attempt before
-    nodes.started(of(nodes, B))
+    assert nodes.claim(of(nodes, B, overlap="queue")).word == "limited"
     nodes.clock.step(5.0)
 
     assert nodes.claim(of(nodes, A, overlap="forbid"), 1, nonce="b").word == "granted"

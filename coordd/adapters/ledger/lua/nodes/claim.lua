@@ -70,8 +70,22 @@ if recovering_s() > 0 then
 end
 local job = job_row(of.job)
 
+local function overlaps_with(other)
+  return answer(LIMITED, { by = 'overlap with ' .. other.run, in_s = OVERLAP_RETRY_S })
+end
+
+-- A ledger that went back may have admitted another run meanwhile: a retry waits until that one is over.
+local function admitted_twice()
+  for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. row.job, 0, -1)) do
+    local other = run ~= row.run and get_run(run)
+    if other and other.state ~= RETRY then return overlaps_with(other) end
+  end
+  return nil
+end
+
 local function overlap(policy)
-  if policy.overlap == 'allow' or row.attempt > 0 or row.state == RECEIVED then return nil end
+  if policy.overlap == 'allow' or row.state == RECEIVED then return nil end
+  if row.attempt > 0 then return admitted_twice() end
   if policy.overlap == 'queue' then
     local first = redis.call('ZRANGE', prefix .. 'waiting:' .. row.job, 0, 0, 'WITHSCORES')
     for place = 1, BAD_MAX do  -- a bad row at the head does not hold up the queue
@@ -94,8 +108,10 @@ local function overlap(policy)
   if not others[1] then return nil end
   local other = get_run(others[1])
   local ahead_s = due_in(row)
-  local waits = answer(LIMITED, { by = 'overlap with ' .. other.run, in_s = ahead_s > 0 and math.min(ahead_s, OVERLAP_RETRY_S) or OVERLAP_RETRY_S })
-  if ahead_s > 0 then return waits end
+  local waits = overlaps_with(other)
+  if ahead_s > 0 then
+    return answer(LIMITED, { by = 'overlap with ' .. other.run, in_s = math.min(ahead_s, OVERLAP_RETRY_S) })
+  end
   if policy.overlap == 'forbid' then
     finish(row, REJECTED, 'overlap: ' .. other.run .. ' is ' .. other.state .. ' on '
       .. (other.node ~= '' and other.node or 'no node'))
