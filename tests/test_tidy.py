@@ -28,8 +28,9 @@ MAY_IMPORT = {
     "connecting": {"services", "adapters", "config", "ports", "core", "errors"},
     "launching": {"connecting", "services", "adapters", "config", "core", "errors"},
     "daemon": {"__init__", "connecting", "launching", "services", "adapters", "config", "ports", "core", "errors"},
-    "cli": {"__init__", "daemon", "services", "adapters", "config", "core", "errors"},
-    "__main__": {"cli"},
+    "once": {"runner", "adapters", "core", "errors"},
+    "cli": {"__init__", "daemon", "once", "services", "adapters", "config", "core", "errors"},
+    "__main__": {"cli", "once"},
     "history": {"core", "errors"},
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
@@ -12,7 +12,7 @@ from coordd import __version__
 from coordd.cli import options
 from coordd.cli.crontab import import_crontab
 from coordd.cli.keys import keys
-from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_FAILED, Failed, failed, say
+from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_USAGE, Failed, failed, say
 from coordd.errors import CoorddError
 
 if TYPE_CHECKING:
@@ -106,11 +106,12 @@ def check_config(context: click.Context, file: str | None, user: str | None) -> 
 
 
 @program.command("exec", context_settings={"allow_interspersed_args": False})
-@click.option("--job", metavar="NAME", required=True, help="The name of the run.")
-@click.option("--tick", metavar="CRON", help="Once per fire time of this cron line.")
-@click.option("--every", metavar="DURATION", help="Once per this duration.")
+@click.option("--job", metavar="NAME", required=True, help="The name of the run; a job file of that name may exist.")
+@click.option("--tick", metavar="CRON", help="Once per fire time of this cron line, in the cluster.")
+@click.option("--every", metavar="DURATION", help="Once per this duration, counted from 1970-01-01T00:00Z.")
 @click.option("--id", "ident", metavar="ID", help="Once per id.")
-@click.option("--lease", metavar="SECONDS", type=float, help="How long the lock is held without a sign of life.")
+@click.option("--timezone", metavar="ZONE", help="The time zone of --tick [default: CRON_TZ, TZ, this machine's].")
+@click.option("--lease", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="[default: the cluster's]")
 @click.option("--wait", is_flag=True, help="Wait for the lock instead of exiting.")
 @click.option(
     "-E",
@@ -121,10 +122,31 @@ def check_config(context: click.Context, file: str | None, user: str | None) -> 
     show_default=True,
     help="The exit code if COMMAND was not run here.",
 )
+@click.option("--verbose", is_flag=True, help="Say why COMMAND is not run here.")
+@click.option("--socket", metavar="PATH", help="The daemon's control socket (or COORDD_SOCKET).")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def exec_(**_said: object) -> None:
-    """Run COMMAND once in the cluster. Not available in this version: nothing is run."""
-    raise Failed("coordd exec: not available in this version; COMMAND was not run", EXIT_FAILED)
+@click.pass_context
+def exec_(context: click.Context, /, tick: str | None, every: str | None, ident: str | None, **said: Any) -> None:
+    """Run COMMAND on one of the machines that call this.
+
+    With --tick, --every or --id, the callers on all machines agree on one run: one of them runs COMMAND, the others
+    wait until it has ended and exit with CODE. If its machine dies, one of them takes over. Without these it is a lock:
+    COMMAND is not run while a previous one runs.
+
+    Exit codes: that of COMMAND; CODE if it was not run here; 69 no daemon; 77 not permitted; 2 usage.
+    """
+    from coordd.once.command import Options, run as run_once
+
+    keys = {how: what for how, what in (("tick", tick), ("every", every), ("id", ident)) if what is not None}
+    if len(keys) > 1:
+        raise Failed("expected one of --tick, --every and --id", EXIT_USAGE)
+    options = Options()
+    options.job, options.command, options.code = said["job"], list(said["command"]), said["code"]
+    options.lease_s, options.wait, options.verbose = said["lease"] or 0.0, said["wait"], said["verbose"]
+    options.timezone, options.socket = said["timezone"] or "", said["socket"] or ""
+    for how, what in keys.items():
+        options.how, options.what = how, what
+    context.exit(run_once(options))
 
 
 program.add_command(keys)

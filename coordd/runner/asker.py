@@ -38,6 +38,10 @@ def load_ledger(url: str) -> "Callable[..., Ledger]":
         from coordd.adapters.ledger.redis_ledger import RedisLedger
 
         return RedisLedger
+    if url.startswith("control:"):
+        from coordd.adapters.ledger.by_daemon import LedgerByDaemon
+
+        return LedgerByDaemon
     raise ConfigError(f"no ledger of this kind in this version: {url.partition(':')[0]}")
 
 

@@ -3,8 +3,8 @@
 import _socket
 import os
 import time
-from _json import encode_basestring_ascii  # json itself costs 8 ms of every start
 
+from coordd.adapters.lean_json import encode
 from coordd.runner.kernel import boottime, complain, start_ticks
 
 FACT_FILE = "facts"
@@ -122,22 +122,3 @@ class _closing:  # noqa: N801  # contextlib.closing, less the import of contextl
 
     def __exit__(self, *_exc: object) -> None:
         self.sock.close()
-
-
-def encode(value: object) -> str:
-    """JSON, for the few types in facts."""
-    if value is None:
-        return "null"
-    if value is True or value is False:
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return str(encode_basestring_ascii(value))
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value) if abs(value) < float("inf") else "null"
-    if isinstance(value, dict):
-        return "{" + ", ".join([f"{encode(str(key))}: {encode(item)}" for key, item in value.items()]) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join([encode(item) for item in value]) + "]"
-    raise TypeError(f"no fact is made of {type(value).__name__}")

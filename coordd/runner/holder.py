@@ -94,12 +94,10 @@ class Runner:
         self.start_ticks = kernel.start_ticks(os.getpid())
         self.loop = Loop()
         self.loop.on(kernel.take_signals(self._terminate), self._woken)
-        cgroup = spec.get("cgroup", "")
-        mark = kernel.mark_of(spec["nonce"])
-        self.program = Program(spec["argv"], self._environment(), spec.get("cwd", ""), cgroup, mark)
-        cgroup = cgroup if self.program.in_cgroup else ""
+        self.program = self._fork_program()
+        cgroup = spec.get("cgroup", "") if self.program.in_cgroup else ""
         self.tree = Tree(spec["nonce"], cgroup, {os.getpid()}, spec["born_ticks"])
-        self.tree.session = self.program.pid
+        self.tree.session = self.program.session
         os.set_blocking(pet_fd, False)
         self.loop.on(life_fd, self._watcher_died)
         self.asker = Asker(spec["ledger"], spec["ledger_timeout_s"], spec.get("ledger_options"))
@@ -136,6 +134,8 @@ class Runner:
             self.loop.wait(wait_at - boottime(), fine=waits)
         self.tree.remove_cgroup()
         self._tell_watcher(b"bye\n")
+        if self.socket is None:
+            return
         try:
             os.unlink(f"{self.spec['directory']}/{COMMAND_SOCKET}")
         except OSError:
@@ -153,7 +153,7 @@ class Runner:
         if word == core.ASK_GATE:
             self._ask_gate()
         elif isinstance(action, Pet):
-            self._tell_watcher(f"pet {action.deadline} {self.program.pid}\n".encode())
+            self._tell_watcher(f"pet {action.deadline} {self.program.session} {self.program.pid}\n".encode())
         elif word == core.EXEC:
             self._execute()
         elif word == core.ASK_RENEW:
@@ -315,7 +315,7 @@ class Runner:
 
     def _record(self, state: str, reason: str) -> None:
         """Pass on how it ended: first to the watcher, and to the disk if it accepts it."""
-        from coordd.runner.facts import encode
+        from coordd.adapters.lean_json import encode
 
         self.recorded = True
         self.program.discard()
@@ -368,6 +368,12 @@ class Runner:
             env["_SPARK_LAUNCHER_SECRET"] = self.spec["launcher_secret"]
         return env
 
+    def _fork_program(self) -> Program:
+        """The program: a child that waits for its start."""
+        spec = self.spec
+        mark = kernel.mark_of(spec["nonce"])
+        return Program(spec["argv"], self._environment(), spec.get("cwd", ""), spec.get("cgroup", ""), mark)
+
     def _execute(self) -> None:
         if not self.attempt.may_exec(boottime()):
             self.program.discard()
@@ -390,11 +396,15 @@ class Runner:
         self.exec_failure = failure or self.exec_failure
         if self.exec_failure:
             return
+        pid = self.program.pid
+        self.output = self._follow()
+        self._say("started", at=executed_at, program=pid, program_start_ticks=_ticks(pid))
+
+    def _follow(self) -> "Output":
+        """Follow the program's output."""
         from coordd.runner.output import Output
 
-        pid = self.program.pid
-        self.output = Output(self.spec, self.program.output_fd, self.loop, self._identified)
-        self._say("started", at=executed_at, program=pid, program_start_ticks=_ticks(pid))
+        return Output(self.spec, self.program.output_fd, self.loop, self._identified)
 
     def _can_follow(self) -> bool:
         """Load the modules that follow the program. Without a free descriptor this fails, and is tried again."""
@@ -506,7 +516,7 @@ class Runner:
         watch = {
             "runner": os.getpid(),
             "runner_start_ticks": self.start_ticks,
-            "session": self.program.pid,
+            "session": self.program.session,
             "cgroup": self.tree.cgroup,
             "deadline": self.attempt.deadline,
             "petted": self.attempt.phase not in (core.WAITING, core.GATING),

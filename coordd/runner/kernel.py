@@ -96,10 +96,21 @@ def take_name(name: str) -> None:
     _ctypes.call_cdeclfunction(_prctl, (PR_SET_NAME, name.encode()[:15] + b"\0", 0, 0, 0))
 
 
+class Complaints:
+    """How complaints are written. ``name``: of the program that a person started; then each is written once."""
+
+    name = ""
+    last = ""
+
+
 def complain(text: str) -> None:
-    """Write a line to runner.log. Its disk may be full: a lost line must not end a run."""
+    """Write a line to runner.log, or to the terminal. Its disk may be full: a lost line must not end a run."""
+    if Complaints.name and text == Complaints.last:
+        return
+    Complaints.last = text
+    start = f"{Complaints.name}:" if Complaints.name else f"{boottime():.3f}"
     try:
-        os.write(2, f"{boottime():.3f} {text}\n".encode(errors="replace"))
+        os.write(2, f"{start} {text}\n".encode(errors="replace"))
     except OSError:
         return
 

@@ -43,6 +43,11 @@ class Program:
         os.set_blocking(self.output_fd, False)
         os.set_blocking(self.status_fd, False)
 
+    @property
+    def session(self) -> int:
+        """The session that belongs to the program alone, which leads it."""
+        return self.pid
+
     def release(self) -> bool:
         """Let it execute; False if it is gone."""
         try:
@@ -102,14 +107,14 @@ def _be_the_program(
         if os.read(held, 1) != GO:
             os._exit(126)
         what = f"execute {argv[0]}"
-        _execute(argv, env)
+        execute(argv, env)
     except OSError as exc:
         os.write(status, f"cannot {what}: {exc.strerror}".encode())
     finally:
         os._exit(127)
 
 
-def _execute(argv: "list[str]", env: "dict[str, str]") -> None:
+def execute(argv: "list[str]", env: "dict[str, str]") -> None:
     """os.execvpe, without its imports."""
     if "/" in argv[0]:
         os.execve(argv[0], argv, env)

@@ -55,6 +55,7 @@ class Watcher:
         self.pet_fd = pet_fd
         self.deadline: float = spec["deadline"]
         self.petted = False  # the runner may have executed the program
+        self.program = 0  # its pid, from then on
         self.said: dict[str, Any] | None = None  # the end according to the runner; state "" once it has reported
         self.said_bye = False
         self.gone = False
@@ -64,7 +65,7 @@ class Watcher:
 
     def run(self) -> None:
         """Run until the runner says bye, or everything is ended."""
-        wake_fd = kernel.take_signals(self._terminate)
+        wake_fd = self._take_signals()
         poll = select.poll()
         poll.register(self.pet_fd, select.POLLIN)
         poll.register(wake_fd, select.POLLIN)
@@ -91,6 +92,9 @@ class Watcher:
             return float("inf")
         return watcher_kill_at(self.deadline, self.spec["kill_grace_s"])
 
+    def _take_signals(self) -> int:
+        return kernel.take_signals(self._terminate)
+
     def _terminate(self) -> None:
         self._terminated = True
 
@@ -116,17 +120,22 @@ class Watcher:
             if words[0] == b"pet":
                 self.deadline = float(words[1])
                 self.tree.session = int(words[2])
+                self.program = int((words + words[2:])[3])  # a runner of an older version says only the session
                 self.petted = True
             elif words[0] == b"wait":
                 self.deadline = float(words[1])  # renewed, but still no permission to execute
             elif words[0] == b"end":
-                import json
-
-                self.said = json.loads(line[4:])
+                self._heard_end(line[4:])
             elif words[0] == b"told":
                 self.said = {"state": ""}  # the runner has reported
             elif words[0] == b"bye":
                 self.said_bye = True
+
+    def _heard_end(self, text: bytes) -> None:
+        """The end, as the runner will report it."""
+        import json
+
+        self.said = json.loads(text)
 
     def _reap(self) -> None:
         """Collect dead children; as a subreaper we get the runner's orphans too."""
@@ -160,7 +169,7 @@ class Watcher:
 
     def _end_everything(self, why: str) -> None:
         left = self._kill_everything()
-        facts = Facts(self.spec["directory"])
+        facts = self._open_facts()
         if left:
             facts.append("ended", sync=True, state="", reason=f"{why}; these cannot be killed: {left}", watcher=True)
             return
@@ -220,6 +229,9 @@ class Watcher:
     def _wait(self, seconds: float) -> None:
         select.poll().poll(int(seconds * 1000))
         self._reap()
+
+    def _open_facts(self) -> Facts:
+        return Facts(self.spec["directory"])
 
     def _facts(self) -> "list[dict[str, Any]]":
         import json

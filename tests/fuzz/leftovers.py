@@ -20,12 +20,12 @@ from support.small_cluster import EPOCH
 from coordd.adapters.disk.backlog import SqliteBacklog
 from coordd.adapters.disk.files import StateFile
 from coordd.adapters.disk.requests import RequestFiles
+from coordd.adapters.lean_json import encode
 from coordd.adapters.process import ProcessLauncher
 from coordd.core.ledger.rows import Policy
 from coordd.core.wire import codec
 from coordd.errors import UnavailableError
 from coordd.ports import Message
-from coordd.runner.facts import encode
 from coordd.services.runners import Runners
 from fuzz.bus import World as BusWorld, packets
 from fuzz.mutate import Pool, distort, pick

@@ -63,6 +63,9 @@ _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|[wdhms])", re.ASCII)
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,3}", re.ASCII)
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
 
+# How far the latest fire time is looked for: most lines fire daily, and one on February 29 may pause for eight years.
+LOOKED_BACK_DAYS = (1, 32, 367, 30 * 366)
+
 SCHEDULE_FORMS = '"0 2 * * *" (cron), "every 15m" or "at 2026-12-01T02:00"'
 
 
@@ -315,3 +318,17 @@ def _begun_at(blackout: Blackout, timezone: str, at: float) -> float | None:
         else:
             begun_at = later
     return begun_at
+
+
+def last_fire(cron: str, timezone: str, at: float) -> float | None:
+    """The latest fire time of a cron line up to this instant; None without one in the last 30 years.
+
+    Raises ValueError for a line or a zone that cannot be read.
+    """
+    line = parse_cron(cron)
+    zone(timezone)
+    for days in LOOKED_BACK_DAYS:
+        found = _begun_at(Blackout(cron=line, duration_s=days * UNITS["d"]), timezone, at)
+        if found is not None:
+            return found
+    return None

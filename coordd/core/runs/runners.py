@@ -35,6 +35,20 @@ class Runners:
         self._ctx.saw_token(job, token)
         self._pursuits.started(run, attempt, token, waits)
 
+    def granted(self, launch: Launch, now: Now) -> str:
+        """An attempt was granted to a program that is no runner of this daemon (`coordd exec`): the journal and the
+        other nodes hear of it before it starts. Returns why it must not start; "" if it may.
+        """
+        ctx = self._ctx
+        if launch.token < ctx.tokens.get(launch.job, 0):  # equal: the same grant, asked for again
+            ctx.note("token.went_back", run=launch.run, token=launch.token, seen=ctx.tokens[launch.job])
+            return "the ledger handed out a token below one already seen"
+        ctx.saw_token(launch.job, launch.token)
+        event = self._task(events.TaskReceived, launch)
+        event.retries = launch.attempt
+        ctx.record(event, now, sync=True)
+        return ""
+
     def started(self, launch: Launch, now: Now) -> None:
         """The program was executed."""
         self._ctx.record(self._task(events.TaskStarted, launch), now)

@@ -209,6 +209,7 @@ METHODS: dict[str, Shape] = {
         )
     ],
     "election.open": RIGHT,
+    **dict.fromkeys(("exec", "exec.gate", "exec.renew", "exec.report", "exec.restore"), RIGHT),
     "breaker.list": [
         dict.fromkeys(("name", "state", "failures", "opened", "since_s", "retry_in_s", "reason"), SHOW)
     ],

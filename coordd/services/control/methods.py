@@ -24,7 +24,7 @@ from coordd.ports import Ledger
 from coordd.services.control import doctor as checkup
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import ALIVE_S, LIST_MAX, VIEWER_LIST_MAX
-from coordd.services.control.job_methods import JobMethods
+from coordd.services.control.exec_methods import ExecMethods
 from coordd.services.control.lookups import Lookups
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import Driver
@@ -52,11 +52,11 @@ FOLLOW_S = 0.25
 # In the interface, but not implemented: they answer so.
 UNAVAILABLE_METHODS = frozenset((
     "check.list", "deadletter.list", "deadletter.show", "deadletter.replay", "deadletter.discard", "publish",
-    "keys.new", "keys.rotate", "exec",
+    "keys.new", "keys.rotate",
 ))  # fmt: skip
 
 
-class Methods(JobMethods):
+class Methods(ExecMethods):
     """All methods of the control socket."""
 
     def __init__(
@@ -76,6 +76,7 @@ class Methods(JobMethods):
     ) -> None:
         super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems)
         self._lookups = Lookups()
+        self._watches = {}
         self._started_at = started_at
         self._log_dir = log_dir
         self._reload = reload

@@ -1,0 +1,64 @@
+"""The ledger as a holder of an attempt asks it through the daemon of its machine: gate, renew, report, restore.
+
+`coordd exec` runs as any user, who has no password of the ledger. The daemon asks the ledger for it. The token and the
+nonce prove the grant, as everywhere.
+"""
+
+from coordd.adapters.control_line import ControlLine
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Gate, Renew, Report, Restore
+from coordd.errors import LocalProtocolError, RefusedError, UnavailableError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    from coordd.core.ledger.answers import OpenAnswer
+    from coordd.core.ledger.requests import Request
+
+    A = TypeVar("A", bound="Answer | OpenAnswer")
+
+SCHEME = "control:"
+
+
+class LedgerByDaemon:
+    """One connection to the daemon. ``about``: the parameters that name the run, as its claim had them."""
+
+    def __init__(self, url: str, *, timeout_s: float, about: "dict[str, Any]") -> None:
+        self.about = about
+        self._line = ControlLine(url.removeprefix(SCHEME), timeout_s)
+
+    def ask(self, request: "Request[A]") -> "A":
+        """Perform one operation. Raises UnavailableError without an answer: it may have been performed."""
+        method, params = f"exec.{request.op}", {**self.about, **fields(request)}
+        try:
+            told = self._line.call(method, params)
+        except RefusedError as exc:
+            raise UnavailableError(f"{method}: {exc}") from exc
+        answer: A = Answer(
+            str(told["word"]), left_s=float(told["left_s"]), in_s=float(told["in_s"]), state=str(told["state"])
+        )  # type: ignore[assignment]  # each of these operations has this type of answer
+        return answer
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._line.close()
+
+
+def fields(request: "Request[Any]") -> "dict[str, Any]":
+    """The parameters of an operation, beside those that name the run."""
+    if isinstance(request, Gate):
+        return _grant(request)
+    if isinstance(request, Renew):
+        return {**_grant(request), "launched": request.launched}
+    if isinstance(request, Report):
+        end = {"state": request.state, "exit_code": request.exit_code, "reason": request.reason}
+        return {**_grant(request), **end}
+    if isinstance(request, Restore):
+        return {**_grant(request), "state": request.state}
+    raise LocalProtocolError(f"a holder does not ask for {request.op}")
+
+
+def _grant(request: "Gate | Renew | Report | Restore") -> "dict[str, Any]":
+    grant = request.grant
+    return {"attempt": grant.attempt, "token": grant.token, "nonce": grant.nonce}

@@ -1,0 +1,453 @@
+"""The control methods of `coordd exec`: a program of any user holds a run, and this daemon asks the ledger for it.
+
+Names belong to users. Root and the daemon's user have the plain names. The name of any other user's run ends in its
+uid, so nobody can take or end the run of another user. Where a job file has the name, the run is one of that job, and
+takes the right to operate it.
+
+A run here is like a triggered run, JOB#ID, with a definition of its own: a digest that no job file has. Other nodes see
+its row, and never launch it. ``exec`` claims without an election: whoever asks first gets it, and the others repeat the
+claim until it is over. Their daemon watches the holder's lease as every node does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from typing import Any, NamedTuple
+
+from coordd.core.jobs.job import IDENT, Job, iso, triggered_run
+from coordd.core.jobs.schedule import last_fire, parse_duration, parse_instant
+from coordd.core.ledger import words
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import (
+    REPORTS,
+    RESTORES,
+    Cancel,
+    Claim,
+    Gate,
+    Grant,
+    Registration,
+    Renew,
+    Report,
+    Restore,
+)
+from coordd.core.ledger.rows import AttemptNumber, Policy, Row, Token
+from coordd.core.ledger.sound import ATTEMPT_MAX, DURATION_MAX_S, TOKEN_MAX
+from coordd.core.ledger.words import RHO
+from coordd.core.names import NAME, NAME_RULE
+from coordd.core.ready import Launch
+from coordd.core.runs.lease_watch import LeaseWatch, watched_on
+from coordd.errors import RefusedError
+from coordd.ports import Ledger
+from coordd.services.control.callers import ADMIN, VIEWER, Caller, Method
+from coordd.services.control.job_methods import JobMethods
+from coordd.services.control.rpc import take
+from coordd.services.ledger import ONLY_LOOKS, boottime
+
+# The digest of a run of `coordd exec` begins with this; no job file's does.
+DIGEST = "exec-"
+
+NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+LOCK, TICK, EVERY, ID = "lock", "tick", "every", "id"
+WAYS = (LOCK, TICK, EVERY, ID)
+
+# The tick that this machine's clock has reached and the ledger's has not is waited for, if the clocks differ by at most
+# this (seconds); beyond, the ledger's last tick counts.
+AHEAD_MAX_S = 3600.0
+
+# A lost attempt that no caller has taken over for this time (seconds) has no callers left, and blocks nobody any more.
+NOBODY_S = 30.0
+
+# Open runs of one job that are looked at before a claim.
+OTHERS_MAX = 20
+
+# Watched holders; a watch that was not asked about for this time (seconds) is forgotten.
+WATCHES_MAX = 10_000
+WATCH_KEPT_S = 60.0
+
+# How soon (seconds) a caller asks again when this node may not start anything now.
+UNFIT_AGAIN_S = 1.0
+
+REASON_MAX = 1000
+
+
+class Wanted(NamedTuple):
+    """The run that a caller wants."""
+
+    job: str  # as in the ledger: with the uid, unless the name is the caller's by right
+    ident: str
+    at: float  # its nominal time (Unix seconds); 0.0 without one
+    definition: Job | None  # the job file of that name
+    policy: Policy
+    lease_s: float
+    waits: bool  # for other runs of the job, instead of being refused by the overlap policy
+
+    @property
+    def run(self) -> str:
+        return triggered_run(self.job, self.ident)
+
+    @property
+    def digest(self) -> str:
+        return DIGEST + hashlib.sha256(self.policy.pack().encode()).hexdigest()[:16]
+
+
+class ExecMethods(JobMethods):
+    """The methods that `coordd exec` calls."""
+
+    _watches: dict[str, LeaseWatch]  # run -> its holder, as this node has seen it; made by the class with all methods
+
+    def table(self) -> dict[str, Method]:
+        """Every method, with the lowest role that may call it."""
+        return {
+            "exec": Method(self.exec_claim),
+            "exec.gate": Method(self.exec_gate),
+            "exec.renew": Method(self.exec_renew),
+            "exec.report": Method(self.exec_report),
+            "exec.restore": Method(self.exec_restore),
+            **super().table(),
+        }
+
+    # ---- before the launch
+
+    async def exec_claim(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """Grant the run to the caller, or say why not: granted, finished, or a word to ask again after ``in_s``."""
+        nonce, attempt = _nonce(params), AttemptNumber(_number(params, "attempt", ATTEMPT_MAX))
+        wanted = await self._wanted(params, caller)
+        unfit = self._unfit()
+        if unfit:
+            return _waits(wanted, words.LIMITED, attempt, UNFIT_AGAIN_S, f"this node starts nothing now: {unfit}")
+        ahead_s = wanted.at - self._ledger_wall()
+        if ahead_s > 0:
+            return _waits(
+                wanted, words.EARLY, attempt, ahead_s, f"its time is in {ahead_s:.3f} s by the ledger's clock"
+            )
+        if attempt == 0 and wanted.policy.overlap != "allow":
+            blocked = await self._blocked(wanted, caller)
+            if blocked:
+                return _waits(wanted, words.LIMITED, attempt, 0.0, blocked)
+        claim = Claim(
+            of=self._registration(wanted, caller),
+            attempt=attempt,
+            nonce=nonce,
+            node=self._driver.node.full_hostname,
+            lease_s=wanted.lease_s,
+            watched=self._watched(wanted.run),
+        )
+        answer = await self._change(claim)
+        if answer.word == words.GRANTED:
+            return await self._granted(wanted, nonce, answer, caller)
+        return self._not_granted(wanted, attempt, answer)
+
+    async def _granted(self, wanted: Wanted, nonce: str, answer: Answer, caller: Caller) -> dict[str, Any]:
+        node = self._driver.node
+        self._watches.pop(wanted.run, None)
+        launch = self._launch(wanted, answer.attempt, answer.token, nonce)
+        refused = self._driver.feed(node.exec_granted, launch) or node.journal_failure
+        if refused:
+            await self._change(Report(grant=launch.grant, state=words.RETRY, reason=f"given back: {refused}"))
+            return _waits(wanted, words.LIMITED, AttemptNumber(answer.attempt + 1), UNFIT_AGAIN_S, refused)
+        if wanted.definition is not None:
+            self._audit(caller, "exec", wanted.run)
+        settings, job = node.settings, wanted.definition
+        return {
+            **_named(wanted, answer.attempt),
+            "word": words.GRANTED,
+            "token": answer.token,
+            "left_s": min(answer.left_s, wanted.lease_s),
+            "node": node.hostname,
+            "fire_time": iso(launch.fire_at),
+            "policy": wanted.policy.pack(),
+            "terms": {
+                "lease_s": wanted.lease_s,
+                "renew_interval_s": settings.renew_interval_s,
+                "ledger_timeout_s": settings.ledger_timeout_s,
+                "kill_grace_s": settings.kill_grace_s,
+                "on_lost": wanted.policy.on_lost,
+                "timeout_s": job.timeout_s if job is not None else 0.0,
+            },
+        }
+
+    def _not_granted(self, wanted: Wanted, attempt: AttemptNumber, answer: Answer) -> dict[str, Any]:
+        word = answer.word
+        if word == words.HELD:
+            node, held = self._driver.node, answer.held
+            self._watch(wanted.run, held.token, held.beat, wanted.lease_s)
+            if answer.state == words.UNKNOWN:
+                why = f"nobody knows its end on {answer.by}: coordctl run resolve {wanted.run}"
+                return _waits(wanted, words.HELD, attempt, math.inf, why, state=answer.state)
+            away = " (this machine)" if answer.by == node.full_hostname else ""
+            return _waits(wanted, words.HELD, attempt, 0.0, f"{answer.by}{away} has it", state=answer.state)
+        self._watches.pop(wanted.run, None)
+        if word == words.LOST:
+            return _waits(wanted, words.LOST, answer.attempt, answer.in_s, "its last attempt was lost")
+        if word in (words.EARLY, words.LIMITED, words.RECOVERING):
+            return _waits(wanted, word, attempt, answer.in_s, answer.by or f"the ledger says {word}")
+        if word in (words.FINISHED, words.REVOKED):
+            ended = answer.ended.reason if answer.ended is not None else "it is over"
+            state = answer.state or words.REVOKED
+            return {**_named(wanted, attempt), "word": words.FINISHED, "state": state, "in_s": 0.0, "why": ended}
+        if word == words.DIFFERS:
+            raise RefusedError(
+                f"{wanted.run} is another run there already",
+                kind="conflict",
+                hint="every machine must give the same options, and have the same job file of that name",
+            )
+        raise RefusedError(f"the ledger says {word}: {answer.by}", kind="failed")
+
+    async def _blocked(self, wanted: Wanted, caller: Caller) -> str:
+        """Why the run must wait for another one of its job; "" if the ledger should judge."""
+
+        def read(ledger: Ledger) -> list[Row]:  # the job's other active runs, if this one is new
+            if ledger.run(wanted.run) is not None:
+                return []
+            return [
+                row
+                for state in (words.RETRY, words.STARTED, words.RECEIVED, words.UNKNOWN)
+                for row in ledger.runs(job=wanted.job, state=state, limit=OTHERS_MAX)
+            ]
+
+        now, left = self._ledger_wall(), []
+        for row in await self._ledger.query(read):
+            if row.state == words.RETRY and row.digest.startswith(DIGEST) and now > row.not_before + NOBODY_S:
+                await self._change(Cancel(run=row.run, by=f"{caller.name}: nobody waits to take it over"))
+            else:
+                left.append(row)
+        return f"{left[0].run} is {left[0].state} on {left[0].node or 'no node'}" if left and wanted.waits else ""
+
+    # ---- for the holder
+
+    async def exec_gate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """The final check before the command is executed."""
+        wanted, grant = await self._held(params, caller)
+        answer = await self._change(Gate(grant=grant))
+        if answer.word == words.OK:
+            launch = self._launch(wanted, grant.attempt, grant.token, grant.nonce)
+            self._driver.feed(self._driver.node.runner_started, launch)
+        return _told(answer)
+
+    async def exec_renew(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """Extend the lease."""
+        wanted, grant = await self._held(params, caller)
+        launched = take(params, "launched", bool)
+        return _told(await self._change(Renew(grant=grant, lease_s=wanted.lease_s, launched=launched)))
+
+    async def exec_report(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """The end of the attempt."""
+        wanted, grant = await self._held(params, caller)
+        state, reason = _one_of(params, "state", REPORTS), take(params, "reason", str, "")[:REASON_MAX]
+        exit_code = take(params, "exit_code", int, None)
+        answer = await self._change(Report(grant=grant, state=state, exit_code=exit_code, reason=reason))
+        if answer.word == words.OK:
+            launch = self._launch(wanted, grant.attempt, grant.token, grant.nonce)
+            self._driver.feed(self._driver.node.runner_ended, launch, state, exit_code, reason, "", None)
+        return _told(answer)
+
+    async def exec_restore(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """The ledger has forgotten the attempt: its holder is the witness."""
+        wanted, grant = await self._held(params, caller)
+        restore = Restore(
+            of=self._registration(wanted, caller),
+            grant=grant,
+            node=self._driver.node.full_hostname,
+            lease_s=wanted.lease_s,
+            state=_one_of(params, "state", RESTORES),
+        )
+        return _told(await self._change(restore))
+
+    async def _held(self, params: dict[str, Any], caller: Caller) -> tuple[Wanted, Grant]:
+        if not params.get("ident"):
+            raise RefusedError("the parameter 'ident' is missing", kind="invalid_params")
+        wanted = await self._wanted(params, caller)
+        grant = Grant(
+            run=wanted.run,
+            attempt=AttemptNumber(_number(params, "attempt", ATTEMPT_MAX)),
+            token=Token(_number(params, "token", TOKEN_MAX)),
+            nonce=_nonce(params),
+        )
+        return wanted, grant
+
+    # ---- what is wanted
+
+    async def _wanted(self, params: dict[str, Any], caller: Caller) -> Wanted:
+        """The run that the parameters name. Raises RefusedError."""
+        name, how = take(params, "job", str), _one_of(params, "how", WAYS)
+        what, ident = take(params, "what", str, ""), take(params, "ident", str, "")
+        if not NAME.fullmatch(name):
+            raise RefusedError(f"a name is {NAME_RULE}, found {name[:80]!r}", kind="bad_argument")
+        definition = self._driver.node.jobs.get(name)
+        if definition is None and name in self._job_problems():
+            self._job(params)  # raises: its file is bad, and may say what must not be ignored
+        if definition is not None:
+            self._may_operate(caller, name)
+            self._may_start(definition)
+        ONLY_LOOKS.set(False)  # a lease must not wait behind people who look
+        at = 0.0
+        if how == ID:
+            ident = what
+        elif how in (TICK, EVERY) and not ident:
+            timezone = take(params, "timezone", str, "") or (definition.timezone if definition else "") or "UTC"
+            at = await self._tick(how, what, timezone, caller)
+            ident = iso(at)
+        elif how in (TICK, EVERY):
+            try:
+                at = parse_instant(ident, "UTC")
+            except ValueError as exc:
+                raise RefusedError(f"ident: {exc}", kind="bad_argument") from exc
+        ident = ident or _nonce(params)[:12]
+        if not IDENT.fullmatch(ident):
+            raise RefusedError(f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -", kind="bad_argument")
+        job = name if definition is not None or caller.role >= ADMIN else f"{name}~{caller.uid}"
+        policy, waits = _policy(definition, how)
+        lease_s = self._lease_s(params, definition)
+        return Wanted(job, ident, at, definition, policy, lease_s, waits or (how == LOCK and bool(params.get("wait"))))
+
+    async def _tick(self, how: str, what: str, timezone: str, caller: Caller) -> float:
+        """The nominal time that is meant now: the last one by the ledger's clock, or the next one if this machine's
+        clock has reached it already.
+        """
+        wall, ledger_wall = self._driver.now().wall, self._ledger_wall()
+        try:
+            if how == EVERY:
+                every_s = parse_duration(what)
+                if every_s < 1.0:
+                    raise RefusedError(f"--every: at least 1s, found {what!r}", kind="bad_argument")
+                ours, theirs = (math.floor(now / every_s) * every_s for now in (wall, ledger_wall))
+            else:
+                found = await self._lookups.do(
+                    lambda _: [last_fire(what, timezone, now) for now in (wall, ledger_wall)],
+                    looks=caller.role <= VIEWER,
+                )
+                ours, theirs = (0.0 if one is None else one for one in found)
+        except ValueError as exc:
+            raise RefusedError(f"--{how}: {exc}", kind="bad_argument") from exc
+        at = ours if theirs < ours <= ledger_wall + AHEAD_MAX_S else theirs
+        if not at:
+            raise RefusedError(f"--{how}: {what!r} has not fired in the last 30 years", kind="bad_argument")
+        return at
+
+    def _lease_s(self, params: dict[str, Any], definition: Job | None) -> float:
+        settings = self._driver.node.settings
+        usual = definition.lease_s if definition is not None else settings.lease_s
+        lease_s = float(take(params, "lease", float, 0.0)) or usual
+        least = settings.renew_interval_s + 2 * settings.ledger_timeout_s + settings.kill_grace_s
+        least /= 1 - 2 * RHO
+        if not least <= lease_s <= DURATION_MAX_S:
+            raise RefusedError(
+                f"--lease: {lease_s:g} s is too short (or longer than ten years): at least {least:.1f} s, which is"
+                " renew_interval + 2 x ledger_timeout + kill_grace, and 2 % more",
+                kind="bad_argument",
+            )
+        return lease_s
+
+    def _registration(self, wanted: Wanted, caller: Caller) -> Registration:
+        wall = self._driver.now().wall
+        age_s = max(0.0, self._ledger_wall() - wanted.at) if wanted.at else 0.0
+        return Registration(
+            wanted.run,
+            wanted.job,
+            wanted.digest,
+            wanted.policy,
+            wanted.at or wall,
+            scheduled=False,
+            by=caller.name,
+            age_s=age_s,
+        )
+
+    def _launch(self, wanted: Wanted, attempt: AttemptNumber, token: Token, nonce: str) -> Launch:
+        """The attempt, as the journal and the other nodes hear of it."""
+        at = wanted.at or self._driver.now().wall
+        return Launch(
+            wanted.run,
+            wanted.job,
+            attempt,
+            token,
+            nonce,
+            at,
+            "{}",
+            0.0,
+            wanted.lease_s,
+            digest=wanted.digest,
+            policy=wanted.policy.pack(),
+        )
+
+    # ---- this node
+
+    def _unfit(self) -> str:
+        node = self._driver.node
+        return (
+            ""
+            if node.state == "ready" and not node.braked and not node.unfit
+            else (node.braked or node.unfit or f"it is {node.state}")
+        )
+
+    def _ledger_wall(self) -> float:
+        """The ledger's time (Unix seconds), as this node knows it."""
+        now = self._driver.now()
+        return now.wall - self._driver.node.skew_s(now)
+
+    def _watched(self, run: str) -> Any:
+        watch = self._watches.get(run)
+        return watch.watched(boottime()) if watch is not None else None
+
+    def _watch(self, run: str, token: Token, beat: int, lease_s: float) -> None:
+        now = boottime()
+        if len(self._watches) >= WATCHES_MAX:
+            self._watches = {of: one for of, one in self._watches.items() if now - one.last_at < WATCH_KEPT_S}
+        known = self._watches.get(run)
+        self._watches[run] = watched_on(known, token, beat, lease_s, self._driver.node.settings, now)
+
+
+def _policy(definition: Job | None, how: str) -> tuple[Policy, bool]:
+    """The policy of the run, and whether it waits for other runs of its job.
+
+    Only the caller's own exit code says how the run ended, so a failure is never tried again. A lock that was lost is
+    free; a keyed run that was lost is taken over by a caller who waits for it.
+    """
+    usual = definition.policy() if definition is not None else Policy(overlap="allow" if how == ID else "forbid")
+    waits = usual.overlap == "queue"  # a place in the ledger's queue would outlive a caller who was killed
+    policy = Policy(
+        on_lost=usual.on_lost,
+        overlap="forbid" if waits else usual.overlap,
+        attempts=1,
+        relaunches=0 if how == LOCK else usual.relaunches,
+        start_within_s=usual.start_within_s,
+    )
+    return policy, waits
+
+
+def _named(wanted: Wanted, attempt: AttemptNumber) -> dict[str, Any]:
+    return {"run": wanted.run, "job": wanted.job, "ident": wanted.ident, "attempt": attempt}
+
+
+def _waits(wanted: Wanted, word: str, attempt: AttemptNumber, in_s: float, why: str, state: str = "") -> dict[str, Any]:
+    """The caller asks again after ``in_s``."""
+    in_s = min(in_s, DURATION_MAX_S)
+    return {**_named(wanted, attempt), "word": word, "in_s": in_s, "why": why, "state": state}
+
+
+def _told(answer: Answer) -> dict[str, Any]:
+    """An answer of the ledger, for a holder."""
+    return {"word": answer.word, "left_s": answer.left_s, "in_s": answer.in_s, "state": answer.state}
+
+
+def _nonce(params: dict[str, Any]) -> str:
+    nonce: str = take(params, "nonce", str)
+    if not NONCE.fullmatch(nonce):
+        raise RefusedError("a nonce is 32 hexadecimal digits", kind="invalid_params")
+    return nonce
+
+
+def _number(params: dict[str, Any], name: str, most: int) -> int:
+    number: int = take(params, name, int)
+    if not 0 <= number <= most:
+        raise RefusedError(f"{name} must be 0 to {most}, found {number}", kind="invalid_params")
+    return number
+
+
+def _one_of(params: dict[str, Any], name: str, known: tuple[str, ...]) -> str:
+    word: str = take(params, name, str)
+    if word not in known:
+        raise RefusedError(f"{name} must be one of {', '.join(known)}, found {word[:40]!r}", kind="invalid_params")
+    return word
