@@ -96,15 +96,18 @@ def parsed(args: "list[str]") -> "Options | None":
 def main(args: "list[str]") -> "int | None":
     """The exit code; None if click should look at the arguments."""
     options = parsed(args)
-    return None if options is None else run(options)
+    if options is None:
+        return None
+    if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # without a traceback
+    return run(options)
 
 
 def run(options: Options) -> int:
     """Run the command here, or wait until it was run elsewhere; returns the exit code."""
-    if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # without a traceback
+    asking = _Asking(options)
     try:
-        return _Asking(options).run()
+        return asking.run()
     except RefusedError as exc:
         say(f"{exc}" + (f" ({exc.hint})" if exc.hint else ""))
         return CODES.get(exc.kind, EXIT_FAILED)
@@ -114,6 +117,8 @@ def run(options: Options) -> int:
     except CoorddError as exc:
         say(str(exc))
         return EXIT_FAILED
+    finally:
+        asking.line.close()
 
 
 def say(text: str) -> None:
@@ -213,7 +218,7 @@ class _Asking:
         from coordd.once.foreground import hold
 
         self.line.close()
-        self.about["ident"] = granted["ident"]
+        held = granted["held"]
         env = {
             **os.environ,
             "COORDD_RUN": granted["run"],
@@ -235,9 +240,9 @@ class _Asking:
             "fire_at": 0.0,  # the daemon has waited for it, by the ledger's clock
             "deadline": lease_deadline(sent_at, granted["left_s"]),
             "ledger": f"control:{self.socket}",
-            "ledger_options": {"about": {**self.about, "lease": granted["terms"]["lease_s"]}},
-            "digest": "",
-            "policy": granted["policy"],
+            "ledger_options": {"about": held},
+            "digest": "",  # the daemon knows it
+            "policy": held["policy"],
             "scheduled": False,
             "args": "{}",
             "argv": self.options.command,

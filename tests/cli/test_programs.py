@@ -272,10 +272,11 @@ def test_root_is_told_what_the_user_of_the_service_could_not_read(
     assert "coordd check-config --as-service" in done.stdout
 
 
-def test_exec_does_not_pretend(directory: str) -> None:
-    done = coordd("exec", "--job", "j", "--tick", "* * * * *", "-E", "3", "--", "touch", f"{directory}/done")
-    assert done.exit_code == 1
-    assert "not available in this version" in done.stderr
+def test_exec_without_a_daemon_starts_nothing(directory: str, capfd: pytest.CaptureFixture[str]) -> None:
+    socket = f"--socket={directory}/none"
+    done = coordd("exec", socket, "--job", "j", "--every", "5m", "-E", "3", "--", "touch", f"{directory}/done")
+    assert done.exit_code == 69
+    assert f"no daemon answers at {directory}/none" in capfd.readouterr().err
     assert not os.path.exists(f"{directory}/done")
 
 

@@ -154,6 +154,10 @@ class Shown:
         """The longest lease of the attempts that run in the cluster."""
         return self.ctx.leased_s
 
+    def token_seen(self, job: str) -> int:
+        """The highest token of the job that this node knows of; 0 without any."""
+        return self.ctx.tokens.get(job, 0)
+
     # ---- other nodes
 
     @property

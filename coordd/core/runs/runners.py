@@ -35,13 +35,14 @@ class Runners:
         self._ctx.saw_token(job, token)
         self._pursuits.started(run, attempt, token, waits)
 
-    def granted(self, launch: Launch, now: Now) -> str:
-        """An attempt was granted to a program that is no runner of this daemon (`coordd exec`): the journal and the
-        other nodes hear of it before it starts. Returns why it must not start; "" if it may.
+    def granted(self, launch: Launch, floor: int, now: Now) -> str:
+        """An attempt was granted to a `coordd exec` on this machine: the journal and the other nodes hear of it before
+        it starts. ``floor``: the highest token of the job that was known before the claim. Returns why it must not
+        start; "" if it may.
         """
         ctx = self._ctx
-        if launch.token < ctx.tokens.get(launch.job, 0):  # equal: the same grant, asked for again
-            ctx.note("token.went_back", run=launch.run, token=launch.token, seen=ctx.tokens[launch.job])
+        if launch.token < floor:  # equal: the same grant, asked for again
+            ctx.note("token.went_back", run=launch.run, token=launch.token, seen=floor)
             return "the ledger handed out a token below one already seen"
         ctx.saw_token(launch.job, launch.token)
         event = self._task(events.TaskReceived, launch)

@@ -5,7 +5,7 @@ uid, so nobody can take or end the run of another user. Where a job file has the
 takes the right to operate it.
 
 A run here is like a triggered run, JOB#ID, with a definition of its own: a digest that no job file has. Other nodes see
-its row, and never launch it. ``exec`` claims without an election: whoever asks first gets it, and the others repeat the
+its row, and never launch it. ``exec`` claims without an election: the first caller gets it, and the others repeat the
 claim until it is over. Their daemon watches the holder's lease as every node does.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 from typing import Any, NamedTuple
 
@@ -26,21 +27,21 @@ from coordd.core.ledger.requests import (
     Cancel,
     Claim,
     Gate,
-    Grant,
     Registration,
     Renew,
     Report,
+    Request,
     Restore,
 )
 from coordd.core.ledger.rows import AttemptNumber, Policy, Row, Token
-from coordd.core.ledger.sound import ATTEMPT_MAX, DURATION_MAX_S, TOKEN_MAX
+from coordd.core.ledger.sound import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX, policy_fault
 from coordd.core.ledger.words import RHO
 from coordd.core.names import NAME, NAME_RULE
 from coordd.core.ready import Launch
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
-from coordd.errors import RefusedError
+from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
-from coordd.services.control.callers import ADMIN, VIEWER, Caller, Method
+from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.job_methods import JobMethods
 from coordd.services.control.rpc import take
 from coordd.services.ledger import ONLY_LOOKS, boottime
@@ -49,6 +50,10 @@ from coordd.services.ledger import ONLY_LOOKS, boottime
 DIGEST = "exec-"
 
 NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
+HELD_JOB = re.compile(NAME.pattern + r"(~\d{1,10})?", re.ASCII)
+
+# The longest lease: as long is a name blocked when its machine dies.
+LEASE_MAX_S = 86_400.0
 
 LOCK, TICK, EVERY, ID = "lock", "tick", "every", "id"
 WAYS = (LOCK, TICK, EVERY, ID)
@@ -90,7 +95,7 @@ class Wanted(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return DIGEST + hashlib.sha256(self.policy.pack().encode()).hexdigest()[:16]
+        return _digest(self.policy.pack())
 
 
 class ExecMethods(JobMethods):
@@ -127,6 +132,7 @@ class ExecMethods(JobMethods):
             blocked = await self._blocked(wanted, caller)
             if blocked:
                 return _waits(wanted, words.LIMITED, attempt, 0.0, blocked)
+        floor = self._driver.node.token_seen(wanted.job)
         claim = Claim(
             of=self._registration(wanted, caller),
             attempt=attempt,
@@ -137,14 +143,26 @@ class ExecMethods(JobMethods):
         )
         answer = await self._change(claim)
         if answer.word == words.GRANTED:
-            return await self._granted(wanted, nonce, answer, caller)
+            return await self._granted(wanted, nonce, answer, floor, caller)
         return self._not_granted(wanted, attempt, answer)
 
-    async def _granted(self, wanted: Wanted, nonce: str, answer: Answer, caller: Caller) -> dict[str, Any]:
+    async def _granted(self, wanted: Wanted, nonce: str, answer: Answer, floor: int, caller: Caller) -> dict[str, Any]:
         node = self._driver.node
         self._watches.pop(wanted.run, None)
-        launch = self._launch(wanted, answer.attempt, answer.token, nonce)
-        refused = self._driver.feed(node.exec_granted, launch) or node.journal_failure
+        launch = Launch(
+            wanted.run,
+            wanted.job,
+            answer.attempt,
+            answer.token,
+            nonce,
+            wanted.at or self._driver.now().wall,
+            "{}",
+            0.0,
+            wanted.lease_s,
+            digest=wanted.digest,
+            policy=wanted.policy.pack(),
+        )
+        refused = self._driver.feed(node.exec_granted, launch, floor) or node.journal_failure
         if refused:
             await self._change(Report(grant=launch.grant, state=words.RETRY, reason=f"given back: {refused}"))
             return _waits(wanted, words.LIMITED, AttemptNumber(answer.attempt + 1), UNFIT_AGAIN_S, refused)
@@ -158,7 +176,7 @@ class ExecMethods(JobMethods):
             "left_s": min(answer.left_s, wanted.lease_s),
             "node": node.hostname,
             "fire_time": iso(launch.fire_at),
-            "policy": wanted.policy.pack(),
+            "held": {"run": launch.run, "lease": launch.lease_s, "fire_at": launch.fire_at, "policy": launch.policy},
             "terms": {
                 "lease_s": wanted.lease_s,
                 "renew_interval_s": settings.renew_interval_s,
@@ -220,53 +238,69 @@ class ExecMethods(JobMethods):
 
     async def exec_gate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """The final check before the command is executed."""
-        wanted, grant = await self._held(params, caller)
-        answer = await self._change(Gate(grant=grant))
+        held = _held(params)
+        answer = await self._ask_for(held, Gate(grant=held.grant))
         if answer.word == words.OK:
-            launch = self._launch(wanted, grant.attempt, grant.token, grant.nonce)
-            self._driver.feed(self._driver.node.runner_started, launch)
+            self._driver.feed(self._driver.node.runner_started, held)
         return _told(answer)
 
     async def exec_renew(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Extend the lease."""
-        wanted, grant = await self._held(params, caller)
-        launched = take(params, "launched", bool)
-        return _told(await self._change(Renew(grant=grant, lease_s=wanted.lease_s, launched=launched)))
+        held = _held(params)
+        renew = Renew(grant=held.grant, lease_s=held.lease_s, launched=take(params, "launched", bool))
+        return _told(await self._ask_for(held, renew))
 
     async def exec_report(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """The end of the attempt."""
-        wanted, grant = await self._held(params, caller)
+        held = _held(params)
         state, reason = _one_of(params, "state", REPORTS), take(params, "reason", str, "")[:REASON_MAX]
         exit_code = take(params, "exit_code", int, None)
-        answer = await self._change(Report(grant=grant, state=state, exit_code=exit_code, reason=reason))
+        answer = await self._ask_for(held, Report(grant=held.grant, state=state, exit_code=exit_code, reason=reason))
         if answer.word == words.OK:
-            launch = self._launch(wanted, grant.attempt, grant.token, grant.nonce)
-            self._driver.feed(self._driver.node.runner_ended, launch, state, exit_code, reason, "", None)
+            self._driver.feed(self._driver.node.runner_ended, held, state, exit_code, reason, "", None)
         return _told(answer)
 
     async def exec_restore(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """The ledger has forgotten the attempt: its holder is the witness."""
-        wanted, grant = await self._held(params, caller)
+        held = _held(params)
+        if not held.job.endswith(_mark(caller.uid)) and not _has_plain_names(caller.uid):
+            self._may_operate(caller, held.job)
         restore = Restore(
-            of=self._registration(wanted, caller),
-            grant=grant,
+            of=Registration(
+                held.run,
+                held.job,
+                held.digest,
+                Policy.unpack(held.policy),
+                held.fire_at,
+                scheduled=False,
+                by=caller.name,
+                age_s=max(0.0, self._ledger_wall() - held.fire_at),
+            ),
+            grant=held.grant,
             node=self._driver.node.full_hostname,
-            lease_s=wanted.lease_s,
+            lease_s=held.lease_s,
             state=_one_of(params, "state", RESTORES),
         )
-        return _told(await self._change(restore))
+        return _told(await self._ask_for(held, restore))
 
-    async def _held(self, params: dict[str, Any], caller: Caller) -> tuple[Wanted, Grant]:
-        if not params.get("ident"):
-            raise RefusedError("the parameter 'ident' is missing", kind="invalid_params")
-        wanted = await self._wanted(params, caller)
-        grant = Grant(
-            run=wanted.run,
-            attempt=AttemptNumber(_number(params, "attempt", ATTEMPT_MAX)),
-            token=Token(_number(params, "token", TOKEN_MAX)),
-            nonce=_nonce(params),
-        )
-        return wanted, grant
+    async def _ask_for(self, held: Launch, request: Request[Answer]) -> Answer:
+        """A holder's request. Token and nonce prove the grant, as everywhere.
+
+        They do not prove that it is one of `coordd exec`: each program that a node launches finds its own in its
+        environment, and must not be able to end its run in the ledger.
+        """
+
+        def ask(ledger: Ledger) -> Answer | None:
+            row = ledger.run(held.run)
+            return ledger.ask(request) if row is None or row.digest.startswith(DIGEST) else None
+
+        ONLY_LOOKS.set(False)  # a lease must not wait behind people who look
+        answer = await self._ledger.query(ask)
+        if answer is None:
+            raise RefusedError(f"{held.run} is not a run of coordd exec", kind="not_permitted")
+        if answer.word == words.UNAVAILABLE:
+            raise UnavailableError("the ledger does not answer")
+        return answer
 
     # ---- what is wanted
 
@@ -298,7 +332,7 @@ class ExecMethods(JobMethods):
         ident = ident or _nonce(params)[:12]
         if not IDENT.fullmatch(ident):
             raise RefusedError(f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -", kind="bad_argument")
-        job = name if definition is not None or caller.role >= ADMIN else f"{name}~{caller.uid}"
+        job = name if definition is not None or _has_plain_names(caller.uid) else name + _mark(caller.uid)
         policy, waits = _policy(definition, how)
         lease_s = self._lease_s(params, definition)
         return Wanted(job, ident, at, definition, policy, lease_s, waits or (how == LOCK and bool(params.get("wait"))))
@@ -333,10 +367,10 @@ class ExecMethods(JobMethods):
         lease_s = float(take(params, "lease", float, 0.0)) or usual
         least = settings.renew_interval_s + 2 * settings.ledger_timeout_s + settings.kill_grace_s
         least /= 1 - 2 * RHO
-        if not least <= lease_s <= DURATION_MAX_S:
+        if not least <= lease_s <= LEASE_MAX_S:
             raise RefusedError(
-                f"--lease: {lease_s:g} s is too short (or longer than ten years): at least {least:.1f} s, which is"
-                " renew_interval + 2 x ledger_timeout + kill_grace, and 2 % more",
+                f"--lease: expected {least:.1f} to {LEASE_MAX_S:g} s, found {lease_s:g}; the least is renew_interval"
+                " + 2 x ledger_timeout + kill_grace, and 2 % more",
                 kind="bad_argument",
             )
         return lease_s
@@ -353,23 +387,6 @@ class ExecMethods(JobMethods):
             scheduled=False,
             by=caller.name,
             age_s=age_s,
-        )
-
-    def _launch(self, wanted: Wanted, attempt: AttemptNumber, token: Token, nonce: str) -> Launch:
-        """The attempt, as the journal and the other nodes hear of it."""
-        at = wanted.at or self._driver.now().wall
-        return Launch(
-            wanted.run,
-            wanted.job,
-            attempt,
-            token,
-            nonce,
-            at,
-            "{}",
-            0.0,
-            wanted.lease_s,
-            digest=wanted.digest,
-            policy=wanted.policy.pack(),
         )
 
     # ---- this node
@@ -397,6 +414,44 @@ class ExecMethods(JobMethods):
             self._watches = {of: one for of, one in self._watches.items() if now - one.last_at < WATCH_KEPT_S}
         known = self._watches.get(run)
         self._watches[run] = watched_on(known, token, beat, lease_s, self._driver.node.settings, now)
+
+
+def _has_plain_names(uid: int) -> bool:
+    """True for root and the daemon's user, also inside a run: a job and a crontab of theirs share their locks."""
+    return uid in (0, os.getuid())
+
+
+def _mark(uid: int) -> str:
+    """The end of the names of any other user. No job file's name has this character."""
+    return f"~{uid}"
+
+
+def _held(params: dict[str, Any]) -> Launch:
+    """The attempt that a holder means. It does not depend on job files, which may have changed since the claim."""
+    run, policy = take(params, "run", str), take(params, "policy", str)
+    job, mark, ident = run.partition("#")
+    if not mark or not HELD_JOB.fullmatch(job) or not IDENT.fullmatch(ident) or policy_fault(policy):
+        raise RefusedError(f"{run[:200]!r} is not a run of coordd exec", kind="invalid_params")
+    lease_s, fire_at = (float(take(params, name, float)) for name in ("lease", "fire_at"))
+    if not (0.0 < lease_s <= LEASE_MAX_S and 0.0 <= fire_at <= INSTANT_MAX):
+        raise RefusedError("the lease or the time is out of range", kind="invalid_params")
+    return Launch(
+        run,
+        job,
+        AttemptNumber(_number(params, "attempt", ATTEMPT_MAX)),
+        Token(_number(params, "token", TOKEN_MAX)),
+        _nonce(params),
+        fire_at,
+        "{}",
+        0.0,
+        lease_s,
+        digest=_digest(policy),
+        policy=policy,
+    )
+
+
+def _digest(policy: str) -> str:
+    return DIGEST + hashlib.sha256(policy.encode()).hexdigest()[:16]
 
 
 def _policy(definition: Job | None, how: str) -> tuple[Policy, bool]:

@@ -1,0 +1,152 @@
+"""The arguments of `coordd exec`, its wait, and its silence. A daemon that says what the test wants."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.fake_daemon import FakeDaemon, open_directory, refusal
+
+from coordd.cli import coordd as cli
+from coordd.once import command
+from coordd.once.command import Options, parsed
+
+
+@pytest.fixture
+def daemon() -> Iterator[FakeDaemon]:
+    with open_directory() as directory:
+        served = FakeDaemon(f"{directory}/s")
+        try:
+            yield served
+        finally:
+            served.close()
+
+
+def waits(word: str, **more: Any) -> dict[str, Any]:
+    named = {"run": "j#1", "job": "j", "ident": "1", "attempt": 0}
+    return {**named, "word": word, "in_s": 0.0, "why": f"because {word}", "state": "", **more}
+
+
+def over(state: str) -> dict[str, Any]:
+    return waits("finished", state=state)
+
+
+def exec_of(daemon: FakeDaemon, *answers: Any, options: str = "--id 1") -> int | None:
+    left = list(answers)
+    daemon.answers["exec"] = lambda _params: left.pop(0) if len(left) > 1 else left[0]
+    return command.main([f"--socket={daemon.path}", "--job", "j", *options.split(), "--", "touch", "/nowhere/x"])
+
+
+ARGUMENTS = [
+    "--job j -- true",
+    "--job j true --id",
+    "--job=j --tick=@daily -- sh -c exit",
+    "--job j --every 5m --lease 90 --wait -E 9 --verbose -- a b",
+    "--job j --id x --timezone Europe/Berlin --socket /s -- -x",
+    "--id x -- true",
+    "--job j",
+    "--job j --",
+    "--job j --id x --every 5m -- true",
+    "--job j --lease soon -- true",
+    "--job j --lease 0 -- true",
+    "--job j -E 256 -- true",
+    "--job j --job k -- true",
+    "--job j --walt -- true",
+    "--help",
+]
+
+
+@pytest.mark.parametrize("line", ARGUMENTS)
+def test_both_readers_of_the_arguments_agree(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast one leaves to click what it does not understand; click must not understand it differently."""
+    seen: list[Options] = []
+
+    def note(options: Options) -> int:
+        seen.append(options)
+        return 0
+
+    monkeypatch.setattr(command, "run", note)
+    monkeypatch.delenv("COORDD_SOCKET", raising=False)
+    done = CliRunner().invoke(cli.program, ["exec", *line.split()])
+    fast = parsed(line.split())
+    if fast is None:
+        assert seen == [] or line == "--job j --job k -- true"
+        assert done.exit_code == (0 if "--help" in line else 2) or seen
+    else:
+        assert vars(fast) == vars(seen[0])
+
+
+def test_a_loser_waits_in_silence_and_exits_with_the_code(
+    daemon: FakeDaemon, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert exec_of(daemon, waits("held"), waits("early"), over("success"), options="--id 1 -E 9") == 9
+    asked = [params for method, params in daemon.asked if method == "exec"]
+    assert [params["ident"] for params in asked] == ["", "1", "1"], "the run stays the same"
+    assert {params["nonce"] for params in asked} == {asked[0]["nonce"]}
+    assert capfd.readouterr() == ("", "")
+    assert exec_of(daemon, waits("held"), over("failure"), options="--id 1 --verbose") == 75
+    assert "because held" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("state", ["missed", "lost", "revoked"])
+def test_an_end_that_nobody_expects_is_said(daemon: FakeDaemon, state: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert exec_of(daemon, over(state)) == 75
+    assert capfd.readouterr().err == f"coordd exec: j#1 is {state}: because finished\n"
+
+
+def test_a_lost_attempt_is_asked_for_by_its_next_number(daemon: FakeDaemon) -> None:
+    assert exec_of(daemon, waits("lost", attempt=1), over("success")) == 75
+    assert [params["attempt"] for method, params in daemon.asked if method == "exec"] == [0, 1]
+
+
+def test_a_lock_does_not_wait_unless_it_is_told_to(daemon: FakeDaemon) -> None:
+    for answer in (waits("limited"), waits("recovering"), over("rejected")):
+        assert exec_of(daemon, answer, options="") == 75
+    rejected = [over("rejected"), waits("limited"), over("revoked")]
+    assert exec_of(daemon, *rejected, options="--wait") == 75
+    asked = [params["ident"] for method, params in daemon.asked if method == "exec"]
+    assert asked[-3:] == ["", "", "1"], "another caller was faster: a new run"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "code"),
+    [
+        ("not_permitted", "--id 1", 77),
+        ("bad_argument", "--id 1", 2),
+        ("conflict", "--id 1", 1),
+        ("unavailable", "", 69),
+        ("try_later", "", 69),
+    ],
+)
+def test_a_refusal_is_said_and_has_its_code(
+    daemon: FakeDaemon, kind: str, options: str, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert exec_of(daemon, refusal(kind, "so it is"), options=options) == code
+    assert "so it is" in capfd.readouterr().err
+
+
+def test_a_ledger_that_is_away_is_waited_for(daemon: FakeDaemon) -> None:
+    assert exec_of(daemon, refusal("unavailable"), over("success")) == 75
+
+
+def test_no_daemon_is_69(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    line = [f"--socket={tmp_path}/s", "--job", "j", "--", "touch", f"{tmp_path}/started"]
+    assert command.main(line) == 69
+    assert "COMMAND was not started" in capfd.readouterr().err
+    assert not os.path.exists(f"{tmp_path}/started")
+
+
+@pytest.mark.parametrize(
+    ("environment", "zone"), [({"CRON_TZ": "Asia/Tokyo"}, "Asia/Tokyo"), ({"TZ": "America/Lima"}, "America/Lima")]
+)
+def test_a_tick_is_in_the_zone_of_cron(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], zone: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert exec_of(daemon, over("success"), options="--tick @daily") == 75
+    assert daemon.asked[-1][1]["timezone"] == zone

@@ -1,0 +1,300 @@
+"""What coordd exec may run, under which name, and when: on a real ledger, with a node that says what the test wants."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from support.small_cluster import job
+
+from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
+from coordd.core.context import Settings
+from coordd.core.jobs.job import Job
+from coordd.core.ledger.requests import Claim, Register, Registration
+from coordd.core.ledger.rows import AttemptNumber, Policy
+from coordd.core.ready import Launch, Now
+from coordd.errors import RefusedError
+from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller
+from coordd.services.control.exec_methods import NOBODY_S, ExecMethods
+from coordd.services.control.lookups import Lookups
+from coordd.services.ledger import LedgerService, boottime
+
+ROOT = Caller(0, frozenset(), ADMIN, 1, "root")
+ANN = Caller(1001, frozenset(("etl",)), VIEWER, 1, "ann")
+BOB = Caller(1002, frozenset(), VIEWER, 1, "bob")
+ONE, TWO = "1" * 32, "2" * 32
+
+# 2026-11-22T12:00:30Z
+WALL = 1_795_348_830.0
+
+
+class Desk(ExecMethods):
+    """The methods, and a node whose clocks and state are the test's."""
+
+    def __init__(self, path: Path, **jobs: Job) -> None:
+        self.wall = WALL
+        self.fed: list[tuple[Any, ...]] = []
+        self.node = SimpleNamespace(
+            state="ready",
+            braked="",
+            unfit="",
+            journal_failure="",
+            hostname="n1",
+            full_hostname="n1.7",
+            jobs=jobs,
+            settings=Settings(),
+            skew_s=lambda _now: 0.0,
+            token_seen=lambda _job: 0,
+            exec_granted="granted",
+            runner_started="started",
+            runner_ended="ended",
+        )
+        driver: Any = SimpleNamespace(
+            node=self.node,
+            feed=self._feed,
+            now=lambda: Now(boottime(), self.wall),
+            journal_control=lambda *args, **_: self.fed.append(("audit", *args[:2])),
+        )
+        self.service = LedgerService(lambda: SqliteLedger(f"sqlite:///{path}/l.db", 5.0), 5.0)
+        troubles: Any = None
+        super().__init__(driver, self.service, troubles, ledger_url="url", job_problems=lambda: {"bad": ["broken"]})
+        self._lookups = Lookups()
+        self._watches = {}
+
+    def _feed(self, what: str, *args: Any) -> str:
+        self.fed.append((what, *args))
+        return ""
+
+    async def claims(self, caller: Caller, nonce: str = ONE, how: str = "id", **params: Any) -> dict[str, Any]:
+        asked = {"job": "report", "how": how, "nonce": nonce, "attempt": 0, **params}
+        return await self.exec_claim(asked, caller)
+
+    async def refusal(self, call: Awaitable[Any]) -> str:
+        with pytest.raises(RefusedError) as caught:
+            await call
+        return caught.value.kind
+
+
+Asked = Callable[[Desk], Awaitable[None]]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.service.close()
+
+
+def holders(granted: dict[str, Any], nonce: str = ONE, **more: Any) -> dict[str, Any]:
+    return {**granted["held"], "attempt": granted["attempt"], "token": granted["token"], "nonce": nonce, **more}
+
+
+def test_the_first_caller_gets_it_and_the_second_hears_of_the_end(desk: Desk) -> None:
+    async def asks() -> None:
+        granted = await desk.claims(ANN, what="x")
+        assert (granted["word"], granted["run"]) == ("granted", "report~1001#x")
+        assert desk.fed[0][0] == "granted"
+        held = await desk.claims(ANN, TWO, what="x")
+        assert (held["word"], held["attempt"]) == ("held", 0)
+        assert (await desk.exec_gate(holders(granted), ANN))["word"] == "ok"
+        assert (await desk.exec_renew(holders(granted, launched=True), ANN))["word"] == "ok"
+        assert (await desk.exec_renew(holders(granted, TWO, launched=True), ANN))["word"] == "lost"
+        done = await desk.exec_report(holders(granted, state="success", exit_code=0), ANN)
+        assert done["word"] == "ok"
+        assert [what for what, *_ in desk.fed] == ["granted", "started", "ended"]
+        over = await desk.claims(ANN, TWO, what="x")
+        assert (over["word"], over["state"]) == ("finished", "success")
+        assert (await desk.claims(ANN, TWO, what="y"))["word"] == "granted", "each id runs"
+
+    trio.run(asks)
+
+
+def test_names_belong_to_users(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 77)
+
+    async def asks() -> None:
+        operator = Caller(1003, frozenset(("ops",)), OPERATOR, 1, "op")
+        inside = Caller(77, frozenset(), VIEWER, 1, "inside a run")
+        for caller, name in ((ROOT, "report"), (inside, "report"), (ANN, "report~1001"), (operator, "report~1003")):
+            answer = await desk.claims(caller, ONE if caller is not inside else TWO, what="x")
+            assert answer["job"] == name
+            assert answer["word"] == ("held" if caller is inside else "granted")
+
+    trio.run(asks)
+
+
+def test_a_job_file_says_who_may_and_how(tmp_path: Path) -> None:
+    desk = Desk(
+        tmp_path,
+        report=job("report", owner="etl", overlap="allow", on_lost="hold", timeout_s=9.0, lease_s=90.0),
+        held=job("held", enabled=False),
+    )
+
+    async def asks() -> None:
+        granted = await desk.claims(ANN, how="lock")
+        assert (granted["job"], granted["terms"]["on_lost"], granted["terms"]["timeout_s"]) == ("report", "hold", 9.0)
+        assert granted["terms"]["lease_s"] == 90.0
+        assert ("audit", "exec", granted["run"]) in desk.fed
+        assert (await desk.claims(ANN, TWO, how="lock"))["word"] == "granted", "overlap = allow"
+        assert await desk.refusal(desk.claims(BOB, how="lock")) == "not_permitted"
+        assert await desk.refusal(desk.claims(ROOT, how="lock", job="held")) == "held"
+        assert await desk.refusal(desk.claims(ROOT, how="lock", job="bad")) == "bad_job"
+
+    trio.run(asks)
+    desk.service.close()
+
+
+def test_a_lock_is_skipped_or_waited_for(desk: Desk) -> None:
+    async def asks() -> None:
+        granted = await desk.claims(ANN, how="lock")
+        assert (await desk.claims(ANN, TWO, how="lock", wait=True))["word"] == "limited"
+        skipped = await desk.claims(ANN, TWO, how="lock")
+        assert (skipped["word"], skipped["state"]) == ("finished", "rejected")
+        await desk.exec_gate(holders(granted), ANN)
+        await desk.exec_report(holders(granted, state="lost"), ANN)
+        assert (await desk.claims(ANN, "3" * 32, how="lock", wait=True))["word"] == "granted", "a lost lock is free"
+
+    trio.run(asks)
+
+
+def test_a_lost_run_without_callers_blocks_nobody(desk: Desk) -> None:
+    async def asks() -> None:
+        granted = await desk.claims(ANN, how="every", what="10s")
+        await desk.exec_gate(holders(granted), ANN)
+        await desk.exec_report(holders(granted, state="lost"), ANN)
+        desk.wall += 10
+        soon = await desk.claims(ANN, TWO, how="every", what="10s")
+        assert (soon["word"], soon["state"]) == ("finished", "rejected"), "a caller may still take the lost one over"
+        again = await desk.claims(ANN, TWO, how="every", what="10s", ident=granted["ident"], attempt=1)
+        assert (again["word"], again["attempt"]) == ("granted", 1)
+        await desk.exec_gate(holders(again, TWO), ANN)
+        await desk.exec_report(holders(again, TWO, state="lost"), ANN)
+        desk.wall += 10
+        desk.wall += NOBODY_S + 10
+        later = await desk.claims(ANN, TWO, how="every", what="10s")
+        assert later["word"] == "granted"
+
+    desk.wall = time.time()  # what the ledger's file is asked with
+    trio.run(asks)
+
+
+@pytest.mark.parametrize(
+    ("how", "what", "zone", "skew_s", "ident", "word"),
+    [
+        ("every", "5m", "", 0.0, "2026-11-22T12:00:00Z", "granted"),
+        ("tick", "0 12 * * *", "UTC", 0.0, "2026-11-22T12:00:00Z", "granted"),
+        ("tick", "0 13 * * *", "Europe/Berlin", 0.0, "2026-11-22T12:00:00Z", "granted"),
+        ("every", "5m", "", 40.0, "2026-11-22T12:00:00Z", "early"),  # fast: the ledger is not there yet
+        ("every", "5m", "", -400.0, "2026-11-22T12:05:00Z", "granted"),  # slow: the ledger is further
+        ("every", "5m", "", 7200.0, "2026-11-22T10:00:00Z", "granted"),  # too wrong to be waited for
+    ],
+)
+def test_a_tick_is_the_ledgers(
+    desk: Desk, how: str, what: str, zone: str, skew_s: float, ident: str, word: str
+) -> None:
+    desk.node.skew_s = lambda _now: skew_s
+
+    async def asks() -> None:
+        answer = await desk.claims(ANN, how=how, what=what, timezone=zone)
+        assert (answer["ident"], answer["word"]) == (ident, word)
+        if word == "early":
+            assert answer["in_s"] == pytest.approx(10.0)
+        repeated = await desk.claims(ANN, TWO, how=how, what=what, timezone=zone, ident=answer["ident"])
+        assert repeated["run"] == answer["run"]
+
+    trio.run(asks)
+
+
+def test_a_node_that_starts_nothing_asks_nothing(desk: Desk) -> None:
+    async def asks() -> None:
+        for field, value in (("state", "draining"), ("braked", "another ledger"), ("unfit", "its disk is full")):
+            before = getattr(desk.node, field)
+            setattr(desk.node, field, value)
+            answer = await desk.claims(ANN, what="x")
+            assert answer["word"] == "limited"
+            assert value in answer["why"]
+            setattr(desk.node, field, before)
+        desk.node.journal_failure = "full"
+        assert (await desk.claims(ANN, what="x"))["word"] == "limited"
+        desk.node.journal_failure = ""
+        assert (await desk.claims(ANN, what="x", attempt=1))["word"] == "granted", "the first one was given back"
+
+    trio.run(asks)
+
+
+def test_a_program_of_a_job_cannot_end_its_run_as_a_holder(desk: Desk) -> None:
+    """It finds token and nonce in its environment."""
+    of = Registration("sales#1", "sales", "d1", Policy(), WALL, scheduled=False)
+    claim = Claim(of=of, attempt=AttemptNumber(0), nonce=ONE, node="n1.7", lease_s=60.0)
+
+    async def asks() -> None:
+        await desk.service.write(Register(of=of))
+        answer = await desk.service.write(claim)
+        launch = Launch("sales#1", "sales", AttemptNumber(0), answer.token, ONE, WALL, "{}", 0.0, 60.0)
+        told = {
+            "held": {"run": launch.run, "lease": 60.0, "fire_at": WALL, "policy": Policy().pack()},
+            "attempt": 0,
+            "token": launch.token,
+        }
+        for call in (
+            desk.exec_gate(holders(told), ROOT),
+            desk.exec_renew(holders(told, launched=True), ROOT),
+            desk.exec_report(holders(told, state="success", exit_code=0), ROOT),
+            desk.exec_restore(holders(told, state="success"), ROOT),
+        ):
+            assert await desk.refusal(call) == "not_permitted"
+        assert desk.fed == []
+
+    trio.run(asks)
+
+
+def test_only_its_user_restores_a_run(desk: Desk) -> None:
+    async def asks() -> None:
+        granted = await desk.claims(ANN, what="x")
+        assert await desk.refusal(desk.exec_restore(holders(granted, state="started"), BOB)) == "not_permitted"
+        assert (await desk.exec_restore(holders(granted, state="started"), ANN))["word"] == "stale", "no quarantine"
+
+    trio.run(asks)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"job": "a/b"},
+        {"job": "a~1001"},
+        {"how": "tick", "what": "every day"},
+        {"how": "tick", "what": "0 0 30 2 *"},
+        {"how": "tick", "what": "* * * * *", "timezone": "Moon"},
+        {"how": "every", "what": "soon"},
+        {"how": "every", "what": "10ms"},
+        {"how": "every", "what": "5m", "ident": "yesterday"},
+        {"how": "id", "what": "a b"},
+        {"how": "never"},
+        {"what": "x", "lease": 5},
+        {"what": "x", "lease": 1e9},
+        {"what": "x", "nonce": "short"},
+        {"what": "x", "attempt": -1},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(desk: Desk, wrong: dict[str, Any]) -> None:
+    async def asks() -> None:
+        assert await desk.refusal(desk.claims(ANN, **wrong)) in ("bad_argument", "invalid_params")
+
+    trio.run(asks)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"run": "a@b"}, {"run": "a~b#1"}, {"policy": "no"}, {"lease": 1e9}, {"fire_at": -1.0}, {"token": 2**60}]
+)
+def test_a_holder_that_makes_no_sense_is_refused(desk: Desk, wrong: dict[str, Any]) -> None:
+    async def asks() -> None:
+        granted = await desk.claims(ANN, what="x")
+        assert await desk.refusal(desk.exec_gate({**holders(granted), **wrong}, ANN)) == "invalid_params"
+
+    trio.run(asks)
