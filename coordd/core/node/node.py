@@ -188,6 +188,8 @@ class Node(Shown):
             return
         member = ctx.membership.hear(packet.hostname, packet.pid, packet.incarnation, 0, now.mono)
         if member is None:
+            if ctx.membership.has_namesake(packet.hostname, packet.incarnation):
+                self._take_facts(packet, now)  # late, from an earlier life of that node: what became of runs stays true
             return
         handlers = self._handlers
         sender = member.name
@@ -214,10 +216,13 @@ class Node(Shown):
         if packet.cluster != self.ctx.settings.cluster:
             return
         for event in packet.events:
-            if isinstance(event, events.WorkerHello):
-                if packet.hostname != self.ctx.hostname:
-                    self.heartbeats.hello_heard(event, packet.sender, now)
-            elif isinstance(event, Task) and self.ctx.clock.adjust(event.clock):
+            if isinstance(event, events.WorkerHello) and packet.hostname != self.ctx.hostname:
+                self.heartbeats.hello_heard(event, packet.sender, now)
+        self._take_facts(packet, now)
+
+    def _take_facts(self, packet: Packet, now: Now) -> None:
+        for event in packet.events:
+            if isinstance(event, Task) and self.ctx.clock.adjust(event.clock):
                 self._on_task(event, now)
 
     def peer_dead(self, name: str, now: Now) -> None:

@@ -18,6 +18,7 @@ from coordd.core.runs import witness as module
 from coordd.core.wire.events import (
     PROTOCOL_MAJOR,
     Action,
+    Candidacy,
     ControlRevoke,
     Event,
     Packet,
@@ -28,6 +29,7 @@ from coordd.core.wire.events import (
     TaskRetried,
     TaskStarted,
     TaskSucceeded,
+    WorkerElect,
     flatten,
     task_of,
 )
@@ -196,6 +198,20 @@ def test_late_facts_are_no_sign_of_life() -> None:
 
     assert lone.node.ctx.membership.members == {}
     assert ("sales#1", 0, 7) in lone.node.witness.seen
+
+
+def test_late_facts_of_an_earlier_life_of_a_node_are_remembered_and_nothing_else_of_it() -> None:
+    """Its successor lives: the packet was long on its way."""
+    lone = Lone(job(), peers=("b.2",)).ready()
+    successor = lone.node.ctx.membership.members["b"].incarnation
+    view = ("b.1", lone.node.ctx.full_hostname)
+    elect = WorkerElect(id="sales#2/0", topic="run", candidacy=Candidacy(0, 1, "b.1"), view=view)
+
+    lone.hear("b.1", news(TaskSucceeded), elect, incarnation="0-earlier")
+
+    assert ("sales#1", 0, 7) in lone.node.witness.seen
+    assert lone.node.ballots.elections == {}
+    assert lone.node.ctx.membership.members["b"].incarnation == successor
 
 
 def test_a_ledger_that_goes_back_once_more_is_told_everything_again() -> None:

@@ -352,6 +352,8 @@ class Judge:
             known = self.world.server.job(job)
             if known is None or not known.digest:
                 del self.scheduled_as[job], self.sequences[job]  # the node that brings it next may have no memory of it
+            else:
+                self.sequences[job] = known.sequence  # those after it come again
         for run in list(self.terminal):
             row = self.world.ledger.run(run)
             if row is None or row.state != self.terminal[run][0]:
