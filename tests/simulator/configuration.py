@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from coordd.core.jobs.job import Command, Job, Retry, Schedule
+from coordd.core.node.node import STARTING
 from simulator.item import Item
 from simulator.terms import LEASE, SCHEDULES_END_S, WALL
 
@@ -156,6 +157,8 @@ class Configuration:
         self._first = {job.digest: (0.0, 0.0) for job in world.plan.jobs.values()}
         self._newest = dict(world.plan.jobs)
         self._removed: dict[str, set[int]] = {}
+        # Job -> when daemons were started with its schedule that had no memory of the job: they take it for a new one.
+        self.met_at_start: dict[str, list[float]] = {}
         self.settled_at = 0.0  # since when all machines have had the same files
 
     def do(self, item: Item) -> None:
@@ -188,6 +191,10 @@ class Configuration:
             world.at(spread_s * number / len(world.hosts), self.reload, machine)
         self.settled_at = max(self.settled_at, world.now + spread_s)
 
+    def met_by_a_stranger(self, job: Job, opened_at: float) -> bool:
+        """A daemon that was started since the job came back, and had never had it, may have opened that run."""
+        return any(self._first[job.digest][0] <= at <= opened_at for at in self.met_at_start.get(job.name, ()))
+
     def scheduled_since(self, digest: str, opened_at: float, began: float) -> float:
         """When the first machine got that schedule, or got it back, by the ledger's clock as it was then, or when the
         run was opened: ``began`` is when the world began by that one. 0.0 for a run that was opened before that.
@@ -217,8 +224,12 @@ class Configuration:
     def noticed(self, host: Host, jobs: dict[str, Job], now: Now) -> None:
         """A daemon has these files; what it does not find any more it keeps on its disk, if that takes it."""
         assert host.daemon is not None
-        before = host.daemon.node.ctx.jobs
-        host.daemon.node.set_jobs(jobs, now)
+        node = host.daemon.node
+        before = node.ctx.jobs
+        if node.ctx.state == STARTING:
+            for name in jobs.keys() - node.rulebook.definitions.had.keys():
+                self.met_at_start.setdefault(name, []).append(self.world.now)
+        node.set_jobs(jobs, now)
         for name in before.keys() | jobs.keys():
             if before.get(name) is not jobs.get(name):
                 self.world.records.redefined[host.index, name].append(self.world.now)

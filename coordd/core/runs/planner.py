@@ -46,7 +46,7 @@ class Planner:
         self.cursors: dict[str, float] = {}  # job -> the fire time up to which this node has opened runs
         self.next_at: dict[str, float] = {}  # job -> the next fire time (Unix seconds)
         self._settled: dict[str, float] = {}  # job -> its horizon in the ledger, as last heard
-        self._arrived: dict[str, float] = {}  # job -> when a reload brought its schedule (monotonic seconds)
+        self._arrived: dict[str, tuple[float, float]] = {}  # job -> when a reload brought its schedule (mono, wall)
         self._offset = float("-inf")  # wall clock minus the clock that never steps
 
     def horizons(self, answer: OpenAnswer, now: Now) -> None:
@@ -76,15 +76,20 @@ class Planner:
         self._arrived = {name: at for name, at in self._arrived.items() if name in jobs}
         for name, job in jobs.items():
             if reloaded and job.schedule is not None and (name not in before or before[name].schedule is None):
-                self._arrived[name] = now.mono
+                self._arrived[name] = now.mono, now.wall - self._ctx.skew_s(now)
         for name in before:
             if name not in jobs or jobs[name].digest != before[name].digest:
                 self.forget(name)
 
     def _arrived_at(self, name: str, now: Now) -> float:
-        """When a reload brought that schedule, in Unix seconds by the ledger's clock, as this node knows it now."""
-        at = self._arrived.get(name)
-        return 0.0 if at is None else now.wall - self._ctx.skew_s(now) - (now.mono - at)
+        """When a reload brought that schedule, in Unix seconds by the ledger's clock; 0.0: it was here at the start.
+
+        That clock may have been set since: the earlier of what it said then and what it says now of that instant.
+        """
+        if name not in self._arrived:
+            return 0.0
+        mono, told = self._arrived[name]
+        return min(told, now.wall - self._ctx.skew_s(now) - (now.mono - mono))
 
     def settled_to(self, name: str) -> float | None:
         """The horizon of a job in the ledger, as last heard; None: not known yet."""

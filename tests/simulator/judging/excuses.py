@@ -97,6 +97,12 @@ COUNTED_LATER = Excuse(
 NOT_CAUGHT_UP = Excuse(
     "a fire time was beyond what is caught up", ANY, 20, "no more are caught up in that world, and as many came later"
 )
+STRANGER = Excuse(
+    "a node had never had the job",
+    ANY,
+    2,
+    "the job was removed everywhere and came back; a node that was started then, without memory of it, asked first",
+)
 REVOCATION_FORGOTTEN = Excuse(
     "a revocation was forgotten",
     ANY,
@@ -121,6 +127,7 @@ EXCUSES = (
     SET_BACK,
     COUNTED_LATER,
     NOT_CAUGHT_UP,
+    STRANGER,
     REVOCATION_FORGOTTEN,
     LIED_TO,
 )

@@ -43,6 +43,7 @@ from simulator.judging.excuses import (
     REVOCATION_FORGOTTEN,
     SET_BACK,
     STEPPED,
+    STRANGER,
     Excuse,
 )
 from simulator.judging.knowledge import Key, Knowledge
@@ -422,7 +423,11 @@ class Judge:
                 self.excuse(SET_BACK, verdict)
         since = world.configuration.scheduled_since(job.digest, opened_at, began)
         if nominal(launch.run) + job.offset_s < since - ACTIVE_S:
-            world.violate(f"N {launch.run} was due before its definition ({job.digest}) was")
+            verdict = f"N {launch.run} was due before its definition ({job.digest}) was"
+            if world.configuration.met_by_a_stranger(job, opened_at):
+                self.excuse(STRANGER, verdict)
+            else:
+                world.violate(verdict)
 
     def _as_granted(self, child: Child, job: Job) -> None:
         """D: what is executed is the definition of the row's digest, under the policy that it had at the grant."""
