@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Request
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.rows import AttemptRow, Row
+from coordd.core.ledger.runner_requests import Request
 
 A = TypeVar("A", bound=Answer | OpenAnswer)
 

@@ -90,7 +90,7 @@ IMPORT_FREE = {
     "core/ledger/rows.py",
     "core/ledger/words.py",
     "core/ledger/answers.py",
-    "core/ledger/requests.py",
+    "core/ledger/runner_requests.py",
     "core/ledger/steps.py",
     "core/ledger/people.py",
     "core/ledger/rules.py",

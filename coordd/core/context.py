@@ -10,8 +10,10 @@ import msgspec
 
 from coordd.core.clock import LamportClock
 from coordd.core.jobs.job import Job, due_time, fire_time, job_of
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Request, nominal_time
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import nominal_time
+from coordd.core.ledger.runner_requests import Request
 from coordd.core.ledger.words import NEVER, NEW_RULES, OLD_RULES
 from coordd.core.members.membership import Membership
 from coordd.core.ready import LedgerRequest, Notice, Now, Ready

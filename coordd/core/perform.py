@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.node.node import Node
 from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Now, Outcome, Ready, Reply
 from coordd.core.wire.events import Event

@@ -94,10 +94,30 @@ def _import_ledger(url: str) -> None:
     """Before the fork, so that both processes share it."""
     if url.startswith("sqlite:"):
         # The package sqlite3 is this module plus converters of dates that are not used here, for 2.5 ms.
+        sys.modules["sqlite3"] = _sqlite_alone()
+    load_ledger(url)
+
+
+def _sqlite_alone() -> "Any":
+    """The module _sqlite3. It takes only ``lru_cache`` from functools, which would load collections too, for 2 ms.
+
+    So it is given the interpreter's own cache; where that is missing, it loads functools itself.
+    """
+    import _functools  # type: ignore[import-not-found]  # no stub; a module of the interpreter
+
+    cache = getattr(_functools, "_lru_cache_wrapper", None)
+    if cache is None or "functools" in sys.modules:
         import _sqlite3
 
-        sys.modules["sqlite3"] = _sqlite3
-    load_ledger(url)
+        return _sqlite3
+    stand_in: Any = type(sys)("functools")
+    stand_in.lru_cache = lambda size: lambda function: cache(function, size, False, tuple)
+    sys.modules["functools"] = stand_in
+    try:
+        import _sqlite3
+    finally:
+        del sys.modules["functools"]
+    return _sqlite3
 
 
 def _watch_again(spec: "dict[str, Any]") -> None:

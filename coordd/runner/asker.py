@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol, TypeVar
 
-    from coordd.core.ledger.answers import OpenAnswer
-    from coordd.core.ledger.requests import Request
+    from coordd.core.ledger.open_answer import OpenAnswer
+    from coordd.core.ledger.runner_requests import Request
 
     A = TypeVar("A", bound="Answer | OpenAnswer")
 

@@ -10,7 +10,7 @@ import time
 
 from coordd.core import attempt as core
 from coordd.core.attempt import Action, AskReport, AskRestore, Attempt, Pet, Terms
-from coordd.core.ledger.requests import Gate, Grant, Registration, Renew, Report, Restore
+from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Renew, Report, Restore
 from coordd.runner import kernel
 from coordd.runner.asker import Asker
 from coordd.runner.kernel import SIGKILL, SIGTERM, boottime

@@ -270,7 +270,7 @@ class Watcher:
 
     def _ask_report(self, asker: Asker, said: "dict[str, Any]") -> "Answer | None":
         """Report to the ledger once; None if it does not answer, or has forgotten the grant."""
-        from coordd.core.ledger.requests import Grant, Report
+        from coordd.core.ledger.runner_requests import Grant, Report
 
         spec = self.spec
         final = bool(said.get("final")) and said["state"] == FAILURE

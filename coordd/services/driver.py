@@ -15,8 +15,9 @@ import structlog
 import trio
 
 from coordd.core.breaker import Breaker
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.node.node import Node
 from coordd.core.perform import pump
 from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Now, Reply

@@ -14,8 +14,10 @@ import structlog
 import trio
 
 from coordd.core.breaker import HALF_OPEN, Breaker
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import ListOpen, Request
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import ListOpen
+from coordd.core.ledger.runner_requests import Request
 from coordd.core.ledger.words import BAD, RECOVERING, UNAVAILABLE
 from coordd.core.ready import LedgerRequest
 from coordd.errors import (

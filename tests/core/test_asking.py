@@ -10,7 +10,7 @@ from support.small_cluster import Lone
 
 from coordd.core import context
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Commit
+from coordd.core.ledger.runner_requests import Commit
 from coordd.core.ledger.words import OK, STALE
 from coordd.core.ready import LedgerRequest, Now
 

@@ -21,7 +21,8 @@ import msgspec
 from support.ledger_calls import grant_of
 from support.small_cluster import EPOCH, MONO, SETTINGS, job
 
-from coordd.adapters.ledger.redis_scripts import answer_of, attempts_of, row_of
+from coordd.adapters.ledger.redis_ledger import answer_of
+from coordd.adapters.ledger.redis_rows import attempts_of, row_of
 from coordd.adapters.ledger.sqlite_rows import (
     ADDED,
     ADDED_COLUMNS,
@@ -33,19 +34,9 @@ from coordd.adapters.ledger.sqlite_rows import (
 )
 from coordd.config.sections import SparkConfig
 from coordd.core.jobs.job import Command
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import (
-    Cancel,
-    Claim,
-    Gate,
-    ListOpen,
-    Prune,
-    Registration,
-    Renew,
-    Request,
-    Resolve,
-    Revoke,
-)
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import Cancel, Claim, ListOpen, Prune, Resolve, Revoke
 from coordd.core.ledger.rows import (
     ATTEMPT_COLUMNS,
     JOB_COLUMNS,
@@ -58,6 +49,7 @@ from coordd.core.ledger.rows import (
     Token,
 )
 from coordd.core.ledger.rules import Rules
+from coordd.core.ledger.runner_requests import Gate, Registration, Renew, Request
 from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import BAD, STATES, UNAVAILABLE
 from coordd.core.node.node import Node

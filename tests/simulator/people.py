@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Cancel, Prune, Registration, Request, Resolve, Revoke, Suspend
+from coordd.core.ledger.requests import Cancel, Prune, Resolve, Revoke, Suspend
+from coordd.core.ledger.runner_requests import Registration, Request
 from coordd.core.ledger.words import OK, UNKNOWN
 from coordd.core.wire.events import ControlRevoke
 

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordd.core.ledger.answers import Answer, Ended, Held, JobState, OpenAnswer
-from coordd.core.ledger.requests import (
-    Claim,
-    Commit,
-    Gate,
-    Grant,
-    ListOpen,
-    Registration,
-    Renew,
-    Report,
-    Request,
-    Watched,
-)
+from coordd.core.ledger.answers import Answer, Ended, Held
+from coordd.core.ledger.open_answer import JobState, OpenAnswer
+from coordd.core.ledger.requests import Claim, ListOpen, Watched
 from coordd.core.ledger.rows import AttemptNumber, LedgerTime, Policy, Token
+from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Registration, Renew, Report, Request
 from coordd.ports import Ledger
 
 # 2025-01-29T08:00:00Z; nothing depends on it.

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 
 import trio
 
-from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.identity import Known, admit, refusal
-from coordd.core.ledger.requests import Prune, Request
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import Prune
 from coordd.core.ledger.rows import ACTIVATIONS_MAX, Activation, AttemptRow, Cursor, JobRow, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
+from coordd.core.ledger.runner_requests import Request
 from coordd.core.ledger.words import ACTIVE, PENDING, REVOKED, TERMINAL
 from coordd.errors import LocalProtocolError, UnavailableError
 

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 from coordd.core.context import Settings
 from coordd.core.jobs.job import Command, Job, Schedule
-from coordd.core.ledger.answers import Answer, Current, JobState, OpenAnswer, OpenRun
-from coordd.core.ledger.requests import Activate, Claim, Gate, ListOpen, Registration, Renew, Report, Request
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import Current, JobState, OpenAnswer, OpenRun
+from coordd.core.ledger.requests import Activate, Claim, ListOpen
 from coordd.core.ledger.rows import JobRow, LedgerTime, Policy
+from coordd.core.ledger.runner_requests import Gate, Registration, Renew, Report, Request
 from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import EARLY, OK, PENDING, UNAVAILABLE
 from coordd.core.node.node import Node

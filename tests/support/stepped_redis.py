@@ -8,9 +8,10 @@ from typing import Any
 
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import Scripts
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Request
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.rows import LedgerTime
+from coordd.core.ledger.runner_requests import Request
 from coordd.core.ledger.words import ACTIVE, PENDING, REVOKED, STATES, TERMINAL
 from support.ledger_calls import FakeClock
 from support.lua import headers

@@ -9,8 +9,8 @@ from support.ledger_calls import EPOCH, grant_of
 from support.small_cluster import MONO, Cluster, Shell
 
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.requests import Renew
 from coordd.core.ledger.rows import RUN_COLUMNS, AttemptRow, JobRow, LedgerTime, Row
+from coordd.core.ledger.runner_requests import Renew
 from coordd.core.perform import perform
 from coordd.core.ready import Launch, LedgerRequest, Ready
 from coordd.core.wire import codec

@@ -12,9 +12,10 @@ from support.ledger_calls import EPOCH, LEASE_S, FakeClock
 from support.stepped_redis import OneClock, SteppedLedger, rewritten
 
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.core.ledger.answers import OpenAnswer
-from coordd.core.ledger.requests import Claim, ListOpen, NewRules, Registration
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import Claim, ListOpen, NewRules
 from coordd.core.ledger.rows import AttemptNumber, Policy
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.standing import FENCED_AT, FENCED_BY, IDENTITY_AHEAD_S
 from coordd.core.ledger.words import NEVER
 from versions import unpacked

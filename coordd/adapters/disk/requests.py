@@ -9,8 +9,8 @@ import os
 from typing import Any
 
 from coordd.adapters.disk.files import write_atomic
-from coordd.core.ledger.requests import Registration
 from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.sound import registration_fault
 from coordd.errors import UnavailableError
 

@@ -8,7 +8,7 @@ No part of what runs: the daemon and the runner read the written file.
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from coordd.adapters.ledger import redis_people, redis_scripts
+from coordd.adapters.ledger import redis_people, redis_rows
 from coordd.core.ledger import rows, rules, sound, standing, steps, words
 
 PATH = Path(__file__).parent / "lua" / "shared" / "constants.lua"
@@ -38,8 +38,8 @@ _FIGURES = (
     (steps, "SHORT_LIVED_S", "seconds"),
     (rows, "RELAUNCH_PAUSE_S", "seconds"),
     (rows, "RELAUNCH_DOUBLINGS_MAX", "doublings of that pause"),
-    (sound, "INSTANT_MAX", "Unix seconds: the year 3000"),
-    (sound, "TOKEN_MAX", "the highest whole number that a column may have"),
+    (words, "INSTANT_MAX", "Unix seconds: the year 3000"),
+    (words, "TOKEN_MAX", "the highest whole number that a column may have"),
     (sound, "FENCE_MAX", "a job's fence: tokens to come need room above it"),
     (sound, "BAD_MAX", "bad rows that one step passes over, or names"),
 )
@@ -79,7 +79,7 @@ def constants() -> str:
         f"local ATTEMPT_COLUMNS = {_list(rows.ATTEMPT_COLUMNS)}",
         f"local JOB_COLUMNS = {_list(rows.JOB_COLUMNS)}",
         f"local STANDING_COLUMNS = {_list(rows.STANDING_COLUMNS)}",
-        f"local OPEN_COLUMNS = {_list(redis_scripts.OPEN_COLUMNS)}",
+        f"local OPEN_COLUMNS = {_list(redis_rows.OPEN_COLUMNS)}",
         "-- Those that are numbers; of a run's those that are whole, and those that are instants.",
         f"local NUMBERS = {_set(numbers)}",
         f"local WHOLE_COLUMNS = {_list([column for column in columns if numbers[column] is int])}",
@@ -93,7 +93,7 @@ def _answers() -> list[str]:
 
 
 def _is_instant(column: str) -> bool:
-    return sound.NUMBERS[column] == (float, 0.0, sound.INSTANT_MAX)
+    return sound.NUMBERS[column] == (float, 0.0, words.INSTANT_MAX)
 
 
 def _value(value: object) -> str:

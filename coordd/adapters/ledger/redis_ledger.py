@@ -3,19 +3,17 @@
 Each operation is one script: one atomic step under Redis's own time. If a script finds another replication id than the
 stored one, the ledger may have lost its last writes, so the script opens a quarantine.
 
-A runner loads this file before it starts a job, so it imports only the interpreter's own modules; operations for people
-are in redis_people.py.
+A runner loads this file before it starts a job, so it imports only the interpreter's own modules and what a runner
+asks. redis_rows.py reads rows, and redis_people.py has the operations for people.
 """
 
 import _thread
 
-from coordd.adapters.ledger.redis_scripts import SEVERAL, Scripts, answer_of, attempts_of, packed, row_of, whose
+from coordd.adapters.ledger.redis_scripts import SEVERAL, Scripts, answer, packed, whose
 from coordd.adapters.ledger.redis_server import Server, connect_failed
 from coordd.adapters.ledger.resp import Problem, Tls, shown
-from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.identity import IS_CLOSED, IS_FOREIGN, Known, refusal
-from coordd.core.ledger.requests import AcceptEpoch, Prune
-from coordd.core.ledger.rows import RUN_COLUMNS, AttemptRow, Row
+from coordd.core.ledger.rows import RUN_COLUMNS
 from coordd.core.ledger.words import BAD
 from coordd.errors import BadRowError, ForeignLedgerError, LedgerClosedError, LocalProtocolError, UnavailableError
 
@@ -24,7 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, TypeVar
 
-    from coordd.core.ledger.requests import Request
+    from coordd.core.ledger.answers import Answer
+    from coordd.core.ledger.open_answer import OpenAnswer
+    from coordd.core.ledger.rows import AttemptRow, Row
+    from coordd.core.ledger.runner_requests import Request
 
     A = TypeVar("A", bound="Answer | OpenAnswer")
 
@@ -117,11 +118,10 @@ class RedisLedger:
         """
         (answer,) = self.ask_all([request])
         if answer.word == BAD:
-            assert isinstance(answer, Answer)
-            raise BadRowError(answer.by)
+            raise BadRowError(answer.by)  # type: ignore[union-attr]  # the answer of a sweep has another word
         return answer  # type: ignore[return-value]  # each script answers as its request says
 
-    def ask_all(self, batch: "Sequence[Request[Answer | OpenAnswer]]") -> list[Answer | OpenAnswer]:
+    def ask_all(self, batch: "Sequence[Request[Answer | OpenAnswer]]") -> "list[Answer | OpenAnswer]":
         """Several operations in order, in one round trip. Raises as ``ask`` does, for all of them; but a bad row
         affects only the operations that need it, and becomes their answer.
         """
@@ -134,18 +134,22 @@ class RedisLedger:
         ]
         return [answer_of(reply) for reply in flat]
 
-    def run(self, run: str) -> Row | None:
+    def run(self, run: str) -> "Row | None":
         """One run, or None."""
+        from coordd.adapters.ledger.redis_rows import row_of  # no runner reads rows
+
         (values,) = self.read([("HMGET", self.key(f"run:{run}"), *RUN_COLUMNS)])
         return row_of(values)
 
-    def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
+    def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> "list[Row]":
         """Runs for people, newest first, optionally of one job and in one state."""
         (names,) = self.read([("ZREVRANGE", self.key(f"list:{state}:{job}"), 0, limit - 1)]) if limit > 0 else ([],)
         return [row for row in self.rows(names) if job in ("", row.job) and state in ("", row.state)]
 
-    def attempts(self, run: str) -> list[AttemptRow]:
+    def attempts(self, run: str) -> "list[AttemptRow]":
         """The attempts of one run, first to last."""
+        from coordd.adapters.ledger.redis_rows import attempts_of
+
         (flat,) = self.read([("HGETALL", self.key(f"attempts:{run}"))])
         return attempts_of(flat)
 
@@ -157,6 +161,8 @@ class RedisLedger:
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
         """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
+        from coordd.core.ledger.requests import Prune  # no runner asks this
+
         return self.ask(Prune(keep_s=keep_s, limit=limit)).token
 
     def close(self) -> None:
@@ -171,6 +177,8 @@ class RedisLedger:
 
     def accept_epoch(self) -> float:
         """A person knows that nothing was lost: end the quarantine. Returns the seconds that were left."""
+        from coordd.core.ledger.requests import AcceptEpoch
+
         return self.ask(AcceptEpoch()).left_s
 
     def export(self) -> "Iterator[dict[str, Any]]":
@@ -196,6 +204,8 @@ class RedisLedger:
 
     def rows(self, names: "Sequence[bytes]") -> "Iterator[Row]":
         """Runs by id; runs that were forgotten meanwhile are left out."""
+        from coordd.adapters.ledger.redis_rows import row_of
+
         for begin in range(0, len(names), ROWS_A_TIME):
             some = names[begin : begin + ROWS_A_TIME]
             commands = [("HMGET", self.prefix.encode() + b"run:" + name, *RUN_COLUMNS) for name in some]
@@ -295,6 +305,18 @@ class RedisLedger:
             if self._closed:
                 self._server.drop()
             self._turn.release()
+
+
+def answer_of(reply: "list[Any]") -> "Answer | OpenAnswer":
+    """A script's reply. Raises UnavailableError if it is invalid."""
+    try:
+        if reply[1] != b"open":
+            return answer(reply)
+        from coordd.adapters.ledger.redis_rows import open_answer  # no runner sweeps
+
+        return open_answer(reply)
+    except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as exc:
+        raise UnavailableError(f"ledger: an answer that cannot be read: {exc!s:.200}") from exc
 
 
 def together(questions: "Sequence[tuple[str, list[bytes]]]") -> "list[tuple[str, list[bytes]]]":

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from coordd.adapters.ledger.redis_scripts import attempts_of, value_of
+from coordd.adapters.ledger.redis_rows import attempts_of, value_of
 from coordd.adapters.ledger.resp import Problem
 from coordd.core.ledger.dump import checked, exported, head, take_head
 from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, begin_again

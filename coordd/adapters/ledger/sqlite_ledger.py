@@ -26,11 +26,10 @@ from coordd.adapters.ledger.sqlite_rows import (
     lacks,
     migrate,
 )
-from coordd.core.ledger.answers import Answer, OpenAnswer
 from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, Known, admit, begin_again, refusal
-from coordd.core.ledger.requests import Prune
 from coordd.core.ledger.rows import AttemptRow, JobRow, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
+from coordd.core.ledger.words import SWEEPS
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
 TYPE_CHECKING = False
@@ -38,7 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, TypeVar
 
-    from coordd.core.ledger.requests import Request
+    from coordd.core.ledger.answers import Answer
+    from coordd.core.ledger.open_answer import OpenAnswer
+    from coordd.core.ledger.runner_requests import Request
 
     A = TypeVar("A", bound="Answer | OpenAnswer")
     T = TypeVar("T")
@@ -149,11 +150,15 @@ class SqliteLedger:
             LedgerClosedError: it was moved elsewhere; nothing took place.
             BadRowError: a row that it needs is damaged; nothing was changed.
         """
+
+        def rule(store: Transaction, now: LedgerTime) -> "A":
+            answer = self._rules.answer(store, request, now)
+            if request.op in SWEEPS:
+                self._complete(answer, store)
+            return answer
+
         # Every node sweeps every few seconds, and mostly there is nothing to write: the sweep takes no write lock.
-        answer = self._transact(lambda store, now: self._rules.answer(store, request, now), writes=request.writes)
-        if isinstance(answer, OpenAnswer):
-            answer.identity, answer.predecessor = self.known.found, self.known.predecessor
-        return answer
+        return self._transact(rule, writes=request.writes)
 
     def run(self, run: str) -> Row | None:
         """One run, or None."""
@@ -187,6 +192,8 @@ class SqliteLedger:
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
         """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
+        from coordd.core.ledger.requests import Prune  # no runner asks this
+
         return self.ask(Prune(keep_s=keep_s, limit=limit)).token
 
     def close(self) -> None:
@@ -259,6 +266,14 @@ class SqliteLedger:
 
     # ---- one transaction
 
+    def _complete(self, answer: object, store: Transaction) -> None:
+        """Add to a sweep's answer what only the file knows."""
+        from coordd.core.ledger.open_answer import OpenAnswer  # no runner sweeps
+
+        assert isinstance(answer, OpenAnswer)
+        answer.identity, answer.predecessor = self.known.found, self.known.predecessor
+        answer.bad.update(store.bad)
+
     def _transact(self, rule: "Callable[[Transaction, LedgerTime], T]", *, writes: bool, admitted: bool = True) -> "T":
         def once(db: sqlite3.Connection, writes: bool) -> "T":
             db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -270,8 +285,6 @@ class SqliteLedger:
                 if refused:
                     raise refusal(refused, self.url, self.known)
                 answer = rule(store, now)
-                if isinstance(answer, OpenAnswer):
-                    answer.bad.update(store.bad)
                 db.execute("COMMIT")
             except BaseException:
                 if db.in_transaction:

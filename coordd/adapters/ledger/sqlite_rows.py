@@ -22,7 +22,6 @@ from coordd.core.ledger.rows import (
 from coordd.core.ledger.sound import (
     BAD_MAX,
     FENCE_MAX,
-    INSTANT_MAX,
     attempt_fault,
     bad_job,
     bad_run,
@@ -32,7 +31,7 @@ from coordd.core.ledger.sound import (
     sound_run,
     standing_fault,
 )
-from coordd.core.ledger.words import ACTIVE, PENDING, TERMINAL
+from coordd.core.ledger.words import ACTIVE, INSTANT_MAX, PENDING, TERMINAL
 from coordd.errors import BadRowError, RefusedError
 
 TYPE_CHECKING = False

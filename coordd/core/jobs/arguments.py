@@ -17,7 +17,8 @@ import msgspec
 from coordd.core.jobs.choosing import choosing_places, conf_chooses, env_chooses
 from coordd.core.jobs.job import Command, SparkSubmit, iso
 from coordd.core.jobs.schedule import zone
-from coordd.core.ledger.sound import INSTANT_MAX, printable
+from coordd.core.ledger.sound import printable
+from coordd.core.ledger.words import INSTANT_MAX
 from coordd.errors import RefusedError
 
 # Arguments travel as JSON in messages of at most 64 KiB, which contain other fields too. Every row of the ledger stores

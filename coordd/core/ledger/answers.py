@@ -1,14 +1,13 @@
-"""The ledger's answers: to a request, and the open rows of a sweep.
+"""The ledger's answer to a request; open_answer.py has the answer to a sweep.
 
 The runner loads this file before it starts a job, so it imports only its neighbours.
 """
 
-from coordd.core.ledger.rows import AttemptNumber, Record, Token, due_in, is_overdue, left_of
-from coordd.core.ledger.words import OK, PENDING, RETRY
+from coordd.core.ledger.rows import AttemptNumber, Record, Token
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from coordd.core.ledger.rows import Cursor, LedgerTime, Row
+    pass
 
 
 class Held(Record):
@@ -50,35 +49,6 @@ class Ended(Record):
         self.digest = digest
         self.policy = policy
         self.lease_s = lease_s
-
-
-class JobState(Record):
-    """The state of a job: its horizon, which is the newest due time of its scheduled runs (0.0: none yet); whether it
-    is suspended; and the highest issued token.
-    """
-
-    wire = ("horizon", "last_fire_at", "suspended", "fence")
-    __slots__ = wire
-
-    def __init__(self, *, horizon: float, last_fire_at: float, suspended: bool, fence: int) -> None:
-        self.horizon = horizon
-        self.last_fire_at = last_fire_at
-        self.suspended = suspended
-        self.fence = fence
-
-
-class Current(Record):
-    """The definition of a job that counts: activated as number ``sequence``, for runs that are due after
-    ``counts_from``.
-    """
-
-    wire = ("sequence", "digest", "counts_from")
-    __slots__ = wire
-
-    def __init__(self, *, sequence: int, digest: str, counts_from: float) -> None:
-        self.sequence = sequence
-        self.digest = digest
-        self.counts_from = counts_from
 
 
 NOBODY = Held(token=Token(0), beat=0)
@@ -125,102 +95,3 @@ class Answer:
             if k != "word" and getattr(self, k) not in ("", 0, None, NOBODY)
         ]
         return f"{self.word}({', '.join(fields)})"
-
-
-class OpenRun:
-    """A row that is not terminal, for the sweep."""
-
-    __slots__ = (
-        "args",
-        "attempt",
-        "beat",
-        "digest",
-        "due",
-        "due_in_s",
-        "fire_at",
-        "job",
-        "lease",
-        "left_s",
-        "node",
-        "nonce",
-        "overdue",
-        "run",
-        "scheduled",
-        "state",
-        "token",
-    )
-
-    def __init__(self, row: "Row", now: "LedgerTime") -> None:
-        self.run = row.run
-        self.job = row.job
-        self.digest = row.digest
-        self.args = row.args
-        self.scheduled = row.scheduled
-        self.fire_at = row.fire_at
-        self.due = row.due
-        self.state = row.state
-        self.attempt = row.attempt
-        self.due_in_s = due_in(row, now)  # by the ledger's clock: nodes' clocks may be off
-        self.token = row.token
-        self.nonce = row.nonce
-        self.node = row.node
-        self.lease = row.lease
-        self.beat = row.beat
-        self.left_s = left_of(row, now)
-        self.overdue = row.state in (PENDING, RETRY) and is_overdue(row, now)  # nobody may launch it any more
-
-
-class OpenAnswer:
-    """One page of open rows, and the state of each job.
-
-    ``identity_from`` tells which rules are in force (NEVER: the old ones). ``current`` has the definition of each job
-    that counts, if there is one.
-
-    ``recovering_s`` above 0.0: the ledger went back, and waits this long (seconds) for restorations. Each such event
-    has a new ``epoch``. ``identity`` is the ledger's identity, ``predecessor`` the closed ledger that it continues, or
-    "". ``after``: where the next page begins; None in the last page.
-
-    ``bad`` names unusable rows of runs and jobs, with the reason for each; no other field contains them.
-    """
-
-    __slots__ = (
-        "after",
-        "bad",
-        "current",
-        "epoch",
-        "identity",
-        "identity_from",
-        "jobs",
-        "predecessor",
-        "recovering_s",
-        "runs",
-        "wall",
-        "word",
-    )
-
-    def __init__(
-        self,
-        runs: "list[OpenRun]",
-        jobs: "dict[str, JobState]",
-        wall: float,
-        recovering_s: float = 0.0,
-        epoch: str = "",
-        identity: str = "",
-        predecessor: str = "",
-        bad: "dict[str, str] | None" = None,
-        after: "Cursor | None" = None,
-        identity_from: float = 0.0,
-        current: "dict[str, Current] | None" = None,
-    ) -> None:
-        self.bad = bad or {}
-        self.word = OK
-        self.after = after
-        self.identity = identity
-        self.predecessor = predecessor
-        self.identity_from = identity_from
-        self.current = current or {}
-        self.runs = runs
-        self.jobs = jobs
-        self.wall = wall
-        self.recovering_s = recovering_s
-        self.epoch = epoch

@@ -4,7 +4,6 @@ The runner loads this file before it starts a job, so it imports only its neighb
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Cancel, Resolve, Revoke, Suspend
 from coordd.core.ledger.rows import LedgerTime
 from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import (
@@ -25,13 +24,14 @@ from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from coordd.core.ledger.requests import Cancel, Resolve, Revoke, Suspend
     from coordd.core.ledger.rows import Store
 
 
 class People(Life):
     """The operations for people; rules.py adds those for nodes and runners."""
 
-    def revoke(self, store: "Store", said: Revoke, now: LedgerTime) -> Answer:
+    def revoke(self, store: "Store", said: "Revoke", now: LedgerTime) -> Answer:
         """Forbid a run that has not started, whether it has a row or not. A bad row is replaced by a revoked one.
 
         After the run is forgotten, the horizon is the due time that the caller gives; a later run would be opened
@@ -53,7 +53,7 @@ class People(Life):
         self._end(store, row, REVOKED, why, now)
         return Answer(OK, state=REVOKED)
 
-    def cancel(self, store: "Store", said: Cancel, now: LedgerTime) -> Answer:
+    def cancel(self, store: "Store", said: "Cancel", now: LedgerTime) -> Answer:
         """End a running attempt: its holder learns it with the next renewal at the latest."""
         row = store.run(said.run)
         if row is None or row.state in TERMINAL:
@@ -69,7 +69,7 @@ class People(Life):
         store.put_run(row)
         return Answer(OK, state=row.state, by=row.node, attempt=row.attempt)
 
-    def resolve(self, store: "Store", said: Resolve, now: LedgerTime) -> Answer:
+    def resolve(self, store: "Store", said: "Resolve", now: LedgerTime) -> Answer:
         """A person resolves an UNKNOWN run: success, failed or relaunch."""
         row = store.run(said.run)
         if row is None or row.state != UNKNOWN:
@@ -82,7 +82,7 @@ class People(Life):
             self._end(store, row, SUCCESS if said.outcome == "success" else FAILURE, why, now)
         return Answer(OK, state=row.state)
 
-    def suspend(self, store: "Store", said: Suspend, now: LedgerTime) -> Answer:
+    def suspend(self, store: "Store", said: "Suspend", now: LedgerTime) -> Answer:
         """Suspend a job, or resume it. A bad row of the job is replaced by a valid one."""
         row = self._mended_job(store, said.job, now)
         if row.suspended != int(said.suspended):

@@ -13,29 +13,16 @@ A ledger that went back (a failover that lost writes, an old backup) is in quara
 (``LedgerTime.recovering_s``): it grants and launches nothing. It asks the holder of an unknown grant to restore it
 (RECOVERING), and accepts that through ``restore``.
 
-Rows are in rows.py, requests in requests.py, answers in answers.py, single steps in steps.py, operations for people in
-people.py. The runner loads all of them before it starts a job, so they import only each other and the errors.
+Rows are in rows.py, requests in requests.py and runner_requests.py, answers in answers.py and open_answer.py, single
+steps in steps.py, operations for people in people.py. The runner of a SQLite ledger loads this file before it starts a
+job, so it imports only its neighbours and the errors, and no requests but the runner's.
 """
 
-from coordd.core.ledger.answers import Answer, Current, JobState, OpenAnswer, OpenRun
+from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.identity import CLOSED
 from coordd.core.ledger.people import People
-from coordd.core.ledger.requests import (
-    Claim,
-    Close,
-    Commit,
-    Gate,
-    ListOpen,
-    Page,
-    Prune,
-    Register,
-    Renew,
-    Report,
-    Request,
-    Restore,
-    Settle,
-)
 from coordd.core.ledger.rows import Cursor, JobRow, LedgerTime, Policy, Row, due_in, is_overdue
+from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Report, Request, Restore
 from coordd.core.ledger.steps import HOLDING, MOVES
 from coordd.core.ledger.words import (
     CANCEL,
@@ -72,6 +59,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    from coordd.core.ledger.open_answer import Current, JobState, OpenAnswer
+    from coordd.core.ledger.requests import Claim, Close, ListOpen, Page, Prune, Register, Settle
     from coordd.core.ledger.rows import Store
 
     A = TypeVar("A")
@@ -109,7 +98,7 @@ class Rules(People):
 
     # ---- before a launch
 
-    def register(self, store: "Store", said: Register, now: LedgerTime) -> Answer:
+    def register(self, store: "Store", said: "Register", now: LedgerTime) -> Answer:
         """Write PENDING before a trigger is answered: ok, exists, or conflict (same id, other digest)."""
         of = said.of
         row = store.run(of.run)
@@ -127,7 +116,7 @@ class Rules(People):
             return Answer(CONFLICT, state=row.state)
         return Answer(EXISTS, state=row.state)
 
-    def claim(self, store: "Store", claim: Claim, now: LedgerTime) -> Answer:
+    def claim(self, store: "Store", claim: "Claim", now: LedgerTime) -> Answer:
         """Grant one attempt to one node, or say why not. The order of the checks is the contract."""
         of = claim.of
         row = store.run(of.run)
@@ -173,7 +162,7 @@ class Rules(People):
             return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=ended)
         return self._held(row, now)
 
-    def settle(self, store: "Store", said: Settle, now: LedgerTime) -> Answer:
+    def settle(self, store: "Store", said: "Settle", now: LedgerTime) -> Answer:
         """End a run that nobody may launch any more, or whose holder is gone; any node may ask, even one without the
         job.
 
@@ -202,7 +191,7 @@ class Rules(People):
         self._end(store, row, MISSED, why, now)
         return self._ended(row)
 
-    def _claim_due(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
+    def _claim_due(self, store: "Store", job: JobRow, row: Row, claim: "Claim", now: LedgerTime) -> Answer:
         """A row that waits for a launch: may this node start it now?"""
         policy = claim.of.policy
         if row.cancel:
@@ -421,8 +410,10 @@ class Rules(People):
 
     # ---- the sweep, and the ledger as a whole
 
-    def open(self, store: "Store", said: ListOpen, now: LedgerTime) -> OpenAnswer:
+    def open(self, store: "Store", said: "ListOpen", now: LedgerTime) -> "OpenAnswer":
         """The open rows, for the sweep. A job that was never seen before starts now, by the ledger's time."""
+        from coordd.core.ledger.open_answer import Current, JobState  # here, because no runner sweeps
+
         known: dict[str, JobState] = {}
         bad: dict[str, str] = {}
         current: dict[str, Current] = {}
@@ -440,7 +431,7 @@ class Rules(People):
                 current[name] = Current(sequence=job.sequence, digest=job.digest, counts_from=job.counts_from)
         return self._page(store, said.limit, known, None, bad, current, now)
 
-    def page(self, store: "Store", said: Page, now: LedgerTime) -> OpenAnswer:
+    def page(self, store: "Store", said: "Page", now: LedgerTime) -> "OpenAnswer":
         """The next page of a sweep: after that row, even if it no longer exists."""
         return self._page(store, said.limit, {}, said.after, {}, {}, now)
 
@@ -453,7 +444,9 @@ class Rules(People):
         bad: "dict[str, str]",
         current: "dict[str, Current]",
         now: LedgerTime,
-    ) -> OpenAnswer:
+    ) -> "OpenAnswer":
+        from coordd.core.ledger.open_answer import OpenAnswer, OpenRun
+
         rows, last = store.open_runs(limit, after)
         runs = [OpenRun(row, now) for row in rows]
         return OpenAnswer(
@@ -468,7 +461,7 @@ class Rules(People):
             current=current,
         )
 
-    def close(self, store: "Store", said: Close, now: LedgerTime) -> Answer:
+    def close(self, store: "Store", said: "Close", now: LedgerTime) -> Answer:
         """Refuse every request from now on, because the rows move elsewhere: ok, recovering, or held (``by`` names the
         runs).
 
@@ -489,7 +482,7 @@ class Rules(People):
         store.put_meta(CLOSED, f"by {said.by} at {now.wall:.0f}")
         return Answer(OK)
 
-    def prune(self, store: "Store", said: Prune, now: LedgerTime) -> Answer:
+    def prune(self, store: "Store", said: "Prune", now: LedgerTime) -> Answer:
         """Forget runs that ended longer ago than ``keep_s``, oldest first: ok (token: how many).
 
         It uses the ledger's own time: a node whose clock is years ahead would forget all runs. The horizon moves past

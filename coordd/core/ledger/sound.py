@@ -6,19 +6,13 @@ only its neighbours and the errors.
 """
 
 from coordd.core.ledger.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, STANDING_COLUMNS, Policy
-from coordd.core.ledger.words import RETRY, STATES
+from coordd.core.ledger.words import INSTANT_MAX, RETRY, STATES, TOKEN_MAX
 from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from coordd.core.ledger.requests import Registration
     from coordd.core.ledger.rows import AttemptRow, JobRow, Row
-
-# Unix seconds up to the year 3000: every date library can convert them.
-INSTANT_MAX = 32_503_680_000.0
-
-# Fencing tokens are microseconds since 1970. Above this, a float (and therefore Lua) cannot represent each integer.
-TOKEN_MAX = 2**53
+    from coordd.core.ledger.runner_requests import Registration
 
 # The highest token in a job's row: the values above are left for future ones.
 FENCE_MAX = TOKEN_MAX - 2**40

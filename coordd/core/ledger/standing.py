@@ -11,8 +11,8 @@ The runner loads this file before it starts a job, so it imports only its neighb
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Activate, NewRules, Registration
 from coordd.core.ledger.rows import Activation, JobRow, LedgerTime
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import (
     CLAIM_AHEAD_S,
     DIFFERS,
@@ -30,6 +30,7 @@ from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from coordd.core.ledger.requests import Activate, NewRules
     from coordd.core.ledger.rows import Store
 
 # The old rules can have granted only runs that are due at most CLAIM_AHEAD_S after the new rules begin; and every node
@@ -65,7 +66,7 @@ class Standing:
         store.put_meta("identity_from", "0")
         return 0.0
 
-    def new_rules(self, store: "Store", said: NewRules, now: LedgerTime) -> Answer:
+    def new_rules(self, store: "Store", said: "NewRules", now: LedgerTime) -> Answer:
         """All members know the new rules: from now on they are in force. ok, or recovering.
 
         If the caller saw them in force before, the ledger has forgotten it: they begin where they began then.
@@ -251,7 +252,7 @@ class Standing:
         was_scheduled = how != "returned" and (fired or job.horizon < self._identity_from(store))
         return job.horizon if was_scheduled else now.wall
 
-    def activate(self, store: "Store", said: Activate, now: LedgerTime) -> Answer:
+    def activate(self, store: "Store", said: "Activate", now: LedgerTime) -> Answer:
         """That definition of a job counts from now on: ok (token: its sequence), differs (another one still counts).
 
         ``schedule`` is the digest of the schedule's part. If it is unchanged, no due run is lost; otherwise the

@@ -11,7 +11,6 @@ it imports only its neighbours.
 """
 
 from coordd.core.ledger.answers import Answer, Ended, Held
-from coordd.core.ledger.requests import Claim, Grant, Registration, Restore, Watched
 from coordd.core.ledger.rows import (
     ATTEMPT_COLUMNS,
     RELAUNCH_DOUBLINGS_MAX,
@@ -27,6 +26,7 @@ from coordd.core.ledger.rows import (
     left_of,
     was_set_back,
 )
+from coordd.core.ledger.runner_requests import Grant, Registration, Restore
 from coordd.core.ledger.standing import Standing
 from coordd.core.ledger.words import (
     DIFFERS,
@@ -50,6 +50,7 @@ from coordd.core.ledger.words import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from coordd.core.ledger.requests import Claim, Watched
     from coordd.core.ledger.rows import Store
 
 # The run's life: the allowed moves. Every change of a state goes through ``_move``, except that of ``_put_back``.
@@ -128,7 +129,7 @@ class Life(Standing):
     def _is_of(self, row: "Row | AttemptRow", grant: Grant) -> bool:
         return row.attempt == grant.attempt and row.token == grant.token and row.nonce == grant.nonce
 
-    def _is_repeat(self, row: Row, claim: Claim) -> bool:
+    def _is_repeat(self, row: Row, claim: "Claim") -> bool:
         """True if the claimant has this very grant already: its reply was lost."""
         return row.state == RECEIVED and row.nonce == claim.nonce and row.node == claim.node
 
@@ -177,7 +178,7 @@ class Life(Standing):
         """Strictly increasing per job, even if the ledger forgot its last writes: time is the lower bound."""
         return Token(max(job.fence + 1, int(now.wall * 1e6)))
 
-    def _grant(self, store: "Store", job: JobRow, row: Row, claim: Claim, now: LedgerTime) -> Answer:
+    def _grant(self, store: "Store", job: JobRow, row: Row, claim: "Claim", now: LedgerTime) -> Answer:
         job.fence = row.token = self._next_token(job, now)
         self._put_job(store, job)
         self._move(row, RECEIVED)
@@ -208,7 +209,7 @@ class Life(Standing):
             GRANTED, token=row.token, left_s=self._left(row, now), in_s=in_s, args=row.args, attempt=row.attempt
         )
 
-    def _granted_again(self, store: "Store", row: Row, claim: Claim, now: LedgerTime) -> Answer:
+    def _granted_again(self, store: "Store", row: Row, claim: "Claim", now: LedgerTime) -> Answer:
         """The reply was lost: return the same grant again, only for the granted definition.
 
         It gets a whole lease again, with a new beat, so watchers start again. Only a clock that may have been set back

@@ -4,20 +4,29 @@ The same words are on the wire, in JSON, in logs and in metrics.
 The runner loads this file before it starts a job, so it imports only its neighbours.
 """
 
+# Unix seconds up to the year 3000: every date library can convert them.
+INSTANT_MAX = 32_503_680_000.0
+
+# Fencing tokens are microseconds since 1970. Above this, a float (and therefore Lua) cannot represent each integer.
+TOKEN_MAX = 2**53
+
 # The tolerated clock-rate error between any two machines: 1 %; NTP's maximum slew is 0.05 %.
 RHO = 0.01
 
 # Two versions of the rules. Under the old ones, the id of a scheduled run contains its due time. Under the new ones it
 # contains its nominal time, without the jitter, for runs that are due after ``identity_from``. That instant is NEVER
-# (the year 3000) while the old rules are in force.
+# while the old rules are in force.
 OLD_RULES, NEW_RULES = 1, 2
-NEVER = 32_503_680_000.0
+NEVER = INSTANT_MAX
 
 # The maximum difference of two equal readings of one clock: floats of Unix seconds have a resolution of 0.2 µs.
 CLOCK_EXACT_S = 0.001
 
 # A scheduled run may be claimed this long (seconds) before its fire time: the runner then waits at the gate.
 CLAIM_AHEAD_S = 5.0
+
+# The operations of a sweep, which have an answer of their own.
+SWEEPS = ("open", "page")
 
 # Rows per page of a sweep: one script blocks the ledger for at most a few milliseconds.
 OPEN_PAGE = 1000

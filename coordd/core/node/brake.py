@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordd.core.context import Context
-from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.members.membership import LEFT, Member
 from coordd.core.ready import Now
 

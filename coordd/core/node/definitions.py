@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from coordd.core.context import Context
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import DIFFERS, NEVER, OK
 from coordd.core.ready import Now

@@ -18,8 +18,9 @@ from coordd.core.clock import LamportClock
 from coordd.core.context import Context, Rng, Settings
 from coordd.core.election import Election
 from coordd.core.jobs.job import Job, jobs_digest
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import NEW_RULES, UNAVAILABLE
 from coordd.core.members.detector import FailureDetector
 from coordd.core.members.heartbeat import Heartbeats

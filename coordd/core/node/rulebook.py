@@ -8,7 +8,8 @@ change. core/ledger/standing.py then keeps out an older daemon that comes back.
 from __future__ import annotations
 
 from coordd.core.context import Context
-from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import NewRules
 from coordd.core.ledger.words import NEVER, NEW_RULES, OK
 from coordd.core.members.membership import LEFT

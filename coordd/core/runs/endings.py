@@ -9,9 +9,10 @@ from __future__ import annotations
 from coordd.core.context import Context
 from coordd.core.jobs.job import Job, run_uuid
 from coordd.core.ledger import words
-from coordd.core.ledger.answers import Answer, OpenRun
-from coordd.core.ledger.requests import Grant, Report
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenRun
 from coordd.core.ledger.rows import AttemptNumber, Token
+from coordd.core.ledger.runner_requests import Grant, Report
 from coordd.core.ready import Now
 from coordd.core.wire.events import TASK_END, Action, Task, event_type
 

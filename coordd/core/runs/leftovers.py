@@ -11,7 +11,8 @@ from __future__ import annotations
 from functools import partial
 
 from coordd.core.context import Context
-from coordd.core.ledger.answers import Answer, OpenRun
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenRun
 from coordd.core.ledger.requests import Settle, Watched
 from coordd.core.ledger.words import RECEIVED, RHO, STARTED, UNKNOWN
 from coordd.core.ready import Now

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from coordd.core.context import LEAD_S, Context
 from coordd.core.jobs.job import Job, fire_time, scheduled_run
 from coordd.core.jobs.schedule import fires_between, next_fire
-from coordd.core.ledger.answers import OpenAnswer
-from coordd.core.ledger.requests import Register, Registration
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import Register
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Now
 from coordd.core.wire.events import Action
 

@@ -22,9 +22,11 @@ from coordd.core.election import Election
 from coordd.core.jobs.arguments import fits
 from coordd.core.jobs.job import Command, Job, is_named, run_uuid
 from coordd.core.ledger import words
-from coordd.core.ledger.answers import Answer, OpenRun
-from coordd.core.ledger.requests import Claim, Grant, Register, Registration, Report
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenRun
+from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.rows import AttemptNumber
+from coordd.core.ledger.runner_requests import Grant, Registration, Report
 from coordd.core.ledger.words import RHO, SETTLED
 from coordd.core.node.elections import Ballots
 from coordd.core.ready import Launch, Now

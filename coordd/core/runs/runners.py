@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from coordd.core.context import Context
 from coordd.core.jobs.job import run_uuid
-from coordd.core.ledger.requests import Report
+from coordd.core.ledger.runner_requests import Report
 from coordd.core.ledger.words import FAILURE, RETRY
 from coordd.core.ready import Launch, Now
 from coordd.core.runs.pursuit import Pursuits

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordd.core.context import Context
-from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import ListOpen, Page
 from coordd.core.ledger.steps import HOLDING
 from coordd.core.ready import Now

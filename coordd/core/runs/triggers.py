@@ -8,7 +8,8 @@ from functools import partial
 from coordd.core.context import Context
 from coordd.core.jobs.job import run_uuid
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Register, Registration
+from coordd.core.ledger.requests import Register
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import BAD, CONFLICT, EXISTS, OK, UNAVAILABLE
 from coordd.core.ready import Now, Reply
 from coordd.core.wire.events import Action, TaskSent

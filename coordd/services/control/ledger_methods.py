@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import AcceptEpoch, Close, ListOpen, Request
+from coordd.core.ledger.requests import AcceptEpoch, Close, ListOpen
+from coordd.core.ledger.runner_requests import Request
 from coordd.core.ledger.words import HELD, RECOVERING, UNAVAILABLE
 from coordd.errors import CoorddError, LedgerClosedError, RefusedError, UnavailableError
 from coordd.ports import Ledger, Portable, Quarantined

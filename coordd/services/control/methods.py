@@ -14,8 +14,9 @@ import trio
 from coordd import __version__
 from coordd.core.jobs.arguments import merge_params, packed
 from coordd.core.jobs.job import IDENT, Job, job_of, triggered_run
-from coordd.core.ledger.requests import OUTCOMES, Cancel, Registration, Resolve, Revoke
+from coordd.core.ledger.requests import OUTCOMES, Cancel, Resolve, Revoke
 from coordd.core.ledger.rows import AttemptRow, Row
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import FAILURE, LOST, OK, PENDING, RECEIVED, RETRY, STATES
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.wire.events import Action

@@ -26,7 +26,7 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.core.context import Settings
 from coordd.core.election import Election
 from coordd.core.jobs.job import Command, Job
-from coordd.core.ledger.requests import Gate, Registration, Report
+from coordd.core.ledger.runner_requests import Gate, Registration, Report
 from coordd.core.node.elections import Ballots
 from coordd.core.node.node import Node
 from coordd.core.ready import Launch, Now

@@ -13,28 +13,23 @@ from support.ledger_calls import LEASE_S, FakeClock, Nodes, grant_of, watched_of
 from support.memory import MemoryLedger
 
 from contract.ledger.ledger_coverage import Seen, states
-from coordd.core.ledger.answers import Answer, OpenAnswer
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import (
     Activate,
     Cancel,
     Claim,
-    Commit,
-    Gate,
-    Grant,
     ListOpen,
     NewRules,
     Page,
     Register,
-    Registration,
-    Renew,
-    Report,
-    Request,
     Resolve,
     Revoke,
     Settle,
     Suspend,
 )
 from coordd.core.ledger.rows import AttemptNumber, JobRow
+from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Registration, Renew, Report, Request
 from coordd.core.ledger.words import ACTIVE, NEVER, UNKNOWN
 from coordd.ports import Ledger
 

@@ -14,20 +14,11 @@ from support.stepped_redis import SteppedLedger
 from contract.ledger.corners.both import Both
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import (
-    Activate,
-    Cancel,
-    Claim,
-    Grant,
-    ListOpen,
-    Register,
-    Renew,
-    Request,
-    Revoke,
-    Suspend,
-)
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, Register, Revoke, Suspend
 from coordd.core.ledger.rows import AttemptNumber
+from coordd.core.ledger.runner_requests import Grant, Renew, Request
 from coordd.core.ledger.standing import FENCED_BY
 from coordd.core.ledger.words import BAD, GRANTED, NEVER, OK, REVOKED
 from coordd.core.ready import LedgerRequest

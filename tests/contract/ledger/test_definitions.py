@@ -6,7 +6,8 @@ import pytest
 from support.ledger_calls import EPOCH, LEASE_S, Nodes
 
 from coordd.core.jobs.job import scheduled_run
-from coordd.core.ledger.answers import Answer, Current, OpenAnswer
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import Current, OpenAnswer
 from coordd.core.ledger.requests import Activate, Claim, ListOpen, Register, Revoke
 from coordd.core.ledger.rows import AttemptNumber
 

@@ -19,25 +19,10 @@ from support.stepped_redis import OneClock, SteppedLedger
 
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.core.ledger.answers import OpenAnswer
 from coordd.core.ledger.identity import Known
-from coordd.core.ledger.requests import (
-    Cancel,
-    Claim,
-    Close,
-    Commit,
-    Gate,
-    ListOpen,
-    Prune,
-    Register,
-    Renew,
-    Report,
-    Request,
-    Resolve,
-    Restore,
-    Revoke,
-    Suspend,
-)
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import Cancel, Claim, Close, ListOpen, Prune, Register, Resolve, Revoke, Suspend
+from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Report, Request, Restore
 from coordd.errors import ForeignLedgerError, LedgerClosedError, RefusedError, UnavailableError
 from coordd.ports import Ledger
 

@@ -18,9 +18,10 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger import requests, rules, words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.dump import exported
-from coordd.core.ledger.requests import Claim, Commit, Gate, Grant, Report, Request
+from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.rows import JobRow
 from coordd.core.ledger.rules import MOVES, Rules
+from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Report, Request
 from coordd.core.ledger.words import ACTIVE, TERMINAL, UNKNOWN
 
 # Nothing here depends on the disk itself, whose fsync takes its time.

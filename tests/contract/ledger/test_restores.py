@@ -9,7 +9,8 @@ from support.ledger_calls import LEASE_S, FakeClock, Nodes, granted_as
 from support.stepped_redis import SteppedLedger
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Cancel, Grant, Restore
+from coordd.core.ledger.requests import Cancel
+from coordd.core.ledger.runner_requests import Grant, Restore
 from coordd.ports import Ledger
 
 RUN = "sales#1"

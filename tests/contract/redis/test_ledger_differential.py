@@ -13,9 +13,10 @@ from support.stepped_redis import QUARANTINE_S, RecoveringClock, SteppedLedger
 
 from contract.ledger.ledger_coverage import ANSWERS, RECOVERING, search
 from contract.ledger.ledger_machine import NODES, LedgerMachine, attempts, ends, fields, nonces, policies, runs
-from coordd.adapters.ledger.redis_scripts import attempts_of, value_of
-from coordd.core.ledger.requests import ListOpen, Register, Restore
+from coordd.adapters.ledger.redis_rows import attempts_of, value_of
+from coordd.core.ledger.requests import ListOpen, Register
 from coordd.core.ledger.rows import JOB_COLUMNS, JobRow
+from coordd.core.ledger.runner_requests import Restore
 from coordd.core.ledger.words import STATES
 
 

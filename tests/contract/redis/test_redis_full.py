@@ -14,19 +14,9 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_server import Server
 from coordd.adapters.ledger.resp import Problem
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import (
-    Activate,
-    Cancel,
-    Claim,
-    Grant,
-    ListOpen,
-    Register,
-    Resolve,
-    Restore,
-    Revoke,
-    Suspend,
-)
+from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, Register, Resolve, Revoke, Suspend
 from coordd.core.ledger.rows import AttemptNumber
+from coordd.core.ledger.runner_requests import Grant, Restore
 from coordd.errors import UnavailableError
 
 RUN = "sales#1"

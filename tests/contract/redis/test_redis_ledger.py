@@ -17,9 +17,11 @@ from support.ledger_calls import LEASE_S, FakeClock, Nodes, granted_as
 from coordd.adapters.ledger.redis_ledger import Known, RedisLedger
 from coordd.adapters.ledger.redis_server import MEANING
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Activate, Cancel, Claim, Gate, Grant, ListOpen, Register, Registration, Restore
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, Register
 from coordd.core.ledger.rows import AttemptNumber, Policy, Token
+from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Restore
 from coordd.errors import ConfigError, RefusedError, UnavailableError
 
 RUN = "sales#1"

@@ -15,8 +15,9 @@ from contract.ledger.ledger_coverage import ANSWERS, RECOVERING
 from coordd.adapters.ledger import lua_constants
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import BEGINNING, ROOM_OF, ROOMS, SEVERAL, Scripts
-from coordd.core.ledger.requests import Grant, Registration, Request, Watched
+from coordd.core.ledger.requests import Watched
 from coordd.core.ledger.rows import Cursor, Record
+from coordd.core.ledger.runner_requests import Grant, Registration, Request
 from coordd.core.ledger.words import SETTLED, STATES, WORDS
 
 OPERATIONS = sorted(ROOM_OF)

@@ -27,7 +27,8 @@ RUNS = 40
 WORK = """
 import json, os, sys, time
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.core.ledger.requests import Claim, Gate, Grant, Registration, Report
+from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Report
 from coordd.core.ledger.rows import Policy
 directory, runs = sys.argv[1], int(sys.argv[2])
 ledger = SqliteLedger(f"sqlite:///{directory}/ledger.db")

@@ -8,10 +8,12 @@ import pytest
 from support.ledger_calls import EPOCH, LEASE_S, FakeClock, Nodes, granted_as, watched_of
 from support.memory import MemoryLedger
 
-from coordd.core.ledger.answers import Answer, JobState, OpenAnswer
-from coordd.core.ledger.requests import Commit, Grant, ListOpen, Register, Renew, Restore, Revoke, Suspend, nominal_time
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import JobState, OpenAnswer
+from coordd.core.ledger.requests import ListOpen, Register, Revoke, Suspend, nominal_time
 from coordd.core.ledger.rows import BACKOFF_MAX_S, AttemptNumber, Policy
 from coordd.core.ledger.rules import OVERLAP_RETRY_S, REPORTED, Rules
+from coordd.core.ledger.runner_requests import Commit, Grant, Renew, Restore
 from coordd.core.ledger.steps import HOLDING, MOVES
 from coordd.core.ledger.words import ACTIVE, CLAIM_AHEAD_S, STATES, TERMINAL
 

@@ -8,9 +8,11 @@ import pytest
 from support.small_cluster import EPOCH, MONO, SETTINGS, Lone, job, open_answer
 
 from coordd.core.jobs.job import scheduled_run
-from coordd.core.ledger.answers import Answer, OpenAnswer
-from coordd.core.ledger.requests import Claim, Register, Registration, Report
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.runner_requests import Registration, Report
 from coordd.core.ledger.words import GRANTED
 from coordd.core.node import brake as module
 from coordd.core.node.node import Node

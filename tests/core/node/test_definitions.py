@@ -9,7 +9,8 @@ from support.ledger_calls import EPOCH
 from support.small_cluster import SETTINGS, Cluster, Lone, job, open_answer
 
 from coordd.core.jobs.job import Job, Schedule, scheduled_run
-from coordd.core.ledger.answers import Answer, Current
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import Current
 from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import NEVER
 from coordd.core.node.definitions import Had

@@ -7,7 +7,7 @@ from support.small_cluster import SETTINGS, Cluster, Lone, asked_for, job, open_
 
 from coordd.core.clock import CLOCK_JUMP_MAX
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Report
+from coordd.core.ledger.runner_requests import Report
 from coordd.core.ledger.words import GRANTED, OK, STARTED, UNAVAILABLE
 from coordd.core.runs import sweep
 from coordd.core.wire.events import (

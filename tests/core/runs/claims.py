@@ -5,7 +5,8 @@ from __future__ import annotations
 from support.small_cluster import SETTINGS, Lone, asked_for, job, open_run
 
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.answers import Answer, OpenRun
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenRun
 from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.words import GRANTED, OK, PENDING, STARTED
 from coordd.core.runs.pursued import Pursuit

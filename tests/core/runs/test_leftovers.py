@@ -6,7 +6,8 @@ import pytest
 from support.ledger_calls import ended_of
 from support.small_cluster import EPOCH, SETTINGS, Lone, job, open_answer, open_run
 
-from coordd.core.ledger.answers import Answer, OpenRun
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenRun
 from coordd.core.ledger.requests import Settle
 from coordd.core.ledger.rows import AttemptNumber, Cursor
 from coordd.core.ledger.words import (

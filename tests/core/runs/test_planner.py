@@ -8,7 +8,7 @@ from support.small_cluster import EPOCH, SETTINGS, Lone, job, open_answer
 
 from coordd.core.context import LEAD_S
 from coordd.core.jobs.job import Job, fire_time, scheduled_run
-from coordd.core.ledger.answers import OpenAnswer
+from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Register
 from coordd.core.ledger.words import NEVER
 from coordd.core.runs.planner import CATCH_UP_MAX, RECHECK_S, SKIP_GRACE_S

@@ -9,7 +9,8 @@ from support.ledger_calls import grant_of
 from support.small_cluster import Lone, job, open_run
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Register, Report
+from coordd.core.ledger.requests import Register
+from coordd.core.ledger.runner_requests import Report
 from coordd.core.ledger.words import EXISTS, LIMITED, MISSED, OK, PENDING, RETRY, RHO, SETTLED, UNAVAILABLE
 from coordd.core.runs.pursued import BACKOFF_MAX_S
 from coordd.core.wire.events import Action, Task

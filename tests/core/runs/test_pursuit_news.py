@@ -7,9 +7,11 @@ from support.ledger_calls import grant_of, held_of
 from support.small_cluster import EPOCH, Lone, job, open_answer, open_run
 
 from coordd.core.jobs.job import Retry, scheduled_run
-from coordd.core.ledger.answers import Answer, OpenAnswer, OpenRun
-from coordd.core.ledger.requests import Page, Report
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer, OpenRun
+from coordd.core.ledger.requests import Page
 from coordd.core.ledger.rows import Cursor
+from coordd.core.ledger.runner_requests import Report
 from coordd.core.ledger.words import HELD, LOST, PENDING, RECEIVED, RETRY, STARTED, UNAVAILABLE, UNKNOWN
 from coordd.core.runs.pursued import BACKOFF_MIN_S
 from coordd.core.wire.events import (

@@ -10,7 +10,7 @@ import trio
 from support.small_cluster import Lone, job
 
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.answers import Current, OpenAnswer
+from coordd.core.ledger.open_answer import Current, OpenAnswer
 from coordd.core.ledger.rows import AttemptNumber, Policy, Row, Token
 from coordd.core.ready import Now
 from coordd.core.runs.pursued import Pursuit

@@ -17,9 +17,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from coordd.core.jobs.job import Job
-from coordd.core.ledger import requests
+from coordd.core.ledger import runner_requests
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Claim, Commit, Gate, Renew, Request, Resolve, Restore
+from coordd.core.ledger.requests import Claim, Resolve
+from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Request, Restore
 from coordd.core.ledger.words import (
     CANCEL,
     EARLY,
@@ -265,7 +266,7 @@ class Judge:
         if answer.in_s > (PAUSE_MAX_S if row.attempt else 0.0) + EXACT_S:
             world.violate(f"L {row.run}/{row.attempt} is to wait for {answer.in_s:.1f} s, and for nothing")
 
-    def _let_through(self, grant: requests.Grant) -> None:
+    def _let_through(self, grant: runner_requests.Grant) -> None:
         """E: not before its fire time, by the ledger's clock as it is now."""
         run = grant.run
         self.gated.add((run, grant.attempt, grant.token, grant.nonce))

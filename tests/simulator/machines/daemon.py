@@ -14,7 +14,7 @@ from support.small_cluster import QuietShell
 
 from coordd.core.election import Election
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import UNAVAILABLE
 from coordd.core.node import node as nodes
 from coordd.core.node.definitions import Had

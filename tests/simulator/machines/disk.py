@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from coordd.core.ledger.requests import Registration
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.wire.events import Task, flatten, task_of
 from coordd.core.wire.journal_line import decode_line, encode_line
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from coordd.core import attempt as life
 from coordd.core.attempt import AskReport, AskRestore, Attempt, Pet, Terms
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.requests import Commit, Gate, Registration, Renew, Report, Request, Restore
+from coordd.core.ledger.runner_requests import Commit, Gate, Registration, Renew, Report, Request, Restore
 from coordd.core.ledger.words import OK, RECOVERING
 from coordd.core.ready import Launch
 from simulator.judging.judge import Child

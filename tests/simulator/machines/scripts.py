@@ -12,11 +12,13 @@ from typing import Any
 
 from support.stepped_redis import rewritten
 
-from coordd.adapters.ledger.redis_ledger import RedisLedger
-from coordd.adapters.ledger.redis_scripts import Scripts, answer_of, packed, row_of
+from coordd.adapters.ledger.redis_ledger import RedisLedger, answer_of
+from coordd.adapters.ledger.redis_rows import row_of
+from coordd.adapters.ledger.redis_scripts import Scripts, packed
 from coordd.adapters.ledger.resp import Problem
-from coordd.core.ledger.requests import AcceptEpoch, Request
+from coordd.core.ledger.requests import AcceptEpoch
 from coordd.core.ledger.rows import RUN_COLUMNS, JobRow, LedgerTime, Row
+from coordd.core.ledger.runner_requests import Request
 from simulator.terms import LAG_S, LEASE
 
 # Operations that are done again in one round trip.

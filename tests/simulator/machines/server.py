@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from support.ledger_calls import run_of
 from support.memory import MemoryLedger, MemoryStore
 
-from coordd.core.ledger.requests import Activate, Claim, Prune, Request, Restore
+from coordd.core.ledger.requests import Activate, Claim, Prune
 from coordd.core.ledger.rows import JobRow, LedgerTime, Row
+from coordd.core.ledger.runner_requests import Request, Restore
 from coordd.core.ledger.words import GRANTED, OK
 from coordd.errors import ForeignLedgerError
 from simulator.judging.records import LEDGER

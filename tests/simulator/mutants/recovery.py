@@ -10,9 +10,9 @@ from unittest import mock
 from coordd.core import attempt as life
 from coordd.core.attempt import Attempt
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Grant
 from coordd.core.ledger.rows import LedgerTime
 from coordd.core.ledger.rules import Rules
+from coordd.core.ledger.runner_requests import Grant
 from coordd.core.ledger.words import OK, RECEIVED, STARTED, TERMINAL
 from coordd.core.node.node import Node
 from coordd.core.runs.witness import Witness

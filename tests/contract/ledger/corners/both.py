@@ -11,10 +11,11 @@ from support.memory import MemoryLedger
 from support.stepped_redis import QUARANTINE_S, RecoveringClock, SteppedLedger
 
 from contract.ledger.ledger_machine import fields
-from coordd.adapters.ledger.redis_scripts import value_of
+from coordd.adapters.ledger.redis_rows import value_of
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import ListOpen, Request, Restore
+from coordd.core.ledger.requests import ListOpen
 from coordd.core.ledger.rows import JOB_COLUMNS, JobRow, Row
+from coordd.core.ledger.runner_requests import Request, Restore
 
 A, B, C, D = "sales#1", "sales#2", "sales#3", "sales#4"
 

@@ -8,7 +8,8 @@ from support.stepped_redis import SteppedLedger
 
 from contract.ledger.corners.both import A, Both, of
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Activate, Close, Gate, ListOpen, NewRules, Register, Revoke, Suspend
+from coordd.core.ledger.requests import Activate, Close, ListOpen, NewRules, Register, Revoke, Suspend
+from coordd.core.ledger.runner_requests import Gate
 from coordd.core.ledger.standing import IDENTITY_AHEAD_S
 from coordd.core.ledger.words import NEVER
 from coordd.errors import LedgerClosedError

@@ -10,19 +10,9 @@ from support.ledger_calls import LEASE_S, Nodes, grant_of
 from support.stepped_redis import QUARANTINE_S
 
 from contract.ledger.corners.both import A, B, C, D, of, restore
-from coordd.core.ledger.requests import (
-    Activate,
-    Cancel,
-    Close,
-    Commit,
-    ListOpen,
-    NewRules,
-    Register,
-    Renew,
-    Restore,
-    Settle,
-)
+from coordd.core.ledger.requests import Activate, Cancel, Close, ListOpen, NewRules, Register, Settle
 from coordd.core.ledger.rows import AttemptNumber
+from coordd.core.ledger.runner_requests import Commit, Renew, Restore
 
 
 def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callable[..., None]) -> None:
