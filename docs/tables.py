@@ -207,7 +207,7 @@ _RUN = {
     "job": "the job's name",
     "digest": "of the definition it was registered with",
     "args": "JSON object of texts, keys sorted",
-    "policy": "`on_lost overlap attempts relaunches delay_s backoff start_within_s`, blanks between",
+    "policy": f"`{' '.join(rows.POLICY)}`, blanks between",
     "scheduled": "1 from a schedule, 0 asked for",
     "fire_at": "nominal time; for a trigger the ledger's time less the request's age",
     "created_at": "when the row was written",
@@ -436,7 +436,8 @@ def job_keys() -> str:
         words = set(re.findall(r"[a-z_]+", _KEYS[section]))
         if set(names) - words:
             raise KeyError(f"[{section}] {sorted(set(names) - words)} are not described")
-    lines = [(f"`{key}`", says) for key, says in told(jobkeys.TOP, _KEYS)]
+    described = sorted(told(jobkeys.TOP, _KEYS), key=lambda line: list(_KEYS).index(line[0]))
+    lines = [(f"`{key}`", says) for key, says in described]
     return (
         table(("key", "what it says (default)"), lines)
         + "\nRefused as not available in this version: "

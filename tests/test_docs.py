@@ -329,3 +329,12 @@ def test_the_map_names_every_room() -> None:
     rooms = {str(path.parent.relative_to(ROOT)) for path in (ROOT / "coordd").rglob("*.py")} - {"coordd", "coordd/core"}
 
     assert sorted(room for room in rooms if f"`{room}`" not in text) == []
+
+
+@pytest.mark.parametrize(("title", "most"), [("a note on a run", 7), ("a pool", 7)])
+def test_an_example_changes_few_files(title: str, most: int) -> None:
+    """A capability must not need more files of coordd than this, tests and pages aside."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition(f"## An example: {title}\n")[2].partition("\n## ")[0]
+    changed = re.findall(r"^\| (?:`(coordd/[^`]+)`|a new \w+ `\w+` in `(coordd/[^`]+)`) \|", text, re.MULTILINE)
+
+    assert 1 < len(changed) <= most

@@ -24,8 +24,8 @@ from typing import Any
 
 import coordd
 from coordd.core.jobs.job import run_tag
-from coordd.core.ledger.sound import ATTEMPT_MAX, DURATION_MAX_S, text_fault
-from coordd.core.ledger.words import INSTANT_MAX, TOKEN_MAX
+from coordd.core.ledger.sound import text_fault
+from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX
 from coordd.errors import LocalProtocolError, UnavailableError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(coordd.__file__)))

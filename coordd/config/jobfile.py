@@ -134,35 +134,23 @@ class _Reading:
         said = self.table({key: value for key, value in table.items() if key not in jobkeys.LATER}, jobkeys.TOP)
         launch = self.launch(table, said)
         schedule = self.schedule(name, said)
-        enabled = said.get("enabled", True)
+        fields = {key.field: said[name] for name, key in jobkeys.PLAIN.items() if name in said}
+        enabled = fields.get("enabled", True)
         retry = self.retry(said.get("retry", {}))
         self.relations(said, launch, config)
         if launch is None:
             return None
         computes = isinstance(launch, SparkSubmit) and launch.deploy_mode == "client"
+        defaults = {"placement": "spread" if computes else "first", "lease_s": config.cluster.lease}
         job = Job(
             name=name,
             digest="",
             launch=launch,
-            description=said.get("description", ""),
-            owner=said.get("owner", ""),
-            enabled=enabled,
             schedule=schedule if enabled else None,
             held=None if enabled else schedule,
             schedule_text=said.get("schedule", ""),
-            timezone=said.get("timezone", "UTC"),
-            misfire=said.get("misfire", "once"),
-            start_within_s=said.get("start_within", 3600.0),
-            expect_within_s=said.get("expect_within", 0.0),
-            overlap=said.get("overlap", "forbid"),
-            on_lost=said.get("on_lost", "relaunch"),
-            placement=said.get("placement", "spread" if computes else "first"),
-            tags=said.get("tags", ()),
-            priority=said.get("priority", 0),
-            timeout_s=said.get("timeout", 0.0),
-            lease_s=said.get("lease", config.cluster.lease),
-            params=said.get("params", {}),
             retry=retry,
+            **{**defaults, **fields},
         )
         return msgspec.structs.replace(job, digest=digest(job, own_lease="lease" in said))
 

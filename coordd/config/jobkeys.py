@@ -1,6 +1,7 @@
 """The keys of a job file, and their valid values.
 
-One table per section: key -> reader. A reader raises ValueError with the expected and the found value.
+One table per section: key -> reader. A reader raises ValueError with the expected and the found value. PLAIN says more
+about the keys that fill one field of Job: the job file's reader, `job show` and what viewers see follow from it.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import re
 import warnings
 from collections.abc import Mapping
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordd.config import values
 from coordd.config.values import converted, found
 from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params
 from coordd.core.jobs.schedule import parse_duration, zone
+from coordd.core.ledger import rows
 from coordd.errors import RefusedError
 
 # Every node keeps all definitions in memory: limits for the entries of a list or a table, and for the bytes of a text.
@@ -218,27 +220,38 @@ def _blackouts(value: object) -> list[dict[str, Any]]:
     return tables
 
 
+class Key(NamedTuple):
+    """A key that fills one field of Job. ``public``: viewers see its value too."""
+
+    read: values.Reader
+    field: str
+    public: bool
+
+
+PLAIN: dict[str, Key] = {
+    "description": Key(_lines, "description", public=True),
+    "enabled": Key(values.flag, "enabled", public=True),
+    "owner": Key(values.text, "owner", public=True),
+    "timezone": Key(_zone_name, "timezone", public=True),
+    "misfire": Key(_word("skip", "once", "all"), "misfire", public=True),
+    "start_within": Key(_longer_than_nothing, "start_within_s", public=True),
+    "expect_within": Key(_longer_than_nothing, "expect_within_s", public=True),
+    "overlap": Key(_word(*rows.OVERLAP), "overlap", public=True),
+    "on_lost": Key(_word(*rows.ON_LOST), "on_lost", public=True),
+    "placement": Key(_word("first", "spread"), "placement", public=True),
+    "tags": Key(values.tags, "tags", public=True),
+    "priority": Key(_whole(-PRIORITY_MAX, PRIORITY_MAX), "priority", public=True),
+    "timeout": Key(_longer_than_nothing, "timeout_s", public=True),
+    "lease": Key(values.number, "lease_s", public=True),
+    "params": Key(_params, "params", public=False),
+}
 TOP: dict[str, values.Reader] = {
-    "description": _lines,
-    "enabled": values.flag,
-    "owner": values.text,
+    **{name: key.read for name, key in PLAIN.items()},
     "schedule": values.text,
-    "timezone": _zone_name,
     "start": _instant,
     "end": _instant,
     "jitter": parse_duration,
     "blackout": _blackouts,
-    "misfire": _word("skip", "once", "all"),
-    "start_within": _longer_than_nothing,
-    "expect_within": _longer_than_nothing,
-    "overlap": _word("forbid", "allow", "replace", "queue"),
-    "on_lost": _word("relaunch", "hold"),
-    "placement": _word("first", "spread"),
-    "tags": values.tags,
-    "priority": _whole(-PRIORITY_MAX, PRIORITY_MAX),
-    "timeout": _longer_than_nothing,
-    "lease": values.number,
-    "params": _params,
     "spark": lambda value: converted(value, dict[str, Any], "a table"),
     "command": lambda value: converted(value, dict[str, Any], "a table"),
     "retry": lambda value: converted(value, dict[str, Any], "a table"),
@@ -265,7 +278,7 @@ RETRY: dict[str, values.Reader] = {
     "attempts": _whole(1, TRIES_MAX),
     "relaunches": _whole(0, TRIES_MAX),
     "delay": parse_duration,
-    "backoff": _word("fixed", "linear", "exponential"),
+    "backoff": _word(*rows.BACKOFF),
     "never_on": _never_on,
 }
 BLACKOUT: dict[str, values.Reader] = {

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from support.samples import EVERY_KEY
 
-from coordd.config import jobfile as module
+from coordd.config import jobfile as module, jobkeys
 from coordd.config.jobfile import JobSet, check, digest, load_jobs
 from coordd.config.sections import Config, NodeConfig
 from coordd.config.settings import load
 from coordd.config.tomlfile import Places, Problem
-from coordd.core.jobs.job import Blackout, Command, Retry, SparkSubmit, iso
+from coordd.core.jobs.job import Blackout, Command, Job, Retry, SparkSubmit, iso
 from coordd.core.jobs.schedule import jitter_offset, next_fire
 
 CONFIG = Config(node=NodeConfig(name="edge-1"))
@@ -79,6 +79,15 @@ def test_every_key_arrives(tmp_path: Path) -> None:
     assert (job.tags, job.priority, job.timeout_s, job.lease_s) == (("gpu",), -3, 90.0, 120.0)
     assert (job.description, job.owner, job.timezone) == ("several\nlines", "data", "Europe/Berlin")
     assert job.start_within_s == 7200.0
+
+
+def test_every_field_of_a_job_is_filled_by_a_key_or_put_together() -> None:
+    """A key in the table is read, shown and disclosed without another line elsewhere."""
+    put_together = {"name", "digest", "launch", "schedule", "held", "schedule_text", "retry"}
+
+    filled = [key.field for key in jobkeys.PLAIN.values()]
+    assert sorted({*filled, *put_together}) == sorted(Job.__struct_fields__)
+    assert len(set(filled)) == len(filled)
 
 
 @pytest.mark.parametrize(

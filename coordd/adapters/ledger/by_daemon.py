@@ -6,15 +6,15 @@ nonce prove the grant, as everywhere.
 
 from coordd.adapters.control_line import ControlLine
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Gate, Renew, Report, Restore
+from coordd.core.ledger.runner_requests import Gate, Renew, Report, Restore
 from coordd.errors import LocalProtocolError, RefusedError, UnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    from coordd.core.ledger.answers import OpenAnswer
-    from coordd.core.ledger.requests import Request
+    from coordd.core.ledger.open_answer import OpenAnswer
+    from coordd.core.ledger.runner_requests import Request
 
     A = TypeVar("A", bound="Answer | OpenAnswer")
 

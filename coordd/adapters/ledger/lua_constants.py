@@ -28,6 +28,7 @@ _FIGURES = (
     (rules, "SUSPENDED_RETRY_S", "seconds"),
     (rules, "OVERLAP_RETRY_S", "seconds"),
     (rules, "NAMED_MAX", "runs in a sentence"),
+    (rows, "POLICY_WORDS_MIN", "words of a policy that every row has"),
     (rows, "BACKOFF_MAX_S", "seconds"),
     (rows, "BACKOFF_DOUBLINGS_MAX", "doublings of a delay"),
     (rows, "ACTIVATIONS_MAX", "definitions of a job that are remembered"),
@@ -64,8 +65,8 @@ def constants() -> str:
         "-- What a report may say, and as what an attempt so reported may stand in the record (core/ledger/rules.py).",
         f"local REPORTED = {_sets(rules.REPORTED)}",
         "",
-        "-- Words of a policy (core/ledger/sound.py).",
-        *[f"local {name.upper()} = {_set(some)}" for name, some in sound.POLICY_WORDS.items()],
+        "-- Words of a policy, in their order: the valid ones, or the largest number (core/ledger/rows.py).",
+        f"local POLICY = {_policy()}",
         "",
         "-- Figures.",
         *[f"local {name} = {_value(getattr(module, name))}  -- {says}" for module, name, says in _FIGURES],
@@ -86,6 +87,15 @@ def constants() -> str:
         f"local INSTANT_COLUMNS = {_list([column for column in columns if _is_instant(column)])}",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _policy() -> str:
+    lines = []
+    for name, (kind, valid_words, most) in rows.POLICY.items():
+        number = "" if kind is str else f", most = {_value(most)}"
+        valid = f", words = {_set(valid_words)}" if valid_words else number
+        lines.append(f"  {{ name = '{name}'{valid} }},\n")
+    return "{\n" + "".join(lines) + "}"
 
 
 def _answers() -> list[str]:

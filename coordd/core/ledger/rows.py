@@ -4,12 +4,12 @@ The runner loads this file before it starts a job, so it imports nothing: no enu
 (together 30 ms here, twice the whole start of a bare Python).
 """
 
-from coordd.core.ledger.words import CLOCK_EXACT_S
+from coordd.core.ledger.words import ATTEMPT_MAX, CLOCK_EXACT_S, DURATION_MAX_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import ClassVar, NewType, Protocol
+    from typing import Any, ClassVar, NewType, Protocol
 
     # Two numbers that occur together in every grant: mypy keeps them from being swapped.
     Token = NewType("Token", int)
@@ -124,10 +124,30 @@ class LedgerTime:
         self.epoch = epoch
 
 
-class Policy:
-    """The part of a job's definition that the ledger needs; stored in the row, as one text of words."""
+ON_LOST = ("relaunch", "hold")
+OVERLAP = ("forbid", "allow", "replace", "queue")
+BACKOFF = ("fixed", "linear", "exponential")
 
-    __slots__ = ("attempts", "backoff", "delay_s", "on_lost", "overlap", "relaunches", "start_within_s")
+# The words of a policy, in their order: the type, the valid words, or the largest number. The checks in Python and in
+# Lua (lua/shared/constants.lua) follow from this table.
+POLICY: "dict[str, tuple[type[str | int | float], tuple[str, ...], float]]" = {
+    "on_lost": (str, ON_LOST, 0.0),
+    "overlap": (str, OVERLAP, 0.0),
+    "attempts": (int, (), ATTEMPT_MAX),
+    "relaunches": (int, (), ATTEMPT_MAX),
+    "delay_s": (float, (), DURATION_MAX_S),
+    "backoff": (str, BACKOFF, 0.0),
+    "start_within_s": (float, (), DURATION_MAX_S),
+}
+# Every row has this many of them. A word that is added later comes last, and only rows that need it have it.
+POLICY_WORDS_MIN = 7
+_KINDS: "tuple[Any, ...]" = tuple([kind for kind, _, _ in POLICY.values()])
+
+
+class Policy:
+    """The part of a job's definition that the ledger needs; stored in the row, as one text of words (POLICY)."""
+
+    __slots__ = tuple(POLICY)
 
     def __init__(
         self,
@@ -148,17 +168,13 @@ class Policy:
         self.start_within_s = start_within_s
 
     def pack(self) -> str:
-        """One text, fields in the order of the constructor."""
-        return (
-            f"{self.on_lost} {self.overlap} {self.attempts} {self.relaunches}"
-            f" {self.delay_s} {self.backoff} {self.start_within_s}"
-        )
+        """One text, with the words in the order of POLICY."""
+        return " ".join([str(getattr(self, name)) for name in POLICY])
 
     @classmethod
     def unpack(cls, text: str) -> "Policy":
-        """The inverse of ``pack``."""
-        on_lost, overlap, attempts, relaunches, delay, backoff, within = text.split(" ")
-        return cls(on_lost, overlap, int(attempts), int(relaunches), float(delay), backoff, float(within))
+        """The inverse of ``pack``. Raises ValueError for too few or too many words, and for a word of another type."""
+        return cls(*[kind(word) for kind, word in zip(_KINDS, text.split(" "), strict=True)])
 
     def delay_after(self, failures: int) -> float:
         """Seconds before the next try, after this many failures (>= 1)."""

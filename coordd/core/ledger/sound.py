@@ -5,8 +5,8 @@ row is reported and not used; it never stops a program. The runner loads this fi
 only its neighbours and the errors.
 """
 
-from coordd.core.ledger.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, STANDING_COLUMNS, Policy
-from coordd.core.ledger.words import INSTANT_MAX, RETRY, STATES, TOKEN_MAX
+from coordd.core.ledger.rows import ATTEMPT_COLUMNS, POLICY, RUN_COLUMNS, STANDING_COLUMNS, Policy
+from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, RETRY, STATES, TOKEN_MAX
 from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 # The highest token in a job's row: the values above are left for future ones.
 FENCE_MAX = TOKEN_MAX - 2**40
 
-# No job file allows more attempts; a larger number is damage.
-ATTEMPT_MAX = 1_000_000
-
-# A lease, a pause or a window: ten years.
-DURATION_MAX_S = 315_360_000.0
-
 # Maximum number of bad rows in one answer.
 BAD_MAX = 100
 
@@ -30,12 +24,6 @@ BAD_MAX = 100
 TEXT_MAX = 1024
 LONG_TEXT_MAX = 64 * 1024
 LONG = frozenset(("args", "reason"))
-
-POLICY_WORDS = {
-    "on_lost": ("relaunch", "hold"),
-    "overlap": ("forbid", "allow", "queue", "replace"),
-    "backoff": ("fixed", "linear", "exponential"),
-}
 
 # The valid values of a column: (type, least, most).
 NUMBERS: "dict[str, tuple[type, float, float]]" = {
@@ -137,14 +125,13 @@ def policy_fault(text: str) -> str:
     try:
         policy = Policy.unpack(text)
     except ValueError:
-        return f"policy: expected seven words as a node writes them, found {_shown(text)}"
-    for name, words in POLICY_WORDS.items():
-        if getattr(policy, name) not in words:
-            return f"policy: {name} must be one of {', '.join(words)}, found {_shown(getattr(policy, name))}"
-    if not (0 <= policy.attempts <= ATTEMPT_MAX and 0 <= policy.relaunches <= ATTEMPT_MAX):
-        return f"policy: attempts and relaunches must be 0 to {ATTEMPT_MAX}, found {_shown(text)}"
-    if not (0 <= policy.delay_s <= DURATION_MAX_S and 0 <= policy.start_within_s <= DURATION_MAX_S):
-        return f"policy: delays must be 0 to {DURATION_MAX_S:.0f} s, found {_shown(text)}"
+        return f"policy: expected {len(POLICY)} words as a node writes them, found {_shown(text)}"
+    for name, (kind, words, most) in POLICY.items():
+        value = getattr(policy, name)
+        if words and value not in words:
+            return f"policy: {name} must be one of {', '.join(words)}, found {_shown(value)}"
+        if kind is not str and not 0 <= value <= most:  # also for NaN
+            return f"policy: {name} must be 0 to {most:.0f}, found {_shown(text)}"
     return ""
 
 

@@ -10,6 +10,12 @@ INSTANT_MAX = 32_503_680_000.0
 # Fencing tokens are microseconds since 1970. Above this, a float (and therefore Lua) cannot represent each integer.
 TOKEN_MAX = 2**53
 
+# No job file allows more attempts; a larger number is damage.
+ATTEMPT_MAX = 1_000_000
+
+# A lease, a pause or a window: ten years.
+DURATION_MAX_S = 315_360_000.0
+
 # The tolerated clock-rate error between any two machines: 1 %; NTP's maximum slew is 0.05 %.
 RHO = 0.01
 

@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from coordd.core.ledger.open_answer import OpenRun
-from coordd.core.ledger.sound import ATTEMPT_MAX, DURATION_MAX_S
-from coordd.core.ledger.words import INSTANT_MAX, TOKEN_MAX
+from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX
 
 # A packet with another major is refused, with a clear log line.
 PROTOCOL_MAJOR = 1

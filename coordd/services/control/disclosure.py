@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from coordd.config.jobkeys import PLAIN
 from coordd.core.wire import events
 from coordd.errors import RefusedError
 from coordd.services.views.objects import REDACTED
@@ -146,22 +147,9 @@ _JOB: dict[str, Shape] = {
     "problems": [SENTENCE],
 }
 _JOB_SHOWN: dict[str, Shape] = {
+    **{key.field: SHOW if key.public else HIDE for key in PLAIN.values()},
     **_JOB,
-    **dict.fromkeys(
-        (
-            "start",
-            "end",
-            "jitter_offset_s",
-            "blackout",
-            "start_within_s",
-            "expect_within_s",
-            "placement",
-            "priority",
-            "timeout_s",
-            "retry",
-        ),
-        SHOW,
-    ),
+    **dict.fromkeys(("start", "end", "jitter_offset_s", "blackout", "retry"), SHOW),
     "spark": HIDE,
     "command": HIDE,
 }

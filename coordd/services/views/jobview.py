@@ -6,8 +6,14 @@ import math
 import re
 from typing import Any
 
+from coordd.config.jobkeys import PLAIN
 from coordd.core.jobs.job import Blackout, Command, Job
 from coordd.services.views.objects import REDACTED, instant
+
+# These fields are in the list of jobs too: objects.job_view shows them.
+LISTED = frozenset((
+    "description", "owner", "enabled", "timezone", "misfire", "overlap", "on_lost", "tags", "lease_s", "params",
+))  # fmt: skip
 
 # Names of settings whose values are secret.
 _SECRET = re.compile("password|passwd|secret|token|credential|access.?key", re.IGNORECASE)
@@ -25,11 +31,7 @@ def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
         "end": instant(schedule.end) if schedule and schedule.end != math.inf else None,
         "jitter_offset_s": schedule.offset_s if schedule else 0.0,  # the job's position in its jitter
         "blackout": [_blackout(one) for one in schedule.blackout] if schedule else [],
-        "start_within_s": job.start_within_s,
-        "expect_within_s": job.expect_within_s or None,
-        "placement": job.placement,
-        "priority": job.priority,
-        "timeout_s": job.timeout_s or None,
+        **{key.field: _plain(getattr(job, key.field)) for key in PLAIN.values() if key.field not in LISTED},
         "retry": {
             "attempts": job.retry.attempts,
             "relaunches": job.retry.relaunches,
@@ -39,6 +41,11 @@ def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
         },
         "command" if isinstance(job.launch, Command) else "spark": REDACTED if redacted else launch,
     }
+
+
+def _plain(value: Any) -> Any:
+    """The value of a plain key; None for a text or a duration that is not set."""
+    return None if isinstance(value, str | float) and not value else _told(value)
 
 
 def _told(value: Any) -> Any:

@@ -55,10 +55,16 @@ local REPORTED = {
   retry = { lost = true, revoked = true },
 }
 
--- Words of a policy (core/ledger/sound.py).
-local ON_LOST = { hold = true, relaunch = true }
-local OVERLAP = { allow = true, forbid = true, queue = true, replace = true }
-local BACKOFF = { exponential = true, fixed = true, linear = true }
+-- Words of a policy, in their order: the valid ones, or the largest number (core/ledger/rows.py).
+local POLICY = {
+  { name = 'on_lost', words = { hold = true, relaunch = true } },
+  { name = 'overlap', words = { allow = true, forbid = true, queue = true, replace = true } },
+  { name = 'attempts', most = 1000000 },
+  { name = 'relaunches', most = 1000000 },
+  { name = 'delay_s', most = 315360000 },
+  { name = 'backoff', words = { exponential = true, fixed = true, linear = true } },
+  { name = 'start_within_s', most = 315360000 },
+}
 
 -- Figures.
 local SCHEMA = '1'  -- a closed ledger has another one
@@ -70,6 +76,7 @@ local CLAIM_AHEAD_S = 5  -- seconds
 local SUSPENDED_RETRY_S = 5  -- seconds
 local OVERLAP_RETRY_S = 1  -- seconds
 local NAMED_MAX = 10  -- runs in a sentence
+local POLICY_WORDS_MIN = 7  -- words of a policy that every row has
 local BACKOFF_MAX_S = 21600  -- seconds
 local BACKOFF_DOUBLINGS_MAX = 20  -- doublings of a delay
 local ACTIVATIONS_MAX = 50  -- definitions of a job that are remembered

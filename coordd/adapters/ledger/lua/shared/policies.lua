@@ -1,13 +1,13 @@
 -- The policy that a run's row has, and what it says of pauses and of being late.
 
 local function unpack_policy(packed)
-  local words = {}
-  for word in string.gmatch(packed, '%S+') do words[#words + 1] = word end
-  return {
-    packed = packed, on_lost = words[1], overlap = words[2], attempts = tonumber(words[3]),
-    relaunches = tonumber(words[4]), delay_s = tonumber(words[5]), backoff = words[6],
-    start_within_s = tonumber(words[7]),
-  }
+  local policy, n = { packed = packed }, 0
+  for word in string.gmatch(packed, '%S+') do
+    n = n + 1
+    local of = POLICY[n]
+    if of then policy[of.name] = of.most and tonumber(word) or word end
+  end
+  return policy
 end
 
 local function delay_after(policy, failures)

@@ -4,7 +4,7 @@
 --   run              text; the run's id
 --   job              text; its name
 --   digest           text; of the job's definition
---   policy           text; seven words, as a row has them
+--   policy           text; words, as a row has them
 --   fire_at          Unix seconds; the time that the run's id names
 --   scheduled        1 or 0
 --   args             text; JSON

@@ -15,17 +15,16 @@ local function run_fault(row, fault)
   end
   if row.state == RETRY and row.attempt == 0 then return 'attempt: a run that waits for its retry has had one' end
   if row.scheduled > 1 or row.cancel > 1 then return 'scheduled, cancel: expected 0 or 1, found another number' end
-  local words, n = {}, 0
+  local n, sound = 0, true
   for word in string.gmatch(row.policy, '%S+') do
     n = n + 1
-    words[n] = word
+    local of, number = POLICY[n] or {}, tonumber(word)
+    if of.words then sound = sound and of.words[word] end
+    if of.most then sound = sound and number and number >= 0 and number <= of.most end
   end
-  local sound = n == 7 and ON_LOST[words[1]] and OVERLAP[words[2]] and BACKOFF[words[6]]
-  for _, place in ipairs({ 3, 4, 5, 7 }) do
-    local number = tonumber(words[place] or '')
-    sound = sound and number and number >= 0 and number <= INSTANT_MAX
+  if not sound or n < POLICY_WORDS_MIN or n > #POLICY then
+    return 'policy: expected ' .. #POLICY .. ' words as a node writes them, found ' .. string.sub(row.policy, 1, 60)
   end
-  if not sound then return 'policy: expected seven words as a node writes them, found ' .. string.sub(row.policy, 1, 60) end
   return nil
 end
 
