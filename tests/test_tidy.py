@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "daemon": {"__init__", "connecting", "launching", "services", "adapters", "config", "ports", "core", "errors"},
     "once": {"runner", "adapters", "core", "errors"},
     "cli": {"__init__", "daemon", "once", "services", "adapters", "config", "core", "errors"},
+    "client": {"adapters", "errors"},
     "__main__": {"cli", "once"},
     "history": {"core", "errors"},
 }
@@ -66,7 +67,7 @@ LIBRARY_HOME = {
     "yarl": ("adapters/bus/amqp_session.py",),
     "pamqp": ("adapters/bus/amqp_frames.py",),
     "redis": ("adapters/bus/redis_bus.py",),
-    "anyio": (),
+    "anyio": ("client.py", "single.py"),
     "structlog": ("services/", "adapters/logs.py", "daemon.py"),
     "msgspec": ("core/", "config/", "services/driver.py", "connecting.py"),
     "cronsim": ("core/jobs/schedule.py",),

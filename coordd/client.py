@@ -1,0 +1,505 @@
+"""The control socket for Python programs: under asyncio and trio (through anyio), and blocking.
+
+    async with client.connect() as coordd:                        with client.blocking() as coordd:
+        run = await coordd.run_trigger("sales", id="day-7")           run = coordd.run_trigger("sales", id="day-7")
+        async with coordd.stream("events.subscribe") as events:       for event in coordd.stream("events.subscribe"):
+            async for event in events: ...                                ...
+
+Each method of the socket is a method here, with ``_`` for ``.`` and ``-``, and answers what docs/protocol.md says. The
+answers are plain dicts; their types name the fields that programs may rely on. ``call`` takes any method by its name.
+
+Every call raises UnavailableError (no daemon, or no answer in time: a change may have been done), RefusedError
+(``kind`` is a stable word, ``hint`` says what to do) or RemoteProtocolError (the server is not coordd).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, overload
+
+import anyio
+import anyio.abc
+
+from coordd.adapters.control_line import ANSWER_BYTES_MAX, DEFAULT_SOCKET, ControlLine, result_of
+from coordd.errors import CoorddError, RefusedError, RemoteProtocolError, UnavailableError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Timeout of a call: a few times the slowest answer of the ledger, and enough for a change.
+ANSWER_S = 30.0
+
+# A stream sends a sign of life every 15 s.
+SILENCE_S = 50.0
+
+# Messages of a stream that wait for their reader while another task reads the connection; then it is broken off.
+WAITING_MAX = 10_000
+
+
+# ---- answers
+
+
+class Status(TypedDict):
+    """This node, now."""
+
+    node: str
+    cluster: str
+    state: str
+    version: str
+    pid: int
+    incarnation: str
+    clock: int
+    bus: dict[str, Any]
+    ledger: dict[str, Any]
+    members: dict[str, int]
+    runs: dict[str, Any]
+    breakers_open: list[str]
+    late_jobs: list[str]
+    uptime_s: float
+
+
+class NodeView(TypedDict):
+    """One node, as the asked one knows it."""
+
+    hostname: str
+    pid: int
+    incarnation: str
+    state: str
+    clock: int
+    last_seen_s: float | None
+    active: int
+    jobs_digest: str
+    self: bool
+
+
+class Triggered(TypedDict):
+    """A recorded trigger. ``durable``: ledger, or node while the ledger is away."""
+
+    id: str
+    durable: str
+
+
+class Run(TypedDict):
+    """One run. Instants are ISO 8601 in UTC."""
+
+    id: str
+    job: str
+    fire_time: str
+    state: str
+    attempt: int
+    node: str | None
+    token: int | None
+    application_id: str | None
+    exit_code: int | None
+    received_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    runtime_s: float | None
+    reason: str | None
+
+
+class RunShown(Run):
+    """One run with its attempts."""
+
+    attempts: list[dict[str, Any]]
+
+
+class Why(TypedDict):
+    """The reason, in one sentence."""
+
+    id: str
+    sentence: str
+
+
+# ---- methods
+
+
+class Method(Generic[P, T]):
+    """One method of the socket: awaitable on a Connection, blocking on a Blocking."""
+
+    def __init__(self, name: str, shape: Callable[Concatenate[Any, P], T]) -> None:
+        self._name = name
+        self._signature = inspect.signature(shape)
+        self.__doc__ = shape.__doc__
+
+    @overload
+    def __get__(self, caller: Connection, kind: type) -> Callable[P, Awaitable[T]]: ...
+    @overload
+    def __get__(self, caller: Blocking, kind: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, caller: None, kind: type) -> Self: ...
+    def __get__(self, caller: Any, kind: type) -> Any:
+        """Bound to a connection: a function that calls the method."""
+        if caller is None:
+            return self
+
+        def ask(*args: Any, **params: Any) -> Any:
+            given = self._signature.bind(None, *args, **params).arguments
+            named = {name.removesuffix("_"): value for name, value in list(given.items())[1:] if value is not None}
+            return caller.call(self._name, **named)
+
+        ask.__name__ = self._name
+        ask.__doc__ = self.__doc__
+        return ask
+
+
+def _method(name: str) -> Callable[[Callable[Concatenate[Any, P], T]], Method[P, T]]:
+    """The function's parameters and its answer are those of the method; its body is never executed."""
+    return lambda shape: Method(name, shape)
+
+
+class Methods:
+    """The methods, for both kinds of connection. None as an argument: the parameter is left out."""
+
+    @_method("ping")
+    def ping(self) -> dict[str, Any]:
+        """The version, quickly."""
+        raise NotImplementedError
+
+    @_method("status")
+    def status(self) -> Status:
+        """This node."""
+        raise NotImplementedError
+
+    @_method("node.list")
+    def node_list(self) -> list[NodeView]:
+        """Every node that this one knows of."""
+        raise NotImplementedError
+
+    @_method("node.drain")
+    def node_drain(self, node: str | None = None) -> dict[str, Any]:
+        """Take no new runs."""
+        raise NotImplementedError
+
+    @_method("node.resume")
+    def node_resume(self, node: str | None = None) -> dict[str, Any]:
+        """Take runs again."""
+        raise NotImplementedError
+
+    @_method("job.list")
+    def job_list(self) -> list[dict[str, Any]]:
+        """Every job file of this node."""
+        raise NotImplementedError
+
+    @_method("job.show")
+    def job_show(self, job: str) -> dict[str, Any]:
+        """One job."""
+        raise NotImplementedError
+
+    @_method("job.next")
+    def job_next(self, job: str, count: int | None = None) -> list[dict[str, Any]]:
+        """The next fire times."""
+        raise NotImplementedError
+
+    @_method("job.activate")
+    def job_activate(self, job: str) -> dict[str, Any]:
+        """This node's definition of the job counts from now on."""
+        raise NotImplementedError
+
+    @_method("job.suspend")
+    def job_suspend(self, job: str) -> dict[str, Any]:
+        """Grant nothing of it, on any node."""
+        raise NotImplementedError
+
+    @_method("job.resume")
+    def job_resume(self, job: str) -> dict[str, Any]:
+        """Grant again."""
+        raise NotImplementedError
+
+    @_method("run.list")
+    def run_list(
+        self,
+        job: str | None = None,
+        state: str | None = None,
+        node: str | None = None,
+        since: float | None = None,
+        limit: int | None = None,
+    ) -> list[Run]:
+        """Runs, newest first. ``since`` in Unix seconds."""
+        raise NotImplementedError
+
+    @_method("run.show")
+    def run_show(self, id: str) -> RunShown:  # noqa: A002 - the parameter's name on the wire
+        """One run, or the newest of a job."""
+        raise NotImplementedError
+
+    @_method("run.trigger")
+    def run_trigger(
+        self,
+        job: str,
+        args: Mapping[str, str] | None = None,
+        id: str | None = None,  # noqa: A002 - the parameter's name on the wire
+        dry_run: bool | None = None,
+    ) -> Triggered:
+        """Trigger a run; the same ``id`` twice, on whichever nodes, is the same run."""
+        raise NotImplementedError
+
+    @_method("run.cancel")
+    def run_cancel(self, id: str) -> dict[str, Any]:  # noqa: A002 - the parameter's name on the wire
+        """End an attempt that runs."""
+        raise NotImplementedError
+
+    @_method("run.revoke")
+    def run_revoke(
+        self,
+        id: str | None = None,  # noqa: A002 - the parameter's name on the wire
+        job: str | None = None,
+    ) -> dict[str, Any]:
+        """Forbid a run that has not started, or all such runs of a job."""
+        raise NotImplementedError
+
+    @_method("run.resolve")
+    def run_resolve(self, id: str, as_: str) -> dict[str, Any]:  # noqa: A002 - the parameter's name on the wire
+        """Settle an unknown run ``as_`` success, failed or relaunch."""
+        raise NotImplementedError
+
+    @_method("why")
+    def why(self, id: str) -> Why:  # noqa: A002 - the parameter's name on the wire
+        """Why a run, or a job, is as it is."""
+        raise NotImplementedError
+
+    @_method("election.list")
+    def election_list(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Elections that this node took part in."""
+        raise NotImplementedError
+
+    @_method("breaker.list")
+    def breaker_list(self) -> list[dict[str, Any]]:
+        """Each breaker."""
+        raise NotImplementedError
+
+    @_method("breaker.reset")
+    def breaker_reset(self, name: str) -> dict[str, Any]:
+        """Close it."""
+        raise NotImplementedError
+
+    @_method("alarm.list")
+    def alarm_list(self) -> list[dict[str, Any]]:
+        """The alarms that stand."""
+        raise NotImplementedError
+
+    @_method("alarm.clear")
+    def alarm_clear(self, note: str, id: str | None = None) -> dict[str, Any]:  # noqa: A002 - as on the wire
+        """A person has looked at them."""
+        raise NotImplementedError
+
+    @_method("audit")
+    def audit(self, since: float | None = None, limit: int | None = None) -> dict[str, Any]:
+        """Privileged calls, done and refused."""
+        raise NotImplementedError
+
+    @_method("doctor")
+    def doctor(self) -> list[dict[str, str]]:
+        """Checks of this node."""
+        raise NotImplementedError
+
+    @_method("reload")
+    def reload(self) -> dict[str, Any]:
+        """Configuration and job files again."""
+        raise NotImplementedError
+
+    @_method("ledger.status")
+    def ledger_status(self) -> dict[str, Any]:
+        """Where the ledger is, and how."""
+        raise NotImplementedError
+
+
+def socket_path(path: str | os.PathLike[str] | None) -> str:
+    """The path that was given; otherwise COORDD_SOCKET, otherwise the usual place."""
+    return os.fspath(path) if path is not None else os.environ.get("COORDD_SOCKET") or DEFAULT_SOCKET
+
+
+# ---- blocking
+
+
+class Blocking(Methods):
+    """A connection for one thread, made on demand and made again after a failure."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        self._line = ControlLine(path, timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(self, method: str, /, **params: Any) -> Any:
+        """Call any method by its name."""
+        return self._line.call(method, params)
+
+    def stream(self, method: str, /, **params: Any) -> Iterator[dict[str, Any]]:
+        """The messages of a stream, until the daemon ends it. The connection serves nothing else meanwhile."""
+        subscription = _subscription(method, self.call(method, **params))
+        while True:
+            message = self._line.message(time.monotonic() + SILENCE_S)
+            told = message.get("params")
+            if not isinstance(told, dict) or told.get("subscription") != subscription:
+                continue
+            if told.get("end"):
+                return
+            yield _item(told)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._line.close()
+
+
+def blocking(path: str | os.PathLike[str] | None = None, *, timeout_s: float = ANSWER_S) -> Blocking:
+    """A blocking client; it connects with its first call."""
+    return Blocking(socket_path(path), timeout_s)
+
+
+# ---- asyncio and trio
+
+
+class Connection(Methods):
+    """One connection, for any number of tasks. It needs no task of its own: of those that wait, one reads for all."""
+
+    def __init__(self, path: str, stream: anyio.abc.ByteStream, timeout_s: float) -> None:
+        self._path = path
+        self._stream = stream
+        self._timeout_s = timeout_s
+        self._sending = anyio.Lock()
+        self._reading = anyio.Lock()
+        self._buffer = bytearray()
+        self._next_id = 0
+        self._answers: dict[int, dict[str, Any] | None] = {}  # id -> the answer, None while a task waits for it
+        self._streams: dict[Any, deque[dict[str, Any]]] = {}
+        self._lost = ""  # why the connection cannot be used any more
+
+    async def call(self, method: str, /, **params: Any) -> Any:
+        """Call any method by its name."""
+        self._next_id += 1
+        ident = self._next_id
+        line = json.dumps({"id": ident, "method": method, "params": params}, allow_nan=False).encode() + b"\n"
+        self._answers[ident] = None
+        try:
+            with anyio.fail_after(self._timeout_s):
+                await self._send(line)
+                while self._answers[ident] is None:
+                    await self._read_until(lambda: self._answers[ident] is not None)
+            return result_of(self._answers[ident] or {})
+        except TimeoutError as exc:
+            raise UnavailableError(f"the daemon at {self._path} did not answer {method} in time") from exc
+        finally:
+            del self._answers[ident]
+
+    @contextlib.asynccontextmanager
+    async def stream(self, method: str, /, **params: Any) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        """A stream: an async iterator over its messages. At the end of the block the connection forgets it; the daemon
+        goes on sending until the connection is closed.
+        """
+        subscription = _subscription(method, await self.call(method, **params))
+        waiting = self._streams.setdefault(subscription, deque())
+        try:
+            async with contextlib.aclosing(self._messages(waiting)) as messages:
+                yield messages
+        finally:
+            del self._streams[subscription]
+
+    async def _messages(self, waiting: deque[dict[str, Any]]) -> AsyncGenerator[dict[str, Any], None]:
+        while True:
+            while not waiting:
+                try:
+                    with anyio.fail_after(SILENCE_S):
+                        await self._read_until(lambda: bool(waiting))
+                except TimeoutError as exc:
+                    raise UnavailableError(f"the stream of {self._path} is silent for {SILENCE_S:g} s") from exc
+            told = waiting.popleft()
+            if told.get("end"):
+                return
+            yield _item(told)
+
+    async def _send(self, line: bytes) -> None:
+        if self._lost:
+            raise UnavailableError(self._lost)
+        try:
+            async with self._sending:
+                with anyio.fail_after(self._timeout_s, shield=True):  # half a line would spoil the connection for all
+                    await self._stream.send(line)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:  # TimeoutError is one of these
+            self._lost = f"the daemon at {self._path} takes no request: {exc or type(exc).__name__}"
+            raise UnavailableError(self._lost) from exc
+
+    async def _read_until(self, found: Callable[[], bool]) -> None:
+        """Read one message for whomever it is, unless it has been found meanwhile."""
+        async with self._reading:
+            if found():
+                return
+            if self._lost:
+                raise UnavailableError(self._lost)
+            try:
+                await self._read()
+            except CoorddError as exc:
+                self._lost = str(exc)
+                raise
+
+    async def _read(self) -> None:
+        while b"\n" not in self._buffer:
+            if len(self._buffer) > ANSWER_BYTES_MAX:
+                raise RemoteProtocolError(f"the server at {self._path} sends no end of line: is it coordd?")
+            try:
+                self._buffer += await self._stream.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:
+                raise UnavailableError(f"the daemon at {self._path} closed the connection") from exc
+        line, _, rest = self._buffer.partition(b"\n")
+        self._buffer = bytearray(rest)
+        try:
+            message = json.loads(line)
+        except ValueError as exc:
+            raise RemoteProtocolError(f"the server at {self._path} does not send JSON: is it coordd?") from exc
+        if not isinstance(message, dict):
+            raise RemoteProtocolError(f"the server at {self._path} was expected to send JSON objects: is it coordd?")
+        self._take(message)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        ident, told = message.get("id"), message.get("params")
+        if ident in self._answers:
+            self._answers[ident] = message
+            answer = message.get("result")
+            if isinstance(answer, dict) and set(answer) == {"subscription"}:  # its messages may follow at once
+                self._streams.setdefault(answer["subscription"], deque())
+        elif ident is None and "error" in message:
+            raise UnavailableError(f"the daemon at {self._path} refuses the connection: {message['error']!r:.200}")
+        elif isinstance(told, dict) and told.get("subscription") in self._streams:
+            waiting = self._streams[told["subscription"]]
+            if len(waiting) >= WAITING_MAX:
+                raise UnavailableError(f"{WAITING_MAX} messages of a stream wait for their reader")
+            waiting.append(told)
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    path: str | os.PathLike[str] | None = None, *, timeout_s: float = ANSWER_S
+) -> AsyncIterator[Connection]:
+    """A connection under asyncio or trio. Raises UnavailableError if no daemon answers at the socket."""
+    where = socket_path(path)
+    try:
+        with anyio.fail_after(timeout_s):
+            stream = await anyio.connect_unix(where)
+    except PermissionError as exc:
+        raise RefusedError(f"{where} cannot be opened by uid {os.getuid()}", kind="not_permitted") from exc
+    except (OSError, TimeoutError) as exc:
+        raise UnavailableError(f"no daemon answers at {where}: {exc}") from exc
+    async with stream:
+        yield Connection(where, stream, timeout_s)
+
+
+def _subscription(method: str, answer: Any) -> Any:
+    if not isinstance(answer, dict) or set(answer) != {"subscription"}:
+        raise RemoteProtocolError(f"{method} is not a stream: it answered {answer!r:.200}")
+    return answer["subscription"]
+
+
+def _item(told: dict[str, Any]) -> dict[str, Any]:
+    """A message of a stream, without the number of its subscription."""
+    if "error" in told:
+        raise UnavailableError(f"the stream was not finished: {told['error']}")
+    return {name: value for name, value in told.items() if name != "subscription"}

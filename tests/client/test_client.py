@@ -1,0 +1,191 @@
+"""coordd.client under asyncio, under trio and blocking: the same calls, answers and errors."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+from support.fake_daemon import RUN, STATUS, FakeDaemon, Stream, open_directory, refusal
+
+from coordd import client
+from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
+from coordd.services.control.methods import Methods
+
+BACKENDS = ("asyncio", "trio")
+DEADLINE_S = 30.0
+
+# Methods that this client leaves to ``call`` and ``stream``.
+BY_NAME = {
+    "election.open", "events.subscribe", "run.logs", "ledger.export", "ledger.import",
+    "ledger.accept_epoch", "ledger.accept-epoch", "ledger.accept_identity", "ledger.accept-identity",
+    "exec", "exec.gate", "exec.renew", "exec.report", "exec.restore",
+}  # fmt: skip
+
+
+@pytest.fixture
+def daemon() -> Iterator[FakeDaemon]:
+    with open_directory() as directory:
+        served = FakeDaemon(f"{directory}/s")
+        try:
+            yield served
+        finally:
+            served.close()
+
+
+@pytest.fixture(params=BACKENDS)
+def run(request: pytest.FixtureRequest, daemon: FakeDaemon) -> Callable[..., Any]:
+    """Run a function with a connection, under one of the loops."""
+
+    def runs(body: Callable[[client.Connection], Awaitable[Any]], **options: Any) -> Any:
+        async def main() -> Any:
+            with anyio.fail_after(DEADLINE_S):
+                async with client.connect(daemon.path, **options) as coordd:
+                    return await body(coordd)
+
+        return anyio.run(main, backend=request.param)
+
+    return runs
+
+
+def test_a_method_is_called_with_its_parameters(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
+    daemon.answers |= {"run.trigger": {"id": "j#7", "durable": "ledger"}, "run.list": [RUN], "run.resolve": {}}
+
+    async def body(coordd: client.Connection) -> None:
+        assert (await coordd.status())["node"] == STATUS["node"]
+        assert (await coordd.run_trigger("j", {"k": "v"}, id="7"))["durable"] == "ledger"
+        assert [found["id"] for found in await coordd.run_list(job="j", limit=1)] == ["j#1"]
+        await coordd.run_resolve("j#1", "failed")
+
+    run(body)
+    assert daemon.asked == [
+        ("status", {}),
+        ("run.trigger", {"job": "j", "args": {"k": "v"}, "id": "7"}),
+        ("run.list", {"job": "j", "limit": 1}),
+        ("run.resolve", {"id": "j#1", "as": "failed"}),
+    ]
+
+
+def test_the_blocking_form_says_the_same(daemon: FakeDaemon) -> None:
+    daemon.answers |= {"run.trigger": {"id": "j#7", "durable": "ledger"}, "events.subscribe": Stream({"event": {}})}
+    daemon.answers["why"] = refusal("unknown_run", "no run", "look")
+    with client.blocking(daemon.path) as coordd:
+        assert coordd.status()["node"] == STATUS["node"]
+        assert coordd.run_trigger("j", id="7")["id"] == "j#7"
+        with pytest.raises(RefusedError) as caught:
+            coordd.why("j#1")
+        assert (caught.value.kind, caught.value.hint) == ("unknown_run", "look")
+        with pytest.raises(RemoteProtocolError, match="not a stream"):
+            next(coordd.stream("status"))
+
+
+def test_many_tasks_share_a_connection(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
+    daemon.answers["why"] = lambda params: {"id": params["id"], "sentence": params["id"] * 2}
+
+    async def body(coordd: client.Connection) -> None:
+        found: dict[str, str] = {}
+
+        async def ask(name: str) -> None:
+            found[name] = (await coordd.why(name))["sentence"]
+
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(ask, str(number))
+        assert found == {str(number): str(number) * 2 for number in range(50)}
+
+    run(body)
+
+
+def test_a_call_that_is_given_up_does_not_disturb_the_next(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
+    """Its answer comes late, and is for nobody."""
+    late = json.dumps({"id": 1, "result": "late"}).encode() + b"\n"
+    daemon.answers["why"] = lambda _params: b""
+    daemon.answers["doctor"] = lambda _params: late + json.dumps({"id": 2, "result": []}).encode() + b"\n"
+
+    async def body(coordd: client.Connection) -> None:
+        with anyio.move_on_after(0.05):
+            await coordd.why("x")
+        assert await coordd.doctor() == []
+
+    run(body)
+
+
+def test_a_stream_is_read_beside_calls(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
+    daemon.answers["events.subscribe"] = Stream({"event": {"type": "a"}}, {"event": {"type": "b"}}, {"end": True})
+
+    async def body(coordd: client.Connection) -> None:
+        async with coordd.stream("events.subscribe", types=["a"]) as events:
+            assert (await coordd.ping())["pong"]
+            assert [item async for item in events] == [{"event": {"type": "a"}}, {"event": {"type": "b"}}]
+        assert (await coordd.ping())["pong"]
+
+    run(body)
+    assert daemon.asked[0] == ("events.subscribe", {"types": ["a"]})
+
+
+def test_an_error_in_a_stream_is_raised(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
+    daemon.answers["run.logs"] = Stream({"text": "x"}, {"error": "gone"})
+
+    async def body(coordd: client.Connection) -> None:
+        async with coordd.stream("run.logs", id="j#1", follow=True) as messages:
+            with pytest.raises(UnavailableError, match="gone"):
+                [item async for item in messages]
+
+    run(body)
+
+
+def test_a_daemon_that_goes_away_is_unavailable(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
+    daemon.answers["doctor"] = lambda _params: None
+
+    async def body(coordd: client.Connection) -> None:
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                await coordd.doctor()
+
+    run(body)
+
+
+def test_a_daemon_that_does_not_answer_is_unavailable(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
+    daemon.answers["doctor"] = lambda _params: b""
+
+    async def body(coordd: client.Connection) -> None:
+        with pytest.raises(UnavailableError, match="in time"):
+            await coordd.doctor()
+
+    run(body, timeout_s=0.1)
+
+
+@pytest.mark.parametrize("answer", [b"no json\n", b"[]\n"])
+def test_what_is_not_coordd_is_said(daemon: FakeDaemon, run: Callable[..., Any], answer: bytes) -> None:
+    daemon.answers["doctor"] = lambda _params: answer
+
+    async def body(coordd: client.Connection) -> None:
+        with pytest.raises(RemoteProtocolError, match="is it coordd"):
+            await coordd.doctor()
+
+    run(body)
+    with client.blocking(daemon.path) as coordd, pytest.raises(RemoteProtocolError, match="is it coordd"):
+        coordd.doctor()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_daemon_is_unavailable(tmp_path: Any, backend: str) -> None:
+    async def main() -> None:
+        with pytest.raises(UnavailableError, match="no daemon answers"):
+            async with client.connect(tmp_path / "s"):
+                pass
+
+    anyio.run(main, backend=backend)
+    with client.blocking(tmp_path / "s") as coordd, pytest.raises(UnavailableError, match="no daemon answers"):
+        coordd.ping()
+
+
+def test_every_method_of_the_socket_has_one() -> None:
+    known = set(Methods.table(Methods.__new__(Methods)))
+    typed = {method._name for _, method in inspect.getmembers(client.Methods) if isinstance(method, client.Method)}
+
+    assert typed <= known
+    assert known - typed == BY_NAME
