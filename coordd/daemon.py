@@ -268,9 +268,6 @@ class Daemon:
             )
         for problem in safety.warnings(self.config):
             log.warning("config.weak", text=str(problem))
-        for section, key in _NOT_YET:
-            if getattr(getattr(self.config, section), key) != getattr(getattr(Config(), section), key):
-                log.warning("setting.not_available", setting=f"[{section}] {key}", text="not available in this version")
 
     def _begin(self) -> None:
         """Adopt what an earlier daemon left, then mingle."""
@@ -547,4 +544,3 @@ _NEEDS_RESTART = (
 )  # fmt: skip
 
 # Accepted, but without effect until the adapters for them exist.
-_NOT_YET = (("history", "journal_sink"), ("history", "log_sink"))

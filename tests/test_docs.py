@@ -45,7 +45,7 @@ PROMISED = {
 PROMISED_TOP = (
     "description owner schedule timezone start end jitter blackout misfire start_within expect_within overlap on_lost "
     "placement tags priority pool concurrency rate timeout lease params after spark command run_as retry breaker check "
-    "trigger sink"
+    "trigger sink queue_max queue_keep expand dedupe"
 )
 PROMISED_IN = {
     "spark": "application args master deploy_mode conf py_files files jars name keytab principal proxy_user env "

@@ -263,6 +263,12 @@ def test_one_file_knows_how_a_password_stands_in_a_url() -> None:
     assert patterns == {PACKAGE / "core/redaction.py"}
 
 
+def test_one_file_lists_the_words_of_secret_names() -> None:
+    lists = {path for path in MODULES if re.search(r"passwd[|\"']|[|\"']passwd", path.read_text())}
+
+    assert lists == {PACKAGE / "core/redaction.py"}
+
+
 @pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: str(path.relative_to(ROOT)))
 def test_an_ignore_has_its_code_and_its_reason(path: Path) -> None:
     pragma = re.compile(r"# (?:type: ignore|noqa)")

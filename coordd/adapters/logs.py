@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from coordd.adapters.journald import JournalSocket
-from coordd.core.redaction import redact_text
+from coordd.core.redaction import HIDDEN, is_password_name, redact_text
 from coordd.core.visible import obeyed, visible, visible_json
 
 # structlog.dev imports rich if it is installed: 45 ms and 4 MB that a daemon does not need.
@@ -39,8 +39,6 @@ COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical
 
 # A value nested deeper than this is shown by its repr.
 DEPTH_MAX = 6
-
-_SECRET_KEYS = frozenset(("password", "passwd", "secret", "bus_password", "ledger_password"))
 
 EventDict = dict[str, Any]
 Detect = Callable[[TextIO, Mapping[str, str]], str]
@@ -170,8 +168,8 @@ def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Event
 def _plain(key: object, value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
-    if isinstance(key, str) and key.lower() in _SECRET_KEYS:
-        return "***"
+    if isinstance(key, str) and is_password_name(key):
+        return HIDDEN
     if isinstance(value, float):
         return value if value - value == 0 else repr(value)  # JSON has no NaN and no infinity
     if isinstance(value, str):

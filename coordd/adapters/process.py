@@ -14,7 +14,6 @@ import fcntl
 import json
 import marshal
 import os
-import re
 import secrets
 import shutil
 import socket
@@ -26,14 +25,13 @@ import coordd
 from coordd.core.jobs.job import run_tag
 from coordd.core.ledger.sound import text_fault
 from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX
+from coordd.core.redaction import HIDDEN, is_secret_name
 from coordd.errors import LocalProtocolError, UnavailableError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(coordd.__file__)))
 
 # The runner's program text: -c with -I -S -E is the fastest way to start Python, and needs no site-packages.
 BOOT = f"import sys; sys.path.insert(0, {ROOT!r}); from coordd.runner.__main__ import main; main()"
-
-SECRET = re.compile(r"(password|secret|token|key)$", re.IGNORECASE)
 
 # The prefix of an attempt's directory; the run's tag follows.
 CGROUP_PREFIX = "attempt-"
@@ -438,7 +436,7 @@ def _shown_in_ps(spec: dict[str, Any]) -> list[str]:
 def _shown(spec: dict[str, Any]) -> dict[str, Any]:
     """A spec without its secrets, and without the back-channel, which ends with its first runner."""
     shown = {key: value for key, value in spec.items() if not key.startswith("launcher_")}
-    shown["env"] = {key: "***" if SECRET.search(key) else value for key, value in spec["env"].items()}
+    shown["env"] = {key: HIDDEN if is_secret_name(key) else value for key, value in spec["env"].items()}
     shown["ledger_options"] = {k: v for k, v in spec.get("ledger_options", {}).items() if k != "password"}
     return shown
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
-import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -13,12 +12,12 @@ from typing import NamedTuple
 
 from coordd.config import ownership
 from coordd.core.jobs.job import Command, Job, SparkSubmit, iso, run_tag
+from coordd.core.redaction import HIDDEN, is_secret_name
 from coordd.errors import UnavailableError
 
 # No setting is in an argv, which every user of the machine can read: nobody can list all secret ones (as in
-# fs.azure.account.key.NAME, es.net.http.auth.pass). This pattern only hides secrets that people have put into an argv
+# fs.azure.account.key.NAME, es.net.http.auth.pass). ``redacted`` only hides secrets that people have put into an argv
 # themselves.
-SECRET = re.compile(r"pass|secret|token|key|credential|auth|nonce", re.IGNORECASE)
 SECRETS_FILE = "secrets.properties"
 
 # The variables of the daemon's own environment that a program gets; all others come from the configuration.
@@ -102,8 +101,8 @@ def redacted(argv: list[str]) -> list[str]:
     shown = []
     for word in argv:
         key, equals, _ = word.partition("=")
-        hidden = equals and key.startswith("spark.") and SECRET.search(key)
-        shown.append(f"{key}=***" if hidden else word)
+        hidden = equals and key.startswith("spark.") and is_secret_name(key)
+        shown.append(f"{key}={HIDDEN}" if hidden else word)
     return shown
 
 

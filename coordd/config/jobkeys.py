@@ -30,7 +30,10 @@ PRIORITY_MAX = 1_000_000
 TRIES_MAX = 1000
 
 # Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
-LATER = ("pool", "concurrency", "rate", "after", "breaker", "check", "trigger", "sink", "run_as")
+LATER = (
+    "pool", "concurrency", "rate", "queue_max", "queue_keep", "after", "expand", "dedupe", "breaker", "check",
+    "trigger", "sink", "run_as",
+)  # fmt: skip
 
 # Keys that [spark].conf must not contain, and why.
 OWNED_CONF = {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
 
 from coordd.config import addresses
 from coordd.core.jobs.schedule import parse_duration
-from coordd.core.redaction import redact_text
+from coordd.core.redaction import HIDDEN, is_secret_name, redact_text
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -155,8 +154,5 @@ class Config(msgspec.Struct, frozen=True):
                 section.update({key: redact_text(said) for key, said in section.items() if isinstance(said, str)})
         shown["cluster"]["bus"] = ",".join([redact_text(url) for url in self.cluster.bus_urls])
         env = shown["spark"]["env"]
-        shown["spark"]["env"] = {key: "***" if _SECRET.search(key) else redact_text(env[key]) for key in env}
+        shown["spark"]["env"] = {key: HIDDEN if is_secret_name(key) else redact_text(env[key]) for key in env}
         return shown
-
-
-_SECRET = re.compile(r"pass|secret|token|credential|key", re.IGNORECASE)

@@ -34,7 +34,6 @@ RUNTIME_SOCKET_BYTES = len("/coordd.sock")  # the longest name directly in the r
 
 BUS_SCHEMES = ("unix", "amqp", "amqps", "redis", "rediss")
 LEDGER_SCHEMES = ("sqlite", "redis", "rediss", "redis+sentinel", "rediss+sentinel")
-SINK_SCHEMES = ("file", "hdfs", "s3a")
 
 # RabbitMQ's exchange for a cluster's inboxes has the cluster's name and this suffix.
 INBOX_SUFFIX = ".inbox"
@@ -98,13 +97,11 @@ def _cluster_name(value: object) -> str:
     return read
 
 
-def _sink(value: object) -> str:
-    read = values.text(value)
-    if read and read.partition("://")[0] not in SINK_SCHEMES:
-        raise ValueError(
-            f"expected a URL that starts with one of {', '.join(SINK_SCHEMES)} and ://, found {found(read)}"
-        )
-    return read
+def _later(value: object) -> str:
+    """A setting that this version does not implement; only its default is accepted."""
+    if value != "":
+        raise ValueError("it is not available in this version; leave it out")
+    return ""
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -114,6 +111,9 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "control": ControlConfig,
     "history": HistoryConfig,
 }
+# Sections that this version does not implement.
+LATER = ("check", "hook", "limits", "metrics", "pools", "tracing")
+
 _BY_TYPE: dict[Any, Reader] = {
     str: values.text,
     float: values.number,
@@ -127,8 +127,8 @@ _BY_KEY: dict[str, Reader] = {
     "cluster.name": _cluster_name,
     "cluster.bus": _bus,
     "cluster.ledger": _ledger,
-    "history.journal_sink": _sink,
-    "history.log_sink": _sink,
+    "history.journal_sink": _later,
+    "history.log_sink": _later,
     **dict.fromkeys(("node.state_dir", "node.runtime_dir", "node.jobs_dir", "control.socket"), values.path),
     **dict.fromkeys(
         ("spark.submit", "spark.env_file", "spark.properties_file", "cluster.keyring"), values.path_or_none
@@ -187,7 +187,9 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
         for section, table in tables.items():
             if len(problems) > values.UNKNOWN_MAX:
                 break  # not a configuration at all
-            if section not in SECTIONS:
+            if section in LATER:
+                report(section, f"[{section}] is not available in this version")
+            elif section not in SECTIONS:
                 shown = values.printable(section[:60])
                 report(shown, f'unknown section "{shown}"; {nearest(shown, SECTIONS)}')
             elif not isinstance(table, dict):

@@ -12,8 +12,14 @@ _URL_PASSWORD = re.compile(r"(://[^\s:/?#@\"']*:)(?:(?!://)[^\s\"'])*@")
 # The same, stricter, for warnings: neither a port nor a path counts as a password.
 _URL_WITH_PASSWORD = re.compile(r"://[^\s/:?#@]{0,200}:(?!\*{3}@)[^\s/@]{1,200}@")
 
+# The words in names of settings, variables, options and fields that have a secret value. There is no other list.
+PASSWORDS = r"password|passwd|passphrase|secret"  # also at the end of a longer word: mypassword
+TOKENS = r"pwd|token|credentials?"
+_SECRET_NAME = re.compile(rf"pass|{PASSWORDS}|{TOKENS}|key|auth|nonce", re.IGNORECASE)
+_PASSWORD_NAME = re.compile(rf"\w*(?:{PASSWORDS})", re.IGNORECASE)
+
 # The end of a name before a secret: password=, aws_secret_access_key=, sig=, X-Amz-Signature=.
-_NAME = r"(?:password|passwd|passphrase|pwd|secret|token|apikey|key|sig|signature|credentials?|authorization)"
+_NAME = rf"(?:{PASSWORDS}|{TOKENS}|key|sig|signature|authorization)"
 
 # name=value in a query, an option or a sentence. Fencing tokens are numbers, and not secret.
 _END = r"[&;,\s\"'()]"
@@ -54,6 +60,18 @@ def redact_text(text: str) -> str:
     if ":" in text:
         text = _HEADER.sub(rf"\1{HIDDEN}", _QUOTED.sub(_hidden, text))
     return _SCHEME.sub(rf"\1\2{HIDDEN}", text)
+
+
+def is_secret_name(name: str) -> bool:
+    """True if the value of a setting or a variable with this name may be secret. It hides too much rather than too
+    little: partition_key has such a name, too.
+    """
+    return _SECRET_NAME.search(name) is not None
+
+
+def is_password_name(name: str) -> bool:
+    """True if the value of a field with this name is surely a password. A token may be a fencing token."""
+    return _PASSWORD_NAME.fullmatch(name) is not None
 
 
 def holds_password(text: str) -> bool:

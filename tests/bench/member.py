@@ -22,7 +22,7 @@ from coordd.adapters.bus.unix_bus import UnixBus
 from coordd.core.context import Settings
 from coordd.core.election import Election
 from coordd.core.ledger.rows import LedgerTime
-from coordd.core.node.elections import Ballots
+from coordd.core.node.elections import Elections
 from coordd.core.node.node import Node
 from coordd.core.ready import Now
 from coordd.services.driver import Driver, Keeper
@@ -74,13 +74,13 @@ class Member:
         )
         self.decided: dict[str, float] = {}
         self.news = trio.Event()
-        settled = Ballots._settled
+        settled = Elections._settled
 
-        def watched(ballots: Ballots, election: Election, now: Now) -> None:
-            settled(ballots, election, now)
+        def watched(elections: Elections, election: Election, now: Now) -> None:
+            settled(elections, election, now)
             self._on_decided(election)
 
-        Ballots._settled = watched  # type: ignore[assignment, method-assign]  # a process has one node
+        Elections._settled = watched  # type: ignore[assignment, method-assign]  # a process has one node
         self.waits_for = ""
         self.waits_count = 0
         self.asker: trio.socket.SocketType

@@ -232,7 +232,7 @@ class World:
             strict(flat(packet, event))
         self.live_on()
         strict(nodes_view(self.driver.node, 0, self.driver.now().mono))
-        strict([election_view(each) for each in list(self.driver.node.ballots.elections.values())[-5:]])
+        strict([election_view(each) for each in list(self.driver.node.elections.by_id.values())[-5:]])
         if self.driver.recent_total > before:
             return "accepted"
         return "dropped" if self.driver.counts["unknown_types"] > dropped else "malformed"

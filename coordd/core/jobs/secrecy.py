@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from coordd.core.jobs.arguments import BUILT_IN
-from coordd.core.redaction import holds_password
+from coordd.core.redaction import PASSWORDS, TOKENS, holds_password
 
 # Options and variables with a secret value: --db-password, API_KEY, client.secret. Not --partition-key.
 _NAMED = re.compile(
-    r"(?:.*[-_.])?(?:\w*(?:password|passwd|passphrase|secret)|pwd|token|credentials?"
+    rf"(?:.*[-_.])?(?:\w*(?:{PASSWORDS})|{TOKENS}"
     r"|(?:api|access|secret|private|account|auth|signing|encryption)[-_.]?key)",
     re.IGNORECASE,
 )

@@ -29,16 +29,16 @@ LACKING_APART_S = 1.0
 OTHER_LEDGER = "it uses another ledger"
 
 
-class Ballots:
+class Elections:
     """All elections of one node, by id. A method returns the elections that it has decided; the node acts on them."""
 
-    __slots__ = ("_asked_at", "_candidacy", "_ctx", "_early", "_looks", "bus_up", "elections", "open_ids")
+    __slots__ = ("_asked_at", "_candidacy", "_ctx", "_early", "_looks", "bus_up", "by_id", "open_ids")
 
     def __init__(self, ctx: Context, candidacy: Callable[[str, Action | None, int], Candidacy]) -> None:
         """``candidacy`` says what this node states in an election of that topic."""
         self._ctx = ctx
         self._candidacy = candidacy
-        self.elections: dict[str, Election] = {}
+        self.by_id: dict[str, Election] = {}
         self.open_ids: dict[str, None] = {}  # in order of insertion, which is the order of their deadlines
         self.bus_up = True
         self._early: dict[str, dict[str, Candidacy]] = {}
@@ -50,7 +50,7 @@ class Ballots:
 
         The election may be decided already; it has a succession then.
         """
-        election = self.elections.get(ident)
+        election = self.by_id.get(ident)
         if election is not None:
             return election
         ctx = self._ctx
@@ -69,7 +69,7 @@ class Ballots:
 
         Returns the election (None if too many are open), and whether this message has decided it.
         """
-        election = self.elections.get(event.id)
+        election = self.by_id.get(event.id)
         ctx = self._ctx
         if election is None:
             if len(self.open_ids) >= OPEN_MAX:
@@ -91,7 +91,7 @@ class Ballots:
 
     def ack_heard(self, event: WorkerElectAck, sender: str, now: Now) -> Election | None:
         """A peer's statement; kept for a while if its election is not known yet. Returns the election if decided."""
-        election = self.elections.get(event.id)
+        election = self.by_id.get(event.id)
         if election is not None:
             if not election.state(sender, self._counted(event.candidacy)):
                 return None
@@ -104,7 +104,7 @@ class Ballots:
 
     def lost(self, name: str, now: Now) -> list[Election]:
         """A member was lost or has left: remove it from every view."""
-        decided = [self.elections[ident] for ident in self.open_ids if self.elections[ident].lose(name)]
+        decided = [self.by_id[ident] for ident in self.open_ids if self.by_id[ident].lose(name)]
         for election in decided:
             self._close(election, now)
         return decided
@@ -114,7 +114,7 @@ class Ballots:
         timeout = self._ctx.settings.election_timeout_s
         decided = []
         for ident in self.open_ids:
-            election = self.elections[ident]
+            election = self.by_id[ident]
             if now.mono < election.opened_at + timeout:
                 self._ctx.arm(election.opened_at + timeout, "election")
                 break
@@ -130,7 +130,7 @@ class Ballots:
         self._asked_at = {name: at for name, at in self._asked_at.items() if now.mono - at < LACKING_APART_S}
         lacking: set[str] = set()
         for ident in self.open_ids:  # in the order of opening
-            election = self.elections[ident]
+            election = self.by_id[ident]
             if now.mono < election.opened_at + LACKING_S:
                 self._look_at(election.opened_at + LACKING_S)
                 break
@@ -147,7 +147,7 @@ class Ballots:
     def bus_changed(self, up: bool, now: Now) -> list[Election]:
         """Without a bus no further statement arrives: open elections are decided by hash."""
         self.bus_up = up
-        decided = [] if up else [self.elections[ident] for ident in self.open_ids]
+        decided = [] if up else [self.by_id[ident] for ident in self.open_ids]
         for election in decided:
             self._rank_by_hash(election, now)
         return decided
@@ -155,7 +155,7 @@ class Ballots:
     def _begin(
         self, ident: str, topic: str, action: Action | None, opener: str, view: tuple[str, ...], now: Now
     ) -> Election:
-        election = self.elections[ident] = Election(ident, topic, action, opener, view, now.mono)
+        election = self.by_id[ident] = Election(ident, topic, action, opener, view, now.mono)
         self._ctx.arm(now.mono + self._ctx.settings.election_timeout_s, "election")
         self._look_at(now.mono + LACKING_S)
         self.open_ids[ident] = None
@@ -188,11 +188,11 @@ class Ballots:
         self._settled(election, now)
 
     def _settled(self, election: Election, now: Now) -> None:  # for those who watch this class
-        self.elections[election.id] = election
+        self.by_id[election.id] = election
         self.open_ids.pop(election.id, None)
-        while len(self.elections) - len(self.open_ids) > DECIDED_MAX:
-            oldest = next(ident for ident in self.elections if ident not in self.open_ids)
-            del self.elections[oldest]
+        while len(self.by_id) - len(self.open_ids) > DECIDED_MAX:
+            oldest = next(ident for ident in self.by_id if ident not in self.open_ids)
+            del self.by_id[oldest]
 
     def _without_messages(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
         election = Election(ident, topic, action, self._ctx.full_hostname, (), now.mono)

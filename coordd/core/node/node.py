@@ -28,13 +28,13 @@ from coordd.core.members.mingling import Mingling
 from coordd.core.members.namesake import Namesakes
 from coordd.core.node.alarms import Alarms
 from coordd.core.node.brake import Brake
-from coordd.core.node.elections import Ballots
+from coordd.core.node.elections import Elections
 from coordd.core.node.rulebook import Rulebook
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Elected, Now, Outcome, Ready
 from coordd.core.runs.planner import Planner
 from coordd.core.runs.pursuit import Pursuits
-from coordd.core.runs.runners import NOT_WRITTEN, Runners
+from coordd.core.runs.runners import NOT_WRITTEN, RunnerEvents
 from coordd.core.runs.sweep import Sweep
 from coordd.core.runs.triggers import Triggers
 from coordd.core.runs.witness import Witness
@@ -89,8 +89,8 @@ class Node(Shown):
             clock=LamportClock(clock_mark),
             rng=rng,
         )
-        self.ballots = Ballots(self.ctx, self._candidacy)
-        self.pursuits = Pursuits(self.ctx, self.ballots, self._sweep_soon)
+        self.elections = Elections(self.ctx, self._candidacy)
+        self.pursuits = Pursuits(self.ctx, self.elections, self._sweep_soon)
         self.brake = Brake(self.ctx, pin, acquainted, self._ledger_news, self.pursuits.slot_freed)
         self.witness = Witness(self.ctx)
         self.alarms = Alarms(self.ctx)
@@ -106,7 +106,7 @@ class Node(Shown):
         self.mingling = Mingling(self.ctx, self._says, self._enter)
         self.sweep = Sweep(self.ctx, self.pursuits, self._swept)
         # Inputs from this node's runners.
-        runners = Runners(self.ctx, self.pursuits, self.sweep)
+        runners = RunnerEvents(self.ctx, self.pursuits, self.sweep)
         self.runner_adopted, self.runner_gone = runners.adopted, runners.gone
         self.runner_started, self.runner_ended = runners.started, runners.ended
         self.exec_granted = runners.granted
@@ -139,7 +139,7 @@ class Node(Shown):
             self._enter(now)
             return
         self._become(MINGLING)
-        self.mingling.begin(peers, self.ballots.bus_up, now)
+        self.mingling.begin(peers, self.elections.bus_up, now)
 
     def stop(self, now: Now) -> None:
         """Stop opening and answering elections, and say good-bye. Runners continue."""
@@ -239,14 +239,14 @@ class Node(Shown):
         A node without a bus is deaf: the silence of other nodes means nothing, now and right afterwards.
         """
         ctx = self.ctx
-        if up == self.ballots.bus_up:
+        if up == self.elections.bus_up:
             return
         if up or ctx.state != STARTING:
             ctx.note("bus.connected" if up else "bus.lost")
         ctx.membership.judged_from = now.mono if up else float("inf")
         if not up:
             ctx.membership.isolate(True)
-        self._decided(self.ballots.bus_changed(up, now), now)
+        self._decided(self.elections.bus_changed(up, now), now)
         self.brake.bus_up = up
         self.brake.judge(now)
         if not up or ctx.state in (STARTING, STOPPING):
@@ -275,8 +275,8 @@ class Node(Shown):
 
     def open_election(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
         """Open an election on request of a person."""
-        known = ident in self.ballots.elections
-        election = self.ballots.open(ident, topic, action, now)
+        known = ident in self.elections.by_id
+        election = self.elections.open(ident, topic, action, now)
         if not known and election.succession is not None:
             self._decided([election], now)
         return election
@@ -345,9 +345,9 @@ class Node(Shown):
             if kind == "pursuit":
                 self.pursuits.timer(key, now)
             elif kind == "election":
-                self._decided(self.ballots.timer(now), now)
+                self._decided(self.elections.timer(now), now)
             elif kind == "lacking":
-                self.ballots.look(now)
+                self.elections.look(now)
             elif kind == "sweep":
                 self.sweep.begin(now)
                 ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
@@ -402,14 +402,14 @@ class Node(Shown):
         action = event.action if event.topic in LAUNCHES else None
         if action is not None:
             self.pursuits.join(action, now)
-        election, decided = self.ballots.elect_heard(event, sender, now)
+        election, decided = self.elections.elect_heard(event, sender, now)
         if action is not None:
             self.pursuits.joined(action, election, now)
         elif election is not None and decided:
             self._decided([election], now)
 
     def _on_ack(self, event: events.WorkerElectAck, packet: Packet, sender: str, now: Now) -> None:
-        election = self.ballots.ack_heard(event, sender, now)
+        election = self.elections.ack_heard(event, sender, now)
         if election is not None:
             self._decided([election], now)
 
@@ -527,7 +527,7 @@ class Node(Shown):
         if isinstance(answer, OpenAnswer):
             self.brake.ledger_says(answer, now)
             self.witness.ledger_says(answer.recovering_s, answer.epoch)
-            self.rulebook.swept(answer, self.pursuits.pursuits, self.planner, self.ballots.bus_up, now)
+            self.rulebook.swept(answer, self.pursuits.pursuits, self.planner, self.elections.bus_up, now)
             self.planner.horizons(answer, now)
 
     def _members_swept(self, now: Now) -> None:
@@ -538,7 +538,7 @@ class Node(Shown):
         for what, member in self.ctx.membership.take_changes():
             self.ctx.note(f"node.{HAPPENED[what]}", peer=member.name)
             if what != "join":
-                self._decided(self.ballots.lost(member.name, now), now)
+                self._decided(self.elections.lost(member.name, now), now)
         self.brake.judge(now)
 
     def _ledger_news(self, now: Now) -> None:

@@ -28,7 +28,7 @@ from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.runner_requests import Grant, Registration, Report
 from coordd.core.ledger.words import RHO, SETTLED
-from coordd.core.node.elections import Ballots
+from coordd.core.node.elections import Elections
 from coordd.core.ready import Launch, Now
 from coordd.core.runs.endings import EPITAPHS_MAX, Endings
 from coordd.core.runs.leftovers import Leftovers
@@ -63,8 +63,8 @@ class Pursuits(Phases):
     """Every run that this node pursues, and every run that runs here."""
 
     __slots__ = (
-        "_ballots",
         "_burst",
+        "_elections",
         "_recording",
         "_sweep_soon",
         "claiming",
@@ -75,10 +75,10 @@ class Pursuits(Phases):
         "running",
     )
 
-    def __init__(self, ctx: Context, ballots: Ballots, sweep_soon: Callable[[Now], None]) -> None:
+    def __init__(self, ctx: Context, elections: Elections, sweep_soon: Callable[[Now], None]) -> None:
         """``sweep_soon``: other rules are in force than this node knew, and the sweep will tell which."""
         super().__init__(ctx)
-        self._ballots = ballots
+        self._elections = elections
         self._sweep_soon = sweep_soon
         self.pursuits: dict[str, Pursuit] = {}
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
@@ -346,7 +346,7 @@ class Pursuits(Phases):
         pursuit.rank = None
         job = self._ctx.jobs.get(action.job)
         topic = "command" if job and isinstance(job.launch, Command) else "spark"
-        election = self._ballots.open(f"{action.run}/{action.attempt}", topic, action, now)
+        election = self._elections.open(f"{action.run}/{action.attempt}", topic, action, now)
         if election.succession is not None:
             self.decided(election, now)  # at once, or before we joined
 

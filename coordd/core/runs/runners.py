@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Task)
 NOT_WRITTEN = "the journal cannot be written"
 
 
-class Runners:
+class RunnerEvents:
     """Passes these events to the pursuits, the ledger and the other nodes."""
 
     __slots__ = ("_ctx", "_pursuits", "_sweep")

@@ -49,7 +49,7 @@ class CoreMethods(AlarmMethods):
     async def election_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         most = VIEWER_LIST_MAX if caller.role <= VIEWER else LIST_MAX
         limit = min(max(1, take(params, "limit", int, 50)), most)
-        elections = list(self._driver.node.ballots.elections.values())[-limit:]
+        elections = list(self._driver.node.elections.by_id.values())[-limit:]
         return [objects.election_view(election) for election in elections]
 
     async def breaker_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ class Explanations(CoreMethods):
         node = self._driver.node
         pursuit = node.pursuits.pursuits.get(run)
         attempt = pursuit.attempt if pursuit else 0
-        election = node.ballots.elections.get(f"{run}/{attempt}")
+        election = node.elections.by_id.get(f"{run}/{attempt}")
         try:
             row = await self._ledger.query(lambda ledger: ledger.run(run))
             attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))

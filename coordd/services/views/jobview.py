@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 from coordd.config.jobkeys import PLAIN
 from coordd.core.jobs.job import Blackout, Command, Job
+from coordd.core.redaction import HIDDEN, is_secret_name
 from coordd.services.views.objects import REDACTED, instant
 
 # These fields are in the list of jobs too: objects.job_view shows them.
 LISTED = frozenset((
     "description", "owner", "enabled", "timezone", "misfire", "overlap", "on_lost", "tags", "lease_s", "params",
 ))  # fmt: skip
-
-# Names of settings whose values are secret.
-_SECRET = re.compile("password|passwd|secret|token|credential|access.?key", re.IGNORECASE)
 
 
 def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
@@ -50,7 +47,7 @@ def _plain(value: Any) -> Any:
 
 def _told(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: "***" if _SECRET.search(key) else item for key, item in value.items()}
+        return {key: HIDDEN if is_secret_name(key) else item for key, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 

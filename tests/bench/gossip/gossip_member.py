@@ -27,7 +27,7 @@ from coordd.core.context import Settings
 from coordd.core.election import Election
 from coordd.core.jobs.job import Command, Job
 from coordd.core.ledger.runner_requests import Gate, Registration, Report
-from coordd.core.node.elections import Ballots
+from coordd.core.node.elections import Elections
 from coordd.core.node.node import Node
 from coordd.core.ready import Launch, Now
 from coordd.core.wire.events import Action
@@ -68,13 +68,13 @@ class Member:
             launch=self._launch,
             cancel=lambda _run, _reason: None,
         )
-        settled = Ballots._settled
+        settled = Elections._settled
 
-        def watched(ballots: Ballots, election: Election, now: Now) -> None:
-            settled(ballots, election, now)
+        def watched(elections: Elections, election: Election, now: Now) -> None:
+            settled(elections, election, now)
             self._decided(election)
 
-        Ballots._settled = watched  # type: ignore[assignment, method-assign]  # a process has one node
+        Elections._settled = watched  # type: ignore[assignment, method-assign]  # a process has one node
         self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._out.connect(spec["socket"])
         self._over: list[Launch] = []

@@ -293,7 +293,7 @@ def test_a_statement_under_another_ledger_counts_for_no_place() -> None:
         "b.1",
         WorkerElect(id=f"{run}/0", topic="command", candidacy=candidacy, view=("a.1", "b.1"), action=action, clock=9),
     )
-    election = one.node.ballots.elections[f"{run}/0"]
+    election = one.node.elections.by_id[f"{run}/0"]
     assert election.succession == ("a.1",)
     assert election.statements["b.1"].abstains == "it uses another ledger"
 

@@ -40,7 +40,7 @@ def acks(lone: Lone) -> list[WorkerElectAck]:
 
 
 def succession(lone: Lone, ident: str = "sales#1/0") -> tuple[str, ...] | None:
-    return lone.node.ballots.elections[ident].succession
+    return lone.node.elections.by_id[ident].succession
 
 
 # ---- the cost: one message per node per election
@@ -56,7 +56,7 @@ def test_each_node_says_one_thing_and_all_reach_the_same_succession(names: str) 
 
     said = Counter((name, event_type(event)) for name, event in cluster.said if hasattr(event, "candidacy"))
     assert said == {("a", "worker-elect"): 1} | {(name, "worker-elect-ack"): 1 for name in names[1:]}
-    successions = {cluster[name].ballots.elections["sales#1/0"].succession for name in names}
+    successions = {cluster[name].elections.by_id["sales#1/0"].succession for name in names}
     assert len(successions) == 1
     succession = successions.pop() or ()
     assert sorted(succession) == [f"{name}.1" for name in names]
@@ -82,7 +82,7 @@ def test_no_election_waits_for_its_timeout_while_everybody_is_well() -> None:
 
     cluster.trigger("a", asked_for())
 
-    election = cluster["c"].ballots.elections["sales#1/0"]
+    election = cluster["c"].elections.by_id["sales#1/0"]
     assert election.decided_at == election.opened_at
 
 
@@ -126,7 +126,7 @@ def test_only_so_many_acks_without_an_elect_are_kept(monkeypatch: pytest.MonkeyP
     for number in range(10):
         lone.hear("b.1", WorkerElectAck(id=f"sales#{number}/0", candidacy=Candidacy(0, 3, "b.1")))
 
-    assert list(lone.node.ballots._early) == ["sales#7/0", "sales#8/0", "sales#9/0"]
+    assert list(lone.node.elections._early) == ["sales#7/0", "sales#8/0", "sales#9/0"]
 
 
 # ---- who is waited for
@@ -155,7 +155,7 @@ def test_each_of_many_elections_has_its_own_deadline() -> None:
 
     assert decided == [True, False, False]
     lone.wait(0.6)
-    assert lone.node.ballots.open_ids == {}
+    assert lone.node.elections.open_ids == {}
 
 
 @pytest.mark.parametrize("how", ["proof of death", "good-bye", "silence", "restart"])
@@ -333,8 +333,8 @@ def test_decided_elections_are_remembered_only_so_far() -> None:
     for number in range(DECIDED_MAX + 50):
         lone.hear("b.1", elect(f"sales#{number}/0"))
 
-    assert len(lone.node.ballots.elections) == DECIDED_MAX
-    assert lone.node.ballots.open_ids == {}
+    assert len(lone.node.elections.by_id) == DECIDED_MAX
+    assert lone.node.elections.open_ids == {}
 
 
 def test_elections_beyond_the_bound_go_unanswered_and_their_runs_are_pursued(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +360,7 @@ def test_an_election_that_is_open_when_the_bus_is_lost_waits_for_nobody() -> Non
     lone.do(lone.node.bus_changed, False)
 
     assert succession(lone) == rendezvous("sales#1/0", ("a.1", "b.1", "d.1"))  # c has said that it would not
-    assert lone.node.ballots.open_ids == {}
+    assert lone.node.elections.open_ids == {}
     assert lone.node.pursuits.pursuits["sales#1"].phase in ("due", "claiming")
 
 
@@ -391,4 +391,4 @@ def test_whose_statement_is_lacking_is_asked_whether_it_is_there_once_a_second()
     assert [name for name, _ in lone.unicasts].count("c.1") == 1
 
     lone.do(lone.node.peer_dead, "c.1")
-    assert all(lone.node.ballots.elections[f"try-{number}"].succession is not None for number in range(3))
+    assert all(lone.node.elections.by_id[f"try-{number}"].succession is not None for number in range(3))

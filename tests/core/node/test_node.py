@@ -432,7 +432,7 @@ def test_a_busy_day_leaves_nothing_behind() -> None:
         assert len(node.pursuits.pursuits) <= 1
         assert (node.ctx._waiting, node.pursuits.claiming) == ({}, 0)
         assert len(node.ctx.timers) < 30
-        assert len(node.ballots.open_ids) <= 1
+        assert len(node.elections.open_ids) <= 1
     assert len(cluster.ledger.runs(state="success")) >= 29
 
 

@@ -211,7 +211,7 @@ def test_late_facts_of_an_earlier_life_of_a_node_are_remembered_and_nothing_else
     lone.hear("b.1", news(TaskSucceeded), elect, incarnation="0-earlier")
 
     assert ("sales#1", 0, 7) in lone.node.witness.seen
-    assert lone.node.ballots.elections == {}
+    assert lone.node.elections.by_id == {}
     assert lone.node.ctx.membership.members["b"].incarnation == successor
 
 

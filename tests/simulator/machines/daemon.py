@@ -18,7 +18,7 @@ from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import UNAVAILABLE
 from coordd.core.node import node as nodes
 from coordd.core.node.definitions import Had
-from coordd.core.node.elections import Ballots
+from coordd.core.node.elections import Elections
 from coordd.core.node.node import Node
 from coordd.core.perform import pump
 from coordd.core.ready import Launch, LedgerRequest, Notice, Now, Reply
@@ -51,7 +51,7 @@ class Died(Exception):  # noqa: N818  # an end, not a mistake
     """In the middle of what its node wanted done."""
 
 
-class WatchedBallots(Ballots):
+class WatchedElections(Elections):
     """The real ones; the judge looks on when an election is decided."""
 
     __slots__ = ("daemon",)
@@ -70,7 +70,7 @@ class WatchedNode(Node):
 
     def __init__(self, daemon: Daemon, **given: Any) -> None:
         self.daemon = daemon
-        with mock.patch.object(nodes, "Ballots", partial(WatchedBallots, daemon)):
+        with mock.patch.object(nodes, "Elections", partial(WatchedElections, daemon)):
             super().__init__(**given)
 
     def _members_changed(self, now: Now) -> None:

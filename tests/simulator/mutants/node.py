@@ -14,7 +14,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.words import STARTED
-from coordd.core.node.elections import Ballots
+from coordd.core.node.elections import Elections
 from coordd.core.node.node import Node
 from coordd.core.runs.pursued import HELD_BY_OTHER
 from simulator.mutants.mutant import Mutant, instead
@@ -51,8 +51,8 @@ def _any_statement_counts(_real: Any, self: Election, name: str, candidacy: Any)
     return not self.missing
 
 
-@instead(Ballots, "elect_heard")
-def _own_view(real: Any, self: Ballots, event: Any, sender: str, now: Any) -> Any:
+@instead(Elections, "elect_heard")
+def _own_view(real: Any, self: Elections, event: Any, sender: str, now: Any) -> Any:
     """Whoever hears of an election waits for those whom it knows itself, not for the opener's view."""
     event.view = self._ctx.membership.view()
     return real(self, event, sender, now)
