@@ -466,13 +466,14 @@ class Judge:
             self._unless_unknown(untold, verdict)
 
     def _unless_unknown(self, earlier: Iterable[Child], verdict: str) -> None:
-        """A violation, unless nobody could tell the ledger of what was launched before."""
+        """A violation, unless nobody could tell the ledger of what was launched before, until it granted the newest."""
         world = self.world
+        granted_at = self.grants[self.children[-1].key].written[0]
         for child in earlier:
             end = child.ended if child.ended is not None else world.now
             written = (*self.grants[child.key].written, child.started, end)
-            for number, setback in enumerate(world.server.setbacks):
-                why = self.knowledge.nobody_could_tell(child.key, written, child.node, number, setback)
+            for number in range(len(world.server.setbacks)):
+                why = self.knowledge.nobody_could_tell(child.key, written, child.node, number, granted_at)
                 if why is not None:
                     self.excuse(why, verdict)
                     return

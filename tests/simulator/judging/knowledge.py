@@ -21,7 +21,6 @@ from simulator.terms import LEDGER_TIMEOUT, RENEW
 
 if TYPE_CHECKING:
     from simulator.machines.daemon import Daemon
-    from simulator.machines.server import Setback
     from simulator.world import Host, World
 
 # How often it is looked who reaches whom, and for how long a witness must reach the ledger in one piece so that it has
@@ -71,16 +70,23 @@ class Knowledge:
         self._stays[host.index].append((key, until))
 
     def nobody_could_tell(
-        self, key: Key, written: Iterable[float], node: int, number: int, setback: Setback
+        self, key: Key, written: Iterable[float], node: int, number: int, granted_at: float
     ) -> Excuse | None:
         """Why what this setback forgot of an attempt could not be put back; None when it could, or need not.
 
-        ``written``: when the ledger was told of it; ``node``: where it was launched.
+        ``written``: when the ledger was told of it; ``node``: where it was launched; ``granted_at``: when the ledger
+        granted what was launched beside it: what it is told after that, when it goes back once more, is too late.
         """
+        setbacks = self.world.server.setbacks
+        setback = setbacks[number]
         lost = min((at for at in written if setback.kept_to < at <= setback.at), default=None)
         if lost is None or self.world.now < setback.opens_at:
             return None  # nothing of it was forgotten, or nothing at all may be launched yet
-        reached_s = [s for (which, known, _), s in self.longest.items() if which >= number and known == key]
+        reached_s = [
+            s
+            for (which, known, _), s in self.longest.items()
+            if known == key and which >= number and setbacks[which].at < granted_at
+        ]
         if max(reached_s, default=0.0) >= REACH_S:
             return None
         if setback.shortened:
