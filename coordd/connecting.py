@@ -155,7 +155,7 @@ class Connections:
     @property
     def ledger_mark(self) -> str:
         """For this node's next process."""
-        return self.known.mark
+        return self.known.epoch
 
     def _quarantine_s(self) -> float:
         """The longest known lease, plus the lag of a replica. A reload may bring a longer lease; an attempt keeps its

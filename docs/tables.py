@@ -218,7 +218,7 @@ _RUN = {
     "failures": "attempts that failed",
     "relaunches": "attempts that were lost or never started",
     "token": "fencing token of the current grant; 0 before the first",
-    "nonce": "the claimant's random mark",
+    "nonce": "the claimant's random text",
     "node": "full_hostname of the holder",
     "lease": "the length of the lease, seconds",
     "until": "its end, on the lease clock",

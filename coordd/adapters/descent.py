@@ -1,8 +1,8 @@
 """Is a process of this machine part of a run? Then it may look at the control socket, and no more.
 
-It is recognised by marks that it cannot easily remove: the cgroup of its attempt, if there is one; an ancestor that is
-a runner, which adopts orphans among its descendants; the limit that marks an attempt, and that children inherit; and
-the initial environment of the process or an ancestor. A process has no mark only if there is no cgroup, it became an
+It is recognised by what it cannot easily remove: the cgroup of its attempt, if there is one; an ancestor that is
+a runner, which adopts orphans among its descendants; the label of the attempt, a limit that children inherit; and
+the initial environment of the process or an ancestor. A process is missed only if there is no cgroup, it became an
 orphan after its runner died, it lowered that limit, and it wiped its environment.
 
 Jobs run as the daemon's user. This prevents a job from controlling the daemon by mistake or by a careless script. A
@@ -17,7 +17,7 @@ import re
 
 from coordd.adapters.process import CGROUP_PREFIX
 
-MARK = b"COORDD_NONCE="
+NONCE = b"COORDD_NONCE="
 
 # The size of RLIMIT_LOCKS for processes of an attempt; nobody sets such a number by hand.
 LIMIT = re.compile(rb"^Max file locks +(\d+)", re.MULTILINE)
@@ -49,7 +49,7 @@ def in_a_run(pid: int, uid: int) -> bool:
     ours = {me, *_ancestors(me)}
     if _in_attempt_cgroup(pid):
         return True
-    return any(_is_marked(one) for one in (pid, *_ancestors(pid)) if one not in ours and one > 1)
+    return any(_is_of_a_run(one) for one in (pid, *_ancestors(pid)) if one not in ours and one > 1)
 
 
 def _ancestors(pid: int) -> list[int]:
@@ -64,12 +64,12 @@ def _ancestors(pid: int) -> list[int]:
     return found
 
 
-def _is_marked(pid: int) -> bool:
+def _is_of_a_run(pid: int) -> bool:
     environ = b"\0" + _read(f"/proc/{pid}/environ")
     limit = LIMIT.search(_read(f"/proc/{pid}/limits"))
     if limit and LIMIT_MIN <= int(limit.group(1)) < 2 * LIMIT_MIN:
         return True
-    return b"\0" + MARK in environ or RUNNER in _read(f"/proc/{pid}/cmdline")
+    return b"\0" + NONCE in environ or RUNNER in _read(f"/proc/{pid}/cmdline")
 
 
 def _in_attempt_cgroup(pid: int) -> bool:

@@ -96,8 +96,8 @@ def machine_zone() -> str:
     """The IANA name of this machine's zone, which is cron's. Raises Failed where no file names it."""
     with contextlib.suppress(OSError):
         target = os.readlink("/etc/localtime")
-        _, mark, name = target.partition("zoneinfo/")
-        if mark:
+        _, separator, name = target.partition("zoneinfo/")
+        if separator:
             return name.removeprefix("posix/").removeprefix("right/").replace("Etc/UTC", "UTC")
     with contextlib.suppress(OSError), open("/etc/timezone", encoding="utf-8") as file:
         name = file.read(200).strip()

@@ -70,8 +70,8 @@ def job_files(crontab: Crontab, place: Place) -> tuple[list[File], list[Named]]:
                 )
             )
             continue
-        mark = hashlib.sha256(f"{user}\0{entry.shell}\0{entry.script}".encode()).hexdigest()[:6]
-        name = job_name(entry, taken, mark)
+        suffix = hashlib.sha256(f"{user}\0{entry.shell}\0{entry.script}".encode()).hexdigest()[:6]
+        name = job_name(entry, taken, suffix)
         taken.add(name)
         files.append(File(name, entry, _text(entry, place, user)))
     return files, sorted(named)

@@ -267,7 +267,7 @@ class Context:
         self.bad_rows = dict(bad) if swept else {**self.bad_rows, **bad}
 
     def nonce(self) -> str:
-        """A claimant's random mark."""
+        """The random nonce of a claim."""
         return f"{self.rng.getrandbits(64):016x}"
 
     def definition(self, job: str, digest: str) -> Job | None:

@@ -53,7 +53,9 @@ def ignored() -> "tuple[int, ...]":
 class ForegroundProgram(Program):
     """The command: standard streams, directory and terminal are ours."""
 
-    def __init__(self, argv: "list[str]", env: "dict[str, str]", mark: int, ignored_signals: "tuple[int, ...]") -> None:
+    def __init__(
+        self, argv: "list[str]", env: "dict[str, str]", label: int, ignored_signals: "tuple[int, ...]"
+    ) -> None:
         """Fork it. It waits."""
         self.exit_code: int | None = None
         self.in_cgroup = False
@@ -63,7 +65,7 @@ class ForegroundProgram(Program):
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._release)
-            _be_the_command(argv, env, mark, ignored_signals, held, status, parent)
+            _be_the_command(argv, env, label, ignored_signals, held, status, parent)
         os.close(held)
         os.close(status)
         os.set_blocking(self.status_fd, False)
@@ -77,7 +79,7 @@ class ForegroundProgram(Program):
 def _be_the_command(
     argv: "list[str]",
     env: "dict[str, str]",
-    mark: int,
+    label: int,
     ignored_signals: "tuple[int, ...]",
     held: int,
     status: int,
@@ -86,7 +88,7 @@ def _be_the_command(
     """In the child: prepare, wait for the byte, become the command. Never returns."""
     try:
         kernel.die_with_parent(kernel.SIGKILL)
-        kernel.carry_mark(mark)  # if it is refused, the other methods must be enough
+        kernel.carry_label(label)  # if it is refused, the other methods must be enough
         if os.getppid() != parent:
             os._exit(NOT_EXECUTABLE)
         kernel.reset_signals()
@@ -151,8 +153,8 @@ class ForegroundRunner(Runner):
 
     def _fork_program(self) -> Program:
         spec = self.spec
-        mark = kernel.mark_of(spec["nonce"])
-        program = ForegroundProgram(spec["argv"], self._environment(), mark, spec["ignored"])
+        label = kernel.label_of(spec["nonce"])
+        program = ForegroundProgram(spec["argv"], self._environment(), label, spec["ignored"])
         # After the command has our session: signals to its process group and hang-ups of its terminal are not for us.
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)

@@ -361,7 +361,7 @@ class Runner:
 
     def _environment(self) -> "dict[str, str]":
         env = dict(self.spec["env"])
-        env["COORDD_NONCE"] = self.spec["nonce"]  # another mark, for processes that have left session and descent
+        env["COORDD_NONCE"] = self.spec["nonce"]  # another net, for processes that have left session and descent
         if self.spec.get("launcher_port"):
             os.set_inheritable(self.spec["launcher_fd"], False)
             env["_SPARK_LAUNCHER_PORT"] = str(self.spec["launcher_port"])
@@ -371,8 +371,8 @@ class Runner:
     def _fork_program(self) -> Program:
         """The program: a child that waits for its start."""
         spec = self.spec
-        mark = kernel.mark_of(spec["nonce"])
-        return Program(spec["argv"], self._environment(), spec.get("cwd", ""), spec.get("cgroup", ""), mark)
+        label = kernel.label_of(spec["nonce"])
+        return Program(spec["argv"], self._environment(), spec.get("cwd", ""), spec.get("cgroup", ""), label)
 
     def _execute(self) -> None:
         if not self.attempt.may_exec(boottime()):

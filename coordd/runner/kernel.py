@@ -30,7 +30,7 @@ SIGCHLD: int = _signal.SIGCHLD
 RUNNER_NAME = "(coordd-runner)"
 WATCHER_NAME = "(coordd-watch)"
 
-# A limit that Linux shows and inherits, and has not used since 2.4.25: see ``mark_of``.
+# A limit that Linux shows and inherits, and has not used since 2.4.25: see ``label_of``.
 RLIMIT_LOCKS = 10
 
 # If reading /proc fails with one of these, the process is gone, or belongs to another user. Any other error (no
@@ -73,8 +73,8 @@ def become_subreaper() -> None:
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) was refused")
 
 
-def mark_of(nonce: str) -> int:
-    """The number that marks the processes of an attempt, even if they change their environment.
+def label_of(nonce: str) -> int:
+    """The number that labels the processes of an attempt, even if they change their environment.
 
     It is set as RLIMIT_LOCKS. Every child inherits it, through fork, setsid, exec and a change of user, and a process
     can only lower it. FNV-1a, folded into 61 bits above 2**61: nobody sets such a number by hand.
@@ -85,9 +85,9 @@ def mark_of(nonce: str) -> int:
     return 2**61 + number % 2**61
 
 
-def carry_mark(mark: int) -> bool:
-    """Mark this process and all its future descendants; False if a lower limit is set already."""
-    limit = mark.to_bytes(8, sys.byteorder)
+def carry_label(label: int) -> bool:
+    """Label this process and all its future descendants; False if a lower limit is set already."""
+    limit = label.to_bytes(8, sys.byteorder)
     return bool(_ctypes.call_cdeclfunction(_setrlimit, (RLIMIT_LOCKS, limit + limit)) == 0)
 
 

@@ -11,8 +11,8 @@ GO = b"g"
 class Program:
     """A child of the runner that will execute, or has executed, the program."""
 
-    def __init__(self, argv: "list[str]", env: "dict[str, str]", cwd: str, cgroup: str, mark: int) -> None:
-        """Fork it. It leads its own session, has the ``mark`` (``kernel.mark_of``), and waits.
+    def __init__(self, argv: "list[str]", env: "dict[str, str]", cwd: str, cgroup: str, label: int) -> None:
+        """Fork it. It leads its own session, has the ``label`` (``kernel.label_of``), and waits.
 
         It starts in ``cgroup`` if the kernel permits; ``in_cgroup`` says whether it did.
         """
@@ -36,7 +36,7 @@ class Program:
                 self.in_cgroup = _move_into(cgroup, self.pid)
         if self.pid == 0:
             os.close(self._release)
-            _be_the_program(argv, env, cwd, mark, held, status, output, parent)
+            _be_the_program(argv, env, cwd, label, held, status, output, parent)
         os.close(held)
         os.close(status)
         os.close(output)
@@ -88,13 +88,13 @@ def _move_into(cgroup: str, pid: int) -> bool:
 
 
 def _be_the_program(
-    argv: "list[str]", env: "dict[str, str]", cwd: str, mark: int, held: int, status: int, output: int, parent: int
+    argv: "list[str]", env: "dict[str, str]", cwd: str, label: int, held: int, status: int, output: int, parent: int
 ) -> None:
     """In the child: prepare, wait for the byte, become the program. Never returns."""
     try:
         os.setsid()
         kernel.die_with_parent(kernel.SIGKILL)
-        kernel.carry_mark(mark)  # if it is refused, the other methods must be enough
+        kernel.carry_label(label)  # if it is refused, the other methods must be enough
         if os.getppid() != parent:
             os._exit(126)
         kernel.reset_signals()

@@ -2,7 +2,7 @@
 
 Four methods, because each has a hole. The cgroup contains every process that was started in it, but there may be none.
 Descent and session find processes that were not orphaned elsewhere. The nonce in the environment finds processes that
-have left both. The mark (``kernel.mark_of``) finds processes that have cleared their environment too: it is a limit,
+have left both. The label (``kernel.label_of``) finds processes that have cleared their environment too: it is a limit,
 and limits are inherited.
 
 And one safeguard, because a mistake would kill foreign processes: a process older than the attempt is never a member.
@@ -10,7 +10,7 @@ And one safeguard, because a mistake would kill foreign processes: a process old
 
 import os
 
-from coordd.runner.kernel import NONE_OF_OURS, SIGKILL, living_thread, mark_of, read_proc, stat_of
+from coordd.runner.kernel import NONE_OF_OURS, SIGKILL, label_of, living_thread, read_proc, stat_of
 
 # Nested cgroups that a job has created are removed from the bottom, no deeper than this.
 CGROUP_DEPTH_MAX = 16
@@ -28,7 +28,7 @@ class Tree:
         assert min(spare) > 1, "everything descends from init and from the kernel's 0"
         self.born_ticks = born_ticks
         self.nonce = b"COORDD_NONCE=" + nonce.encode() + b"\0"
-        self.mark = str(mark_of(nonce)).encode()
+        self.label = str(label_of(nonce)).encode()
         self.cgroup = cgroup  # "" without one
         self.spare = spare
         self.session = 0  # the program's pid; it leads its own session
@@ -78,7 +78,7 @@ class Tree:
         return str(os.geteuid()).encode() in uids
 
     def _is_marked(self, pid: int) -> bool:
-        if self.mark in (read_proc(f"/proc/{pid}/limits") or b""):
+        if self.label in (read_proc(f"/proc/{pid}/limits") or b""):
             return True
         environ = read_proc(f"/proc/{pid}/environ")
         if environ == b"" and (thread := living_thread(pid)):

@@ -29,8 +29,8 @@ def log_path(log_dir: str, run: str, attempt: int) -> str:
     """
     rest = run[len(job_of(run)) :]
     own = _TIMED.fullmatch(rest) if rest.startswith("@") else _PLAIN.fullmatch(rest) and not _LOOKS_TIMED.match(rest)
-    mark = "" if own else "~" + hashlib.sha256(run.encode()).hexdigest()[:12]
-    return os.path.join(log_dir, job_of(run), f"{_safe(run)}{mark}.{attempt}.log")
+    suffix = "" if own else "~" + hashlib.sha256(run.encode()).hexdigest()[:12]
+    return os.path.join(log_dir, job_of(run), f"{_safe(run)}{suffix}.{attempt}.log")
 
 
 def _safe(run: str) -> str:

@@ -233,7 +233,7 @@ class RedisLedger:
     def script(self, op: str, arguments: "Sequence[bytes]") -> "list[str | bytes | int]":
         """The command that runs an operation's script."""
         known = self.known
-        asks = (known.mark, known.pin, int(known.at_home), known.proposal)
+        asks = (known.epoch, known.pin, int(known.at_home), known.proposal)
         whole_s = self._quarantine_s if isinstance(self._quarantine_s, float | int) else self._quarantine_s()
         terms = (str(float(whole_s)), str(float(self._short_quarantine_s)))
         return ["EVALSHA", self._scripts.name(op), 1, self.prefix, *terms, *asks, *arguments]
@@ -264,9 +264,9 @@ class RedisLedger:
             raise connect_failed(self.url, "the server forgets its scripts as soon as it has them")
         if replies:
             last = replies[-1][-1] if questions[-1][0] in SEVERAL.values() else replies[-1]
-            mark, self.known.found, self.known.predecessor = whose(last)
-            if self.known.mark != NEUTRAL:
-                self.known.mark = mark
+            epoch, self.known.found, self.known.predecessor = whose(last)
+            if self.known.epoch != NEUTRAL:
+                self.known.epoch = epoch
         for (op, _), reply in zip(questions, replies, strict=True):
             if op == "gate" and b"replicas" in reply:
                 self._wait_for_a_replica(deadline)

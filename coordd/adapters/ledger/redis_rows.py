@@ -49,8 +49,8 @@ def open_answer(reply: list[Any]) -> OpenAnswer:
                 current[name] = Current(
                     sequence=whole(sequence), digest=digest.decode(), counts_from=seconds(counts_from)
                 )
-    mark, identity, predecessor = whose(reply)
-    now = LedgerTime(wall, wall, "", recovering_s, mark)
+    epoch, identity, predecessor = whose(reply)
+    now = LedgerTime(wall, wall, "", recovering_s, epoch)
     runs = []
     for values in reply[5]:
         if values[0] is None:

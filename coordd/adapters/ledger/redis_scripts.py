@@ -191,6 +191,6 @@ def seconds(value: bytes) -> float:
 
 
 def whose(reply: "list[Any]") -> "tuple[str, str, str]":
-    """The ledger's mark, its identity, and the identity of the ledger that it continues; "" if missing."""
-    mark, identity, predecessor = reply[0].decode().split(" ")
-    return mark, identity, predecessor
+    """The ledger's epoch, its identity, and the identity of the ledger that it continues; "" if missing."""
+    epoch, identity, predecessor = reply[0].decode().split(" ")
+    return epoch, identity, predecessor

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-# The mark of our files ("CDL1").
+# SQLite's application id of our files ("CDL1").
 APPLICATION_ID = 0x43444C31
 
 _ACTIVE = f"state IN ({', '.join(repr(state) for state in sorted(ACTIVE))})"

@@ -174,14 +174,14 @@ def _percent(text: str) -> tuple[str, str | None]:
     return command, "\n".join(given) if given else None
 
 
-def job_name(entry: Entry, taken: set[str], mark: str) -> str:
+def job_name(entry: Entry, taken: set[str], suffix: str) -> str:
     """A name from the command's path and a hash, different from all names in ``taken``."""
     word = next((word for word in _words(entry.script) if word), "command")
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", word.rstrip("/").rpartition("/")[2]).strip("-.")[:40] or "command"
-    name, number = f"{stem}-{mark}", 1
+    name, number = f"{stem}-{suffix}", 1
     while name in taken:
         number += 1
-        name = f"{stem}-{mark}-{number}"
+        name = f"{stem}-{suffix}-{number}"
     return name
 
 

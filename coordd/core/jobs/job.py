@@ -173,8 +173,8 @@ def is_named(run: str, job: str, fire_at: float, *, scheduled: bool) -> bool:
     """True if the id belongs to this fire time, or to a triggered run of the job. It may come from a peer."""
     if scheduled:
         return 0.0 <= fire_at <= INSTANT_MAX and run == scheduled_run(job, fire_at)
-    name, mark, ident = run.partition("#")
-    return bool(mark) and name == job and IDENT.fullmatch(ident) is not None
+    name, separator, ident = run.partition("#")
+    return bool(separator) and name == job and IDENT.fullmatch(ident) is not None
 
 
 def triggered_run(job: str, ident: str) -> str:

@@ -40,18 +40,18 @@ IS_FOREIGN = "foreign"
 class Known:
     """A caller's knowledge of its ledger; all connections of one node share it.
 
-    ``mark`` is the last known mark of the ledger; "" if the caller never saw one, which makes the quarantine of an
+    ``epoch`` is the last known epoch of the ledger; "" if the caller never saw one, which makes the quarantine of an
     empty ledger short. ``pin`` is the identity that it has used ("": none yet), at the address ``pinned_at``;
     ``address`` is the present one. ``proposal`` is the identity for a ledger that has none. ``found`` and
     ``predecessor`` are from the last answer.
     """
 
-    __slots__ = ("address", "found", "mark", "pin", "pinned_at", "predecessor", "proposal")
+    __slots__ = ("address", "epoch", "found", "pin", "pinned_at", "predecessor", "proposal")
 
     def __init__(
-        self, mark: str = "", *, pin: str = "", pinned_at: str = "", address: str = "", proposal: str = ""
+        self, epoch: str = "", *, pin: str = "", pinned_at: str = "", address: str = "", proposal: str = ""
     ) -> None:
-        self.mark = mark
+        self.epoch = epoch
         self.pin = pin
         self.pinned_at = pinned_at
         self.address = address

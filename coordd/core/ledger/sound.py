@@ -20,7 +20,7 @@ FENCE_MAX = TOKEN_MAX - 2**40
 # Maximum number of bad rows in one answer.
 BAD_MAX = 100
 
-# Names, marks and ids; and the two columns with texts of people and programs.
+# Names, nonces and ids; and the two columns with texts of people and programs.
 TEXT_MAX = 1024
 LONG_TEXT_MAX = 64 * 1024
 LONG = frozenset(("args", "reason"))

@@ -59,7 +59,7 @@ class Brake:
     def __init__(
         self, ctx: Context, pin: str, acquainted: str, news: Callable[[Now], None], released: Callable[[Now], None]
     ) -> None:
-        """``pin``: the identity that this node has used before, or "". ``acquainted``: the ledger's mark that an older
+        """``pin``: the identity that this node has used before, or "". ``acquainted``: the ledger's epoch that an older
         version of this node (without identities) saw last; a node that meets it again needs no majority. ``news`` is
         called when other nodes must hear which ledger this node uses, ``released`` when it may launch.
         """

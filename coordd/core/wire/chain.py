@@ -16,7 +16,7 @@ from coordd.core.wire.journal_line import decode_line
 
 # The type of audit records in a journal, as such a line begins.
 TYPE = "control"
-_MARK = b'"type":"control"'
+_IS_CONTROL = b'"type":"control"'
 
 HASH_LENGTH = 32
 
@@ -92,7 +92,7 @@ class Checker:
 
     def take(self, line: Line) -> None:
         """Read the next line of the journal; other lines than audit records are skipped."""
-        if _MARK not in line.data:
+        if _IS_CONTROL not in line.data:
             return
         record = decode_line(line.data)
         if record is None:
@@ -150,5 +150,5 @@ class Checker:
 
 
 def _control(data: bytes) -> dict[str, Any] | None:
-    record = decode_line(data) if _MARK in data else None
+    record = decode_line(data) if _IS_CONTROL in data else None
     return record if record is not None and record.get("type") == TYPE else None

@@ -83,7 +83,7 @@ def redis(_path: Path, url: str) -> Place:
     SteppedLedger(url, clock, cluster=cluster).close()
 
     def ask(known: Known) -> OpenAnswer:
-        known.mark = "-"
+        known.epoch = "-"
         ledger = SteppedLedger(url, clock, cluster=cluster, known=known, fresh=None)
         try:
             answer = ledger.ask(ListOpen(jobs=("job",)))

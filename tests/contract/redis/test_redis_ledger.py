@@ -88,11 +88,11 @@ def test_who_has_seen_another_life_of_the_ledger_lengthens_a_quarantine_that_was
 ) -> None:
     old, known = connect(own.url), Known()
     old.granted(old.of())
-    assert redis_of(old).known.mark
+    assert redis_of(old).known.epoch
     own.cli("FLUSHALL")
     new = connect(own.url, known=known)
     new.granted(new.of())
-    assert known.mark not in ("", redis_of(old).known.mark)
+    assert known.epoch not in ("", redis_of(old).known.epoch)
     assert 30.0 < old.claim(old.of("sales#2")).in_s <= QUARANTINE_S
     assert new.claim(new.of("sales#3")).word == "recovering"
 

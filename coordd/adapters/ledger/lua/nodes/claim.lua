@@ -3,7 +3,7 @@
 -- KEYS and the first ARGV: shared/begin.lua. Then:
 --   registration      11 values; shared/registrations.lua
 --   attempt           number; from 0
---   nonce             text; the claimant's own mark of the grant
+--   nonce             text; the claimant's own random text
 --   node              text; the claimant
 --   lease_s           seconds; how long the lease is to last
 --   watched_token     number, or "" for nothing watched; what the caller has seen of the holder:

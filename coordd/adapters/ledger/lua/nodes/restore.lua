@@ -4,7 +4,7 @@
 --   registration      11 values; shared/registrations.lua
 --   attempt           number; from 0
 --   token             number; the fencing token of the grant
---   nonce             text; the claimant's own mark of the grant
+--   nonce             text; the claimant's own random text
 --   node              text; the holder
 --   lease_s           seconds; the lease that it gets
 --   state             text; received, started, or how the attempt ended

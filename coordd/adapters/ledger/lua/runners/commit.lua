@@ -4,7 +4,7 @@
 --   run               text; the run's id
 --   attempt           number; from 0
 --   token             number; the fencing token of the grant
---   nonce             text; the claimant's own mark of the grant
+--   nonce             text; the claimant's own random text
 -- Answers:
 --   ok                left_s; the token may be published
 --   stale             ; the grant is not the current one any more, or another one has published

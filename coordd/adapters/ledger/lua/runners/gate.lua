@@ -4,7 +4,7 @@
 --   run               text; the run's id
 --   attempt           number; from 0
 --   token             number; the fencing token of the grant
---   nonce             text; the claimant's own mark of the grant
+--   nonce             text; the claimant's own random text
 -- Answers:
 --   ok                left_s, replicas; go. replicas: how many there are, if on_lost is hold; one must confirm it first
 --   revoked           ; it was cancelled, or revoked

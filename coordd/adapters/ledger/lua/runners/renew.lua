@@ -4,7 +4,7 @@
 --   run               text; the run's id
 --   attempt           number; from 0
 --   token             number; the fencing token of the grant
---   nonce             text; the claimant's own mark of the grant
+--   nonce             text; the claimant's own random text
 --   lease_s           seconds; from now on
 --   application_id    text; "": not known
 --   launched          1 or 0; it is past the gate, which a ledger that went back may have forgotten

@@ -4,7 +4,7 @@
 --   run               text; the run's id
 --   attempt           number; from 0
 --   token             number; the fencing token of the grant
---   nonce             text; the claimant's own mark of the grant
+--   nonce             text; the claimant's own random text
 --   state             text; success, failure, revoked, lost (it may have run) or retry (it never started)
 --   exit_code         number, or "" for none
 --   reason            text

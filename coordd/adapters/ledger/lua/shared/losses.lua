@@ -39,7 +39,7 @@ end
 -- A started attempt that nobody holds any more.
 local function lease_lost(row)
   local reason = 'its lease lapsed; last held by ' .. row.node
-  local was = mark_of(row, reason)
+  local was = ended_as(row, reason)
   lose(row, reason)
   if row.state == RETRY then
     return answer(LOST, { attempt = row.attempt, in_s = due_in(row), ended = was })

@@ -25,14 +25,14 @@ local function finish(row, state, reason)
 end
 
 -- What this very call has ended: attempt, token, nonce, node, reason, digest, policy, lease.
-local function mark_of(row, reason)
+local function ended_as(row, reason)
   return {
     exact(row.attempt), exact(row.token), row.nonce, row.node, reason, row.digest, row.policy, exact(row.lease),
   }
 end
 
 local function ended(row)
-  return answer(FINISHED, { state = row.state, attempt = row.attempt, ended = mark_of(row, row.reason) })
+  return answer(FINISHED, { state = row.state, attempt = row.attempt, ended = ended_as(row, row.reason) })
 end
 
 -- Close this attempt and make the next one due.

@@ -1,4 +1,4 @@
-"""What a stranger on the machine puts in the way of a runner: its places, and its marks on other processes."""
+"""A stranger on the machine takes a runner's places, and copies its nonce and its label to other processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordd.runner.channel import CONNECTIONS_MAX, Channel, java_string
-from coordd.runner.kernel import mark_of
+from coordd.runner.kernel import label_of
 from coordd.runner.tree import Tree
 
 SECRET = "5ec3e7"  # noqa: S105 - of the channel below
@@ -89,5 +89,5 @@ def test_a_strangers_process_with_a_copied_nonce_is_not_taken_for_ours() -> None
     for who, is_member in (("ours", True), ("stranger", False)):
         # Not below this process, as a daemonised one would be.
         tree.spare = {2**22 - 1}
-        with another(CARRIES, who, str(mark_of(NONCE)), NONCE) as pid:
+        with another(CARRIES, who, str(label_of(NONCE)), NONCE) as pid:
             assert (pid in tree.members()) == is_member, who
