@@ -73,7 +73,7 @@ class LaunchBuilder:
             "never_on_patterns": job.retry.never_on_patterns,
             "ledger": self._connections.ledger_url,
             "ledger_options": self._connections.ledger_options(),
-            "digest": job.digest,
+            "digest": launch.digest,
             "policy": job.policy().pack(),
             "scheduled": launch.run.startswith(f"{job.name}@"),
             "argv": program.argv,

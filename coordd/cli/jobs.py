@@ -71,30 +71,81 @@ def node_list() -> None:
     asked().show(asked().call("node.list"), draw)
 
 
+def until(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """An instant ahead, or a duration from now, in Unix seconds."""
+    from coordd.core.jobs.schedule import parse_duration, parse_instant
+
+    if value is None:
+        return None
+    try:
+        return time.time() + parse_duration(value)
+    except ValueError:
+        try:
+            return parse_instant(value, "UTC")
+        except ValueError as exc:
+            raise click.BadParameter(f"{exc}, or a duration such as 2h or 7d") from exc
+
+
+def holding(command: Any) -> Any:
+    """The options of what stops something: until when, and why."""
+    ends = click.option(
+        "--until", metavar="T", callback=until, help="It ends by itself then (UTC), or after this time: 2h, 7d."
+    )
+    return ends(click.option("--note", metavar="TEXT", help="Why; everybody sees it.")(command))
+
+
+def _held(said: Any, text: str) -> None:
+    from coordd.cli.show.phrases import held
+
+    told = held({key: said.get(key) for key in ("until", "note")})
+    click.echo(f"{text}, {told}" if told else text)
+
+
 @node.command("drain")
 @click.argument("name", metavar="[NODE]", default="")
+@holding
 @click.option("--wait", is_flag=True, help="Wait until all runs on the node have ended.")
 @click.option("--timeout", metavar="DURATION", callback=seconds, help="With --wait: exit 124 after this time.")
-def node_drain(name: str, wait: bool, timeout: float | None) -> None:
-    """Take no new runs; active runs continue. NODE, if given, must be the node that is asked."""
-    answer = asked().call("node.drain", node=name)
-    if wait and answer.get("active"):
-        answer = _drained(answer, timeout)
+def node_drain(name: str, until: float | None, note: str | None, wait: bool, timeout: float | None) -> None:
+    """Let a node take no new runs; its active runs continue. Any node can be asked; NODE is by default that one.
+
+    The ledger keeps the drain: it survives restarts, until `node resume`.
+    """
+    answer = asked().call("node.drain", node=name, until=until, note=note)
+    if not answer.get("kept", True):
+        say(f"the ledger does not answer: {answer['node']} is drained only until its daemon ends")
+    here = answer.get("self", True)
+    if wait and (answer.get("active") or not here):
+        answer = drained(answer, timeout)
+    elif not here and answer["state"] != "draining":
+        say(f"{answer['node']} is granted nothing from now on, and says so itself within seconds")
     asked().show(
-        answer, lambda said: click.echo(f"{said['node']} is {said['state']}, {said['active']} of its runs continue")
+        answer, lambda said: _held(said, f"{said['node']} is {said['state']}, {said['active']} of its runs continue")
     )
 
 
-def _drained(answer: dict[str, Any], timeout_s: float | None) -> dict[str, Any]:
+def _looked_at(answer: dict[str, Any]) -> tuple[str, int]:
+    """How the node is now, and how many of its runs are active."""
+    if answer.get("self", True):
+        status = asked().call("status")
+        return status["state"], status["runs"]["active"]
+    shown = [one for one in asked().call("node.list") if one["hostname"] == answer["node"]]
+    if not shown or shown[0]["state"] in ("left", "lost"):
+        return "left", 0
+    # Until it has heard of its drain it says otherwise, and is granted nothing.
+    return ("draining" if shown[0].get("drained") else shown[0]["says"]), shown[0]["active"]
+
+
+def drained(answer: dict[str, Any], timeout_s: float | None) -> dict[str, Any]:
+    """Wait until no run is active on a draining node; its answer then."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     told = -1
     while True:
-        status = asked().call("status")
-        active = status["runs"]["active"]
+        state, active = _looked_at(answer)
         if active == 0:
-            return {**answer, "state": status["state"], "active": 0}
-        if status["state"] != "draining":
-            raise Failed(f"{answer['node']} is {status['state']}: somebody has ended the drain")
+            return {**answer, "state": state, "active": 0}
+        if state != "draining":
+            raise Failed(f"{answer['node']} is {state}: somebody has ended the drain")
         if active != told:
             say(f"{answer['node']} is draining: waiting for {active} of its runs to end")
             told = active
@@ -106,7 +157,7 @@ def _drained(answer: dict[str, Any], timeout_s: float | None) -> dict[str, Any]:
 @node.command("resume")
 @click.argument("name", metavar="[NODE]", default="")
 def node_resume(name: str) -> None:
-    """Take runs again after a drain."""
+    """Let a node take runs again after a drain; any node can be asked."""
     answer = asked().call("node.resume", node=name)
     asked().show(answer, lambda said: click.echo(f"{said['node']} is {said['state']}"))
 
@@ -160,8 +211,10 @@ def job_next(name: str, count: int) -> None:
         shown = asked().call("job.show", job=name)
         if not shown.get("enabled", True):
             say(f"{name} is held: none of these starts until its job file says enabled = true")
-        elif shown.get("suspended"):
-            say(f"{name} is suspended: none of these starts until coordctl job resume {name}")
+        elif stopped := shown.get("suspended"):
+            whose = "--all" if stopped.get("all") else name
+            end = f"{stopped['until']}, or " if stopped.get("until") else ""
+            say(f"{name} is suspended: none of these starts until {end}coordctl job resume {whose}")
 
 
 @job.command("activate")
@@ -176,17 +229,30 @@ def job_activate(name: str) -> None:
 
 
 @job.command("suspend")
-@click.argument("name", shell_complete=complete_jobs)
-def job_suspend(name: str) -> None:
-    """Suspend a job: no node starts its runs until it is resumed."""
-    asked().show(asked().call("job.suspend", job=name), lambda said: click.echo(f"{said['job']} is suspended"))
+@click.argument("name", metavar="[NAME]", default="", shell_complete=complete_jobs)
+@click.option("--all", "every", is_flag=True, help="All jobs of the cluster, also jobs to come.")
+@holding
+def job_suspend(name: str, every: bool, until: float | None, note: str | None) -> None:
+    """Suspend a job, or all: no node starts its runs until then, or until it is resumed."""
+    said = asked().call("job.suspend", **_which(name, every), until=until, note=note)
+    asked().show(said, lambda said: _held(said, "all jobs are suspended" if every else f"{said['job']} is suspended"))
+
+
+def _which(name: str, every: bool) -> dict[str, Any]:
+    if bool(name) == every:
+        raise click.UsageError("expected either the NAME of a job, or --all")
+    return {"all": True} if every else {"job": name}
 
 
 @job.command("resume")
-@click.argument("name", shell_complete=complete_jobs)
-def job_resume(name: str) -> None:
-    """Resume a suspended job."""
-    asked().show(asked().call("job.resume", job=name), lambda said: click.echo(f"{said['job']} may run again"))
+@click.argument("name", metavar="[NAME]", default="", shell_complete=complete_jobs)
+@click.option("--all", "every", is_flag=True, help="End the suspension of all jobs; single ones stay suspended.")
+def job_resume(name: str, every: bool) -> None:
+    """Resume a suspended job, or end the suspension of all jobs."""
+    said = asked().call("job.resume", **_which(name, every))
+    asked().show(said, lambda said: click.echo("jobs may run again" if every else f"{said['job']} may run again"))
+    if said.get("all_suspended"):
+        say("all jobs are suspended still: coordctl job resume --all")
 
 
 # ---- elections

@@ -152,10 +152,10 @@ def _check(file: IO[bytes], name: str) -> int:
     file.seek(0)
     try:
         _, rest = take_head(_parsed(file))
-        jobs, runs, attempts = checked(rest)
+        jobs, runs, attempts, holds = checked(rest)
     except RefusedError as exc:
         raise Failed(f"{'stdin' if name == '-' else name}: {exc}; nothing was changed", EXIT_FAILED, exc.hint) from exc
-    return len(jobs) + len(runs) + len(attempts)
+    return len(jobs) + len(runs) + len(attempts) + len(holds)
 
 
 def _parsed(file: IO[bytes]) -> Iterator[Any]:

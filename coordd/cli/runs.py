@@ -106,6 +106,7 @@ def _arguments(_context: click.Context, _parameter: click.Parameter, given: tupl
     "--arg", "args", metavar="K=V", multiple=True, callback=_arguments, help="The value of {K}; may be repeated."
 )
 @click.option("--id", "ident", metavar="ID", help="A repeated trigger with the same id starts nothing.")
+@click.option("--node", metavar="NODE", help="Only this node may launch it, in each attempt.")
 @click.option("--wait", is_flag=True, help="Wait for its end: exit 0 when it succeeded, else 1.")
 @click.option("--timeout", metavar="DURATION", callback=seconds, help="With --wait: exit 124 after this (90s, 1h30m).")
 @click.option("--dry-run", is_flag=True, help="Show the command; start nothing.")
@@ -115,6 +116,7 @@ def run_trigger(
     job: str,
     args: dict[str, str],
     ident: str | None,
+    node: str | None,
     wait: bool,
     timeout: float | None,
     dry_run: bool,
@@ -123,7 +125,7 @@ def run_trigger(
     if timeout is not None and not wait:
         raise click.UsageError("--timeout says how long to --wait: give both, or none")
     ask = asked()
-    answer = ask.call("run.trigger", job=job, args=args or None, id=ident, dry_run=dry_run or None)
+    answer = ask.call("run.trigger", job=job, args=args or None, id=ident, node=node, dry_run=dry_run or None)
     if dry_run:
         ask.show(answer, lambda said: click.echo(visible(shlex.join(said["argv"]))))
         return

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from coordd.core.clock import LamportClock
-from coordd.core.jobs.job import Job, due_time, fire_time, job_of
+from coordd.core.jobs.job import Job, due_time, fire_time, job_of, unpinned
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import nominal_time
@@ -273,7 +273,7 @@ class Context:
     def definition(self, job: str, digest: str) -> Job | None:
         """The job, if its present definition has that digest; None if it was changed or removed."""
         known = self.jobs.get(job)
-        return known if known is not None and known.digest == digest else None
+        return known if known is not None and known.digest == unpinned(digest)[0] else None
 
     def lease_of(self, job: str) -> float:
         """The lease (seconds) of that job's runs, as far as this node knows."""

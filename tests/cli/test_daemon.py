@@ -82,7 +82,7 @@ class Node:
 
 
 @contextlib.contextmanager
-def running(directory: str, argv: list[str], **sections: str) -> Iterator[Node]:
+def running(directory: str, argv: list[str], *, state: str = "ready", **sections: str) -> Iterator[Node]:
     path = configuration(directory, **sections)
     argv = [*argv, "run", "--config", path]
     with open(f"{directory}/log", "w") as log:
@@ -90,7 +90,7 @@ def running(directory: str, argv: list[str], **sections: str) -> Iterator[Node]:
     node = Node(directory, process, argv)
     try:
         deadline = time.monotonic() + DEADLINE_S
-        while not (os.path.exists(node.socket) and _state(node.socket) == "ready"):
+        while not (os.path.exists(node.socket) and _state(node.socket) == state):
             assert process.poll() is None, open(f"{directory}/log").read()  # noqa: SIM115  # the process ends here
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -207,7 +207,7 @@ def test_an_import_goes_in_pieces_that_belong_together(
     [
         ("{", "row 6: not JSON"),
         ("", "row 6: not JSON"),
-        ('{"kind": "cat"}', "row 6: expected kind job, run or attempt"),
+        ('{"kind": "cat"}', "row 6: expected kind job, run, attempt or hold"),
         (json.dumps({**ROWS[0], "run": "x", "token": "many"}), "row 6: token: expected int"),
         (json.dumps(ROWS[0]), "row 6: run 'j#0' a second time"),
     ],

@@ -142,7 +142,7 @@ class World:
             after = next_fire(job.schedule, EPOCH)
             check(after is None or after > EPOCH, "the next fire time is not later")
             fires_between(job.schedule, EPOCH - 7200.0, EPOCH, 5)
-        json.dumps(job_view(job, suspended=False, next_at=None, problem="", redacted=False))
+        json.dumps(job_view(job, stop=None, next_at=None, problem="", redacted=False))
         try:
             argv = self.builder.argv(job, {})
         except (RefusedError, UnavailableError):

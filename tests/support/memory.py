@@ -152,6 +152,9 @@ class MemoryStore:
         self._undo.append(lambda: _put_back(self.metas, key, old))
         _put_back(self.metas, key, value or None)
 
+    def metas_like(self, prefix: str) -> dict[str, str]:
+        return {key: value for key, value in self.metas.items() if key.startswith(prefix)}
+
     # ---- one transaction
 
     def commit(self) -> None:

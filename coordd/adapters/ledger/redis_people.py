@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from coordd.adapters.ledger.redis_rows import attempts_of, value_of
 from coordd.adapters.ledger.resp import Problem
-from coordd.core.ledger.dump import checked, exported, head, take_head
+from coordd.core.ledger.dump import checked, exported, exported_hold, head, take_head
 from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, begin_again
-from coordd.core.ledger.rows import JOB_COLUMNS, STANDING_COLUMNS, JobRow, Row
+from coordd.core.ledger.rows import JOB_COLUMNS, STANDING_COLUMNS, Hold, JobRow, Row
 from coordd.core.ledger.words import STATES
 from coordd.errors import RefusedError, UnavailableError
 
@@ -43,6 +43,9 @@ PUT_MAX = 100
 
 # One transaction for a whole import: 20,000 runs take some seconds, during which Redis serves nobody else.
 IMPORT_S = 60.0
+
+# The hashes of the holds (lua/shared/jobs.lua).
+HOLDS = ("drains", "holds")
 
 _META = ("schema", "epoch", "open_at", "mark", "short", "identity", "predecessor", "closed")
 
@@ -157,6 +160,9 @@ def export(ledger: Asked) -> Iterator[dict[str, Any]]:
                 job.fence = fence
             job.past = [_activation(line) for line in past]
             yield exported(job)
+    for hashed in ledger.read([("HGETALL", ledger.key(name)) for name in HOLDS]):
+        for key, text in sorted(zip(hashed[::2], hashed[1::2], strict=True)):
+            yield exported_hold(key.decode(errors="replace"), Hold.read(text.decode(errors="replace")))
     for row in ledger.rows(runs):
         yield exported(row)
         (flat,) = ledger.read([("HGETALL", ledger.key(f"attempts:{row.run}"))])
@@ -203,10 +209,11 @@ class _Metas:
 def import_rows(ledger: Asked, rows: Iterable[dict[str, Any]], *, replace: bool) -> int:
     """All rows or none: they are checked first, then written in one transaction. A quarantine follows."""
     predecessor, rest = take_head(rows)
-    jobs, runs, attempts = checked(rest)
+    jobs, runs, attempts, holds = checked(rest)
     metas = _Metas(*_identity(ledger))
     begin_again(metas, predecessor, os.urandom(8).hex())
     every = [*map(exported, jobs), *map(exported, runs), *map(exported, attempts)]
+    every += [exported_hold(key, hold) for key, hold in holds.items()]
     for fields in every:
         if "exit_code" in fields:
             fields["exit_code"] = "" if fields["exit_code"] is None else str(fields["exit_code"])
@@ -222,7 +229,7 @@ def import_rows(ledger: Asked, rows: Iterable[dict[str, Any]], *, replace: bool)
     drops = [b"run:" + run for run in old_runs] + [b"attempts:" + run for run in old_runs]
     kinds = (b"job:", b"standing:", b"activations:", b"active:", b"waiting:", b"fired:")
     drops += [kind + job for kind in kinds for job in old_jobs]
-    drops += [b"jobs", b"open", b"ended"]
+    drops += [b"jobs", b"open", b"ended", *[name.encode() for name in HOLDS]]
     drops += [f"list:{state}:".encode() + job for state in ("", *STATES) for job in (b"", *old_jobs)]
     writes = [ledger.script("put", texts[i : i + PUT_MAX]) for i in range(0, len(texts), PUT_MAX)]
     commands = [

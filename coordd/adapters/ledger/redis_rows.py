@@ -10,7 +10,7 @@ from typing import Any
 
 from coordd.adapters.ledger.redis_scripts import seconds, whole, whose
 from coordd.core.ledger.open_answer import Current, JobState, OpenAnswer, OpenRun
-from coordd.core.ledger.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, AttemptRow, Cursor, LedgerTime, Row
+from coordd.core.ledger.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, AttemptRow, Cursor, Hold, LedgerTime, Row
 from coordd.core.ledger.sound import BAD_MAX, bad_job, bad_run, open_fault, printable
 
 _INTEGERS = frozenset((
@@ -65,7 +65,18 @@ def open_answer(reply: list[Any]) -> OpenAnswer:
     if reply[6]:
         after = Cursor(not_before=float(reply[6][0]), run=reply[6][1].decode(errors="surrogateescape"))
     return OpenAnswer(
-        runs, jobs, wall, recovering_s, now.epoch, identity, predecessor, bad, after, seconds(reply[7]), current
+        runs,
+        jobs,
+        wall,
+        recovering_s,
+        now.epoch,
+        identity,
+        predecessor,
+        bad,
+        after,
+        seconds(reply[7]),
+        current,
+        {key.decode(errors="replace"): Hold.read(text.decode(errors="replace")) for key, text in reply[8]},
     )
 
 

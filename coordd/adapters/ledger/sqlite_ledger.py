@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from coordd.core.ledger.answers import Answer
     from coordd.core.ledger.open_answer import OpenAnswer
+    from coordd.core.ledger.rows import Hold
     from coordd.core.ledger.runner_requests import Request
 
     A = TypeVar("A", bound="Answer | OpenAnswer")
@@ -208,16 +209,17 @@ class SqliteLedger:
 
     def export(self) -> "Iterator[dict[str, Any]]":
         """All rows, as JSON objects: jobs, then each run with its attempts."""
-        from coordd.core.ledger.dump import exported, head
+        from coordd.core.ledger.dump import exported, exported_hold, head
 
-        def known(store: Transaction, _: LedgerTime) -> "list[JobRow | None]":
-            return [self._rules._told(store, name) for name in store.job_names()]
+        def known(store: Transaction, _: LedgerTime) -> "tuple[list[JobRow | None], dict[str, Hold]]":
+            return [self._rules._told(store, name) for name in store.job_names()], self._rules._every_hold(store)
 
         meta = self._meta()
         if meta.get(CLOSED):
             yield head(meta.get(IDENTITY, ""), meta[CLOSED])
-        told = self._transact(known, writes=False, admitted=False)
+        told, holds = self._transact(known, writes=False, admitted=False)
         yield from (exported(row) for row in told if row is not None)
+        yield from (exported_hold(key, hold) for key, hold in sorted(holds.items()))
         for values in self._read(f"SELECT {RUN_LIST} FROM runs ORDER BY created_at, run"):
             row = Row(values)
             yield exported(row)
@@ -231,7 +233,7 @@ class SqliteLedger:
         from coordd.core.ledger.dump import checked, take_head
 
         predecessor, rest = take_head(rows)
-        jobs, runs, attempts = checked(rest)
+        jobs, runs, attempts, holds = checked(rest)
         made = os.urandom(8).hex()
 
         def put(store: Transaction, _: LedgerTime) -> int:
@@ -243,7 +245,9 @@ class SqliteLedger:
                 store.put_run(run)
             for attempt in attempts:
                 store.put_attempt(attempt)
-            return len(jobs) + len(runs) + len(attempts)
+            for key in {**self._rules._every_hold(store), **holds}:
+                self._rules._put_hold(store, key, holds.get(key))
+            return len(jobs) + len(runs) + len(attempts) + len(holds)
 
         return self._transact(put, writes=True, admitted=False)
 

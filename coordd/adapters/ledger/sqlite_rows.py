@@ -278,6 +278,11 @@ class Transaction:
         else:
             self._write("DELETE FROM meta WHERE key = ?", (key,))
 
+    def metas_like(self, prefix: str) -> dict[str, str]:
+        # "\x7f" follows every character of a name; in this table a range of names is read by its primary key.
+        found = self._execute("SELECT key, value FROM meta WHERE key >= ? AND key < ?", (prefix, prefix + "\x7f"))
+        return {str(key): str(value) for key, value in found}
+
     def last_fire_at(self, job: str, before: float) -> float:
         newest = 0.0
         for column in ("fire_at", "due"):  # the later of a row's two counts; each has its own index

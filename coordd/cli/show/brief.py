@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import Any
 
-from coordd.cli.show.phrases import duration, plain, rules_text, safe, some
+from coordd.cli.show.phrases import duration, held, plain, rules_text, safe, some
 
 _COLOURS = {
     "ready": "32", "connected": "32", "starting": "33", "mingling": "33", "draining": "33", "stopping": "2",
@@ -82,6 +82,8 @@ def status_text(status: dict[str, Any]) -> str:
         ),
         ("", f"no success in time: {plain(status['late_jobs'])} (coordctl why JOB)" if status.get("late_jobs") else ""),
         ("", f"stale here: {plain(status['stale_jobs'])} (coordctl job list)" if status.get("stale_jobs") else ""),
+        ("", _stopped(status.get("suspended") or {})),
+        ("drained", held(status["drained"]) or "yes" if status.get("drained") else ""),
         ("rules", rules_text(status.get("rules") or {})),
         ("bus", _connection(status["bus"])),
         ("ledger", _connection(status["ledger"])),
@@ -97,6 +99,14 @@ def status_text(status: dict[str, Any]) -> str:
     state = f"{coloured(status['state'])}, but {hindered}" if hindered else coloured(status["state"])
     head = f"{coloured('unavailable' if hindered else status['state'], '●')} {plain(status['node'])} is {state}"
     return "\n".join([head, *[f"  {name:<9} {text}" for name, text in lines if text]])
+
+
+def _stopped(suspended: dict[str, Any]) -> str:
+    """The suspension of all jobs, or the suspended ones."""
+    if pause := suspended.get("all"):
+        return f"all suspended {held(pause)} (coordctl job resume --all)"
+    jobs = suspended.get("jobs")
+    return f"suspended: {plain(jobs[:NAMES_MAX])}{', …' if len(jobs) > NAMES_MAX else ''}" if jobs else ""
 
 
 def _trouble(word: str, runs: list[str] | None, advice: str) -> str:

@@ -76,6 +76,12 @@ def some(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def held(hold: dict[str, Any]) -> str:
+    """Until when something is held, by whom and why: until 2026-12-01T02:00:00Z by ann (a note)."""
+    parts = [f"{word} {plain(hold[word])}" for word in ("until", "by") if hold.get(word)]
+    return " ".join([*parts, *([f"({plain(hold['note'])})"] if hold.get("note") else [])])
+
+
 def rules_text(rules: dict[str, Any]) -> str:
     """The ledger rules in force, and who does not know the new ones; "" if the daemon does not say."""
     old = rules.get("held_back_by")

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from coordd.cli.show.phrases import distance, duration, instant, moment, plain, rules_text, size
+from coordd.cli.show.phrases import distance, duration, held, instant, moment, plain, rules_text, size
 
 # A table for a program need not fit into a terminal.
 WIDTH_UNLIMITED = 4096
@@ -161,6 +161,11 @@ def _statements(row: Mapping[str, Any], _now: float) -> str:
 
 def _says(row: Mapping[str, Any], _now: float) -> Text:
     said = stated(str(row.get("says") or ""))
+    if row.get("drained"):
+        told = held(row["drained"])
+        said.append(
+            f" {told}" if said.plain == "draining" and told else "" if said.plain == "draining" else " (drained)"
+        )
     return said.append(", isolated: hears nobody", style="bold red") if row.get("isolated") else said
 
 
@@ -185,8 +190,15 @@ JOBS = (
     Column("NEXT (UTC)", when("next")),
     Column("ON LOST", text("on_lost")),
     Column("STARTS", lambda row, _now: plain(row.get("starts"))),
-    Column("PROBLEMS", lambda row, _now: plain(row.get("problems"))),
+    Column("PROBLEMS", lambda row, _now: _problems(row)),
 )
+
+
+def _problems(row: Mapping[str, Any]) -> str:
+    """A job's suspension, and its problems."""
+    stopped = row.get("suspended") or {}
+    told = f"{'all jobs suspended' if stopped.get('all') else 'suspended'} {held(stopped)}" if stopped else ""
+    return "; ".join(part for part in (told if held(stopped) else "", plain(row.get("problems"))) if part)
 
 
 def _node(row: Mapping[str, Any], _now: float) -> str:

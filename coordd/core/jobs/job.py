@@ -203,6 +203,19 @@ def run_tag(run: str) -> str:
     return "coordd-" + hashlib.sha256(run.encode()).hexdigest()[:20]
 
 
+def pinned(digest: str, node: str) -> str:
+    """The digest of a run that only one node may launch: any other node, of an older version too, takes it for another
+    definition than its own.
+    """
+    return f"{digest}@{node}" if node else digest
+
+
+def unpinned(digest: str) -> tuple[str, str]:
+    """The digest of a run's definition, and the only node that may launch it ("": any)."""
+    definition, _, node = digest.partition("@")
+    return definition, node
+
+
 def jobs_digest(jobs: dict[str, Job]) -> str:
     """A digest of the whole set of jobs, to compare nodes."""
     if not jobs:

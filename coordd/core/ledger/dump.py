@@ -15,6 +15,7 @@ from coordd.core.ledger.rows import (
     RUN_COLUMNS,
     STANDING_COLUMNS,
     AttemptRow,
+    Hold,
     JobRow,
     Policy,
     Row,
@@ -22,7 +23,7 @@ from coordd.core.ledger.rows import (
 from coordd.core.ledger.words import STATES
 from coordd.errors import RefusedError
 
-COLUMNS = {"job": JOB_COLUMNS, "run": RUN_COLUMNS, "attempt": ATTEMPT_COLUMNS}
+COLUMNS = {"job": JOB_COLUMNS, "run": RUN_COLUMNS, "attempt": ATTEMPT_COLUMNS, "hold": ("key", *Hold.COLUMNS)}
 _TYPES: dict[str, type] = {
     **{column: kind for row in (Row, AttemptRow) for column, kind in row.__annotations__.items()},
     "fence": int,
@@ -34,6 +35,10 @@ _TYPES: dict[str, type] = {
     "schedule": str,
     "activated_at": float,
     "counts_from": float,
+    "key": str,
+    "at": float,
+    "uid": int,
+    "note": str,
 }
 # Columns that an older version does not export.
 _LATER: dict[str, dict[str, Any]] = {
@@ -41,7 +46,7 @@ _LATER: dict[str, dict[str, Any]] = {
     "run": {"due": 0.0},
 }
 
-Rows = tuple[list[JobRow], list[Row], list[AttemptRow]]
+Rows = tuple[list[JobRow], list[Row], list[AttemptRow], dict[str, Hold]]
 
 
 def head(identity: str, closed: str) -> dict[str, Any]:
@@ -81,6 +86,11 @@ def exported(row: JobRow | Row | AttemptRow) -> dict[str, Any]:
     return fields
 
 
+def exported_hold(key: str, hold: Hold) -> dict[str, Any]:
+    """A hold as a JSON object; ``key`` as in core/ledger/rows.py."""
+    return {"kind": "hold", "key": key, **{column: getattr(hold, column) for column in Hold.COLUMNS}}
+
+
 def checked(rows: Iterable[Any]) -> Rows:
     """The exported rows without the head, in order; fields of a newer version are left out.
 
@@ -89,10 +99,13 @@ def checked(rows: Iterable[Any]) -> Rows:
     jobs: list[JobRow] = []
     runs: dict[str, Row] = {}
     attempts: list[AttemptRow] = []
+    holds: dict[str, Hold] = {}
     for number, fields in enumerate(rows, 1):
         try:
             row = _row(fields)
-            if isinstance(row, JobRow):
+            if isinstance(row, Hold):
+                holds[fields["key"]] = row
+            elif isinstance(row, JobRow):
                 jobs.append(row)
             elif isinstance(row, Row):
                 _assert(row.run not in runs, f"run {row.run!r} a second time")
@@ -106,13 +119,15 @@ def checked(rows: Iterable[Any]) -> Rows:
             raise RefusedError(
                 f"row {number}: {exc}", kind="bad_row", hint="use a file that `ledger export` wrote"
             ) from exc
-    return jobs, list(runs.values()), attempts
+    return jobs, list(runs.values()), attempts, holds
 
 
-def _row(fields: Any) -> JobRow | Row | AttemptRow:
-    _assert(isinstance(fields, dict) and fields.get("kind") in COLUMNS, "expected kind job, run or attempt")
+def _row(fields: Any) -> JobRow | Row | AttemptRow | Hold:
+    _assert(isinstance(fields, dict) and fields.get("kind") in COLUMNS, "expected kind job, run, attempt or hold")
     columns = COLUMNS[fields["kind"]]
     values = [_value(column, {**_LATER.get(fields["kind"], {}), **fields}) for column in columns]
+    if fields["kind"] == "hold":
+        return Hold(**dict(zip(columns[1:], values[1:], strict=True)))
     if fields["kind"] == "job":
         job = JobRow(*values)
         for column in STANDING_COLUMNS:

@@ -8,7 +8,7 @@ from coordd.core.ledger.words import OK, PENDING, RETRY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from coordd.core.ledger.rows import Cursor, LedgerTime, Row
+    from coordd.core.ledger.rows import Cursor, Hold, LedgerTime, Row
 
 
 class JobState(Record):
@@ -93,6 +93,8 @@ class OpenAnswer:
     has a new ``epoch``. ``identity`` is the ledger's identity, ``predecessor`` the closed ledger that it continues, or
     "". ``after``: where the next page begins; None in the last page.
 
+    ``holds``: what people have stopped (rows.Hold), by key: all jobs, nodes, and the asked jobs.
+
     ``bad`` names unusable rows of runs and jobs, with the reason for each; no other field contains them.
     """
 
@@ -101,6 +103,7 @@ class OpenAnswer:
         "bad",
         "current",
         "epoch",
+        "holds",
         "identity",
         "identity_from",
         "jobs",
@@ -124,6 +127,7 @@ class OpenAnswer:
         after: "Cursor | None" = None,
         identity_from: float = 0.0,
         current: "dict[str, Current] | None" = None,
+        holds: "dict[str, Hold] | None" = None,
     ) -> None:
         self.bad = bad or {}
         self.word = OK
@@ -132,6 +136,7 @@ class OpenAnswer:
         self.predecessor = predecessor
         self.identity_from = identity_from
         self.current = current or {}
+        self.holds = holds or {}
         self.runs = runs
         self.jobs = jobs
         self.wall = wall

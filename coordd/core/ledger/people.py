@@ -1,10 +1,10 @@
-"""The operations for people: revoke, cancel and resolve a run, suspend a job.
+"""The operations for people: revoke, cancel and resolve a run, suspend a job, hold all jobs or a node.
 
 The runner loads this file before it starts a job, so it imports only its neighbours and the errors.
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.rows import LedgerTime
+from coordd.core.ledger.rows import OF_JOB, Hold, LedgerTime
 from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import (
     FAILURE,
@@ -24,7 +24,7 @@ from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from coordd.core.ledger.requests import Cancel, Resolve, Revoke, Suspend
+    from coordd.core.ledger.requests import Cancel, Keep, Resolve, Revoke, Suspend
     from coordd.core.ledger.rows import Store
 
 
@@ -83,11 +83,28 @@ class People(Life):
         return Answer(OK, state=row.state)
 
     def suspend(self, store: "Store", said: "Suspend", now: LedgerTime) -> Answer:
-        """Suspend a job, or resume it. A bad row of the job is replaced by a valid one."""
+        """Suspend a job, or resume it: ok, or finished if ``until`` is over. A bad row of the job is replaced by a
+        valid one. A job that is suspended already gets the new end and note.
+        """
+        if said.suspended and 0.0 < said.until <= now.wall:
+            return Answer(FINISHED)
         row = self._mended_job(store, said.job, now)
+        self._is_suspended(store, row, now)
         if row.suspended != int(said.suspended):
             row.suspended = int(said.suspended)
             row.version += 1
             row.changed_by = said.by
             self._put_job(store, row)
+        self._put_hold(store, OF_JOB + row.job, _hold(said, row.version, now) if said.suspended else None)
         return Answer(OK, token=row.version)
+
+    def keep(self, store: "Store", said: "Keep", now: LedgerTime) -> Answer:
+        """Hold all jobs or a node, or end that: ok, or finished if ``until`` is over."""
+        if said.held and 0.0 < said.until <= now.wall:
+            return Answer(FINISHED)
+        self._put_hold(store, said.key, _hold(said, 0, now) if said.held else None)
+        return Answer(OK)
+
+
+def _hold(said: "Suspend | Keep", version: int, now: LedgerTime) -> Hold:
+    return Hold(version=version, until=said.until, at=now.wall, uid=said.uid, by=said.by, note=said.note)

@@ -232,16 +232,35 @@ class Resolve(Request[Answer]):
 
 
 class Suspend(Request[Answer]):
-    """Suspend a job, or resume it."""
+    """Suspend a job, or resume it. ``until`` (Unix seconds): it ends by itself then; 0.0: it does not."""
 
     op = "suspend"
-    wire = ("job", "suspended", "by")
+    wire = ("job", "suspended", "by", "uid", "until", "note")
     __slots__ = wire
 
-    def __init__(self, *, job: str, suspended: bool, by: str) -> None:
+    def __init__(self, *, job: str, suspended: bool, by: str, uid: int = 0, until: float = 0.0, note: str = "") -> None:
         self.job = job
         self.suspended = suspended
         self.by = by
+        self.uid = uid
+        self.until = until
+        self.note = note
+
+
+class Keep(Request[Answer]):
+    """Hold all jobs or a node, or end that; ``key`` as in core/ledger/rows.py. ``until``: as in Suspend."""
+
+    op = "keep"
+    wire = ("key", "held", "by", "uid", "until", "note")
+    __slots__ = wire
+
+    def __init__(self, *, key: str, held: bool, by: str, uid: int = 0, until: float = 0.0, note: str = "") -> None:
+        self.key = key
+        self.held = held
+        self.by = by
+        self.uid = uid
+        self.until = until
+        self.note = note
 
 
 def unseen(run: str, by: str, due: float) -> Registration:

@@ -67,7 +67,10 @@ if TYPE_CHECKING:
         def meta(self, key: str) -> str:
             """The ledger's own value with this name (identity.py); "" if missing."""
 
-        def put_meta(self, key: str, value: str) -> None: ...
+        def put_meta(self, key: str, value: str) -> None: ...  # "" removes it
+
+        def metas_like(self, prefix: str) -> "dict[str, str]":
+            """The ledger's own values whose names begin so, by name."""
 
 
 else:
@@ -400,6 +403,55 @@ class Activation:
     def values(self) -> "tuple[int, str, str, float, float, str]":
         """The columns' values, in the order of ACTIVATION_COLUMNS."""
         return (self.sequence, self.digest, self.schedule, self.activated_at, self.counts_from, self.by)
+
+
+# The key of the hold on every job, and the beginning of the keys of the others.
+ALL = "all"
+OF_NODE = "node:"
+OF_JOB = "job:"
+
+
+class Hold:
+    """Who stopped something: ``by`` (user) and ``uid``, ``at`` (Unix seconds), why (``note``), and ``until`` (Unix
+    seconds; 0.0: until a person ends it). ``version``: of the job's row; 0 for the other kinds.
+    """
+
+    COLUMNS = ("version", "until", "at", "uid", "by", "note")
+    __slots__ = COLUMNS
+
+    def __init__(
+        self, *, by: str, version: int = 0, until: float = 0.0, at: float = 0.0, uid: int = 0, note: str = ""
+    ) -> None:
+        self.version = version
+        self.until = until
+        self.at = at
+        self.uid = uid
+        self.by = by
+        self.note = note
+
+    def has_ended(self, now: LedgerTime) -> bool:
+        """True once the ledger's clock has reached its end."""
+        return 0.0 < self.until <= now.wall
+
+    def text(self) -> str:
+        """As a ledger keeps it."""
+        return f"{self.version} {self.until!r} {self.at!r} {self.uid}\n{self.by}\n{self.note}"
+
+    @classmethod
+    def read(cls, text: str) -> "Hold":
+        """The inverse of ``text``. A damaged text is a hold without an end: it still stops what it stopped."""
+        figures, _, words = text.partition("\n")
+        by, _, note = words.partition("\n")
+        try:
+            version, until, at, uid = figures.split(" ")
+            return cls(version=int(version), until=float(until), at=float(at), uid=int(uid), by=by, note=note)
+        except ValueError:
+            return cls(by="", note="the row of this hold is damaged")
+
+
+def key_of_node(full_hostname: str) -> str:
+    """The key of the hold on the node with this full hostname (HOSTNAME.PID)."""
+    return OF_NODE + full_hostname.rpartition(".")[0]
 
 
 def left_of(row: Row, now: LedgerTime) -> float:

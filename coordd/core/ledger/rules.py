@@ -21,7 +21,18 @@ job, so it imports only its neighbours and the errors, and no requests but the r
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.identity import CLOSED
 from coordd.core.ledger.people import People
-from coordd.core.ledger.rows import Cursor, JobRow, LedgerTime, Policy, Row, due_in, is_overdue
+from coordd.core.ledger.rows import (
+    OF_JOB,
+    Cursor,
+    Hold,
+    JobRow,
+    LedgerTime,
+    Policy,
+    Row,
+    due_in,
+    is_overdue,
+    key_of_node,
+)
 from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Report, Request, Restore
 from coordd.core.ledger.steps import HOLDING, MOVES
 from coordd.core.ledger.words import (
@@ -204,8 +215,10 @@ class Rules(People):
         ahead_s = due_in(row, now)
         if ahead_s > CLAIM_AHEAD_S:
             return Answer(EARLY, in_s=ahead_s - CLAIM_AHEAD_S)
-        if job.suspended:
+        if self._nothing_starts(store, job, now):
             return Answer(LIMITED, by="suspended", in_s=SUSPENDED_RETRY_S)
+        if self._hold(store, key_of_node(claim.node), now) is not None:
+            return Answer(LIMITED, by="drained", in_s=SUSPENDED_RETRY_S)
         blocked = self._overlap(store, row, policy, now)
         if blocked is not None:
             return blocked
@@ -281,7 +294,7 @@ class Rules(People):
             return Answer(EARLY, in_s=now.recovering_s)
         if row.state == STARTED:
             return Answer(OK, left_s=self._left(row, now))
-        if self._job(store, row.job, now).suspended:
+        if self._nothing_starts(store, self._job(store, row.job, now), now):
             return Answer(EARLY, in_s=SUSPENDED_RETRY_S)
         self._move(row, STARTED)
         row.started_at = now.wall
@@ -417,6 +430,7 @@ class Rules(People):
         known: dict[str, JobState] = {}
         bad: dict[str, str] = {}
         current: dict[str, Current] = {}
+        holds = self._common_holds(store, now)
         for name in said.jobs:
             try:
                 job = self._swept_job(store, name, now)
@@ -425,11 +439,13 @@ class Rules(People):
                 continue
             newest = store.last_fire_at(name, now.wall + CLAIM_AHEAD_S)
             known[name] = JobState(
-                horizon=job.horizon, last_fire_at=newest, suspended=bool(job.suspended), fence=job.fence
+                horizon=job.horizon, last_fire_at=newest, suspended=self._is_suspended(store, job, now), fence=job.fence
             )
+            if job.suspended and (hold := self._hold_of(store, job)) is not None:
+                holds[OF_JOB + name] = hold
             if job.digest:
                 current[name] = Current(sequence=job.sequence, digest=job.digest, counts_from=job.counts_from)
-        return self._page(store, said.limit, known, None, bad, current, now)
+        return self._page(store, said.limit, known, None, bad, current, now, holds)
 
     def page(self, store: "Store", said: "Page", now: LedgerTime) -> "OpenAnswer":
         """The next page of a sweep: after that row, even if it no longer exists."""
@@ -444,6 +460,7 @@ class Rules(People):
         bad: "dict[str, str]",
         current: "dict[str, Current]",
         now: LedgerTime,
+        holds: "dict[str, Hold] | None" = None,
     ) -> "OpenAnswer":
         from coordd.core.ledger.open_answer import OpenAnswer, OpenRun
 
@@ -459,6 +476,7 @@ class Rules(People):
             after=last,
             identity_from=self._identity_from(store),
             current=current,
+            holds=holds,
         )
 
     def close(self, store: "Store", said: "Close", now: LedgerTime) -> Answer:

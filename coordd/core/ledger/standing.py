@@ -11,7 +11,7 @@ The runner loads this file before it starts a job, so it imports only its neighb
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.rows import Activation, JobRow, LedgerTime
+from coordd.core.ledger.rows import ALL, OF_JOB, OF_NODE, Activation, Hold, JobRow, LedgerTime
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import (
     CLAIM_AHEAD_S,
@@ -291,3 +291,67 @@ class Standing:
         first = max(begins, began)
         store.put_activation(name, Activation(job.sequence, said.digest, said.schedule, now.wall, first, said.by))
         return Answer(OK, token=job.sequence)
+
+
+# The ledger's own values that are holds begin so.
+_META = "hold:"
+
+
+class Holds(Standing):
+    """What people have stopped, until an instant or until they end it. ``store`` is one transaction.
+
+    Three kinds of holds, each under a key: ALL (every job), ``node:NAME`` (a drained node), ``job:NAME`` (a suspended
+    job). A hold ends by itself when the ledger's clock reaches ``until``. The first operation that notices removes it.
+
+    A suspended job also has a flag in its row, which older versions read and write. Its hold counts only for the
+    version of the row that it was written for. If an older version suspends the job, there is no hold: no limit, no
+    note.
+    """
+
+    def _hold(self, store: "Store", key: str, now: LedgerTime) -> "Hold | None":
+        """The hold under that key; None if there is none, or none any more."""
+        text = store.meta(_META + key)
+        hold = Hold.read(text) if text else None
+        if hold is not None and hold.has_ended(now):
+            self._put_hold(store, key, None)
+            return None
+        return hold
+
+    def _put_hold(self, store: "Store", key: str, hold: "Hold | None") -> None:
+        """Write it; None removes it."""
+        text = hold.text() if hold is not None else ""
+        if store.meta(_META + key) != text:
+            store.put_meta(_META + key, text)
+
+    def _is_suspended(self, store: "Store", job: JobRow, now: LedgerTime) -> bool:
+        """True if the job itself is suspended. A suspension that has reached its end is removed from the row."""
+        if not job.suspended:
+            return False
+        hold = self._hold_of(store, job)
+        if hold is None or not hold.has_ended(now):
+            return True
+        job.suspended = 0
+        job.version += 1
+        self._put_hold(store, OF_JOB + job.job, None)
+        self._put_job(store, job)
+        return False
+
+    def _hold_of(self, store: "Store", job: JobRow) -> "Hold | None":
+        """The hold of a suspended job; None if an older version has suspended it."""
+        text = store.meta(_META + OF_JOB + job.job)
+        hold = Hold.read(text) if text else None
+        return hold if hold is not None and hold.version == job.version else None
+
+    def _nothing_starts(self, store: "Store", job: JobRow, now: LedgerTime) -> bool:
+        """True if no run of the job may start: it is suspended, or all jobs are."""
+        return self._is_suspended(store, job, now) or self._hold(store, ALL, now) is not None
+
+    def _common_holds(self, store: "Store", now: LedgerTime) -> "dict[str, Hold]":
+        """The holds on all jobs and on nodes, by key."""
+        keys = [ALL, *(key[len(_META) :] for key in store.metas_like(_META + OF_NODE))]
+        found = {key: self._hold(store, key, now) for key in keys}
+        return {key: hold for key, hold in found.items() if hold is not None}
+
+    def _every_hold(self, store: "Store") -> "dict[str, Hold]":
+        """For an export: all of them, ended ones too."""
+        return {key[len(_META) :]: Hold.read(text) for key, text in store.metas_like(_META).items()}

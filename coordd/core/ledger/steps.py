@@ -27,7 +27,7 @@ from coordd.core.ledger.rows import (
     was_set_back,
 )
 from coordd.core.ledger.runner_requests import Grant, Registration, Restore
-from coordd.core.ledger.standing import Standing
+from coordd.core.ledger.standing import Holds
 from coordd.core.ledger.words import (
     DIFFERS,
     FAILURE,
@@ -72,7 +72,7 @@ SHORT_LIVED_S = 10.0
 HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
 
 
-class Life(Standing):
+class Life(Holds):
     """The single steps. ``store`` is one transaction; ``now`` is the ledger's time."""
 
     def _settled(self, job: "JobRow | None", due: float, now: LedgerTime) -> bool:

@@ -20,6 +20,7 @@ from coordd.core.election import Election
 from coordd.core.jobs.job import Job, jobs_digest
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.rows import Hold
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import NEW_RULES, UNAVAILABLE
 from coordd.core.members.detector import FailureDetector
@@ -28,6 +29,7 @@ from coordd.core.members.mingling import Mingling
 from coordd.core.members.namesake import Namesakes
 from coordd.core.node.alarms import Alarms
 from coordd.core.node.brake import Brake
+from coordd.core.node.drains import Drains
 from coordd.core.node.elections import Elections
 from coordd.core.node.rulebook import Rulebook
 from coordd.core.node.shown import Shown
@@ -94,6 +96,7 @@ class Node(Shown):
         self.brake = Brake(self.ctx, pin, acquainted, self._ledger_news, self.pursuits.slot_freed)
         self.witness = Witness(self.ctx)
         self.alarms = Alarms(self.ctx)
+        self.drains = Drains(self.ctx, self._drained)
         self.rulebook = Rulebook(self.ctx)
         self.planner = Planner(self.ctx, self._begin_scheduled, lambda: self.rulebook.definitions.stale)
         self.heartbeats = Heartbeats(self.ctx, self._says)
@@ -147,14 +150,13 @@ class Node(Shown):
             self._become(STOPPING)
             self.ctx.record(self._says(events.WorkerOffline), now, sync=True)
 
-    def drain(self, draining: bool, now: Now) -> None:
-        """Take no new runs (active ones continue), or take them again."""
-        target = DRAINING if draining else READY
-        if self.ctx.state in (READY, DRAINING) and self.ctx.state != target:
-            self._become(target)
-            self.ctx.publish(self._says(events.WorkerHeartbeat), now)
-            if not draining:
-                self.pursuits.slot_freed(now)
+    def drain(self, draining: Hold | bool, now: Now) -> None:
+        """Take no new runs (active ones continue), or take them again (False), without the ledger."""
+        self.drains.keep_here(Hold(by="", at=now.wall) if draining is True else draining or None, now)
+
+    def drain_kept(self, hold: Hold | None, now: Now) -> None:
+        """The ledger keeps a drain of this node, or has ended it (None)."""
+        self.drains.changed(hold, now)
 
     def set_jobs(self, jobs: dict[str, Job], now: Now) -> None:
         """Use these job files from now on."""
@@ -472,6 +474,12 @@ class Node(Shown):
         self.ctx.state = self.ctx.out.state = state
         self.ctx.note("node.state_changed", state=state)
 
+    def _drained(self, draining: bool, now: Now) -> None:
+        self._become(DRAINING if draining else READY)
+        self.ctx.publish(self._says(events.WorkerHeartbeat), now)
+        if not draining:
+            self.pursuits.slot_freed(now)
+
     def _says(self, kind: type[W]) -> W:
         ctx = self.ctx
         return kind(
@@ -529,6 +537,7 @@ class Node(Shown):
             self.witness.ledger_says(answer.recovering_s, answer.epoch)
             self.rulebook.swept(answer, self.pursuits.pursuits, self.planner, self.elections.bus_up, now)
             self.planner.horizons(answer, now)
+            self.drains.swept(answer, now)
 
     def _members_swept(self, now: Now) -> None:
         self.detector.turn(now)

@@ -7,7 +7,7 @@ end does it, as soon as the sweep shows that the ledger does not know yet.
 from __future__ import annotations
 
 from coordd.core.context import Context
-from coordd.core.jobs.job import Job, run_uuid
+from coordd.core.jobs.job import Job, run_uuid, unpinned
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenRun
@@ -96,4 +96,8 @@ def granted_in(event: Task) -> Grant:
 
 def is_final(event: Task, job: Job | None) -> bool:
     """True if that exit code is never retried, by the definition that ran (an older version does not say which)."""
-    return job is not None and event.digest in ("", job.digest) and event.exit_code in job.retry.never_on_codes
+    return (
+        job is not None
+        and unpinned(event.digest)[0] in ("", job.digest)
+        and event.exit_code in job.retry.never_on_codes
+    )

@@ -20,7 +20,7 @@ from msgspec import structs
 from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
 from coordd.core.jobs.arguments import fits
-from coordd.core.jobs.job import Command, Job, is_named, run_uuid
+from coordd.core.jobs.job import Command, Job, is_named, pinned, run_uuid, unpinned
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenRun
@@ -154,8 +154,11 @@ class Pursuits(Phases):
             return "not mingled" if ctx.state in ("starting", "mingling") else ctx.state
         if job is None:
             return "no such job"
-        if action.digest and action.digest != job.digest:
+        definition, only = unpinned(action.digest)
+        if definition not in ("", job.digest):
             return "job differs"
+        if only not in ("", ctx.hostname):
+            return f"only {only} may launch it"
         if not set(job.tags) <= set(ctx.settings.tags):
             return "tags do not match"
         if ctx.braked or ctx.unfit:
@@ -373,7 +376,7 @@ class Pursuits(Phases):
         of = Registration(
             action.run,
             action.job,
-            job.digest,
+            pinned(job.digest, unpinned(action.digest)[1]),
             job.policy(),
             action.fire_at,
             scheduled=action.scheduled,
@@ -417,6 +420,7 @@ class Pursuits(Phases):
             self._held(pursuit, ctx.full_hostname, 0.0, now)
             return
         ctx.saw_token(action.job, answer.token)
+        digest = pinned(job.digest, unpinned(action.digest)[1])
         deadline = sent_at + min(answer.left_s, job.lease_s) * (1 - 2 * RHO)
         if now.mono >= deadline - ctx.settings.kill_grace_s:
             self._held(pursuit, ctx.full_hostname, answer.left_s, now)  # too late to start: let it lapse
@@ -437,7 +441,7 @@ class Pursuits(Phases):
             fire_at=action.fire_at,
             due=action.due,
             retries=pursuit.attempt,
-            digest=job.digest,
+            digest=digest,
             policy=job.policy().pack(),
             lease=job.lease_s,
         )
@@ -454,7 +458,7 @@ class Pursuits(Phases):
                 deadline,
                 job.lease_s,
                 sent_at + answer.in_s,
-                job.digest,
+                digest,
                 job.policy().pack(),
                 action.due,
             )

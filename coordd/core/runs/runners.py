@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from coordd.core.context import Context
-from coordd.core.jobs.job import run_uuid
+from coordd.core.jobs.job import run_uuid, unpinned
 from coordd.core.ledger.runner_requests import Report
 from coordd.core.ledger.words import FAILURE, RETRY
 from coordd.core.ready import Launch, Now
@@ -89,7 +89,9 @@ class RunnerEvents:
         This node does not claim the job until a check shows that it can launch it: otherwise it would win again.
         """
         job = self._ctx.jobs.get(launch.job)
-        if job is not None and job.digest == launch.digest:  # otherwise the problem was of an old definition
+        if (
+            job is not None and job.digest == unpinned(launch.digest)[0]
+        ):  # otherwise the problem was of an old definition
             self._ctx.launch_problems = {**self._ctx.launch_problems, launch.job: reason}
         self._ctx.note("launch.failed", run=launch.run, attempt=launch.attempt, reason=reason)
         self._ctx.ask(Report(grant=launch.grant, state=RETRY, reason=reason))

@@ -1,4 +1,4 @@
-"""The control methods about the node's work: its elections, its breakers, the events between nodes."""
+"""The control methods about the node's work: its elections, breakers and alarms, the events between nodes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import trio
 
 from coordd.core.wire.events import AnyEvent, event_type
 from coordd.errors import RefusedError
-from coordd.services.control.alarm_methods import AlarmMethods
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
+from coordd.services.control.ledger_methods import LedgerMethods
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import flat
 from coordd.services.ledger import boottime
@@ -28,12 +28,15 @@ ALIVE_S = 15.0
 TYPES_MAX = 100
 TYPE_LENGTH_MAX = 64
 
+# A note on alarms is a sentence or two.
+NOTE_MAX = 1000
+
 
 # The names of all events, as on the wire.
 KNOWN_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in AnyEvent.__args__)
 
 
-class CoreMethods(AlarmMethods):
+class CoreMethods(LedgerMethods):
     """The methods about the core; the base class of all other methods."""
 
     def table(self) -> dict[str, Method]:
@@ -43,8 +46,32 @@ class CoreMethods(AlarmMethods):
             "breaker.list": Method(self.breaker_list),
             "breaker.reset": Method(self.breaker_reset, OPERATOR),
             "events.subscribe": Method(self.events_subscribe),
+            "alarm.list": Method(self.alarm_list),
+            "alarm.clear": Method(self.alarm_clear, OPERATOR),
             **super().table(),
         }
+
+    async def alarm_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        return [{**alarm, "at": objects.instant(alarm["at"])} for alarm in self._driver.node.alarms.standing.values()]
+
+    async def alarm_clear(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        note = take(params, "note", str).strip()
+        if not note or len(note) > NOTE_MAX:
+            raise RefusedError(
+                f"a note of {len(note)} characters",
+                kind="invalid_params",
+                hint=f"say in 1 to {NOTE_MAX} characters what you found, for later readers",
+            )
+        standing = self._driver.node.alarms.standing
+        wanted = take(params, "id", str, "")
+        if wanted and wanted not in standing:
+            raise RefusedError(f"no alarm {wanted!r} stands", kind="unknown_alarm", hint="coordctl alarm list")
+        cleared = self._driver.feed(
+            self._driver.node.clear_alarms, (wanted,) if wanted else tuple(standing), note, caller.name
+        )
+        for ident in cleared:
+            self._audit(caller, "alarm.clear", f"{ident}: {note}")
+        return {"cleared": cleared, "standing": len(standing)}
 
     async def election_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         most = VIEWER_LIST_MAX if caller.role <= VIEWER else LIST_MAX

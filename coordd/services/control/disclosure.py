@@ -118,9 +118,10 @@ _ATTEMPT: dict[str, Shape] = {
 }
 _RUN: dict[str, Shape] = {
     **_ATTEMPT,
-    **dict.fromkeys(("id", "job", "fire_time", "runtime_s", "by"), SHOW),
+    **dict.fromkeys(("id", "job", "fire_time", "runtime_s", "by", "only_node"), SHOW),
     "args": HIDE,
 }
+_HOLD: dict[str, Shape] = {**dict.fromkeys(("until", "by", "uid", "at", "all"), SHOW), "note": SENTENCE}
 _JOB: dict[str, Shape] = {
     **dict.fromkeys(
         (
@@ -130,7 +131,7 @@ _JOB: dict[str, Shape] = {
             "schedule",
             "timezone",
             "next",
-            "suspended",
+            "next_fire_at",
             "kind",
             "on_lost",
             "overlap",
@@ -142,6 +143,7 @@ _JOB: dict[str, Shape] = {
         ),
         SHOW,
     ),
+    "suspended": _HOLD,
     "starts": HIDE,
     "params": HIDE,
     "problems": [SENTENCE],
@@ -167,13 +169,18 @@ METHODS: dict[str, Shape] = {
         "bus": SHOW,  # url, state and counters; the url has no password
         "ledger": _LEDGER,
         "backlog": SHOW,
+        "suspended": {"all": _HOLD, "jobs": SHOW},
+        "drained": _HOLD,
     },
     "node.list": [
-        dict.fromkeys(
-            ("hostname", "pid", "incarnation", "state", "clock", "last_seen_s", "active", "freq", "jobs_digest",
-             "self", "says", "tags", "version", "isolated"),
-            SHOW,
-        )
+        {
+            **dict.fromkeys(
+                ("hostname", "pid", "incarnation", "state", "clock", "last_seen_s", "active", "freq", "jobs_digest",
+                 "self", "says", "tags", "version", "isolated"),
+                SHOW,
+            ),
+            "drained": _HOLD,
+        }
     ],
     "node.drain": RIGHT,
     "node.resume": RIGHT,

@@ -11,6 +11,7 @@ from coordd.config import addresses
 from coordd.core.breaker import Breaker
 from coordd.core.context import SKEW_MAX_S
 from coordd.core.ledger.requests import ListOpen
+from coordd.core.ledger.rows import OF_JOB, OF_NODE
 from coordd.core.ledger.words import NEW_RULES
 from coordd.core.members.membership import ALIVE, LEFT, SUSPECT
 from coordd.core.node.alarms import Alarms
@@ -24,8 +25,9 @@ from coordd.ports import Bus, Ledger
 from coordd.services.driver import Driver
 from coordd.services.ledger import CLOSED, FOREIGN, LedgerService, boottime
 from coordd.services.sealed_bus import SealedBus
-from coordd.services.views.objects import is_isolated
+from coordd.services.views.objects import Stop, is_isolated
 from coordd.services.views.troubles import Found, Trouble
+from coordd.services.views.why import is_drained, stopped
 
 Check = dict[str, str]
 
@@ -53,6 +55,7 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
     checks += alarm_checks(driver.node.alarms)
     checks += row_checks(driver.node)
     checks += node_checks(driver.node)
+    checks += hold_checks(driver.node)
     checks += breaker_checks(driver.breakers, boottime())
     if driver.outbox is not None:
         checks.append(backlog_check(driver.outbox.statistics()))
@@ -216,6 +219,28 @@ def node_checks(node: Shown) -> list[Check]:
     elif there:
         checks.append(check("jobs digest", OK, "the same on all of them"))
     return checks
+
+
+def hold_checks(node: Node) -> list[Check]:
+    """What people have stopped: all jobs, jobs of this node, nodes."""
+    drains, checks = node.drains, []
+    if drains.pause is not None:
+        told = stopped("", Stop(drains.pause, common=True))
+        checks.append(check("all jobs suspended", WARN, told, "coordctl job resume --all"))
+    checks += [
+        check("job suspended", WARN, stopped(job, Stop(drains.holds.get(OF_JOB + job))), f"coordctl job resume {job}")
+        for job in sorted(drains.suspended)[:NAMES_MAX]
+    ]
+    if len(drains.suspended) > NAMES_MAX:
+        more = f"{len(drains.suspended) - NAMES_MAX} more jobs are suspended"
+        checks.append(check("job suspended", WARN, more, "coordctl job list"))
+    names = {node.hostname, *[key[len(OF_NODE) :] for key in drains.holds if key.startswith(OF_NODE)]}
+    drained = {name: drains.of_node(name) for name in sorted(names)}
+    return checks + [
+        check("node drained", WARN, is_drained(name, hold), f"coordctl node resume {name}")
+        for name, hold in drained.items()
+        if hold is not None
+    ]
 
 
 def breaker_checks(breakers: tuple[Breaker, ...], now: float) -> list[Check]:

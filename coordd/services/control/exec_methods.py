@@ -32,7 +32,7 @@ from coordd.core.runs.lease_watch import LeaseWatch, watched_on
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller, Method
-from coordd.services.control.job_methods import JobMethods
+from coordd.services.control.hold_methods import HoldMethods
 from coordd.services.control.rpc import take
 from coordd.services.ledger import ONLY_LOOKS, boottime
 
@@ -88,7 +88,7 @@ class Wanted(NamedTuple):
         return _digest(self.policy.pack())
 
 
-class ExecMethods(JobMethods):
+class ExecMethods(HoldMethods):
     """The methods that `coordd exec` calls."""
 
     _watches: dict[str, LeaseWatch]  # run -> its holder, as this node has seen it; made by the class with all methods

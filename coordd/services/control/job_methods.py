@@ -1,11 +1,11 @@
-"""The control methods about jobs: list, show, next, activate, suspend, resume."""
+"""The control methods about jobs: list, show, next, activate."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.requests import Activate, Suspend
+from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import OUTDATED, RECOVERING
 from coordd.errors import RefusedError
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
@@ -15,6 +15,7 @@ from coordd.services.control.rpc import take
 from coordd.services.ledger import ONLY_LOOKS
 from coordd.services.views import jobview, objects
 from coordd.services.views.explanations import Explanations
+from coordd.services.views.objects import Stop
 from coordd.services.views.troubles import Trouble
 
 # The maximum number of fire times in one answer; computing one may take a millisecond.
@@ -22,7 +23,7 @@ FIRES_MAX = 1000
 
 
 class JobMethods(Explanations):
-    """The methods that show a job, activate it, or suspend it."""
+    """The methods that show a job, or activate it."""
 
     _lookups: Lookups  # made by the class that has all methods
 
@@ -33,8 +34,6 @@ class JobMethods(Explanations):
             "job.show": Method(self.job_show),
             "job.next": Method(self.job_next),
             "job.activate": Method(self.job_activate, OPERATOR, changes=True),
-            "job.suspend": Method(self.job_suspend, changes=True),
-            "job.resume": Method(self.job_resume, changes=True),
             **super().table(),
         }
 
@@ -70,13 +69,13 @@ class JobMethods(Explanations):
         ONLY_LOOKS.set(False)  # an owner's change need not wait behind viewers
 
     async def job_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
-        suspended = await self._suspended()
+        stopped = await self._stopped()
         now = self._driver.now().wall
         jobs = dict(self._driver.node.jobs)  # a copy of the present jobs: the rest is done in a thread
 
         def look(work: Work) -> list[dict[str, Any]]:
             all_problems = self._job_problems()
-            listed = [self._job_view(job, suspended, now, caller, all_problems, work) for job in jobs.values()]
+            listed = [self._job_view(job, stopped, now, caller, all_problems, work) for job in jobs.values()]
             listed += [
                 {"name": name, "enabled": False, "problems": problems}
                 for name, problems in all_problems.items()
@@ -89,7 +88,7 @@ class JobMethods(Explanations):
     def _job_view(
         self,
         job: Job,
-        suspended: dict[str, bool],
+        stopped: dict[str, Stop],
         now: float,
         caller: Caller,
         all_problems: dict[str, list[str]],
@@ -97,7 +96,9 @@ class JobMethods(Explanations):
     ) -> dict[str, Any]:
         """Runs in a thread."""
         work.check()
-        fires = objects.next_fires(job, now, 1)
+        stop = stopped.get(job.name)
+        begins = max(now, stop.hold.until) if stop and stop.hold else now  # nothing starts before the end of a hold
+        fires = objects.next_fires(job, begins, 1)
         problems = all_problems.get(job.name, [])
         node = self._driver.node
         problem = (
@@ -108,19 +109,15 @@ class JobMethods(Explanations):
         if not problem and job.overlap != "allow":
             problem = next((blocked(one) for one in self._troubles.found.unknown if one.job == job.name), "")
         return objects.job_view(
-            job,
-            suspended=suspended.get(job.name, False),
-            next_at=fires[0] if fires else None,
-            problem=problem,
-            redacted=caller.role <= VIEWER,
+            job, stop=stop, next_at=fires[0] if fires else None, problem=problem, redacted=caller.role <= VIEWER
         )
 
     async def job_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
-        suspended, now = await self._suspended(), self._driver.now().wall
+        stopped, now = await self._stopped(), self._driver.now().wall
         return await self._lookups.do(
             lambda work: {
-                **self._job_view(job, suspended, now, caller, self._job_problems(), work),
+                **self._job_view(job, stopped, now, caller, self._job_problems(), work),
                 **jobview.everything(job, redacted=caller.role <= VIEWER),
             },
             looks=caller.role <= VIEWER,
@@ -154,20 +151,6 @@ class JobMethods(Explanations):
         self._audit(caller, "job.activate", job.name)
         self._driver.feed(node.look_again)
         return {"job": job.name, "digest": job.digest, "sequence": answer.token}
-
-    async def job_suspend(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        return await self._suspend(params, caller, True)
-
-    async def job_resume(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        return await self._suspend(params, caller, False)
-
-    async def _suspend(self, params: dict[str, Any], caller: Caller, suspended: bool) -> dict[str, Any]:
-        job = self._job(params)
-        self._may_operate(caller, job.name)
-        answer = await self._change(Suspend(job=job.name, suspended=suspended, by=caller.name))
-        self._audit(caller, "job.suspend" if suspended else "job.resume", job.name)
-        self._driver.feed(self._driver.node.look_again)
-        return {"job": job.name, "suspended": suspended, "version": answer.token}
 
 
 def blocked(unknown: Trouble) -> str:

@@ -13,11 +13,12 @@ import trio
 
 from coordd import __version__
 from coordd.core.jobs.arguments import merge_params, packed
-from coordd.core.jobs.job import IDENT, Job, job_of, triggered_run
+from coordd.core.jobs.job import IDENT, Job, job_of, pinned, triggered_run
 from coordd.core.ledger.requests import OUTCOMES, Cancel, Resolve, Revoke
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import FAILURE, LOST, OK, PENDING, RECEIVED, RETRY, STATES
+from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.wire.events import Action
 from coordd.errors import RefusedError
@@ -92,8 +93,6 @@ class Methods(ExecMethods):
             "ping": Method(self.ping),
             "status": Method(self.status),
             "node.list": Method(self.node_list),
-            "node.drain": Method(self.node_drain, OPERATOR),
-            "node.resume": Method(self.node_resume, OPERATOR),
             "run.list": Method(self.run_list),
             "run.show": Method(self.run_show),
             "run.trigger": Method(self.run_trigger, changes=True),
@@ -157,6 +156,8 @@ class Methods(ExecMethods):
                 **objects.troubles_view(self._troubles.found),
             },
             "late_jobs": sorted(self._troubles.found.late_jobs),
+            "suspended": {"all": objects.hold_view(node.drains.pause), "jobs": sorted(node.drains.suspended)},
+            "drained": objects.hold_view(node.drains.own),
             "jobs": {
                 "enabled": sum(job.enabled for job in node.jobs.values()),
                 "held": sorted(job.name for job in node.jobs.values() if not job.enabled),
@@ -175,24 +176,6 @@ class Methods(ExecMethods):
     async def node_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         node = self._driver.node
         return objects.nodes_view(node, len(node.pursuits.running), boottime())
-
-    async def node_drain(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        return await self._drain(params, True)
-
-    async def node_resume(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        return await self._drain(params, False)
-
-    async def _drain(self, params: dict[str, Any], draining: bool) -> dict[str, Any]:
-        node = self._driver.node
-        named = take(params, "node", str, "")
-        if named not in ("", node.hostname, node.full_hostname):
-            raise RefusedError(
-                f"this is {node.hostname}, not {named}", kind="other_node", hint=f"ask on {named} itself"
-            )
-        if node.state not in ("ready", "draining"):
-            raise RefusedError(f"the node is {node.state}", kind="try_later")
-        self._driver.feed(node.drain, draining)
-        return {"node": node.hostname, "state": node.state, "active": len(node.pursuits.running)}
 
     async def reload(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         result: dict[str, Any] = self._reload()
@@ -286,10 +269,11 @@ class Methods(ExecMethods):
             if caller.asked is not None:
                 caller.asked.recorded = True  # it changed nothing
             return {"id": triggered_run(job.name, ident), "dry_run": True, "argv": self._argv(job, values)}
+        only = self._only(job, params)
         of = Registration(
             triggered_run(job.name, ident),
             job.name,
-            job.digest,
+            pinned(job.digest, only),
             job.policy(),
             self._driver.now().wall,
             scheduled=False,
@@ -299,8 +283,28 @@ class Methods(ExecMethods):
         reply = await self._driver.trigger(of)
         if reply.kind:
             raise RefusedError(reply.message, kind=reply.kind)
-        self._audit(caller, "run.trigger", of.run)
+        self._audit(caller, "run.trigger", of.run + (f" on {only}" if only else ""))
         return reply.result
+
+    def _only(self, job: Job, params: dict[str, Any]) -> str:
+        """The only node that may launch a run; "" without the parameter. Raises RefusedError unless it is alive, and
+        may run the job.
+        """
+        if not take(params, "node", str, ""):
+            return ""
+        name, node = self._named(params), self._driver.node
+        member = node.members.get(name)
+        state = ALIVE if name == node.hostname else member.state if member is not None else "not known here"
+        if state not in (ALIVE, SUSPECT):
+            raise RefusedError(
+                f"{name} is {state}: nothing starts there now",
+                kind="node_not_alive",
+                hint="coordctl node list; without --node any node may launch it",
+            )
+        tags = node.settings.tags if member is None else member.tags
+        if not set(job.tags) <= set(tags):
+            raise RefusedError(f"{name} may not run {job.name}: it needs the tags {', '.join(job.tags)}", kind="tags")
+        return name
 
     async def run_cancel(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         run = take(params, "id", str)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coordd.core.jobs.job import Job, job_of
+from coordd.core.jobs.job import Job, job_of, unpinned
 from coordd.core.jobs.schedule import next_fire
 from coordd.core.ledger.requests import ListOpen, nominal_time
-from coordd.core.ledger.rows import Row
+from coordd.core.ledger.rows import ALL, OF_JOB, Hold, Row
+from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import RECEIVED, STARTED
-from coordd.core.members.membership import ALIVE
+from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.errors import UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control import disclosure
@@ -20,8 +21,9 @@ from coordd.services.control.rpc import take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.views import objects, why
+from coordd.services.views.objects import Stop
 from coordd.services.views.troubles import Troubles
-from coordd.services.views.why import CALM, Absent, Holder, Surroundings
+from coordd.services.views.why import CALM, Absent, Holder, Obstacles, Surroundings
 
 # For a job without a file: this many runs are counted, and this many of them are named.
 ROWS_MAX = 1000
@@ -42,7 +44,7 @@ class Explanations(CoreMethods):
         super().__init__(driver, ledger, ledger_url)
         self._troubles = troubles
         self._job_problems = job_problems
-        self.suspended: dict[str, bool] = {}
+        self._last_stopped: dict[str, Stop] = {}
 
     def table(self) -> dict[str, Method]:
         """Every method, with the lowest role that may call it."""
@@ -53,16 +55,21 @@ class Explanations(CoreMethods):
         said = await (self._why_job if job_of(subject) == subject else self._why_run)(subject, caller)
         return {"id": subject, "why": said, "sentence": said}
 
-    async def _suspended(self) -> dict[str, bool]:
-        def read(ledger: Ledger) -> dict[str, bool]:
+    async def _stopped(self) -> dict[str, Stop]:
+        """The jobs that a hold prevents, each with that hold."""
+
+        def read(ledger: Ledger) -> dict[str, Stop]:
             answer = ledger.ask(ListOpen(jobs=tuple(self._driver.node.jobs)))
-            return {name: about.suspended for name, about in answer.jobs.items()}
+            pause = answer.holds.get(ALL)
+            stopped = {name: Stop(pause, common=True) for name in answer.jobs} if pause is not None else {}
+            own = {name: Stop(answer.holds.get(OF_JOB + name)) for name, at in answer.jobs.items() if at.suspended}
+            return stopped | own
 
         try:
-            self.suspended = await self._ledger.query(read)
+            self._last_stopped = await self._ledger.query(read)
         except UnavailableError:
-            return self.suspended  # the last known list; the ledger's state is shown beside it
-        return self.suspended
+            return self._last_stopped  # the last known ones; the ledger's state is shown beside it
+        return self._last_stopped
 
     # ---- runs
 
@@ -86,9 +93,7 @@ class Explanations(CoreMethods):
         elif row.state in (RECEIVED, STARTED):
             holder = self._holder(row)
         no_file = job_of(run) not in node.jobs
-        suspended = not no_file and (await self._suspended()).get(job_of(run), False)
-        known = node.jobs.get(job_of(run))
-        redefined = known is not None and row is not None and row.digest != known.digest
+        stop = None if no_file else (await self._stopped()).get(job_of(run))
         return why.why_run(
             run,
             row,
@@ -98,10 +103,21 @@ class Explanations(CoreMethods):
             around or self._around(),
             holder=holder,
             absent=absent,
-            no_file=no_file,
-            suspended=suspended,
-            redefined=redefined,
+            obstacles=self._obstacles(row, no_file, stop),
         )
+
+    def _obstacles(self, row: Row | None, no_file: bool, stop: Stop | None) -> Obstacles:
+        """What prevents the launch of a run, beside the surroundings."""
+        if row is None or run_fault(row):
+            return Obstacles(no_file, stop)
+        node = self._driver.node
+        definition, only = unpinned(row.digest)
+        known, member = node.jobs.get(row.job), node.members.get(only)
+        redefined = known is not None and definition != known.digest
+        only_is = ""
+        if only not in ("", node.hostname) and (member is None or member.state != ALIVE):
+            only_is = member.state if member is not None else "not known here"
+        return Obstacles(no_file, stop, self._drained(only), redefined, only_is)
 
     def _holder(self, row: Row) -> Holder:
         """Known facts about the node that holds an attempt, and what happens if it is gone."""
@@ -173,12 +189,12 @@ class Explanations(CoreMethods):
             return why.why_no_job(name, problems[0] if problems else "", rows, sorted(others), self._like(name), around)
         # the surroundings are explained only once
         last_word = await self._why_run(rows[0].run, caller, CALM) if rows else ""
-        suspended = (await self._suspended()).get(name, False)
+        stop = (await self._stopped()).get(name)
         fires = objects.next_fires(job, self._driver.now().wall, 1)
         late = self._troubles.found.late_jobs.get(name, "")
         return why.why_job(
             job,
-            suspended,
+            stop,
             fires[0] if fires else None,
             rows[0] if rows else None,
             last_word,
@@ -187,6 +203,17 @@ class Explanations(CoreMethods):
             late,
             node.rulebook.definitions.stale.get(name, ""),
         )
+
+    def _drained(self, only: str) -> dict[str, Hold]:
+        """The drained nodes that are here; with ``only``, at most that one."""
+        node = self._driver.node
+        here = (
+            [only]
+            if only
+            else [node.hostname, *[m.hostname for m in node.members.values() if m.state in (ALIVE, SUSPECT)]]
+        )
+        found = {name: node.drains.of_node(name) for name in sorted(here)}
+        return {name: hold for name, hold in found.items() if hold is not None}
 
     def _has_other_jobs(self, digest: str) -> bool:
         return bool(digest) and digest != self._driver.node.jobs_digest

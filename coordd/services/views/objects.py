@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordd.core.breaker import Breaker
 from coordd.core.election import Election
 from coordd.core.jobs.arguments import unpacked
-from coordd.core.jobs.job import Command, Job, fire_time, iso, scheduled_run
+from coordd.core.jobs.job import Command, Job, fire_time, iso, scheduled_run, unpinned
 from coordd.core.jobs.plan import utc_offset_s
 from coordd.core.jobs.schedule import next_fire, zone
-from coordd.core.ledger.rows import AttemptRow, Row
+from coordd.core.ledger.rows import AttemptRow, Hold, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, printable, run_fault
 from coordd.core.ledger.words import BAD
 from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
@@ -54,6 +54,7 @@ def run_view(row: Row, *, redacted: bool) -> dict[str, Any]:
         "reason": row.reason or None,
         "args": REDACTED if redacted else _arguments(row.args),
         "by": row.by or ("schedule" if row.scheduled else None),
+        "only_node": unpinned(row.digest)[1] or None,
     }
 
 
@@ -77,6 +78,7 @@ def _bad_view(row: Row, fault: str) -> dict[str, Any]:
             "reason",
             "args",
             "by",
+            "only_node",
         )
     )
     return {
@@ -134,7 +136,7 @@ def is_isolated(node: Shown) -> bool:
     return node.isolated and any(member.state in (ALIVE, SUSPECT) for member in others)
 
 
-def nodes_view(node: Shown, active: int, now: float) -> list[dict[str, Any]]:
+def nodes_view(node: Node, active: int, now: float) -> list[dict[str, Any]]:
     """Every node that this one knows, including itself. An isolated node takes all others for lost."""
     isolated = is_isolated(node)
     nodes = [
@@ -153,6 +155,7 @@ def nodes_view(node: Shown, active: int, now: float) -> list[dict[str, Any]]:
             "tags": list(node.settings.tags),
             "version": node.settings.version,
             "isolated": isolated,
+            "drained": hold_view(node.drains.own),
         }
     ]
     nodes += [
@@ -170,6 +173,7 @@ def nodes_view(node: Shown, active: int, now: float) -> list[dict[str, Any]]:
             "says": m.says,
             "tags": list(m.tags),
             "version": m.sw_ver,
+            "drained": hold_view(node.drains.of_node(m.hostname)),
         }
         for m in node.members.values()
     ]
@@ -237,18 +241,44 @@ def breaker_view(breaker: Breaker, now: float) -> dict[str, Any]:
     }
 
 
-def job_view(job: Job, *, suspended: bool, next_at: float | None, problem: str, redacted: bool) -> dict[str, Any]:
+class Stop(NamedTuple):
+    """What prevents a job: its own hold, or that on all jobs (``common``). No hold: an older version suspended it."""
+
+    hold: Hold | None
+    common: bool = False
+
+    def view(self) -> dict[str, Any]:
+        """As in `job.list`."""
+        return {**(hold_view(self.hold or Hold(by="")) or {}), "all": self.common}
+
+
+def hold_view(hold: Hold | None) -> dict[str, Any] | None:
+    """A hold: until when, why, who and since when; None when there is none."""
+    if hold is None:
+        return None
+    return {
+        "until": instant(hold.until),
+        "note": hold.note or None,
+        "by": hold.by or None,
+        "uid": hold.uid if hold.by else None,
+        "at": instant(hold.at),
+    }
+
+
+def job_view(job: Job, *, stop: Stop | None, next_at: float | None, problem: str, redacted: bool) -> dict[str, Any]:
     """One job that can be run."""
     launch, planned = job.launch, job.schedule or job.held
+    starts = job.enabled and (stop is None or (stop.hold is not None and stop.hold.until))
+    upcoming = instant(next_at) if next_at and starts else None  # otherwise it does not start then
     return {
         "name": job.name,
         "description": job.description,
         "owner": job.owner or None,
         "schedule": job.schedule_text or None,
         "timezone": planned.timezone if planned else None,
-        # otherwise it does not start then
-        "next": instant(next_at) if next_at and job.enabled and not suspended else None,
-        "suspended": suspended,
+        "next": upcoming,
+        "next_fire_at": upcoming,
+        "suspended": stop.view() if stop else None,
         "kind": "command" if isinstance(launch, Command) else "spark",
         "starts": REDACTED if redacted else (launch.argv[0] if isinstance(launch, Command) else launch.application),
         "on_lost": job.on_lost,

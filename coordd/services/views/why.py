@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from coordd.core.election import Election
-from coordd.core.jobs.job import Job, iso
-from coordd.core.ledger.rows import AttemptRow, Policy, Row
+from coordd.core.jobs.job import Job, iso, unpinned
+from coordd.core.ledger.rows import AttemptRow, Hold, Policy, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
-from coordd.core.node.shown import Shown
+from coordd.core.node.node import Node
 from coordd.core.runs.pursued import Pursuit
+from coordd.services.views.objects import Stop
 
 # A run in one of these states will still be launched, so obstacles to launching matter.
 _TO_COME = ("pending", "retry", "received")
+
+
+# More drained nodes than this in one explanation do not help.
+DRAINED_MAX = 3
 
 
 class Surroundings(NamedTuple):
@@ -66,6 +72,19 @@ class Holder(NamedTuple):
         return self.state not in ("alive", "suspect")
 
 
+class Obstacles(NamedTuple):
+    """The obstacles to the launch of one run, beside the surroundings."""
+
+    no_file: bool = False  # this node has no job of that name
+    stop: Stop | None = None  # the job is suspended
+    drained: Mapping[str, Hold] = MappingProxyType({})  # nodes that take no runs, by hostname
+    redefined: bool = False  # the job's definition here differs from the run's
+    only_is: str = ""  # how the only node that may launch it is; "" if it is alive
+
+
+FREE = Obstacles()
+
+
 class Absent(NamedTuple):
     """Known facts about a run without a row in the ledger. Unix seconds; None: not a time, or not known."""
 
@@ -89,14 +108,10 @@ def why_run(
     *,
     holder: Holder | None = None,
     absent: Absent | None = None,
-    no_file: bool = False,
-    suspended: bool = False,
-    redefined: bool = False,
+    obstacles: Obstacles = FREE,
 ) -> str:
-    """What happened to a run, and why. ``no_file``: this node has no job of that name; ``redefined``: its definition
-    differs from the run's.
-    """
-    told = _explained(run, row, attempts, pursuit, election, around, holder, absent, no_file, suspended, redefined)
+    """What happened to a run, and why."""
+    told = _explained(run, row, attempts, pursuit, election, around, holder, absent, obstacles)
     names = [one.node for one in (row, *attempts) if one is not None and isinstance(one.node, str)]
     names += [pursuit.owner] if pursuit is not None else []
     return _by_host(told, [*names, *(election.statements if election is not None else ())])
@@ -120,9 +135,7 @@ def _explained(
     around: Surroundings,
     holder: Holder | None,
     absent: Absent | None,
-    no_file: bool,
-    suspended: bool,
-    redefined: bool,
+    obstacles: Obstacles,
 ) -> str:
     troubles = "".join(f" {sentence}" for sentence in around.sentences())
     if row is None:
@@ -135,7 +148,7 @@ def _explained(
         )
     before = _before(attempts, row)
     if row.state in _TO_COME:
-        before = troubles + _hindered(row, no_file, suspended, redefined) + before
+        before = troubles + _hindered(row, obstacles) + before
     return f"{run} {_state(row, pursuit, election, holder)}.{before}"
 
 
@@ -153,17 +166,23 @@ def _without_row(
     return f"The ledger has no run {run!r}: {_absent(absent)}"
 
 
-def _hindered(row: Row, no_file: bool, suspended: bool, redefined: bool) -> str:
-    """The obstacles in its job to the launch of a run."""
+def _hindered(row: Row, by: Obstacles) -> str:
+    """The obstacles to the launch of a run: its job, and drained nodes."""
     said = ""
-    if suspended:
-        said += f" {row.job} is suspended; `coordctl job resume {row.job}` lets it run again."
-    if no_file:
+    if by.stop is not None:
+        said += f" {stopped(row.job, by.stop)}"
+    for name in list(by.drained)[:DRAINED_MAX]:
+        said += f" {is_drained(name, by.drained[name])}"
+    if by.no_file:
         said += (
             f" This node has no job {row.job!r}: where no node has its file nobody starts it; "
             f"`coordctl run revoke --job {row.job}` ends what waits."
         )
-    if redefined and row.state != "received":
+    only = unpinned(row.digest)[1]
+    if only and row.state != "received":
+        said += f" Only {only} may launch it, as `run trigger --node` asked"
+        said += f"; {only} is {by.only_is}." if by.only_is else "."
+    if by.redefined and row.state != "received":
         late = Policy.unpack(row.policy).start_within_s
         said += (
             f" The definition of {row.job} on this node differs from the registered one, and only a "
@@ -293,11 +312,11 @@ def why_no_job(
 
 def why_job(
     job: Job,
-    suspended: bool,
+    stop: Stop | None,
     next_at: float | None,
     last: Row | None,
     last_word: str,
-    node: Shown,
+    node: Node,
     around: Surroundings = CALM,
     late: str = "",
     stale: str = "",
@@ -307,8 +326,8 @@ def why_job(
     parts = around.sentences()
     if late:
         parts.append(f"{name} is late: {late}.")
-    if suspended:
-        parts.append(f"{name} is suspended; `coordctl job resume {name}` lets it run again.")
+    if stop is not None:
+        parts.append(stopped(name, stop))
     blocked = node.unfit or node.launch_problems.get(name, "")
     if blocked:
         parts.append(f"This node cannot start it: {blocked}.")
@@ -316,7 +335,9 @@ def why_job(
         parts.append(f"This node opens no scheduled run of it: {stale}.")
     if not set(job.tags) <= set(node.settings.tags):
         parts.append(f"This node may not run it: it needs the tags {', '.join(job.tags)}.")
-    if node.state != "ready":
+    if node.state == "draining" and node.drains.own is not None:
+        parts.append(is_drained(node.hostname, node.drains.own))
+    elif node.state != "ready":
         parts.append(f"This node takes no runs: it is {node.state}.")
     if last is not None:
         parts.append(f"Last: {last_word}")
@@ -324,9 +345,9 @@ def why_job(
         parts.append(f"{name} has never run.")
     if not job.enabled:
         parts.append("It is held: its job file says enabled = false, so nothing launches it.")
-    elif next_at is not None and suspended:
+    elif next_at is not None and stop is not None:
         parts.append(
-            f"Its next time is {iso(next_at)}: it starts only if the job is resumed before that, or at most "
+            f"Its next time is {iso(next_at)}: it starts only if the suspension ends before that, or at most "
             f"{job.start_within_s:.0f} s after it."
         )
     elif next_at is not None:
@@ -336,6 +357,27 @@ def why_job(
     else:
         parts.append("Its schedule has no further fire time.")
     return " ".join(parts)
+
+
+def stopped(job: str, stop: Stop) -> str:
+    """Who suspended a job, or all jobs, and how that ends."""
+    if stop.common:
+        return f"All jobs are suspended{_held_by(stop.hold)}; `coordctl job resume --all` lets them run again."
+    return f"{job} is suspended{_held_by(stop.hold)}; `coordctl job resume {job}` lets it run again."
+
+
+def is_drained(name: str, hold: Hold) -> str:
+    """Who drained a node, and how that ends."""
+    return f"{name} is drained{_held_by(hold)}, and takes no new runs; `coordctl node resume {name}` ends that."
+
+
+def _held_by(hold: Hold | None) -> str:
+    """Who, since when, until when and why, as far as known."""
+    if hold is None or not hold.by:
+        return ""
+    end = f" until {_at(hold.until)}" if hold.until else ""
+    note = f" ({hold.note})" if hold.note else ""
+    return f"{end} by {hold.by}, uid {hold.uid}, since {_at(hold.at)}{note}"
 
 
 def recovering(left_s: float) -> str:

@@ -21,7 +21,7 @@ ANSWERS = {
     "register": "ok exists conflict early",
     "claim": "granted early held lost differs outdated "
     "finished:success finished:failure finished:revoked finished:rejected finished:missed finished:lost "
-    "finished:settled limited:suspended limited:overlap limited:queue",
+    "finished:settled limited:suspended limited:drained limited:overlap limited:queue",
     "gate": "ok early stale revoked",
     "renew": "ok cancel lost",
     "report": "ok stale",
@@ -29,7 +29,8 @@ ANSWERS = {
     "revoke": "ok finished",
     "cancel": "ok finished",
     "resolve": "ok finished",
-    "suspend": "ok",
+    "suspend": "ok finished",
+    "keep": "ok finished",
     "open": "ok",
     "page": "ok",
     "settle": "finished held lost",

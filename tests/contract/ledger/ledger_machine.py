@@ -19,6 +19,7 @@ from coordd.core.ledger.requests import (
     Activate,
     Cancel,
     Claim,
+    Keep,
     ListOpen,
     NewRules,
     Page,
@@ -28,7 +29,7 @@ from coordd.core.ledger.requests import (
     Settle,
     Suspend,
 )
-from coordd.core.ledger.rows import AttemptNumber, JobRow
+from coordd.core.ledger.rows import ALL, AttemptNumber, JobRow
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Registration, Renew, Report, Request
 from coordd.core.ledger.words import ACTIVE, NEVER, UNKNOWN
 from coordd.ports import Ledger
@@ -325,9 +326,29 @@ class LedgerMachine(RuleBasedStateMachine):
         unknown = [row.run for row in self.memory.runs() if row.state == UNKNOWN]
         self.ask(Resolve(run=data.draw(st.sampled_from([RUNS[0], *unknown])), outcome=outcome, by="ann"))
 
-    @rule(job=st.sampled_from(("a", "b", "c")), on=st.sampled_from((True, False, False)))
-    def suspend(self, job: str, on: bool) -> None:
-        self.ask(Suspend(job=job, suspended=on, by="ann"))
+    @rule(
+        key=st.sampled_from(("job:a", "job:b", "job:c", ALL, "node:edge-1")),
+        on=st.sampled_from((True, False, False)),
+        left_s=st.sampled_from((-1.0, 0.0, 0.5, 20.3)),
+        run=st.sampled_from(RUNS[:4]),
+    )
+    def hold(self, key: str, on: bool, left_s: float, run: str) -> None:
+        """A job may stay suspended; the other holds end here, or the search would see little else."""
+        until = self.clock.wall + left_s
+        if key in ("job:b", "job:c") or (key == "job:a" and left_s < 0.0):
+            self.ask(Suspend(job=key[4:], suspended=on, by="ann"))
+            return
+        if key == "job:a":
+            self.ask(Suspend(job="a", suspended=True, by="ann", uid=7, until=until, note="two\nlines é"))
+        else:
+            self.ask(Keep(key=key, held=True, by="ann", uid=7, until=0.0 if on else until, note="é"))
+        of = self.of(run, {"overlap": "allow"})
+        self.ask(Claim(of=of, attempt=AttemptNumber(0), nonce="h", node=NODES[0], lease_s=LEASE_S))
+        self.sweep()
+        if key == "job:a" or not on:
+            self.clock.step(max(0.0, left_s))
+        else:
+            self.ask(Keep(key=key, held=False, by="ann"))
 
     @rule(keep_s=st.sampled_from((0.0, 60.0, -1.0)), limit=st.integers(0, 3))
     def prune(self, keep_s: float, limit: int) -> None:

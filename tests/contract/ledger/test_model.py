@@ -17,7 +17,7 @@ from contract.ledger.ledger_machine import RUNS, A, LedgerMachine, fields
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger import requests, rules, words
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.dump import exported
+from coordd.core.ledger.dump import exported, exported_hold
 from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.rows import JobRow
 from coordd.core.ledger.rules import MOVES, Rules
@@ -112,10 +112,12 @@ class ModelMachine(LedgerMachine):
         self.moved = True
         rows = list(self.ledger.export())
         store = self.memory._store
-        kept: list[Any] = [Rules()._told(store, job) for job in sorted(store.jobs)]
+        jobs: list[Any] = [Rules()._told(store, job) for job in sorted(store.jobs)]
+        kept: list[Any] = []
         for row in sorted(store.runs.values(), key=lambda row: (row.created_at, row.run)):
             kept += [row, *self.memory.attempts(row.run)]
-        assert rows == [exported(row) for row in kept]
+        holds = [exported_hold(key, hold) for key, hold in sorted(Rules()._every_hold(store).items())]
+        assert rows == [*map(exported, jobs), *holds, *map(exported, kept)]
         other = SqliteLedger(f"sqlite:///{self.directory.name}/elsewhere.db", clock=self.clock)
         assert other.import_(rows) == len(rows)
         self.ledger.close()

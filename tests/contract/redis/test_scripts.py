@@ -34,7 +34,7 @@ MORE_ANSWERS = {
     "put": "ok",
 }
 # These need no row of others, or make a bad one sound.
-NEVER_BAD = {"open", "page", "new_rules", "suspend", "accept_epoch", "close"}
+NEVER_BAD = {"open", "page", "new_rules", "suspend", "keep", "accept_epoch", "close"}
 
 
 def code(text: str) -> str:

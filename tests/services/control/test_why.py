@@ -15,8 +15,8 @@ from coordd.core.wire.envelope import ACCEPT, RETIRED, SIGN, EnvelopeError, Key,
 from coordd.core.wire.events import WorkerHeartbeat
 from coordd.services.control import doctor
 from coordd.services.sealed_bus import SealedBus
-from coordd.services.views.objects import nodes_view
-from coordd.services.views.why import Absent, Holder, Surroundings, why_job, why_no_job, why_run
+from coordd.services.views.objects import Stop, nodes_view
+from coordd.services.views.why import Absent, Holder, Obstacles, Surroundings, why_job, why_no_job, why_run
 
 DOWN = Surroundings(ledger_error="Connection refused")
 RECOVERING = Surroundings(recovering_s=42.0)
@@ -61,7 +61,7 @@ def test_a_run_that_is_past_all_that_does_not(around: Surroundings, sentence: st
     ("state", "told"), [("pending", True), ("retry", True), ("received", False), ("missed", False)]
 )
 def test_a_run_of_a_definition_that_was_replaced_tells_when_it_ends_and_how_to_end_it(state: str, told: bool) -> None:
-    said = why_run("j#1", row(state), [], None, None, redefined=True)
+    said = why_run("j#1", row(state), [], None, None, obstacles=Obstacles(redefined=True))
     assert ("it is missed, 3600 s after it was due. `coordctl run revoke j#1` ends it now." in said) is told
     assert "differs from the registered one" not in why_run("j#1", row(state), [], None, None)
 
@@ -80,7 +80,7 @@ def test_a_ledger_that_forgot_does_not_say_that_there_never_was_such_a_run() -> 
 @pytest.mark.parametrize(("around", "sentence"), TROUBLES)
 def test_a_job_tells_each_trouble_once(around: Surroundings, sentence: str) -> None:
     known = Lone(job("j")).ready().node
-    assert why_job(job("j"), False, None, None, "", known, around).count(sentence) == 1
+    assert why_job(job("j"), None, None, None, "", known, around).count(sentence) == 1
     assert why_no_job("j", "", [], [], "", around).count(sentence) == 1
 
 
@@ -164,10 +164,12 @@ def test_a_time_that_was_passed_over_is_not_said_never_to_have_been_due(absent: 
 
 def test_a_suspended_job_has_no_next_time_as_if_it_would_run() -> None:
     known = Lone(job("j")).ready().node
-    said = why_job(job("j"), True, 900.0, None, "", known)
+    said = why_job(job("j"), Stop(None), 900.0, None, "", known)
     assert "Next:" not in said
-    assert "it starts only if the job is resumed before that, or at most 3600 s after it" in said
-    assert "coordctl job resume j" in why_run("j#1", row("pending"), [], None, None, suspended=True)
+    assert "it starts only if the suspension ends before that, or at most 3600 s after it" in said
+    assert "coordctl job resume j" in why_run(
+        "j#1", row("pending"), [], None, None, obstacles=Obstacles(stop=Stop(None))
+    )
 
 
 def test_a_removed_job_tells_of_the_runs_that_it_left() -> None:
@@ -179,7 +181,9 @@ def test_a_removed_job_tells_of_the_runs_that_it_left() -> None:
     assert "no node starts them" in said
     assert "Only edge-2 may have its file" in why_no_job("j", "", [row("pending")], ["edge-2"], "")
     assert "Did you mean jay?" in why_no_job("j", "", [], [], "jay")
-    assert "This node has no job 'j'" in why_run("j#1", row("pending"), [], None, None, no_file=True)
+    assert "This node has no job 'j'" in why_run(
+        "j#1", row("pending"), [], None, None, obstacles=Obstacles(no_file=True)
+    )
 
 
 # ---- node list

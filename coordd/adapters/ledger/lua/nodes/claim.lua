@@ -15,7 +15,7 @@
 --   held              by, left_s, state, until_token; by whom. until_token: "<token> <beat>"
 --   lost              attempt, in_s, ended; the attempt is over, this one is next. ended: by this very call
 --   finished          state, attempt, in_s, ended; the run is over
---   limited           by, in_s; the job is suspended, or another run of it is in the way
+--   limited           by, in_s; the job is suspended, the node is drained, or another run of it is in the way
 --   early             state, in_s; it lies too far ahead
 --   differs           state, in_s; the run, or its job, has another definition
 --   outdated          state, in_s; the caller goes by other rules than those in force
@@ -142,7 +142,10 @@ local function claim_due()
   if due_in(row) > CLAIM_AHEAD_S then
     return answer(EARLY, { in_s = due_in(row) - CLAIM_AHEAD_S })
   end
-  if job.suspended == 1 then return answer(LIMITED, { by = 'suspended', in_s = SUSPENDED_RETRY_S }) end
+  if nothing_starts(job) then return answer(LIMITED, { by = 'suspended', in_s = SUSPENDED_RETRY_S }) end
+  if get_hold(OF_NODE .. (string.match(claim.node, '^(.*)%.') or '')) then
+    return answer(LIMITED, { by = 'drained', in_s = SUSPENDED_RETRY_S })
+  end
   local blocked = overlap(policy)
   if blocked then return blocked end
   if of.scheduled == 1 then job.horizon = math.max(job.horizon, math.min(claim.settled_to, due_at(row))) end

@@ -5,8 +5,8 @@
 --   not_before        text; Unix seconds, as the row has it
 --   run               text; its id
 -- Answers:
---   open              now, recovering_s, jobs, runs, after, identity_from; in this order, without their names
---                     (shared/pages.lua says more); no jobs
+--   open              now, recovering_s, jobs, runs, after, identity_from, holds; in this order, without their names
+--                     (shared/pages.lua says more); no jobs, no holds
 --
 -- When the memory is full: refused
 -- Needs: rows runs jobs pages
@@ -23,4 +23,4 @@ while from < to do
     from = middle + 1
   end
 end
-return open_page({}, from, limit)
+return open_page({}, from, limit, {})

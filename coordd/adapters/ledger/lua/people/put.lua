@@ -16,6 +16,8 @@ for i = at + 1, #ARGV do
     put_run(row)
   elseif row.kind == 'attempt' then
     put_attempt(row)
+  elseif row.kind == 'hold' then
+    put_hold(row.key, row.version, row.by, row.uid, row['until'], row.note, row.at)
   else
     put_job(row)
     for _, past in ipairs(row.activations or {}) do

@@ -4,8 +4,12 @@
 --   name              text; the job's
 --   suspended         1 or 0
 --   by                text; who asks
+--   uid               number; the same person
+--   until             Unix seconds; when it ends by itself; 0: it does not
+--   note              text; why
 -- Answers:
 --   ok                token; the version of the job's row
+--   finished          ; that end is over already
 --
 -- When the memory is full: passes
 -- Needs: rows runs jobs
@@ -41,12 +45,15 @@ local function mend_job(name)
   end
 end
 
-local name, suspended, by = take(), take_number(), take()
+local name, suspended, by, uid, ends, note = take(), take_number(), take(), take_number(), take_number(), take()
+if suspended == 1 and ends > 0 and ends <= now then return answer(FINISHED) end
 mend_job(name)
 if not get_job(name) then passes = false end  -- a new row
 local job = job_row(name)
+is_suspended(job)
 if job.suspended ~= suspended then
   job.suspended, job.version, job.changed_by = suspended, job.version + 1, by
   put_job(job)
 end
+if suspended == 1 then put_hold(OF_JOB .. name, job.version, by, uid, ends, note, now) else drop_hold(OF_JOB .. name) end
 return answer(OK, { token = job.version })

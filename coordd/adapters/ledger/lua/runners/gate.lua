@@ -42,7 +42,7 @@ if row.state == STARTED then
   hset(prefix .. 'run:' .. run, 'state', STARTED)  -- WAIT waits for this connection's own writes
   return open_gate()
 end
-if job_row(row.job).suspended == 1 then return answer(EARLY, { in_s = SUSPENDED_RETRY_S }) end
+if nothing_starts(job_row(row.job)) then return answer(EARLY, { in_s = SUSPENDED_RETRY_S }) end
 move(row, STARTED)
 row.started_at = now
 row.beat = row.beat + 1

@@ -115,3 +115,57 @@ local function was_to_count_from(name)
   local last = redis.call('LINDEX', prefix .. 'activations:' .. name, -1)
   return tonumber(last and string.match(last, '^[^\n]*\n[^\n]*\n[^\n]*\n[^\n]*\n([^\n]*)') or '0')
 end
+
+-- ---- holds: what a person has stopped, until an instant or until the person ends it (core/ledger/rows.py).
+--
+-- The hash drains has those on nodes, so that a sweep reads nothing else; the hash holds has the others. The field is
+-- the key. The value is text: "version until at uid", the user, the note, a line each.
+
+local function hold_hash(key)
+  return prefix .. (string.sub(key, 1, #OF_NODE) == OF_NODE and 'drains' or 'holds')
+end
+
+local function drop_hold(key) redis.call('HDEL', hold_hash(key), key) end
+
+local function put_hold(key, version, by, uid, ends, note, since)
+  hset(hold_hash(key), key, exact(version) .. ' ' .. exact(ends) .. ' ' .. exact(since) .. ' ' .. exact(uid) .. '\n'
+    .. by .. '\n' .. note)
+end
+
+-- The text of a hold, the version that it was written for, and whether it has ended; or nil.
+local function look_at_hold(key)
+  local kept = redis.call('HGET', hold_hash(key), key)
+  if not kept then return nil end
+  local version, ends = string.match(kept, '^(%S+) (%S+) %S+ %S+\n')
+  ends = tonumber(ends or '') or 0
+  return kept, tonumber(version or '') or 0, ends > 0 and ends <= now
+end
+
+-- The text of a hold that has not ended, or nil.
+local function get_hold(key)
+  local kept, _, is_over = look_at_hold(key)
+  if is_over then
+    drop_hold(key)
+    return nil
+  end
+  return kept
+end
+
+-- The text of the hold of a suspended job, and whether it has ended; nil where an older version suspended it.
+local function hold_of(job)
+  local kept, version, is_over = look_at_hold(OF_JOB .. job.job)
+  if kept and version == job.version then return kept, is_over end
+  return nil
+end
+
+local function is_suspended(job)
+  if job.suspended ~= 1 then return false end
+  local _, is_over = hold_of(job)
+  if not is_over then return true end
+  job.suspended, job.version = 0, job.version + 1
+  drop_hold(OF_JOB .. job.job)
+  put_job(job)
+  return false
+end
+
+local function nothing_starts(job) return is_suspended(job) or get_hold(ALL) ~= nil end

@@ -9,14 +9,15 @@
 --   runs           of each: the columns OPEN_COLUMNS
 --   after          (not_before, run), after which the next page begins; empty: there is no more
 --   identity_from  Unix seconds; which rules are in force
+--   holds          of each: its key, its text (shared/jobs.lua)
 
 -- One page of the open rows, from a rank on; and where the next one begins.
-local function open_page(jobs, from, limit)
+local function open_page(jobs, from, limit, holds)
   local names, runs, after = redis.call('ZRANGE', prefix .. 'open', from, from + limit - 1), {}, {}
   for _, run in ipairs(names) do
     runs[#runs + 1] = redis.call('HMGET', prefix .. 'run:' .. run, unpack(OPEN_COLUMNS))
   end
   local last = names[limit]
   if last then after = { redis.call('ZSCORE', prefix .. 'open', last), last } end
-  return { whose, 'open', exact(now), exact(recovering_s()), jobs, runs, after, exact(identity_from()) }
+  return { whose, 'open', exact(now), exact(recovering_s()), jobs, runs, after, exact(identity_from()), holds }
 end

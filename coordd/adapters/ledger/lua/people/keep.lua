@@ -1,0 +1,20 @@
+-- keep: hold all jobs or a node, or end that.
+--
+-- KEYS and the first ARGV: shared/begin.lua. Then:
+--   key               text; what is held: core/ledger/rows.py
+--   held              1 or 0
+--   by                text; who asks
+--   uid               number; the same person
+--   until             Unix seconds; when it ends by itself; 0: it does not
+--   note              text; why
+-- Answers:
+--   ok                ; it is as asked
+--   finished          ; that end is over already
+--
+-- When the memory is full: passes
+-- Needs: rows runs jobs
+
+local key, wanted, by, uid, ends, note = take(), take_number(), take(), take_number(), take_number(), take()
+if wanted == 1 and ends > 0 and ends <= now then return answer(FINISHED) end
+if wanted == 1 then put_hold(key, 0, by, uid, ends, note, now) else drop_hold(key) end
+return answer(OK)
