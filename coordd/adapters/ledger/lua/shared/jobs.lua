@@ -143,8 +143,8 @@ end
 
 -- The text of a hold that has not ended, or nil.
 local function get_hold(key)
-  local kept, _, is_over = look_at_hold(key)
-  if is_over then
+  local kept, _, past_end = look_at_hold(key)
+  if past_end then
     drop_hold(key)
     return nil
   end
@@ -153,15 +153,15 @@ end
 
 -- The text of the hold of a suspended job, and whether it has ended; nil where an older version suspended it.
 local function hold_of(job)
-  local kept, version, is_over = look_at_hold(OF_JOB .. job.job)
-  if kept and version == job.version then return kept, is_over end
+  local kept, version, past_end = look_at_hold(OF_JOB .. job.job)
+  if kept and version == job.version then return kept, past_end end
   return nil
 end
 
 local function is_suspended(job)
   if job.suspended ~= 1 then return false end
-  local _, is_over = hold_of(job)
-  if not is_over then return true end
+  local _, past_end = hold_of(job)
+  if not past_end then return true end
   job.suspended, job.version = 0, job.version + 1
   drop_hold(OF_JOB .. job.job)
   put_job(job)
