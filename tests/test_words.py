@@ -25,8 +25,7 @@ BANNED = {
 }
 QUOTES_THEM = {ROOT / "docs" / "style.md", Path(__file__)}
 
-# These are read through; a name joins the list when it is.
-READ = ("coordd", "docs", "README.md", "SECURITY.md")
+READ = ("coordd", "docs", "tests", "README.md", "SECURITY.md", "CONTRIBUTING.md")
 
 
 def files() -> list[Path]:

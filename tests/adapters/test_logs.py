@@ -147,8 +147,8 @@ class TestRedaction:
             ("redis://:p/ss@h", "redis://:***@h"),
             ("amqp://a:one@h1,amqp://b:two@h2", "amqp://a:***@h1,amqp://b:***@h2"),
             (
-                "tried amqp://a:one@h1 and redis://b:two@h2 in vain",
-                "tried amqp://a:***@h1 and redis://b:***@h2 in vain",
+                "tried amqp://a:one@h1 and redis://b:two@h2 without success",
+                "tried amqp://a:***@h1 and redis://b:***@h2 without success",
             ),
             ("redis://h:6379/0?password=s3cret&x=1", "redis://h:6379/0?password=***&x=1"),
             ("no password=s3cret here", "no password=*** here"),
@@ -376,6 +376,6 @@ def test_logging_leaves_rich_out_of_the_process() -> None:
         "import io, sys; from coordd.adapters import logs; import structlog\n"
         "logs.configure(io.StringIO()); structlog.get_logger().info('x')\n"
         "assert not [m for m in sys.modules if m.split('.')[0] in ('rich', 'pygments')]\n"
-        "import rich.table\n"  # and whoever needs it still gets it
+        "import rich.table\n"  # a program that needs it can still load it
     )
     subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": REPOSITORY}, check=True)

@@ -112,7 +112,7 @@ class Node:
         return answer["result"]
 
     def ready(self, members: int) -> bool | None:
-        """True once it is ready and knows so many."""
+        """True once it is ready and knows that many members."""
         assert self.process is not None
         if self.process.poll() is not None:
             with open(self.log, encoding="utf-8") as file:
@@ -198,7 +198,7 @@ class Cluster:
         return until(look, f"{run} is over")
 
     def usage(self, watch_s: float) -> Usage:
-        """What the nodes use while nothing is asked of them, watched for so long."""
+        """CPU and memory of the idle nodes, watched for that many seconds."""
         time.sleep(SETTLE_S)
         before = [cpu_s(node.pid) for node in self.nodes]
         began = time.monotonic()

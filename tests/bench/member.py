@@ -131,9 +131,9 @@ class Member:
         return {"bare": bare, "elections": elections}
 
     async def do_decided(self, prefix: str, count: int) -> dict[str, float]:
-        """When each election of that prefix was decided here (CLOCK_MONOTONIC, as everywhere), once so many are.
+        """When each election with that prefix was decided here (CLOCK_MONOTONIC); waits until ``count`` are decided.
 
-        A node that the opening never reached decides nothing; it has given up waiting then, and shows fewer.
+        If a node never heard of an election, it stops waiting after GIVE_UP_S and returns fewer.
         """
         self._await(prefix, count)
         with trio.move_on_after(GIVE_UP_S):

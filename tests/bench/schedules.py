@@ -37,7 +37,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def _late(nodes: Cluster, instants: int) -> list[float]:
-    """Seconds after the fire time, of every run of so many instants to come."""
+    """How late (seconds) every run of the next fire times started."""
     first = math.ceil(time.time() / EVERY_S + 1) * EVERY_S
     last = first + (instants - 1) * EVERY_S
     late: dict[str, float] = {}

@@ -11,7 +11,7 @@ from bench.figures import Figure, summary
 
 SECTION = "simulator"
 
-# What counts as one schedule, to compare with: so many events.
+# The number of events that other simulators call one schedule.
 SCHEDULE_EVENTS = 500
 
 

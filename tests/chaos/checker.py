@@ -1,10 +1,13 @@
-"""The judge. What was launched it takes from what the programs wrote, what is missing from there too; only then are
-daemons asked, for a state and a reason of each run that never started or never succeeded. Pure.
+"""The judge. It reads from the programs' own files which attempts were launched and which are missing. Only then does
+it ask the daemons, for the state and the reason of each run that never started or never succeeded. Pure.
 
-No violation, and counted on lines of its own, is what the ledger's loss of acknowledged writes explains by the log of
-faults alone: a launch of what its launcher could not tell the new master, cut off from it and from the bus from the
-loss to the end of the quarantine; a trigger that was accepted right before the loss and had been granted to nobody; a
-fire time that was rejected right before it.
+A ledger may lose acknowledged writes. Three consequences are not violations, if the log of faults alone explains them;
+they are counted on lines of their own:
+
+- a second launch, if the first launcher was cut off from the new master and from the bus, from the loss to the end of
+  the quarantine, and so could not tell of its launch;
+- a trigger that was accepted right before the loss, and granted to nobody yet;
+- a fire time that was rejected right before the loss.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ KNOWN_ENDS = ("end", "fail")
 # Not over: nobody may be left in them once all is mended.
 OPEN = ("pending", "received", "started", "retry")
 
-# A write that a failover lost was acknowledged so long before it, at most: min-replicas-max-lag and its check.
+# A failover loses only writes that were acknowledged at most this long (seconds) before it: min-replicas-max-lag and
+# the interval of its check.
 LAG_S = 5.0
 # So long after a setback nothing is launched, and witnesses put back what they know: lease + 10 s, and detection.
 QUARANTINE_S = 25.0
@@ -237,7 +241,7 @@ def _before_start(runs: Mapping[str, list[Life]], faults: Sequence[Fault]) -> tu
     return caught, list(rescues.values())
 
 
-# ---- what was not
+# ---- runs that were not launched
 
 
 def _missing(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:

@@ -33,7 +33,7 @@ BALLAST = "ballast"
 PATIENCE_S = 4.0  # a client's, with one node
 BUDGET = 12
 
-# A Redis that lost its replicas stops taking writes after so long: what a failover can lose is bounded by it.
+# A Redis that lost its replicas refuses writes after this time. It bounds the loss of a failover.
 SENTINEL_SETTINGS: dict[str, Any] = {
     "appendfsync": "always",
     "min_replicas_to_write": "1",

@@ -30,7 +30,7 @@ NEEDED = [one for one in components.COMPONENTS if one.program not in ("java", "s
 def main() -> int:
     usual = Plan()
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=usual.minutes, help="for so long faults strike")
+    parser.add_argument("--minutes", type=float, default=usual.minutes, help="how long faults strike")
     parser.add_argument("--setup", choices=SETUPS, default=usual.setup, help="what the ledger is")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="what strikes when")
     parser.add_argument("--nodes", type=int, default=usual.nodes)

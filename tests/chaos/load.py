@@ -46,7 +46,7 @@ JOBS = (
 )
 KINDS = {job.name: job for job in JOBS}
 
-# What is asked for, and how often.
+# How often each job is triggered, relative to the others.
 WEIGHTS = {"asked": 5, "hold-asked": 2, "retry-asked": 2, "queue-asked": 2}
 
 CLIENTS = 4

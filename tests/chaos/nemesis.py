@@ -18,10 +18,11 @@ from chaos.grants import Grant, Grants
 from chaos.load import Jobs
 
 LOOK_S = 0.02
-AIM = 0.5  # of the faults
-AIM_LIMIT_S = 6.0  # so long it waits for an attempt to strike at
+AIM = 0.5  # the part of the faults that wait for an attempt to strike at
+AIM_LIMIT_S = 6.0  # seconds; then it strikes without one
 
-# So many nodes at once, so that others can take over; a broker and a ledger need time to show that they are back.
+# Maximum number of nodes that fail at once, so that others can take over. A broker and a ledger need a pause after a
+# fault to show that they are back.
 NODES_MAX = 2
 REST_S = {"node": 0.0, "files": 5.0, "bus": 15.0, "ledger": 40.0}
 RESTART_S = 1.0  # a service manager's, for a daemon that has ended by itself

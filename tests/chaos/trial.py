@@ -28,7 +28,7 @@ LIST_MAX = 10_000
 
 
 class Plan(NamedTuple):
-    """What is to be done. ``faults``, ``triggers``: a minute. ``only``: these kinds of faults, or all."""
+    """The settings of a trial. ``faults``, ``triggers``: how many a minute. ``only``: kinds of faults; () is all."""
 
     setup: str = "redis"
     seed: int = 0
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What can be told while it goes on."""
+    """The progress of a trial, for the terminal."""
 
     phase: str
     part: float  # of the time in which faults strike

@@ -1,4 +1,4 @@
-"""What is told in the end: tables for people, JSON for the rest."""
+"""The report of a trial: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VIOLATIONS_MAX = 30  # on the screen; the file has all
 
 
 def percentile(values: Sequence[float], part: float) -> float | None:
-    """Of sorted values, the one that so many of them do not exceed."""
+    """The quantile of sorted values: the smallest one that this part of them does not exceed."""
     return values[min(len(values) - 1, int(part * len(values)))] if values else None
 
 

@@ -126,7 +126,7 @@ def test_a_reader_that_goes_away_leaves_no_traceback(daemon: FakeDaemon) -> None
 
 
 def modules(code: str) -> set[str]:
-    """What is loaded after some code was run in a new interpreter."""
+    """The modules that a new interpreter has loaded after running some code."""
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules, file=sys.stderr)"],
         cwd=ROOT,

@@ -487,7 +487,7 @@ def test_check_config_prints_warnings_and_passes(tmp_path: Path, ring: str) -> N
     done = CliRunner().invoke(program, ["check-config", path], env={"COORDD_NODE_JOBS_DIR": str(tmp_path)})
     assert "cluster.bus: warning: the URL contains the password" in done.stdout
     assert "hunter2" not in done.output
-    assert done.exit_code == 65, "the directory holds a file that is no job"
+    assert done.exit_code == 65, "the directory holds a file that is not a job"
     jobs = tmp_path / "jobs.d"
     jobs.mkdir()
     done = CliRunner().invoke(program, ["check-config", path], env={"COORDD_NODE_JOBS_DIR": str(jobs)})

@@ -1,4 +1,4 @@
-"""Passwords and TLS material: read anew, from where they belong, and never repeated in a message."""
+"""Passwords and TLS files: read again at each connection, from the right file, and never shown in a message."""
 
 from __future__ import annotations
 

@@ -54,13 +54,13 @@ class Runner:
         return words
 
     def sleep(self, seconds: float) -> list[object]:
-        """The process stands still so long; then its timer is looked at."""
+        """The process is stopped for that long (seconds); then its timer runs."""
         self.now += seconds
         self.attempt.timer(self.now)
         return self.take()
 
     def answer(self, answer: Answer | None, *, after_s: float = 0.01, question: str = "") -> list[object]:
-        """The answer to what was asked last, so much later."""
+        """The answer to the last request, after that many seconds."""
         self.now = max(self.now, self.asked_at + after_s)
         self.attempt.answered(answer, sent_at=self.asked_at, now=self.now, question=question)
         return self.take()

@@ -1,4 +1,4 @@
-"""Questions to the ledger: each answer goes to whoever asked, once, and no more are remembered than can be answered."""
+"""Requests to the ledger: each answer goes once to the part that asked, and only open requests are remembered."""
 
 from __future__ import annotations
 

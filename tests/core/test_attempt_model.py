@@ -135,7 +135,7 @@ class AttemptMachine(RuleBasedStateMachine):
         self.may_end()
 
     def may_end(self) -> None:
-        """A program is ended for a reason; the want of a ledger is none for ``hold``."""
+        """A program is ended only for a reason. With ``hold``, an absent ledger is not a reason."""
         assert self.started_at is not None
         late = bool(self.timeout_s) and self.now >= self.started_at + self.timeout_s
         no_lease = not self.hold and self.now >= self.deadline - GRACE_S

@@ -109,7 +109,7 @@ def judged(loop: asyncio.AbstractEventLoop, data: bytes) -> str:
 
 
 def tapped(loop: asyncio.AbstractEventLoop, pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], bytes, Tap]:
-    """What was told and what was passed on of a stream."""
+    """What the tap told about a stream, the bytes that it passed on, and the tap itself."""
     told, reader = Told(), Passed(loop)
     tap = Tap(reader, told, OWN, BODY_BYTES_MAX)
     for piece in pieces:

@@ -38,8 +38,8 @@ KEYRING = Keyring((Key("gone", RETIRED, b""), OLD, SIGNING))
 PEER = Envelopes(Keyring((OLD._replace(state=SIGN), SIGNING._replace(state=ACCEPT))), CLUSTER, "b.2")
 STRANGER = Envelopes(Keyring((SIGNING._replace(secret=b"?" * 32),)), CLUSTER, "b.2")
 
-# What is done with the bytes that follow: nothing; sealed for all, or for our inbox; that twice; sealed for somebody
-# else; sealed, and one bit of it turned over; sealed with a secret that is not the cluster's.
+# How the bytes of an input are sealed: not at all; for all, or for our inbox; the same twice; for
+# another node; with one flipped bit; with a secret of another cluster.
 HOW = RAW, TO_ALL, TO_US, TWICE, ASTRAY, ALTERED, FORGED = range(7)
 
 # Virtual seconds between two messages: elections come to their timeouts, members fall silent.
@@ -254,7 +254,7 @@ class World:
             self.outcome = "not taken" if counts["refused"] != refused else "accepted"
 
     def _is_ours(self, payload: bytes) -> None:
-        """Computed anew, with the library's HMAC: this envelope is one that a holder of a key has made for us."""
+        """Asserts, with the library's HMAC, that a holder of a key has made this envelope for us."""
         data = self.arrived
         key = {key.id: key for key in (OLD, SIGNING)}[data[4:12].rstrip(b"\0").decode()]
         said = data[MAC_AT:HEADER_BYTES]
@@ -265,7 +265,7 @@ class World:
         raise Wrong("an envelope was opened that nobody has sealed for us")
 
     def _means_the_same(self, payload: bytes) -> None:
-        """What was understood, said again, is understood as the same."""
+        """A decoded message that is encoded again decodes to the same."""
         try:
             packet, _ = codec.decode(payload)
         except RemoteProtocolError:

@@ -115,7 +115,7 @@ class World:
             shutil.rmtree(directory)
 
     def _repaired(self, current: bytes, due: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What must be read then: a last line without its end is torn, though it may look whole."""
+        """The lines that must be read. A last line without its end is torn, even if it looks whole."""
         last = current.rpartition(b"\n")[2]
         torn = bool(last) and self._of_good_line(last) is not None
         return [*(due[:-1] if torn else due), AFTER]

@@ -196,7 +196,7 @@ def odd(rng: random.Random, *, finite: bool = True) -> Any:
         return pick(rng, TEXTS)
     if kind < 0.8:
         return pick(rng, (None, True, False))
-    if kind < 0.9:  # of what is no list itself: three times forty times nine thousand is more than anybody can hold
+    if kind < 0.9:  # not a list of lists: a list of 40 times 40 times 9,000 items would not fit into memory
         return [pick(rng, NUMBERS) if kind < 0.85 else pick(rng, TEXTS)] * pick(rng, (0, 1, 2, 40))
     if kind < 0.97:
         return {pick(rng, TEXTS): odd(rng, finite=finite)} if kind < 0.96 else {}

@@ -46,10 +46,10 @@ CHUNK = 2000
 # A process of a fuzzer gets no more than this; an input that wants it fails with MemoryError.
 ADDRESS_SPACE_BYTES = 3 * 2**30
 
-# What is left of a process that hangs in C, where no alarm is heard, is its traceback.
+# A process that hangs in C handles no alarm. Only its traceback tells where it hangs.
 HANGS_AFTER_S = 120.0
 
-# Of one chunk so many failures are looked at: a broken check fails for every second input.
+# Maximum number of failures per chunk: a broken check fails for every second input.
 FAILURES_MAX = 5
 
 

@@ -1,4 +1,4 @@
-"""What the targets share: what a failure is, and what a target offers to whoever runs it."""
+"""Shared by all targets: a failure, and the interface of a target."""
 
 from __future__ import annotations
 

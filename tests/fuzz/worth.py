@@ -373,7 +373,7 @@ def lettered(tree: Any) -> Any:
 
 
 def storable(value: Any) -> Any:
-    """A value as SQLite can hold it: what is a list or a table becomes bytes, which are no text."""
+    """A value that SQLite can store: a list or a table becomes bytes that are not text."""
     value = numbered(value)
     return value if value is None or isinstance(value, (str, int, float)) else json.dumps(value).encode()
 
@@ -388,7 +388,7 @@ def bytes_of(tree: Any) -> Any:
 
 
 def value(rng: random.Random, column: str) -> Any:
-    """What may be written into a column."""
+    """A value for a column."""
     kind = rng.random()
     if column == "policy" and kind < 0.5:
         return pick(rng, POLICIES)

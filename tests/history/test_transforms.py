@@ -19,7 +19,7 @@ def encoded(records: list[Record]) -> list[bytes]:
 
 
 def as_spark_says(row: Row) -> dict[str, Any]:
-    """What is known of a run; null and absent are the same."""
+    """The known fields of a run; null and absent are the same."""
     skipped = ("events", "job")
     return {name: value for name, value in row.asDict().items() if value is not None and name not in skipped}
 

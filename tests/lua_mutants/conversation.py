@@ -104,7 +104,7 @@ class Interview:
             self._redis = None
 
     def noticed(self, rewrite: Callable[[str, str], str]) -> str:
-        """What was heard differently; "" when nothing was."""
+        """The first answer that differs; "" if all are equal."""
         try:
             with rewritten(rewrite):
                 scripts = Scripts(self._clock)

@@ -17,7 +17,7 @@ from coordd.adapters.ledger import lua_constants
 
 LUA = Path(coordd.adapters.ledger.__file__).parent / "lua"
 
-# What is searched in a line's code, and what stands there instead. Lua has no +=, and // only from 5.3 on.
+# A pattern in a line's code, and its replacement. Lua has no +=, and // only from 5.3 on.
 SWAPS = (
     (r"==", "~="), (r"~=", "=="), (r"<=", "<"), (r">=", ">"), (r"(?<![<>=~])<(?!=)", "<="),
     (r"(?<![<>=~-])>(?!=)", ">="),

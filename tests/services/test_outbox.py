@@ -1,4 +1,4 @@
-"""What must arrive: sent at once while the bus is there, kept in order while it is not, and never sent for nothing."""
+"""The outbox: sends at once while the bus is connected, keeps messages in order otherwise, sends none in excess."""
 
 from __future__ import annotations
 
@@ -409,7 +409,7 @@ def test_nobody_else_may_read_it(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_set_aside_and_a_new_one_begun(tmp_path: Path) -> None:
     path = tmp_path / "b.db"
-    path.write_bytes(b"this is no database" * 100)
+    path.write_bytes(b"not a database file" * 100)
     file = SqliteBacklog(str(path))
 
     with pytest.raises(UnavailableError, match=r"set aside as .*b\.db\.bad"):
@@ -417,7 +417,7 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(tmp_path: Path) -> None
     file.append(messages(0, 1), 0.0)
 
     assert file.count == 1
-    assert (tmp_path / "b.db.bad").read_bytes().startswith(b"this is no database")
+    assert (tmp_path / "b.db.bad").read_bytes().startswith(b"not a database file")
 
 
 def test_a_directory_that_is_gone_is_said_and_a_new_one_used(tmp_path: Path) -> None:

@@ -1,18 +1,18 @@
 """A whole cluster on one thread under virtual time: the real core, the ledger's real rules, every fault; one seed.
 
-``run(seed)`` draws a world (nodes, jobs, people, faults) from the seed, lets it live through chaos, heals it, and
-judges: safety after every event, liveness after healing. The same seed gives the same run, so a seed is the
-bug report. What is simulated is everything around the core: bus, disk, clocks, processes, the ledger's storage.
+``run(seed)`` draws a world (nodes, jobs, people, faults) from the seed, runs it with faults, heals it, and judges it:
+safety after every event, liveness after healing. The same seed gives the same run, so a seed is the bug report. The
+core is real; everything around it is simulated: bus, disk, clocks, processes, the ledger's storage.
 
-    plan        what a seed draws: jobs, triggers, faults   world       time, machines, what befalls them
+    plan        what a seed draws: jobs, triggers, faults   world       time, machines, faults
     server      the ledger across a network, going back     bus         datagrams, or a broker with its outboxes
     daemon      a node's shell                              runner      a runner, its watcher, its program
-    disk        what outlives a power cut                   people      who asks, forbids, suspends, resolves
-    intruder    forged messages, and lies                   records     what befell which machine, and when
-    judge       what must hold of ledger, launches, ends    hearing     and of messages and decisions
-    final       what must hold at last                      knowledge   who had heard of what, and could tell
-    excuses     what is not promised, and how often         shrink      the least of a plan that still fails
-    terms       the durations that all share
+    disk        files, and power cuts                       people      triggers, revocations, suspensions
+    intruder    forged messages, and lies                   records     the faults of each machine, with times
+    judge       checks of ledger, launches and ends         hearing     checks of messages and decisions
+    final       checks at the end                           knowledge   which node had heard of which attempt
+    excuses     allowed exceptions, and how often           shrink      the smallest plan that still fails
+    terms       durations that all share
 
 As in TigerBeetle's VOPR each seed draws *which* faults exist and how strong they are (swarm testing).
 """

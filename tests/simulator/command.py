@@ -1,7 +1,7 @@
 """`make sim` and `make mutants`: many worlds at once, one world with its transcript, or broken rules.
 
 make sim SEEDS=5000        explore
-make sim HOURS=8           explore for so long
+make sim HOURS=8           explore for eight hours
 make sim SEED=7            replay one world and print what happened in it
 make mutants               break each safety rule; print the seed that notices
 """
@@ -203,7 +203,7 @@ def chunks(first: int, seeds: int | None, until: float, sums: Sums) -> Iterator[
 
 
 def figures(sums: Sums, first: int, seconds: float) -> dict[str, Any]:
-    """What is recorded of a run."""
+    """The record of a run."""
     plain = {name: value for name, value in vars(sums).items() if name not in ("events", "runs", "strikes", "failed")}
     return {
         "first": first,

@@ -129,7 +129,7 @@ def short_lived(jobs: dict[str, Job]) -> dict[str, Job]:
 
 
 def draw(seed: int, jobs: dict[str, Job], *, forgets: bool, only: Container[str] | None = None) -> list[Item]:
-    """What is done to the files and the clocks of that world: what is drawn, or all of ``only``."""
+    """The changes of files and clocks in that world: those that are drawn, or all of ``only``."""
     rng = random.Random(f"configuration of {seed}")
     made: list[Item] = []
     for kind, chance in CHANCES.items():

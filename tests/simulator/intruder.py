@@ -1,11 +1,11 @@
-"""Messages that nobody of the cluster has said, or not now.
+"""Forged and repeated messages.
 
-On a broker: whoever can publish there without the key sends spoilt copies of what it hears (none may be opened) and
-true ones again, at once or much later (the windows must refuse what acts). The real envelopes are sealed and opened.
+On a broker: the intruder can publish without the key. It sends spoilt copies of messages (no node may open one), and
+true copies, at once or much later (the windows must refuse those that act). Envelopes are sealed and opened for real.
 
-On the bus of one machine, where the socket's permissions are the key: a liar among the members, with made-up
-elections, answers, farewells and signs of life in the name of others. Only safety may not suffer from it, and
-liveness not for long: an election decides nothing (S7).
+On the bus of one machine the socket's permissions are the key. There the intruder is a member that lies: it sends
+elections, answers, farewells and heartbeats in the name of others. Safety must hold, and liveness must return soon: an
+election decides nothing (S7).
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class People:
         host.daemon.feed(host.daemon.node.trigger, of, 1 + int(number))
 
     def _conflict(self, host: Host, item: Item) -> None:
-        """The same id with other arguments: whoever comes first has it."""
+        """The same id with other arguments: the first request counts."""
         self._trigger(host, item, '{"day":"other"}')
 
     def _revoke(self, host: Host, item: Item) -> None:

@@ -31,8 +31,8 @@ MACHINES: dict[str, tuple[float, float]] = {
 # What befalls the ledger that all share. Its clock may also go back, but not where it forgets: S3 leans on it there.
 LEDGER: dict[str, tuple[float, float]] = {"ledger_down": (0.5, 15.0), "ledger_step": (-5.0, 20.0)}
 
-# Only nodes of one machine can lose each other pairwise, be started anew all at once, or be lied to by a neighbour
-# on their socket; only a broker can be away for all, or bring what somebody without the key has made up.
+# Only nodes of one machine can lose each other in pairs, restart all at once, or hear a lying member on their socket.
+# Only a broker can be away for all nodes, or deliver messages that somebody without the key has made.
 ONE_MACHINE: dict[str, tuple[float, float]] = {"pair_cut": (2.0, 30.0), "reboot": (1.0, 10.0), "liar": (0.0, 1.0)}
 PRODUCTION: dict[str, tuple[float, float]] = {
     "broker_down": (0.5, 20.0),

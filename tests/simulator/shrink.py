@@ -1,7 +1,7 @@
-"""The least of a plan that still fails: what a person has to read.
+"""The smallest part of a plan that still fails, for a person to read.
 
 Items of the plan, continuous faults and machines are left out as long as the same property breaks (delta debugging:
-Zeller and Hildebrandt, 2002). What is left out changes what is drawn while the world lives, so not every cut holds.
+Zeller and Hildebrandt, 2002). A left-out item changes later random draws of the world, so not every cut still fails.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ IDENTITY = "0123456789abcdef"
 # The delay of messages where nothing slows them down, at the most.
 DELAY_S = 0.02
 
-# What is delayed in chaos arrives so long after it at the latest.
+# A message that is delayed by a fault arrives at most this long (seconds) after the faults have ended.
 LATEST_S = 5.0
 
 # So soon after the healing a machine that stood still is certainly thawed.
@@ -266,7 +266,7 @@ class World:
         self.at(1.0, lambda: self.power_cut(host, 0.5 if self.chaos_over else back_in))
 
     def reboot(self, back_in: float) -> None:
-        """The one machine of all starts anew."""
+        """The only machine restarts."""
         for host in self.hosts:
             self.power_cut(host, back_in)
         self.server.reboots()
@@ -377,10 +377,10 @@ class World:
         return any(row.state not in TERMINAL and row.state != UNKNOWN for row in self.ledger.runs(limit=100_000))
 
     def patience_s(self) -> float:
-        """All must be settled so long after the healing.
+        """The instant at which everything must be settled.
 
-        A run whose definition no machine has any more ends by its date, and the ledger's clock may have been ahead when
-        it was dated.
+        If no machine has a run's definition any more, the run ends by its date; and the ledger's clock may have been
+        ahead when it was dated.
         """
         waiting = [row for row in self.ledger.runs(limit=100_000) if row.state in (PENDING, RETRY, RECEIVED)]
         known = {job.digest for host in self.hosts if not host.gone for job in host.jobs.values()}

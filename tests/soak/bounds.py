@@ -39,13 +39,13 @@ DEADLINES_MAX = 50
 
 # CPython keeps the names of attributes that it has looked up, up to 4,096 of them (its type cache): C code makes a new
 # text of the same name for each call (datetime, json and re do), and each fills another place. So it is emptied before
-# the blocks are counted. What counts are the fewest that Python's allocator had given out within so long: without what
-# one question needed for a moment.
+# the blocks are counted. The figure is the minimum of the allocator's blocks over some seconds: it leaves out what one
+# request needed for a moment.
 BLOCKS_S = 5.0
 BLOCKS_LOOK_S = 0.25
 
-# What a daemon's constants are here, and how many blocks it holds, in a file beside this. Python loads sitecustomize
-# before anything else; in what is no daemon it does nothing.
+# Smaller limits for a daemon, and the number of its blocks, which goes into a file. Python loads sitecustomize before
+# anything else; in other programs it does nothing.
 SITE = f"""
 import sys
 if "run" in sys.orig_argv:

@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def soak(clusters: list[Soaked], seconds: float, console: Console) -> float:
-    """Load and measure, for so long."""
+    """Load and measure, for that many seconds."""
     started, sample_at = time.monotonic(), 0.0
     with console.status("") as status:
         while (at := time.monotonic() - started) < seconds:

@@ -26,7 +26,7 @@ SAMPLES_MIN = 6
 
 
 class Figure(NamedTuple):
-    """What is watched. ``store``: it goes up and down with retention."""
+    """A figure that is watched. ``store``: it goes up and down with retention."""
 
     name: str
     unit: str

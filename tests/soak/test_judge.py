@@ -37,9 +37,9 @@ def sampled(value: Callable[[float], float], noise: float = 0.0) -> list[tuple[f
     ("figure", "value", "noise"),
     [
         (MEMORY, lambda _at: 40.0, 3.0),
-        (MEMORY, lambda at: 30.0 + 10.0 * min(1.0, at / 250.0), 0.5),  # all of it in the warm-up
-        (MEMORY, lambda at: 40.0 + at / 900.0, 0.1),  # a MiB that an hour makes four of: within the allowance
-        (MEMORY, lambda at: 400.0 + at / 100.0, 1.0),  # more than the allowance, and little of so much
+        (MEMORY, lambda at: 30.0 + 10.0 * min(1.0, at / 250.0), 0.5),  # all growth is in the warm-up
+        (MEMORY, lambda at: 40.0 + at / 900.0, 0.1),  # 4 MiB an hour: within the allowance
+        (MEMORY, lambda at: 400.0 + at / 100.0, 1.0),  # more than the allowance, but little of 400 MiB
         (DESCRIPTORS, lambda at: 20.0 + at % 7, 1.0),
         (BLOCKS, held, 200.0),
         (BLOCKS, lambda at: held(at) + 20_000.0 * min(1.0, at / 290.0), 200.0),  # caches that are full by then

@@ -61,7 +61,7 @@ class Soaked:
         """Measure everything."""
         for node in self.nodes.nodes:
             for figure, value in _of_daemon(node).items():
-                # What a restart begins anew is no line; of the daemon that is never restarted it is.
+                # A restart resets these figures; they make a line only for the daemon that is never restarted.
                 if node is self.nodes.nodes[0] or figure not in ("RSS", "blocks", "descriptors", "threads"):
                     self.samples.setdefault(f"{node.name} {figure}", []).append((at, value))
         for figure, value in self._ledger().items():

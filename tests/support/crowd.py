@@ -162,7 +162,7 @@ class Crowd:
     # ---- time
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False, every_s: float = 0.25) -> float:
-        """Let time pass, at the most so long; returns how long it took until ``until`` was seen to hold."""
+        """Let time pass until ``until`` holds, up to a limit (seconds); returns how long that took."""
         began = self.now
         end = began + seconds
         while self.now < end:

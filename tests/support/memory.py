@@ -313,7 +313,7 @@ class MemoryExchange:
         return bus
 
     def partition(self, *groups: Iterable[str]) -> None:
-        """Let only members of the same group hear each other; whoever is in no group hears nobody."""
+        """Let only members of the same group hear each other; a node without a group hears nobody."""
         self._groups = {name: number for number, group in enumerate(groups, 1) for name in group}
         for name, bus in self.buses.items():
             bus.state = "connected" if name in self._groups else "disconnected"

@@ -20,6 +20,6 @@ settings.register_profile("long", derandomize=False, deadline=None, print_blob=T
 
 
 def examples(count: int, steps: int = 50) -> settings:
-    """So many examples, of so many steps where it is a state machine; more of them under the profile ``long``."""
+    """Settings with that many examples, and steps of a state machine; more of both under the profile ``long``."""
     longer = LONGER if settings.get_current_profile_name() == "long" else 1
     return settings(max_examples=count * longer, stateful_step_count=steps)

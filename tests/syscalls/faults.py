@@ -20,7 +20,7 @@ PAGE = struct.Struct("<8i24s6i")
 
 
 class Plan(NamedTuple):
-    """What is to happen: at the n-th call of a role; n 0 is nothing."""
+    """A fault at the n-th call of a role; with n = 0 there is no fault."""
 
     role: str = "daemon"
     n: int = 0
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What has happened."""
+    """The result of one case."""
 
     fired: int
     error: int

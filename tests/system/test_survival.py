@@ -60,7 +60,7 @@ class Client(threading.Thread):
 
 
 def wait_for_the_end(cluster: Cluster, count: int, open_states: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
-    """Wait until so many runs are there and over; their rows."""
+    """Wait until that many runs are over; returns their rows."""
 
     def look() -> list[dict[str, Any]]:
         rows = cluster.rows()

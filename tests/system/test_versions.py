@@ -11,7 +11,7 @@ from coordd.core.jobs.schedule import jitter_offset
 from system.lab.cluster import Cluster, Entry, Node, cluster_of, fire_time
 from system.lab.processes import ROOT, until
 
-# A job with a jitter that is no multiple of its interval: by a run's name it can be told which rules made it.
+# The jitter is not a multiple of the interval, so a run's name tells which rules made it.
 JOB, EVERY_S, JITTER_S = "pulse", 3.0, 20.0
 OFFSET_S = jitter_offset(JOB, JITTER_S)
 

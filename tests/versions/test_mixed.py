@@ -38,7 +38,7 @@ def world(seed: int) -> Mixed:
 
     go_on(rng.uniform(5, 15))
     for name in rng.sample("abc", 3):
-        if rng.random() < 0.3:  # an old node that nobody hears: it is no member of those that start now
+        if rng.random() < 0.3:  # an old node that nobody hears: nodes that start now do not know it
             cut = rng.choice("abc")
             cluster.shells[cut].do(cluster.shells[cut].node.bus_changed, False)
             cluster.shells[cut].bus = False

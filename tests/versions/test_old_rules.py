@@ -194,7 +194,7 @@ def test_tokens_rise_over_both_versions(both: Both) -> None:
 
 
 def test_a_jittered_fire_time_runs_once_through_the_change(both: Both) -> None:
-    """What is due up to ten seconds after the change keeps the name that an old node may have given it."""
+    """A run that is due up to ten seconds after the change keeps the name that an old node may have given it."""
     begun_by_the_old(both)
     due = both.clock.wall + 4.0
     assert both.old_claims(f"sales@{due}", due).word == "granted"

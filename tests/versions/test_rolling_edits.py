@@ -82,6 +82,6 @@ def test_edits_of_the_schedule_run_nothing_twice_and_one_definition_counts_at_a_
         upto = following.activated_at - EPOCH if following is not None else float("inf")
         for run, due in granted.get(one.digest, ()):
             if [other.digest for other in past].count(one.digest) == 1:
-                assert one.counts_from - EPOCH < due < upto + 5.0, f"{run} of {one.digest} is none of its time"
+                assert one.counts_from - EPOCH < due < upto + 5.0, f"{run} was granted outside the time of {one.digest}"
     assert len({node["sales"].digest for node in [shell.node.ctx.jobs for shell in cluster.shells.values()]}) == 1
     assert not any(shell.node.rulebook.definitions.stale for shell in cluster.shells.values())

@@ -36,7 +36,7 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 @contextlib.contextmanager
 def imports() -> Iterator[None]:
-    """What is imported in here comes from the old package, also inside its functions."""
+    """Imports in this context come from the old package, also those inside its functions."""
     ours = _taken_out()
     sys.modules.update(_loaded)
     sys.path.insert(0, str(directory()))

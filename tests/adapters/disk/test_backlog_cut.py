@@ -15,7 +15,7 @@ from coordd.adapters.disk.backlog import SqliteBacklog
 from coordd.errors import UnavailableError
 from coordd.ports import Message
 
-# What is saved in one transaction: so many messages of so many bytes. Some fill pages of their own.
+# (messages, bytes of each) that one transaction saves. Some messages fill pages of their own.
 SAVES = st.lists(st.tuples(st.integers(1, 4), st.sampled_from((1, 300, 5000))), min_size=1, max_size=8)
 # Nothing here depends on the disk itself, whose fsync takes its time.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -23,9 +23,9 @@ GARBAGE = st.binary(max_size=64) | st.sampled_from((b"\0" * 4096, b"\xff" * 5000
 
 
 def saved(folder: Path, saves: list[tuple[int, int]], removed: int) -> list[tuple[int, dict[int, Message]]]:
-    """Save all, and copy the files as they stand after it. Returns (length of the log, what is kept) at each step.
+    """Save all, and copy the files as they are after it. Returns (length of the log, kept messages) at each step.
 
-    ``removed``: so many of the first ones have left in between.
+    ``removed``: the number of the first messages that have left in between.
     """
     file = SqliteBacklog(str(folder / "b.db"))
     log = folder / "b.db-wal"

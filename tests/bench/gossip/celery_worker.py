@@ -28,7 +28,7 @@ out.connect(SOCKET)
 
 
 def say(kind: str, **fields: Any) -> None:
-    """One fact, for whoever watches."""
+    """Print one fact for the benchmark."""
     with contextlib.suppress(OSError):
         out.send(json.dumps({"k": kind, "w": NAME, "t": time.monotonic_ns(), **fields}).encode())
 

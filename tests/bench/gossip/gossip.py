@@ -24,7 +24,7 @@ PAUSE_S = 0.005
 # Celery's workers fall over now and then (one worker is too few, N = 2 as well); a round without them is void.
 BLOCK = 10
 
-# In Erlang: the broker's own counters over all protocols. What is consumed without acknowledgements counts once.
+# In Erlang: the broker's own counters over all protocols. A message that needs no acknowledgement counts once.
 COUNTS = """
 Sum = fun(Key) -> lists:sum([maps:get(Key, Value, 0) || Value <- maps:values(rabbit_global_counters:overview())]) end,
 lists:flatten(io_lib:format("~b ~b", [Sum(messages_received_total), Sum(messages_delivered_total)])).

@@ -80,7 +80,7 @@ class Member:
         self._over: list[Launch] = []
 
     def say(self, kind: str, **fields: Any) -> None:
-        """One fact, for whoever watches."""
+        """Print one fact for the benchmark."""
         fact = {"k": kind, "w": self.name, "t": time.monotonic_ns(), **fields}
         with contextlib.suppress(OSError):
             self._out.send(json.dumps(fact).encode())
@@ -121,7 +121,7 @@ class Member:
         self.driver.feed(self.node.trigger, of, 0)
 
     async def do_burst(self, prefix: str, count: int) -> None:
-        """As the schedule does it at 02:00: so many runs are due in one tick."""
+        """As a schedule at 02:00: ``count`` runs are due in one tick."""
         for number in range(count):
             run = f"{JOB}#{prefix}{number}"
             action = Action(JOB, run, fire_at=time.time(), digest="bench")

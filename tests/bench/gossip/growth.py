@@ -26,11 +26,11 @@ SECTION = "growth"
 SIZES = (3, 5, 8, 16, 17, 50, 100, 300, 1000)
 QUICK = (3, 8, 16, 17, 100, 300)
 
-# What is asked of the largest.
+# The limits for the largest cluster.
 DELIVERIES_MAX_S = 5_000
 LOST_MAX_S = 30.0
 
-# How long is counted, after everything has come to rest; and how long is waited for what should happen.
+# Seconds until everything is at rest, and seconds of counting after that.
 SETTLED_S = 4.0
 COUNTED_S = 20.0
 PATIENCE_S = 120.0

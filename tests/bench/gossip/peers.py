@@ -42,7 +42,7 @@ class Watcher:
         self.facts.clear()
 
     def read(self, wait_s: float) -> bool:
-        """Take what is there; waits so long for the first one. True when there was something."""
+        """Read the lines that have come; wait up to ``wait_s`` for the first one. Returns True if there was one."""
         if not select.select([self._socket], [], [], wait_s)[0]:
             return False
         while True:
@@ -68,7 +68,7 @@ class Watcher:
 
 
 class Side:
-    """One of the two: so many processes and what they say."""
+    """One side of the comparison: its processes and the lines that they print."""
 
     name = ""
     settled = ""  # the fact that each process says of an election when nothing more of it will come

@@ -1,4 +1,4 @@
-"""What is RabbitMQ's alone: brokers that die, refuse, block or close, and the frames that we read ourselves."""
+"""RabbitMQ only: brokers that die, refuse, block or close, and the frames that we read ourselves."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class TestRefusals:
         assert "secret" not in bus.url
 
     def test_a_channel_that_the_broker_closes(self, rabbit_url: str, cluster: str) -> None:
-        """Somebody deletes our exchange: the next message closes the channel, and all is declared anew."""
+        """Somebody deletes our exchange: the next message closes the channel, and everything is declared again."""
 
         async def main() -> None:
             a, b = (AmqpBus([rabbit_url], name, cluster=cluster) for name in ("a.1", "b.2"))
@@ -463,7 +463,7 @@ def test_a_node_that_has_become_deaf_notices(rabbit_url: str, cluster: str) -> N
 
 
 def test_a_broker_of_a_cluster_that_dies(cluster: str) -> None:
-    """Our queue lives where we are connected: it dies with that broker, and is made anew at another one."""
+    """Our queue is on our broker. It dies with that broker, and is created again on another one."""
     with servers.rabbit_cluster() as brokers:
 
         async def main() -> None:

@@ -1,4 +1,4 @@
-"""What is Redis' alone: servers that die, hang or refuse."""
+"""The Redis bus only: servers that die, hang or refuse."""
 
 from __future__ import annotations
 

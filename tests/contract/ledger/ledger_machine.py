@@ -108,7 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return answer
 
     def granted(self, claim: Claim, answer: Answer) -> None:
-        """A claim was granted, anew or once more; ``grants`` does not say so yet."""
+        """A claim was granted, for the first time or again; ``grants`` does not have it yet."""
 
     def forgotten(self, gone: set[str]) -> None:
         """Retention has forgotten these runs."""

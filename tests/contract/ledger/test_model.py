@@ -108,7 +108,7 @@ class ModelMachine(LedgerMachine):
     @precondition(lambda self: not self.moved and self.memory.runs() and self.identity_from() == 0.0)
     @rule()
     def the_ledger_moves(self) -> None:
-        """What is exported and imported elsewhere goes on there as if nothing had been."""
+        """A ledger that was exported and imported elsewhere continues as if nothing had happened."""
         self.moved = True
         rows = list(self.ledger.export())
         store = self.memory._store

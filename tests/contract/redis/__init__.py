@@ -1,1 +1,1 @@
-"""What is special about the Redis ledger and its small client."""
+"""The Redis ledger and its small client: properties that the SQLite ledger does not have."""

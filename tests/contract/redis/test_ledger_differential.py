@@ -111,7 +111,7 @@ class DifferentialMachine(LedgerMachine):
     @precondition(lambda self: not self.moved and self.memory.runs() and self.identity_from() == 0.0)
     @rule()
     def the_ledger_is_exported_and_imported(self) -> None:
-        """What was written meanwhile is gone, and a quarantine follows."""
+        """The later writes are gone, and a quarantine follows."""
         self.moved = True
         rows = list(self.ledger.export())
         self.ledger.ask(Register(of=self.of("b#gone", {})))

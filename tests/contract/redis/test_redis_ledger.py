@@ -123,7 +123,7 @@ def test_a_quarantine_ends_by_itself(own: servers.Redis, connect: Callable[..., 
 
 
 def went_back(nodes: Nodes, grant: Grant) -> None:
-    """What must happen while a run is under way and the ledger has forgotten it, or that it was started."""
+    """A run is active, and the ledger has forgotten the run, or its start."""
     other = nodes.claim(nodes.of(grant.run), nonce="b", node="edge-2.20")
     assert (other.word, other.in_s > 30.0) == ("recovering", True)
     answer = nodes.ledger.ask(ListOpen(jobs=("sales",)))

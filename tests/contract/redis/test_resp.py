@@ -1,4 +1,4 @@
-"""The small client of Redis: URLs, replies that are none, servers that are odd, TLS."""
+"""The small client of Redis: URLs, invalid replies, unusual servers, TLS."""
 
 from __future__ import annotations
 

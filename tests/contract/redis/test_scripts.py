@@ -56,7 +56,7 @@ def defined(text: str) -> set[str]:
 
 
 def used(text: str) -> set[str]:
-    """The names in a file's code that are no fields, and no keys of a table."""
+    """The names in a file's code, without fields and keys of a table."""
     found, depth = set(), 0
     for at in re.finditer(r"[{}]|(?<![\w.])([A-Za-z_]\w*)( =(?!=))?", code(text)):
         depth += {"{": 1, "}": -1}.get(at[0], 0)

@@ -1,1 +1,1 @@
-"""What is special about the SQLite ledger."""
+"""The SQLite ledger: properties that the Redis ledger does not have."""

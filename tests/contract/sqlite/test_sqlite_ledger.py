@@ -191,7 +191,7 @@ def test_a_missing_directory_is_named(open_ledger: Callable[..., Nodes], tmp_pat
 
 @pytest.fixture
 def unprivileged_directory() -> Iterator[str]:
-    """A directory that we may not write, whoever we are."""
+    """A directory that nobody may write, not even root."""
     with tempfile.TemporaryDirectory(prefix="coordd-ro-") as directory:
         root = os.geteuid() == 0
         yield directory

@@ -1,5 +1,5 @@
-"""What the SQLite ledger has answered is on the disk: every write and fsync is recorded, and the power is cut at each
-answer. What was synced by then is there, of the rest any part or none."""
+"""After the SQLite ledger has answered, the write is on the disk. Every write and fsync is recorded, and the power is
+cut at each answer. The disk then has everything that was synced, and any part of the rest."""
 
 from __future__ import annotations
 

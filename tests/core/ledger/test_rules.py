@@ -245,7 +245,7 @@ def test_leases_of_another_boot_have_lapsed(nodes: Nodes) -> None:
     started = nodes.started(nodes.of("sales#0", overlap="allow"))
     claimed = nodes.granted(nodes.of(overlap="allow"))
     nodes.clock.boot = "boot-2"
-    nodes.clock.lease = 1.0  # it begins anew: the old lease would seem to run for a long time
+    nodes.clock.lease = 1.0  # it begins again: the old lease would seem to last for a long time
     answer = nodes.ledger.ask(ListOpen())
     assert isinstance(answer, OpenAnswer)
     assert [row.left_s for row in answer.runs] == [0.0, 0.0]

@@ -135,7 +135,7 @@ def test_an_alive_node_is_never_replaced_by_its_past(earlier: list[Said], later:
 @examples(200)
 @given(deliveries)
 def test_changes_tell_what_the_view_is(told: list[Said]) -> None:
-    """Whoever only listens to the changes knows the same members as whoever looks."""
+    """The changes alone lead to the same members as a look at the whole table."""
     members = after(told)
     present: set[tuple[str, str]] = set()
     for what, member in members.take_changes():

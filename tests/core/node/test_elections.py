@@ -283,7 +283,7 @@ def test_a_job_that_is_to_be_spread_sorts_by_load(placement: str, load: int) -> 
 
 
 def many(count: int) -> Lone:
-    """A node with so many members, itself counted."""
+    """A node that knows ``count`` members, itself included."""
     return Lone(job(), peers=tuple(f"m{number:02}.1" for number in range(count - 1))).ready()
 
 

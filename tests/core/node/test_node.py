@@ -79,7 +79,7 @@ def test_an_absurd_clock_is_refused_and_what_came_with_it_is_not_done() -> None:
     assert lone.node.ctx.clock.value == before
     assert lone.heard_said("worker-elect-ack") == []
     refused = [notice.fields["count"] for notice in lone.notices if notice.event == "clock.jump_refused"]
-    assert refused == [1, 2, 4, 8]  # a flood is no log
+    assert refused == [1, 2, 4, 8]  # not a line for each of many messages
 
 
 def test_a_mark_is_handed_out_before_any_stamp_that_it_covers() -> None:
@@ -398,7 +398,7 @@ def test_who_cannot_start_a_run_says_whether_another_could(
     monkeypatch.undo()
     cluster.trigger("a", asked_for("sales#2"))
     cluster.wait(1.0)
-    assert (cluster.state("sales#2") == "started") == (told == "launch_refused"), "the job itself is none the worse"
+    assert (cluster.state("sales#2") == "started") == (told == "launch_refused"), "the job itself can still run"
 
 
 # ---- a node that runs for months

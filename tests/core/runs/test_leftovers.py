@@ -171,7 +171,7 @@ def test_the_longest_lease_that_runs_counts_also_when_its_job_was_removed() -> N
     lone.sweep(gone, open_run("gone#2", PENDING, lease=5000.0))
     assert lone.node.ctx.leased_s == 900.0
 
-    # A ledger that has just lost its rows is no reason to forget what ran there.
+    # The ledger has just lost its rows. The node must still remember what ran there.
     lone.node.look_again(lone.now)
     lone.take()
     forgotten = open_answer(jobs=lone.node.ctx.jobs)

@@ -21,7 +21,7 @@ def hourly(misfire: str = "once") -> Job:
 
 
 def run_at(hours: float) -> str:
-    """The hourly run so many hours after the epoch of these tests."""
+    """The hourly run, that many hours after the epoch of these tests."""
     return scheduled_run("sales", EPOCH + hours * HOUR_S)
 
 
@@ -34,7 +34,7 @@ def fires_noted(lone: Lone) -> list[tuple[str, object]]:
 
 
 def since(hours: float, *jobs: Job) -> Lone:
-    """A node that starts so many hours after the point up to which the ledger has everything settled."""
+    """A node that starts that many hours after the ledger's horizon: earlier fire times are settled."""
     lone = Lone(*jobs)
     lone.node.start((), lone.now)
     lone.take()

@@ -1,4 +1,4 @@
-"""A ledger that went back is told what it forgot, by whoever saw it; and late news launches nothing."""
+"""Witnesses tell a ledger that went back what it forgot. Late news launches nothing."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_a_failure_that_was_final_stays_so() -> None:
 
 
 def test_a_run_that_the_ledger_forgot_before_it_was_granted_is_claimed_once_it_has_recovered() -> None:
-    """It was acknowledged; the claim writes its row anew."""
+    """The trigger was acknowledged, so the claim writes its row again."""
     lone = Lone(job(), peers=("b.1",)).ready()
     lone.do(lone.node.trigger, asked_for(), 1)
     lone.answer("register", Answer(OK, state="pending"))

@@ -178,7 +178,7 @@ def as_many(head: bytes, unit: bytes, tail: bytes = b"") -> bytes:
 
 
 def events_of(size: int, unit: bytes = b"") -> bytes:
-    """A packet with so many events, or what it begins with."""
+    """A packet with that many events, or the beginning of one."""
     said = {"v": 1, "cluster": "prod", "hostname": "m", "pid": 1, "incarnation": "1-a", "seq": 0, "utcoffset": 0}
     head: bytes = msgpack.packb(said)
     return b"\x88" + head[1:] + b"\xa6events" + b"\xdd" + size.to_bytes(4, "big") + unit * (size if unit else 0)

@@ -22,7 +22,7 @@ RECORDS = st.dictionaries(
 )
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a busy machine must not fail the test
 @given(RECORDS)
 def test_what_is_written_is_read(record: dict[str, object]) -> None:
     line = encode_line(record)
@@ -37,7 +37,7 @@ def test_the_format_is_plain_json_with_the_checksum_last() -> None:
     assert list(json.loads(line)) == ["type", "args", "clock", "crc"]
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a busy machine must not fail the test
 @given(RECORDS, st.data())
 def test_a_torn_line_is_refused(record: dict[str, object], data: st.DataObject) -> None:
     line = encode_line(record)[:-1]
@@ -45,7 +45,7 @@ def test_a_torn_line_is_refused(record: dict[str, object], data: st.DataObject) 
     assert decode_line(line[:cut]) is None
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a busy machine must not fail the test
 @given(RECORDS, RECORDS, st.data())
 def test_glued_lines_are_refused(one: dict[str, object], other: dict[str, object], data: st.DataObject) -> None:
     first, second = encode_line(one)[:-1], encode_line(other)[:-1]
@@ -53,7 +53,7 @@ def test_glued_lines_are_refused(one: dict[str, object], other: dict[str, object
     assert decode_line(first[:cut] + second) is None
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a busy machine must not fail the test
 @given(RECORDS, st.data())
 def test_one_changed_byte_is_found(record: dict[str, object], data: st.DataObject) -> None:
     line = bytearray(encode_line(record)[:-1])

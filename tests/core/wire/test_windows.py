@@ -313,7 +313,7 @@ def test_an_empty_packet_is_no_event() -> None:
 
 
 def test_every_event_has_its_place() -> None:
-    """A new type of event is a fact, a word of a node about itself, or acts: whoever adds one decides here."""
+    """An event is a fact, or a node speaks about itself, or it acts. The author of a new type decides that here."""
     kinds: dict[str, set[str]] = {"fact": set(), "acts": set(), "itself": set()}
     for kind in get_args(AnyEvent):
         place = "fact" if issubclass(kind, Task) else "acts" if kind in windows.ACTS else "itself"

@@ -1,1 +1,1 @@
-"""What must hold in a world of the simulator, and the excuses that a world may have."""
+"""The properties that every world of the simulator must have, and the excuses for exceptions."""

@@ -1,8 +1,8 @@
-"""What a world may do that is no violation, and how often: every excuse has a cause, a budget and a reason.
+"""Excuses: exceptions that are not violations. Each has a cause, a budget and a reason.
 
-The judge grants an excuse only where a cause of that world matches the run, the node and the time. All the same a
-defect may hide behind it, and then it is granted more often. So each has a budget, a rate for a thousand worlds of its
-kind; above it `make sim` and the tests fail. The budgets are twice what the worlds of a sound product show.
+The judge grants an excuse only if a fault of that world matches the run, the node and the time. A defect may still hide
+behind an excuse, and then the excuse is granted more often. So each has a budget: a rate per thousand worlds of its
+kind. Above it, `make sim` and the tests fail. A budget is twice the rate of a product without that defect.
 """
 
 from __future__ import annotations

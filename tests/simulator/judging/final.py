@@ -1,4 +1,4 @@
-"""What must hold at last, once the faults have stopped: nothing hangs, nothing is forgotten, all is explained."""
+"""Checks at the end, after the faults have stopped: nothing hangs, nothing is forgotten, everything has a reason."""
 
 from __future__ import annotations
 

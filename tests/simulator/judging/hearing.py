@@ -1,7 +1,7 @@
-"""What must hold of messages and of the decisions that nodes make of them: I8, S6, S8 and A.
+"""Checks of messages, and of the decisions that nodes make from them: I8, S6, S8 and A.
 
-Judged by what the bus was given and what it handed over. Only whom a node takes for lost is its own word here: a
-failure detector may be wrong, and V and L say at last whether it was for long.
+The judge compares what nodes gave to the bus with what the bus delivered. It believes a node only about which members
+the node takes for lost: a failure detector may be wrong, and V and L check at the end that it was not wrong for long.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Hearing:
         self._clocks[host.index] = max(newest, *(event.clock for event in packet.events))
 
     def admitted(self, daemon: Daemon, packet: Packet, events: list[Any]) -> None:
-        """S6, S8: what acts is taken once, and not when its sender has said so much since.
+        """S6, S8: a message that acts is accepted once, and not after many later messages of its sender.
 
-        Judged by a memory without bounds of what this life of the node was given.
+        The judge remembers every message that this incarnation of the node was given.
         """
         heard = daemon.given.setdefault(packet.incarnation, [0, set()])
         if any(isinstance(event, windows.ACTS) for event in events):

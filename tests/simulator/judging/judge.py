@@ -1,11 +1,11 @@
-"""What must hold at every step of a run: each operation of the ledger, each launch and each end.
+"""Checks at every step of a run: each operation of the ledger, each launch and each end.
 
-The judge asks the world, never the product: what the ledger answered, what the bus handed over, what the disk kept, and
-when. How long a lease lasts is counted from when the ledger took the claim or the renewal, on true time.
+The judge asks the world, never the product: the ledger's answers, the bus's deliveries, the disk's contents, and their
+times. A lease is counted in true time, from the instant when the ledger took the claim or the renewal.
 
-Where a ledger went back, an attempt is known as long as one witness reaches the ledger in the quarantine
-(``knowledge``). What none of them could tell may be launched a second time. Like all that is not promised it is counted
-by its reason, and each has a budget (``excuses``).
+After a ledger went back, an attempt is known if one witness reaches the ledger in the quarantine (``knowledge``). An
+attempt that no witness could tell of may be launched a second time. Such exceptions are counted by their reason, and
+each reason has a budget (``excuses``).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 # The judge counts a quarantine on true time, the ledger on its own clock.
 SLACK_S = 0.5
 
-# What is exact may differ by the rounding of clocks.
+# Equal instants may differ by the rounding of clocks.
 EXACT_S = 0.001
 
 # A fire time so shortly before a new schedule may already be its.
@@ -299,7 +299,7 @@ class Judge:
         since = grant.at - BEFORE_S
         if world.server.unanswered[before.run] >= MANY_REPLIES:
             return
-        # What was claimed of another definition than the node has by then is given back.
+        # The node has another definition by now, and gives the attempt back.
         claims_since = min(since, world.server.claiming.get((grant.node, row.run, before.attempt), since))
         if any(at >= claims_since for at in world.records.redefined[grant.node, row.job]):
             return
@@ -410,8 +410,8 @@ class Judge:
     def _was_known(self, launch: Launch, job: Job) -> None:
         """N: nothing is launched that was due before its job, or its definition, was known.
 
-        By true time. A ledger whose clock is set back believes that all was known so much earlier: what it opens then
-        is excused, and nothing of what it opens once its clock is right again.
+        By true time. A ledger whose clock is set back believes that everything was known earlier, by the same
+        amount. Runs that it opens then are excused; later ones, with its clock right again, are not.
         """
         world = self.world
         opened_at, began = self.opened[launch.run]

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 # A confirmation that has not come after this long will not come: sent again. So often at the most.
 CONFIRM_S = 10.0
 
-# What waits is on the disk after so long.
+# A waiting message is on the disk after this time (seconds).
 SAVED_S = 0.05
 
 # A message that comes back proves nothing of its addressee so soon after our own connection came back.
 DOUBT_S = 5.0
 
-# As the driver does it: what one tick says leaves in messages of so many events at the most.
+# As the driver does it: the events of one tick leave in messages with at most this many events.
 PACKET_EVENTS = 100
 
 # How long a node takes to notice that a cut has silenced its connection in one direction or both.
@@ -147,7 +147,7 @@ class OutboxEntry:
 
 
 class Broker(Datagrams):
-    """Every daemon has one connection to it. What is lost, and when somebody notices, is drawn from the seed."""
+    """Every daemon has one connection to it. The seed decides which messages are lost, and when a node notices."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

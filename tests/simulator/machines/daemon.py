@@ -197,7 +197,7 @@ class Daemon(QuietShell):
                 self.world.violate(f"I8 {self.name} heard {newest} of {packet.hostname}, and its clock is not above it")
 
     def _admit(self, packet: Any, windows: Windows) -> None:
-        """As the driver does it: each message once, and what is late is no sign of life."""
+        """As the driver does it: each message once, and a late message is not a sign of life."""
         now, world = self.time(), self.world
         admission = windows.admit(packet, now.mono, now.wall)
         world.hearing.admitted(self, packet, admission.events)

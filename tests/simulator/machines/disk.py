@@ -26,8 +26,8 @@ class Disk:
         self.requests: dict[str, Registration] = {}
         self.definitions: dict[str, Any] = {}
         self.journal: list[Task] = []
-        self.synced = 0  # so many of them
-        self.torn = 0  # lines that a power cut has left in part
+        self.synced = 0  # how many lines of the journal are synced
+        self.torn = 0  # how many lines a power cut has left incomplete
         self._bytes = bytearray()
         self._ends: list[int] = []
 
@@ -47,7 +47,7 @@ class Disk:
         self.unsaved_mark = 0
 
     def power_cut(self, rng: random.Random) -> None:
-        """What was not synced is there in part."""
+        """A part of the lines that were not synced stays."""
         if self.synced == len(self.journal):
             return
         kept = rng.randint(self.synced, len(self.journal) - 1)

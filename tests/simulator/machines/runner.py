@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simulator.world import Host, World
 
 
-# What may strike between the gate and exec.
+# Faults between the gate and exec.
 BEFORE_EXEC = frozenset(("pause_runner", "freeze", "kill_runner", "power"))
 
 # How long programs take, and how long after TERM they live.

@@ -39,13 +39,13 @@ LOST_REPLIES = 0.1
 class Setback:
     """One time that the ledger went back."""
 
-    kept_to: float  # what was written after this was forgotten; 0.0: everything
+    kept_to: float  # later writes were forgotten; 0.0: all writes
     at: float
     kind: str
-    opens_at: float = float("inf")  # the end that its quarantine must have, once an operation has found it
+    opens_at: float = float("inf")  # the end of its quarantine, known from the first operation after it
     shortened: bool = False  # the ledger's clock was set forward in the quarantine
-    runs: frozenset[str] = frozenset()  # those of which no row was left
-    jobs: frozenset[str] = frozenset()  # and those jobs
+    runs: frozenset[str] = frozenset()  # runs that have no row any more
+    jobs: frozenset[str] = frozenset()  # jobs that have no row any more
 
 
 class Server:
@@ -55,9 +55,9 @@ class Server:
         self.world = world
         self.rate = rate
         self.step = 0.0
-        self.far = 0.0  # so much of it
-        self.glitch_s = 0.0  # by how much it is ahead for a moment
-        self.ahead_s = 0.0  # so far its clock was set back at once, added up: its rows may be dated so far ahead
+        self.far = 0.0  # how far, in total
+        self.glitch_s = 0.0  # how far (seconds) it is ahead for a moment
+        self.ahead_s = 0.0  # sum of all steps back (seconds): its rows may be dated that far ahead
         self.boots = 1
         self.booted_at = 0.0
         self.down_until = 0.0
@@ -111,7 +111,7 @@ class Server:
         return WALL + self.world.now * self.rate + self.step
 
     def recovering_s(self, wall: float) -> float:
-        """What is left of the quarantine."""
+        """The rest of the quarantine (seconds)."""
         return max(0.0, self.open_at - wall)
 
     def begin_quarantine(self) -> None:
@@ -240,12 +240,12 @@ class Server:
         self.world.records.befell(LEDGER, "ledger_step", now)
 
     def reboots(self) -> None:
-        """The one machine of all starts anew: whoever held a lease is no more."""
+        """The only machine restarts: no holder of a lease is alive any more."""
         self.boots += 1
         self.booted_at = self.world.now
 
     def goes_back(self, kind: str, seconds: float) -> None:
-        """It is away for so long, and has then forgotten its last writes."""
+        """It is away for that long (seconds), and has lost its last writes after that."""
         world = self.world
         self.away(seconds)
         lost_s = world.rng.uniform(0.0, LAG_S if kind == "failover" else OLD_S)

@@ -24,7 +24,7 @@ def _give_up(pursuits: Pursuits, run: str) -> None:
 
 @contextlib.contextmanager
 def _never_again() -> Iterator[None]:
-    """What was given up stays given up: the sweep and new elections pass it over."""
+    """A pursuit that was given up is never taken up again, not even by a sweep or a new election."""
     real_seen, real_begin = Pursuits._row_seen, Pursuits.begin
 
     def seen(self: Pursuits, row: Any, now: Any) -> None:

@@ -149,7 +149,7 @@ MUTANTS = (
     ),
     Mutant(
         "one quarantine passes for the next",
-        "§6: anew when the ledger has gone back again",
+        "§6: again, when the ledger has gone back again",
         "S1",
         _one_quarantine_passes_for_the_next,
         None,

@@ -14,7 +14,7 @@ from simulator.world import World
 
 @instead(World, "mono")
 def _bus_and_ledger_by_wall_clock(real: Callable[..., float], self: World, host: Any) -> float:
-    """What must never step does."""
+    """The monotonic clock steps with the wall clock."""
     return real(self, host) + float(host.skew)
 
 

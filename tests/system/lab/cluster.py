@@ -333,7 +333,7 @@ class Cluster:
             shutil.rmtree(self.path)
 
     def abandon(self) -> None:
-        """A test has failed: end everything, ask nothing. What is on the disk stays, for whoever looks into it."""
+        """A test has failed: end everything, ask nothing. The files stay, so that a person can look at them."""
         kill_at_once(self.processes)
         for node in self.nodes:
             if node.process is not None:
@@ -367,7 +367,7 @@ class Cluster:
         return [entry for entry in self.entries(run) if entry.word == "start"]
 
     def launched(self, count: int) -> None:
-        """Wait until so many programs have started."""
+        """Wait until that many programs have started."""
         until(lambda: len(self.starts()) >= count, why=f"{count} launches")
 
     @property

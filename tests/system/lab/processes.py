@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[3]
 
-LIMIT_S = 60.0  # a loaded machine is no failure; a test that works never waits this long
+LIMIT_S = 60.0  # a loaded machine must not fail a test; a test that works never waits this long
 LOOK_S = 0.02
 
 # What jobs run. It says what it does on one line each, on the disk, and holds a lock on its run's name while it

@@ -21,7 +21,7 @@ from coordd.core.ledger.rows import AttemptNumber, AttemptRow, Policy, Row
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import GRANTED
 
-LIMIT_S = 60.0  # a loaded machine is no failure; a test that works never waits this long
+LIMIT_S = 60.0  # a loaded machine must not fail a test; a test that works never waits this long
 
 # Writes the time on CLOCK_BOOTTIME, again and again, and TERM when it is told to go (which it does not).
 STUBBORN = """

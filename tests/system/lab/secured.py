@@ -138,7 +138,7 @@ def ledger_says(node: Node, *words: str) -> None:
 
 
 def beats(cluster: Cluster, run: str, count: int = 2) -> None:
-    """Wait until a run's lease was renewed so many times from now on: its runner speaks to the ledger."""
+    """Wait until a run's lease was renewed that many times from now on: its runner reaches the ledger."""
     before = int(cluster.row(run)["beat"])
     until(lambda: int(cluster.row(run)["beat"]) >= before + count, why=f"the lease of {run} is renewed")
 

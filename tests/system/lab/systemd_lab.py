@@ -1,8 +1,8 @@
 """A throw-away machine: a real systemd as PID 1 of its own namespaces, over a copy-on-write view of this one.
 
-Nothing that is written inside survives, nothing of this machine's own systemd (if it has one) is touched. It needs
-root, Linux namespaces, overlayfs and the systemd package; boots in about a second. What is missing is an error that
-says so, never a reason to skip.
+Files that are written inside do not survive, and this machine's own systemd (if it has one) is not touched. It needs
+root, Linux namespaces, overlayfs and the systemd package, and boots in about a second. A missing component is an error
+that names it, never a reason to skip.
 """
 
 from __future__ import annotations

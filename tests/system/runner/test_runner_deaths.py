@@ -42,7 +42,7 @@ def children_of(pid: int) -> set[int]:
     return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if exists(int(child))}
 
 
-# ---- whoever dies
+# ---- a process dies
 
 
 def test_the_runner_is_killed(either: World) -> None:

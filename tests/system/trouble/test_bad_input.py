@@ -158,7 +158,7 @@ def test_a_reload_is_all_or_nothing() -> None:
         cluster.jobs_dir.rename(away)
         with pytest.raises(CallError, match="no such directory"):
             node.call("reload")
-        assert descriptions() == before, "a directory that is not mounted is no wish to remove every job"
+        assert descriptions() == before, "a directory that is not mounted must not remove every job"
         away.rename(cluster.jobs_dir)
         node.config_path.write_text(config.replace("renew_interval", "renew_intervall"))
         with pytest.raises(CallError, match='did you mean "renew_interval"'):
@@ -209,7 +209,7 @@ def packet(events: list[AnyEvent], *, name: str = "evil", cluster: str = "defaul
 
 
 def refuses(node: Node, count: int) -> None:
-    """Wait until so many messages were refused."""
+    """Wait until that many messages were refused."""
     until(lambda: node.status()["counts"]["malformed"] >= count, why=f"{node.name} refuses {count}")
 
 
@@ -288,7 +288,7 @@ def test_garbage_and_forgeries_on_the_bus() -> None:
             refuses(node, before[node.name] + 200)
             assert node.status()["bus"]["rejected"] >= 1, "the oversized one"
             assert "message.refused" in node.log()
-            assert node.log().count("message.refused") < 20, "a flood is no log"
+            assert node.log().count("message.refused") < 20, "it logs fewer lines than messages"
         assert two.status()["members"]["alive"] >= 2
         assert exists(first.pid)
         assert cluster.row(run)["state"] == "started", "nobody believes that it has ended"

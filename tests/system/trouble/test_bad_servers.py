@@ -99,7 +99,7 @@ def test_what_the_broker_takes_away_is_made_anew() -> None:
                 lambda before=before: all(  # type: ignore[misc]  # bound now
                     n.status()["bus"]["connections"] > b for n, b in zip(cluster.nodes, before, strict=True)
                 ),
-                why=f"all is declared anew after {harm}",
+                why=f"everything is declared again after {harm}",
             )
             connected(cluster)
             succeed(cluster, harm[0])

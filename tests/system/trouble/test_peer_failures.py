@@ -22,7 +22,7 @@ from system.lab.processes import exists, until
 
 RESTARTS = 5
 
-# A run that is over at once is nothing that a second candidate could be granted by mistake: these go on for so long.
+# A run that ends at once cannot be granted to a second candidate by mistake. So these programs run this long (seconds).
 CONTESTED_S = 1.5
 
 
@@ -173,7 +173,7 @@ def test_the_winner_is_killed_before_its_action() -> None:
         (start,) = cluster.starts(run)
         assert start.node != node.name
         assert start.wall >= fire_time(run)
-        assert row["attempt"] == 0, "what was never launched is no attempt"
+        assert row["attempt"] == 0, "a grant without a launch does not count as an attempt"
 
 
 def test_the_winner_is_paused_before_its_action_and_goes_on_when_another_has_taken_over() -> None:
@@ -205,7 +205,7 @@ def test_a_deaf_node_neither_wins_for_ever_nor_holds_the_others_up() -> None:
         unbind(cluster, deaf)
         runs = [trigger(cluster.nodes[number % 3], "hello", str(number)) for number in range(9)]
         all_once(cluster, runs)
-        until(lambda: '"bus.lost"' in deaf.log(), why="it notices that nothing comes back, and connects anew")
+        until(lambda: '"bus.lost"' in deaf.log(), why="it notices that no echo comes back, and reconnects")
         cluster.meet()
         assert deaf.up
         all_once(cluster, [trigger(deaf, "hello", "healed")])

@@ -59,7 +59,7 @@ def test_passwords_are_rotated_by_a_reload() -> None:
         doors.cut()
         until(
             lambda: all(n.status()["bus"]["connections"] > b for n, b in zip(cluster.nodes, before, strict=True)),
-            why="every node has connected anew",
+            why="every node has reconnected",
         )
         connected(cluster)
         beats(cluster, run)  # the runner has taken up the new one, too
@@ -175,7 +175,7 @@ def test_certificates_are_replaced_in_place_without_a_gap(guarded: Guarded) -> N
         hang_up(cluster.nodes[0])
         cluster.nodes[1].call("reload")
         guarded.cut()
-        until(lambda: all(n.status()["bus"]["connections"] >= 2 for n in cluster.nodes), why="both connect anew")
+        until(lambda: all(n.status()["bus"]["connections"] >= 2 for n in cluster.nodes), why="both reconnect")
         connected(cluster)
         beats(cluster, run)
         seen = len(cluster.starts())
@@ -328,7 +328,7 @@ def test_who_has_another_keyring_or_none_is_refused_counted_and_told() -> None:
         odd.changes |= {"unsigned": True}
         for times in (1, 2):
             odd.start()
-            until(lambda: first.status()["bus"].get("refused_not_sealed", 0) >= 1, why="nor what is not sealed")
+            until(lambda: first.status()["bus"].get("refused_not_sealed", 0) >= 1, why="nor unsealed messages")
             assert odd.log().count("anybody who reaches the bus can speak as any node") == times
             odd.stop()
         del odd.changes["unsigned"]
@@ -471,7 +471,7 @@ def leaks(cluster: Cluster, needles: list[str], told: set[int]) -> list[str]:
     return found
 
 
-# ---- what is not safe is not started
+# ---- an unsafe configuration is refused at the start
 
 
 REMOTE = {"bus": "amqps://u@192.0.2.1/", "ledger": "rediss://192.0.2.1/0"}

@@ -69,7 +69,7 @@ class Both:
         return self.memory.run(run)
 
     def goes_back(self, ago_s: float = 0.0) -> None:
-        """A quarantine that began so long ago."""
+        """A quarantine that began that many seconds ago."""
         if isinstance(self.clock, RecoveringClock):
             assert isinstance(self.ledger, SteppedLedger)
             self.ledger.read([("HSET", self.ledger.key("meta"), "epoch", "of another server")])

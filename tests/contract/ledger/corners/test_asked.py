@@ -1,4 +1,4 @@
-"""What is asked of a run and of a job: retries, overlap, people, definitions."""
+"""Requests about a run and a job: retries, overlap, people, definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is forgotten, what stays through a change of rules or a move, and when a ledger closes."""
+"""What a ledger forgets, what it keeps through a change of rules or a move, and when it closes."""
 
 from __future__ import annotations
 

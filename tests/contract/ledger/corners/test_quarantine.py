@@ -1,4 +1,4 @@
-"""What is said and put back while the ledger may have gone back."""
+"""Answers and restorations in a quarantine: the ledger may have gone back."""
 
 from __future__ import annotations
 
