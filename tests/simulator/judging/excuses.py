@@ -103,11 +103,11 @@ STRANGER = Excuse(
     2,
     "the job was removed everywhere and came back; a node that was started then, without memory of it, asked first",
 )
-REVOCATION_FORGOTTEN = Excuse(
-    "a revocation was forgotten",
+DUE_AGAIN = Excuse(
+    "a forgotten run was due again",
     ANY,
     1,
-    "a run was revoked by its name, retention of seconds forgot it, and a longer jitter makes it due later than that",
+    "retention of seconds forgot it, and by a longer jitter it is due later than what is settled",
 )
 LIED_TO = Excuse(
     "its view was made up", ANY, 60, "a liar spoke of that very election, or in the name of a member of its view"
@@ -128,7 +128,7 @@ EXCUSES = (
     COUNTED_LATER,
     NOT_CAUGHT_UP,
     STRANGER,
-    REVOCATION_FORGOTTEN,
+    DUE_AGAIN,
     LIED_TO,
 )
 

@@ -21,27 +21,15 @@ from coordd.core.ledger import runner_requests
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Resolve
 from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Request, Restore
-from coordd.core.ledger.words import (
-    CANCEL,
-    EARLY,
-    GRANTED,
-    OK,
-    RECEIVED,
-    RECOVERING,
-    REVOKED,
-    RHO,
-    STARTED,
-    TERMINAL,
-    UNKNOWN,
-)
+from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
 from simulator.judging.excuses import (
+    DUE_AGAIN,
     END_FORGOTTEN,
     FROZEN,
     PUBLISHED,
     RESOLVED,
-    REVOCATION_FORGOTTEN,
     SET_BACK,
     STEPPED,
     STRANGER,
@@ -198,8 +186,9 @@ class Judge:
         was, due = self.terminal.get(row.run, ("", 0.0))
         if was and row.state != was:
             verdict = f"S5 {row.run} left the terminal state {was} for {row.state}"
-            if was == REVOKED and row.run in self.forgotten_by_retention and row.due_at > due:
-                self.excuse(REVOCATION_FORGOTTEN, verdict)
+            if row.run in self.forgotten_by_retention and row.due_at > due:
+                self.excuse(DUE_AGAIN, verdict)
+                self._is_another({row.run})
             else:
                 self.world.violate(verdict)
         if row.state in TERMINAL:
@@ -333,12 +322,15 @@ class Judge:
     def pruned(self, runs: set[str], before: float) -> None:
         """Retention has forgotten them, and settled what was due before.
 
-        Whoever asks for a run of that id again asks for a new one.
+        Whoever asks for a triggered run of that id again asks for a new one.
         """
         self.forgotten_by_retention |= runs
         if runs:
             self.kept_from = max(self.kept_from, before)
-        again = {run for run in runs if "#" in run}
+        self._is_another({run for run in runs if "#" in run})
+
+    def _is_another(self, again: set[str]) -> None:
+        """Whoever asks for a run of that id asks for a new one."""
         for run in again:
             self.terminal.pop(run, None)
             self.published.pop(run, None)
