@@ -1,6 +1,7 @@
 """`coordd exec`: runs a command of a person or of cron once in the cluster.
 
-    command      the command line, and the wait for the run: it asks the daemon of this machine
+    command      the command line
+    asking       the wait for the run: it asks the daemon of this machine
     foreground   a runner and a watcher (coordd/runner) for a command that keeps its caller's terminal
 
 Both processes run as the caller. The lease is kept by the daemon's answers (coordd/adapters/ledger/by_daemon.py).

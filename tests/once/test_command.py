@@ -108,8 +108,9 @@ def test_a_lock_does_not_wait_unless_it_is_told_to(daemon: FakeDaemon) -> None:
         assert exec_of(daemon, answer, options="") == 75
     rejected = [over("rejected"), waits("limited"), over("revoked")]
     assert exec_of(daemon, *rejected, options="--wait") == 75
-    asked = [params["ident"] for method, params in daemon.asked if method == "exec"]
-    assert asked[-3:] == ["", "", "1"], "another caller was faster: a new run"
+    asked = [params for method, params in daemon.asked if method == "exec"][-3:]
+    assert [params["ident"] for params in asked] == ["", "", "1"], "another caller was faster: a new run"
+    assert asked[0]["nonce"] != asked[1]["nonce"] == asked[2]["nonce"], "whose id is made from the nonce"
 
 
 @pytest.mark.parametrize(

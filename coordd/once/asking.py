@@ -1,0 +1,158 @@
+"""One caller's wait for one run: it asks the daemon of this machine until the run is granted here, or is over."""
+
+import os
+import time
+
+from coordd.adapters.control_line import DEFAULT_SOCKET, ControlLine
+from coordd.core.attempt import lease_deadline
+from coordd.errors import RefusedError, UnavailableError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LOCK = "lock"
+
+# Timeout for the daemon's answer to a claim: more than twice the ledger's.
+ANSWER_S = 10.0
+
+# A daemon that was there before may restart: it is waited for this long (seconds).
+AWAY_S = 60.0
+
+# How often (seconds) a loser asks whether the run is over: the pause grows from the first to the second.
+AGAIN_S = 0.1
+AGAIN_MAX_S = 1.0
+
+# Until its tick, a run is asked for again at least this often (seconds): the clock may be set.
+EARLY_MAX_S = 10.0
+
+# The ends of a run that nobody needs to hear of, when another machine had it.
+USUAL = ("success", "failure", "rejected")
+
+
+class Asking:
+    """The wait. The caller repeats ``step`` and pauses between two of them, as long as it says."""
+
+    def __init__(
+        self,
+        job: str,
+        how: str,
+        what: str,
+        *,
+        timezone: str = "",
+        lease_s: float = 0.0,
+        wait: bool = False,
+        socket: str = "",
+    ) -> None:
+        """``how``: lock, id, tick or every; ``what``: its key. ``wait``: for a lock."""
+        environ = os.environ
+        self.socket = socket or environ.get("COORDD_SOCKET") or environ.get("COORDD_CONTROL_SOCKET") or DEFAULT_SOCKET
+        self.line = ControlLine(self.socket, ANSWER_S)
+        self.granted: dict[str, Any] = {}  # the answer that grants it
+        self.why = ""  # why it is not granted, or not yet
+        self.unusual = False  # somebody should know that
+        self._lock = how == LOCK
+        self._wait = wait
+        self._patient = wait or not self._lock
+        self._about: dict[str, Any] = {"job": job, "how": how, "ident": "", "lease": lease_s}
+        if not self._lock:
+            self._about["what"] = what
+        if how == "tick":
+            self._about["timezone"] = timezone or _machine_zone()
+        self._nonce = os.urandom(16).hex()
+        self._attempt = 0
+        self._sent_at = 0.0
+        self._answered_at = 0.0  # 0.0: the daemon has not answered yet
+        self._pause_s = AGAIN_S
+
+    def step(self) -> "float | None":
+        """Ask once. Returns the seconds until the next step; None when it is decided: ``granted``, or it is over.
+
+        Raises as ``ControlLine.call``, but not for a daemon or a ledger that may soon be back.
+        """
+        now = time.monotonic()
+        self._sent_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        params = {**self._about, "nonce": self._nonce, "attempt": self._attempt, "wait": self._wait}
+        try:
+            answer: dict[str, Any] = self.line.call("exec", params)
+        except UnavailableError as exc:
+            if not self._answered_at or not self._patient or now > self._answered_at + AWAY_S:
+                raise
+            self.why, self.unusual = str(exc), False
+            return AGAIN_MAX_S
+        except RefusedError as exc:
+            if exc.kind not in ("unavailable", "try_later"):
+                raise
+            if not self._patient:
+                raise UnavailableError(str(exc)) from exc
+            self.why, self.unusual = str(exc), True
+            self.line.close()
+            self._answered_at = now
+            return AGAIN_MAX_S
+        self.line.close()  # places on the control socket are few
+        self._answered_at = now
+        self._about["ident"] = answer["ident"]
+        self._attempt = answer["attempt"]
+        if answer["word"] == "granted":
+            self.granted = answer
+            return None
+        return self._not_granted(answer)
+
+    def _not_granted(self, answer: "dict[str, Any]") -> "float | None":
+        self.why, word, state = answer["why"], answer["word"], answer["state"]
+        self.unusual = state == "unknown"
+        if word == "finished" and self._patient and self._lock and state == "rejected":
+            # Another caller was faster: a new run, which waits for the end of that one.
+            self._about["ident"], self._nonce = "", os.urandom(16).hex()
+        elif word == "finished":
+            self.why, self.unusual = f"{answer['run']} is {state}: {self.why}", state not in USUAL
+            return None
+        elif not self._patient:
+            return None
+        in_s: float = answer["in_s"]
+        if word == "early":
+            return min(max(in_s, 0.0), EARLY_MAX_S)
+        pause_s = min(max(in_s, self._pause_s), AGAIN_MAX_S)
+        self._pause_s = min(2 * self._pause_s, AGAIN_MAX_S)
+        return pause_s
+
+    def spec(self) -> "dict[str, Any]":
+        """What a runner must know of the grant."""
+        granted = self.granted
+        held = granted["held"]
+        return {
+            **granted["terms"],
+            "run": granted["run"],
+            "job": granted["job"],
+            "attempt": granted["attempt"],
+            "token": granted["token"],
+            "nonce": self._nonce,
+            "node": granted["node"],
+            "fire_at": 0.0,  # the daemon has waited for it, by the ledger's clock
+            "deadline": lease_deadline(self._sent_at, granted["left_s"]),
+            "ledger": f"control:{self.socket}",
+            "ledger_options": {"about": held},
+            "digest": "",  # the daemon knows it
+            "policy": held["policy"],
+            "scheduled": False,
+            "args": "{}",
+            "directory": "",
+        }
+
+
+def _machine_zone() -> str:
+    """The IANA name of the zone that cron uses here; "" if no file names it."""
+    named = os.environ.get("CRON_TZ") or os.environ.get("TZ", "")
+    if named and "/" in named.lstrip(":") and not named.startswith((":", "/")):
+        return named
+    try:
+        _, mark, zone = os.readlink("/etc/localtime").partition("zoneinfo/")
+    except OSError:
+        mark = zone = ""
+    if mark:
+        return zone.removeprefix("posix/").removeprefix("right/").replace("Etc/UTC", "UTC")
+    try:
+        with open("/etc/timezone", "rb") as file:
+            return file.read(200).decode(errors="replace").strip().replace("Etc/UTC", "UTC")
+    except OSError:
+        return "" if os.path.exists("/etc/localtime") else "UTC"
