@@ -7,6 +7,7 @@ The layers, from outer to inner; each may import only what stands to its right o
     runner  -> adapters, ports, core    the process that holds one lease and one spark-submit
     once    -> runner, adapters, core   `coordd exec`: a runner in the foreground, for a command of its caller
     client  -> adapters, errors         the control socket, for Python programs
+    single  -> once, errors             `coordd exec` for functions and blocks of a Python program
     history -> words, events, jobs of the core    PySpark: runs inside Spark, never inside the daemon
 
     core/      ledger    the rules of the one authority, and what is asked of it

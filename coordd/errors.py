@@ -10,7 +10,9 @@ CoorddError
 │   ├── ForeignLedgerError   another ledger answers than the one that was used before: its answers must not be used
 │   ├── LedgerClosedError    the ledger was moved elsewhere, and refuses every request
 │   └── BadRowError          one row of the ledger is damaged, and is not used
-└── RefusedError             the caller: a request that cannot be granted, with the reason
+├── RefusedError             the caller: a request that cannot be granted, with the reason
+├── NotElectedError          nobody's fault: another machine has the run, or had it
+└── LeaseLostError           stop now: the lease of the run is lost, or the run was cancelled
 
 Library exceptions never cross a port: adapters translate them.
 """
@@ -74,3 +76,11 @@ class RefusedError(CoorddError):
         super().__init__(message)
         self.kind = kind
         self.hint = hint
+
+
+class NotElectedError(CoorddError):
+    """The code is not run here: another machine has its run, or had it."""
+
+
+class LeaseLostError(CoorddError):
+    """The lease of the run is lost, or the run was cancelled: what the code did since may have to be done again."""

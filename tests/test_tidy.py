@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "once": {"runner", "adapters", "core", "errors"},
     "cli": {"__init__", "daemon", "once", "services", "adapters", "config", "core", "errors"},
     "client": {"adapters", "errors"},
+    "single": {"once", "errors"},
     "__main__": {"cli", "once"},
     "history": {"core", "errors"},
 }

@@ -183,7 +183,15 @@ class ForegroundRunner(Runner):
         os.close(self.pet_fd)
         self.pet_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         self.tree.spare.discard(self.watcher)
+        be_silent()
         self.attempt.shut_down(f"{NAME} was killed", now=boottime())
+
+
+def be_silent() -> None:
+    """The process that the caller started is gone: the reader of its messages must see the end of them."""
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null, 2)
+    os.close(null)
 
 
 class ForegroundWatcher(Watcher):

@@ -24,7 +24,7 @@ def main() -> None:
     """The whole life of both processes; never returns. The spec comes on stdin, as marshal (json costs 8 ms)."""
     code = 1
     try:
-        _live(marshal.loads(_read_spec()))  # noqa: S302 - from the daemon that started us
+        _live(read_spec())
         code = 0
     except BaseException:  # after any exception, the watcher must see this process end
         sys.excepthook(*sys.exc_info())
@@ -37,7 +37,8 @@ def boot(root: str) -> str:
     return f"import sys; sys.path.insert(0, {root!r}); from coordd.runner.__main__ import main; main()"
 
 
-def _read_spec() -> bytes:
+def read_spec() -> "dict[str, Any]":
+    """The spec, from stdin, which is /dev/null then."""
     text = b""
     while part := os.read(0, 65536):
         text += part
@@ -46,7 +47,8 @@ def _read_spec() -> bytes:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    return text
+    spec: dict[str, Any] = marshal.loads(text)  # noqa: S302 - from the process that started us
+    return spec
 
 
 def _live(spec: "dict[str, Any]") -> None:

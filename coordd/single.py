@@ -1,0 +1,163 @@
+"""Code that runs on one machine of the cluster: `coordd exec` for functions and blocks of a Python program.
+
+    @single("report", every="1h")         async with single("import", id=day):     with single("deploy", wait=True):
+    def report(): ...                         await import_day(day)                     deploy()
+
+With ``tick``, ``every`` or ``id`` the callers on all machines agree on one run: one of them enters. The others wait
+until it is over and get NotElectedError, or take over when the machine of the first dies. Without these it is a lock.
+Functions and coroutine functions can be decorated, under asyncio and trio (through anyio). With ``skip=True`` a
+decorated function returns None instead of the error, and the block gets None.
+
+The lease belongs to the process. When it is lost, or the run is cancelled, code under asyncio and trio is cancelled,
+and LeaseLostError is raised. Code that goes on is killed with its process, before anybody else can enter: that keeps
+two from being alive at a time. Processes that it started are not killed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+
+from coordd.errors import LeaseLostError, NotElectedError
+from coordd.once.asking import LOCK, Asking
+from coordd.once.held import Held
+
+__all__ = ["Held", "LeaseLostError", "NotElectedError", "single"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class single:  # noqa: N801 - it is used as a decorator and in a with statement
+    """A decorator, and a context manager that gives the Held run."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tick: str | None = None,
+        every: str | None = None,
+        id: str | None = None,  # noqa: A002 - the option's name
+        timezone: str = "",
+        lease: float = 0.0,
+        wait: bool = False,
+        skip: bool = False,
+        socket: str = "",
+    ) -> None:
+        """The options of `coordd exec`. ``lease`` in seconds. Raises ValueError for more than one key."""
+        keys = {how: what for how, what in (("tick", tick), ("every", every), ("id", id)) if what is not None}
+        if len(keys) > 1:
+            raise ValueError("expected one of tick, every and id")
+        ((how, what),) = keys.items() or ((LOCK, ""),)
+        self._asking = functools.partial(
+            Asking, name, how, what, timezone=timezone, lease_s=lease, wait=wait, socket=socket
+        )
+        self._name = name
+        self._skip = skip
+        self._held: Held | None = None
+        self._scope: anyio.CancelScope | None = None
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Each call of the function is a block of its own."""
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                async with self._copy() as held:
+                    return await function(*args, **kwargs) if held is not None else None
+
+            return cast("Callable[P, T]", call_async)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with self._copy() as held:
+                return function(*args, **kwargs) if held is not None else None
+
+        return cast("Callable[P, T]", call)
+
+    def _copy(self) -> single:
+        made = single(self._name, skip=self._skip)
+        made._asking = self._asking
+        return made
+
+    # ---- plain code
+
+    def __enter__(self) -> Held | None:
+        """Raises NotElectedError, and what the socket's client raises."""
+        asking = self._asking()
+        try:
+            while (pause_s := asking.step()) is not None:
+                time.sleep(pause_s)
+        finally:
+            asking.line.close()
+        return self._begun(asking, _start(asking))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        held.ends(kind.__name__ if kind is not None else "")
+        if held.lost and kind is None:
+            raise LeaseLostError(f"{held.run}: {held.lost}")
+
+    # ---- asyncio and trio
+
+    async def __aenter__(self) -> Held | None:
+        """Raises as ``__enter__``."""
+        asking = self._asking()
+        while (pause_s := await anyio.to_thread.run_sync(asking.step)) is not None:  # noqa: ASYNC110 - nobody sets an event
+            await anyio.sleep(pause_s)
+        with anyio.CancelScope(shield=True):  # a grant must not be forgotten
+            held = self._begun(asking, await anyio.to_thread.run_sync(_start, asking))
+        if held is None:
+            return None
+        token, scope = anyio.lowlevel.current_token(), anyio.CancelScope()
+        self._scope = scope
+        held.on_lost = lambda _why: anyio.from_thread.run_sync(scope.cancel, token=token)
+        scope.__enter__()
+        if held.lost:
+            scope.cancel()
+        return held
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        held, self._held = self._held, None
+        if held is None or self._scope is None:
+            return False
+        caught = self._scope.__exit__(kind, exc, trace)
+        failure = kind.__name__ if kind is not None else ""
+        with anyio.CancelScope(shield=True):  # until it is reported
+            await anyio.to_thread.run_sync(held.ends, failure)
+        if held.lost and (caught or kind is None):
+            raise LeaseLostError(f"{held.run}: {held.lost}")
+        return bool(caught)
+
+    def _begun(self, asking: Asking, held: Held | None) -> Held | None:
+        if held is None and not self._skip:
+            raise NotElectedError(asking.why or f"{self._name} is not run here")
+        self._held = held
+        return held
+
+
+def _start(asking: Asking) -> Held | None:
+    """Start the keeper of a grant; None if there is no grant, or the attempt must not begin any more."""
+    if not asking.granted:
+        return None
+    held = Held(asking.granted, asking.spec(), asking.socket)
+    if held.begins():
+        return held
+    asking.why = f"{held.run} must not begin any more: {held.lost}"
+    held.gives_up()
+    return None
