@@ -1,9 +1,9 @@
 """What many tests share, and how long hypothesis looks.
 
-Servers: one of each kind for a pytest process, started when the first test asks for it. Tests keep apart by a virtual
-host or by a cluster's name of their own. What stops or breaks a server starts its own.
+Servers: one of each kind for a pytest process, started when the first test asks for it. Each test uses its own virtual
+host or its own cluster name. A test that stops or breaks a server starts its own.
 
-The command line against a daemon that is a table.
+The command line against a fake daemon with a table of answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logs: the right form for where they go, no password in them, and no line lost."""
+"""Logs: a form for each destination, no passwords, and no lost line."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def run(job: Job, defaults: SparkDefaults, environ: dict[str, str]) -> ProgramSp
 
 
 def conf_of(program: ProgramSpec) -> dict[str, str]:
-    """The settings that spark-submit is given: all of them in the file."""
+    """The settings for spark-submit; all of them are in the file."""
     assert "--conf" not in program.argv
     assert option(program.argv, "--properties-file") == program.secrets_path == f"{FACTS.directory}/secrets.properties"
     return dict(line.split("=", 1) for line in program.secrets.splitlines() if "=" in line)

@@ -1,4 +1,4 @@
-"""What systemd hears from us, on a socket that stands for its own."""
+"""Messages to systemd, read from a socket in its place."""
 
 from __future__ import annotations
 

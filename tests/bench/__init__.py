@@ -1,1 +1,1 @@
-"""`make bench`: what is measured, a file a section."""
+"""`make bench`: one file for each section of measurements."""

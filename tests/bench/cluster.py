@@ -20,7 +20,7 @@ T = TypeVar("T")
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIMIT_S = 30.0
 
-# What starting has left to do is over by then, and no part of idleness.
+# After this time (seconds) a daemon has finished its start and is idle.
 SETTLE_S = 3.0
 
 CONFIG = """
@@ -57,7 +57,7 @@ def until(look: Callable[[], T | None], what: str, *, limit_s: float = LIMIT_S, 
 
 
 class Usage(NamedTuple):
-    """Of each figure the largest of all nodes."""
+    """For each figure, the largest value of all nodes."""
 
     cpu_percent: float  # of a core
     rss_mb: float  # 10^6 bytes
@@ -124,7 +124,7 @@ class Node:
         return True if status["state"] == "ready" and status["members"]["alive"] >= members else None
 
     def facts(self, run: str) -> dict[str, dict[str, Any]]:
-        """What the newest runner of a run here has said, by its word, with its directory; {} when there is none."""
+        """The facts of a run's newest runner on this node, by their word, and its directory; {} without a runner."""
         newest: dict[str, dict[str, Any]] = {}
         for directory in glob.glob(f"{self.runtime_dir}/runs/*"):
             facts = read_facts(directory)
@@ -158,7 +158,7 @@ def read_facts(directory: str) -> dict[str, dict[str, Any]]:
 
 
 class Cluster:
-    """So many daemons on one machine."""
+    """Several daemons on one machine."""
 
     def __init__(self, root: str, count: int, jobs: dict[str, str], timings: str, bus: str, ledger: str) -> None:
         self.root = root
@@ -209,13 +209,13 @@ class Cluster:
         return Usage(max(used), max(rss for rss, _ in memory), max(pss for _, pss in memory))
 
     def end_runs(self) -> None:
-        """Kill whatever runners have been left; the daemons are gone by now."""
+        """Kill the remaining runners. The daemons have ended already."""
         for directory in glob.glob(f"{self.root}/run*/runs/*"):
             kill_attempt(read_facts(directory))
 
 
 def kill_attempt(facts: dict[str, dict[str, Any]]) -> None:
-    """Runner, watcher and program at once: stopped first, so that none sees another one die."""
+    """Kill runner, watcher and program at once. They are stopped first, so that none of them sees another one die."""
     pids = [facts["adopted"]["pid"], facts["adopted"]["watcher"]] if "adopted" in facts else []
     if "started" in facts:
         pids.append(facts["started"]["program"])
@@ -227,7 +227,9 @@ def kill_attempt(facts: dict[str, dict[str, Any]]) -> None:
     ):
         if word in facts:
             ticks[facts[word][pid]] = facts[word][born]
-    pids = [pid for pid in pids if start_ticks(pid) == ticks[pid]]  # else the number is another process's by now
+    pids = [
+        pid for pid in pids if start_ticks(pid) == ticks[pid]
+    ]  # otherwise the pid belongs to another process by now
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -267,7 +269,7 @@ def cpu_s(pid: int) -> float:
 def cluster(
     count: int, jobs: dict[str, str], timings: str = "", *, bus: str = "", ledger: str = ""
 ) -> Iterator[Cluster]:
-    """A cluster that runs, and is gone afterwards with all that it ran; ``timings`` are lines of [cluster]."""
+    """A running cluster. At the end it is removed with all of its programs. ``timings`` are lines of [cluster]."""
     with tempfile.TemporaryDirectory(prefix="coordd-bench-") as root:
         bus, ledger = bus or f"unix://{root}/bus", ledger or f"sqlite:///{root}/ledger.db"
         made = Cluster(root, count, jobs, timings, bus, ledger)

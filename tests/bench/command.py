@@ -1,7 +1,7 @@
 """`make bench`: the benchmarks, as a table and as artifacts/bench.json.
 
-Figures are ratios against a peer that is measured in the same run, or counts, wherever that is possible. A target
-that is missed is said, and fails nothing; only what could not be measured at all makes the command fail.
+If possible, a figure is a count, or a ratio against a peer that is measured in the same run. The command reports a
+missed target and does not fail. It fails only if a section could not be measured.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
             try:
                 figures += importlib.import_module(SECTIONS[name]).measure(quick=chosen.quick)
             except Exception as exc:
-                # One section that cannot be measured does not take the others with it; it is said and fails us.
+                # If one section cannot be measured, the others still are; the command reports it and fails.
                 problems[name] = f"{type(exc).__name__}: {exc}"
         console.print(f"{name}: {time.monotonic() - began:.0f} s", highlight=False)
     show(figures, problems, console)

@@ -78,7 +78,7 @@ class Process:
 
 @contextlib.contextmanager
 def cluster(count: int) -> Iterator[list[Process]]:
-    """So many members that know each other; the first one opens."""
+    """Members that know each other; the first one opens the elections."""
     with tempfile.TemporaryDirectory(prefix="coordd-bench-") as root:
         members = [Process(root, index, count) for index in range(count)]
         try:

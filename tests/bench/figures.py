@@ -1,4 +1,4 @@
-"""What a benchmark has found: figures with their targets, as a table for people and as JSON for machines."""
+"""The figures of a benchmark with their targets: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.table import Table
 
 @dataclass
 class Figure:
-    """One measured value. ``sense`` says how it is held against its target; without a target it is only told."""
+    """One measured value. ``sense`` says how it is compared with its target; without a target it is only shown."""
 
     section: str
     what: str
@@ -41,7 +41,7 @@ class Figure:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The value below which ``part`` (0 … 1) of them lie: the nearest rank, never an invented one."""
+    """The quantile ``part`` (0 … 1) by the nearest rank, so it is always one of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, round(part * (len(ordered) - 1))))]
 

@@ -1,4 +1,4 @@
-"""What a node costs that has nothing to do, in a cluster of three, and how soon a new one is ready."""
+"""The cost of an idle node in a cluster of three, and the time until a new node is ready."""
 
 from __future__ import annotations
 

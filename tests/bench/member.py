@@ -28,14 +28,14 @@ from coordd.core.ready import Now
 from coordd.services.driver import Driver, Keeper
 from coordd.services.ledger import LedgerService, boottime
 
-# No heartbeat falls into a measurement, so what the bus counts is elections alone. The rest is as by default: an
-# election whose messages are lost is decided at its timeout, and shows.
+# No heartbeat is sent during a measurement, so the bus counts only elections. Other settings are the defaults: an
+# election with a lost message is decided at its timeout, and shows in the figures.
 SETTINGS = Settings(heartbeat_interval_s=3600.0)
 
 # A bare datagram is as long as a packet with one elect.
 PAYLOAD = b"x" * 260
 
-# Between two measurements everybody comes to rest.
+# A pause (seconds) between two measurements, so that all nodes are at rest.
 PAUSE_S = 0.003
 
 # Longer than an election's timeout.

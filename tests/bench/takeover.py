@@ -21,7 +21,7 @@ GIVE_UP_S = 60.0
 
 JOBS = {"victim": '[command]\nargv = ["/bin/sleep", "600"]\n'}
 
-# So many clusters at the same time: nearly all of a takeover is waiting.
+# Clusters at the same time: a takeover is mostly waiting.
 LANES = 4
 
 

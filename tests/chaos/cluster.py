@@ -24,7 +24,7 @@ SENTINEL_HOSTS = ("r1", "r2", "r3", "s1", "s2", "s3")
 LEDGER_HOSTS = {"redis": ("r1",), "sentinel": SENTINEL_HOSTS}
 SETUPS = tuple(LEDGER_HOSTS)
 
-# As short as the configuration allows with a grace in which a program can end.
+# As short as the configuration allows, with enough kill_grace for a program to end.
 TIMING = {"lease": 8.0, "renew": 1.0, "ledger_timeout": 1.0, "kill_grace": 3.0, "heartbeat": 1.0}
 
 STATE_DISK = "size=32m"  # each node's own; small, so that it is filled at once
@@ -61,13 +61,13 @@ class Member(Node):
             return super().launch()
 
     def set_clock(self, ahead_s: float) -> None:
-        """Its wall clock is so far ahead of the machine's from now on."""
+        """Set its wall clock ahead of the machine's by that many seconds."""
         fresh = self.skew_path.with_suffix(".fresh")
         fresh.write_text(f"{ahead_s}")
         fresh.rename(self.skew_path)
 
     def fill(self, directory: Path) -> None:
-        """Leave no byte on the disk of its state or runtime directory."""
+        """Fill the disk of its state directory or of its runtime directory."""
         with (directory / BALLAST).open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"\0" * 65536)
@@ -76,12 +76,12 @@ class Member(Node):
                 file.write(b"\0")
 
     def empty(self) -> None:
-        """Give the room on both disks back."""
+        """Free both disks again."""
         for directory in (self.state_dir, self.runtime_dir):
             (directory / BALLAST).unlink(missing_ok=True)
 
     def family(self) -> set[int]:
-        """Also the children that its programs have left: a power cut ends those too."""
+        """Kill the daemon, and also the children that its programs have left: a power cut ends those too."""
         return super().family() | processes([f"chaos-child-of-{self.name}"])
 
 
@@ -184,7 +184,7 @@ def member_names(size: int) -> list[str]:
 
 
 def hosts(setup: str, size: int) -> list[str]:
-    """Everybody on the net of a set-up."""
+    """All hosts of a set-up."""
     return [*member_names(size), BROKER, *LEDGER_HOSTS[setup]]
 
 
@@ -195,7 +195,7 @@ def _toml(value: Any) -> str:
 
 
 def _skew_library(directory: Path) -> Path | None:
-    """Built on the spot; None where no compiler is: then wall clocks are not moved."""
+    """The library for wall clocks, compiled now; None without a compiler: then wall clocks are not moved."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None

@@ -25,7 +25,7 @@ LONG_S = (10.0, 18.0)
 
 
 class Done(NamedTuple):
-    """It has struck: for how long, how it is mended, and what it has done."""
+    """A fault that has struck: its duration, how to mend it, and its effects."""
 
     lasts_s: float
     mend: Mend
@@ -35,7 +35,7 @@ class Done(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """Where a fault strikes. ``node``: the one that it is meant for; ``grant``: the attempt that it is aimed at."""
+    """The target of a fault: a node, and perhaps the grant of an attempt."""
 
     arena: Arena
     grants: Grants
@@ -48,7 +48,7 @@ class Scene(NamedTuple):
         return self.chance.uniform(*bounds)
 
     def pids(self) -> dict[str, int]:
-        """Of the runner and the watcher of the attempt, or of any on the node; {} when there is none."""
+        """The pids of runner and watcher of the attempt, or of any attempt on the node; {} without one."""
         chosen = [self.grant] if self.grant else self.grants.alive(self.node.name)
         said = [fact for one in chosen if (fact := facts(one.directory).get("adopted"))]
         if not said:
@@ -96,7 +96,7 @@ def kill_watcher(scene: Scene) -> Done | None:
 
 
 def kill_runner_and_watcher(scene: Scene) -> Done | None:
-    """Both at once: nobody is left beside the program but the daemon."""
+    """Kill runner and watcher at once: only the daemon is left to end the program."""
     pids = scene.pids()
     if not pids:
         return None
@@ -150,7 +150,7 @@ def fill_runtime_directory(scene: Scene) -> Done:
 
 
 def _edited(edit: Callable[[Jobs, random.Random], str]) -> Callable[[Scene], Done]:
-    """A job file is changed: one node reads it at once, the others after a while, one after the other."""
+    """Change a job file. One node reads it at once, the others later, one after the other."""
 
     def strike(scene: Scene) -> Done:
         what = edit(scene.jobs, scene.chance)
@@ -234,7 +234,8 @@ def pause_broker(scene: Scene) -> Done:
 
 
 def kill_ledger(scene: Scene) -> Done:
-    """Under Sentinel another one becomes the master: what it had not been sent is lost. One alone forgets nothing."""
+    """Under Sentinel, a replica becomes the master, and writes that it had not received are lost. A single Redis loses
+    nothing."""
     sentinel = scene.arena.production.sentinels is not None
     done = _restart(scene.arena.master(), scene, (4.0, 12.0) if sentinel else (0.3, 4.0))
     return done._replace(forgets=sentinel)
@@ -250,8 +251,8 @@ def kill_sentinel(scene: Scene) -> Done | None:
 
 
 def promote_behind_a_cut(scene: Scene) -> Done | None:
-    """The master alone is cut off from its kin, and takes writes that are lost: nodes still reach it. At times a node
-    is cut off from the others and from the bus too: what it launches meanwhile nobody can tell the new master."""
+    """The master is cut off from its replicas and sentinels. Nodes still reach it, and its new writes are lost.
+    Sometimes one node is on its side of the cut: nobody can tell the new master what that node launches."""
     if scene.arena.production.sentinels is None:
         return None
     net, master = scene.arena.net, scene.arena.host_of(scene.arena.master())

@@ -1,4 +1,4 @@
-"""Who has been granted what: the directories that daemons make for their runners, seen from outside."""
+"""The granted attempts, read from the directories that daemons make for their runners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from system.lab.processes import boottime, exists
 
 from chaos.cluster import Arena
 
-START_S = 1.5  # from a directory to its runner's first word, on a busy machine
+START_S = 1.5  # seconds from a directory to its runner's first fact, on a busy machine
 
 
 class Grant(NamedTuple):
@@ -40,7 +40,7 @@ class Grants:
         self._before_start: dict[str, Grant] = {}
 
     def look(self) -> None:
-        """Take in what is new, and forget what has started or is gone."""
+        """Add new attempts; forget those that have started or are gone."""
         there: set[str] = set()
         for node in self.arena.nodes:
             runs = f"{node.runtime_dir}/runs"

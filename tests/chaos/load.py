@@ -54,12 +54,12 @@ TWICE = 0.15  # of the triggers, on a second node at the same time
 AGAIN_S = 0.3
 
 
-# What the schedule of ``edited-tick`` becomes, and what it may be spread by.
+# The later schedule and the jitter of ``edited-tick``.
 EVERY_S = (6.0, 7.0, 8.0)
 JITTERS = ("0s", "3s")
 
-# What waits for a node with a definition that no node has any more ends as missed after this: long before the trial
-# gives up waiting, and longer than the ledger is away or in quarantine.
+# A waiting run whose definition no node has any more becomes MISSED after this time: long before the trial gives up,
+# and longer than the ledger is away or in quarantine.
 START_WITHIN_S = 90
 
 
@@ -96,7 +96,7 @@ class Jobs:
         return f"{job.name} every {every_s:g}s, jitter {jitter}"
 
     def edit_description(self, chance: random.Random) -> str:
-        """Change what has nothing to do with when a job fires: no fire time may be lost for it."""
+        """Change something else than the schedule: no fire time may be lost by it."""
         job = chance.choice([job for job in JOBS if job.every_s and not job.edited])
         self._description += 1
         self._write(job, job.every_s, "0s")
@@ -123,7 +123,7 @@ class Jobs:
 
 
 def fire_times(start: float, end: float) -> list[str]:
-    """The runs that the schedules stand for: every multiple of the interval since the epoch, the end left out."""
+    """The expected scheduled runs: every multiple of the interval since 1970, without the end."""
     runs = []
     for job in JOBS:
         if job.every_s and not job.edited:
@@ -148,7 +148,7 @@ class Accepted(NamedTuple):
 
 
 class Load:
-    """The clients, each a thread. They ask until somebody accepts, as a client does that must not lose a request."""
+    """The clients, one thread each. They repeat a request until a node accepts it."""
 
     def __init__(self, arena: Arena, seed: int, per_minute: float) -> None:
         self.arena = arena
@@ -156,7 +156,7 @@ class Load:
         self.pause_s = CLIENTS * 60.0 / per_minute
         self.accepted: list[Accepted] = []
         self.refused: list[str] = []  # why a node did not take one
-        self.given_up: list[str] = []  # nobody has said yes by the end: it may run or not
+        self.given_up: list[str] = []  # no node has accepted it by the end: it may run or not
         self._numbers = itertools.count()
         self._stop = threading.Event()
         self._threads = [
@@ -168,7 +168,7 @@ class Load:
             thread.start()
 
     def stop(self) -> None:
-        """No new ones; what was asked for and not yet accepted is asked for a while longer."""
+        """Send no new requests; repeat those that were not accepted for a while."""
         self._stop.set()
 
     def join(self) -> None:

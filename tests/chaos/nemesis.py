@@ -1,4 +1,4 @@
-"""What strikes when: drawn from a seed, and written down. Most of it waits for an attempt that is not started yet."""
+"""The faults and their times: drawn from a seed, and recorded. Most faults wait for an attempt that has not started."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Nemesis:
         self._restart_at: dict[str, float] = {}
 
     def run(self, until: float, show: Callable[[], object]) -> None:
-        """Strike until then (CLOCK_BOOTTIME), and leave what has not been mended by then to ``heal``."""
+        """Strike until that instant (CLOCK_BOOTTIME). ``heal`` mends the remaining faults."""
         next_at = boottime() + self.pause_s
         aim_until = 0.0
         kind = ""
@@ -84,7 +84,7 @@ class Nemesis:
             time.sleep(LOOK_S)
 
     def heal(self) -> None:
-        """Mend everything, and see that all are there."""
+        """Mend everything, and check that all daemons are running."""
         self._mend(float("inf"))
         self.arena.net.heal_all()
         under = self.arena.production.sentinels
@@ -98,7 +98,7 @@ class Nemesis:
     # ---- one fault
 
     def _draw(self, now: float) -> str:
-        """One that may strike now, or ""."""
+        """A fault that may strike now, or ""."""
         possible = {
             name: kind.weight
             for name, kind in self.kinds.items()
@@ -107,7 +107,7 @@ class Nemesis:
         return self.chance.choices(list(possible), list(possible.values()))[0] if possible else ""
 
     def _unharmed(self) -> list[str]:
-        """Nodes that may be struck: none when enough are."""
+        """Nodes that may be struck; none if enough nodes are struck already."""
         harmed = {node for _, _, harms, node, _ in self._mends if harms == "node"}
         free = [node.name for node in self.arena.nodes if node.name not in harmed and node.up]
         return free if len(harmed) < NODES_MAX else []
@@ -118,7 +118,7 @@ class Nemesis:
         if not free:
             return
         self.chance.shuffle(free)
-        # What runs can be lost: where most of it is.
+        # The nodes with the most runs.
         chosen = grant.node if grant else max(free, key=lambda name: len(self.grants.alive(name)))
         node = next(one for one in self.arena.nodes if one.name == chosen)
         began = boottime()
@@ -161,7 +161,7 @@ class Nemesis:
             mend()
 
     def _supervise(self, now: float) -> None:
-        """Start again what has ended by itself, as its unit would be."""
+        """Restart daemons that have ended by themselves, as their unit would."""
         down = {node for _, _, harms, node, _ in self._mends if harms == "node"}
         for node in self.arena.nodes:
             if node.up:

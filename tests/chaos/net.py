@@ -1,7 +1,7 @@
 """A small network: namespaces on one bridge, in which each host's way to each other can be cut, one way or both.
 
-A way is cut at the sender, whose neighbour entry then names a card that nobody has: packets leave and are lost, and
-nobody is told. That needs iproute2 alone, no packet filter.
+A direction is cut at the sender: its neighbour entry then names a network card that does not exist. Packets leave and
+are lost silently. That needs only iproute2, no packet filter.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Net:
         return f"{NET}.{self.hosts.index(host) + 1}"
 
     def up(self) -> Net:
-        """Make it all. What an earlier run left that was killed is removed first."""
+        """Create everything. Remains of an earlier run that was killed are removed first."""
         sweep()
         self._claim = _claimed(self.lab)
         self.home.mkdir()
@@ -153,7 +153,7 @@ def _namespaces() -> list[str]:
 
 
 def _claimed(lab: str) -> socket.socket | None:
-    """Hold a lab's name, which ends with this process; None where another process holds it."""
+    """Lock a lab's name until this process ends; None if another process has it."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0coordd-chaos-{lab}")

@@ -1,4 +1,4 @@
-"""The judge of `make chaos` notices what it is there for: each good record is doctored once."""
+"""The judge of `make chaos` notices each violation: every test falsifies one good record."""
 
 from __future__ import annotations
 

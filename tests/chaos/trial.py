@@ -60,7 +60,7 @@ Show = Callable[[Progress], object]
 
 @contextlib.contextmanager
 def arena_of(plan: Plan) -> Iterator[Arena]:
-    """The whole laboratory; nothing of it is left afterwards."""
+    """The whole laboratory; it is removed at the end."""
     net = Net(hosts(plan.setup, plan.nodes))
     try:
         arena = Arena(net.up(), plan.setup, plan.nodes)
@@ -146,7 +146,7 @@ def _trial(arena: Arena, plan: Plan, show: Show) -> Outcome:
 
 
 def settle(arena: Arena, nemesis: Nemesis, tell: Callable[[], object]) -> list[str]:
-    """Wait until all nodes see all, and no run is open; what is left of them."""
+    """Wait until all nodes see each other and no run is open; returns the runs that are still open."""
     limit = boottime() + SETTLE_S
     left = ["the nodes do not see each other"]
     while left and boottime() < limit:
@@ -170,7 +170,7 @@ def _open_runs(arena: Arena) -> list[str]:
 
 
 def _told(arena: Arena, run: str) -> str:
-    """All that is known of a run that is not over: its row, its job's standing, and what each node makes of it."""
+    """Everything known about a run that is not over: its row, its job's row, and each node's view of it."""
     job = run.partition("@")[0].partition("#")[0]
     prefix = f"{{coordd:{arena.production.name}}}:"
     parts = [f"{run} is not over", f"the ledger's time: {_redis(arena, 'TIME')}"]
@@ -193,7 +193,7 @@ def _redis(arena: Arena, *words: str) -> str:
 
 
 def _record(arena: Arena, nemesis: Nemesis, load: Load, expected: list[str]) -> Record:
-    """What the programs wrote, and what a daemon says of those that did not succeed."""
+    """The programs' records, and a daemon's answer about each run that did not succeed."""
     entries, beats = arena.entries(), arena.beats()
     runs = lives(entries, beats)
     wanted = dict.fromkeys([*expected, *[one.run for one in load.accepted], *runs])
@@ -220,5 +220,5 @@ def keep(arena: Arena, evidence: Path) -> None:
     def left_out(directory: str, names: list[str]) -> list[str]:
         return [name for name in names if not (Path(directory, name).is_file() or Path(directory, name).is_dir())]
 
-    with contextlib.suppress(shutil.Error):  # what vanished meanwhile
+    with contextlib.suppress(shutil.Error):  # files that vanished meanwhile
         shutil.copytree(arena.path, evidence, ignore=left_out)

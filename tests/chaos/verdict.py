@@ -14,7 +14,7 @@ from rich.table import Table
 from chaos.checker import Verdict
 from chaos.nemesis import Fault
 
-# Told also when there were none.
+# Shown also if there were none.
 MUST = ("overlaps", "overlaps by lock", "two runs of a job that allows one", "lost without an explanation")
 VIOLATIONS_MAX = 30  # on the screen; the file has all
 

@@ -1,1 +1,1 @@
-"""Tests of the command lines, against a daemon that is a table and against the real one."""
+"""Tests of the command lines, against a fake daemon with a table of answers and against the real one."""

@@ -1,4 +1,4 @@
-"""The audit of a real daemon: each privileged call, done and refused, by whom; and a chain that somebody broke."""
+"""The audit of a real daemon: each privileged call, done or refused, with its caller; and a broken chain."""
 
 from __future__ import annotations
 

@@ -342,7 +342,7 @@ def test_doctor_fails_when_a_check_does(ctl: Callable[..., Result], daemon: Fake
 
 
 def states(*words: str) -> Callable[[dict[str, Any]], Any]:
-    """A run that is in another state each time it is looked at; the last one stays."""
+    """A run that has the next state at each look; the last state stays."""
     left = list(words)
 
     def answer(_: dict[str, Any]) -> Any:

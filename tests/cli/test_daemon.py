@@ -29,8 +29,8 @@ params = { who = "world" }
 argv = ["/bin/sh", "-c", "echo hello $0", "{who}"]
 """
 
-# Drops root's rights before it does anything, and then is coordctl. The interpreter may lie where only root can
-# read, so everything is loaded before that.
+# Drops root's rights first, and then becomes coordctl. Perhaps only root can read the interpreter's files, so
+# everything is loaded before that.
 AS_STRANGER = """
 import os, sys
 import coordd.cli.show.brief, coordd.core.jobs.schedule
@@ -44,7 +44,7 @@ sys.argv[1:] = sys.argv[4:]
 main()
 """
 
-# Who has no root's rights plays the stranger; then it is the daemon that must think to be another.
+# Without root's rights this process plays the stranger, and the daemon believes to be another user.
 AS_ANOTHER = "import os; os.getuid = lambda: 4_000_000; from coordd.cli.coordd import main; main()"
 
 
@@ -292,7 +292,7 @@ def test_the_rest_of_the_commands(node: Node) -> None:
 
 
 def test_a_held_job_is_listed_and_nothing_launches_it_until_it_is_released(node: Node) -> None:
-    """Its times while it was held are nobody's: released, it begins with the next one."""
+    """Fire times of a held job are never run: after its release it begins with the next one."""
     write_job(node.directory, "waiting", 'enabled = false\nschedule = "every 1s"\n' + HELLO)
     write_job(node.directory, "ticking", 'schedule = "every 1s"\n' + HELLO)  # its runs show that time goes by
     node.ctl("reload")

@@ -1,4 +1,4 @@
-"""Which definition of a job counts, as people see it: the real command line, and a daemon that forgets what it had."""
+"""The definition of a job that counts, as people see it: the real command line, and a daemon that lost its memory."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_memory_that_is_no_file_at_all_stops_no_start() -> None:
 
 
 def full_once(directory: str) -> Callable[[], None]:
-    """The disk is full when the memory is written first, and has room afterwards."""
+    """The disk is full at the first write of the node's memory, and has room later."""
     os.symlink("/dev/full", f"{directory}/state/definitions.json.new")
     return lambda: None
 

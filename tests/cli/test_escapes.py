@@ -1,4 +1,4 @@
-"""coordctl shows what anybody may have written: a job's output, arguments, names. The terminal obeys none of it."""
+"""coordctl shows texts of strangers: a job's output, arguments, names. No escape sequence reaches the terminal."""
 
 from __future__ import annotations
 

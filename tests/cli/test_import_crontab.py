@@ -28,7 +28,7 @@ CRON_TZ=Europe/Berlin
 @pytest.fixture(autouse=True)
 def _own_user(monkeypatch: pytest.MonkeyPatch) -> None:
     found = onhost.service_user
-    # Without the service's account: the jobs run as who imports.
+    # Without the service's account, the jobs run as the user who imports them.
     monkeypatch.setattr(onhost, "service_user", lambda name="no-such-account": found(name))
 
 
@@ -200,7 +200,7 @@ def test_the_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_crontab_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `crontab -l` shows it; a user of whom the command knows nothing is told in its own words."""
+    """As `crontab -l` shows it; for an unknown user the message is that of `crontab`."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "jobs.d").mkdir()
     program_of = tmp_path / "bin" / "crontab"

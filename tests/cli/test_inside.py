@@ -1,4 +1,4 @@
-"""A run asks the daemon that started it: it may look, and steers nothing, whatever its process has become."""
+"""A run asks the daemon that started it: it may look but not control, also from detached processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordd.adapters import descent
 
 
 def job(directory: str, kind: str) -> str:
-    """A job whose program, or what has become of it, asks; its file is in ``directory``."""
+    """A job whose program, or a detached child of it, asks the daemon; its file is in ``directory``."""
     script = f"{directory}/ask.py"
     Path(script).write_text(PROGRAM)
     wrap = {"plain": [], "env": ["/usr/bin/env", "-i"], "setsid": ["/usr/bin/setsid", "--wait"]}.get(kind, [])

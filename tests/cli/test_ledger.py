@@ -1,4 +1,4 @@
-"""coordctl ledger, and what status and node list show of a production cluster, against a daemon that is a table."""
+"""coordctl ledger, and status and node list of a production cluster, against a fake daemon with a table of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person must see: `status`, `doctor` and STATUS of a daemon whose ledger holds trouble."""
+"""Troubles in the ledger are visible in `status`, `doctor` and STATUS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coordd.core.ledger.requests import Claim, Register, Revoke
 from coordd.core.ledger.rows import AttemptNumber, Policy
 from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Report
 
-# Short, that silence is noticed soon.
+# Short, so that silence is noticed soon.
 TIMING = "renew_interval = 0.5\nledger_timeout = 0.5\nkill_grace = 1.0\nlease = 30.0"
 
 

@@ -1,4 +1,4 @@
-"""A stranger on the machine, against the real daemon: what is told to whom who may only look."""
+"""A stranger on the machine, against the real daemon: the answers for a user who may only look."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ params = { who = "world" }
 argv = ["/bin/sh", "-c", "echo $0 >&2; exit 3", "{who}"]
 """
 
-# What a viewer may ask, with parameters that give full answers.
+# Methods for viewers, with parameters that give full answers.
 QUESTIONS: dict[str, dict[str, Any]] = {
     "ping": {}, "status": {}, "node.list": {}, "job.list": {}, "job.show": {"job": "talks"},
     "job.next": {"job": "tick"},

@@ -1,1 +1,1 @@
-"""Tests of what other programs import: coordd.client, coordd.single."""
+"""Tests of the modules for other programs: coordd.client, coordd.single."""

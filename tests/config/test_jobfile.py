@@ -375,7 +375,7 @@ def test_the_digest_ignores_how_the_same_is_written(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_the_same_in_every_process_and_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written down: a change of it disables pending runs in every cluster that upgrades."""
+    """The digest is fixed here: a change of it disables pending runs in every cluster that upgrades."""
     import tzdata
 
     monkeypatch.setattr(tzdata, "IANA_VERSION", "2026a")
@@ -433,7 +433,7 @@ MANY_MISTAKES = {
 }
 
 
-@pytest.mark.timeout(60)  # generous: they take a second; what takes the square of a file's length does not end
+@pytest.mark.timeout(60)  # generous: they take a second; quadratic time would not end
 @pytest.mark.parametrize("text", MANY_MISTAKES.values(), ids=MANY_MISTAKES.keys())
 def test_a_large_file_of_mistakes_is_read_once_and_few_of_them_are_named(tmp_path: Path, text: str) -> None:
     assert len(text) < MEGABYTE, "or it is not read at all"
@@ -498,7 +498,7 @@ def test_what_is_no_secret_draws_none(tmp_path: Path, words: list[str]) -> None:
 
 
 def test_a_held_job_keeps_its_schedule_apart(tmp_path: Path) -> None:
-    """Nothing that launches looks there; and its digest is another one, so that its release is a change."""
+    """No code that launches reads the held schedule; and the digest differs, so that a release counts as a change."""
     schedule = 'schedule = "0 2 * * *"\n'
     held = load_text(tmp_path, "enabled = false\n" + schedule + COMMAND).jobs["j"]
     released = load_text(tmp_path, "enabled = true\n" + schedule + COMMAND).jobs["j"]

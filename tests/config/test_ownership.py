@@ -1,4 +1,4 @@
-"""Who else could change what the daemon reads and runs: refused, with the file, its owner and mode, and the cure."""
+"""Files that other users could change are refused; the message has the file, its owner and mode, and the remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coordd.config.settings import load, read_config
 from coordd.core.wire.envelope import SIGN, Key, Keyring
 from coordd.errors import ConfigError, UnavailableError
 
-# We own what these tests make; to somebody else's daemon that is a stranger's.
+# These tests make files of our own; for the daemon of another user they are a stranger's.
 STRANGE = Trust(frozenset((0 if os.getuid() else 12345,)), frozenset())
 
 

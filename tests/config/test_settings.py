@@ -208,7 +208,7 @@ def test_what_is_wrong_in_a_file_is_named_with_file_key_and_line(
     assert key in message
     assert said in message
     assert "\n" not in message  # one problem, one sentence
-    if "kill_grace" not in text:  # there the lease is wrong that the file does not mention
+    if "kill_grace" not in text:  # there the lease is wrong, and the file does not have one
         assert f"{path}:{text.count(chr(10))}: {key}: " in message
 
 

@@ -1,1 +1,1 @@
-"""Tests of what a node keeps on its disk."""
+"""Tests of a node's files: journal, backlog, state, alarms."""

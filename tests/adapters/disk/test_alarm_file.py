@@ -1,4 +1,4 @@
-"""Alarms on the disk: kept whole, and a file that cannot be read says so."""
+"""The file of alarms: written as a whole, and an unreadable file is reported."""
 
 from __future__ import annotations
 

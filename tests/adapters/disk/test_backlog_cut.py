@@ -1,4 +1,4 @@
-"""The backlog after a power cut: its files end anywhere, and what was saved before that point is still there."""
+"""The backlog after a power cut at any byte of its files: everything saved before that point is still there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordd.ports import Message
 
 # (messages, bytes of each) that one transaction saves. Some messages fill pages of their own.
 SAVES = st.lists(st.tuples(st.integers(1, 4), st.sampled_from((1, 300, 5000))), min_size=1, max_size=8)
-# Nothing here depends on the disk itself, whose fsync takes its time.
+# These tests do not depend on the disk itself, and its fsync is slow.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 GARBAGE = st.binary(max_size=64) | st.sampled_from((b"\0" * 4096, b"\xff" * 5000))
 
@@ -53,10 +53,10 @@ def saved(folder: Path, saves: list[tuple[int, int]], removed: int) -> list[tupl
 
 
 def goes_on(folder: Path) -> None:
-    """Whatever has become of the old ones, new messages are taken and read."""
+    """New messages are saved and read, even if the old ones are damaged."""
     file = SqliteBacklog(str(folder / "b.db"))
     new = Message(10**6, 2.0, 200.0, b"new")
-    with suppress(UnavailableError):  # a damaged file is set aside at the first touch
+    with suppress(UnavailableError):  # a damaged file is renamed at its first use
         file.append([new], 0.0)
     file.append([new], 0.0)
     assert file.first(1000)[-1] == new
@@ -111,7 +111,7 @@ def test_a_file_that_is_cut_itself_raises_nothing_of_sqlites_and_invents_nothing
         file.close()
 
         for message in read:
-            if garbage:  # SQLite keeps no checksums: only what can be taken for a message is promised
+            if garbage:  # SQLite has no checksums: only valid messages are promised
                 assert [type(value) for value in message] == [int, float, float, bytes]
             else:
                 assert known[message.number] == message

@@ -1,4 +1,4 @@
-"""What retention does not keep is gone after one cleaning, however much it is."""
+"""One cleaning removes everything older than the retention, however much it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The few numbers that a node remembers survive crashes, full disks and spoilt files."""
+"""The state file of a node survives crashes, full disks and damage."""
 
 from __future__ import annotations
 

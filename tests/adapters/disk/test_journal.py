@@ -1,4 +1,4 @@
-"""The journal keeps what it was given, in order, whatever the disk and the crash do."""
+"""The journal keeps its lines in order through crashes and disk errors."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class TestJournal:
 
 
 class TestAfterACrash:
-    """``current.jsonl`` is what a process left that did not stop cleanly."""
+    """A process that was killed leaves ``current.jsonl``."""
 
     @pytest.fixture
     def lines(self) -> list[bytes]:
@@ -178,7 +178,7 @@ class TestAfterACrash:
         journal.close()
 
     def test_nothing_but_a_torn_end_leaves_an_empty_journal(self, directory: Path) -> None:
-        for n in range(3):  # a node that crashes again and again overwrites no evidence
+        for n in range(3):  # a node that crashes again and again keeps all files
             self.start(directory, b"to%d" % n).close()
         assert clocks(directory) == []
         assert {path.read_bytes() for path in directory.iterdir()} == {b"to0", b"to1", b"to2"}

@@ -46,12 +46,12 @@ gossips: list[Gossip] = []
 
 @inspect_command()  # type: ignore[untyped-decorator]  # celery has no types
 def peer_alive(_state: Any, **_: Any) -> list[str]:
-    """Whom this worker believes to be alive: never itself."""
+    """The other workers that this worker believes to be alive."""
     return sorted(worker.hostname for worker in gossips[-1].state.alive_workers())
 
 
 class Watch(bootsteps.StartStopStep):  # type: ignore[misc]  # the same
-    """Adds the election topic, and counts acks until all of an election have arrived here."""
+    """Adds the election topic, and counts the acks of each election until all have arrived here."""
 
     requires = (Gossip,)
 
@@ -79,7 +79,7 @@ app.steps["consumer"].add(Watch)
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]  # the same
 def ready(**_: Any) -> None:
-    """It takes part."""
+    """The worker takes part in the election."""
     say("ready")
 
 

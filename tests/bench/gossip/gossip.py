@@ -18,10 +18,10 @@ SECTION = "election, RabbitMQ and Redis, against Celery"
 # (nodes, times faster than Celery from trigger to action, times its elections per second, size of a burst).
 CLUSTERS = ((3, 1.2, 15.0, 200), (5, 1.2, 15.0, 100), (8, 1.5, 25.0, 100), (12, 3.0, None, 30))
 
-# Between two elections of one side both come to rest.
+# A pause (seconds) between two elections, so that both sides are at rest.
 PAUSE_S = 0.005
 
-# Celery's workers fall over now and then (one worker is too few, N = 2 as well); a round without them is void.
+# Celery's workers sometimes crash (one worker is too few, N = 2 as well); a round without them does not count.
 BLOCK = 10
 
 # In Erlang: the broker's own counters over all protocols. A message that needs no acknowledgement counts once.
@@ -48,7 +48,7 @@ def measure(*, quick: bool) -> list[Figure]:
                 peer.wait_ready()
                 figures += latency(ours, peer, faster, rounds=4 if quick else 20)
                 figures += messages(ours, broker, rounds=50)
-                peer.close()  # its workers fall over now and then: bursts are for fresh ones
+                peer.close()  # its workers sometimes crash: a burst gets new ones
                 peer = Peer(root, count, broker.url)
                 stack.callback(peer.close)
                 peer.wait_ready()
@@ -57,7 +57,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def latency(ours: Coordd, peer: Peer, faster: float, rounds: int) -> list[Figure]:
-    """From the trigger to the action: theirs acts when it has won, ours when the ledger has granted."""
+    """From the trigger to the action. Celery's worker acts when it has won, our node when the ledger has granted."""
     ways = (("elect", ours), ("Celery", peer), ("trigger", ours))
     took: dict[str, list[float]] = {way: [] for way, _ in ways}
     lost = dict.fromkeys(took, 0)
@@ -101,7 +101,7 @@ def latency(ours: Coordd, peer: Peer, faster: float, rounds: int) -> list[Figure
 
 
 def messages(ours: Coordd, broker: Rabbit, rounds: int) -> list[Figure]:
-    """What one election costs, counted at the broker; heartbeats and the news of the runs' ends are waited out."""
+    """The messages of one election, counted at the broker, without heartbeats and without news of runs' ends."""
     prefix = "drill-"
     before = broker_counts(broker)
     began = time.monotonic()
@@ -113,7 +113,7 @@ def messages(ours: Coordd, broker: Rabbit, rounds: int) -> list[Figure]:
     took_s = time.monotonic() - began
     time.sleep(0.2)
     between = broker_counts(broker)
-    time.sleep(took_s + 0.2)  # the same stretch of time with nothing but heartbeats of both sides
+    time.sleep(took_s + 0.2)  # as long again, with only the heartbeats of both sides
     after = broker_counts(broker)
     published, delivered = (
         ((middle - first) - (last - middle)) / rounds
@@ -134,7 +134,7 @@ def broker_counts(broker: Rabbit) -> tuple[int, int]:
 
 
 def bursts(ours: Coordd, peer: Peer, rate: float | None, size: int) -> list[Figure]:
-    """Elections a second when many are due at once. Theirs ends with the winner's action, ours on every node."""
+    """Elections per second when many are due at once. Celery's end with the winner's action, ours on every node."""
     decided: list[float] = []
     granted: list[float] = []
     theirs: list[float] = []

@@ -31,7 +31,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 @contextlib.contextmanager
 def members(count: int, broker: Rabbit, ledger_url: str) -> Iterator[Coordd]:
-    """So many nodes that know each other."""
+    """Nodes that know each other."""
     with tempfile.TemporaryDirectory(prefix="cdb-", dir="/tmp") as root:
         side = Coordd(root, count, broker.url, ledger_url)
         try:
@@ -42,7 +42,7 @@ def members(count: int, broker: Rabbit, ledger_url: str) -> Iterator[Coordd]:
 
 
 def deaths(rounds: int) -> list[Figure]:
-    """SIGKILL to one of three, an election at once: until the opener knows that its answer will not come."""
+    """SIGKILL to one of three nodes, then an election: the time until the opener knows that no answer will come."""
     took = []
     with rabbit() as broker, redis() as ledger:
         for number in range(rounds):
@@ -76,7 +76,7 @@ def deaths(rounds: int) -> list[Figure]:
 
 
 def restarts(rounds: int) -> list[Figure]:
-    """SIGKILL to the broker, and up again: until every node has decided an election, counted from its first accept."""
+    """SIGKILL to the broker and a restart: the time from its first accept until every node has decided an election."""
     took: list[float] = []
     with rabbit() as broker, redis() as ledger, members(3, broker, ledger.url) as side:
         for number in range(rounds):
@@ -88,7 +88,7 @@ def restarts(rounds: int) -> list[Figure]:
             for attempt in range(int(BACK_LIMIT_S * 10)):
                 ident = f"restart-{number}-{attempt}"
                 side.tell(side.processes[number % 3], "drill", ident=ident)
-                # Decided by all, with what all said: without a bus each would decide nothing of another's.
+                # All nodes decide it, from the statements of all. Without a bus a node decides only its own elections.
                 if side.watcher.until(lambda facts, i=ident: sum(f.get("id") == i for f in facts) >= side.count, 0.1):  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
                     took.append(time.monotonic() - accepted)
                     break

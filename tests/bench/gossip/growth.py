@@ -1,6 +1,7 @@
-"""What a cluster costs as it grows: messages, deliveries and bytes a second, and how soon a hung node is lost by all.
+"""The cost of a growing cluster: messages, deliveries and bytes per second, and the time until all know a hung node.
 
-Counted in virtual time with whole core nodes (tests/support/crowd.py): no machine's speed is in it. By itself:
+Counted in virtual time with whole core nodes (tests/support/crowd.py), so the machine's speed does not matter. To run
+it alone:
 
     PYTHONPATH=.:tests python -m bench.gossip.growth [N ...]
 """
@@ -54,9 +55,9 @@ class Cost:
 
 
 def cost(nodes: int) -> Cost:
-    """Let a cluster live, elect, lose one node that hangs and one that is killed, and take in a new one."""
+    """Run a cluster: an election, a node that hangs, a node that is killed, and a new node."""
     crowd = Crowd(nodes)
-    gc.freeze()  # a million members: the collector would look at them again and again
+    gc.freeze()  # a million member objects: the garbage collector would visit all of them again and again
     try:
         crowd.run(SETTLED_S)
         crowd.count()
@@ -99,7 +100,7 @@ def _election(crowd: Crowd) -> tuple[int, int]:
 
 
 def _join(crowd: Crowd) -> int:
-    """How many messages a newcomer causes beyond those that are said anyway."""
+    """How many messages a new node causes, beyond those that are sent anyway."""
     crowd.count()
     crowd.join(crowd.boot(crowd.newcomer))
     crowd.run(2.0)

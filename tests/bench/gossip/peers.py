@@ -71,7 +71,7 @@ class Side:
     """One side of the comparison: its processes and the lines that they print."""
 
     name = ""
-    settled = ""  # the fact that each process says of an election when nothing more of it will come
+    settled = ""  # the last fact of an election that each process prints
 
     def __init__(self, root: str, count: int) -> None:
         self.count = count
@@ -83,7 +83,7 @@ class Side:
         raise NotImplementedError
 
     def burst(self, count: int) -> tuple[Callable[[str], bool], int]:
-        """Many at once: which ids are theirs, and the instant right before."""
+        """Open many elections at once; returns their ids, and the instant right before."""
         raise NotImplementedError
 
     def one(self, how: str = "elect") -> float | None:
@@ -122,7 +122,7 @@ class Side:
         return len(times) / ((max(times.values()) - began) / 1e9), len(times), began
 
     def rest(self, quiet_s: float = 0.7) -> None:
-        """Until nothing has been said for a while: what a burst has left behind is over."""
+        """Wait until no process has printed anything for a while: the burst is over."""
         limit = time.monotonic() + LIMIT_S
         while self.watcher.read(quiet_s) and time.monotonic() < limit:
             pass
@@ -141,7 +141,7 @@ class Side:
         return process
 
     def wait_ready(self) -> None:
-        """Until each has said so."""
+        """Wait until each process has printed that it is ready."""
 
         def enough(facts: list[Fact]) -> bool:
             if self.dead():
@@ -185,7 +185,7 @@ class Coordd(Side):
         self._turn = 0
 
     def wait_ready(self) -> None:
-        """And until runs are granted: a new ledger is watched for some seconds first."""
+        """Wait also until runs are granted: nodes watch a new ledger for some seconds first."""
         super().wait_ready()
         limit = time.monotonic() + START_S
         while self.one() is None:
@@ -205,7 +205,7 @@ class Coordd(Side):
         return count / max((last - began) / 1e9, 1e-9), granted, acted
 
     def rest(self, quiet_s: float = 0.7) -> None:
-        """And the runs that were granted have ended."""
+        """Wait also until the granted runs have ended."""
         for process in self.processes:
             self.tell(process, "finish")
         super().rest(quiet_s)
@@ -259,7 +259,7 @@ class Peer(Side):
             )
 
     def wait_ready(self) -> None:
-        """And until everybody knows everybody: their views are made of heartbeats."""
+        """Wait also until every worker knows every other: their views come from heartbeats."""
         super().wait_ready()
         limit = time.monotonic() + START_S
         while True:

@@ -1,14 +1,14 @@
-"""What every chaos job runs. It keeps the count itself: on the disk, and by locks that the kernel gives back.
+"""The program of every chaos job. It records its own launches: on the disk, and by locks that the kernel releases.
 
 program.py DIRECTORY JOB LONGEST_S FAILS_PERCENT DEAF_PERCENT CHILD_PERCENT
 
 One line each goes to DIRECTORY/launches by a single write and fsync: run, attempt, token, node, word, boottime, wall
 clock, pid. Words: start; end (exit 0), fail (exit 3), term (ended by TERM); overlap (an earlier attempt of the run
 holds the run's lock: it lives); crossed (another run of a job that allows one at a time holds the job's). A program
-that is killed says nothing: until when it lived stands in DIRECTORY/beats, to a tenth of a second.
+that is killed writes nothing more: DIRECTORY/beats has the last instant of its life, to a tenth of a second.
 
-Some leave a child that does all a daemon does to be left alone: it forks twice, has a session of its own and an empty
-environment, and outlives its program by a minute if nobody ends it. Its beats stand in DIRECTORY/children.
+Some programs leave a child behind that detaches as a daemon does: it forks twice, has its own session and an empty
+environment, and lives a minute longer than its program if nobody ends it. Its beats are in DIRECTORY/children.
 """
 
 import fcntl

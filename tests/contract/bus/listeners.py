@@ -1,4 +1,4 @@
-"""What tests of buses share: listeners that note what is heard, and a patient eye."""
+"""Shared by the tests of buses: listeners that record messages, and a wait with a limit."""
 
 from __future__ import annotations
 

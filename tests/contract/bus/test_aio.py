@@ -1,4 +1,4 @@
-"""The bridge between trio and asyncio: what crosses, what is cancelled, what dies, and that it ends."""
+"""The bridge between trio and asyncio: calls, cancellations, crashes on both sides, and its end."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def own_server(own_rabbit: servers.Rabbit) -> servers.Rabbit:
 
 
 def raw(url: str, work: Callable[[Any], Any]) -> Any:
-    """What somebody else does at the broker: ``work`` gets an open channel."""
+    """An action of somebody else at the broker; ``work`` gets an open channel."""
 
     async def main() -> Any:
         async with await aio_pika.connect(url, timeout=20) as connection, connection.channel() as channel:
@@ -110,7 +110,7 @@ class TestBrokersThatFail:
 
 
 def noting(bus: AmqpBus, errors: list[str]) -> Callable[[], None]:
-    """Note every error sentence of a bus, however briefly it stands; returns how to stop."""
+    """Record every error sentence of a bus, even a short-lived one; returns a function that stops it."""
     went_down = bus._went_down
 
     def note(reason: str) -> None:

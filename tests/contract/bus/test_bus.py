@@ -286,7 +286,7 @@ class TestEveryBrokeredBus:
         run(main)
 
     def test_a_core_that_hangs_loses_the_oldest_and_keeps_its_connection(self, make_brokered_bus: MakeBus) -> None:
-        """The hung one's trio thread stands still inside ``deliver``; what comes meanwhile is bounded."""
+        """The trio thread of the hung node is stopped inside ``deliver``; the waiting messages are bounded."""
         a, b = make_brokered_bus("a.1"), make_brokered_bus("hung.2")
         heard: list[bytes] = []
         caught, go_on = threading.Event(), threading.Event()

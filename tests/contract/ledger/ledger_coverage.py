@@ -1,7 +1,7 @@
-"""What a machine's calls to a ledger have shown: answers by operation, and how runs moved.
+"""The coverage of a random search: answers by operation, and moves of runs.
 
-Two lists stand here that are not taken from the code: what docs/protocol.md says that a ledger may answer, and how a
-run may move. A search that has not seen all of both has not looked at the ledger.
+Two lists here are written by hand and not taken from the code: the answers that docs/protocol.md allows, and the moves
+of a run. A search must have seen all of both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RECOVERING = {
     "activate": "recovering",
 }
 
-# From one call to the next. "" is a run that nobody has heard of, or that has been forgotten.
+# Moves from one call to the next. "" is a run without a row.
 MOVES = {
     "": "pending received rejected missed revoked",
     "pending": "received rejected missed revoked",
@@ -93,7 +93,7 @@ class Seen:
                 self.moves.add((was, now))
 
     def missing(self, *answers: dict[str, str]) -> set[tuple[str, str]]:
-        """What should have been seen, and was not."""
+        """The expected answers and moves that were not seen."""
         wanted = set().union(*(pairs(table) for table in answers)) - self.answers
         return wanted | ((pairs(MOVES) | {(state, "") for state in FORGOTTEN}) - self.moves)
 
@@ -104,9 +104,9 @@ ROUNDS = 25
 
 
 def search(machine: Any, size: settings, *answers: dict[str, str]) -> None:
-    """Run a machine (whose ``seen`` is filled by its calls) until it has come everywhere; fails when it does not.
+    """Run a machine until it has seen every answer and move; fails after ROUNDS rounds. Its calls fill ``seen``.
 
-    Pages are small meanwhile, and as before for the tests that this process runs next.
+    Pages are small during the search.
     """
     machine.seen = Seen()
     with pytest.MonkeyPatch.context() as patch:

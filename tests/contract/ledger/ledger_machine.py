@@ -1,6 +1,6 @@
-"""Any sequence of calls to a ledger and to the rules in memory, which must say the same; each ledger's test adds to it.
+"""Any sequence of calls to a ledger and to the rules in memory: the answers must be equal. Each ledger extends it.
 
-Most calls are of a node that holds what it speaks of: what is only rarely allowed would never be seen.
+Most calls come from the holder of the attempt; otherwise the search would rarely see calls that are accepted.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ordinary = st.fixed_dictionaries(
         "start_within_s": st.sampled_from((50.0, 3600.0)),
     }
 )
-# What a claimant has watched: off the row's token, off its beat, leases in silence.
+# A claimant's observation: difference from the row's token, from its beat, and the silence in leases.
 watches = st.sampled_from((None, (0, 0, 1.03), (0, 0, 1.03), (1, 0, 1.03), (0, 1, 1.03), (0, 0, 1.02), (0, 0, 1.01)))
 ends = st.sampled_from(("success", "failure", "revoked", "lost"))
 
@@ -79,7 +79,7 @@ def fields(thing: Any) -> Any:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """What nodes and people may ask for, in any order. ``ledger`` and ``memory`` are under one clock."""
+    """The requests of nodes and people, in any order. ``ledger`` and ``memory`` have one clock."""
 
     seen: ClassVar[Seen]
     ledger: Ledger
@@ -99,7 +99,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Right before each call to both."""
 
     def ask(self, request: Request[A]) -> A:
-        """The same question to both; they must say the same."""
+        """Ask both; the answers must be equal."""
         self.before_call()
         before = states(self.memory)
         answer = self.memory.ask(request)
@@ -146,7 +146,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return self.nodes.of(run, fire_at=fire_at, digest=digest, **policy, **more)
 
     def held(self, data: st.DataObject) -> Grant:
-        """Mostly of an attempt that is not over, and as it was granted."""
+        """A grant: mostly of an attempt that is not over, and unchanged."""
         rows = {row.run: row for row in self.memory.runs()}
         current = [key for key in self.grants if key[0] in rows and rows[key[0]].attempt == key[1]]
         live = [key for key in current if rows[key[0]].state in ACTIVE]
@@ -157,7 +157,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return grant_of(*key, token + wrong[0], wrong[1])
 
     def ask_claim(self, of: Registration, attempt: int, nonce: str, node: str, watched: Any) -> None:
-        """Whoever claims a fire time has settled all before it."""
+        """A node that claims a fire time has settled all earlier ones."""
         claim = Claim(
             of=of,
             attempt=AttemptNumber(attempt),
@@ -232,7 +232,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(run=runs, policy=ordinary, go=st.booleans(), silent=st.booleans())
     def a_run_is_let_in(self, run: str, policy: dict[str, Any], go: bool, silent: bool) -> None:
-        """The ordinary case, so that what follows a grant is tried often; also after its holder's silence."""
+        """The ordinary case, so that the search often goes beyond a grant; also after the holder's silence."""
         if silent:
             self.clock.step(LEASE_S * 1.03)
         row = self.memory.run(run)
@@ -295,7 +295,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(run=runs, watch=watches, late=st.booleans(), silent=st.booleans())
     def settle(self, run: str, watch: Any, late: bool, silent: bool) -> None:
-        """Somebody who may not know the job asks whether it is over."""
+        """A node that may not have the job asks to settle the run."""
         if late or silent:
             self.clock.step(3700.0 if late else LEASE_S * 1.03)
         row = self.memory.run(run)

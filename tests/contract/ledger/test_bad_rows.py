@@ -1,4 +1,4 @@
-"""A row that no node wrote: it is named and left alone, and everything else goes on. In SQLite and in Redis."""
+"""A damaged row: it is named and not used, and everything else continues. In SQLite and in Redis."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from coordd.services.views.why import why_run
 RUN = "sales#1"
 OTHER = "sales#2"
 
-# (column, what stands in it): of a kind, a size or a range that no node writes.
+# (column, value): a type, a size or a range that no node writes.
 SPOILT: list[tuple[str, Any]] = [
     ("fire_at", 1e308), ("fire_at", float("inf")), ("fire_at", -5.0), ("fire_at", "never"), ("not_before", "1e999"),
     ("not_before", b"\xff\xfe"), ("created_at", 1e300), ("attempt", 10**18), ("attempt", "two"), ("attempt", -1),
@@ -243,11 +243,11 @@ def test_a_bad_row_of_a_job_stops_that_job_alone(nodes: Nodes, column: str, valu
 @pytest.mark.parametrize("table", ["job", "standing"])
 @pytest.mark.parametrize(("column", "value"), [("horizon", "x"), ("fence", "many"), ("fence", 2**60), ("version", "x")])
 def test_a_person_mends_a_bad_row_of_a_job_by_suspending_it(nodes: Nodes, table: str, column: str, value: Any) -> None:
-    """It begins now, where nothing sound is left of it; what runs goes on, and tokens go on growing."""
+    """Without any valid row the job begins now; its active runs continue, and tokens still increase."""
     if (table, column) == ("standing", "fence"):
         column = "sequence"
     before = nodes.granted(nodes.of(RUN, overlap="allow"))
-    nodes.clock.wall -= 5.0  # set back: tokens must be above all that were handed out all the same
+    nodes.clock.wall -= 5.0  # set back: tokens must still be above all earlier ones
     spoil(nodes, "sales", column, value, table=table)
     with pytest.raises(BadRowError, match=column):
         nodes.claim(allowing(nodes, OTHER))

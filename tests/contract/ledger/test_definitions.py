@@ -47,7 +47,7 @@ def test_a_job_that_ran_and_is_moved_to_a_time_that_is_past_does_not_run_again(n
 
 
 def test_a_run_that_was_forgotten_and_is_due_later_by_a_new_jitter_is_settled_for_people_too(nodes: Nodes) -> None:
-    """It ran at 01:00, is forgotten, and at 01:10 its job gets a jitter, by which it would have been due at 01:07."""
+    """A run of 01:00 is forgotten. At 01:10 its job gets a jitter, and would have been due at 01:07."""
     activate(nodes, "plain", "s1", "new")
     nodes.clock.step(HOUR_S)
     ran_at, run = nodes.clock.wall, scheduled_run("sales", nodes.clock.wall)
@@ -191,7 +191,7 @@ def test_a_clock_that_was_set_back_for_a_while_opens_nothing_of_the_time_before_
     if edited == "meanwhile":
         activate(nodes, digest := "of another program", "s2")
     nodes.clock.step(MINUTE_S)
-    assert claim(nodes, nodes.clock.wall + 1.0, digest) == "granted"  # it stands still for nobody meanwhile
+    assert claim(nodes, nodes.clock.wall + 1.0, digest) == "granted"  # meanwhile the ledger works for all others
 
     nodes.clock.step(HOUR_S)
     nodes.opened("sales")

@@ -1,4 +1,4 @@
-"""Whose ledger it is: one table of cases for every kind of ledger, by rules in Python and by those in Lua."""
+"""The identity of a ledger: one table of cases for every kind of ledger, with the rules in Python and in Lua."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OURS, OTHER, BEFORE, PROPOSED = "1" * 16, "2" * 16, "3" * 16, "4" * 16
 
 
 class Place:
-    """One ledger, whose ``meta`` a test sets and reads behind its back."""
+    """One ledger; the test sets and reads its ``meta`` directly."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Place:
 
 
 def asked(ledger: MemoryLedger | SqliteLedger, known: Known) -> OpenAnswer:
-    """What the ledger says to a node that knows this of it."""
+    """The ledger's answer to a node with that knowledge of it."""
     ledger.known = known
     answer = ledger.ask(ListOpen(jobs=("job",)))
     assert isinstance(answer, OpenAnswer)
@@ -127,7 +127,7 @@ def made() -> Iterator[list[Any]]:
 
 
 class Case(NamedTuple):
-    """What the ledger holds, who asks, and what comes of it; ``found`` None: it is refused."""
+    """The ledger's values, the caller's knowledge, and the result; ``found`` None: the caller is refused."""
 
     name: str
     meta: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Any sequence of calls: SQLite answers as memory does, and what must always hold, holds at every step."""
+"""Any sequence of calls: SQLite answers as the rules in memory do, and the invariants hold at every step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coordd.core.ledger.rules import MOVES, Rules
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Report, Request
 from coordd.core.ledger.words import ACTIVE, TERMINAL, UNKNOWN
 
-# Nothing here depends on the disk itself, whose fsync takes its time.
+# These tests do not depend on the disk itself, and its fsync is slow.
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
@@ -123,7 +123,7 @@ class ModelMachine(LedgerMachine):
         self.ledger.close()
         self.ledger = other
 
-    # ---- what must hold after each of them
+    # ---- invariants after each call
 
     @invariant()
     def both_hold_the_same(self) -> None:

@@ -1,4 +1,4 @@
-"""Every ledger adapter: what a job's overlap policy says of its other runs."""
+"""Every ledger adapter: a job's overlap policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_run_that_was_not_registered_waits_where_people_and_the_sweep_see_it(n
 
 
 def test_a_retry_waits_for_another_run_that_a_ledger_that_went_back_has_admitted(nodes: Nodes) -> None:
-    """Here the other one is admitted by a policy of its own."""
+    """The other run has a policy of its own, which admits it."""
     first, second = nodes.of(FIRST, overlap="queue", attempts=2), nodes.of(SECOND, overlap="allow")
     nodes.report(nodes.started(first), "failure", exit_code=1)
     other = nodes.started(second)

@@ -1,4 +1,4 @@
-"""Every ledger adapter: what people ask of it, what the sweep sees, what is forgotten, and what a failure leaves."""
+"""Every ledger adapter: people's requests, the sweep, retention, and the state after a failure."""
 
 from __future__ import annotations
 

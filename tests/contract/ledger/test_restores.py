@@ -1,4 +1,4 @@
-"""Every ledger that can go back: what a witness puts back in a quarantine, and what the ledger knows better."""
+"""Every ledger that can go back: a witness restores attempts in a quarantine, unless the ledger knows better."""
 
 from __future__ import annotations
 

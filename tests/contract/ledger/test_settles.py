@@ -90,7 +90,7 @@ def test_a_fire_time_far_ahead_is_never_recorded_and_settles_nothing(nodes: Node
     assert nodes.ledger.runs() == []
     soon = nodes.of("sales@2025-01-29T08:00:04Z", fire_at=EPOCH + 4.0)
     assert nodes.ask(Register(of=soon)).word == "ok"
-    assert nodes.ask(Revoke(run=ahead.run, by="ann")).word == "ok"  # what people forbid may lie far ahead
+    assert nodes.ask(Revoke(run=ahead.run, by="ann")).word == "ok"  # a revoked run may be far ahead
 
 
 def test_a_row_that_lies_far_ahead_all_the_same_is_nobodys_beginning(nodes: Nodes) -> None:
@@ -194,7 +194,7 @@ def test_a_retry_waits_for_its_fire_time_whatever_the_clock_did(nodes: Nodes) ->
 
 @pytest.mark.parametrize("op", ["settle", "claim"])
 def test_who_ends_an_attempt_is_told_of_which_definition_and_policy_it_was(nodes: Nodes, op: str) -> None:
-    """A ledger that goes back is told by all that hear of it, and the job's file may say something else by then."""
+    """All witnesses tell a ledger that went back; the job's file may have changed by then."""
     had = nodes.of(RUN, digest="d1", overlap="allow")
     nodes.started(had)
     watched, has = nodes.lapse(RUN), nodes.of(RUN, digest="d2", overlap="queue")

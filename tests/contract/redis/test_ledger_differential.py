@@ -131,7 +131,7 @@ class DifferentialMachine(LedgerMachine):
             (read,) = self.ledger.read([("HMGET", self.ledger.key(f"job:{job}"), *JOB_COLUMNS)])
             values = zip(JOB_COLUMNS, read, strict=True)
             assert tuple([value_of(column, value) for column, value in values]) == row.values()
-        # The lists by state, one of them at each step: a step costs a few round trips, and there are thousands.
+        # One of the lists by state at each step: all lists would cost too many round trips.
         self.steps += 1
         state, job = STATES[self.steps % len(STATES)], ("", "a")[self.steps % 2]
         (listed,) = self.ledger.read([("ZREVRANGE", self.ledger.key(f"list:{state}:{job}"), 0, -1)])

@@ -1,4 +1,4 @@
-"""The Redis ledger when its memory is full: what makes rows is refused as a whole, what a running job needs is not."""
+"""The Redis ledger with a full memory: scripts that create rows are refused; those that a running job needs are not."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_forgetting_old_runs_makes_room(full: Full) -> None:
     full.nodes.report(full.started("sales@20260101T000000Z", due=due, fire_at=due))
     full.nodes.report(full.started())
     full.fill()
-    assert full.ledger.prune(0.0) == 2  # the first of them moves the horizon, and so begins with what needs memory
+    assert full.ledger.prune(0.0) == 2  # the first one moves the horizon, so its first write needs memory
     assert full.ledger.runs() == []
     assert full.nodes.opened("sales").jobs["sales"].horizon == pytest.approx(due)
 

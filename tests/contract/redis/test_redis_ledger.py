@@ -202,7 +202,7 @@ def test_an_old_snapshot_restored_in_mid_run_launches_nothing_twice(connect: Cal
         own.start()
         with pytest.raises(UnavailableError):
             nodes.state(RUN)  # the connection of before
-        assert nodes.state(RUN) == "retry"  # it would be due now
+        assert nodes.state(RUN) == "retry"  # the run would be due now
         went_back(nodes, grant)
 
 
@@ -368,7 +368,7 @@ def test_another_major_version_is_refused_and_unknown_fields_stay(
 def test_a_ledger_that_was_moved_remembers_which_definitions_are_over(
     own: servers.Redis, connect: Callable[..., Nodes], tmp_path: Path
 ) -> None:
-    """A node that comes back with an old job file is told so there as well."""
+    """A node that returns with an old job file is also told on Redis."""
     nodes = connect(own.url)
     nodes.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="edge-1"))
     nodes.ask(Activate(name="sales", digest="d2", schedule="s2", how="changed", by="edge-1"))
@@ -455,7 +455,7 @@ def test_eight_nodes_claim_and_one_is_granted(redis_url: str, connect: Callable[
 
 
 def test_a_burst_in_one_script_says_what_one_by_one_says(redis_url: str, connect: Callable[..., Nodes]) -> None:
-    """Claims and registrations of a batch share a script, and each sees what those before it wrote."""
+    """Claims and registrations of a batch share a script, and each sees the writes of the earlier ones."""
     ledger = redis_of(connect(redis_url, cluster=f"burst-{uuid.uuid4().hex}"))
     now = time.time()
 

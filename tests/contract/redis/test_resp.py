@@ -24,7 +24,7 @@ ROOT = str(Path(__file__).parents[3])
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., int]]:
-    """A server that says the given bytes, whatever it is asked, once a connection."""
+    """A server that sends the given bytes once per connection, whatever the request is."""
     listeners: list[socket.socket] = []
 
     def start(*said: bytes) -> int:

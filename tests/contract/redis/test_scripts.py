@@ -23,7 +23,7 @@ from coordd.core.ledger.words import SETTLED, STATES, WORDS
 OPERATIONS = sorted(ROOM_OF)
 SHARED = sorted(path.stem for path in (LUA / "shared").glob("*.lua"))
 
-# What the search for differences does not ask, or where a word tells too little: from docs/protocol.md.
+# From docs/protocol.md: answers that the differential search does not reach, or where the word is not enough.
 MORE_ANSWERS = {
     "register": "outdated differs finished",
     "open": "open",
@@ -33,7 +33,7 @@ MORE_ANSWERS = {
     "close": "ok held recovering",
     "put": "ok",
 }
-# These need no row of others, or make a bad one sound.
+# These operations need no other row, or replace a bad one.
 NEVER_BAD = {"open", "page", "new_rules", "suspend", "keep", "accept_epoch", "close"}
 
 
@@ -107,7 +107,7 @@ def test_a_header_lists_the_arguments_that_the_script_takes(op: str) -> None:
     assert found.is_open == ("#ARGV" in found.body)
 
 
-# A value that travels as one, and what a header calls a field of it, or of a request.
+# A header's name of a field -> the field of a value or of a request.
 VALUES: dict[str, type[Record]] = {"of": Registration, "grant": Grant, "watched": Watched, "after": Cursor}
 CALLED = {
     ("watched", "token"): "watched_token",
@@ -135,7 +135,7 @@ def test_a_request_is_sent_in_the_order_that_the_header_lists(request_type: type
 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_a_header_lists_the_words_that_the_ledger_may_answer(op: str) -> None:
-    """Those of the search for differences, which has seen each of them (contract/ledger/ledger_coverage.py)."""
+    """The answers that the differential search has seen (contract/ledger/ledger_coverage.py)."""
     said = " ".join(table.get(op, "") for table in (ANSWERS, RECOVERING, MORE_ANSWERS)).split()
     words = {word.partition(":")[0] for word in said}
     if headers.of(op).answers.keys() & {"open"}:
@@ -181,7 +181,7 @@ def test_a_script_needs_what_it_uses_and_nothing_else(op: str) -> None:
 
 
 def test_a_script_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner asks four operations; it reads no other."""
+    """The runner reads only the scripts of its own four operations."""
     from coordd.adapters.ledger import redis_scripts
 
     read: list[str] = []

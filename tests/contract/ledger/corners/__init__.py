@@ -1,5 +1,5 @@
-"""SQLite and Redis beside the rules in memory, in corners that a random search seldom comes to.
+"""SQLite and Redis compared with the rules in memory, in cases that a random search rarely reaches.
 
-Each call is made to both under one clock; its answer, and all rows after it, must be the same. Here belong short
-stories of few calls; what a single ledger does, and searches, do not.
+Each call goes to both under one clock; the answers and all rows after it must be equal. Short sequences of calls belong
+here. Tests of a single ledger, and searches, do not.
 """
