@@ -1,1 +1,1 @@
-"""The pure core: each room of coordd/core has its tests here, in a room of the same name."""
+"""Tests of the pure core, in folders named as the rooms of coordd/core."""

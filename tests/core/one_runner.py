@@ -1,4 +1,4 @@
-"""One attempt with a clock of its own, and what the ledger answers it."""
+"""One attempt with its own clock, and the ledger's answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEADLINE = START + LEASE_S * (1 - 2 * RHO)
 
 
 class Runner:
-    """An attempt, its clock, and what it was told to do."""
+    """An attempt, its clock, and its actions."""
 
     def __init__(self, *, wait_s: float = 0.0, deadline: float = DEADLINE, **terms: object) -> None:
         self.now = START
@@ -35,7 +35,7 @@ class Runner:
         self.take()
 
     def take(self) -> list[object]:
-        """The words of what is to be done now."""
+        """The words of the actions since the last call."""
         actions = self.attempt.take_actions()
         self.done += actions
         if any(action.word.startswith("ask") for action in actions):
@@ -43,7 +43,7 @@ class Runner:
         return [action.word for action in actions]
 
     def wait(self, seconds: float) -> list[object]:
-        """Time passes and nobody answers; everything that it wants done meanwhile."""
+        """Time passes without an answer; returns all actions."""
         end = self.now + seconds
         words = []
         while (at := self.attempt.timer_at()) <= end:
@@ -77,7 +77,7 @@ class Runner:
 
     @property
     def words(self) -> list[object]:
-        """Of all that it was told to do."""
+        """From all actions so far."""
         return [action.word for action in self.done]
 
 

@@ -18,7 +18,7 @@ COMMIT = Commit(grant=grant_of("sales#1", 0, 7, "n"))
 
 
 class Asking:
-    """A node that asks, and what was said to it."""
+    """A node that asks, and the answers that it got."""
 
     def __init__(self) -> None:
         self.lone = Lone()

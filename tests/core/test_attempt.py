@@ -1,4 +1,4 @@
-"""The runner's decisions, question by question: what it asks and when, what it starts, and when it ends it."""
+"""The runner's decisions, request by request: what it asks, when it starts the program, and when it ends it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_run_that_is_due_asks_the_gate_at_once_and_starts_when_it_opens() -> N
     assert words == [PET, EXEC]  # the watcher first: nothing runs unwatched
     pet = runner.done[-2]
     assert isinstance(pet, Pet)
-    assert pet.deadline == lease_deadline(START, LEASE_S)  # what was granted is not shortened
+    assert pet.deadline == lease_deadline(START, LEASE_S)  # the granted lease is not shortened
 
 
 def test_a_lease_of_which_little_is_left_is_renewed_at_once() -> None:
@@ -60,7 +60,9 @@ def test_it_waits_for_its_time_and_keeps_the_lease_meanwhile() -> None:
                 runner.answer(left())
 
     assert [word for word, _ in asked] == [ASK_RENEW, ASK_RENEW, ASK_RENEW, ASK_GATE]
-    assert asked[0][1] == pytest.approx(0.25, abs=0.01)  # at the first look: the gate's call is to find all warm
+    assert asked[0][1] == pytest.approx(
+        0.25, abs=0.01
+    )  # at the first timer, so that the gate's request finds everything ready
     assert asked[-1][1] == pytest.approx(12.0, abs=0.1)
 
 
@@ -230,7 +232,7 @@ def test_news_for_the_ledger_bring_the_renewal_forward() -> None:
 def test_news_that_come_while_a_renewal_is_out_are_not_left_behind() -> None:
     runner = running()
     runner.wait(RENEW_S)
-    runner.do("hurry")  # the application id, say: that renewal left without it
+    runner.do("hurry")  # for example the application id: that renewal was sent without it
 
     runner.answer(left())
 

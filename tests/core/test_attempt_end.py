@@ -93,7 +93,7 @@ def test_a_timeout_is_a_failure() -> None:
     assert TERM not in runner.wait(1.9)
 
     assert TERM in runner.wait(0.2)
-    runner.do("ended", 0)  # it was told to go, and went
+    runner.do("ended", 0)  # it was told to end, and ended
 
     assert runner.report == ("failure", 0, "timeout after 12 s", False)
 

@@ -1,7 +1,7 @@
-"""The life of one attempt, whatever happens to it in whatever order: what a runner may never do, and that it ends.
+"""The life of one attempt under any sequence of inputs: the runner never breaks its rules, and always ends.
 
-The oracle keeps its own account: when each question left, what the ledger has said, whether the program lives. From
-these alone, and not from the attempt's phases, it knows the lease and what may be done under it.
+The oracle keeps its own record: when each request was sent, the ledger's answers, whether the program is alive. From
+this record alone, and not from the attempt's phases, it derives the lease and the permitted actions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coordd.core.ledger.words import CANCEL, EARLY, LOST, OK, RECOVERING, REVOKE
 LEASE_S, RENEW_S, TIMEOUT_S, GRACE_S = 60.0, 5.0, 2.0, 10.0
 QUESTIONS = (ASK_GATE, ASK_RENEW, ASK_REPORT, ASK_RESTORE)
 
-# What the ledger may say to each question.
+# The possible answers to each request.
 SAYS = {
     ASK_GATE: (OK, OK, EARLY, STALE, REVOKED, RECOVERING),
     ASK_RENEW: (OK, OK, OK, CANCEL, LOST, RECOVERING),
@@ -159,7 +159,7 @@ class AttemptMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((0.5, 4.0, 20.0)))
     def all_goes_well_for_a_while(self, seconds: float) -> None:
-        """So that what comes after a launch is tried often."""
+        """So that the search often goes beyond a launch."""
         self.wake()
         until = self.now + seconds
         while not self.exited and (at := self.attempt.timer_at()) <= until and not self.reported:
@@ -170,7 +170,7 @@ class AttemptMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((1.0, 15.0, 50.0, 70.0)), answer_first=st.booleans())
     def the_machine_is_frozen(self, seconds: float, answer_first: bool) -> None:
-        """What it finds first when it thaws is an answer, or its timer."""
+        """After a freeze it finds an answer first, or its timer."""
         self.now += seconds
         if answer_first and self.asked and not self.exited:
             self.hear(len(self.asked) - 1, OK)
@@ -179,7 +179,7 @@ class AttemptMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked and not self.exited)
     @rule(data=st.data())
     def the_ledger_answers(self, data: st.DataObject) -> None:
-        """Any question that is out, also one that was given up long ago."""
+        """The answer to any open request, also to one that was given up long ago."""
         index = data.draw(st.integers(0, len(self.asked) - 1))
         word = data.draw(st.sampled_from(SAYS[self.asked[index][0]]))
         self.hear(index, word, in_quarantine=data.draw(st.booleans()))
@@ -252,12 +252,14 @@ class AttemptMachine(RuleBasedStateMachine):
         given_up = 0.0 < self.attempt.reported_since < self.now - REPORT_LIMIT_S
         if self.reported is not None:
             assert self.report_taken or given_up, "it left and its report was not taken"
-        elif not (self.forgotten and given_up):  # else it had to put the grant back first, and nobody answered that
+        elif not (
+            self.forgotten and given_up
+        ):  # otherwise it had to restore the grant first, and got no answer to that
             assert self.started_at is None, "it left and never told the end"
             assert self.silenced, "it left, and the grant was still its own"
 
     def teardown(self) -> None:
-        """With a ledger that takes what it is told, or with none, it comes to an end in bounded time."""
+        """With a ledger that accepts the report, or without a ledger, it ends in bounded time."""
         if not hasattr(self, "attempt"):
             return
         end_at = self.now + END_S

@@ -1,4 +1,4 @@
-"""The runner's decisions when the ledger went back: it puts its grant back, and stays until the ledger has its end."""
+"""The runner's decisions after the ledger went back: it restores its grant, and stays until its report is safe."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_end_that_the_ledger_cannot_place_is_restored_and_then_reported_again
     attempt.timer(110.0)
     assert words(attempt) == ["ask_report"]
     attempt.answered(Answer(OK), question="ask_report", sent_at=110.0, now=110.0)
-    assert attempt.phase == "reporting"  # what it took may be forgotten once more
+    assert attempt.phase == "reporting"  # the ledger may forget the restoration, too
 
     attempt.timer(attempt.timer_at())
     assert words(attempt) == ["ask_report"]

@@ -1,4 +1,4 @@
-"""The circuit breaker against a naive one that remembers everything that was ever said to it."""
+"""The circuit breaker compared with a naive one that remembers every outcome."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BreakerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.permits)
     @rule(data=st.data(), works=st.sampled_from((False, False, True)), jitter=st.floats(0, 1))
     def an_outcome_is_told(self, data: st.DataObject, works: bool, jitter: float) -> None:
-        """Of any attempt, early or late, and perhaps twice."""
+        """The outcome of any permit, early or late, and perhaps twice."""
         permit, era = data.draw(st.sampled_from([*self.permits, *self.permits[-1:] * 9]))
         self.tell(permit, era, works, jitter)
 
@@ -82,7 +82,7 @@ class BreakerMachine(RuleBasedStateMachine):
         else:
             self.breaker.failed(permit, "no answer", self.now, jitter)
         if era != self.era or self.state == OPEN:
-            return  # it tells of another time
+            return  # it belongs to an earlier state
         self.outcomes.append(works)
         last = self.outcomes[-WINDOW:]
         in_a_row = self.outcomes[-FAILURES_MAX:] == [False] * FAILURES_MAX

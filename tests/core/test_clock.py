@@ -1,4 +1,4 @@
-"""The Lamport clock: it never goes back, not over a restart, and not for a forged message."""
+"""The Lamport clock: neither a restart nor a forged message sets it back."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def election(view: tuple[str, ...] = VIEW) -> Election:
         ([(0, 5, "b"), (0, 3, "c"), (0, 4, "a")], ("c", "a", "b")),  # lowest clock first
         ([(0, 5, "b"), (0, 5, "a")], ("a", "b")),  # the name breaks ties
         ([(1, 1, "a"), (0, 9, "b")], ("b", "a")),  # load comes before the clock
-        ([(0, 1, "a", "drained"), (0, 9, "b")], ("b",)),  # who abstains does not stand
+        ([(0, 1, "a", "drained"), (0, 9, "b")], ("b",)),  # a node that abstains is not a candidate
         ([(0, 1, "a", "drained")], ()),
         ([(0, 7, "a")], ("a",)),
         ([], ()),
@@ -89,7 +89,7 @@ def test_everybody_computes_the_same_succession_without_messages(names: set[str]
     ranks = rendezvous(ident, tuple(order))
     assert ranks == rendezvous(ident, tuple(sorted(names)))
     assert sorted(ranks) == sorted(names)
-    # Who leaves changes nobody else's order: that is the point of this hash.
+    # A node that leaves does not change the order of the others: that is the purpose of this hash.
     assert tuple(name for name in ranks if name != order[0]) == rendezvous(ident, tuple(names - {order[0]}))
 
 

@@ -1,4 +1,4 @@
-"""The order of a ``Ready``, and what follows when a disk refuses: whatever the shell, it is decided in one place."""
+"""The order in which a ``Ready`` is performed, and the consequences of a full disk: the same for every shell."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ ORDER = [
 
 
 class Steps:
-    """A shell that notes which step was done, and what each was given."""
+    """A shell that records each step and its arguments."""
 
     def __init__(self, **answers: str) -> None:
         self.done: list[str] = []
@@ -40,7 +40,7 @@ class Steps:
 
 
 def everything() -> Ready:
-    """A ``Ready`` that wants all there is but the end."""
+    """A ``Ready`` with every field except the end."""
     ready = Ready()
     ready.clock_mark, ready.pin, ready.definitions, ready.alarms_changed = 9, "l1", {}, True
     received = TaskReceived(uuid="u", run="sales#1", name="sales", attempt=0, token=7)

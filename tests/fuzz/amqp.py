@@ -1,4 +1,4 @@
-"""A broker's bytes on their way through the tap: however they are cut, the same is told; nothing is kept without bound.
+"""A broker's bytes go through the tap. However they are cut, the result is the same; the buffer is bounded.
 
 The first two bytes of an input say how the rest is cut into pieces; with FLOOD the last frame never ends.
 """

@@ -1,6 +1,6 @@
-"""The bus as its enemies see it: what is on the wire, what a holder of a key may have sealed, what comes twice.
+"""The bus under attack: spoilt bytes on the wire, odd messages under a valid key, repeated messages.
 
-The first byte of an input says what is done with the rest (HOW); a real node behind a real driver hears it.
+The first byte of an input says how the rest is sealed (HOW); a real node behind a real driver hears it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Wire:
         self.said = 0
 
     def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
-        """Everything that is said must be readable: what one enemy says must not silence a node."""
+        """Every message of the node must be readable: an enemy must not silence it."""
         check(codec.decode(PEER.open(data))[1] == 0, "the node has said what its peers do not understand")
         self.said += len(data)
 
@@ -333,7 +333,7 @@ class BusTarget:
         if rng.random() < 0.2:
             return how + self._wire.make(rng)
         tree = dict(pick(rng, self._trees))
-        tree["seq"] = int(rng.random() * 2**20)  # else nearly all would be duplicates
+        tree["seq"] = int(rng.random() * 2**20)  # otherwise nearly all messages would be duplicates
         try:
             return how + msgspec.msgpack.encode(distort(tree, rng, finite=False))[: 2 * MESSAGE_BYTES_MAX]
         except OverflowError:  # a number beyond 64 bits

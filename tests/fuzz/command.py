@@ -2,7 +2,7 @@
 
 make fuzz                                      every target
 make fuzz INPUTS=50000 ARGS="--target control --jobs 1"
-make fuzz ARGS="--replay artifacts/fuzz/bus/1.txt"     what failed, by itself
+make fuzz ARGS="--replay artifacts/fuzz/bus/1.txt"     only the inputs that failed
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from fuzz import run, trial
 
 ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 
-# Growth from a process's first chunk to its last one, and the most that it ever held. Memory that an input could make
-# grow without bound would pass both within a million.
+# Limits of a process's memory: its growth from the first chunk to the last, and its maximum. A leak would pass both
+# within a million inputs.
 GROWN_BYTES_MAX = 64 * 2**20
 PEAK_BYTES_MAX = 768 * 2**20
 
@@ -54,7 +54,7 @@ def main() -> int:
     if chosen.replay:
         return replay(chosen.replay, chosen.target, console)
     results = {}
-    # A shell's background job ignores ^C; and what is told to stop must still tidy up.
+    # A shell's background job ignores ^C; and a stopped fuzzer must still remove its files.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with trial.scratch() as directory:
@@ -72,7 +72,7 @@ def replay(path: Path, target: list[str] | None, console: Console) -> int:
 
 
 def fuzz(name: str, count: int, seed: int, jobs: int, directory: str, console: Console) -> tuple[run.Result, float]:
-    """So many inputs for one target; its processes do nothing else, so that their memory is its own."""
+    """The inputs for one target. Its processes do nothing else, so that their memory is the target's."""
     total, started = run.Result(), time.monotonic()
     columns = (
         TextColumn("{task.description:<10}"),
@@ -103,20 +103,20 @@ def fuzz(name: str, count: int, seed: int, jobs: int, directory: str, console: C
                     pool.shutdown(cancel_futures=True)
                     break
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # else what is left would be waited for
+            pool.shutdown(wait=False, cancel_futures=True)  # otherwise it would wait for the rest
             raise
     return total, time.monotonic() - started
 
 
 def prepare(directory: str) -> None:
-    """In each process, before anything else: it ends with its parent, and leaves nothing that this would not find."""
+    """The start of each process: it ends with its parent, and its files are where the parent removes them."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     trial.place = directory
     resource.setrlimit(resource.RLIMIT_AS, (run.ADDRESS_SPACE_BYTES, run.ADDRESS_SPACE_BYTES))
 
 
 def result_of(done: Future[run.Result], name: str, seed: int, chunk: tuple[int, int]) -> run.Result:
-    """A chunk's result; that its process died is one as well."""
+    """A chunk's result; the death of its process is a result, too."""
     try:
         return done.result()
     except BrokenProcessPool as exc:
@@ -188,5 +188,5 @@ def report(results: dict[str, tuple[run.Result, float]], seed: int, console: Con
 
 
 def is_accepted(kind: str) -> bool:
-    """The words that targets have for what the product took."""
+    """The outcomes of targets that mean: accepted."""
     return kind.startswith(("accepted", "read", "told", "late"))

@@ -36,11 +36,11 @@ from fuzz.trial import Try, check, scratch
 
 ROLES = (ADMIN, OPERATOR, VIEWER)
 
-# An input that is to be long is blown up here, so that a failing one can still be read.
+# A long input is made here from a short one, so that a failing input is still readable.
 HUGE = b"<huge>"
 DEEP = b"<deep>"
 
-# Virtual seconds until a stream that goes on for ever is let go.
+# Virtual seconds until an endless stream is closed.
 PATIENCE_S = 40.0
 
 JOBS = (
@@ -156,7 +156,7 @@ class World:
         return self._judged(stream_bytes, stream.answers)
 
     def _judged(self, asked: bytes, said: bytearray) -> str:
-        """Every question is answered once, by a line that a client can read; no answer is a bug."""
+        """Every request has one answer, a line that a client can read; a missing answer is a bug."""
         outcome = "nothing"
         answers = 0
         for line in bytes(said).splitlines():
@@ -182,13 +182,13 @@ async def at_once(call: Any, *args: Any, **_: Any) -> Any:
 
 
 def pieces_of(data: bytes, cut: int) -> list[bytes]:
-    """As they come off a socket: at most 64 KiB at a time, and here as small as ``cut`` says."""
+    """The bytes in pieces, as from a socket: at most 64 KiB each, or as small as ``cut`` says."""
     size = 65536 if cut > 60 or len(data) > 5_000 else 1 + cut
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
 def answers_due(data: bytes) -> int:
-    """How many answers a stream must get: one a line, save for notifications; a line that never ends gets the last."""
+    """The number of answers for a stream: one per line, except notifications; an endless line gets the last one."""
     due = 0
     *lines, rest = data.split(b"\n")
     for line in [*lines, rest]:
@@ -268,5 +268,5 @@ class ControlTarget:
 
 
 def line(method: str, params: Any, ident: Any = 1) -> bytes:
-    """A request; what cannot be said in UTF-8 is said in JSON's escapes."""
+    """A request; text that UTF-8 cannot encode is written with JSON's escapes."""
     return json.dumps({"id": ident, "method": method, "params": params}).encode() + b"\n"

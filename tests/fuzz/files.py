@@ -39,7 +39,7 @@ JOB, CONFIG, ENVIRONMENT, KEYRING, JOB_BESIDE_ANOTHER = range(5)
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
-# More than this of text about one file helps nobody.
+# Maximum length of the messages about one file.
 SAID_BYTES_MAX = 64 * 1024
 
 SMALL = ('[command]\nargv = ["/bin/true"]\n', 'schedule = "every 6h"\n[spark]\napplication = "/opt/a.py"\n')
@@ -122,7 +122,7 @@ class World:
         return "accepted"
 
     def _left_alone(self, job: Job | None, problems: list[Problem]) -> None:
-        """The job in the other file is what it was, whatever stands in this one."""
+        """The job in the other file is unchanged, whatever this file contains."""
         both = jobfile.load_jobs(self.jobs_dir, self.config)
         check(
             both.jobs == {"good": self.good, **({"j": job} if job else {})},
@@ -166,7 +166,7 @@ class World:
         return "refused" if config is None else "accepted"
 
     def _told(self, accepted: object, problems: list[Problem]) -> None:
-        """Either it is used, or there is a reason; and reasons are text for a terminal."""
+        """The file is used, or there is a reason; and reasons are safe for a terminal."""
         errors = [problem for problem in problems if problem.severity == "error"]
         check((accepted is None) == bool(errors), "refused without a reason, or used in spite of one")
         said = "\n".join([str(problem) for problem in problems])

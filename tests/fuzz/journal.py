@@ -1,6 +1,6 @@
-"""The journal's reader: whatever a crash, a disk or a person has made of the file, every good line is read, in order.
+"""The journal's reader: it reads every good line in order, however the file was damaged.
 
-The first byte of an input says where the rest stands: in memory, or as one or two segments of a real journal.
+The first byte of an input says where the rest is: in memory, or in one or two segments of a real journal.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class JournalTarget:
     def __init__(self) -> None:
         self._records = records()
         lines = [encode_line(record) for record in self._records]
-        # As it is read back: the name that was no text has become one.
+        # As it is read back: a name that was not text has become text.
         self._known = {line: json.loads(line) for line in lines}
         for record in self._known.values():
             del record["crc"]
@@ -143,7 +143,7 @@ class JournalTarget:
         self._pool = Pool([*lines, *[b"".join(lines[at : at + 5]) for at in range(len(lines))]], words)
 
     def make(self, rng: random.Random) -> bytes:
-        """Lines spoilt; or lines that are whole, and say what no node has written."""
+        """Spoilt lines; or whole lines with contents that no node writes."""
         where = bytes((int(rng.random() * 256),))
         if rng.random() < 0.6:
             return where + self._pool.make(rng)

@@ -1,6 +1,6 @@
-"""What a node finds of its earlier life: the backlog, the state file, kept triggers, and what runners have written.
+"""Files of a node's earlier life: the backlog, the state file, kept triggers, and the runners' files.
 
-The first byte of an input says which file it is. None of them may keep a node from starting.
+The first byte of an input says which file it is. No file may prevent a node from starting.
 """
 
 from __future__ import annotations

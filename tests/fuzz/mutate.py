@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 # No input is made longer than this, save by a target that means to.
 BYTES_MAX = 96 * 1024
 
-# Values that have broken parsers before: the edges of numbers, and texts that are not what they look like.
+# Values that have broken parsers before: limits of numbers, and misleading texts.
 NUMBERS = (
     0,
     -1,
@@ -207,7 +207,7 @@ def odd(rng: random.Random, *, finite: bool = True) -> Any:
 
 
 def distort(tree: Any, rng: random.Random, *, finite: bool = True) -> Any:
-    """A copy of a tree in which one place, or a few, are not what they were."""
+    """A copy of a tree with one or a few changed places."""
     for _ in range(pick(rng, (1, 1, 1, 2, 3))):
         tree = _distorted(tree, rng, finite)
     return tree

@@ -1,7 +1,7 @@
-"""Many inputs in a row: watched, counted, and cut down to the few that fail.
+"""Runs many inputs in a row, counts them, and reduces a failure to the few inputs that cause it.
 
-An input is told by its target, the seed, its chunk and its place in it: the same numbers give the same bytes. Every
-chunk has a world of its own. A failure is tried again by itself; where it needs what went before, that is kept with it.
+An input is identified by its target, the seed, its chunk and its place in it: the same numbers give the same bytes.
+Every chunk has its own world. A failing input is tried again alone; if it needs earlier inputs, these are kept with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TARGETS: dict[str, type[Target]] = {
 }
 PAST = Path(__file__).parent / "past"
 
-# Inputs that share a world: what one leaves behind, the next ones meet.
+# Number of inputs that share a world: each starts in the state that the earlier ones left.
 CHUNK = 2000
 
 # A process of a fuzzer gets no more than this; an input that wants it fails with MemoryError.
@@ -59,7 +59,7 @@ class HangError(Exception):
 
 @dataclass
 class Failure:
-    """What went wrong, and the inputs that show it: mostly one."""
+    """A failure, and the inputs that show it: mostly one."""
 
     target: str
     place: str  # chunk and index
@@ -74,7 +74,7 @@ class Failure:
 
 @dataclass
 class Result:
-    """What came of a chunk."""
+    """The result of a chunk."""
 
     inputs: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""A slice of `make fuzz`, what once failed, and the proof that each fuzzer notices a check that is gone."""
+"""A part of `make fuzz`, inputs that once failed, and the proof that each fuzzer notices a missing check."""
 
 from __future__ import annotations
 

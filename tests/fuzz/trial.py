@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-# Where worlds have their files: in memory, or where a process of `make fuzz` is told to.
+# The directory for the files of worlds: in memory, or the one of a process of `make fuzz`.
 place = "/dev/shm" if os.path.isdir("/dev/shm") else ""
 
 
 class Wrong(AssertionError):  # noqa: N818  # it is a verdict
-    """The product took what it must not take, or did with it what it must not do."""
+    """The product accepted an invalid input, or handled it wrongly."""
 
 
 def check(holds: object, what: str) -> None:
@@ -46,4 +46,4 @@ class Target(Protocol):
         """An input; it depends on ``rng`` alone."""
 
     def world(self) -> AbstractAsyncContextManager[Try]:
-        """A world of its own, under trio with a clock that jumps: what one input leaves, the next one meets."""
+        """A world for a chunk, under trio with a clock that jumps. Each input starts in the state of the one before."""

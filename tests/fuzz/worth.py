@@ -1,8 +1,8 @@
-"""Values past every codec: rows that stand in a ledger, replies of its server, events that were read well.
+"""Values behind the codecs: rows of a ledger, replies of its server, decoded events.
 
 The bytes of an input are JSON: what it is (KINDS) and its values. A row is written into SQLite tables that take any
 value, and read by a node that sweeps, claims, launches, and shows it to people; a reply is read as Redis's; an event
-is packed as a peer would. Nothing of it may end the node, and what people are shown must be JSON.
+is packed as a peer would. No input may end the node, and the views for people must be JSON.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ PACKET, RUN, ATTEMPT, JOB, OPEN, CLAIMED, HASH = KINDS = (
 
 STEP_S = 0.5
 
-# More steps of the ledger than these for one input are a circle.
+# Maximum number of the ledger's steps for one input; more is an endless loop.
 ROUNDS_MAX = 300
 
-# Bounds that a sound value may just reach, and what lies beside them.
+# The limits of valid values, and the values next to them.
 EDGES = (32_503_680_000.0, 32_503_680_001.0, 2**53, 2**53 + 1, 1_000_000, 1_000_001, 315_360_000.0, -0.0, 1e-320)
 POLICIES = (
     "relaunch forbid 1 5 30.0 fixed 3600.0",
@@ -217,7 +217,7 @@ class World:
             return self.shown(bytes_of(values))
         return self.written(kind, values)
 
-    # ---- what comes from a peer
+    # ---- messages of a peer
 
     def packet(self, tree: Any) -> str:
         try:
@@ -237,7 +237,7 @@ class World:
             return "accepted"
         return "dropped" if self.driver.counts["unknown_types"] > dropped else "malformed"
 
-    # ---- what stands in the ledger
+    # ---- rows of the ledger
 
     def written(self, kind: str, values: dict[str, Any]) -> str:
         table, columns = {
@@ -279,7 +279,7 @@ class World:
             json.dumps(why_run(str(each.run), each, tries, pursuit, None)).encode()
         strict([attempt_view(each) for each in tries])
 
-    # ---- what a server answers
+    # ---- replies of a server
 
     def replied(self, reply: Any) -> str:
         self.reply = reply
@@ -353,7 +353,7 @@ def strict(shown: Any) -> None:
 
 
 def numbered(tree: Any) -> Any:
-    """What JSON has made of numbers that it cannot hold."""
+    """The numbers that JSON cannot hold, from their replacements."""
     if isinstance(tree, str) and tree.startswith("\0number "):
         return float(tree[8:])
     if isinstance(tree, list):

@@ -1,4 +1,4 @@
-"""Synthetic journals: a small cluster that lives a day, and events that no cluster would write."""
+"""Synthetic journals: a day of a small cluster, and events that no cluster would write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY = 1_790_000_000.0
 
 
 class Cluster:
-    """Nodes that gossip perfectly: one Lamport clock for all. ``journals``: what each has written."""
+    """Nodes with perfect gossip: one Lamport clock for all. ``journals``: the lines of each node."""
 
     def __init__(self, nodes: int = 3, seed: int = 1) -> None:
         self.rng = random.Random(seed)
@@ -106,7 +106,7 @@ class Cluster:
         return run
 
     def beat(self) -> None:
-        """Everybody says that it lives."""
+        """Every node sends a heartbeat."""
         for node in self.nodes:
             self.now += 0.1
             self.say(node, WorkerHeartbeat(freq=2.0, active=1, loadavg=(0.5, 0.4, 0.3)))
@@ -130,7 +130,7 @@ class Cluster:
 
 
 def busy_day(seed: int = 1, runs: int = 30) -> Cluster:
-    """A day with everything in it that may happen to a run."""
+    """A day with every kind of run and outcome."""
     cluster = Cluster(nodes=3, seed=seed)
     fates = (
         [["success"]] * 12

@@ -1,4 +1,4 @@
-"""What the audit finds, on histories small enough to read.
+"""The findings of the audit, on small histories.
 
 Every history is a job of its own, and Spark audits all of them at once: that is fast, and shows that no job
 disturbs another.

@@ -1,4 +1,4 @@
-"""Output appears in one step, a zombie's never; journals that are being written are read from a still picture."""
+"""Output appears in one step, and a zombie's output never; open journals are read from a snapshot."""
 
 from __future__ import annotations
 

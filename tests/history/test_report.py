@@ -1,4 +1,4 @@
-"""The page: one sentence that is true, drawings that show every attempt, and nothing from outside."""
+"""The page: a true summary, drawings with every attempt, and no external resources."""
 
 from __future__ import annotations
 

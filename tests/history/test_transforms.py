@@ -1,4 +1,4 @@
-"""Spark's result is that of the plain reference, line by line and run by run."""
+"""Spark's result equals that of the plain reference, line by line and run by run."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ COLUMNS = (
     TimeRemainingColumn(),
 )
 
-# What each process of the pool works with.
+# The tools of each process of the pool.
 ASKS: Interview
 EXPLANATIONS: dict[str, str]
 QUICK: bool
@@ -87,7 +87,7 @@ def begin(kept: list[Exchange], explained: dict[str, str], quick: bool) -> None:
 
 
 def look(edit: Edit) -> tuple[Edit, str, str]:
-    """How one change ends, and what was said."""
+    """The result of one change, with the reason."""
     said = ASKS.noticed(edit.rewrite())
     if said.startswith(INVALID):
         return edit, INVALID, said

@@ -1,7 +1,7 @@
-"""What the contract tests asked of the true scripts and heard, kept so that changed scripts can be asked the same.
+"""The requests and replies of the contract tests with the true scripts, recorded to be repeated with changed scripts.
 
-The tests under a stepped clock depend on nothing but the scripts: one reply that differs tells a changed one.
-That takes a second, where the tests themselves take half a minute.
+The tests under a stepped clock depend only on the scripts: one different reply detects a change. A replay takes a
+second, the tests themselves half a minute.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPERATIONS = (*ROOM_OF, *SEVERAL.values())
 # Commands that are sent before their replies are compared.
 TOGETHER = 100
 
-# A script that takes longer does not end; Redis then serves nobody.
+# A script that takes longer never ends, and Redis serves nobody.
 HANGS_AFTER_S = 5.0
 
 # Of a test's ledger.
@@ -52,7 +52,7 @@ def load(path: Path) -> list[Exchange]:
 
 @contextlib.contextmanager
 def rewritten(rewrite: Callable[[str, str], str]) -> Iterator[None]:
-    """Scripts that are read meanwhile are changed."""
+    """Within this context, scripts are changed when they are read."""
     real = redis_scripts._read
     redis_scripts._read = lambda name: rewrite(name, real(name))
     try:
@@ -85,7 +85,7 @@ def by_ledger(kept: list[Exchange]) -> list[list[Exchange]]:
 
 
 class Interview:
-    """Asks changed scripts what was asked of the true ones, on a Redis of its own."""
+    """Repeats the recorded requests with changed scripts, on its own Redis."""
 
     def __init__(self, kept: list[Exchange], clock: Callable[[str], str]) -> None:
         """``clock`` is the tests' own rewriting of the scripts, which brings the stepped clock in."""
@@ -132,7 +132,7 @@ class Interview:
                 return f"invalid: {name.text}"
             names[op] = name
         changed = {op for op, text in texts.items() if text != self._true[op]}
-        # A ledger that no changed script was asked of says what it said.
+        # A ledger without a call of the changed script answers as before.
         kept = [each for part, asked in self._parts if not changed or asked & changed for each in part]
         for begin in range(0, len(kept), TOGETHER):
             some = kept[begin : begin + TOGETHER]

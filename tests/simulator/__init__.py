@@ -14,7 +14,7 @@ core is real; everything around it is simulated: bus, disk, clocks, processes, t
     excuses     allowed exceptions, and how often           shrink      the smallest plan that still fails
     terms       durations that all share
 
-As in TigerBeetle's VOPR each seed draws *which* faults exist and how strong they are (swarm testing).
+As in TigerBeetle's VOPR, each seed draws *which* faults exist and how strong they are (swarm testing).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def live(plan: Plan, *, trace: bool = False, redis_url: str = "") -> World:
     except Violation as exc:
         exc.world = world  # type: ignore[attr-defined]  # for the transcript
         raise
-    except Exception as exc:  # a defect all the same: what a daemon would die of
+    except Exception as exc:  # a defect, too: a daemon would end with this exception
         crash = Violation(f"X {type(exc).__name__}: {exc}")
         crash.world = world  # type: ignore[attr-defined]  # world: set where it was raised
         raise crash from exc

@@ -40,7 +40,7 @@ MUTANT_SEEDS_MAX = 20_000
 PAST = Path(__file__).with_name("tests") / "past.txt"
 FIGURES = ROOT / "artifacts" / "sim"
 
-# More failures than this are not listed: they are the same few.
+# Maximum number of listed failures: more would be repetitions.
 SHOWN_MAX = 20
 
 COLUMNS = (
@@ -54,7 +54,7 @@ COLUMNS = (
 
 @dataclass
 class Sums:
-    """What some worlds have shown."""
+    """The counts of some worlds."""
 
     worlds: int = 0
     events: list[int] = field(default_factory=list)  # of each world

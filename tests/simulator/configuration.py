@@ -1,6 +1,6 @@
 """Configuration and time as faults: job files that are edited, removed and brought back; clocks that are hours off.
 
-All of it is drawn from a random stream of its own: a seed that draws none of it has the world that it had before.
+All of it is drawn from its own random stream, so other parts of a seed's world do not change.
 A file is changed on one machine after the other, as a person or a tool does it, while claims are in flight.
 """
 

@@ -1,4 +1,4 @@
-"""One thing that happens in a world."""
+"""One event of a world's plan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Item(NamedTuple):
-    """One thing that happens. ``who`` in [0, 1) picks from those whom it may befall; ``amount`` as STRIKES say."""
+    """One event of the plan. ``who`` in [0, 1) chooses the target; ``amount`` is explained at STRIKES."""
 
     at: float
     kind: str

@@ -1,1 +1,1 @@
-"""Tests of core/jobs: arguments, schedules, and what may choose the code that is run."""
+"""Tests of core/jobs: arguments, schedules, and parameters that would choose the code."""

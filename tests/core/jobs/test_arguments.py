@@ -1,4 +1,4 @@
-"""Arguments: placeholders are filled, and only declared, bounded text gets in."""
+"""Arguments: placeholders are filled, and only declared text of limited length is accepted."""
 
 import pytest
 from hypothesis import given, strategies as st

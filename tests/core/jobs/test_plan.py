@@ -1,4 +1,4 @@
-"""What changed job files would do, against the plain difference of two lists of fire times."""
+"""`plan` compared with the plain difference of two lists of fire times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ schedules = one_of(
 
 
 def plainly(old: Schedule | None, new: Schedule | None) -> tuple[set[float], set[float]]:
-    """The times that come and those that go, from two whole lists."""
+    """The added and the removed fire times, from two whole lists."""
     come: set[float] = set()
     go: set[float] = set()
     for after, until in spans((old, new), NOW):

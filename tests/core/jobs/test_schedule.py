@@ -58,7 +58,7 @@ CLOCK_CHANGES = [
     ("0 0 * * *", "Africa/Cairo", "2026-04-23T12:00", ["2026-04-23T22:00:00Z", "2026-04-24T21:00:00Z"]),
     # A fixed time that comes twice fires the first time.
     ("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]),
-    # From within the repeated hour: what fired in the first is not fired in the second.
+    # Asked inside the repeated hour: a time that fired in the first hour does not fire again in the second.
     ("30 2 * * *", "Europe/Berlin", "2026-10-25T01:10", ["2026-10-26T01:30:00Z"]),
     # Wildcards: real time. No fire in the gap, and the repeated hour twice.
     (
@@ -76,10 +76,10 @@ CLOCK_CHANGES = [
     ("*/20 2 * * *", "Europe/Berlin", "2026-03-28T12:00", ["2026-03-30T00:00:00Z", "2026-03-30T00:20:00Z"]),
     # A wildcard line whose first minute of the day does not exist starts with the first that does.
     ("*/30 * 24 4 *", "Africa/Cairo", "2026-04-20T00:00", ["2026-04-23T22:00:00Z", "2026-04-23T22:30:00Z"]),
-    # Of an hour that does not exist there is nothing to fire, wherever one looks from.
+    # In an hour that does not exist nothing fires, whatever the instant of the question.
     ("*/30 0 24 4 *", "Africa/Cairo", "2026-04-20T00:00", ["2027-04-23T22:00:00Z"]),
     ("*/30 0 24 4 *", "Africa/Cairo", "2026-04-23T21:59:59", ["2027-04-23T22:00:00Z"]),
-    # `every` knows no clocks.
+    # `every` ignores changes of clocks.
     (
         "every 12h",
         "Europe/Berlin",
@@ -238,7 +238,7 @@ SCHEDULES = st.builds(
         [
             (),
             (Blackout(start=instant("2026-03-28T20:00"), end=instant("2026-03-29T00:45")),),
-            # Not every day: a line that never fires is looked for over years.
+            # Not for every day: for a line that never fires, the search covers years.
             (
                 Blackout(cron="0 1 1-8,24-31 * *", duration_s=5400.0),
                 Blackout(cron="0 2 1-8,24-31 * *", duration_s=1800.0),

@@ -1,7 +1,7 @@
 """Fire times around clock changes and leap days, against an oracle that looks at every single minute.
 
-cronsim computes our fire times; that it does so rightly is judged here by a reader of cron lines that knows nothing of
-it: it walks real time minute by minute and asks the zone what its clocks show.
+cronsim computes our fire times. The oracle here reads cron lines by itself: it walks through real time minute by minute
+and asks the zone for the local time.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def test_a_range_that_is_split_anywhere_has_the_same_fires(
         return
     begin = datetime.fromisoformat(day).replace(tzinfo=zone(name)).timestamp() + offset_s
     cuts = sorted(begin + cut for cut in cuts)
-    # Also right at a fire time, where after < fire <= until decides to whom it belongs.
+    # Also exactly at a fire time: after < fire <= until decides in which interval it is.
     whole = fires_between(schedule, cuts[0], cuts[-1], 10_000)
     cuts = sorted({*cuts, *whole[:2]})
 

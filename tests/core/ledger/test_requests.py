@@ -1,4 +1,4 @@
-"""What the ledger is asked: values that are told apart, and words that nobody may say."""
+"""Requests to the ledger: types that mypy distinguishes, and invalid words."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_losses_and_failures_are_counted_apart(nodes: Nodes) -> None:
     for attempt, state in enumerate(("lost", "failure", "lost")):
         nodes.report(nodes.started(of, attempt), state, 1)
         assert nodes.state(RUN) == "retry", attempt
-    nodes.clock.step(1.0)  # it was the second that died at once
+    nodes.clock.step(1.0)  # the second attempt that died at once
     nodes.report(nodes.started(of, 3), "lost")
     assert nodes.state(RUN) == "lost"
     assert "no relaunch left" in reason(nodes, RUN)
@@ -364,7 +364,7 @@ def restore(nodes: Nodes, grant: Grant, state: str = "started", **changes: Any) 
 
 @pytest.fixture
 def forgotten(nodes: Nodes) -> Grant:
-    """A run that was started, and then the ledger went back to before it was known."""
+    """A run was started, and then the ledger went back to a time before the run."""
     assert isinstance(nodes.ledger, MemoryLedger)
     before = nodes.ledger.snapshot()
     grant = nodes.started(nodes.of(overlap="allow"))
@@ -382,7 +382,7 @@ def test_nothing_is_granted_or_launched_while_the_ledger_recovers(nodes: Nodes) 
     assert nodes.claim(nodes.of("sales#0", overlap="allow")).word == "granted"  # the same grant, asked again
     assert nodes.claim(nodes.of("sales#0", overlap="allow"), nonce="b").word == "recovering"
     assert (nodes.gate(claimed).word, nodes.gate(claimed).in_s) == ("early", 60.0)
-    assert nodes.gate(started).word == "early"  # a witness may have put it back so who only knew of the grant
+    assert nodes.gate(started).word == "early"  # a witness that knew only of the grant may have restored it so
     assert nodes.renew(claimed).word == nodes.renew(started).word == "ok"
     sweep = nodes.ledger.ask(ListOpen())
     assert isinstance(sweep, OpenAnswer)
@@ -493,7 +493,7 @@ def test_a_restored_fire_time_is_not_planned_again_and_older_ones_stay_open(node
 
 
 def test_a_launch_whose_gate_was_forgotten_is_known_again_with_the_next_renewal(nodes: Nodes) -> None:
-    """Else it would lapse as one that was never launched, and be granted again."""
+    """Otherwise it would lapse like an attempt that was never launched, and be granted again."""
     grant = nodes.granted(nodes.of())
 
     assert nodes.ask(Renew(grant=grant, lease_s=LEASE_S, launched=True)).word == "ok"
@@ -508,7 +508,7 @@ def test_a_launch_whose_gate_was_forgotten_is_known_again_with_the_next_renewal(
 def test_a_held_run_that_may_have_been_past_a_forgotten_gate_is_not_launched_again(
     nodes: Nodes, recovering_s: float, state: str
 ) -> None:
-    """Its node says that it is lost; a ledger that went back does not know whether it was started (seed 1004)."""
+    """Its node reports it as lost. A ledger that went back does not know whether it was started (seed 1004)."""
     grant = nodes.granted(nodes.of(on_lost="hold"))
     nodes.clock.recovering_s = recovering_s
     assert nodes.report(grant, "lost", None, reason="the machine goes down").word == "ok"

@@ -1,4 +1,4 @@
-"""What a row and a message of a peer must be before anything is made of them."""
+"""The checks of rows and of peers' messages before they are used."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Membership of large clusters: whole core nodes in virtual time, with the faults of the world.
+"""Membership of large clusters: whole core nodes in virtual time, with faults.
 
-Most tests are to scale, one to ten: a tenth of the deliveries is allowed, so that 40 nodes are a large cluster.
+Most tests are on a scale of one to ten: a tenth of the deliveries is allowed, so 40 nodes are a large cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordd.core.wire import codec
 from coordd.core.wire.events import MESSAGE_BYTES_MAX, Event, Packet, PeerSummary, WorkerSuspect, WorkerVouch
 
 N = 40
-SCALE = 10  # with it more than 22 members are watched; 1,000 in full size are measured by the benchmark
+SCALE = 10  # with it, watchers begin above 22 members; the benchmark measures 1,000 members in full size
 
 INTERVAL_S = SETTINGS.heartbeat_interval_s
 LOST_BY_ALL_S = 30.0
@@ -75,7 +75,7 @@ def test_a_hung_node_is_lost_by_all_and_comes_back_when_it_thaws() -> None:
     made.run(2.2 * INTERVAL_S)
     assert {made.sees(place, hung).state for place in made.there()} == {ALIVE, SUSPECT}  # its watchers, and the rest
     assert made.run(LOST_BY_ALL_S, lambda: made.lost_for_all([hung])) < LOST_BY_ALL_S
-    assert said(made, WorkerSuspect) == 1  # one says what all must know
+    assert said(made, WorkerSuspect) == 1  # one node tells all others
     made.thaw(hung, timers_first=True)
     assert made.run(10.0, made.all_alive) < 10.0
 

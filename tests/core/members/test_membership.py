@@ -40,7 +40,7 @@ def changes(members: Membership) -> list[tuple[str, str]]:
 
 
 def in_state(members: Membership, state: str) -> Member:
-    """A member that has come into a state by what happens to members."""
+    """A member that reached a state through real inputs."""
     member = hear(members)
     if state in (SUSPECT, LOST):
         members.sweep(INTERVAL_S * (SUSPECT_AFTER + 0.1))

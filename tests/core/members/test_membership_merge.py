@@ -1,11 +1,11 @@
-"""Membership hears in any order, and twice: what all orders must agree on, and what none may do.
+"""Membership hears messages in any order, and twice. These properties must not depend on the order.
 
-Literally, order matters: a member is as alive as when it was last *heard*, and proofs of death and good-byes count from
-where they stand. What holds for every order of what was said within one instant, and is asked here:
+In general the order matters: a member is alive if it was *heard* recently, and a proof of death or a good-bye counts
+from its place in the order. But for messages of one instant, in every order:
 
-- the same incarnation is current, of those that no successor has replaced: the one of the highest boot;
+- the same incarnation is current: the one with the highest boot;
 - a good-bye is final for its incarnation, whatever else of it is heard before or after;
-- a second delivery changes nothing that anybody can see, and announces nothing.
+- a second delivery changes nothing visible, and announces nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ deliveries = st.lists(said, min_size=1, max_size=10)
 
 
 def deliver(members: Membership, one: Said, others: list[PeerSummary]) -> None:
-    """As core.node does it: any message is a sign of life, then it is looked at."""
+    """As core.node does it: any message shows that its sender is alive; then it is handled."""
     member = members.hear(one.hostname, one.boot, one.incarnation, one.clock, 0.0)
     if member is None:
         return
@@ -58,7 +58,7 @@ def deliver(members: Membership, one: Said, others: list[PeerSummary]) -> None:
 
 
 def seen(members: Membership) -> dict[str, tuple[Any, ...]]:
-    """What anybody can see of the members."""
+    """The visible state of the members."""
     return {
         name: (member.incarnation, member.pid, member.clock, member.state, member.heard_at)
         for name, member in sorted(members.members.items())
@@ -73,7 +73,7 @@ def after(told: list[Said]) -> Membership:
 
 
 def expected(told: list[Said]) -> dict[str, tuple[Any, ...]]:
-    """The naive rule: of each host the highest boot, with its highest clock; left if it ever said so."""
+    """The naive rule: for each host the highest boot with its highest clock; left, if it ever said good-bye."""
     view = {}
     for host in sorted({one.hostname for one in told}):
         mine = [one for one in told if one.hostname == host]
@@ -87,9 +87,9 @@ def expected(told: list[Said]) -> dict[str, tuple[Any, ...]]:
 @examples(200)
 @given(deliveries, st.randoms(use_true_random=False))
 def test_every_order_ends_in_the_same_view(told: list[Said], rng: random.Random) -> None:
-    """As long as the latest incarnation has not said good-bye: then an older one's late words may stand for it."""
+    """Only if the latest incarnation has not said good-bye: otherwise late messages of an older one may replace it."""
     told = [one for one in told if one.kind != "offline" or one.boot == latest(told, one.hostname)]
-    # Of one that has left, an older incarnation may be a node whose disk was set back: that is told apart below.
+    # After a good-bye, an older incarnation may be a node whose disk was set back: see below.
     leaving = {one.hostname for one in told if one.kind == "offline"}
     told = [one for one in told if one.hostname not in leaving or one.boot == latest(told, one.hostname)]
     shuffled = rng.sample(told, len(told))

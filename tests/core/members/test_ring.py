@@ -1,4 +1,4 @@
-"""The ring: one order for all who see the same, neighbours on both sides, few changes when one comes or goes."""
+"""The ring: one order for all nodes with the same view, neighbours on both sides, few changes at a join or a leave."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tests of core/node: one node, input by input, and conversations of three."""
+"""Tests of core/node: one node, input by input, and conversations of three nodes."""

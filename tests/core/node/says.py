@@ -1,4 +1,4 @@
-"""What the tests of a node say to it."""
+"""Messages for the tests of a node."""
 
 from __future__ import annotations
 

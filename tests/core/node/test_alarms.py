@@ -1,4 +1,4 @@
-"""Two starts of one attempt: an alarm that stands until a person has looked at it."""
+"""Two starts of one attempt: an alarm that stays until a person clears it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The brake: which nodes may launch from their ledger while others use another one, or say nothing of theirs."""
+"""The brake: which nodes may launch while others use another ledger, or do not name theirs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class One(Lone):
 
     @property
     def launches_nothing(self) -> bool:
-        """It abstains, and even what is long overdue it does not claim."""
+        """It abstains, and does not even claim runs that are long overdue."""
         ctx = self.node.ctx
         action = Action("sales", "sales#1", fire_at=self.now.wall)
         assert bool(ctx.braked) == bool(self.node.pursuits.abstains(SALES, action))
@@ -174,7 +174,7 @@ def test_an_identity_that_is_given_in_a_quarantine_is_not_pinned_yet() -> None:
 @pytest.mark.parametrize(
     ("others", "brakes"),
     [
-        ([(OTHER, False)], False),  # a newcomer never stops who has used its ledger
+        ([(OTHER, False)], False),  # a new node never stops a node that has used its ledger
         ([(OTHER, False), (OTHER, False), ("", False)], False),
         ([(OTHER, True)], True),
         ([(OTHER, True), (OURS, True)], False),
@@ -211,7 +211,7 @@ def test_a_person_moves_the_pin() -> None:
 
 
 def test_an_upgraded_node_that_meets_the_ledger_it_knows_needs_no_majority() -> None:
-    """Older members say nothing of their ledger; the mark of its life tells that it is the same."""
+    """Older members do not name their ledger; its epoch shows that it is the same."""
     one = One(acquainted="7").member("b", "", pinned=False).sees(OURS, mark="7")
     assert not one.launches_nothing
     other = One(acquainted="6").member("b", "", pinned=False).sees(OURS, mark="7")
@@ -237,7 +237,7 @@ def test_a_hello_says_which_ledger_was_used_before_any_answer() -> None:
 
 
 def due(one: One) -> str:
-    """A run that is due now, as a peer's election tells of it."""
+    """A run that is due now, known from a peer's election."""
     fire_at = one.now.wall
     run = scheduled_run("sales", fire_at)
     action = Action("sales", run, 0, fire_at, True, SALES.digest)
@@ -306,7 +306,7 @@ def test_a_trigger_is_refused_where_its_run_would_never_start() -> None:
 
 
 def test_a_trigger_waits_on_this_node_until_its_ledger_is_known_to_be_the_right_one() -> None:
-    """Registered in the wrong one it would be lost."""
+    """A registration in the wrong ledger would be lost."""
     one = One().member("b", "", pinned=False).sees(OURS)
     of = Registration("sales#1", "sales", SALES.digest, Policy(), one.now.wall, scheduled=False)
     one.do(one.node.trigger, of, 1)

@@ -1,4 +1,4 @@
-"""A node and the definitions of its jobs: which it brings to the ledger, and what it opens meanwhile."""
+"""A node and the definitions of its jobs: which ones it activates, and which runs it opens meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 MINUTE_S = 60.0
 DAY_S = 24 * HOUR_S
 
-# A day is long: nothing here is about how often a node speaks.
+# A day: these tests do not depend on the heartbeat interval.
 CALM = structs.replace(SETTINGS, heartbeat_interval_s=30.0, renew_interval_s=20.0)
 
 
@@ -87,7 +87,7 @@ def test_a_node_whose_file_was_changed_activates_it_and_opens_what_is_due_afterw
 
 
 def test_a_node_that_had_this_very_definition_before_does_not_activate_it_again() -> None:
-    """It was down while the others went on to the next one."""
+    """It was down while the others changed to the next definition."""
     lone = started(hourly("d1"))
     lone.node.rulebook.definitions.had = {"sales": Had("d1", 3)}
 
@@ -162,7 +162,7 @@ def test_a_jitter_that_is_added_does_not_open_the_run_again_in_the_core() -> Non
 
 
 def test_a_definition_that_is_not_activated_yet_opens_nothing() -> None:
-    """The job may have been without a schedule until now: what is past is not opened before the ledger has heard."""
+    """The job may have had no schedule until now: past fire times are not opened before the ledger has answered."""
     lone = started(hourly("d1"))
     lone.pass_time(2 * HOUR_S)
     swept(lone, None)

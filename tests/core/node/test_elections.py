@@ -1,4 +1,4 @@
-"""Elections between nodes: who says what, how often, and when each has heard enough."""
+"""Elections between nodes: who states what, how often, and when each node decides."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_node_says_one_thing_and_all_reach_the_same_succession(names: str) 
     assert len(successions) == 1
     succession = successions.pop() or ()
     assert sorted(succession) == [f"{name}.1" for name in names]
-    assert succession[0] == "a.1"  # who asked has the lowest clock
+    assert succession[0] == "a.1"  # the opener has the lowest clock
 
 
 @pytest.mark.parametrize("names", ["ab", "abc", "abcde"])
@@ -69,7 +69,7 @@ def test_nodes_that_open_the_same_election_at_once_need_no_acks(names: str) -> N
     cluster.wait(50.0)
     cluster.said.clear()
 
-    cluster.wait(10.0)  # a second ahead of the full minute each opens it by itself
+    cluster.wait(10.0)  # a second before the full minute, each node opens it by itself
 
     said = Counter((name, event_type(event)) for name, event in cluster.said if hasattr(event, "candidacy"))
     assert said == {(name, "worker-elect"): 1 for name in names}
@@ -96,7 +96,9 @@ def test_a_repeated_elect_gets_the_same_answer_once_per_repeat() -> None:
         lone.hear("b.1", elect())
 
     assert len(acks(lone)) == 3
-    assert len({ack.candidacy for ack in acks(lone)}) == 1  # the stamp of the first: nobody may improve his place
+    assert (
+        len({ack.candidacy for ack in acks(lone)}) == 1
+    )  # the stamp of the first statement: no node may improve its place
 
 
 def test_the_opener_of_an_election_does_not_answer_the_other_opener() -> None:
@@ -129,7 +131,7 @@ def test_only_so_many_acks_without_an_elect_are_kept(monkeypatch: pytest.MonkeyP
     assert list(lone.node.elections._early) == ["sales#7/0", "sales#8/0", "sales#9/0"]
 
 
-# ---- who is waited for
+# ---- waiting for statements
 
 
 def test_a_silent_member_is_waited_for_until_the_timeout() -> None:
@@ -377,7 +379,7 @@ def test_once_the_bus_is_back_statements_are_exchanged_again() -> None:
 
 
 def test_whose_statement_is_lacking_is_asked_whether_it_is_there_once_a_second() -> None:
-    """On a broker nothing else tells before the timeout that nobody is there any more."""
+    """On a broker, nothing else shows before the timeout that the member is gone."""
     lone = Lone(job(), peers=("b.1", "c.1")).ready()
     for number in range(3):
         lone.do(lone.node.open_election, f"try-{number}", "drill", None)

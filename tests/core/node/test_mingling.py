@@ -1,4 +1,4 @@
-"""How a node comes in: it mingles, greets again when the bus is back, and yields to another of its name."""
+"""How a node joins: it mingles, says hello again when the bus is back, and yields to another node with its name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_node_that_is_alone_is_ready_at_once() -> None:
 
     assert lone.node.ctx.state == "ready"
     assert types(lone.said) == ["worker-hello", "worker-online"]
-    assert [one.request.op for one in lone.asked] == ["open"]  # the sweep that begins everything
+    assert [one.request.op for one in lone.asked] == ["open"]  # the first sweep
 
 
 def test_it_mingles_until_everybody_that_the_transport_knows_has_answered() -> None:
@@ -86,7 +86,9 @@ def test_a_hello_reply_brings_the_clock_and_the_tokens() -> None:
 
 def test_a_hello_is_answered_in_as_many_letters_as_the_tokens_take() -> None:
     lone = Lone(job()).ready()
-    names = [f"{'job' * 20}-{number:04}" for number in range(2 * heartbeat.REPLY_TOKENS_MAX + 1)]  # as long as may be
+    names = [
+        f"{'job' * 20}-{number:04}" for number in range(2 * heartbeat.REPLY_TOKENS_MAX + 1)
+    ]  # the longest valid text
     for name in names:
         lone.node.ctx.saw_token(name, 2**52)
 

@@ -1,4 +1,4 @@
-"""One node, input by input: what it says, asks and starts, and what it leaves alone."""
+"""One node, input by input: its messages, its requests and its launches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Conversations that a person can read, kept as text: what three nodes and a ledger say to each other.
+"""Conversations of three nodes and a ledger, kept as readable text.
 
-After a change that is meant: PYTHONPATH=.:tests python tests/core/node/test_transcripts.py --rewrite
+After an intended change: PYTHONPATH=.:tests python tests/core/node/test_transcripts.py --rewrite
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of a pursuit say to a node, and read from it."""
+"""Inputs and outputs of a node, for the tests of a pursuit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def started(
 
 
 def sweeps(lone: Lone, seconds: float, *rows: OpenRun) -> None:
-    """So long every sweep shows these rows."""
+    """For that time (seconds) every sweep shows these rows."""
     end = lone.now.mono + seconds
     while lone.now.mono + RENEW_S <= end + 1e-6:
         lone.wait(RENEW_S)

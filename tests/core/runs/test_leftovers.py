@@ -1,4 +1,4 @@
-"""Rows that nobody settles: the node asks, and the ledger alone decides."""
+"""Rows that no node pursues: the node asks to settle them, and the ledger alone decides."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_the_longest_lease_that_runs_counts_also_when_its_job_was_removed() -> N
     lone.answer("open", forgotten)
     assert lone.node.ctx.leased_s == 900.0
 
-    # A page is not the whole: what is longer counts at once, what is missing only after the last one.
+    # One page is not the whole sweep: a row on it counts at once; a row is missing only after the last page.
     lone.node.look_again(lone.now)
     lone.take()
     first = open_answer(open_run("gone#3", STARTED, token=8, node="b.1", lease=1000.0), jobs=lone.node.ctx.jobs)

@@ -1,4 +1,4 @@
-"""Fire times: opened a little ahead, once, by every node; what was missed goes by the job's policy."""
+"""Fire times: every node opens each once, a little ahead. Missed fire times follow the job's policy."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_job_without_a_schedule_is_left_alone() -> None:
     assert (begun(lone), lone.node.planner.next_at) == ([], {})
 
 
-# ---- what was missed while nobody was there
+# ---- fire times that were missed while no node was there
 
 
 def test_once_runs_the_newest_and_settles_the_others() -> None:
@@ -111,7 +111,7 @@ def test_all_runs_every_one_and_writes_them_down_first() -> None:
 def test_all_settles_no_fire_time_that_may_have_no_row_yet() -> None:
     lone = Lone(hourly("all")).ready()
 
-    lone.wait(HOUR_S)  # the ledger is away: both are asked for again and again, and the later one may get in first
+    lone.wait(HOUR_S)  # the ledger is away: both are repeated, and the later one may be recorded first
     lone.wait(HOUR_S)
 
     assert begun(lone) == [run_at(1), run_at(2)]
@@ -172,7 +172,7 @@ def test_a_job_that_stays_as_it_is_keeps_its_place() -> None:
 
 
 def test_a_job_that_a_reload_brings_opens_nothing_that_was_due_before_it() -> None:
-    """It may have been removed on all nodes meanwhile, and the nodes that know may be slower than this one."""
+    """The job may have been removed on all nodes meanwhile, and nodes that know it may be slower than this one."""
     lone = Lone(job("other")).ready()
     lone.wait(3.5 * HOUR_S)
 

@@ -1,4 +1,4 @@
-"""A run that this node is after: when it claims, what makes it wait, and what alone makes it stop."""
+"""A pursuit: when it claims, when it waits, and the only reasons to end it."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_an_outage_begins_the_watch_anew_however_short() -> None:
     lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, held=held_of(7, 1)))
     sweeps(lone, 50.0, started())
     lone.do(lone.node.look_again)
-    lone.answer("open", Answer(UNAVAILABLE))  # in that moment the holder may have been anything
+    lone.answer("open", Answer(UNAVAILABLE))  # at that moment the holder's state is unknown
 
     sweeps(lone, LEASE_S, started(left_s=0.0))
     assert len(claims(lone)) == 1
@@ -356,7 +356,7 @@ def test_a_claim_that_comes_to_nothing_costs_no_budget(answer: Answer) -> None:
 def test_the_first_in_the_queue_asks_again_as_soon_as_a_run_has_ended() -> None:
     lone = Lone(job(overlap="queue"), peers=("b.1",)).ready()
     lone.sweep(*[open_run(f"sales#{number}", wall=EPOCH + number) for number in (2, 3)])
-    for _ in range(6):  # both have come to look only now and then
+    for _ in range(6):  # both now look only rarely
         while lone.questions("claim"):
             lone.answer("claim", Answer(LIMITED, by="overlap with sales#1", in_s=1.0))
         lone.wait(10.0)

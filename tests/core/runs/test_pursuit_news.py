@@ -1,4 +1,4 @@
-"""What a pursuit learns from others: peers that speak of its run, and the ledger's rows, page by page."""
+"""News for a pursuit: peers' messages about its run, and the ledger's rows, page by page."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_run_that_was_over_before_we_saw_its_row_is_forgotten() -> None:
 def test_what_a_peer_says_of_a_fire_time_counts_for_nothing_but_its_name(
     run: str, fire_at: float, scheduled: bool, taken: bool
 ) -> None:
-    """Else one lie would launch a run ahead of its time, and then again (simulator, seeds 3396 and 5550)."""
+    """Otherwise one lie would launch a run before its time, and then again (simulator, seeds 3396 and 5550)."""
     lone = Lone(job(), peers=("b.1",)).ready()
     action = Action("sales", run, fire_at=fire_at, scheduled=scheduled)
     elect = WorkerElect(id=f"{run}/0", topic="command", candidacy=Candidacy(0, 5, "b.1"), view=("b.1",), action=action)
@@ -214,7 +214,9 @@ def test_the_ledger_is_believed_also_where_it_has_gone_back() -> None:
 
 def test_the_next_attempt_does_not_begin_here_while_the_last_one_still_lives_here() -> None:
     lone = Lone(job()).ready()
-    lone.node.runner_adopted(RUN, "sales", 0, 7, waits=False)  # thawed a moment ago, say: it is about to be ended
+    lone.node.runner_adopted(
+        RUN, "sales", 0, 7, waits=False
+    )  # for example, it has just thawed: it is about to be ended
     lone.sweep(open_run(RUN, RETRY, attempt=1, token=7))
 
     lone.wait(4.0)

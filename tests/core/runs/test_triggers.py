@@ -1,4 +1,4 @@
-"""Triggers: what a node answers who asks for a run, and what it keeps until the ledger has it."""
+"""Triggers: a node's answer to the caller, and the requests that it keeps until the ledger has them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_with_the_ledger_away_a_trigger_is_kept_here_and_offered_again() -> None
 
 
 def test_of_two_that_ask_for_the_same_run_the_late_answer_leaves_nothing_on_the_disk() -> None:
-    """The second call reaches the ledger, the answer to the first does not come (simulator, seed 97)."""
+    """The second call reaches the ledger; the answer to the first is lost (simulator, seed 97)."""
     lone = Lone(job()).ready()
     lone.do(lone.node.trigger, asked_for(), 3)
     lone.do(lone.node.trigger, asked_for(), 4)
@@ -62,7 +62,7 @@ def test_of_two_that_ask_for_the_same_run_the_late_answer_leaves_nothing_on_the_
 
 
 def test_what_was_accepted_is_not_dropped_when_the_disk_is_full_later() -> None:
-    """Asked for twice: the disk that took it the first time is full the second (simulator, seed 170)."""
+    """The same trigger twice: the disk accepts the first request, and is full at the second (simulator, seed 170)."""
     lone = Lone(job()).ready()
     lone.do(lone.node.trigger, asked_for(), 3)
     lone.answer("register", Answer(UNAVAILABLE))

@@ -167,7 +167,7 @@ def test_only_so_many_are_remembered_and_asked_for_at_a_time(monkeypatch: pytest
     assert lone.node.witness.asked == set()
 
 
-# ---- what had to wait at its sender
+# ---- messages that waited at their sender
 
 
 @pytest.mark.parametrize("how", ["receive", "receive_late"])
@@ -202,7 +202,7 @@ def test_late_facts_are_no_sign_of_life() -> None:
 
 
 def test_late_facts_of_an_earlier_life_of_a_node_are_remembered_and_nothing_else_of_it() -> None:
-    """Its successor lives: the packet was long on its way."""
+    """A successor of its sender is alive: the packet is late."""
     lone = Lone(job(), peers=("b.2",)).ready()
     successor = lone.node.ctx.membership.members["b"].incarnation
     view = ("b.1", lone.node.ctx.full_hostname)
@@ -320,7 +320,7 @@ def test_a_policy_that_is_none_ends_no_daemon(policy: str) -> None:
 
 
 def test_an_end_that_another_made_is_put_back_with_the_definition_that_had_run() -> None:
-    """Whoever ends a lapsed attempt says of which definition it was, as the ledger said: all may have another now."""
+    """A node that ends a lapsed attempt names the definition from the ledger: by now all nodes may have another one."""
     teller = Lone(job(digest="d2", on_lost="hold")).ready()
     ended = ended_of(0, 7, "n7", "b.1", "its lease lapsed", policy=job().policy().pack(), lease_s=60.0)
     answer = Answer("lost", attempt=1, ended=ended)

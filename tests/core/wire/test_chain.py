@@ -1,4 +1,4 @@
-"""The chain of audit records: whatever is done to the journal, it is named with its place."""
+"""The chain of audit records: every change of the journal is found, with its place."""
 
 from __future__ import annotations
 

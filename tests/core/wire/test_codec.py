@@ -1,4 +1,4 @@
-"""The wire: what we pack another reader understands, and no bytes of others bring us down."""
+"""The wire: other readers understand our packets, and no bytes of others raise an unexpected error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Envelopes: what a key of the cluster has sealed comes out whole, and nothing else comes out at all."""
+"""Envelopes: a message sealed with a key of the cluster is opened unchanged, and no other message is opened."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_key_does_not_show_its_secret() -> None:
     assert "nnn" not in repr(NOW) + repr(RING) + str(RING)
 
 
-# ---- what a holder of a key, gone mad, may send
+# ---- messages of a faulty node that has the key
 
 
 def packet(clock: int) -> Packet:

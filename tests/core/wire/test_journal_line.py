@@ -1,4 +1,4 @@
-"""The line format: what is written is read, and nothing else is."""
+"""The line format: a written line is read back, and other lines are refused."""
 
 from __future__ import annotations
 

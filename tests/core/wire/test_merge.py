@@ -22,7 +22,7 @@ Events = list[dict[str, Any]]
 
 
 def events(attempts: bool) -> st.SearchStrategy[Events]:
-    """Few values for everything, so that ties and late events are common."""
+    """Few values for each field, so that ties and late events are common."""
     optional: dict[str, st.SearchStrategy[Any]] = dict.fromkeys(TEXT_FIELDS, st.sampled_from(("x", "y", "z")))
     optional |= {"retries": st.integers(0, 2), "runtime": st.sampled_from((0.0, 1.5)), "exit_code": st.integers(0, 1)}
     if attempts:
@@ -72,7 +72,7 @@ def we_say(runs: dict[str, RunState]) -> dict[str, dict[str, Any]]:
 
 
 def everything(runs: dict[str, RunState]) -> dict[str, tuple[Any, ...]]:
-    """All that is known of each run."""
+    """The known state of each run."""
     return {uuid: (run.state, run.timestamp, run.seen, run.fields) for uuid, run in runs.items()}
 
 
@@ -109,7 +109,7 @@ def test_merge_minds_neither_order_nor_duplicates(told: Events, rng: random.Rand
 @examples(200)
 @given(events(attempts=True))
 def test_merge_is_what_the_rules_say_without_any_fold(told: Events) -> None:
-    """The rules as a reader would apply them to the whole story at once; the pipeline on Spark does it so too."""
+    """The rules applied to the whole history at once, as the pipeline on Spark does it."""
     expected = {}
     for uuid in {event["uuid"] for event in told}:
         story = sorted((event for event in told if event["uuid"] == uuid), key=run_key)

@@ -1,4 +1,4 @@
-"""The idempotent receiver: everything once, late facts still, and nothing stale that acts."""
+"""The idempotent receiver: each message once, late facts are accepted, late messages that act are not."""
 
 from __future__ import annotations
 

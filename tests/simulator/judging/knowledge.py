@@ -1,12 +1,12 @@
-"""Who knew of an attempt, and could have told a ledger that went back: by what the world has delivered.
+"""Which nodes knew of an attempt and could tell a ledger that went back, judged by the messages that were delivered.
 
-The product's own memory is not asked; it is what is judged. An attempt is known to
+The product's own memory is under test, so it is not asked. An attempt is known to
 
 - its runner, as long as it is there;
 - its node, whose daemon wrote it into the journal, or read it there when it started;
 - each node whose daemon was handed a message about it, in that life.
 
-Who of them reached the ledger in the quarantine, and for how long in one piece, decides whether it had to be told.
+If one of them reached the ledger in the quarantine for long enough without a break, it had to tell.
 """
 
 from __future__ import annotations

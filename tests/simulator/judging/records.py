@@ -1,4 +1,4 @@
-"""What befell which machine, and when: the causes that an excuse or a loss must be able to name."""
+"""The faults of each machine with their times: the causes of excuses and losses."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a world is made of: buses, daemons, disks, runners, ledgers."""
+"""The parts of a world: buses, daemons, disks, runners, ledgers."""

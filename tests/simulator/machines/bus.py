@@ -1,7 +1,7 @@
 """How nodes hear each other: datagrams on one machine, or a broker with connections that are lost.
 
-At a broker what is of the moment is lost with a connection, and what must arrive (the news of runs) waits in its
-node's outbox, which outlives the daemon. It leaves when the connection is back: late, and sometimes twice.
+With a broker, a lost connection loses heartbeats and elections. Messages that must arrive (the news of runs) wait in
+their node's outbox, which outlives the daemon. They leave when the connection is back: late, and sometimes twice.
 """
 
 from __future__ import annotations

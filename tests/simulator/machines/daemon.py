@@ -1,4 +1,4 @@
-"""A node's shell in the simulator: what ``core.perform`` asks of a machine."""
+"""A node's shell in the simulator: the steps of ``core.perform`` on a simulated machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One machine's disk: what was synced outlives a power cut, of the rest some beginning does, and the last line is torn.
+"""One machine's disk: after a power cut it has all synced data and a part of the rest, and the last line is torn.
 
 Small files (the clock's mark, an accepted trigger) are replaced whole and synced, as ``write_atomic`` does. Now and
 then (``packs``) the journal is its real bytes, cut at any byte and read by the real reader.
