@@ -25,6 +25,7 @@ SECTIONS = {
     "gossip_faults": "bench.gossip.gossip_faults",
     "growth": "bench.gossip.growth",
     "triggers": "bench.triggers",
+    "exec": "bench.exec_cost",
     "schedules": "bench.schedules",
     "takeover": "bench.takeover",
     "idle": "bench.idle",

@@ -136,6 +136,22 @@ def test_a_loser_takes_over_from_a_machine_that_dies(backend: str) -> None:
         assert [attempt for _, attempt, _ in starts(cluster, "r")] == [0, 1]
 
 
+def test_a_flushed_redis_of_production_hears_of_a_run_again() -> None:
+    with started(2, backend="production") as cluster:
+        command = program(cluster, "until", cluster.go("on"))
+        callers = [Exec(node, "--job", "r", "--id", "1", command=command) for node in cluster.nodes]
+        owner = running(cluster, callers)
+        token = cluster.row("r#1")["token"]
+        cluster.production.redis.cli("FLUSHALL")
+        until(lambda: cluster.row("r#1").get("token") == token, why="it is restored")
+        cluster.go("on").touch()
+
+        assert sorted(caller.code() for caller in callers) == [0, NOT_RUN]
+        assert owner.code() == 0
+        assert [attempt for _, attempt, _ in starts(cluster, "r")] == [0]
+        assert cluster.row("r#1")["state"] == "success"
+
+
 @pytest.mark.parametrize("victim", ["caller", "runner"])
 def test_a_killed_half_ends_the_command_and_a_loser_takes_over(victim: str) -> None:
     with started(2, lease=300.0) as cluster:  # nobody waits for the lease
