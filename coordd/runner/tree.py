@@ -24,7 +24,7 @@ class Tree:
 
     def __init__(self, nonce: str, cgroup: str, spare: "set[int]", born_ticks: int) -> None:
         assert nonce, "every process would carry an empty nonce"
-        assert born_ticks > 0, "the fence needs a place"
+        assert born_ticks > 0, "the start of the attempt is known"
         assert min(spare) > 1, "everything descends from init and from the kernel's 0"
         self.born_ticks = born_ticks
         self.nonce = b"COORDD_NONCE=" + nonce.encode() + b"\0"

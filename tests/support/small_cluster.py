@@ -517,7 +517,7 @@ def told(event: Event) -> str:
 def said_of(request: Request[Any]) -> str:
     """A question, without what differs from run to run."""
     attempt = f"/{request.attempt}" if isinstance(request, Claim) else ""
-    subject = request.name if isinstance(request, Activate) else run_of(request)
+    subject = request.job if isinstance(request, Activate) else run_of(request)
     return f"{request.op} {subject}{attempt}"
 
 

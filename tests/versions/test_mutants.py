@@ -44,7 +44,7 @@ def an_old_daemon_is_not_kept_out() -> Iterator[None]:
         store.put_job(row)
 
     with (
-        mock.patch.object(Standing, "_keep_fenced", lambda *_: None),
+        mock.patch.object(Standing, "_keep_barrier", lambda *_: None),
         mock.patch.object(Standing, "_known", lambda _self, store, name, _read=None: store.job(name)),
         mock.patch.object(Standing, "_put_job", put),
     ):

@@ -16,7 +16,7 @@ from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Claim, ListOpen, NewRules
 from coordd.core.ledger.rows import AttemptNumber, Policy
 from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ledger.standing import FENCED_AT, FENCED_BY, IDENTITY_AHEAD_S
+from coordd.core.ledger.standing import BARRIER_AT, BARRIER_BY, IDENTITY_AHEAD_S
 from coordd.core.ledger.words import NEVER
 from versions import unpacked
 
@@ -113,7 +113,7 @@ def test_from_then_on_an_old_daemon_opens_nothing_and_claims_nothing(both: Both)
     assert begin == pytest.approx(both.clock.wall + IDENTITY_AHEAD_S)
     assert both.sweeps().jobs["sales"].horizon == horizon  # the truth stands elsewhere
     seen = both.old_asks("open", ("sales",))
-    assert seen.jobs["sales"][0] == FENCED_AT  # the planner begins there
+    assert seen.jobs["sales"][0] == BARRIER_AT  # the planner begins there
     assert seen.jobs["sales"][2] is True  # suspended
     due = both.clock.wall + 1.0
     assert both.old_claims("sales@due", due).word == "finished"
@@ -131,10 +131,10 @@ def test_an_old_daemon_is_told_who_keeps_it_out(both: Both) -> None:
     assert (answer.word, answer.by) == ("limited", "suspended")
     with unpacked.imports():
         row = next(row for row in both.old.export() if row["kind"] == "job")
-    assert row["changed_by"] == FENCED_BY == "coordd rules 2: upgrade this node"
+    assert row["changed_by"] == BARRIER_BY == "coordd rules 2: upgrade this node"
 
 
-def test_what_an_old_daemon_resumes_is_fenced_again_by_the_next_sweep(both: Both) -> None:
+def test_what_an_old_daemon_resumes_gets_its_barrier_again_from_the_next_sweep(both: Both) -> None:
     begun_by_the_old(both)
     both.new.ask(NewRules(known=-1.0))
     both.old_asks("suspend", "sales", False, "ann")
@@ -144,8 +144,8 @@ def test_what_an_old_daemon_resumes_is_fenced_again_by_the_next_sweep(both: Both
 
     seen = both.old_asks("open", ("sales", "made-since"))
     assert {name: (about[0], about[2]) for name, about in seen.jobs.items()} == {
-        "sales": (FENCED_AT, True),
-        "made-since": (FENCED_AT, True),
+        "sales": (BARRIER_AT, True),
+        "made-since": (BARRIER_AT, True),
     }
 
 

@@ -138,14 +138,14 @@ class Activate(Request[Answer]):
     """That definition of a job counts from now on. ``how`` is one of HOW; see the rule."""
 
     op = "activate"
-    wire = ("name", "digest", "schedule", "how", "by", "sequence", "counts_from")
+    wire = ("job", "digest", "schedule", "how", "by", "sequence", "counts_from")
     __slots__ = wire
 
     def __init__(
-        self, *, name: str, digest: str, schedule: str, how: str, by: str, sequence: int = 0, counts_from: float = 0.0
+        self, *, job: str, digest: str, schedule: str, how: str, by: str, sequence: int = 0, counts_from: float = 0.0
     ) -> None:
-        assert how in HOW, f"{name}: activated as {how}"
-        self.name = name
+        assert how in HOW, f"{job}: activated as {how}"
+        self.job = job
         self.digest = digest
         self.schedule = schedule
         self.how = how

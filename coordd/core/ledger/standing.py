@@ -2,7 +2,7 @@
 
 An older version (it knows only the rules 1) may have a daemon or runners in the same cluster. While it has a daemon,
 all nodes use its rules. Once all members know the rules 2, a node asks for them (``new_rules``). From then on, the row
-of each job that the older version reads is a fence: its horizon is far in the future and the job is suspended. So an
+of each job that the older version reads is a barrier: its horizon is far in the future and the job is suspended. So an
 old daemon opens nothing, and its own rules refuse its claims. Old runners continue: their requests (renew, report,
 commit, the gate of a started attempt, restore) read neither. The job's real state is in ``standing``. Only the fencing
 counter has one place, because both versions increment it.
@@ -41,9 +41,9 @@ IDENTITY_AHEAD_S = 10.0
 # late (seconds): their time was before the clock got there.
 LATE_S = 10.0
 
-# The fence that older versions read: its horizon (Unix seconds, in a thousand years), and who "suspended" it.
-FENCED_AT = 3.2e10
-FENCED_BY = "coordd rules 2: upgrade this node"
+# The barrier that older versions read: its horizon (Unix seconds, in a thousand years), and who "suspended" it.
+BARRIER_AT = 3.2e10
+BARRIER_BY = "coordd rules 2: upgrade this node"
 
 
 class Standing:
@@ -79,11 +79,11 @@ class Standing:
         store.put_meta("rules", str(NEW_RULES))
         store.put_meta("identity_from", repr(begin))
         for name in store.job_names():
-            self._keep_fenced(store, name)
+            self._keep_barrier(store, name)
         return Answer(OK, in_s=max(0.0, begin - now.wall))
 
-    def _keep_fenced(self, store: "Store", name: str) -> "JobRow | None":
-        """Under the new rules: makes the job's row a fence against older versions, even if one of them wrote it.
+    def _keep_barrier(self, store: "Store", name: str) -> "JobRow | None":
+        """Under the new rules: makes the job's row a barrier against older versions, even if one of them wrote it.
 
         Returns the new row; None if there is none, or a bad one.
 
@@ -97,16 +97,16 @@ class Standing:
             return None  # no node opens anything of it
         if begin == NEVER or row is None:
             return row
-        if row.horizon >= FENCED_AT and row.suspended and row.changed_by == FENCED_BY:
+        if row.horizon >= BARRIER_AT and row.suspended and row.changed_by == BARRIER_BY:
             return row
         if store.standing(name) is None:
             store.put_standing(row)  # an older version created the job since
         waits = any(one.state == RECEIVED and one.received_at <= begin for one in store.active_runs(name))
-        if row.horizon >= FENCED_AT and waits and row.changed_by == FENCED_BY:
+        if row.horizon >= BARRIER_AT and waits and row.changed_by == BARRIER_BY:
             return row
-        fence = JobRow(name, row.fence, FENCED_AT, int(not waits), row.version, FENCED_BY)
-        store.put_job(fence)
-        return fence
+        barrier = JobRow(name, row.fence, BARRIER_AT, int(not waits), row.version, BARRIER_BY)
+        store.put_job(barrier)
+        return barrier
 
     # ---- jobs
 
@@ -168,7 +168,7 @@ class Standing:
         a new "now" at every sweep, a slightly late claim would be skipped. A job that was first seen by such a clock
         starts now too, if nothing of it was ever granted: its horizon settles nothing yet.
         """
-        job = self._job(store, name, now, self._keep_fenced(store, name))
+        job = self._job(store, name, now, self._keep_barrier(store, name))
         begins_ahead = job.horizon > now.wall and job.fence == 0 and now.recovering_s <= 0
         counts_ahead = job.digest and job.counts_from > now.wall
         if begins_ahead:
@@ -184,9 +184,9 @@ class Standing:
             store.put_job(row)
             return
         read = store.job(row.job)
-        waits = read is not None and read.horizon >= FENCED_AT and not read.suspended
+        waits = read is not None and read.horizon >= BARRIER_AT and not read.suspended
         store.put_standing(row)
-        store.put_job(JobRow(row.job, row.fence, FENCED_AT, int(not waits), row.version, FENCED_BY))
+        store.put_job(JobRow(row.job, row.fence, BARRIER_AT, int(not waits), row.version, BARRIER_BY))
 
     def _told(self, store: "Store", name: str) -> "JobRow | None":
         """A job's row for an export."""
@@ -262,7 +262,7 @@ class Standing:
         same definition), ``restored`` (the ledger forgot it: ``sequence`` and ``counts_from`` are as the node
         remembers), ``person``.
         """
-        name, how, sequence = said.name, said.how, said.sequence
+        name, how, sequence = said.job, said.how, said.sequence
         if now.recovering_s > 0 and how != "restored":
             return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
         if self._identity_from(store) == NEVER:

@@ -130,7 +130,7 @@ class Definitions:
 
     def _ask(self, name: str, had: Had, schedule: str, how: str, by: str) -> None:
         activate = Activate(
-            name=name,
+            job=name,
             digest=had.digest,
             schedule=schedule,
             how=how,

@@ -134,9 +134,7 @@ class JobMethods(Explanations):
         job = self._job(params)
         self._may_start(job)
         node = self._driver.node
-        activate = Activate(
-            name=job.name, digest=job.digest, schedule=job.schedule_digest, how="person", by=caller.name
-        )
+        activate = Activate(job=job.name, digest=job.digest, schedule=job.schedule_digest, how="person", by=caller.name)
         answer = await self._change(activate)
         if answer.word == RECOVERING:
             raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")

@@ -220,7 +220,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def activate(self, job: str, digest: str, schedule: str, how: str, sequence: int, ago_s: float) -> None:
         self.ask(
             Activate(
-                name=job,
+                job=job,
                 digest=digest,
                 schedule=schedule,
                 how=how,

@@ -19,7 +19,7 @@ from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, Register, Revoke, Suspend
 from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.runner_requests import Grant, Renew, Request
-from coordd.core.ledger.standing import FENCED_BY
+from coordd.core.ledger.standing import BARRIER_BY
 from coordd.core.ledger.words import BAD, GRANTED, NEVER, OK, REVOKED
 from coordd.core.ready import LedgerRequest
 from coordd.errors import BadRowError, UnavailableError
@@ -210,7 +210,7 @@ def test_a_mended_job_of_which_nothing_runs_goes_on_above_its_tokens(nodes: Node
     assert nodes.opened("sales").jobs["sales"].fence >= before.token
     if isinstance(nodes.ledger, SteppedLedger):  # an older version is kept out, as before
         (read,) = nodes.ledger.read([("HMGET", nodes.ledger.key("job:sales"), "suspended", "changed_by")])
-        assert read == [b"1", FENCED_BY.encode()]
+        assert read == [b"1", BARRIER_BY.encode()]
 
 
 def test_a_bad_row_of_a_job_is_mended_under_the_old_rules_too(nodes: Nodes) -> None:
@@ -271,7 +271,7 @@ def test_a_mended_job_goes_on_above_all_tokens_with_the_definition_that_was_acti
     nodes: Nodes, order: tuple[str, str]
 ) -> None:
     for number in (1, 2):
-        nodes.ask(Activate(name="sales", digest=f"d{number}", schedule=f"s{number}", how="new", by="ann"))
+        nodes.ask(Activate(job="sales", digest=f"d{number}", schedule=f"s{number}", how="new", by="ann"))
         nodes.clock.step(1.0)
     for run in order:
         nodes.granted(nodes.of(run, overlap="allow", digest="d2"))

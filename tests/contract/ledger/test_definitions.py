@@ -23,7 +23,7 @@ def known(nodes: Nodes) -> None:
 
 def activate(nodes: Nodes, digest: str, schedule: str = "s1", how: str = "changed", sequence: int = 0) -> Answer:
     return nodes.ask(
-        Activate(name="sales", digest=digest, schedule=schedule, how=how, by="edge-1.10", sequence=sequence)
+        Activate(job="sales", digest=digest, schedule=schedule, how=how, by="edge-1.10", sequence=sequence)
     )
 
 
@@ -124,7 +124,7 @@ def test_of_a_definition_that_the_ledger_forgot_the_latest_counts(nodes: Nodes) 
     def restore(digest: str, sequence: int) -> str:
         return nodes.ask(
             Activate(
-                name="sales",
+                job="sales",
                 digest=digest,
                 schedule="s1",
                 how="restored",

@@ -136,7 +136,7 @@ def test_what_makes_rows_is_refused_and_nothing_is_changed_by_it(full: Full) -> 
         ),
         Revoke(run="sales#5", by="ann"),
         Suspend(job="another", suspended=True, by="ann"),
-        Activate(name="sales", digest="d2", schedule="s", how="changed", by="ann"),
+        Activate(job="sales", digest="d2", schedule="s", how="changed", by="ann"),
         ListOpen(jobs=("another",)),
     ):
         with pytest.raises(

@@ -370,8 +370,8 @@ def test_a_ledger_that_was_moved_remembers_which_definitions_are_over(
 ) -> None:
     """A node that returns with an old job file is also told on Redis."""
     nodes = connect(own.url)
-    nodes.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="edge-1"))
-    nodes.ask(Activate(name="sales", digest="d2", schedule="s2", how="changed", by="edge-1"))
+    nodes.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="edge-1"))
+    nodes.ask(Activate(job="sales", digest="d2", schedule="s2", how="changed", by="edge-1"))
     rows = list(redis_of(nodes).export())
     assert [past[:2] for past in rows[0]["activations"]] == [[1, "d1"], [2, "d2"]]
     file = SqliteLedger(f"sqlite:///{tmp_path}/ledger.db")
@@ -381,7 +381,7 @@ def test_a_ledger_that_was_moved_remembers_which_definitions_are_over(
     redis_of(nodes).accept_epoch()
     assert list(redis_of(nodes).export()) == rows
     for ledger in (file, redis_of(nodes)):
-        answer = ledger.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="edge-2"))
+        answer = ledger.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="edge-2"))
         assert isinstance(answer, Answer)
         assert (answer.word, answer.token) == ("differs", 2)
     for bad in ("d", [["1", "d1", "s1", 0.0, 0.0, ""]], [[1, "d1"]], [[1, "d\n1", "s1", 0.0, 0.0, ""]]):

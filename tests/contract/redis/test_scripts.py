@@ -113,7 +113,6 @@ CALLED = {
     ("watched", "token"): "watched_token",
     ("watched", "beat"): "watched_beat",
     ("watched", "unchanged_s"): "watched_s",
-    ("suspend", "job"): "name",
     ("open", "jobs"): "jobs...",
 }
 

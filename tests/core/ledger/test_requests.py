@@ -42,4 +42,4 @@ def test_a_request_says_no_word_that_the_ledger_does_not_know() -> None:
     with pytest.raises(AssertionError, match="resolved as lost"):
         Resolve(run="sales#1", outcome="lost", by="ann")
     with pytest.raises(AssertionError, match="activated as old"):
-        Activate(name="sales", digest="d", schedule="s", how="old", by="ann")
+        Activate(job="sales", digest="d", schedule="s", how="old", by="ann")

@@ -74,7 +74,7 @@ def test_a_node_whose_file_was_changed_activates_it_and_opens_what_is_due_afterw
     swept(lone, (1, "d1", EPOCH))
 
     (asked,) = lone.waiting(Activate)
-    said = (asked.name, asked.digest, asked.schedule, asked.how)
+    said = (asked.job, asked.digest, asked.schedule, asked.how)
     assert said == ("sales", "d2", hourly("d2").schedule_digest, "changed")
     assert begun(lone) == []
     lone.answer("activate", Answer("ok", token=2))

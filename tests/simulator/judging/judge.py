@@ -471,7 +471,7 @@ class Judge:
                     return
         world.violate(verdict)
 
-    def fenced_by_watcher(self, runner: Runner) -> None:
+    def ended_by_watcher(self, runner: Runner) -> None:
         """F: the watcher is for runners that cannot act; one that can ends its program itself, and sooner."""
         world = self.world
         if world.now >= runner.awake_at + THAW_S and runner.alive:

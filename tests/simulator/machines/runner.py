@@ -293,7 +293,7 @@ class Runner:
             self.world.at(self.world.thaws_in(self.host) + self.world.rng.uniform(0, 0.1), self._watch, at)
         elif at == self.watcher_at and self in self.host.runners and self.attempt.phase != life.DONE:
             if self.child is not None and self.child.ended is None:
-                self.world.judge.fenced_by_watcher(self)
+                self.world.judge.ended_by_watcher(self)
             self._emptied("watcher: the lease was not renewed in time")
 
     def killed(self) -> None:

@@ -195,7 +195,7 @@ class Server:
         else:
             self.answers[answer.word] += 1
         if isinstance(request, Activate) and answer.word == OK:
-            world.judge.activated(request.name, request.schedule, request.how, answer.token)
+            world.judge.activated(request.job, request.schedule, request.how, answer.token)
         if run:
             self.asked_at[op, run] = world.now
             world.judge.operation(request, answer, before, after)

@@ -34,7 +34,7 @@ MUTANTS = (
         ("freeze", "targeted"),
     ),
     Mutant(
-        "the runner does not fence itself",
+        "the runner does not end its program",
         "§7: ended when the lease cannot be renewed",
         "F",
         lambda: mock.patch.object(Attempt, "_fences", lambda self: False),

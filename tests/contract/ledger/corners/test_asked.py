@@ -74,7 +74,7 @@ def test_a_run_that_was_asked_for_and_revoked_is_still_known(nodes: Nodes) -> No
 
 def test_why_a_scheduled_run_may_have_no_row(nodes: Nodes) -> None:
     run, now = "sales@2025-01-29T08:00:00Z", nodes.clock.wall
-    nodes.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
+    nodes.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
     nodes.clock.step(20.0)
     for more in (
         {},
@@ -125,11 +125,11 @@ def test_what_people_ask_of_a_run_in_each_state(nodes: Nodes, state: str, asked:
 
 
 def test_a_definition_is_restored_only_where_it_is_newer(nodes: Nodes) -> None:
-    nodes.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
+    nodes.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
     for digest, sequence in (("d2", 0), ("d2", 1), ("d2", 2), ("d3", 2), ("d3", 7)):
         nodes.ask(
             Activate(
-                name="sales",
+                job="sales",
                 digest=digest,
                 schedule="s2",
                 how="restored",
@@ -143,7 +143,7 @@ def test_a_definition_is_restored_only_where_it_is_newer(nodes: Nodes) -> None:
         for digest, sequence in (("d1", 0), ("d9", 0), ("d3", 8), ("d3", 20)):
             nodes.ask(
                 Activate(
-                    name="sales",
+                    job="sales",
                     digest=digest,
                     schedule=f"s of {how}",
                     how=how,
@@ -159,10 +159,8 @@ def test_of_many_definitions_the_oldest_are_forgotten(nodes: Nodes) -> None:
     for number in range(ACTIVATIONS_MAX + 2):
         nodes.ask(
             Activate(
-                name="sales", digest=f"d{number}", schedule="s1", how="changed", by="ann", sequence=0, counts_from=0.0
+                job="sales", digest=f"d{number}", schedule="s1", how="changed", by="ann", sequence=0, counts_from=0.0
             )
         )
     for digest in ("d2", "d1", "d0"):
-        nodes.ask(
-            Activate(name="sales", digest=digest, schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0)
-        )
+        nodes.ask(Activate(job="sales", digest=digest, schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))

@@ -59,7 +59,7 @@ def test_a_job_of_an_older_version_through_the_change_of_rules(both: Both, nodes
         return nodes.claim(nodes.of(run, overlap="allow", fire_at=due, identity_from=begin))
 
     nodes.ledger.ask(ListOpen(jobs=("sales", "other", "third")))
-    nodes.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
+    nodes.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
     claims("sales@a", 0.0)
     waits = claims("sales@b", NEVER)
     assert waits.word == "granted"
@@ -77,8 +77,8 @@ def test_a_job_of_an_older_version_through_the_change_of_rules(both: Both, nodes
         nodes.ledger.ask(ListOpen(jobs=("sales", "other", "third", "fourth")))
         nodes.clock.step(3.0)
         nodes.ask(Gate(grant=grant_of("sales@b", 0, waits.token, "n1")))
-    nodes.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
-    nodes.ask(Activate(name="fourth", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
+    nodes.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
+    nodes.ask(Activate(job="fourth", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
     nodes.clock.step(10.0)
     due = nodes.clock.wall + 3.0
     claims("sales@d", begin)
@@ -89,9 +89,9 @@ def test_a_job_of_an_older_version_through_the_change_of_rules(both: Both, nodes
 
 def test_a_job_that_was_first_heard_of_by_a_clock_that_was_ahead(nodes: Nodes) -> None:
     nodes.ledger.ask(ListOpen(jobs=("sales", "other")))
-    nodes.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
+    nodes.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
     nodes.granted(of(nodes, "third#1"))
-    nodes.ask(Activate(name="third", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
+    nodes.ask(Activate(job="third", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
     nodes.ledger.ask(ListOpen(jobs=("sales", "other", "third")))
     nodes.clock.step(-600.0)
 
@@ -101,9 +101,7 @@ def test_a_job_that_was_first_heard_of_by_a_clock_that_was_ahead(nodes: Nodes) -
 
 
 def test_what_was_exported_without_its_past_remembers_the_definition_that_counts(both: Both) -> None:
-    both.ledger.ask(
-        Activate(name="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0)
-    )
+    both.ledger.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
     both.ledger.ask(ListOpen(jobs=("other",)))
     rows = [dict(row) for row in both.ledger.export()]
     for row in rows:
@@ -114,7 +112,7 @@ def test_what_was_exported_without_its_past_remembers_the_definition_that_counts
 
     def activates(job: str, digest: str, how: str) -> str:
         word: str = both.ledger.ask(
-            Activate(name=job, digest=digest, schedule="s1", how=how, by="ann", sequence=0, counts_from=0.0)
+            Activate(job=job, digest=digest, schedule="s1", how=how, by="ann", sequence=0, counts_from=0.0)
         ).word
         return word
 
@@ -125,7 +123,7 @@ def test_what_was_exported_without_its_past_remembers_the_definition_that_counts
 
 def test_an_import_remembers_the_definitions_of_the_export(both: Both) -> None:
     for digest in ("d1", "d2"):
-        activate = Activate(name="sales", digest=digest, schedule="s1", how="changed", by="ann")
+        activate = Activate(job="sales", digest=digest, schedule="s1", how="changed", by="ann")
         both.ledger.ask(activate)
     rows = [dict(row) for row in both.ledger.export()]
     both.ledger.import_(rows, replace=True)
@@ -133,7 +131,7 @@ def test_an_import_remembers_the_definitions_of_the_export(both: Both) -> None:
         both.ledger.accept_epoch()
 
     assert [dict(row) for row in both.ledger.export()] == rows
-    assert both.ledger.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="ann")).word == "differs"
+    assert both.ledger.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="ann")).word == "differs"
 
 
 def test_a_ledger_is_closed_only_when_nobody_holds_a_lease(both: Both, nodes: Nodes) -> None:

@@ -16,7 +16,7 @@ from coordd.core.ledger.runner_requests import Commit, Renew, Restore
 
 
 def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callable[..., None]) -> None:
-    nodes.ask(Activate(name="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
+    nodes.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="ann", sequence=0, counts_from=0.0))
     received, started = nodes.granted(of(nodes, A)), nodes.started(of(nodes, B))
     nodes.ask(Register(of=of(nodes, C)))
     newer = int((nodes.clock.wall + 1) * 1e6)
@@ -30,7 +30,7 @@ def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callabl
     assert nodes.ask(NewRules(known=-1.0)).word == "recovering"
     assert (
         nodes.ask(
-            Activate(name="sales", digest="d2", schedule="s2", how="changed", by="ann", sequence=0, counts_from=0.0)
+            Activate(job="sales", digest="d2", schedule="s2", how="changed", by="ann", sequence=0, counts_from=0.0)
         ).word
         == "recovering"
     )

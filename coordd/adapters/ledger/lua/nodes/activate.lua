@@ -1,7 +1,7 @@
 -- activate: this definition of a job counts from now on.
 --
 -- KEYS and the first ARGV: shared/begin.lua. Then:
---   name              text; the job's
+--   job               text; its name
 --   digest            text; of the definition
 --   schedule          text; the digest of the part that says when it fires
 --   how               text; new, changed, returned, restored or person

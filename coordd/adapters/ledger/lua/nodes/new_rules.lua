@@ -15,5 +15,5 @@ if identity_from() ~= NEVER then return answer(OK) end
 local begin = known >= 0 and known or now + IDENTITY_AHEAD_S
 hset(prefix .. 'meta', 'rules', NEW_RULES, 'identity_from', exact(begin))
 begun = begin
-for _, name in ipairs(redis.call('SMEMBERS', prefix .. 'jobs')) do keep_fenced(name) end
+for _, name in ipairs(redis.call('SMEMBERS', prefix .. 'jobs')) do keep_barrier(name) end
 return answer(OK, { in_s = math.max(0, begin - now) })

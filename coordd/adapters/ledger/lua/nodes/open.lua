@@ -22,8 +22,8 @@ for i = at + 1, #ARGV do
     jobs[#jobs + 1] = { ARGV[i], BAD, fault }
   else
     local job = job_row(ARGV[i])
-    if identity_from() ~= NEVER and not (job.read and is_fenced(job.read)) then
-      keep_fenced(ARGV[i])
+    if identity_from() ~= NEVER and not (job.read and is_barrier(job.read)) then
+      keep_barrier(ARGV[i])
       job = job_row(ARGV[i])
     end
     -- The clock was ahead when the job was first heard of, or when its definition was activated.

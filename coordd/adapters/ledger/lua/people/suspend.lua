@@ -1,7 +1,7 @@
 -- suspend: stop granting a job's runs, or go on. A bad row of the job is replaced by a sound one.
 --
 -- KEYS and the first ARGV: shared/begin.lua. Then:
---   name              text; the job's
+--   job               text; its name
 --   suspended         1 or 0
 --   by                text; who asks
 --   uid               number; the same person
@@ -41,7 +41,7 @@ local function mend_job(name)
     write_row(prefix .. 'job:' .. name, JOB_COLUMNS, job, '', nil)
   else
     write_standing(job, nil)
-    write_fence(name, nil, job.fence, job.version, true)
+    write_barrier(name, nil, job.fence, job.version, true)
   end
 end
 

@@ -31,15 +31,15 @@ local function read_job(name)
   return read
 end
 
-local function is_fenced(read)
-  return read.horizon >= FENCED_AT and read.suspended == 1 and read.changed_by == FENCED_BY
+local function is_barrier(read)
+  return read.horizon >= BARRIER_AT and read.suspended == 1 and read.changed_by == BARRIER_BY
 end
 
 -- What older versions read of a job.
-local function write_fence(name, read, fence, version, shut)
+local function write_barrier(name, read, fence, version, shut)
   local row = {
-    job = name, fence = fence, horizon = FENCED_AT, suspended = shut and 1 or 0, version = version,
-    changed_by = FENCED_BY,
+    job = name, fence = fence, horizon = BARRIER_AT, suspended = shut and 1 or 0, version = version,
+    changed_by = BARRIER_BY,
   }
   write_row(prefix .. 'job:' .. name, JOB_COLUMNS, row, '', read and read.kept)
   if not read then redis.call('SADD', prefix .. 'jobs', name) end
@@ -82,8 +82,8 @@ local function put_job(row)
     read = read_job(row.job)
     write_standing(row, nil)
   end
-  local waits = read and read.horizon >= FENCED_AT and read.suspended == 0
-  write_fence(row.job, read, row.fence, row.version, not waits)
+  local waits = read and read.horizon >= BARRIER_AT and read.suspended == 0
+  write_barrier(row.job, read, row.fence, row.version, not waits)
 end
 
 local function job_row(name)
@@ -96,17 +96,17 @@ local function job_row(name)
   return job
 end
 
-local function keep_fenced(name)
+local function keep_barrier(name)
   local read, fault = look_at_job(name)
-  if identity_from() == NEVER or not read or fault or is_fenced(read) then return end
+  if identity_from() == NEVER or not read or fault or is_barrier(read) then return end
   if redis.call('EXISTS', prefix .. 'standing:' .. name) == 0 then write_standing(whole(read), nil) end
   local waits = false
   for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. name, 0, -1)) do
     local row = look_at_run(run)
     waits = waits or row and row.state == RECEIVED and row.received_at <= identity_from()
   end
-  if read.horizon >= FENCED_AT and waits and read.changed_by == FENCED_BY then return end
-  write_fence(name, read, read.fence, read.version, not waits)
+  if read.horizon >= BARRIER_AT and waits and read.changed_by == BARRIER_BY then return end
+  write_barrier(name, read, read.fence, read.version, not waits)
 end
 
 -- From when on the definition was said to count when it was activated. counts_from is earlier where a sweep found it
