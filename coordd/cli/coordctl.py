@@ -15,7 +15,7 @@ from coordd import __version__
 from coordd.cli import options
 from coordd.cli.alarms import alarm
 from coordd.cli.client import is_subscription, not_running
-from coordd.cli.jobs import complete_jobs, complete_runs, election, job, node
+from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, job, node, seconds
 from coordd.cli.ledger import ledger
 from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, say
 from coordd.cli.plan import plan
@@ -100,8 +100,26 @@ def doctor(context: click.Context) -> None:
 
 
 @program.command("reload")
-def reload() -> None:
+@click.option("--drain", is_flag=True, help="First take no new runs, and wait until those of this node have ended.")
+@click.option("--timeout", metavar="DURATION", callback=seconds, help="With --drain: exit 124 after waiting this long.")
+def reload(drain: bool, timeout: float | None) -> None:
     """Read configuration and job files again. If one problem is found, nothing changes."""
+    if timeout is not None and not drain:
+        raise click.UsageError("--timeout says how long to wait for --drain: give both, or none")
+    if not drain or asked().call("status").get("drained"):  # a drain of somebody else stays
+        if drain:
+            drained({"node": "this node"}, timeout)
+        _reload()
+        return
+    answer = asked().call("node.drain", note="reload --drain")
+    try:
+        drained(answer, timeout)
+        _reload()
+    finally:
+        asked().call("node.resume")
+
+
+def _reload() -> None:
 
     def draw(said: Any) -> None:
         changes = [f"{word}: {', '.join(said[word])}" for word in ("added", "removed", "changed") if said.get(word)]

@@ -413,6 +413,30 @@ def test_draining_waits_for_the_last_run(ctl: Callable[..., Result], daemon: Fak
     assert ctl("node", "drain", "--wait").exit_code == 1
 
 
+def test_a_reload_waits_for_the_last_run_and_ends_its_own_drain(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    active = [0, 2, 0]
+    daemon.answers["node.drain"] = daemon.answers["node.resume"] = {"node": "n", "state": "draining", "active": 2}
+    daemon.answers["status"] = lambda _: {**STATUS, "state": "draining", "runs": {"active": active.pop(0)}}
+    daemon.answers["reload"] = {"jobs": 1}
+    assert ctl("reload", "--drain").exit_code == 0
+    asked = [method for method, _ in daemon.asked]
+    assert asked == ["status", "node.drain", "status", "status", "reload", "node.resume"]
+    daemon.answers["reload"] = refusal("bad_config")
+    active = [0, 0]
+    assert ctl("reload", "--drain").exit_code == 78
+    assert daemon.asked[-1][0] == "node.resume"
+    active = [0, 2]
+    daemon.answers["status"] = {**STATUS, "state": "draining", "runs": {"active": 1}}
+    assert ctl("reload", "--drain", "--timeout", "0.1").exit_code == 124
+    assert daemon.asked[-1][0] == "node.resume"
+    assert ctl("reload", "--timeout", "1").exit_code == 2
+    # A drain of somebody else stays.
+    daemon.answers["reload"] = {"jobs": 1}
+    daemon.answers["status"] = {**STATUS, "state": "draining", "drained": {"by": "ann"}, "runs": {"active": 0}}
+    assert ctl("reload", "--drain").exit_code == 0
+    assert [method for method, _ in daemon.asked[-3:]] == ["status", "status", "reload"]
+
+
 # ---- streams
 
 
