@@ -60,7 +60,10 @@ fuzz: $(READY) ## spoilt bytes for everything that reads bytes of others: INPUTS
 soak: $(READY) ## real clusters under a steady load, HOURS=0.25: nothing that they hold may grow
 	@$(PROGRAM) soak $(if $(HOURS),--hours $(HOURS)) $(ARGS)
 
+plans: $(READY) ## random edits of job files, planned and found by brute force: EDITS=10000
+	@$(PROGRAM) plans $(if $(EDITS),--edits $(EDITS)) $(ARGS)
+
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos syscalls fuzz soak clean
+.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos syscalls fuzz soak plans clean

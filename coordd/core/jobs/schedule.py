@@ -23,7 +23,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from importlib import resources
 from zoneinfo import ZoneInfo
@@ -281,7 +281,43 @@ def _next_cron(cron: str, timezone: str, after: float, offset_s: float = 0.0) ->
             # Wildcard lines only: a jump to the day's first minute met a gap. Look again from the real instant.
             times = CronSim(cron, datetime.fromtimestamp(nominal - 1, tz))
         elif nominal + offset_s > after:
-            return nominal + offset_s
+            return _not_passed_over(cron, timezone, after - offset_s, nominal) + offset_s
+
+
+def _not_passed_over(cron: str, timezone: str, after: float, nominal: float) -> float:
+    """The first time of a cron line after ``after``; ``nominal`` is the one that cronsim found.
+
+    A wildcard line jumps to the first minute of its next day. If the clocks skip that minute (Havana, Cairo, Santiago),
+    cronsim goes on an hour later than the day really begins.
+    """
+    fields = cron.split(" ")
+    if timezone == "UTC" or not (fields[0].startswith("*") or fields[1].startswith("*")):
+        return nominal
+    tz = zone(timezone)
+    for year in range(datetime.fromtimestamp(after, tz).year, datetime.fromtimestamp(nominal, tz).year + 1):
+        for begins in _days_without_midnight(timezone, year):
+            if after < begins < nominal:
+                found = next(CronSim(cron, datetime.fromtimestamp(begins - 1, tz)), None)
+                nominal = min(nominal, found.timestamp()) if found is not None else nominal
+    return nominal
+
+
+@lru_cache(maxsize=1024)
+def _days_without_midnight(timezone: str, year: int) -> tuple[int, ...]:
+    """When those days of a year really begin (Unix seconds)."""
+    tz, found = zone(timezone), []
+    day = datetime(year, 1, 1)  # noqa: DTZ001 - the zone is put on below
+    while day.year == year:
+        late = int(day.replace(tzinfo=tz).timestamp())  # of a time that does not exist: by the clocks before the gap
+        if datetime.fromtimestamp(late, tz).replace(tzinfo=None) != day:
+            low, high = late - 86400, late
+            while high - low > 1:
+                middle = (low + high) // 2
+                shown = datetime.fromtimestamp(middle, tz).replace(tzinfo=None)
+                low, high = (low, middle) if shown >= day else (middle, high)
+            found.append(high)
+        day += timedelta(days=1)
+    return tuple(found)
 
 
 def _blackout_end(schedule: Schedule, at: float) -> float | None:

@@ -76,6 +76,10 @@ CLOCK_CHANGES = [
     ("*/20 2 * * *", "Europe/Berlin", "2026-03-28T12:00", ["2026-03-30T00:00:00Z", "2026-03-30T00:20:00Z"]),
     # A wildcard line whose first minute of the day does not exist starts with the first that does.
     ("*/30 * 24 4 *", "Africa/Cairo", "2026-04-20T00:00", ["2026-04-23T22:00:00Z", "2026-04-23T22:30:00Z"]),
+    # The same if the hours of its line begin after the gap.
+    ("*/30 1-4 * * 0", "America/Havana", "2026-03-08T02:00", ["2026-03-08T05:00:00Z", "2026-03-08T05:30:00Z"]),
+    ("*/30 1 1 * 0", "America/Havana", "2026-03-02T00:00", ["2026-03-08T05:00:00Z", "2026-03-08T05:30:00Z"]),
+    ("*/30 1 * 3 0", "America/Havana", "2026-03-02T00:00", ["2026-03-08T05:00:00Z", "2026-03-08T05:30:00Z"]),
     # In an hour that does not exist nothing fires, whatever the instant of the question.
     ("*/30 0 24 4 *", "Africa/Cairo", "2026-04-20T00:00", ["2027-04-23T22:00:00Z"]),
     ("*/30 0 24 4 *", "Africa/Cairo", "2026-04-23T21:59:59", ["2027-04-23T22:00:00Z"]),
