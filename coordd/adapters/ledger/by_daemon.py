@@ -22,7 +22,7 @@ SCHEME = "control:"
 
 
 class LedgerByDaemon:
-    """One connection to the daemon. ``about``: the parameters that name the run, as its claim had them."""
+    """A connection for each request. ``about``: the parameters that name the run, as its claim had them."""
 
     def __init__(self, url: str, *, timeout_s: float, about: "dict[str, Any]") -> None:
         self.about = about
@@ -35,6 +35,8 @@ class LedgerByDaemon:
             told = self._line.call(method, params)
         except RefusedError as exc:
             raise UnavailableError(f"{method}: {exc}") from exc
+        finally:
+            self._line.close()  # a uid has few places on the socket, and may have many holders
         answer: A = Answer(
             str(told["word"]), left_s=float(told["left_s"]), in_s=float(told["in_s"]), state=str(told["state"])
         )  # type: ignore[assignment]  # each of these operations has this type of answer

@@ -1,0 +1,73 @@
+"""A holder's requests through its daemon, and a client that must start fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.fake_daemon import FakeDaemon, open_directory, refusal
+
+from coordd.adapters.control_line import ControlLine
+from coordd.adapters.ledger.by_daemon import LedgerByDaemon
+from coordd.core.ledger.requests import AcceptEpoch
+from coordd.core.ledger.rows import AttemptNumber, Policy, Token
+from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Renew, Report, Restore
+from coordd.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
+
+GRANT = Grant(run="j#1", attempt=AttemptNumber(2), token=Token(7), nonce="n")
+OF = Registration("j#1", "j", "", Policy(), 5.0, scheduled=False)
+NAMED = {"run": "j#1", "attempt": 2, "token": 7, "nonce": "n"}
+
+
+@pytest.fixture
+def daemon() -> Iterator[FakeDaemon]:
+    with open_directory() as directory:
+        served = FakeDaemon(f"{directory}/s")
+        try:
+            yield served
+        finally:
+            served.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "method", "fields"),
+    [
+        (Gate(grant=GRANT), "exec.gate", {}),
+        (Renew(grant=GRANT, lease_s=9.0, launched=True), "exec.renew", {"launched": True}),
+        (
+            Report(grant=GRANT, state="failure", exit_code=3, reason="so"),
+            "exec.report",
+            {"state": "failure", "exit_code": 3, "reason": "so"},
+        ),
+        (Restore(of=OF, grant=GRANT, node="n", lease_s=9.0, state="started"), "exec.restore", {"state": "started"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_request_is_a_call(
+    daemon: FakeDaemon, request_: Gate | Renew | Report | Restore, method: str, fields: dict[str, object]
+) -> None:
+    daemon.answers[method] = {"word": "ok", "left_s": 1.5, "in_s": 0.5, "state": "started"}
+    ledger = LedgerByDaemon(f"control:{daemon.path}", timeout_s=5.0, about={"run": "j#1", "lease": 9.0})
+    answer = ledger.ask(request_)
+    assert (answer.word, answer.left_s, answer.in_s, answer.state) == ("ok", 1.5, 0.5, "started")
+    assert daemon.asked == [(method, {**NAMED, "lease": 9.0, **fields})]
+    assert ledger._line._sock is None, "a place on the socket is for one request"
+
+
+def test_without_an_answer_nobody_knows(daemon: FakeDaemon) -> None:
+    ledger = LedgerByDaemon(f"control:{daemon.path}", timeout_s=0.2, about={"run": "j#1"})
+    for answer in (refusal("try_later"), None, b""):
+        daemon.answers["exec.gate"] = lambda _params, answer=answer: answer
+        with pytest.raises(UnavailableError):
+            ledger.ask(Gate(grant=GRANT))
+    with pytest.raises(LocalProtocolError):
+        ledger.ask(AcceptEpoch())
+
+
+@pytest.mark.parametrize("answer", [b"no json\n", b"[1]\n", b'{"id":1,"error":7}\n'])
+def test_what_is_not_coordd_is_said(daemon: FakeDaemon, answer: bytes) -> None:
+    daemon.answers["ping"] = lambda _params: answer
+    line = ControlLine(daemon.path, 5.0)
+    with pytest.raises(RemoteProtocolError):
+        line.call("ping", {})
+    line.close()
