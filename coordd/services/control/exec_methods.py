@@ -33,6 +33,7 @@ from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.hold_methods import HoldMethods
+from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import take
 from coordd.services.ledger import ONLY_LOOKS, boottime
 
@@ -67,6 +68,9 @@ UNFIT_AGAIN_S = 1.0
 
 REASON_MAX = 1000
 
+# Exit codes, and the negative numbers of signals, are below this.
+EXIT_CODE_END = 2**31
+
 
 class Wanted(NamedTuple):
     """The run that a caller wants."""
@@ -91,7 +95,9 @@ class Wanted(NamedTuple):
 class ExecMethods(HoldMethods):
     """The methods that `coordd exec` calls."""
 
-    _watches: dict[str, LeaseWatch]  # run -> its holder, as this node has seen it; made by the class with all methods
+    # Made by the class with all methods.
+    _watches: dict[str, LeaseWatch]  # run -> its holder, as this node has seen it
+    _shares: RunShares
 
     def table(self) -> dict[str, Method]:
         """Every method, with the lowest role that may call it."""
@@ -122,6 +128,10 @@ class ExecMethods(HoldMethods):
             blocked = await self._blocked(wanted, caller)
             if blocked:
                 return _waits(wanted, words.LIMITED, attempt, 0.0, blocked)
+        free = wanted.definition is not None or _has_plain_names(caller.uid)
+        full = "" if free or attempt else self._shares.full(caller.uid, wanted.job, boottime())
+        if full:
+            raise RefusedError(full, kind="try_later", hint="a job file with an owner has no such limit")
         floor = self._driver.node.token_seen(wanted.job)
         claim = Claim(
             of=self._registration(wanted, caller),
@@ -132,6 +142,8 @@ class ExecMethods(HoldMethods):
             watched=self._watched(wanted.run),
         )
         answer = await self._change(claim)
+        if not free and (answer.word == words.GRANTED or answer.ended is not None):
+            self._shares.wrote(caller.uid, wanted.job, boottime())
         if answer.word == words.GRANTED:
             return await self._granted(wanted, nonce, answer, floor, caller)
         return self._not_granted(wanted, attempt, answer)
@@ -245,6 +257,8 @@ class ExecMethods(HoldMethods):
         held = _held(params)
         state, reason = _one_of(params, "state", REPORTS), take(params, "reason", str, "")[:REASON_MAX]
         exit_code = take(params, "exit_code", int, None)
+        if exit_code is not None and abs(exit_code) >= EXIT_CODE_END:
+            raise RefusedError(f"exit_code: {exit_code} is out of range", kind="invalid_params")
         answer = await self._ask_for(held, Report(grant=held.grant, state=state, exit_code=exit_code, reason=reason))
         if answer.word == words.OK:
             self._driver.feed(self._driver.node.runner_ended, held, state, exit_code, reason, "", None)

@@ -28,6 +28,7 @@ from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Met
 from coordd.services.control.core_methods import ALIVE_S, LIST_MAX, VIEWER_LIST_MAX
 from coordd.services.control.exec_methods import ExecMethods
 from coordd.services.control.lookups import Lookups
+from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
@@ -78,7 +79,7 @@ class Methods(ExecMethods):
     ) -> None:
         super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems)
         self._lookups = Lookups()
-        self._watches = {}
+        self._watches, self._shares = {}, RunShares()
         self._started_at = started_at
         self._log_dir = log_dir
         self._reload = reload

@@ -7,6 +7,7 @@ user have no limits; some places are reserved for them and for operators.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple, Self
 
 import trio
@@ -25,6 +26,12 @@ class Limits(NamedTuple):
     asked: int  # partial lines, and requests without an answer yet
     answers: int  # answers that are not read yet
 
+
+# What one uid without any right may write by `coordd exec`: runs in a period (seconds), and names while the daemon
+# lives. A crontab line of every minute is one of each; nodes keep a token for each name, and the ledger a row.
+RUNS_MAX = 120
+RUNS_PERIOD_S = 60.0
+NAMES_MAX = 100
 
 # A person has a few terminals and a dashboard. A viewer's request is under 1 KiB; a trigger by a job's owner carries up
 # to 32 KiB of arguments. A list in JSON is two bytes, and fifty once parsed, in the loop: therefore ``nested``. The
@@ -176,3 +183,28 @@ class Quotas:
         share = self._users.get(uid)
         if share is not None and share.connections <= 0:
             del self._users[uid]
+
+
+class RunShares:
+    """What users without any right may write into the ledger (`coordd exec`): rows and names stay for months."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, set[str]] = {}
+        self._written: dict[int, deque[float]] = {}
+
+    def full(self, uid: int, name: str, now: float) -> str:
+        """Why this uid may not write a run of that name now; "" if it may."""
+        names = self._names.get(uid, ())
+        if name not in names and len(names) >= NAMES_MAX:
+            return f"{NAMES_MAX} names of this user are in use already"
+        written = self._written.get(uid)
+        while written and written[0] <= now - RUNS_PERIOD_S:
+            written.popleft()
+        if written and len(written) >= RUNS_MAX:
+            return f"{RUNS_MAX} runs of this user in {RUNS_PERIOD_S:g} s already"
+        return ""
+
+    def wrote(self, uid: int, name: str, now: float) -> None:
+        """A run of that name was written."""
+        self._names.setdefault(uid, set()).add(name)
+        self._written.setdefault(uid, deque()).append(now)

@@ -24,6 +24,7 @@ from coordd.errors import RefusedError
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller
 from coordd.services.control.exec_methods import NOBODY_S, ExecMethods
 from coordd.services.control.lookups import Lookups
+from coordd.services.control.quota import NAMES_MAX, RUNS_MAX, RUNS_PERIOD_S, RunShares
 from coordd.services.ledger import LedgerService, boottime
 
 ROOT = Caller(0, frozenset(), ADMIN, 1, "root")
@@ -66,7 +67,7 @@ class Desk(ExecMethods):
         troubles: Any = None
         super().__init__(driver, self.service, troubles, ledger_url="url", job_problems=lambda: {"bad": ["broken"]})
         self._lookups = Lookups()
-        self._watches = {}
+        self._watches, self._shares = {}, RunShares()
 
     def _feed(self, what: str, *args: Any) -> str:
         self.fed.append((what, *args))
@@ -260,6 +261,32 @@ def test_only_its_user_restores_a_run(desk: Desk) -> None:
         granted = await desk.claims(ANN, what="x")
         assert await desk.refusal(desk.exec_restore(holders(granted, state="started"), BOB)) == "not_permitted"
         assert (await desk.exec_restore(holders(granted, state="started"), ANN))["word"] == "stale", "no quarantine"
+
+    trio.run(asks)
+
+
+def test_a_user_without_rights_writes_a_bounded_part(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and names stay for months. Whoever has rights has no bounds."""
+    shares = desk._shares
+    for number in range(RUNS_MAX):
+        assert shares.full(ANN.uid, "report~1001", 5.0) == ""
+        shares.wrote(ANN.uid, "report~1001", 5.0 + number / 1000)
+    assert "runs" in shares.full(ANN.uid, "report~1001", 6.0)
+    assert shares.full(BOB.uid, "report~1002", 6.0) == ""
+    assert shares.full(ANN.uid, "report~1001", 6.0 + RUNS_PERIOD_S) == ""
+    for number in range(NAMES_MAX):
+        shares.wrote(BOB.uid, f"{number}~1002", 5.0)
+    assert "names" in shares.full(BOB.uid, "another~1002", 1e9)
+    assert shares.full(BOB.uid, "1~1002", 1e9) == ""
+
+    async def asks() -> None:
+        assert await desk.refusal(desk.claims(BOB, what="x")) == "try_later"
+        assert (await desk.claims(ANN, what="x"))["word"] == "granted"
+        assert shares._written[ANN.uid][-1] == pytest.approx(boottime(), abs=60)
+        monkeypatch.setattr(shares, "full", lambda *_: "full")
+        assert await desk.refusal(desk.claims(ANN, TWO, what="y")) == "try_later"
+        assert (await desk.claims(ROOT, TWO, what="y"))["word"] == "granted"
+        assert (await desk.claims(ANN, TWO, what="x", attempt=1))["word"] == "held", "not for a takeover"
 
     trio.run(asks)
 
