@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -61,6 +61,9 @@ TOKEN_AHEAD_S = 3600.0
 # as long: if there are more than these, the oldest answers will never come.
 WAITING_MAX = 100_000
 
+# This many earlier definitions of a job are kept, for its runs that still have them.
+PAST_MAX = 4
+
 # Scheduled runs are opened this long (seconds) before their fire time.
 LEAD_S = 1.0
 
@@ -92,6 +95,7 @@ class Context:
         "loadavg",
         "membership",
         "out",
+        "past",
         "pid",
         "pinned",
         "processed",
@@ -118,6 +122,7 @@ class Context:
         self.rng = rng
         self.membership = Membership(self.full_hostname, settings.heartbeat_interval_s)
         self.jobs: dict[str, Job] = {}
+        self.past: dict[str, tuple[Job, ...]] = {}  # job -> its earlier definitions, newest last
         self.jobs_digest = ""
         self.launch_problems: dict[str, str] = {}  # job -> why this node cannot start it (spark-submit missing, …)
         self.leased_s = 0.0  # the longest lease of all active attempts, from the ledger's rows
@@ -271,9 +276,30 @@ class Context:
         return f"{self.rng.getrandbits(64):016x}"
 
     def definition(self, job: str, digest: str) -> Job | None:
-        """The job, if its present definition has that digest; None if it was changed or removed."""
+        """The definition of a job with that digest: the present one, or an earlier one that is still kept.
+
+        None if neither has it, or the job was removed. A run that has its row is executed by the definition of that
+        row, also when its job's file was changed meanwhile.
+        """
         known = self.jobs.get(job)
-        return known if known is not None and known.digest == unpinned(digest)[0] else None
+        wanted, _ = unpinned(digest)
+        if known is None or known.digest == wanted:
+            return known
+        return next((past for past in self.past.get(job, ()) if past.digest == wanted), None)
+
+    def definition_for(self, action: Action) -> Job | None:
+        """The definition by which that run is launched; the present one if this node does not have it."""
+        return self.definition(action.job, action.digest) or self.jobs.get(action.job)
+
+    def keep_past(self, before: Mapping[str, Job]) -> None:
+        """Keep definitions that were replaced by others; of removed jobs nothing is kept."""
+        past = {name: kept for name, kept in self.past.items() if name in self.jobs}
+        for name, job in before.items():
+            now = self.jobs.get(name)
+            if now is not None and now.digest != job.digest:
+                others = [one for one in past.get(name, ()) if one.digest not in (job.digest, now.digest)]
+                past[name] = (*others, job)[-PAST_MAX:]
+        self.past = past
 
     def lease_of(self, job: str) -> float:
         """The lease (seconds) of that job's runs, as far as this node knows."""

@@ -84,8 +84,8 @@ class Runners:
 
     def launch(self, launch: Launch) -> None:
         """Start the runner of a granted attempt."""
-        job = self.driver.node.jobs.get(launch.job)
         node = self.driver.node
+        job = node.definition(launch.job, launch.digest)
         try:
             directory = self._launcher.start(self._build(launch))
         except RefusedError as exc:

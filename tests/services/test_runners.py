@@ -43,7 +43,7 @@ def test_a_run_that_fits_nowhere_is_told_from_a_node_that_lacks_something(failur
         raise failure
 
     words = ("launch_refused", "launch_failed")
-    node = SimpleNamespace(jobs={}, **{word: node_hears(word) for word in words})
+    node = SimpleNamespace(definition=lambda *_: None, **{word: node_hears(word) for word in words})
     runners = Runners(SimpleNamespace(start=pytest.fail), build, "")
     runners.driver = SimpleNamespace(node=node, now=lambda: 0.0)  # type: ignore[assignment]  # a stand-in with what is asked of it
 

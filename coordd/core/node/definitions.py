@@ -79,6 +79,7 @@ class Definitions:
     def take(self, jobs: Mapping[str, Job]) -> dict[str, Job]:
         """Take new job files; returns the old ones."""
         before, self._ctx.jobs = self._ctx.jobs, dict(jobs)
+        self._ctx.keep_past(before)
         self._look()
         return before
 

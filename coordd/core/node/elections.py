@@ -205,7 +205,7 @@ class Elections:
         Nodes that have already abstained are left out.
         """
         ctx, action, stated = self._ctx, election.action, election.statements
-        job = ctx.jobs.get(action.job) if action else None
+        job = ctx.definition_for(action) if action else None
         tags = set(job.tags) if job else set()
         names = [
             m.name

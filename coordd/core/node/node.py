@@ -506,7 +506,7 @@ class Node(Shown):
             return Candidacy(0, clock, ctx.full_hostname, "" if ctx.state == READY else ctx.state)
         if action is None:
             return Candidacy(0, clock, ctx.full_hostname, "no action")
-        job = ctx.jobs.get(action.job)
+        job = ctx.definition_for(action)
         load = self.pursuits.load() if job is not None and job.placement == "spread" else 0
         return Candidacy(load, clock, ctx.full_hostname, self.pursuits.abstains(job, action), ctx.ledger)
 

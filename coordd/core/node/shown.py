@@ -90,7 +90,7 @@ class Shown:
         return self.ctx.jobs_digest
 
     def definition(self, job: str, digest: str) -> Job | None:
-        """The job, if its present definition has that digest."""
+        """The job's definition with that digest, also an earlier one that is kept for runs that still have it."""
         return self.ctx.definition(job, digest)
 
     def due_of(self, run: str) -> float:

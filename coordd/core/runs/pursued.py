@@ -112,6 +112,6 @@ class Phases:
 
     def _be_patient(self, pursuit: Pursuit, in_s: float, now: Now) -> None:
         """Set the time after which even an ineligible node claims; the run is due in ``in_s`` seconds."""
-        job = self._ctx.jobs.get(pursuit.action.job)
+        job = self._ctx.definition_for(pursuit.action)
         if job is not None:
             pursuit.late_at = now.mono + max(0.0, in_s) + job.start_within_s

@@ -203,10 +203,9 @@ class Pursuits(Phases):
         waiting = [p for p in self.pursuits.values() if p.phase == WAITING]
         if not waiting:
             return
-        jobs = self._ctx.jobs
-        waiting.sort(key=lambda p: (-jobs[p.action.job].priority if p.action.job in jobs else 0, p.action.fire_at))
+        waiting.sort(key=lambda p: (-self._priority(p), p.action.fire_at))
         for pursuit in waiting:
-            if not self.abstains(jobs.get(pursuit.action.job), pursuit.action):
+            if not self.abstains(self._ctx.definition_for(pursuit.action), pursuit.action):
                 self._claim_if_eligible(pursuit, now)
                 return
 
@@ -347,7 +346,7 @@ class Pursuits(Phases):
             action = pursuit.action = structs.replace(action, attempt=pursuit.attempt)
         pursuit.phase = ELECTING
         pursuit.rank = None
-        job = self._ctx.jobs.get(action.job)
+        job = self._ctx.definition_for(action)
         topic = "command" if job and isinstance(job.launch, Command) else "spark"
         election = self._elections.open(f"{action.run}/{action.attempt}", topic, action, now)
         if election.succession is not None:
@@ -396,8 +395,8 @@ class Pursuits(Phases):
         ctx.ask(claim, partial(self.claim_answered, pursuit, claim))
 
     def _definition(self, pursuit: Pursuit) -> Job | None:
-        """The definition that a claim names: the present job; if an answer is missing, the one of that claim."""
-        current = self._ctx.jobs.get(pursuit.action.job)
+        """The definition that a claim names: that of the run; if an answer is missing, the one of that claim."""
+        current = self._ctx.definition_for(pursuit.action)
         claimed = pursuit.claimed
         if pursuit.nonce and claimed is not None:
             if pursuit.unanswered or self._ctx.definition(claimed.name, claimed.digest):
@@ -551,6 +550,10 @@ class Pursuits(Phases):
                 self._over(pursuit, answer.state, now)
         else:
             pursuit.row_at = min(pursuit.row_at, now.mono)
+
+    def _priority(self, pursuit: Pursuit) -> int:
+        job = self._ctx.definition_for(pursuit.action)
+        return job.priority if job is not None else 0
 
     def _budget_left(self, job: Job) -> bool:
         settings = self._ctx.settings

@@ -8,10 +8,12 @@ import pytest
 from support.ledger_calls import grant_of
 from support.small_cluster import Lone, job, open_run
 
+from coordd.core.context import PAST_MAX
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Register
+from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.runner_requests import Report
-from coordd.core.ledger.words import EXISTS, LIMITED, MISSED, OK, PENDING, RETRY, RHO, SETTLED, UNAVAILABLE
+from coordd.core.ledger.words import DIFFERS, EXISTS, LOST, MISSED, OK, PENDING, RETRY, RHO, SETTLED, UNAVAILABLE
 from coordd.core.runs.pursued import BACKOFF_MAX_S
 from coordd.core.wire.events import Action, Task
 from core.runs.claims import LEASE_S, RUN, claiming, claims, granted, pursued, sweeps
@@ -88,14 +90,10 @@ def redefined(lone: Lone, **changes: Any) -> None:
     lone.do(lone.node.set_jobs, {"sales": job(digest="d2", **changes)})
 
 
-@pytest.mark.parametrize("removed", [False, True])
-def test_a_grant_whose_definition_was_changed_meanwhile_is_given_back_and_not_launched(removed: bool) -> None:
+def test_a_grant_whose_job_was_removed_meanwhile_is_given_back_and_not_launched() -> None:
     lone = claiming()
     (claim,) = claims(lone)
-    if removed:
-        lone.do(lone.node.set_jobs, {})
-    else:
-        redefined(lone, on_lost="hold")
+    lone.do(lone.node.set_jobs, {})
 
     lone.answer("claim", granted())
 
@@ -143,20 +141,77 @@ def test_a_claim_that_was_not_answered_is_repeated_with_the_definition_it_was_ma
     first, again = claims(lone)
     assert (again.of.digest, again.nonce) == (first.of.digest, first.nonce) == ("d1", first.nonce)
     lone.answer("claim", granted())
-    assert lone.launches == []
-    assert [report.state for report in lone.requests(Report)] == [RETRY]
+    assert [launch.digest for launch in lone.launches] == ["d1"]
 
 
-def test_a_claim_that_was_refused_is_made_again_with_the_definition_as_it_is_now() -> None:
+def test_a_claim_whose_definition_is_not_that_of_the_row_is_made_again_with_the_present_one() -> None:
     lone = claiming()
-    lone.answer("claim", Answer(LIMITED, by="suspended", in_s=5.0))
     pursued(lone).action = Action("sales", RUN)  # of a peer that does not say which definition
     redefined(lone)
-    lone.wait(6.0)
+    lone.answer("claim", Answer(DIFFERS))
+    lone.wait(BACKOFF_MAX_S + 1.0)
 
     first, again = claims(lone)
     assert again.of.digest == "d2"
     assert again.nonce != first.nonce
+
+
+# ---- earlier definitions
+
+
+def test_a_run_of_an_earlier_definition_is_taken_over_with_that_one() -> None:
+    """The file is changed on all nodes while it runs; then its node dies."""
+    lone = Lone(job(lease_s=20.0), peers=("b.1",)).ready()
+    held = open_run(RUN, "started", token=5, nonce="n5", node="b.1", lease=20.0)
+    lone.sweep(held)
+    redefined(lone, lease_s=20.0, on_lost="hold")
+    lone.sweep(held)
+
+    sweeps(lone, 30.0, held)
+    claim = claims(lone)[-1]
+    lone.answer("claim", Answer(LOST, attempt=AttemptNumber(1)))
+    lone.wait(2.0)
+    again = claims(lone)[-1]
+    lone.answer("claim", granted(attempt=1))
+
+    assert [(one.of.digest, one.of.policy.on_lost, one.attempt) for one in (claim, again)] == [
+        ("d1", "relaunch", 0),
+        ("d1", "relaunch", 1),
+    ]
+    assert [(launch.digest, launch.policy) for launch in lone.launches] == [("d1", job().policy().pack())]
+
+
+def test_a_trigger_that_waits_is_launched_by_the_definition_that_it_was_asked_for_with() -> None:
+    lone = Lone(job()).ready()
+    redefined(lone)
+
+    lone.sweep(open_run(RUN))
+    lone.wait(2.0)
+
+    assert [claim.of.digest for claim in claims(lone)] == ["d1"]
+
+
+def test_only_the_last_earlier_definitions_are_kept_and_none_of_a_job_that_was_removed() -> None:
+    lone = Lone(job()).ready()
+    node = lone.node
+    for number in range(2, PAST_MAX + 4):
+        lone.do(node.set_jobs, {"sales": job(digest=f"d{number}")})
+
+    assert node.ctx.definition("sales", "d1") is None
+    kept = [past.digest for past in node.ctx.past["sales"]]
+    assert kept == [f"d{number}" for number in range(3, PAST_MAX + 3)]
+
+    lone.do(node.set_jobs, {})
+    lone.do(node.set_jobs, {"sales": job()})
+    assert node.ctx.past == {}
+
+
+def test_a_definition_that_comes_back_is_the_present_one_and_not_an_earlier_one() -> None:
+    lone = Lone(job()).ready()
+    for digest in ("d2", "d1", "d2"):
+        lone.do(lone.node.set_jobs, {"sales": job(digest=digest)})
+
+    assert [past.digest for past in lone.node.ctx.past["sales"]] == ["d1"]
 
 
 def test_a_grant_is_not_believed_to_last_longer_than_the_lease_that_was_asked_for() -> None:
