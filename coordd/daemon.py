@@ -25,6 +25,7 @@ from coordd.adapters.disk.audit_files import AuditChain, check as check_audit
 from coordd.adapters.disk.backlog import SqliteBacklog
 from coordd.adapters.disk.definitions import DefinitionsFile
 from coordd.adapters.disk.files import NodeState, StateFile
+from coordd.adapters.disk.job_definitions import JobDefinitionsFile
 from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.process import ProcessLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
@@ -37,6 +38,7 @@ from coordd.connecting import Connections, url_of_ledger
 from coordd.core.jobs.job import Job
 from coordd.core.node.definitions import Had
 from coordd.core.node.node import Node
+from coordd.core.ready import Now
 from coordd.core.wire.chain import Checked
 from coordd.core.wire.events import task_of
 from coordd.core.wire.windows import Windows
@@ -137,6 +139,7 @@ class Daemon:
         self._alarms = AlarmFile(os.path.join(state_dir, "alarms.json"))
         self._requests = RequestFiles(os.path.join(state_dir, "requests"))
         self._definitions = DefinitionsFile(os.path.join(state_dir, "definitions.json"))
+        self._job_definitions = JobDefinitionsFile(os.path.join(state_dir, "job-definitions.bin"))
         self._audit_path = os.path.join(state_dir, "audit.json")
         self._state_file = StateFile(os.path.join(state_dir, "node.json"))
         state = self._state_file.load(
@@ -275,11 +278,14 @@ class Daemon:
         driver.on_state = self._state_changed
         self._save_mark(node.clock_mark)
         now = driver.now()
-        known, problem = self._definitions.load()
+        known, lost = self._definitions.load()
         node.rulebook.definitions.had = {job: Had(*one) for job, one in known.items()}
-        if problem:
-            log.error("definitions.not_readable", reason=problem)
-        node.set_jobs(self.jobs.jobs, now)
+        earlier, unread = self._job_definitions.load()
+        node.rulebook.definitions.recall(earlier)
+        for event, problem in (("definitions.not_readable", lost), ("job_definitions.not_readable", unread)):
+            if problem:
+                log.error(event, reason=problem)
+        self._take_jobs(self.jobs.jobs, now)
         node.cannot_launch(self.builder.problems())
         kept, unread = self._alarms.load()
         if unread:
@@ -409,7 +415,7 @@ class Daemon:
         self.node.reconfigured(settings_of(config, __version__))
         self.builder.config = config
         self.node.cannot_launch(self.builder.problems())
-        self.driver.feed(self.node.set_jobs, jobs.jobs)
+        self.driver.feed(self._take_jobs, jobs.jobs)
         return {
             "jobs": len(jobs.jobs),
             "added": sorted(set(jobs.jobs) - set(before)),
@@ -418,6 +424,14 @@ class Daemon:
             "disabled": sorted(set(jobs.problems) - set(jobs.jobs)),
             "needs_restart": fixed,
         }
+
+    def _take_jobs(self, jobs: dict[str, Job], now: Now) -> None:
+        """The node uses these job files, and keeps the definitions for its next life."""
+        self.node.set_jobs(jobs, now)
+        try:
+            self._job_definitions.save(self.node.rulebook.definitions.kept())
+        except UnavailableError as exc:  # a later reload tries again; until then an earlier file is there
+            log.error("job_definitions.not_kept", reason=str(exc))
 
     def _jobs_now(self) -> Iterable[Job]:
         return self.jobs.jobs.values()

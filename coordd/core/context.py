@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -291,15 +291,16 @@ class Context:
         """The definition by which that run is launched; the present one if this node does not have it."""
         return self.definition(action.job, action.digest) or self.jobs.get(action.job)
 
-    def keep_past(self, before: Mapping[str, Job]) -> None:
+    def keep_past(self, before: Iterable[Job]) -> None:
         """Keep definitions that were replaced by others; of removed jobs nothing is kept."""
-        past = {name: kept for name, kept in self.past.items() if name in self.jobs}
-        for name, job in before.items():
-            now = self.jobs.get(name)
+        past: dict[str, dict[str, Job]] = {}  # job -> digest -> definition, newest last
+        for job in (*(one for kept in self.past.values() for one in kept), *before):
+            now = self.jobs.get(job.name)
             if now is not None and now.digest != job.digest:
-                others = [one for one in past.get(name, ()) if one.digest not in (job.digest, now.digest)]
-                past[name] = (*others, job)[-PAST_MAX:]
-        self.past = past
+                kept = past.setdefault(job.name, {})
+                kept.pop(job.digest, None)
+                kept[job.digest] = job
+        self.past = {name: tuple(kept.values())[-PAST_MAX:] for name, kept in past.items()}
 
     def lease_of(self, job: str) -> float:
         """The lease (seconds) of that job's runs, as far as this node knows."""

@@ -8,7 +8,7 @@ definition back: it reports its own as stale, and opens no scheduled run of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -40,10 +40,11 @@ class Had(NamedTuple):
 class Definitions:
     """Compares this node's scheduled jobs with the definitions that count."""
 
-    __slots__ = ("_ctx", "asked", "had", "stale")
+    __slots__ = ("_ctx", "_earlier", "asked", "had", "stale")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._earlier: tuple[Job, ...] = ()
         self.had: dict[str, Had] = {}  # kept over a restart
         self.asked: dict[str, Had] = {}  # job -> the activated definition, until the ledger answers
         self.stale: dict[str, str] = {}  # job -> why this node opens no scheduled run of it
@@ -79,9 +80,18 @@ class Definitions:
     def take(self, jobs: Mapping[str, Job]) -> dict[str, Job]:
         """Take new job files; returns the old ones."""
         before, self._ctx.jobs = self._ctx.jobs, dict(jobs)
-        self._ctx.keep_past(before)
+        self._ctx.keep_past((*self._earlier, *before.values()))
+        self._earlier = ()
         self._look()
         return before
+
+    def recall(self, earlier: Iterable[Job]) -> None:
+        """Before the job files are taken: the definitions that this node had in an earlier life."""
+        self._earlier = tuple(earlier)
+
+    def kept(self) -> list[Job]:
+        """The definitions that a later life of this node may need: the present ones, after the earlier ones."""
+        return [*(one for past in self._ctx.past.values() for one in past), *self._ctx.jobs.values()]
 
     def _look(self) -> None:
         """Note the jobs that have no schedule here any more."""

@@ -552,8 +552,7 @@ class Pursuits(Phases):
             pursuit.row_at = min(pursuit.row_at, now.mono)
 
     def _priority(self, pursuit: Pursuit) -> int:
-        job = self._ctx.definition_for(pursuit.action)
-        return job.priority if job is not None else 0
+        return job.priority if (job := self._ctx.definition_for(pursuit.action)) else 0
 
     def _budget_left(self, job: Job) -> bool:
         settings = self._ctx.settings

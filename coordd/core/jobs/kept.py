@@ -1,0 +1,42 @@
+"""Definitions of jobs as bytes: a node keeps those that it had, for the runs that are still open after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_type_hints
+
+import msgspec
+
+from coordd.core.jobs.job import Command, Job, SparkSubmit
+
+# What launches a job is one of two classes, which the bytes name.
+_KINDS: dict[str, type[Command | SparkSubmit]] = {"command": Command, "spark": SparkSubmit}
+
+
+def pack(jobs: Iterable[Job]) -> bytes:
+    """MessagePack: a list of maps, one for each definition."""
+    return msgspec.msgpack.encode([_packed(job) for job in jobs])
+
+
+def unpack(data: bytes) -> list[Job]:
+    """What ``pack`` was given. Raises ValueError.
+
+    Another version may have written them: fields that this one does not know are left out, absent ones are the default.
+    """
+    types = {name: kind for name, kind in get_type_hints(Job).items() if name != "launch"}
+    try:
+        return [_unpacked(one, types) for one in msgspec.msgpack.decode(data, type=list[dict[str, Any]])]
+    except (msgspec.MsgspecError, KeyError, RecursionError) as exc:
+        raise ValueError(f"no definitions of jobs: {type(exc).__name__}: {exc!s:.200}") from exc
+
+
+def _packed(job: Job) -> dict[str, Any]:
+    kind = next(name for name, cls in _KINDS.items() if isinstance(job.launch, cls))
+    return {"kind": kind, **{name: getattr(job, name) for name in Job.__struct_fields__}}
+
+
+def _unpacked(told: dict[str, Any], types: dict[str, Any]) -> Job:
+    launch = msgspec.convert(told["launch"], _KINDS[told["kind"]])
+    return Job(
+        launch=launch, **{name: msgspec.convert(told[name], kind) for name, kind in types.items() if name in told}
+    )
