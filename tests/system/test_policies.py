@@ -74,6 +74,36 @@ def test_overlap(shared: Cluster) -> None:
     assert not shared.starts("forbid#2")
 
 
+# ---- job files that change
+
+
+@pytest.mark.parametrize("backend", ["embedded", "production"])
+def test_a_run_whose_job_file_has_changed_is_taken_over_as_it_was_begun(backend: str) -> None:
+    """The file is changed on all nodes, and a daemon is restarted with it; then the run's node dies."""
+    with cluster_of(3, backend=backend) as cluster:
+        cluster.job("edited", "until", cluster.go("old"))
+        cluster.start()
+        trigger(cluster.nodes[0], "edited")
+        cluster.started("edited#1")
+        owner = cluster.owner("edited#1")
+        restarted, _ = cluster.others(owner)
+
+        cluster.job("edited", "until", cluster.go("new"))
+        reload(cluster)
+        trigger(cluster.nodes[0], "edited", "2")  # overlap = "forbid": the new definition runs beside nothing
+        cluster.becomes("edited#2", "rejected")
+        restarted.stop()
+        restarted.start().ready()
+        owner.kill_family()
+
+        cluster.started("edited#1", 1)
+        cluster.go("new").touch()
+        time.sleep(1.0)
+        assert cluster.row("edited#1")["state"] == "started"
+        cluster.go("old").touch()
+        assert cluster.becomes("edited#1", "success")["attempt"] == 1
+
+
 # ---- failures
 
 

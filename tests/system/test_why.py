@@ -58,7 +58,7 @@ def test_a_job_that_was_removed_with_runs_waiting_is_explained() -> None:
         node.call("run.revoke", id="gone#1")
 
 
-def test_a_retry_whose_definition_was_replaced_is_explained_and_ends() -> None:
+def test_a_retry_whose_definition_nobody_has_any_more_is_explained_and_ends() -> None:
     with cluster_of(1) as cluster:
         (node,) = cluster.nodes
         cluster.job("edited", "until", cluster.go("edited"), start_within="6s")
@@ -67,6 +67,7 @@ def test_a_retry_whose_definition_was_replaced_is_explained_and_ends() -> None:
         until(lambda: cluster.starts("edited#1"), why="the program has begun")
         node.kill_family()
         cluster.job("edited", "sleep", 0.1, start_within="6s")
+        (node.state_dir / "job-definitions.bin").unlink()
         node.start()
         cluster.becomes("edited#1", "retry")
         until(lambda: "this node cannot take it: job differs" in node.why("edited#1"), why="it is pursued")
