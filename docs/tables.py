@@ -272,7 +272,7 @@ _METHODS = {
     "job.suspend": ("`job`, or `all` (takes an operator), `until`?, `note`?", "grant nothing of it, on any node"),
     "job.resume": ("`job`, or `all`", "grant again"),
     "run.list": ("`job`?, `state`?, `node`?, `since`? (Unix seconds), `limit`? (100)", "runs, newest first"),
-    "run.show": ("`id` (or a job: its newest run)", "one run with its `attempts`"),
+    "run.show": ("`id` (or a job: its newest run)", "one run with its `attempts` and `timeline`"),
     "run.trigger": (
         "`job`, `args`?, `id`?, `node`? (only that one launches it), `dry_run`?",
         "`{id, durable, state?}`, or with `dry_run` the `argv`",
@@ -287,7 +287,7 @@ _METHODS = {
         "`id` (or a job), `attempt`?, `bytes`?, `follow`?",
         "output kept on this node; with `follow` a stream",
     ),
-    "why": ("`id` (a run or a job)", "a sentence"),
+    "why": ("`id` (a run or a job)", "`sentence`, and `timeline`: `[{at, node, what, detail}]`"),
     "exec": (
         "`job`, `how`: lock, id, tick or every, `what`?, `timezone`?, `ident`?, `attempt`, `nonce`, `lease`?, `wait`?",
         "`{word, run, ident, attempt, …}`: granted, finished, or a word to ask again after `in_s`",

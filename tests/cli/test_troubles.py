@@ -28,6 +28,10 @@ def node() -> Iterator[Node]:
     with open_directory() as directory:
         os.makedirs(f"{directory}/jobs.d")
         write_job(directory, "hello", HELLO)
+        write_job(directory, "jittered", 'schedule = "0 2 1 1 *"\njitter = "2h"\n' + HELLO)
+        write_job(
+            directory, "dark", 'schedule = "0 2 * * *"\nblackout = [{ cron = "0 0 * * 1", duration = "1d" }]\n' + HELLO
+        )
         write_job(directory, "expected", 'expect_within = "1s"\n' + HELLO)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
             systemd.bind(f"{directory}/notify")
@@ -140,3 +144,20 @@ def test_all_runs_of_a_job_that_wait_are_revoked_also_when_its_file_is_gone(node
     assert {run["state"] for run in node.json("run", "list", "--job", "removed")} == {"revoked"}
     assert "no run of removed waits" in node.ctl("run", "revoke", "--job", "removed").stderr
     assert "either" in node.ctl("run", "revoke", code=2).stderr
+
+
+def test_a_time_to_come_is_due_also_with_jitter_and_not_in_a_blackout(node: Node) -> None:
+    (fire,) = node.json("job", "next", "jittered", "-n", "1")
+    assert fire["fire_time"] != fire["due"], "its name puts it into the jitter, off its nominal time"
+    assert f"has no run '{fire['run']}': it is due in " in node.ctl("why", fire["run"]).stdout
+    monday = node.json("why", "dark@2119-01-02T02:00:00Z")
+    assert "its time lies in a blackout of the job, and nothing fires then" in monday["sentence"]
+    assert "the next time is 2119-01-03T02:00:00Z" in monday["sentence"]
+    assert monday["timeline"] == []
+
+
+def test_why_and_run_show_have_a_timeline(node: Node) -> None:
+    run = node.ctl("run", "trigger", "hello", "--wait").stdout.splitlines()[0]
+    steps = node.json("why", run)["timeline"]
+    assert [step["what"] for step in steps][-3:] == ["granted", "started", "success"]
+    assert node.json("run", "show", run)["timeline"] == node.json("why", "hello")["timeline"] == steps

@@ -196,6 +196,12 @@ def next_fire(schedule: Schedule, after: float) -> float | None:
     return _next_until(schedule, after, schedule.end)
 
 
+def is_blacked_out(schedule: Schedule, at: float) -> bool:
+    """True if it would fire at that instant (Unix seconds), and a blackout prevents it."""
+    begun = schedule.start <= at <= schedule.end and _next(schedule, at - 1e-6) == at
+    return begun and _blackout_end(schedule, at) is not None
+
+
 def _next_until(schedule: Schedule, after: float, until: float) -> float | None:
     """The first fire time with after < fire <= until."""
     after = max(after, math.nextafter(schedule.start, -math.inf))

@@ -121,6 +121,7 @@ _RUN: dict[str, Shape] = {
     **dict.fromkeys(("id", "job", "fire_time", "runtime_s", "by", "only_node"), SHOW),
     "args": HIDE,
 }
+_STEP: dict[str, Shape] = {**dict.fromkeys(("at", "node", "what"), SHOW), "detail": REASON}
 _HOLD: dict[str, Shape] = {**dict.fromkeys(("until", "by", "uid", "at", "all"), SHOW), "note": SENTENCE}
 _JOB: dict[str, Shape] = {
     **dict.fromkeys(
@@ -191,13 +192,13 @@ METHODS: dict[str, Shape] = {
     "job.suspend": RIGHT,
     "job.resume": RIGHT,
     "run.list": [_RUN],
-    "run.show": {**_RUN, "attempts": [_ATTEMPT], "log_tail": DROP},
+    "run.show": {**_RUN, "attempts": [_ATTEMPT], "timeline": [_STEP], "log_tail": DROP},
     "run.trigger": RIGHT,
     "run.cancel": RIGHT,
     "run.revoke": RIGHT,
     "run.resolve": RIGHT,
     "run.logs": RIGHT,
-    "why": {"id": SHOW, "why": SENTENCE, "sentence": SENTENCE},
+    "why": {"id": SHOW, "why": SENTENCE, "sentence": SENTENCE, "timeline": [_STEP]},
     "election.list": [
         dict.fromkeys(
             ("id", "topic", "opened_by", "decided", "succession", "statements", "missing", "duration_ms"), SHOW

@@ -33,7 +33,7 @@ from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.logfiles import find_log, read_from, read_tail, tail_lines
-from coordd.services.views import objects
+from coordd.services.views import objects, timeline
 from coordd.services.views.troubles import Troubles
 
 # Valid names of job files.
@@ -237,6 +237,7 @@ class Methods(ExecMethods):
         attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         shown = objects.run_view(row, redacted=caller.role <= VIEWER)
         shown["attempts"] = [objects.attempt_view(attempt) for attempt in attempts]
+        shown["timeline"] = timeline.of_run(row, attempts)
         if caller.role > VIEWER:  # they may read logs
             shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
         return shown

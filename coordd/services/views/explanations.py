@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from coordd.core.jobs.job import Job, job_of, unpinned
-from coordd.core.jobs.schedule import next_fire
+from coordd.core.jobs.schedule import is_blacked_out, next_fire
 from coordd.core.ledger.requests import ListOpen, nominal_time
 from coordd.core.ledger.rows import ALL, OF_JOB, Hold, Row
 from coordd.core.ledger.sound import run_fault
-from coordd.core.ledger.words import RECEIVED, STARTED
+from coordd.core.ledger.words import RECEIVED, STARTED, TERMINAL
 from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.errors import UnavailableError
 from coordd.ports import Ledger
@@ -20,10 +21,13 @@ from coordd.services.control.core_methods import VIEWER_LIST_MAX, CoreMethods
 from coordd.services.control.rpc import take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
-from coordd.services.views import objects, why
+from coordd.services.views import objects, timeline, why
 from coordd.services.views.objects import Stop
 from coordd.services.views.troubles import Troubles
 from coordd.services.views.why import CALM, Absent, Holder, Obstacles, Surroundings
+
+# A sentence, and what happened.
+Explained = tuple[str, list[dict[str, Any]]]
 
 # For a job without a file: this many runs are counted, and this many of them are named.
 ROWS_MAX = 1000
@@ -52,8 +56,8 @@ class Explanations(CoreMethods):
 
     async def why(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         subject = take(params, "id", str, "") or take(params, "job", str)
-        said = await (self._why_job if job_of(subject) == subject else self._why_run)(subject, caller)
-        return {"id": subject, "why": said, "sentence": said}
+        said, timeline = await (self._why_job if job_of(subject) == subject else self._why_run)(subject, caller)
+        return {"id": subject, "why": said, "sentence": said, "timeline": timeline}
 
     async def _stopped(self) -> dict[str, Stop]:
         """The jobs that a hold prevents, each with that hold."""
@@ -73,7 +77,7 @@ class Explanations(CoreMethods):
 
     # ---- runs
 
-    async def _why_run(self, run: str, caller: Caller, around: Surroundings | None = None) -> str:
+    async def _why_run(self, run: str, caller: Caller, around: Surroundings | None = None) -> Explained:
         node = self._driver.node
         pursuit = node.pursuits.pursuits.get(run)
         attempt = pursuit.attempt if pursuit else 0
@@ -82,7 +86,7 @@ class Explanations(CoreMethods):
             row = await self._ledger.query(lambda ledger: ledger.run(run))
             attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         except UnavailableError as exc:
-            return why.why_run(run, None, [], pursuit, election, self._around(str(exc)))
+            return why.why_run(run, None, [], pursuit, election, self._around(str(exc))), []
         if caller.role <= VIEWER:  # here, where a reason is still separate
             for told in (row, *attempts):
                 if told is not None:
@@ -94,7 +98,7 @@ class Explanations(CoreMethods):
             holder = self._holder(row)
         no_file = job_of(run) not in node.jobs
         stop = None if no_file else (await self._stopped()).get(job_of(run))
-        return why.why_run(
+        said = why.why_run(
             run,
             row,
             attempts,
@@ -105,11 +109,12 @@ class Explanations(CoreMethods):
             absent=absent,
             obstacles=self._obstacles(row, no_file, stop),
         )
+        return said, timeline.of_run(row, attempts, stop)
 
     def _obstacles(self, row: Row | None, no_file: bool, stop: Stop | None) -> Obstacles:
         """What prevents the launch of a run, beside the surroundings."""
         if row is None or run_fault(row):
-            return Obstacles(no_file, stop)
+            return Obstacles(no_file, stop, self._drained(""))
         node = self._driver.node
         definition, only = unpinned(row.digest)
         known, member = node.jobs.get(row.job), node.members.get(only)
@@ -145,18 +150,24 @@ class Explanations(CoreMethods):
         fire_at = nominal_time(run)
         if job is None or fire_at is None:
             return Absent(job is not None, fire_at)
-        settled_to = self._driver.node.planner.settled_to(job.name)
-        is_fire_time = job.schedule is not None and next_fire(job.schedule, fire_at - 1e-6) == fire_at
-        following = next_fire(job.schedule, fire_at) if job.schedule is not None else None
+        node, schedule = self._driver.node, job.schedule
+        due = node.due_of(run)  # the schedule's times, and what is settled, count with the job's jitter
+        is_fire_time = blacked_out = False
+        following = None
+        if schedule is not None:
+            is_fire_time = next_fire(schedule, due - 1e-6) == due
+            following = next_fire(schedule, due)
+            blacked_out = is_blacked_out(schedule, due)
         return Absent(
             True,
-            fire_at,
+            due,
             is_fire_time,
             following,
-            settled_to,
-            self._driver.passed_over(job.name, fire_at),
+            node.planner.settled_to(job.name),
+            self._driver.passed_over(job.name, due),
             job.misfire,
             self._driver.now().wall,
+            blacked_out,
         )
 
     def _around(self, error: str = "") -> Surroundings:
@@ -173,7 +184,7 @@ class Explanations(CoreMethods):
 
     # ---- jobs
 
-    async def _why_job(self, name: str, caller: Caller) -> str:
+    async def _why_job(self, name: str, caller: Caller) -> Explained:
         node = self._driver.node
         job = node.jobs.get(name)
         error, rows = "", []
@@ -186,13 +197,17 @@ class Explanations(CoreMethods):
         around = self._around(error)
         if job is None:
             others = [m.hostname for m in node.members.values() if self._has_other_jobs(m.jobs_digest)]
-            return why.why_no_job(name, problems[0] if problems else "", rows, sorted(others), self._like(name), around)
+            problem = problems[0] if problems else ""
+            return why.why_no_job(name, problem, rows, sorted(others), self._like(name), around), []
         # the surroundings are explained only once
-        last_word = await self._why_run(rows[0].run, caller, CALM) if rows else ""
+        last_word, last_steps = await self._why_run(rows[0].run, caller, CALM) if rows else ("", [])
         stop = (await self._stopped()).get(name)
+        steps = (
+            last_steps if rows and rows[0].state not in TERMINAL else [*last_steps, *timeline.of_run(None, [], stop)]
+        )
         fires = objects.next_fires(job, self._driver.now().wall, 1)
         late = self._troubles.found.late_jobs.get(name, "")
-        return why.why_job(
+        said = why.why_job(
             job,
             stop,
             fires[0] if fires else None,
@@ -203,6 +218,7 @@ class Explanations(CoreMethods):
             late,
             node.rulebook.definitions.stale.get(name, ""),
         )
+        return said, sorted(steps, key=lambda step: datetime.fromisoformat(step["at"]))
 
     def _drained(self, only: str) -> dict[str, Hold]:
         """The drained nodes that are here; with ``only``, at most that one."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from coordd.core.election import Election
-from coordd.core.jobs.job import Job, iso, unpinned
+from coordd.core.jobs.job import Job, iso, job_of, unpinned
 from coordd.core.ledger.rows import AttemptRow, Hold, Policy, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
 from coordd.core.node.node import Node
@@ -96,6 +96,7 @@ class Absent(NamedTuple):
     passed_over: str = ""  # skipped | coalesced, if this node has seen it
     misfire: str = ""
     now: float = 0.0
+    blacked_out: bool = False  # a fire time of the schedule, if it had no blackouts
 
 
 def why_run(
@@ -139,7 +140,7 @@ def _explained(
 ) -> str:
     troubles = "".join(f" {sentence}" for sentence in around.sentences())
     if row is None:
-        return _without_row(run, pursuit, election, around, absent or Absent(False))
+        return _without_row(run, pursuit, election, around, absent or Absent(False), obstacles)
     fault = run_fault(row)
     if fault:
         return (
@@ -153,7 +154,12 @@ def _explained(
 
 
 def _without_row(
-    run: str, pursuit: Pursuit | None, election: Election | None, around: Surroundings, absent: Absent
+    run: str,
+    pursuit: Pursuit | None,
+    election: Election | None,
+    around: Surroundings,
+    absent: Absent,
+    obstacles: Obstacles,
 ) -> str:
     troubles = "".join(f" {sentence}" for sentence in around.sentences())
     if around.ledger_error:
@@ -162,17 +168,21 @@ def _without_row(
         return f"{run} is not in the ledger now.{troubles}"
     if pursuit is not None:
         text = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
-        return text + troubles
-    return f"The ledger has no run {run!r}: {_absent(absent)}"
+        return text + troubles + _held_back(job_of(run), obstacles)
+    told = f"The ledger has no run {run!r}: {_absent(absent)}"
+    open_still = absent.is_fire_time and (absent.settled_to is None or (absent.fire_at or 0.0) > absent.settled_to)
+    return told + (_held_back(job_of(run), obstacles) if open_still else "")
+
+
+def _held_back(job: str, by: Obstacles) -> str:
+    """The holds that delay a run of the job."""
+    said = f" {stopped(job, by.stop)}" if by.stop is not None else ""
+    return said + "".join(f" {is_drained(name, by.drained[name])}" for name in list(by.drained)[:DRAINED_MAX])
 
 
 def _hindered(row: Row, by: Obstacles) -> str:
     """The obstacles to the launch of a run: its job, and drained nodes."""
-    said = ""
-    if by.stop is not None:
-        said += f" {stopped(row.job, by.stop)}"
-    for name in list(by.drained)[:DRAINED_MAX]:
-        said += f" {is_drained(name, by.drained[name])}"
+    said = _held_back(row.job, by)
     if by.no_file:
         said += (
             f" This node has no job {row.job!r}: where no node has its file nobody starts it; "
@@ -257,6 +267,9 @@ def _absent(about: Absent) -> str:
         return "it was never triggered, or it is older than the history kept."
     if not about.known:
         return "it was never due, or it is older than the history kept; this node does not know its job's schedule."
+    if about.blacked_out:
+        said = "its time lies in a blackout of the job, and nothing fires then"
+        return f"{said}; the next time is {iso(about.following)}." if about.following else f"{said}."
     if not about.is_fire_time:
         said = "it was never due: the job's schedule, as it is now, has no such time"
         return f"{said}; the next one after it is {iso(about.following)}." if about.following else f"{said}."

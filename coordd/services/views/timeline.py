@@ -1,0 +1,56 @@
+"""The timeline of a run: what happened to it, from the rows of the ledger, in order of time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from coordd.core.ledger.rows import AttemptRow, Row
+from coordd.core.ledger.sound import attempt_fault, run_fault
+from coordd.core.ledger.words import RETRY, TERMINAL
+from coordd.services.views.objects import Stop, instant
+
+
+class Step(NamedTuple):
+    """One thing that happened, or is to happen. ``at`` in Unix seconds."""
+
+    at: float
+    node: str
+    what: str
+    detail: str = ""
+
+
+def of_run(row: Row | None, attempts: Sequence[AttemptRow], stop: Stop | None = None) -> list[dict[str, Any]]:
+    """As in `run.show` and `why`: `[{at, node, what, detail}]`. ``stop``: what holds the run back now."""
+    steps = _steps(row, attempts) if row is not None and not run_fault(row) else []
+    if stop is not None and stop.hold is not None and stop.hold.by and (row is None or row.state not in TERMINAL):
+        hold = stop.hold
+        note = f": {hold.note}" if hold.note else ""
+        steps.append(Step(hold.at, "", "all jobs suspended" if stop.common else "suspended", f"by {hold.by}{note}"))
+        if hold.until:
+            steps.append(Step(hold.until, "", "suspension ends"))
+    return [
+        {"at": instant(step.at), "node": step.node or None, "what": step.what, "detail": step.detail or None}
+        for step in sorted(steps, key=lambda step: step.at)
+        if step.at
+    ]
+
+
+def _steps(row: Row, attempts: Sequence[AttemptRow]) -> list[Step]:
+    by = f"by {row.by}" if row.by else "by its schedule" if row.scheduled else ""
+    steps = [Step(row.due_at, "", "due"), Step(row.created_at, "", "registered", by)]
+    told = False  # the end of the run is the end of its last attempt
+    for one in attempts:
+        if attempt_fault(one):
+            continue
+        number = f"attempt {one.attempt}"
+        steps += [Step(one.received_at, one.node, "granted", number), Step(one.started_at, one.node, "started", number)]
+        if one.ended_at:
+            told = told or (one.attempt == row.attempt and one.state == row.state)
+            code = f"exit code {one.exit_code}" if one.exit_code is not None else ""
+            steps.append(Step(one.ended_at, one.node, one.state, one.reason or code))
+    if row.state in TERMINAL and not told:
+        steps.append(Step(row.ended_at, row.node, row.state, row.reason))
+    if row.state == RETRY:
+        steps.append(Step(row.not_before, "", "due again", f"attempt {row.attempt}"))
+    return steps
