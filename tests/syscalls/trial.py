@@ -20,6 +20,10 @@ from syscalls.faults import Page, Plan, Seen, compile_c
 # A case that works takes a second or two; one in which a node must leave a job alone takes half a minute.
 LIMIT_S = 90.0
 
+# A node that could not start a runner takes up to 30 s until it looks whether it can, after each attempt of which the
+# start fails.
+END_LIMIT_S = 2 * LIMIT_S
+
 LIFES = ("ends", "waits")
 
 
@@ -69,7 +73,7 @@ class Trial:
             self._trigger(life, run)
             if life == "waits":
                 self._kill_both(run)
-            until(lambda: self._over(run), LIMIT_S, why=f"{run} comes to its end")
+            until(lambda: self._over(run), END_LIMIT_S, why=f"{run} comes to its end")
         except AssertionError as exc:
             problems.append(f"{exc}; its row: {self._row(run)}")
         seen = self.page.seen()
@@ -107,11 +111,14 @@ class Trial:
             return bool(self._lines(run, "ready")) or bool(self._row_is_over(run))
 
         until(ready, LIMIT_S, why=f"the program of {run} runs")
-        pids = {
-            int(name)
-            for name in os.listdir("/proc")
-            if name.isdigit() and _is_ours(int(name), str(directory)) and exists(int(name))
-        }
+
+        def ours() -> set[int]:
+            names = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+            return {pid for pid in names if _is_ours(pid, str(directory)) and exists(pid)}
+
+        # A fault may have ended one of them before; where none is left, the run is over or tried again.
+        until(lambda: ours() or self._row_is_over(run), LIMIT_S, why=f"runner and watcher of {run} are seen")
+        pids = ours()
         kill_at_once(lambda: {pid for pid in pids if exists(pid)})
 
     def _over(self, run: str) -> bool:
