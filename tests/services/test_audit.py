@@ -1,4 +1,4 @@
-"""The audit: what is recorded, what is counted, and how the chain lives on over segments, restarts and crashes."""
+"""The audit: recorded calls, counted calls, and the chain over segments, restarts and crashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordd.services.audit import OTHERS, WINDOW_MAX_S, WINDOW_S, WINDOWS_MAX, A
 
 
 class Desk:
-    """An audit with a clock by hand, and what it wrote."""
+    """An audit with a clock of the test, and its records."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -28,7 +28,7 @@ class Desk:
             self.audit.refused({"method": method, "subject": f"j#{number}", "uid": uid, "reason": "no"})
 
     def wait(self, seconds: float) -> None:
-        """Time passes, as the server lets the audit see it."""
+        """Time passes; the audit is called as the server calls it."""
         end = self.now + seconds
         while self.now < end:
             self.now += min(5.0, end - self.now)
@@ -83,7 +83,7 @@ def test_texts_are_bounded() -> None:
 
 
 class Node:
-    """A journal with its chain, started again and again."""
+    """A journal with its chain, which is restarted many times."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.directory, self.head, self.options = str(path / "journal"), str(path / "audit.json"), options

@@ -1,4 +1,4 @@
-"""The ledger service: every question is answered, a ledger that is away is left alone, and people hear which."""
+"""The ledger service: every request is answered, an absent ledger gets a pause, and the log says which ledger it is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEADLINE_S = 20.0
 
 
 class FakeLedger:
-    """A ledger that answers, or fails, as the test says; it notes what it was asked."""
+    """A ledger that answers or fails as the test says; it records the requests."""
 
     url = "fake://"
 
@@ -60,7 +60,7 @@ class FakeLedger:
 
 
 class BatchLedger(FakeLedger):
-    """One that takes a batch in one round trip."""
+    """A ledger that takes a batch in one round trip."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class BatchLedger(FakeLedger):
 
 
 def service_of(ledger: Any) -> LedgerService:
-    """The service of a ledger that can do what the test needs, and no more."""
+    """The service of a fake ledger."""
     return LedgerService(lambda: ledger, 0.1)
 
 

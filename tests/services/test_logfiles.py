@@ -1,4 +1,4 @@
-"""Where the output of an attempt is kept: no two runs share a file, and what older versions wrote is found."""
+"""The file of an attempt's output: no two runs share one, and files of older versions are found."""
 
 from __future__ import annotations
 

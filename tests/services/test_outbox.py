@@ -23,7 +23,7 @@ DEADLINE_S = 20.0
 
 
 class FakeBus:
-    """Notes what is published; confirms at once, never, or with False."""
+    """Records published messages; confirms at once, never, or with False."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -80,7 +80,7 @@ async def until(true: Callable[[], object]) -> None:
 
 
 def run(main: Callable[[Outbox], Awaitable[None]], outbox_of: Callable[[], Outbox]) -> Outbox:
-    """Run an outbox while the test does its part."""
+    """Run an outbox beside a function of the test."""
     made: list[Outbox] = []
 
     async def everything() -> None:
@@ -107,7 +107,7 @@ def disk(tmp_path: Path) -> BadDisk:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here waits for a person's patience."""
+    """The outbox with short pauses."""
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     monkeypatch.setattr(module, "PAUSE_MIN_S", 0.01)
     monkeypatch.setattr(module, "PAUSE_MAX_S", 0.02)

@@ -1,4 +1,4 @@
-"""The log of runs: one line for each happening, on the node that holds the attempt or has decided its end."""
+"""The log of runs: one line for each event, on the node that holds the attempt or has decided its end."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_a_person_should_see_is_a_warning(notice: str) -> None:
 
 
 def lines_of(cluster: Cluster, node: str) -> list[tuple[str, str]]:
-    """(run, what the log of a node says of it)"""
+    """(run, the lines of a node's log about it)"""
     lines = [line_of(event, cluster[node].full_hostname, cluster.jobs) for event in cluster.shells[node].journaled]
     return [(line.fields["run"], line.event) for line in lines if line is not None]
 

@@ -1,4 +1,4 @@
-"""What runners and kept triggers of an earlier life have left is read, whatever a disk has made of it."""
+"""Files of earlier runners and kept triggers are read, even if they are damaged."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_kept_trigger_that_is_none_is_named(tmp_path: Path, text: str) -> None
 
 
 def test_a_directory_of_no_attempt_is_cleared_away(tmp_path: Path, directory: Path) -> None:
-    """A daemon that was killed while it made or removed one leaves it, perhaps with a secret in it."""
+    """A daemon that is killed while it creates or removes a directory leaves it, perhaps with a secret in it."""
     (directory / "secrets.properties").write_text("spark.password x\n")
     kept = directory.parent / "two"
     kept.mkdir()
@@ -112,7 +112,7 @@ def test_a_directory_of_no_attempt_is_cleared_away(tmp_path: Path, directory: Pa
 def test_a_kept_trigger_that_the_disk_does_not_let_go_of_ends_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read-only disk once ended the daemon here."""
+    """A read-only disk must not end the daemon."""
     files = RequestFiles(str(tmp_path / "requests"))
     for run in ("j#1", "j#2"):
         files.keep(Registration(run, "j", "d", Policy(), 1.0, scheduled=False))
@@ -129,7 +129,7 @@ def test_a_kept_trigger_that_the_disk_does_not_let_go_of_ends_nobody(
 
 
 def test_what_could_not_be_started_leaves_no_attempt_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No descriptor is left from the moment at which the spec is on the disk: not even the directory can be listed."""
+    """No descriptor is free once the spec is on the disk: not even the directory can be listed."""
     launcher = ProcessLauncher(str(tmp_path), use_cgroups=False)
     real = os.open
 
@@ -150,7 +150,7 @@ def test_what_could_not_be_started_leaves_no_attempt_behind(tmp_path: Path, monk
 
 
 def test_a_spec_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon is killed while it writes one: no attempt was started, and the next daemon finds none."""
+    """The daemon is killed while it writes a spec: no attempt was started, and the next daemon finds none."""
     launcher = ProcessLauncher(str(tmp_path), use_cgroups=False)
 
     def killed(*_: Any, **__: Any) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of a grant whose runner cannot be started."""
+"""The end of a grant whose runner cannot be started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bus of envelopes: over any bus it changes nothing for those who hold a key, and everything for the others."""
+"""The bus of envelopes, over any bus: nodes with a key hear each other as before, and others are not heard."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEPS = (
 
 
 class Party:
-    """Nodes on one exchange, each with what it has heard."""
+    """Nodes on one exchange, with the messages that each has heard."""
 
     def __init__(self, names: Sequence[str], keyring: Keyring = STEPS[0], cluster: str = "prod") -> None:
         self.exchange = MemoryExchange()
@@ -38,7 +38,7 @@ class Party:
         self.dead: list[str] = []
 
     def run(self, act: Callable[[], None]) -> None:
-        """Do something, and let everything arrive."""
+        """Call a function, and deliver all messages."""
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
@@ -193,7 +193,7 @@ def test_an_unsigned_node_is_named_as_such() -> None:
 
 @pytest.mark.parametrize("step", range(3))
 def test_a_rotation_has_no_gap(step: int) -> None:
-    """Whichever nodes have reloaded, everybody hears everybody, in every step."""
+    """In every step every node hears every other, whichever nodes have reloaded."""
     names = ("a.1", "b.2", "c.3")
     for reloaded in range(len(names) + 1):
         party = Party(names, STEPS[step])

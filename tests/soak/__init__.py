@@ -1,1 +1,1 @@
-"""The soak: real clusters under a steady load, and the rule by which their figures are judged."""
+"""The soak: real clusters under a steady load, and the rule that judges their figures."""

@@ -1,4 +1,4 @@
-"""What a soaked daemon's constants are, so that all that is bounded is full within minutes; and what is measured."""
+"""Smaller limits for daemons in a soak, so that every bounded table is full within minutes; and the figures."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ RUNS_S = 1.0 / TRIGGER_EVERY_S + 0.2
 
 HISTORY = f'[history]\nkeep = "{KEEP_S:.0f}s"\nlogs_keep = "{KEEP_S:.0f}s"\njournal_keep = "{KEEP_S:.0f}s"\n'
 
-# What a daemon remembers of runs that are over, and of peers that were restarted, is bounded, and the bounds are
-# reached after an hour of this load or after days: a soak of minutes could not tell them from a leak. So they are
-# reached in the warm-up.
+# A daemon's memory of ended runs and restarted peers is bounded. Under this load the bounds are reached after an hour
+# or after days: in a soak of minutes they would look like a leak. So these limits are small enough for the warm-up.
 REMEMBERED_MAX = 50
 PEERS_MAX = 8
 
@@ -86,7 +85,7 @@ if "run" in sys.orig_argv:
     threading.Thread(target=count, daemon=True).start()
 """
 
-# A leak, to see the rule fail: each launch leaves some 600 bytes in 26 blocks.
+# An intended leak, to see the rule fail: each launch leaves some 600 bytes in 26 blocks.
 LEAK = """
     from coordd.services.runners import Runners
     kept, launch = [], Runners.launch

@@ -1,4 +1,4 @@
-"""What the soak does to its daemons really happens: a constant that has another name by now would change nothing."""
+"""The soak's smaller limits take effect: a constant that was renamed would change nothing."""
 
 from __future__ import annotations
 

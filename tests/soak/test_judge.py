@@ -1,4 +1,4 @@
-"""The soak's rule on doctored samples: a leak is found, noise and retention's ups and downs are not."""
+"""The soak's rule on made-up samples: it finds a leak, and accepts noise and the ups and downs of retention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLLECTED_S = 40.0
 
 
 def held(at: float) -> float:
-    """Blocks of a daemon that leaks nothing: garbage that comes and goes above what stays."""
+    """Blocks of a daemon without a leak: garbage comes and goes above a constant level."""
     return 220_000.0 + GARBAGE_MAX * BLOCKS_EACH * (at % COLLECTED_S) / COLLECTED_S + DEADLINES_MAX * (at % 23.0) / 23.0
 
 

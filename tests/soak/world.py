@@ -1,4 +1,4 @@
-"""Two clusters that live for a while: what is asked of them, what is restarted, what is measured."""
+"""Two clusters under load: their triggers, restarts and measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JOBS = {
 
 
 class Soaked:
-    """One cluster under load. The first daemon is never restarted: it shows what grows, the others what is left."""
+    """One cluster under load. The first daemon is never restarted: it shows growth. The others restart."""
 
     def __init__(self, name: str, nodes: Cluster, env: dict[str, str], ledger: Callable[[], dict[str, float]]) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Soaked:
             until(partial(node.ready, len(self.nodes.nodes)), f"{node.name} is ready")
 
     def go_on(self, at: float) -> None:
-        """Whatever is due: a trigger, a restart."""
+        """Do what is due: a trigger, a restart."""
         if at >= self._trigger_at:
             self._trigger_at = at + TRIGGER_EVERY_S
             self._trigger()

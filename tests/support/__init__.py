@@ -1,1 +1,1 @@
-"""What many tests share: servers, small clusters, a ledger and a bus in memory, daemons that are a table."""
+"""Shared by many tests: servers, small clusters, a ledger and a bus in memory, fake daemons."""

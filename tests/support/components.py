@@ -1,4 +1,4 @@
-"""The programs that the tests need beside Python's packages: looked for, and installed where that is possible."""
+"""The programs that the tests need besides Python packages: found, or installed if possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Very many nodes in virtual time: whole core nodes and a broker that counts, without ledger, jobs or processes."""
+"""Many nodes in virtual time: whole core nodes and a broker that counts messages, without ledger, jobs or processes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Crowd:
         self._pump(place)
 
     def _know_each_other(self) -> None:
-        """As after a long life together: each has spoken at some time, and none of them in step."""
+        """The state after a long life: every node has sent heartbeats, at different times."""
         roster = [PeerSummary(p.node.ctx.full_hostname, p.node.ctx.incarnation, "", SETTINGS.tags) for p in self.places]
         for place in self.places:
             membership = place.node.ctx.membership
@@ -135,7 +135,7 @@ class Crowd:
         return all(self.sees(place, one).state == LOST for place in self.there() for one in gone)
 
     def all_alive(self) -> bool:
-        """Everybody who lives is alive for everybody who lives."""
+        """Every living node knows every other living node as alive."""
         there = self.there()
         return all(
             len(place.node.ctx.membership.view()) == len(there)
@@ -254,7 +254,7 @@ class Crowd:
             place.hung = True
 
     def thaw(self, place: Place, *, timers_first: bool) -> None:
-        """It goes on. Whether it sees first what time it is or what has come, nobody can say."""
+        """It continues. It may see its timer first, or its messages."""
         place.hung = False
         kept, place.kept = place.kept, []
         if timers_first:
@@ -276,6 +276,6 @@ class Crowd:
             place.group = 0
 
     def forge(self, sender: Place, event: Event) -> None:
-        """What a node says that has gone mad."""
+        """Messages of a faulty node."""
         event = msgspec.structs.replace(event, clock=sender.node.ctx.clock.forward())
         self._publish(sender, self._packet(sender.node, [event]))

@@ -1,4 +1,4 @@
-"""What a daemon would answer, for the tests of the command lines; and how these are started."""
+"""A fake daemon with a table of answers, for the tests of the command lines; and how these are started."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVENT = {"type": "task-started", "hostname": "edge-1", "pid": 7, "clock": 3, "ti
 
 
 def environment(**more: str) -> dict[str, str]:
-    """What subprocesses get: nothing of the machine's own coordd."""
+    """The environment of subprocesses, without settings of the machine's own coordd."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("COORDD_", "NO_COLOR"))}
     return {**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **more}
 

@@ -35,7 +35,7 @@ class FakeClock:
 
 
 def granted_as(run: str, answer: Answer, nonce: str) -> Grant:
-    """What an answer has granted."""
+    """The grant in an answer."""
     return Grant(run=run, attempt=answer.attempt, token=answer.token, nonce=nonce)
 
 
@@ -45,14 +45,14 @@ def grant_of(run: str, attempt: int, token: int, nonce: str) -> Grant:
 
 
 def watched_of(token: int, beat: int, unchanged_s: float) -> Watched:
-    """The same of what was watched."""
+    """The same for an observation."""
     return Watched(token=Token(token), beat=beat, unchanged_s=unchanged_s)
 
 
 def ended_of(
     attempt: int, token: int, nonce: str, node: str, reason: str, *, policy: str = "", lease_s: float = 0.0
 ) -> Ended:
-    """The same of what an operation has ended."""
+    """The same for an attempt that an operation has ended."""
     return Ended(
         attempt=AttemptNumber(attempt),
         token=Token(token),
@@ -66,12 +66,12 @@ def ended_of(
 
 
 def held_of(token: int, beat: int) -> Held:
-    """The same of who holds an attempt."""
+    """The same for the holder of an attempt."""
     return Held(token=Token(token), beat=beat)
 
 
 def stands(horizon: float, fence: int, *, last_fire_at: float = 0.0, suspended: bool = False) -> JobState:
-    """Where a job stands."""
+    """The state of a job."""
     return JobState(horizon=horizon, last_fire_at=last_fire_at, suspended=suspended, fence=fence)
 
 

@@ -43,7 +43,7 @@ class MemoryStore:
         self.definitions: dict[str, tuple[Activation, ...]] = {}
         self.attempts: dict[str, dict[int, AttemptRow]] = {}
         self.metas: dict[str, str] = {}
-        # What the rules ask for, so that nothing ever looks through runs that are over.
+        # Indexes for the rules, so that no operation searches ended runs.
         self.open: dict[str, Row] = {}
         self.active: dict[str, set[str]] = {}
         self.fired: dict[str, float] = {}  # job -> its newest fire time
@@ -294,10 +294,10 @@ class MemoryLedger:
 
 
 class MemoryExchange:
-    """What a broker is to real buses: every MemoryBus of one exchange hears the others.
+    """A broker in memory: every MemoryBus of one exchange hears the others.
 
     ``drop`` decides for each (sender, receiver, data) whether it is lost. ``partition`` cuts the exchange into
-    groups that do not hear each other; what crosses is lost without a word, as on a real network.
+    groups that do not hear each other; messages between them are lost silently, as on a real network.
     """
 
     def __init__(self, *, drop: Callable[[str, str, bytes], bool] | None = None) -> None:

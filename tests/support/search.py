@@ -1,6 +1,6 @@
 """How long hypothesis looks for a counterexample.
 
-`make test` looks at the same examples every time: what is red is red for everybody. To look further, with other
+`make test` tries the same examples every time: a failure is a failure for everybody. To look further, with other
 examples on every call and LONGER times as many of them:
 
     make test ARGS="core --hypothesis-profile=long"

@@ -1,4 +1,4 @@
-"""A node by hand, and a few nodes with one ledger: nothing moves unless a test says so, and nothing is random."""
+"""A single node, and a few nodes with one ledger: time moves only when a test says so, and nothing is random."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MONO = 1000.0
 
 R = TypeVar("R", bound=Request[Any])
 
-# More steps than this at one instant are a circle.
+# Maximum number of steps at one instant; more is an endless loop.
 STEPS_MAX = 10_000
 
 SETTINGS = Settings()
@@ -83,7 +83,7 @@ def open_answer(
 
 
 class QuietShell:
-    """All of ``core.perform.Shell`` but the time, without a machine: disks take all, and nothing comes of the rest."""
+    """A ``core.perform.Shell`` without a machine: disks accept everything, other steps have no effect. No time."""
 
     def stop(self, reason: str) -> None: ...
     def save_mark(self, mark: int) -> None: ...
@@ -135,7 +135,7 @@ class Lone:
         self.take()
 
     def ready(self) -> Lone:
-        """Past mingling, with an empty ledger; what was said until now is forgotten."""
+        """The node after mingling, with an empty ledger; earlier messages are forgotten."""
         self.node.start((), self.now)
         self.take()
         self.sweep()
@@ -148,7 +148,7 @@ class Lone:
         self.asked.clear()
 
     def take(self) -> Ready:
-        """What the node wants done, noted; nothing of it is done."""
+        """Record the actions of the node; none is performed."""
         first = ready = self.node.ready()
         noting = Noting(self)
         while ready.any():
@@ -389,7 +389,7 @@ class Cluster:
         self.settle()
 
     def kill(self, name: str) -> None:
-        """The machine is gone, with its runners."""
+        """The machine dies, with its runners."""
         self.tell(name, "is killed, with everything that it runs")
         self.shells[name].alive = False
 

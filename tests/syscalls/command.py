@@ -22,7 +22,7 @@ from typing import Any
 from syscalls.faults import FAIL, KILL, Plan
 from syscalls.trial import LIFES, Outcome, Trial, trial
 
-# Whose calls there are in a run that ends by itself, and in one whose runner and watcher are killed.
+# The roles that make calls in a run that ends by itself, and in one whose runner and watcher are killed.
 ROLES = {"ends": ("daemon", "watcher", "runner", "program"), "waits": ("daemon", "burial")}
 
 # A line of progress after this many cases.

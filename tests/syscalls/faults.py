@@ -59,7 +59,7 @@ class Page:
         self._map[:4] = struct.pack("<i", armed)
 
     def clear(self) -> None:
-        """Nothing more happens to anybody; what has been counted stays."""
+        """No further faults; the counts stay."""
         self._map[:12] = bytes(12)
 
     def seen(self) -> Seen:

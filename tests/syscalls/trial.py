@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
 
 
 class Trial:
-    """A daemon whose every process can be made to fail. A budget of one: a slot that is lost stops all that follow."""
+    """A daemon; every process of it can be made to fail. Its budget is one: a lost slot stops all later runs."""
 
     def __init__(self, cluster: Cluster, *, use_cgroup: bool) -> None:
         self.cluster = cluster
@@ -186,7 +186,7 @@ class Trial:
         return True
 
     def _clean_up(self) -> None:
-        """After a failure: the next case is not to suffer from this one."""
+        """After a failure: clean up, so that the next case is not affected."""
         kill_at_once(self.cluster.processes)
         self.node.process = None
         shutil.rmtree(self.node.runtime_dir / "runs", ignore_errors=True)

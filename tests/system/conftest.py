@@ -1,4 +1,4 @@
-"""Which of these tests stand on RabbitMQ and Redis: they wait more than they work, and run two at a time."""
+"""Tests with RabbitMQ and Redis: they mostly wait, and run two at a time."""
 
 from __future__ import annotations
 

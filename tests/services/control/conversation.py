@@ -15,10 +15,10 @@ from coordd.errors import ConfigError, JobFileError, RefusedError, UnavailableEr
 from coordd.services.control.callers import ADMIN, OPERATOR, Caller, Method
 from coordd.services.control.server import ControlServer
 
-# Longer than anything here takes on a busy machine; reached only when something hangs.
+# Longer than any step on a busy machine; reached only if something hangs.
 DEADLINE_S = 30.0
 
-# A client under another uid: it drops its rights by itself, so that it needs none to start.
+# A client with another uid: it drops its rights by itself.
 STRANGER = """
 import os, socket, sys
 uid, gid, groups, path, line = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
@@ -43,7 +43,7 @@ except ConnectionResetError:
 
 
 class Methods:
-    """What the server of these tests can do."""
+    """The methods of the server in these tests."""
 
     def __init__(self) -> None:
         self.token: trio.lowlevel.TrioToken | None = None
@@ -174,7 +174,7 @@ class Server:
 
 
 class Conversation:
-    """A client without manners of its own: it sends bytes and reads lines."""
+    """A raw client: it sends bytes and reads lines."""
 
     def __init__(self, path: str) -> None:
         self.sock = socket.socket(socket.AF_UNIX)

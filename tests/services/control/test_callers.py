@@ -1,4 +1,4 @@
-"""Who asks at the control socket, what each may do, and whose the socket is."""
+"""The callers of the control socket, their rights, and the owner of the socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from services.control.conversation import DEADLINE_S, STRANGER, Server, wait_for
 
 
 class Stranger:
-    """Another user than the daemon's. Without root's rights this user plays it, and the daemon is told another uid."""
+    """A user other than the daemon's. Without root's rights it is this user, and the daemon is told another uid."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         if os.getuid() == 0:

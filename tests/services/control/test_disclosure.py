@@ -1,4 +1,4 @@
-"""What viewers are shown: every field of every event and answer is decided upon, and nothing else gets out."""
+"""Viewers see only fields that the table lists; every field of every event and answer is in the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control socket's lines: however the bytes are cut into pieces, the same requests get the same answers."""
+"""The control socket's lines: the same requests get the same answers, however the bytes are cut into pieces."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def expected(data: bytes) -> list[bytes]:
         if len(line) > LINE_MAX:
             too_large = RpcError(-32700, f"a line of more than {LINE_MAX} bytes", kind="too_large")
             answers.append(error_line(None, too_large))
-            break  # nothing that follows can be trusted to be a line
+            break  # the rest of the bytes may not be lines
         if not line.strip():
             continue
         try:

@@ -53,7 +53,7 @@ def redis_opener(server: servers.Redis) -> Callable[[], Any]:
 
 
 class Desk:
-    """The methods with a driver that only takes notes."""
+    """The methods with a driver that only records calls."""
 
     def __init__(self, opened: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> None:
         self.service = LedgerService(opened, timeout_s)
@@ -128,12 +128,12 @@ def fill(opened: Callable[[], Any], count: int) -> None:
 
 
 def fake(**methods: Any) -> Any:
-    """A ledger that can do this and nothing else."""
+    """A ledger with only these methods."""
     return SimpleNamespace(close=lambda: None, **methods)
 
 
 def portable(**methods: Any) -> Any:
-    """One whose rows can be taken elsewhere, and that is asked for nothing but this."""
+    """A ledger that can be exported and imported, and nothing else."""
     return fake(**{"export": pytest.fail, "import_": pytest.fail, **methods})
 
 
@@ -346,7 +346,7 @@ def test_a_person_ends_a_quarantine(desk_of: Callable[..., Desk], redis: servers
 def test_a_person_accepts_another_ledger(
     desk_of: Callable[..., Desk], tmp_path: Path, redis: servers.Redis, kind: str
 ) -> None:
-    """The pinned connection is refused; the question goes out under no pin, and the answer becomes the pin."""
+    """The connection with the pin is refused. The request is sent without a pin, and the answer becomes the pin."""
     cluster, theirs = uuid.uuid4().hex, Known("?", proposal="b" * 16)
 
     def opened(known: Known) -> Any:

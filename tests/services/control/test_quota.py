@@ -1,4 +1,4 @@
-"""What each user of the machine may take of the control socket."""
+"""The share of each user of the machine at the control socket."""
 
 from __future__ import annotations
 

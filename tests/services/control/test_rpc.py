@@ -1,4 +1,4 @@
-"""Lines to requests: whatever arrives, a request or an error answer comes out, and never anything else."""
+"""Lines to requests: every line becomes a request or an error answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control socket as its clients meet it: every line is answered, every caller known, nothing ends the server."""
+"""The control socket as clients use it: every line is answered, every caller known, and no client ends the server."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_client_that_never_reads_is_let_go(server: Server, monkeypatch: pytest
     monkeypatch.setattr(control, "SEND_S", 0.2)
     with server.connect() as client:
         client.send(b'{"id":1,"method":"large"}\n{"id":2,"method":"hold"}\n')
-        wait_for(lambda: server.control._connections == 0)  # also of what it still waits for
+        wait_for(lambda: server.control._connections == 0)  # also of its pending requests
     with server.connect() as other:
         assert other.ask("echo")["result"] == {}
 
@@ -188,7 +188,7 @@ def test_too_many_connections_are_told_so_and_end_nothing(server: Server) -> Non
         with server.connect() as late:
             assert late.read()["error"]["data"]["kind"] == "try_later"
             assert late.read() is None
-        for _ in range(50):  # gone before they can be told: their answers meet a closed socket
+        for _ in range(50):  # closed before their answers come
             server.connect().__exit__()
         assert clients[0].ask("echo", still="there")["result"] == {"still": "there"}
     finally:
@@ -200,7 +200,7 @@ def test_too_many_connections_are_told_so_and_end_nothing(server: Server) -> Non
 
 
 def test_who_gets_no_place_hears_why_though_it_has_asked_already(server: Server) -> None:
-    """A socket that is closed with something unread in it gives its peer a reset."""
+    """If a socket is closed with unread bytes in it, its peer gets a reset."""
     clients = [server.connect() for _ in range(control.CONNECTIONS_MAX)]
     try:
         wait_for(lambda: server.control._connections == control.CONNECTIONS_MAX)

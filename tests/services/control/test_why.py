@@ -1,4 +1,4 @@
-"""What people are told of a node in trouble: `why` in plain sentences, `doctor` and `node list`."""
+"""A node in trouble, as people see it: the sentences of `why`, `doctor` and `node list`."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_node_that_has_always_been_alone_is_not_isolated() -> None:
 
 
 class Bus:
-    """A bus that is only looked at."""
+    """A bus of which only the state is read."""
 
     url, state, error = "amqp://mq", "connected", ""
 

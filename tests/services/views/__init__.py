@@ -1,1 +1,1 @@
-"""Tests of what people are shown."""
+"""Tests of the views for people."""

@@ -1,4 +1,4 @@
-"""What waits for a person: runs that are unknown, late or stuck, and jobs without a success in time."""
+"""Troubles for a person: runs that are unknown, late or stuck, and jobs without a success in time."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_ledger_that_hangs_is_waited_for_once() -> None:
 
 
 def test_a_job_that_never_succeeded_counts_from_the_activation_that_the_ledger_keeps() -> None:
-    """So a restart of the daemon begins nothing a second time."""
+    """A restart of the daemon does not restart the count."""
     answer = OpenAnswer([], {}, WALL, current={"j": Current(sequence=1, digest="d", counts_from=WALL - 500.0)})
     ledger = SimpleNamespace(runs=lambda **_wanted: [], ask=lambda _request: answer)
     _, last = read(ledger, ["j"])

@@ -1,4 +1,4 @@
-"""How long a lease lasts, for each of those who judge it."""
+"""The length of a lease, as ledger, nodes and holder judge it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simulator.mutants.mutant import Mutant, instead
 
 @contextlib.contextmanager
 def _the_ledgers_time_alone() -> Iterator[None]:
-    """Neither the ledger asks for a watch, nor does a node keep one."""
+    """The ledger does not demand an observation, and nodes keep none."""
     with (
         mock.patch.object(Rules, "_lapsed", lambda self, row, watched, now: self._past(row, now)),
         mock.patch.object(lease_watch.LeaseWatch, "ripe_at", lambda self: self.since),
@@ -73,7 +73,7 @@ def _half_a_lease_is_watched() -> Iterator[None]:
 def _a_watch_outlives_a_new_beat(
     real: Any, self: Pursuits, pursuit: Any, token: int, beat: int, lease_s: float, now: Any
 ) -> None:
-    """That the holder has renewed meanwhile is not looked at."""
+    """A renewal of the holder in the meantime is ignored."""
     watch = pursuit.watch
     if watch is not None and watch.token == token:
         watch.beat, watch.last_at = beat, now.mono

@@ -23,7 +23,7 @@ def _gate_answers_once(real: Callable[..., Answer], self: Rules, store: Any, sai
 
 @instead(Rules, "_mine")
 def _any_holder(_real: Any, _rules: Rules, store: Any, grant: Grant) -> Any:
-    """Whoever names the attempt is taken for its holder."""
+    """Any caller that names the attempt counts as its holder."""
     row = store.run(grant.run)
     return row if row is not None and row.attempt == grant.attempt else None
 

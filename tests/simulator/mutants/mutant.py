@@ -1,4 +1,4 @@
-"""What a mutant is, and how it is made."""
+"""The type of a mutant, and how to make one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Patch = Callable[[], contextlib.AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mechanism less."""
+    """One broken mechanism."""
 
     name: str
     rule: str

@@ -1,4 +1,4 @@
-"""A node: its members, its elections, what it writes down before it acts."""
+"""A node: its members, its elections, its records before it acts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _any_statement_counts(_real: Any, self: Election, name: str, candidacy: Any)
 
 @instead(Elections, "elect_heard")
 def _own_view(real: Any, self: Elections, event: Any, sender: str, now: Any) -> Any:
-    """Whoever hears of an election waits for those whom it knows itself, not for the opener's view."""
+    """A node that hears of an election waits for its own members, not for those of the opener's view."""
     event.view = self._ctx.membership.view()
     return real(self, event, sender, now)
 

@@ -83,7 +83,7 @@ def _a_cut_sweep_means_over(real: Any, self: Sweep, answer: Any, sent_at: float,
 
 @contextlib.contextmanager
 def _nobody_settles() -> Iterator[None]:
-    """As if only those who may launch a job cared for its rows."""
+    """Only nodes that may launch a job look after its rows."""
     with mock.patch.object(Leftovers, "row_seen", lambda self, row, now: None):
         yield
 

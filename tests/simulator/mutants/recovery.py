@@ -1,4 +1,4 @@
-"""A ledger that went back: its quarantine, and who puts back what it has forgotten."""
+"""A ledger that went back: its quarantine, and the witnesses that restore what it has forgotten."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _one_quarantine_passes_for_the_next(real: Any, self: Witness, left_s: float,
 
 @contextlib.contextmanager
 def _quarantine_per_caller() -> Iterator[None]:
-    """Each caller counts from when it finds it itself."""
+    """Each caller counts the quarantine from its own first call."""
     begun: dict[tuple[int, int, str], float] = {}
 
     def recovering_s(self: Server, wall: float) -> float:

@@ -1,4 +1,4 @@
-"""Messages: each counts once, none that is stale acts, none without its MAC."""
+"""Messages: each counts once, late ones do not act, and each needs its MAC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each safety rule, broken on purpose, is noticed: a simulator that cannot fail proves nothing."""
+"""The simulator notices each broken safety rule: a simulator that cannot fail proves nothing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the headers of the Redis scripts promise: the arguments that each is given, and the words and fields it answers.
+"""The headers of the Redis scripts: the arguments of each script, and the words and fields of its answers.
 
 -- ARGV of a registration, in this order:     "Then:" before an operation's own arguments
 --   name              unit; what it is

@@ -1,1 +1,1 @@
-"""What the tests of real systems are made of: clusters, machines, disks, processes."""
+"""The parts of the tests of real systems: clusters, machines, disks, processes."""

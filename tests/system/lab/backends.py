@@ -1,4 +1,4 @@
-"""What a cluster under test stands on: a unix bus and a SQLite file, or a throw-away RabbitMQ and Redis."""
+"""The servers of a cluster under test: a unix bus and a SQLite file, or a throw-away RabbitMQ and Redis."""
 
 from __future__ import annotations
 
