@@ -13,7 +13,7 @@ from coordd.config.sections import Config
 from coordd.connecting import Connections
 from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
 from coordd.core.jobs.job import Job, SparkSubmit
-from coordd.core.ledger.rows import AttemptNumber, Token
+from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Launch
 from coordd.errors import CoorddError, UnavailableError

@@ -207,7 +207,7 @@ _RUN = {
     "job": "the job's name",
     "digest": "of the definition it was registered with",
     "args": "JSON object of texts, keys sorted",
-    "policy": f"`{' '.join(rows.POLICY)}`, blanks between",
+    "policy": f"`{' '.join(ledger_words.POLICY)}`, blanks between",
     "scheduled": "1 from a schedule, 0 asked for",
     "fire_at": "nominal time; for a trigger the ledger's time less the request's age",
     "created_at": "when the row was written",

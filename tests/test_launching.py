@@ -8,7 +8,7 @@ import pytest
 from support.small_cluster import EPOCH, MONO, Lone, job
 
 from coordd.config.sections import Config
-from coordd.core.ledger.rows import AttemptNumber, Token
+from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.errors import UnavailableError
 from coordd.launching import LaunchBuilder

@@ -16,7 +16,7 @@ from coordd.config import values
 from coordd.config.values import converted, found
 from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params
 from coordd.core.jobs.schedule import parse_duration, zone
-from coordd.core.ledger import rows
+from coordd.core.ledger import words
 from coordd.errors import RefusedError
 
 # Every node keeps all definitions in memory: limits for the entries of a list or a table, and for the bytes of a text.
@@ -239,8 +239,8 @@ PLAIN: dict[str, Key] = {
     "misfire": Key(_word("skip", "once", "all"), "misfire", public=True),
     "start_within": Key(_longer_than_nothing, "start_within_s", public=True),
     "expect_within": Key(_longer_than_nothing, "expect_within_s", public=True),
-    "overlap": Key(_word(*rows.OVERLAP), "overlap", public=True),
-    "on_lost": Key(_word(*rows.ON_LOST), "on_lost", public=True),
+    "overlap": Key(_word(*words.OVERLAP), "overlap", public=True),
+    "on_lost": Key(_word(*words.ON_LOST), "on_lost", public=True),
     "placement": Key(_word("first", "spread"), "placement", public=True),
     "tags": Key(values.tags, "tags", public=True),
     "priority": Key(_whole(-PRIORITY_MAX, PRIORITY_MAX), "priority", public=True),
@@ -281,7 +281,7 @@ RETRY: dict[str, values.Reader] = {
     "attempts": _whole(1, TRIES_MAX),
     "relaunches": _whole(0, TRIES_MAX),
     "delay": parse_duration,
-    "backoff": _word(*rows.BACKOFF),
+    "backoff": _word(*words.BACKOFF),
     "never_on": _never_on,
 }
 BLACKOUT: dict[str, values.Reader] = {

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ledger.runner_requests import Grant, Registration, Request
+from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.wire.events import Action, Event
 
 

@@ -192,7 +192,7 @@ class Runner:
 
     def _ask_restore(self, state: str) -> None:
         """The ledger has forgotten our grant: we are its witness."""
-        from coordd.core.ledger.rows import Policy
+        from coordd.core.ledger.words import Policy
 
         spec = self.spec
         of = Registration(

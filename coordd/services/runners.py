@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 import trio
 
-from coordd.core.ledger.rows import AttemptNumber, Token
+from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Launcher

@@ -10,8 +10,8 @@ from support.fake_daemon import FakeDaemon, open_directory, refusal
 from coordd.adapters.control_line import ControlLine
 from coordd.adapters.ledger.by_daemon import LedgerByDaemon
 from coordd.core.ledger.requests import AcceptEpoch
-from coordd.core.ledger.rows import AttemptNumber, Policy, Token
 from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Renew, Report, Restore
+from coordd.core.ledger.words import AttemptNumber, Policy, Token
 from coordd.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
 
 GRANT = Grant(run="j#1", attempt=AttemptNumber(2), token=Token(7), nonce="n")

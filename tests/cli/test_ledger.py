@@ -14,7 +14,8 @@ from support.fake_daemon import STATUS, FakeDaemon, Stream, refusal
 
 from coordd.cli import ledger as module
 from coordd.core.ledger.dump import exported
-from coordd.core.ledger.rows import Policy, Row
+from coordd.core.ledger.rows import Row
+from coordd.core.ledger.words import Policy
 
 LEDGER = {
     "url": "redis://r:6379/0", "state": "connected", "error": None, "cluster": "default", "epoch": "ab12",

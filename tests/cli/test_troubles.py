@@ -15,8 +15,8 @@ from support.ledger_calls import granted_as
 from cli.test_daemon import HELLO, Node, running
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.requests import Claim, Register, Revoke
-from coordd.core.ledger.rows import AttemptNumber, Policy
 from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Report
+from coordd.core.ledger.words import AttemptNumber, Policy
 
 # Short, so that silence is noticed soon.
 TIMING = "renew_interval = 0.5\nledger_timeout = 0.5\nkill_grace = 1.0\nlease = 30.0"

@@ -8,8 +8,7 @@ from support.small_cluster import MONO, Lone, Noting, asked_for, job
 
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import ListOpen
-from coordd.core.ledger.rows import AttemptNumber, Token
-from coordd.core.ledger.words import UNAVAILABLE
+from coordd.core.ledger.words import UNAVAILABLE, AttemptNumber, Token
 from coordd.core.perform import perform, pump
 from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Ready, Reply
 from coordd.core.wire.events import TaskReceived

@@ -22,7 +22,7 @@ from coordd.adapters.disk.files import StateFile
 from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.lean_json import encode
 from coordd.adapters.process import ProcessLauncher
-from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.words import Policy
 from coordd.core.wire import codec
 from coordd.errors import UnavailableError
 from coordd.ports import Message

@@ -37,21 +37,11 @@ from coordd.core.jobs.job import Command
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Cancel, Claim, ListOpen, Prune, Resolve, Revoke
-from coordd.core.ledger.rows import (
-    ATTEMPT_COLUMNS,
-    JOB_COLUMNS,
-    RUN_COLUMNS,
-    AttemptRow,
-    JobRow,
-    LedgerTime,
-    Policy,
-    Row,
-    Token,
-)
+from coordd.core.ledger.rows import ATTEMPT_COLUMNS, JOB_COLUMNS, RUN_COLUMNS, AttemptRow, JobRow, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.runner_requests import Gate, Registration, Renew, Request
 from coordd.core.ledger.steps import Life
-from coordd.core.ledger.words import BAD, STATES, UNAVAILABLE
+from coordd.core.ledger.words import BAD, STATES, UNAVAILABLE, Policy, Token
 from coordd.core.node.node import Node
 from coordd.core.ready import Now
 from coordd.core.wire import codec

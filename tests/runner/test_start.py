@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[2]
 # The modules of ours that both kinds of ledger need. A new one makes every launch slower: is there another way?
 BOTH = (
     "coordd adapters adapters.ledger core core.attempt core.ledger core.ledger.answers core.ledger.identity "
-    "core.ledger.rows core.ledger.runner_requests core.ledger.words errors runner runner.__main__ runner.asker "
+    "core.ledger.runner_requests core.ledger.words errors runner runner.__main__ runner.asker "
     "runner.holder runner.kernel runner.loop runner.program runner.tree"
 )
 LOADED = {
-    "sqlite:///x": "adapters.ledger.sqlite_ledger adapters.ledger.sqlite_rows core.ledger.people core.ledger.rules "
-    "core.ledger.sound core.ledger.standing core.ledger.steps",
+    "sqlite:///x": "adapters.ledger.sqlite_ledger adapters.ledger.sqlite_rows core.ledger.people core.ledger.rows "
+    "core.ledger.rules core.ledger.sound core.ledger.standing core.ledger.steps",
     "redis://h": "adapters.ledger.redis_ledger adapters.ledger.redis_scripts adapters.ledger.redis_server "
     "adapters.ledger.resp",
 }

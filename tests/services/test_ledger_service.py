@@ -14,9 +14,8 @@ from coordd.core.breaker import CLOSED, HALF_OPEN, OPEN
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Claim, ListOpen, Prune, Register
-from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.runner_requests import Request
-from coordd.core.ledger.words import OK, RECOVERING, UNAVAILABLE
+from coordd.core.ledger.words import OK, RECOVERING, UNAVAILABLE, AttemptNumber
 from coordd.core.ready import LedgerRequest
 from coordd.errors import UnavailableError
 from coordd.services import ledger as module

@@ -12,8 +12,8 @@ import pytest
 
 from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.process import ProcessLauncher
-from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ledger.words import Policy
 from coordd.errors import UnavailableError
 
 SPEC: dict[str, Any] = {

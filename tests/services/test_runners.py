@@ -11,7 +11,7 @@ from support.small_cluster import job
 
 from coordd.config.sections import SparkConfig
 from coordd.core.jobs.job import Command
-from coordd.core.ledger.rows import AttemptNumber, Token
+from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.errors import RefusedError, UnavailableError
 from coordd.launching import LaunchBuilder

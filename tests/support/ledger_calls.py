@@ -7,8 +7,9 @@ from typing import Any
 from coordd.core.ledger.answers import Answer, Ended, Held
 from coordd.core.ledger.open_answer import JobState, OpenAnswer
 from coordd.core.ledger.requests import Claim, ListOpen, Watched
-from coordd.core.ledger.rows import AttemptNumber, LedgerTime, Policy, Token
+from coordd.core.ledger.rows import LedgerTime
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Registration, Renew, Report, Request
+from coordd.core.ledger.words import AttemptNumber, Policy, Token
 from coordd.ports import Ledger
 
 # 2025-01-29T08:00:00Z; nothing depends on it.

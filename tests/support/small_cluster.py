@@ -12,10 +12,10 @@ from coordd.core.jobs.job import Command, Job, Schedule
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import Current, JobState, OpenAnswer, OpenRun
 from coordd.core.ledger.requests import Activate, Claim, ListOpen
-from coordd.core.ledger.rows import JobRow, LedgerTime, Policy
+from coordd.core.ledger.rows import JobRow, LedgerTime
 from coordd.core.ledger.runner_requests import Gate, Registration, Renew, Report, Request
 from coordd.core.ledger.steps import Life
-from coordd.core.ledger.words import EARLY, OK, PENDING, UNAVAILABLE
+from coordd.core.ledger.words import EARLY, OK, PENDING, UNAVAILABLE, Policy
 from coordd.core.node.node import Node
 from coordd.core.perform import perform, pump
 from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Now, Ready, Reply

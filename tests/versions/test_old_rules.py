@@ -14,10 +14,9 @@ from support.stepped_redis import OneClock, SteppedLedger, rewritten
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Claim, ListOpen, NewRules
-from coordd.core.ledger.rows import AttemptNumber, Policy
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.standing import BARRIER_AT, BARRIER_BY, IDENTITY_AHEAD_S
-from coordd.core.ledger.words import NEVER
+from coordd.core.ledger.words import NEVER, AttemptNumber, Policy
 from versions import unpacked
 
 JITTER_S = 420.0

@@ -9,9 +9,9 @@ import os
 from typing import Any
 
 from coordd.adapters.disk.files import write_atomic
-from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.sound import registration_fault
+from coordd.core.ledger.words import Policy
 from coordd.errors import UnavailableError
 
 

@@ -28,9 +28,9 @@ _FIGURES = (
     (rules, "SUSPENDED_RETRY_S", "seconds"),
     (rules, "OVERLAP_RETRY_S", "seconds"),
     (rules, "NAMED_MAX", "runs in a sentence"),
-    (rows, "POLICY_WORDS_MIN", "words of a policy that every row has"),
-    (rows, "BACKOFF_MAX_S", "seconds"),
-    (rows, "BACKOFF_DOUBLINGS_MAX", "doublings of a delay"),
+    (words, "POLICY_WORDS_MIN", "words of a policy that every row has"),
+    (words, "BACKOFF_MAX_S", "seconds"),
+    (words, "BACKOFF_DOUBLINGS_MAX", "doublings of a delay"),
     (rows, "ACTIVATIONS_MAX", "definitions of a job that are remembered"),
     (standing, "IDENTITY_AHEAD_S", "seconds"),
     (standing, "LATE_S", "seconds"),
@@ -40,8 +40,8 @@ _FIGURES = (
     (rows, "ALL", "the key of the hold on every job"),
     (rows, "OF_NODE", "the keys of drained nodes begin so"),
     (rows, "OF_JOB", "the keys of suspended jobs begin so"),
-    (rows, "RELAUNCH_PAUSE_S", "seconds"),
-    (rows, "RELAUNCH_DOUBLINGS_MAX", "doublings of that pause"),
+    (words, "RELAUNCH_PAUSE_S", "seconds"),
+    (words, "RELAUNCH_DOUBLINGS_MAX", "doublings of that pause"),
     (words, "INSTANT_MAX", "Unix seconds: the year 3000"),
     (words, "TOKEN_MAX", "the highest whole number that a column may have"),
     (sound, "FENCE_MAX", "a job's fence: tokens to come need room above it"),
@@ -68,7 +68,7 @@ def constants() -> str:
         "-- What a report may say, and as what an attempt so reported may stand in the record (core/ledger/rules.py).",
         f"local REPORTED = {_sets(rules.REPORTED)}",
         "",
-        "-- Words of a policy, in their order: the valid ones, or the largest number (core/ledger/rows.py).",
+        "-- Words of a policy, in their order: the valid ones, or the largest number (core/ledger/words.py).",
         f"local POLICY = {_policy()}",
         "",
         "-- Figures.",
@@ -94,7 +94,7 @@ def constants() -> str:
 
 def _policy() -> str:
     lines = []
-    for name, (kind, valid_words, most) in rows.POLICY.items():
+    for name, (kind, valid_words, most) in words.POLICY.items():
         number = "" if kind is str else f", most = {_value(most)}"
         valid = f", words = {_set(valid_words)}" if valid_words else number
         lines.append(f"  {{ name = '{name}'{valid} }},\n")

@@ -13,7 +13,6 @@ from coordd.adapters.ledger.redis_scripts import SEVERAL, Scripts, answer, packe
 from coordd.adapters.ledger.redis_server import Server, connect_failed
 from coordd.adapters.ledger.resp import Problem, Tls, shown
 from coordd.core.ledger.identity import IS_CLOSED, IS_FOREIGN, Known, refusal
-from coordd.core.ledger.rows import RUN_COLUMNS
 from coordd.core.ledger.words import BAD
 from coordd.errors import BadRowError, ForeignLedgerError, LedgerClosedError, LocalProtocolError, UnavailableError
 
@@ -137,6 +136,7 @@ class RedisLedger:
     def run(self, run: str) -> "Row | None":
         """One run, or None."""
         from coordd.adapters.ledger.redis_rows import row_of  # no runner reads rows
+        from coordd.core.ledger.rows import RUN_COLUMNS
 
         (values,) = self.read([("HMGET", self.key(f"run:{run}"), *RUN_COLUMNS)])
         return row_of(values)
@@ -205,6 +205,7 @@ class RedisLedger:
     def rows(self, names: "Sequence[bytes]") -> "Iterator[Row]":
         """Runs by id; runs that were forgotten meanwhile are left out."""
         from coordd.adapters.ledger.redis_rows import row_of
+        from coordd.core.ledger.rows import RUN_COLUMNS
 
         for begin in range(0, len(names), ROWS_A_TIME):
             some = names[begin : begin + ROWS_A_TIME]

@@ -7,8 +7,7 @@ import _sha1  # type: ignore[import-not-found]  # no stub; hashlib costs 3 ms of
 import os
 
 from coordd.core.ledger.answers import Answer, Ended, Held
-from coordd.core.ledger.rows import AttemptNumber, Policy, Record, Token
-from coordd.core.ledger.words import INSTANT_MAX, TOKEN_MAX, WORDS
+from coordd.core.ledger.words import INSTANT_MAX, TOKEN_MAX, WORDS, AttemptNumber, Policy, Record, Token
 from coordd.errors import LocalProtocolError
 
 TYPE_CHECKING = False

@@ -10,8 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from coordd.core.ledger.rows import Policy
-from coordd.core.ledger.words import INSTANT_MAX
+from coordd.core.ledger.words import INSTANT_MAX, Policy
 
 # The namespace of run uuids; a run's uuid is the same on every node.
 RUN_NAMESPACE = uuid.UUID("6f0cbb0e-4ac5-5d5c-9a57-0d6a6cf9a7f1")

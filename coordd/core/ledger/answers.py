@@ -3,7 +3,7 @@
 The runner loads this file before it starts a job, so it imports only its neighbours.
 """
 
-from coordd.core.ledger.rows import AttemptNumber, Record, Token
+from coordd.core.ledger.words import AttemptNumber, Record, Token
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from coordd.core.ledger.rows import (
     AttemptRow,
     Hold,
     JobRow,
-    Policy,
     Row,
 )
-from coordd.core.ledger.words import STATES
+from coordd.core.ledger.words import STATES, Policy
 from coordd.errors import RefusedError
 
 COLUMNS = {"job": JOB_COLUMNS, "run": RUN_COLUMNS, "attempt": ATTEMPT_COLUMNS, "hold": ("key", *Hold.COLUMNS)}

@@ -3,8 +3,8 @@
 No runner sweeps, so this file is not loaded before a job is started.
 """
 
-from coordd.core.ledger.rows import Record, due_in, is_overdue, left_of
-from coordd.core.ledger.words import OK, PENDING, RETRY
+from coordd.core.ledger.rows import due_in, is_overdue, left_of
+from coordd.core.ledger.words import OK, PENDING, RETRY, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ No runner needs these requests, so this file is not loaded before a job is start
 
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.rows import AttemptNumber, Cursor, Policy, Record, Token
+from coordd.core.ledger.rows import Cursor
 from coordd.core.ledger.runner_requests import Registration, Request
-from coordd.core.ledger.words import OPEN_PAGE
+from coordd.core.ledger.words import OPEN_PAGE, AttemptNumber, Policy, Record, Token
 
 # Why a node activates a definition.
 HOW = ("new", "changed", "returned", "restored", "person")

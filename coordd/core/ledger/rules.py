@@ -21,18 +21,7 @@ job, so it imports only its neighbours and the errors, and no requests but the r
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.identity import CLOSED
 from coordd.core.ledger.people import People
-from coordd.core.ledger.rows import (
-    OF_JOB,
-    Cursor,
-    Hold,
-    JobRow,
-    LedgerTime,
-    Policy,
-    Row,
-    due_in,
-    is_overdue,
-    key_of_node,
-)
+from coordd.core.ledger.rows import OF_JOB, Cursor, Hold, JobRow, LedgerTime, Row, due_in, is_overdue, key_of_node
 from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Report, Request, Restore
 from coordd.core.ledger.steps import HOLDING, MOVES
 from coordd.core.ledger.words import (
@@ -62,6 +51,7 @@ from coordd.core.ledger.words import (
     SUCCESS,
     TERMINAL,
     UNKNOWN,
+    Policy,
 )
 from coordd.errors import BadRowError, LocalProtocolError
 

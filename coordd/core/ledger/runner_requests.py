@@ -9,8 +9,19 @@ people need is in requests.py.
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.rows import AttemptNumber, Policy, Record, Token
-from coordd.core.ledger.words import FAILURE, LOST, RECEIVED, RETRY, REVOKED, STARTED, SUCCESS
+from coordd.core.ledger.words import (
+    FAILURE,
+    LOST,
+    RECEIVED,
+    RETRY,
+    REVOKED,
+    STARTED,
+    SUCCESS,
+    AttemptNumber,
+    Policy,
+    Record,
+    Token,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ row is reported and not used; it never stops a program. The runner loads this fi
 only its neighbours and the errors.
 """
 
-from coordd.core.ledger.rows import ATTEMPT_COLUMNS, POLICY, RUN_COLUMNS, STANDING_COLUMNS, Policy
-from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, RETRY, STATES, TOKEN_MAX
+from coordd.core.ledger.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, STANDING_COLUMNS
+from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, POLICY, RETRY, STATES, TOKEN_MAX, Policy
 from coordd.errors import BadRowError
 
 TYPE_CHECKING = False

@@ -11,21 +11,7 @@ it imports only its neighbours.
 """
 
 from coordd.core.ledger.answers import Answer, Ended, Held
-from coordd.core.ledger.rows import (
-    ATTEMPT_COLUMNS,
-    RELAUNCH_DOUBLINGS_MAX,
-    RELAUNCH_PAUSE_S,
-    AttemptNumber,
-    AttemptRow,
-    JobRow,
-    LedgerTime,
-    Policy,
-    Row,
-    Token,
-    due_in,
-    left_of,
-    was_set_back,
-)
+from coordd.core.ledger.rows import ATTEMPT_COLUMNS, AttemptRow, JobRow, LedgerTime, Row, due_in, left_of, was_set_back
 from coordd.core.ledger.runner_requests import Grant, Registration, Restore
 from coordd.core.ledger.standing import Holds
 from coordd.core.ledger.words import (
@@ -39,6 +25,8 @@ from coordd.core.ledger.words import (
     RECEIVED,
     RECOVERING,
     REJECTED,
+    RELAUNCH_DOUBLINGS_MAX,
+    RELAUNCH_PAUSE_S,
     RETRY,
     REVOKED,
     RHO,
@@ -46,6 +34,9 @@ from coordd.core.ledger.words import (
     SUCCESS,
     TERMINAL,
     UNKNOWN,
+    AttemptNumber,
+    Policy,
+    Token,
 )
 
 TYPE_CHECKING = False

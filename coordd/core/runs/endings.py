@@ -11,8 +11,8 @@ from coordd.core.jobs.job import Job, run_uuid, unpinned
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenRun
-from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ledger.runner_requests import Grant, Report
+from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Now
 from coordd.core.wire.events import TASK_END, Action, Task, event_type
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from coordd.core.context import Settings
 from coordd.core.ledger.requests import Watched
-from coordd.core.ledger.rows import Token
-from coordd.core.ledger.words import RHO
+from coordd.core.ledger.words import RHO, Token
 
 
 class LeaseWatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordd.core.context import Context
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.rows import AttemptNumber, Token
+from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Now
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
 from coordd.core.wire.events import Action

@@ -25,9 +25,8 @@ from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenRun
 from coordd.core.ledger.requests import Claim, Register
-from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.runner_requests import Grant, Registration, Report
-from coordd.core.ledger.words import RHO, SETTLED
+from coordd.core.ledger.words import RHO, SETTLED, AttemptNumber
 from coordd.core.node.elections import Elections
 from coordd.core.ready import Launch, Now
 from coordd.core.runs.endings import EPITAPHS_MAX, Endings

@@ -14,10 +14,9 @@ from functools import partial
 from coordd.core.context import Context
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.runner_requests import Registration, Restore
 from coordd.core.ledger.sound import policy_fault
-from coordd.core.ledger.words import FAILURE, LOST, OK, RECEIVED, REVOKED, STALE, STARTED, SUCCESS
+from coordd.core.ledger.words import FAILURE, LOST, OK, RECEIVED, REVOKED, STALE, STARTED, SUCCESS, Policy
 from coordd.core.ready import Now
 from coordd.core.runs.endings import granted_in, is_final
 from coordd.core.wire.events import Task, TaskFailed, TaskReceived, TaskRetried, TaskRevoked, TaskStarted, TaskSucceeded

@@ -22,10 +22,19 @@ from coordd.core.jobs.schedule import last_fire, parse_duration, parse_instant
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Cancel, Claim
-from coordd.core.ledger.rows import AttemptNumber, Policy, Row, Token
+from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import REPORTS, RESTORES, Gate, Registration, Renew, Report, Request, Restore
 from coordd.core.ledger.sound import policy_fault
-from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, RHO, TOKEN_MAX
+from coordd.core.ledger.words import (
+    ATTEMPT_MAX,
+    DURATION_MAX_S,
+    INSTANT_MAX,
+    RHO,
+    TOKEN_MAX,
+    AttemptNumber,
+    Policy,
+    Token,
+)
 from coordd.core.names import NAME, NAME_RULE
 from coordd.core.ready import Launch
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on

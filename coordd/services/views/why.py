@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from coordd.core.election import Election
 from coordd.core.jobs.job import Job, iso, job_of, unpinned
-from coordd.core.ledger.rows import AttemptRow, Hold, Policy, Row
+from coordd.core.ledger.rows import AttemptRow, Hold, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
+from coordd.core.ledger.words import Policy
 from coordd.core.node.node import Node
 from coordd.core.runs.pursued import Pursuit
 from coordd.services.views.objects import Stop

@@ -29,9 +29,9 @@ from coordd.core.ledger.requests import (
     Settle,
     Suspend,
 )
-from coordd.core.ledger.rows import ALL, AttemptNumber, JobRow
+from coordd.core.ledger.rows import ALL, JobRow
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Registration, Renew, Report, Request
-from coordd.core.ledger.words import ACTIVE, NEVER, UNKNOWN
+from coordd.core.ledger.words import ACTIVE, NEVER, UNKNOWN, AttemptNumber
 from coordd.ports import Ledger
 
 FIRE_AT = {"a@2025-01-29T08:00:01Z": 1.0, "a@2025-01-29T08:01:00Z": 60.0}

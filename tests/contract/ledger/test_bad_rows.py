@@ -17,10 +17,9 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, Register, Revoke, Suspend
-from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.runner_requests import Grant, Renew, Request
 from coordd.core.ledger.standing import BARRIER_BY
-from coordd.core.ledger.words import BAD, GRANTED, NEVER, OK, REVOKED
+from coordd.core.ledger.words import BAD, GRANTED, NEVER, OK, REVOKED, AttemptNumber
 from coordd.core.ready import LedgerRequest
 from coordd.errors import BadRowError, UnavailableError
 from coordd.services.ledger import LedgerService

@@ -9,7 +9,7 @@ from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import Current, OpenAnswer
 from coordd.core.ledger.requests import Activate, Claim, ListOpen, Register, Revoke
-from coordd.core.ledger.rows import AttemptNumber
+from coordd.core.ledger.words import AttemptNumber
 
 HOUR_S = 3600.0
 MINUTE_S = 60.0

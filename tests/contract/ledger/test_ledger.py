@@ -8,8 +8,8 @@ import pytest
 from support.ledger_calls import EPOCH, LEASE_S, Nodes, grant_of, held_of, row_of, swept, watched_of
 
 from coordd.core.ledger.requests import Register, Revoke, Suspend
-from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ledger.runner_requests import Gate, Grant, Renew
+from coordd.core.ledger.words import AttemptNumber, Token
 
 RUN = "sales#1"
 FIRE = "sales@2025-01-29T08:00:00Z"

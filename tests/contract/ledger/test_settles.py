@@ -8,8 +8,7 @@ from support.ledger_calls import EPOCH, LEASE_S, Nodes, watched_of
 from coordd.core.ledger import requests
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import ListOpen, Page, Register, Revoke, Settle
-from coordd.core.ledger.rows import AttemptNumber
-from coordd.core.ledger.words import CLAIM_AHEAD_S
+from coordd.core.ledger.words import CLAIM_AHEAD_S, AttemptNumber
 
 RUN = "gone#1"
 

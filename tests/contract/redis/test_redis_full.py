@@ -15,8 +15,8 @@ from coordd.adapters.ledger.redis_server import Server
 from coordd.adapters.ledger.resp import Problem
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, Register, Resolve, Revoke, Suspend
-from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.runner_requests import Grant, Restore
+from coordd.core.ledger.words import AttemptNumber
 from coordd.errors import UnavailableError
 
 RUN = "sales#1"

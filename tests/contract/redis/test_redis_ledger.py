@@ -20,8 +20,8 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, Register
-from coordd.core.ledger.rows import AttemptNumber, Policy, Token
 from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Restore
+from coordd.core.ledger.words import AttemptNumber, Policy, Token
 from coordd.errors import ConfigError, RefusedError, UnavailableError
 
 RUN = "sales#1"

@@ -16,9 +16,9 @@ from coordd.adapters.ledger import lua_constants
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import BEGINNING, ROOM_OF, ROOMS, SEVERAL, Scripts
 from coordd.core.ledger.requests import Watched
-from coordd.core.ledger.rows import Cursor, Record
+from coordd.core.ledger.rows import Cursor
 from coordd.core.ledger.runner_requests import Grant, Registration, Request
-from coordd.core.ledger.words import SETTLED, STATES, WORDS
+from coordd.core.ledger.words import SETTLED, STATES, WORDS, Record
 
 OPERATIONS = sorted(ROOM_OF)
 SHARED = sorted(path.stem for path in (LUA / "shared").glob("*.lua"))

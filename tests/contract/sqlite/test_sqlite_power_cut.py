@@ -29,7 +29,7 @@ import json, os, sys, time
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Report
-from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.words import Policy
 directory, runs = sys.argv[1], int(sys.argv[2])
 ledger = SqliteLedger(f"sqlite:///{directory}/ledger.db")
 answers = os.open(f"{directory}/answers", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

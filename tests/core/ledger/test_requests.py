@@ -7,8 +7,8 @@ from support.ledger_calls import grant_of
 from support.small_cluster import asked_for
 
 from coordd.core.ledger.requests import Activate, Resolve
-from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Report, Restore
+from coordd.core.ledger.words import AttemptNumber, Token
 
 GRANT = grant_of("sales#1", 0, 7, "n")
 

@@ -11,11 +11,10 @@ from support.memory import MemoryLedger
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import JobState, OpenAnswer
 from coordd.core.ledger.requests import ListOpen, Register, Revoke, Suspend, nominal_time
-from coordd.core.ledger.rows import BACKOFF_MAX_S, AttemptNumber, Policy
 from coordd.core.ledger.rules import OVERLAP_RETRY_S, REPORTED, Rules
 from coordd.core.ledger.runner_requests import Commit, Grant, Renew, Restore
 from coordd.core.ledger.steps import HOLDING, MOVES
-from coordd.core.ledger.words import ACTIVE, CLAIM_AHEAD_S, STATES, TERMINAL
+from coordd.core.ledger.words import ACTIVE, BACKOFF_MAX_S, CLAIM_AHEAD_S, STATES, TERMINAL, AttemptNumber, Policy
 
 RUN = "sales#1"
 

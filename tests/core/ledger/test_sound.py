@@ -10,10 +10,11 @@ import pytest
 from support.small_cluster import EPOCH, Lone, job
 
 from coordd.core.jobs.arguments import packed, unpacked
-from coordd.core.ledger.rows import LedgerTime, Policy, Row
+from coordd.core.ledger.rows import LedgerTime, Row
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.sound import policy_fault, run_fault
 from coordd.core.ledger.steps import Life
+from coordd.core.ledger.words import Policy
 from coordd.core.wire import codec
 from coordd.core.wire.events import Action, Candidacy, WorkerElect, WorkerHeartbeat
 from coordd.errors import RefusedError, RemoteProtocolError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.small_cluster import MONO
 
-from coordd.core.ledger.rows import AttemptNumber, Token
+from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.core.wire.events import Action, Candidacy, Event, WorkerElect, event_type
 

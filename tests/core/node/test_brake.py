@@ -11,9 +11,8 @@ from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Claim, Register
-from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.runner_requests import Registration, Report
-from coordd.core.ledger.words import GRANTED
+from coordd.core.ledger.words import GRANTED, Policy
 from coordd.core.node import brake as module
 from coordd.core.node.node import Node
 from coordd.core.ready import Now, Ready

@@ -9,7 +9,7 @@ from support.small_cluster import EPOCH, SETTINGS, Lone, job, open_answer, open_
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenRun
 from coordd.core.ledger.requests import Settle
-from coordd.core.ledger.rows import AttemptNumber, Cursor
+from coordd.core.ledger.rows import Cursor
 from coordd.core.ledger.words import (
     FINISHED,
     HELD,
@@ -21,6 +21,7 @@ from coordd.core.ledger.words import (
     STARTED,
     UNAVAILABLE,
     UNKNOWN,
+    AttemptNumber,
 )
 from coordd.core.runs import leftovers
 from coordd.core.wire.events import TaskRejected, TaskRetried

@@ -11,9 +11,20 @@ from support.small_cluster import Lone, job, open_run
 from coordd.core.context import PAST_MAX
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Register
-from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.runner_requests import Report
-from coordd.core.ledger.words import DIFFERS, EXISTS, LOST, MISSED, OK, PENDING, RETRY, RHO, SETTLED, UNAVAILABLE
+from coordd.core.ledger.words import (
+    DIFFERS,
+    EXISTS,
+    LOST,
+    MISSED,
+    OK,
+    PENDING,
+    RETRY,
+    RHO,
+    SETTLED,
+    UNAVAILABLE,
+    AttemptNumber,
+)
 from coordd.core.runs.pursued import BACKOFF_MAX_S
 from coordd.core.wire.events import Action, Task
 from core.runs.claims import LEASE_S, RUN, claiming, claims, granted, pursued, sweeps

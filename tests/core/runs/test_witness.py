@@ -11,9 +11,8 @@ from support.small_cluster import EPOCH, MONO, Lone, asked_for, job, open_answer
 from coordd.core.jobs.job import Job, Retry
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim
-from coordd.core.ledger.rows import AttemptNumber, Token
 from coordd.core.ledger.runner_requests import Report, Restore
-from coordd.core.ledger.words import OK, STALE, UNAVAILABLE
+from coordd.core.ledger.words import OK, STALE, UNAVAILABLE, AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.core.runs import witness as module
 from coordd.core.wire.events import (

@@ -17,8 +17,8 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.context import Settings
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.requests import Claim, Register
-from coordd.core.ledger.rows import AttemptNumber, Policy
 from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ledger.words import AttemptNumber, Policy
 from coordd.core.ready import Launch, Now
 from coordd.errors import RefusedError
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller

@@ -19,8 +19,8 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.identity import Known
 from coordd.core.ledger.requests import ListOpen, Register, Suspend
-from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ledger.words import Policy
 from coordd.errors import ForeignLedgerError, RefusedError, UnavailableError
 from coordd.services.control import ledger_methods as module
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller

@@ -9,8 +9,8 @@ import pytest
 from support.small_cluster import Lone, job
 
 from coordd.core.breaker import Breaker
-from coordd.core.ledger.rows import AttemptNumber, Policy, Row
-from coordd.core.ledger.words import NEVER, NEW_RULES
+from coordd.core.ledger.rows import Row
+from coordd.core.ledger.words import NEVER, NEW_RULES, AttemptNumber, Policy
 from coordd.core.wire.envelope import ACCEPT, RETIRED, SIGN, EnvelopeError, Key, Keyring
 from coordd.core.wire.events import WorkerHeartbeat
 from coordd.services.control import doctor

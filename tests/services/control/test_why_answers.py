@@ -9,7 +9,8 @@ from support.small_cluster import Lone, job
 
 from coordd.core.election import Election
 from coordd.core.jobs.job import pinned
-from coordd.core.ledger.rows import AttemptNumber, AttemptRow, Hold, Policy, Row
+from coordd.core.ledger.rows import AttemptRow, Hold, Row
+from coordd.core.ledger.words import AttemptNumber, Policy
 from coordd.core.wire.events import Candidacy
 from coordd.services.views import timeline
 from coordd.services.views.objects import Stop

@@ -11,7 +11,8 @@ from support.small_cluster import Lone, job
 
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.open_answer import Current, OpenAnswer
-from coordd.core.ledger.rows import AttemptNumber, Policy, Row, Token
+from coordd.core.ledger.rows import Row
+from coordd.core.ledger.words import AttemptNumber, Policy, Token
 from coordd.core.ready import Now
 from coordd.core.runs.pursued import Pursuit
 from coordd.core.wire.events import Action

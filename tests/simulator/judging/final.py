@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.jobs.schedule import fires_between
-from coordd.core.ledger.rows import Policy
-from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN
+from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN, Policy
 from coordd.core.runs.planner import CATCH_UP_MAX
 from simulator.configuration import CATCH_UP
 from simulator.judging.excuses import (

@@ -8,10 +8,9 @@ from unittest import mock
 
 from coordd.core.ledger import rules
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.rows import Policy
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.runner_requests import Grant, Report
-from coordd.core.ledger.words import RECEIVED, STALE, STARTED, TERMINAL
+from coordd.core.ledger.words import RECEIVED, STALE, STARTED, TERMINAL, Policy
 from simulator.mutants.mutant import Mutant, instead
 
 

@@ -11,9 +11,8 @@ from coordd.core.clock import LamportClock
 from coordd.core.context import Context
 from coordd.core.election import Election
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.rules import Rules
-from coordd.core.ledger.words import STARTED
+from coordd.core.ledger.words import STARTED, AttemptNumber
 from coordd.core.node.elections import Elections
 from coordd.core.node.node import Node
 from coordd.core.runs.pursued import HELD_BY_OTHER

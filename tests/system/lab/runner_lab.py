@@ -17,9 +17,9 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.adapters.process import ProcessLauncher
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim
-from coordd.core.ledger.rows import AttemptNumber, AttemptRow, Policy, Row
+from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ledger.words import GRANTED
+from coordd.core.ledger.words import GRANTED, AttemptNumber, Policy
 
 LIMIT_S = 60.0  # a loaded machine must not fail a test; a test that works never waits this long
 

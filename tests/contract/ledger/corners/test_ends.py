@@ -9,7 +9,7 @@ from support.ledger_calls import LEASE_S, Nodes, granted_as, watched_of
 
 from contract.ledger.corners.both import A, B, of
 from coordd.core.ledger.requests import Cancel, Claim, Register, Settle
-from coordd.core.ledger.rows import AttemptNumber
+from coordd.core.ledger.words import AttemptNumber
 
 
 def test_who_watched_a_lease_must_have_seen_all_of_it(nodes: Nodes) -> None:

@@ -11,8 +11,8 @@ from support.stepped_redis import QUARANTINE_S
 
 from contract.ledger.corners.both import A, B, C, D, of, restore
 from coordd.core.ledger.requests import Activate, Cancel, Close, ListOpen, NewRules, Register, Settle
-from coordd.core.ledger.rows import AttemptNumber
 from coordd.core.ledger.runner_requests import Commit, Renew, Restore
+from coordd.core.ledger.words import AttemptNumber
 
 
 def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callable[..., None]) -> None:

@@ -55,7 +55,7 @@ local REPORTED = {
   retry = { lost = true, revoked = true },
 }
 
--- Words of a policy, in their order: the valid ones, or the largest number (core/ledger/rows.py).
+-- Words of a policy, in their order: the valid ones, or the largest number (core/ledger/words.py).
 local POLICY = {
   { name = 'on_lost', words = { hold = true, relaunch = true } },
   { name = 'overlap', words = { allow = true, forbid = true, queue = true, replace = true } },
