@@ -19,6 +19,7 @@ from support.small_cluster import SETTINGS, job
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.config.sections import Config
 from coordd.core.jobs.job import Command, SparkSubmit
+from coordd.core.ledger.rows import Policy
 from coordd.core.node.node import Node
 from coordd.core.ready import LedgerRequest
 from coordd.launching import LaunchBuilder
@@ -49,6 +50,10 @@ JOBS = (
     job("tick", every_s=3600.0),
 )
 
+# An attempt that `coordd exec` holds, or not.
+HELD = {"run": "j#x", "attempt": 0, "token": 1, "nonce": "0" * 32, "lease": 60.0, "fire_at": 1.0}
+HELD["policy"] = Policy().pack()
+
 # One good request of every method, with all its parameters.
 REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ping", {}), ("status", {}), ("node.list", {}), ("node.drain", {"node": "a"}), ("node.resume", {"node": "a"}),
@@ -67,7 +72,21 @@ REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("doctor", {}), ("reload", {}), ("audit", {"since": 5, "limit": 3}), ("ledger.status", {}), ("ledger.export", {}),
     ("ledger.import", {"rows": [{"kind": "job", "job": "sales"}], "replace": False, "more": True}),
     ("ledger.import", {"rows": [], "replace": True, "import": "0" * 16}), ("ledger.accept_epoch", {}),
-    ("deadletter.list", {}), ("exec", {"argv": ["x"]}),
+    ("deadletter.list", {}),
+    *[
+        ("exec", {"job": "j", "how": how, "what": what, "nonce": "0" * 32, "attempt": 0, "lease": 60.0, **more})
+        for how, what, more in (
+            ("lock", "", {"wait": True}), ("id", "x", {}), ("every", "5m", {"ident": "2026-10-03T02:00:00Z"}),
+            ("tick", "0 2 * * *", {"timezone": "Europe/Berlin"}),
+        )
+    ],
+    *[
+        (f"exec.{step}", {**HELD, **more})
+        for step, more in (
+            ("gate", {}), ("renew", {"launched": True}), ("restore", {"state": "started"}),
+            ("report", {"state": "success", "exit_code": 0, "reason": "r"}),
+        )
+    ],
 )  # fmt: skip
 
 
