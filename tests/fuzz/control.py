@@ -19,7 +19,7 @@ from support.small_cluster import SETTINGS, job
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.config.sections import Config
 from coordd.core.jobs.job import Command, SparkSubmit
-from coordd.core.ledger.rows import Policy
+from coordd.core.ledger.words import Policy
 from coordd.core.node.node import Node
 from coordd.core.ready import LedgerRequest
 from coordd.launching import LaunchBuilder
