@@ -35,6 +35,9 @@ SPOILT: list[tuple[str, Any]] = [
     ("not_before", b"\xff\xfe"), ("created_at", 1e300), ("attempt", 10**18), ("attempt", "two"), ("attempt", -1),
     ("attempt", 0.5), ("failures", "x"), ("token", "y"), ("token", 2**62), ("state", "resting"), ("state", b"\x80"),
     ("policy", "no policy at all"), ("policy", ""), ("policy", "a b 1 2 3 d nan"), ("args", "{}\0"), ("job", "sa\0les"),
+    ("policy", "relaunch forbid 1 5 30.0 fixed"), ("policy", "relaunch forbid 1 5 30.0 fixed 3600.0 more"),
+    ("policy", "relaunch forbid 2000000 5 30.0 fixed 3600.0"), ("policy", "hold allow 1 -1 30.0 fixed 3600.0"),
+    ("policy", "hold queue 1 5 1e300 fixed 3600.0"), ("policy", "never forbid 1 5 30.0 fixed 3600.0"),
     ("node", b"\xc3\x28"), ("reason", "x" * 300_000), ("nonce", "n" * 5000), ("digest", b"\xff"), ("lease", "z"),
     ("until", "nan"), ("beat", "1.5.2"), ("cancel", 7), ("scheduled", "maybe"), ("exit_code", "ok"),
 ]  # fmt: skip
