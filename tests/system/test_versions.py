@@ -8,7 +8,7 @@ import pytest
 from versions import unpacked
 
 from coordd.core.jobs.schedule import jitter_offset
-from system.lab.cluster import Cluster, Entry, Node, cluster_of, fire_time
+from system.lab.cluster import CallError, Cluster, Entry, Node, cluster_of, fire_time
 from system.lab.processes import ROOT, until
 
 # The jitter is not a multiple of the interval, so a run's name tells which rules made it.
@@ -37,6 +37,13 @@ def ticks(cluster: Cluster) -> list[Entry]:
 def more_ticks(cluster: Cluster, count: int, *, nominal: bool = False) -> None:
     seen = len(ticks(cluster))
     until(lambda: sum(is_nominal(e) or not nominal for e in ticks(cluster)[seen:]) >= count, why=f"{count} more runs")
+
+
+def holds_that_it_would_not_obey_are_refused(first: Node, old: Node) -> None:
+    for method, params in (("job.suspend", {"all": True}), ("node.drain", {"node": old.name})):
+        with pytest.raises(CallError) as caught:
+            first.call(method, **params)
+        assert caught.value.kind == "old_version"
 
 
 @pytest.mark.parametrize("backend", ["embedded", "production"])
@@ -87,6 +94,7 @@ def test_an_upgrade_node_by_node_runs_each_fire_time_once(backend: str) -> None:
         assert "suspended" in last.why(JOB)
         assert first.status()["rules"] == {"in_force": 2, "held_back_by": [f"n3.{last.status()['pid']}"]}
         assert {job["name"]: job["suspended"] for job in first.call("job.list")} == {JOB: None, "long": None}
+        holds_that_it_would_not_obey_are_refused(first, last)
 
         cluster.go("long").touch()
         assert cluster.becomes(long, "success")["attempt"] == 0
