@@ -104,7 +104,6 @@ class Trial:
 
     def _kill_both(self, run: str) -> None:
         """Runner and watcher at once, as soon as the first attempt's program and its children are there."""
-        directory = self.node.runtime_dir / "runs"
 
         def ready() -> bool:
             self._keep_daemon()
@@ -114,7 +113,7 @@ class Trial:
 
         def ours() -> set[int]:
             names = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-            return {pid for pid in names if _is_ours(pid, str(directory)) and exists(pid)}
+            return {pid for pid in names if _is_ours(pid, run) and exists(pid)}
 
         # A fault may have ended one of them before; where none is left, the run is over or tried again.
         until(lambda: ours() or self._row_is_over(run), LIMIT_S, why=f"runner and watcher of {run} are seen")
@@ -205,15 +204,13 @@ argv = ["{victim}", "{directory}", "{life}"]
 """
 
 
-def _is_ours(pid: int, runs: str) -> bool:
-    """Its standard output is a runner's."""
+def _is_ours(pid: int, run: str) -> bool:
+    """A runner or a watcher of that run, by its command line."""
     try:
-        return (
-            os.readlink(f"/proc/{pid}/fd/1").startswith(runs)
-            and b"coordd.runner" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        )
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
+    return run.encode() in words and any(b"coordd.runner" in word for word in words)
 
 
 @contextlib.contextmanager
