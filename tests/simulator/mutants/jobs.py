@@ -81,7 +81,7 @@ MUTANTS = (
         "§6 Definitions: it counts from its activation",
         "N",
         _a_new_schedule_counts_from_before,
-        ("edit", "pause_daemon"),
+        ("edit", "crash"),
     ),
     Mutant(
         "from when a definition counted is forgotten",
