@@ -80,7 +80,7 @@ class Hearing:
                 views = daemon.views.setdefault((event.id, opener), [])
                 views.append((self.world.mono(daemon.host), event.view))
                 election = self._unsaid.pop((opener, event.id), None) if opener == daemon.name else None
-                if election is not None:
+                if election is not None and election.opened_at == views[-1][0]:  # else it was decided without messages
                     self._complete(daemon, election, event.view)
 
     def lied(self, to: str, in_the_name_of: str, about: str) -> None:
