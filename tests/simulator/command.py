@@ -36,7 +36,7 @@ CHUNK = 25
 AHEAD = 2 * multiprocessing.cpu_count()  # chunks that wait for a process
 MUTANT_SEEDS_MAX = 20_000
 
-# Seeds that have failed once, a line each; tests/simulation runs them for ever.
+# Seeds that have failed once, one on each line; tests/simulator/tests/test_worlds.py always runs them.
 PAST = Path(__file__).with_name("tests") / "past.txt"
 FIGURES = ROOT / "artifacts" / "sim"
 
@@ -77,7 +77,7 @@ class Sums:
     failed: list[tuple[int, str]] = field(default_factory=list)
 
     def take(self, world: simulator.World, verdict: str) -> None:
-        """One world more."""
+        """Count one more world."""
         self.worlds += 1
         self.events.append(world.events)
         self.runs.append(len(world.runs()))
@@ -101,7 +101,7 @@ class Sums:
             self.failed.append((world.plan.seed, verdict))
 
     def add(self, other: Sums) -> None:
-        """Those of another process."""
+        """Add the counts of another process."""
         for name, value in vars(other).items():
             if isinstance(value, list):
                 getattr(self, name).extend(value)
@@ -112,7 +112,7 @@ class Sums:
 
 
 def explore(seeds: range, redis_url: str = "") -> Sums:
-    """Run some worlds; those that are so drawn on the scripts of that server, where there is one."""
+    """Run some worlds. If there is a Redis server, the worlds that are drawn for it run its scripts."""
     sums = Sums()
     for seed in seeds:
         verdict = ""
@@ -143,7 +143,7 @@ def main() -> int:
 
 
 def replay(seed: int, console: Console) -> int:
-    """One world, told line by line."""
+    """Run one world, and print what happened in it line by line. Returns the exit code."""
     try:
         world, verdict = simulator.run(seed, trace=True), "every property holds"
     except simulator.Violation as exc:
@@ -159,9 +159,9 @@ def replay(seed: int, console: Console) -> int:
 
 
 def many(first: int, seeds: int, hours: float | None, console: Console, *, scripts: bool = True) -> int:
-    """All worlds of a range, on every core; or as many from the first on as there is time for.
+    """Run all worlds of a range, on every core. With ``hours``: all worlds that there is time for.
 
-    ``scripts``: a tenth of them on the real scripts of the Redis ledger, which takes as long as all others.
+    ``scripts``: a tenth of the worlds run on the real scripts of the Redis ledger. They take as long as all others.
     """
     until = time.monotonic() + hours * 3600 if hours else float("inf")
     sums = Sums()
@@ -191,7 +191,10 @@ def many(first: int, seeds: int, hours: float | None, console: Console, *, scrip
 
 
 def chunks(first: int, seeds: int | None, until: float, sums: Sums) -> Iterator[range]:
-    """Ranges of seeds, until there are enough or the time is over; the pool would take them all at once."""
+    """Ranges of seeds, until there are enough or the time is over.
+
+    The pool would take all ranges at once, so this waits while many chunks are not done.
+    """
     at = first
     while (seeds is None or at < first + seeds) and time.monotonic() < until:
         if at - first - sums.worlds > AHEAD * CHUNK:
@@ -203,7 +206,7 @@ def chunks(first: int, seeds: int | None, until: float, sums: Sums) -> Iterator[
 
 
 def figures(sums: Sums, first: int, seconds: float) -> dict[str, Any]:
-    """The record of a run."""
+    """The record of an exploration, for the JSON file."""
     plain = {name: value for name, value in vars(sums).items() if name not in ("events", "runs", "strikes", "failed")}
     return {
         "first": first,
@@ -221,7 +224,7 @@ def figures(sums: Sums, first: int, seconds: float) -> dict[str, Any]:
 
 
 def show(sums: Sums, first: int, seconds: float, console: Console) -> None:
-    """The tables that people look at."""
+    """Print the tables that people look at."""
     table = Table(
         "fault",
         "struck",
@@ -267,7 +270,7 @@ def told(counts: Counter[Any]) -> str:
 
 
 def remember(failed: list[tuple[int, str]]) -> None:
-    """Every failure is kept as a seed."""
+    """Keep the seeds of failures in PAST."""
     known = PAST.read_text()
     with PAST.open("a") as file:
         for seed, verdict in sorted(failed)[:SHOWN_MAX]:
@@ -276,7 +279,7 @@ def remember(failed: list[tuple[int, str]]) -> None:
 
 
 def tell(failure: tuple[int, str], console: Console) -> None:
-    """The first failure, made small, for a person to read."""
+    """Make the plan of the first failure small, and print its world for a person to read."""
     seed, verdict = failure
     with console.status(f"making seed {seed} smaller …") as status:
         plan = shrink.shrink(
@@ -294,7 +297,7 @@ def tell(failure: tuple[int, str], console: Console) -> None:
 
 
 def break_rules(console: Console, only: str) -> int:
-    """Each mutant until a seed notices it."""
+    """Run seeds with each mutant until a seed notices it. Returns 1 if a mutant is not noticed."""
     chosen = [number for number, mutant in enumerate(mutants.MUTANTS) if only in mutant.name]
     table = Table("rule broken", "rule", "seeds needed", "what the simulator said", title="make mutants")
     found: dict[str, Any] = {}
@@ -303,7 +306,7 @@ def break_rules(console: Console, only: str) -> int:
         for number, needed, said in pool.imap(notice, chosen):
             mutant = mutants.MUTANTS[number]
             seeds = f"{needed:,}" if said else f"[bold red]not in {needed:,}"
-            other = bool(said) and said.split()[0] != mutant.caught_as  # X, say: the mutant itself is broken
+            other = bool(said) and said.split()[0] != mutant.caught_as  # for example X: the mutant itself is broken
             told = f"[bold red]expected {mutant.caught_as}:[/] {said}" if other else said
             table.add_row(mutant.name, mutant.rule, seeds, told or "[bold red]NOT NOTICED")
             found[mutant.name] = {"rule": mutant.rule, "seeds": needed, "said": "" if other else said}
@@ -317,13 +320,13 @@ def break_rules(console: Console, only: str) -> int:
 
 
 def notice(number: int) -> tuple[int, int, str]:
-    """(mutant, how many seeds it took, what was said; "" when no seed noticed)."""
+    """(mutant, the number of seeds that were needed, the verdict; "" when no seed noticed it)."""
     seed, said = next(find(mutants.MUTANTS[number], MUTANT_SEEDS_MAX), (MUTANT_SEEDS_MAX - 1, ""))
     return number, seed + 1, said
 
 
 def find(mutant: Mutant, most: int) -> Iterator[tuple[int, str]]:
-    """The seeds (and verdicts) that notice a mutant, in order."""
+    """The seeds that notice a mutant, with their verdicts, in order."""
     with mutant.patch():
         for seed in range(most):
             try:

@@ -21,28 +21,29 @@ if TYPE_CHECKING:
     from coordd.core.ready import Now
     from simulator.world import Host, World
 
-# The last edit begins before this, and reaches its last machine within this time: of later fire times all nodes know
-# the same definition.
+# The last edit begins before EDITED_BY_S. The time until an edit reaches its last machine is between the two values of
+# SPREAD_S. So all nodes know the same definition of every later fire time.
 EDITED_BY_S = 30.0
 SPREAD_S = (0.0, 8.0)
 
-# How often a job is edited in a world that has edits, and how long one that was removed is away.
+# The possible numbers of edits in a world that has edits, and how long (seconds) a removed job is away.
 EDITS = (1, 3, 6)
 AWAY_S = (1.0, 12.0)
 
-# How likely each is.
+# The probability of each kind of change in a world.
 CHANCES = {"edit": 0.3, "remove": 0.15, "far_skew": 0.1, "far_step": 0.1, "ledger_far_step": 0.08, "ledger_glitch": 0.1}
 
-# Seconds that a clock is off, or is set by.
+# Seconds by which a clock is wrong, or by which it is set.
 FAR_SKEWS_S = (-10_800.0, -3_600.0, -90.0, 90.0, 3_600.0, 10_800.0)
 FAR_STEPS_S = (-3_600.0, -300.0, -60.0, 60.0, 300.0, 3_600.0)
 GLITCHES_S = (20.0, 60.0, 300.0)  # forward, and back a moment later
 LEDGER_STEPS_S = (-300.0, -60.0, 60.0, 300.0)
 
-# How long a run may wait in a world whose definitions change.
+# The maximum ``start_within`` (seconds) of jobs in a world whose definitions change.
 START_WITHIN_S = 20.0
 
-# Bounds that are so high that no world comes near them, and how low they are in some.
+# LIMITS: bounds of the product that no world comes near, with lower values for some worlds.
+# LIMITED: the probability that a world may have lower bounds.
 LIMITED = 0.15
 CATCH_UP = "coordd.core.runs.planner.CATCH_UP_MAX"
 LIMITS: dict[str, tuple[int, ...]] = {
@@ -66,12 +67,12 @@ FAR = frozenset(("far_skew", "far_step", "ledger_far_step", "ledger_glitch"))
 
 END = WALL + SCHEDULES_END_S
 
-# One field of a definition and what it becomes. ``pick`` in [0, 1) chooses among values.
+# Changes a definition: takes it and ``pick`` in [0, 1), which chooses a value, and returns the changed fields.
 Change = Callable[[Job, float], dict[str, Any]]
 
 
 def _other(values: tuple[Any, ...], now: Any, pick: float) -> Any:
-    """One of the values that it does not have now."""
+    """One of ``values`` that differs from ``now``."""
     others = [value for value in values if value != now]
     return others[int(pick * len(others))]
 
@@ -116,26 +117,29 @@ def limits(seed: int) -> dict[str, int]:
 
 
 def edited(job: Job, item: Item) -> Job:
-    """The definition with the one field changed that the item names; its digest says which edit made it."""
+    """The definition with one changed field, which ``item`` chooses. The new digest says which edit made it."""
     changes = CHANGES[NAMES[int(item.who * len(NAMES))]](job, item.amount % 1)
     return structs.replace(job, digest=f"{job.name} at {item.at:.3f}", **changes)
 
 
 def short_lived(jobs: dict[str, Job]) -> dict[str, Job]:
-    """Runs of a definition that nobody has any more wait for ``start_within``: it is short where there are edits."""
+    """The jobs with a short ``start_within``, for worlds with edits.
+
+    If no node has the definition of a run any more, the run waits for ``start_within``.
+    """
     return {
         name: structs.replace(job, start_within_s=min(job.start_within_s, START_WITHIN_S)) for name, job in jobs.items()
     }
 
 
 def draw(seed: int, jobs: dict[str, Job], *, forgets: bool, only: Container[str] | None = None) -> list[Item]:
-    """The changes of files and clocks in that world: those that are drawn, or all of ``only``."""
+    """The changes of files and clocks in that world: the kinds that are drawn, or all kinds in ``only``."""
     rng = random.Random(f"configuration of {seed}")
     made: list[Item] = []
     for kind, chance in CHANCES.items():
         there = (rng.random() < chance if only is None else kind in only) and not (
             forgets and kind in OF_THE_LEDGER
-        )  # S3 leans on its clock then
+        )  # S3 depends on the ledger's clock in such a world
         if not there:
             continue
         for _ in range(rng.choice(EDITS) if kind == "edit" else rng.choice((1, 2))):
@@ -152,17 +156,17 @@ class Configuration:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        # Digest -> when a machine got its schedule first; each job's newest definition; and jobs that were removed:
-        # the machines whose daemon has noticed.
+        # _first: digest -> when the first machine got its schedule (true time, the ledger's clock). _newest: each job's
+        # newest definition. _removed: removed job -> the machines whose daemon has noticed the removal.
         self._first = {job.digest: (0.0, 0.0) for job in world.plan.jobs.values()}
         self._newest = dict(world.plan.jobs)
         self._removed: dict[str, set[int]] = {}
-        # Job -> when daemons were started with its schedule that had no memory of the job: they take it for a new one.
+        # Job -> when daemons were started that have its file but no memory of the job. They take it for a new job.
         self.met_at_start: dict[str, list[float]] = {}
         self.settled_at = 0.0  # since when all machines have had the same files
 
     def do(self, item: Item) -> None:
-        """One edit, on one machine after the other."""
+        """Edit or remove the file of one job, on one machine after the other."""
         world = self.world
         world.say(f"CONFIGURATION {item.kind} {item.what} {NAMES[int(item.who * len(NAMES))]}")
         field = NAMES[int(item.who * len(NAMES))]
@@ -192,12 +196,18 @@ class Configuration:
         self.settled_at = max(self.settled_at, world.now + spread_s)
 
     def met_by_a_stranger(self, job: Job, opened_at: float) -> bool:
-        """A daemon that was started since the job came back, and had never had it, may have opened that run."""
+        """True if a daemon that had never had the job may have opened that run.
+
+        Such a daemon was started after the job came back and before the run was opened.
+        """
         return any(self._first[job.digest][0] <= at <= opened_at for at in self.met_at_start.get(job.name, ()))
 
     def scheduled_since(self, digest: str, opened_at: float, began: float) -> float:
-        """When the first machine got that schedule, or got it back, by the ledger's clock as it was then, or when the
-        run was opened: ``began`` is when the world began by that one. 0.0 for a run that was opened before that.
+        """When the first machine got that schedule, or got it back, by the ledger's clock.
+
+        This is the earlier of two readings: by the clock as it was then, and by the clock as it was when the run was
+        opened. ``began`` is the beginning of the world by the latter clock. If the run was opened before that machine
+        got the schedule, the result is 0.0.
         """
         at, told = self._first[digest]
         if opened_at < at:
@@ -205,15 +215,15 @@ class Configuration:
         return min(told, began + at * self.world.server.rate)
 
     def reload(self, host: Host) -> None:
-        """That machine has the files of now, and its daemon is told."""
+        """That machine gets the current files, and its daemon is told."""
         world = self.world
         for name, job in self.world.jobs.items():
             returns = self._all_noticed(name)
             if job.digest not in self._first or returns:
                 before = self._newest[name]
-                same = before.schedule == job.schedule  # a file that was put back, or changed elsewhere: it goes on
+                same = before.schedule == job.schedule  # put back, or another field changed: the schedule continues
                 goes_on = same and not returns
-                told = world.server.wall() - world.server.glitch_s  # what is heard in a glitch counts from its end
+                told = world.server.wall() - world.server.glitch_s  # a schedule heard in a glitch counts from its end
                 self._first[job.digest] = self._first[before.digest] if goes_on else (world.now, told)
             self._newest[name] = job
             self._removed.pop(name, None)
@@ -222,7 +232,7 @@ class Configuration:
             host.daemon.feed(self.noticed, host, host.jobs)
 
     def noticed(self, host: Host, jobs: dict[str, Job], now: Now) -> None:
-        """A daemon has these files; what it does not find any more it keeps on its disk, if that takes it."""
+        """A daemon has read these files. It keeps on its disk which jobs are removed, unless the disk is full."""
         assert host.daemon is not None
         node = host.daemon.node
         before = node.ctx.jobs
@@ -238,7 +248,10 @@ class Configuration:
                 machines.add(host.index)
 
     def _all_noticed(self, name: str) -> bool:
-        """It was removed everywhere, and no daemon can take it for one that was never away."""
+        """The job was removed everywhere, and every machine's daemon has noticed.
+
+        So no daemon can believe that the job was never away.
+        """
         there = {host.index for host in self.world.hosts if not host.gone}
         return name in self._removed and there <= self._removed[name]
 
@@ -247,7 +260,7 @@ class Configuration:
         self.world.server.glitch_s += seconds
 
     def sets_clock(self, item: Item, there: list[Host]) -> None:
-        """A clock is far off, or is set."""
+        """Set the clock of the ledger or of one machine far off."""
         if item.kind == "ledger_far_step":
             self.world.server.steps(item.amount, far=True)
         elif item.kind == "ledger_glitch":

@@ -1,11 +1,12 @@
 """Forged and repeated messages.
 
-On a broker: the intruder can publish without the key. It sends spoilt copies of messages (no node may open one), and
-true copies, at once or much later (the windows must refuse those that act). Envelopes are sealed and opened for real.
+On a broker the intruder can publish, but it does not have the key. It sends spoilt copies of messages: no node may open
+a spoilt copy. It also sends true copies, at once or much later: if a copy acts, the receiver's windows must refuse it.
+The envelopes are really sealed and opened.
 
-On the bus of one machine the socket's permissions are the key. There the intruder is a member that lies: it sends
-elections, answers, farewells and heartbeats in the name of others. Safety must hold, and liveness must return soon: an
-election decides nothing (S7).
+On the bus of one machine the socket's permissions replace the key. There the intruder is a member that lies: it sends
+elections, answers, farewells and heartbeats in the name of others. An election decides nothing (S7), so safety must
+hold, and liveness must return soon.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from simulator.terms import WALL
 if TYPE_CHECKING:
     from simulator.world import World
 
-# Messages that the intruder has at hand.
+# Maximum number of messages that the intruder keeps.
 HEARD_MAX = 200
 
 OURS = Keyring((Key("a1", SIGN, b"the cluster's key, 32 bytes long"),))
@@ -39,7 +40,7 @@ THEIRS = Keyring((Key("a1", SIGN, b"another secret under the same id"),))
 
 
 class Intruder:
-    """One that listens, and speaks out of turn."""
+    """Listens to the bus, and sends copied, spoilt and made-up messages."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -49,14 +50,14 @@ class Intruder:
         self._false = Envelopes(THEIRS, "default", "n0.100")
 
     def hears(self, packet: Packet) -> None:
-        """Something is said on the bus."""
+        """A node sends a message on the bus."""
         if len(self.heard) < HEARD_MAX:
             self.heard.append(packet)
         else:
             self.heard[self.world.rng.randrange(HEARD_MAX)] = packet
 
     def forges(self) -> None:
-        """Spoilt copies, which must not be opened, and one whole one again."""
+        """Try to open spoilt copies of a message: each try must fail. Then deliver a true copy of it again."""
         rng = self.world.rng
         if not self.heard:
             return
@@ -87,7 +88,7 @@ class Intruder:
                 self.world.at(self.world.before_quiet(rng.uniform(0.0, 20.0)), self.world.bus.hand, host.daemon, again)
 
     def lies(self) -> None:
-        """A made-up message in another's name, to one of the others."""
+        """Send one node a made-up message in the name of another node."""
         world, rng = self.world, self.world.rng
         there = [h for h in world.hosts if h.daemon is not None]
         if len(there) < 2:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Item(NamedTuple):
-    """One event of the plan. ``who`` in [0, 1) chooses the target; ``amount`` is explained at STRIKES."""
+    """One event of the plan. ``who`` in [0, 1) chooses the target; plan.py explains ``amount`` at MACHINES."""
 
     at: float
     kind: str

@@ -1,4 +1,4 @@
-"""What people do: ask for runs, forbid and end them, suspend jobs, change them, say what became of a lost one."""
+"""What people do: ask for runs, forbid and end them, suspend jobs, change jobs, say how a lost run ended."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
     from simulator.item import Item
     from simulator.world import Host, World
 
-# Who says so.
+# The name of the person in each request.
 PERSON = "a person"
 
-# People try again after this.
+# People try again after this time (seconds).
 AGAIN_S = 1.0
 
-# A job whose redefinition takes longer than this is removed afterwards.
+# If the redefinition of a job takes longer than this (seconds), the job is removed afterwards.
 REMOVED_ABOVE_S = 8.0
 
-# Runs that are asked for so shortly before their job is redefined, and their numbers: above those of the plan.
+# At most this long (seconds) before a machine gets a redefined job, somebody asks for a run of that job. The numbers of
+# these runs begin at ASIDE, above the numbers of the plan's runs.
 ASKED_BEFORE_S = 0.15
 ASIDE = 1000
 
-# How often somebody looks after runs of which nobody knows how they ended, and how many of them are then resolved.
+# How often (seconds) somebody looks for runs whose end nobody knows, and the probability that such a run is resolved.
 LOOKS_S = 7.0
 RESOLVED = 0.5
 
@@ -58,14 +59,14 @@ class People:
         return ready[int(who * len(ready))] if ready else None
 
     def _ledger(self, host: Host, request: Request[Answer]) -> None:
-        """As the control socket does it: the ledger first, then the bus hurries it along."""
+        """Ask the ledger first, as the control socket does. Then the node makes the change take effect sooner."""
 
         def answered(answer: Any) -> None:
             daemon = host.daemon
             if daemon is None or not isinstance(answer, Answer) or answer.word != OK:
                 return
             if isinstance(request, Prune):
-                return  # no run that anybody is after
+                return  # pruning concerns no run that a node pursues
             if isinstance(request, Cancel):
                 daemon.feed(daemon.node.hurry_cancel, request.run, f"cancelled by {request.by}", answer.attempt)
             elif isinstance(request, Revoke):
@@ -109,7 +110,7 @@ class People:
         if host is not None:
             self._ledger(host, Suspend(job=item.what, suspended=False, by=PERSON))
         if host is None or self.world.server.suspended(item.what):
-            self.world.at(AGAIN_S, self._resume, item)  # until it is
+            self.world.at(AGAIN_S, self._resume, item)  # again, until the job is resumed
 
     def _redefine(self, host: Host, item: Item) -> None:
         """The file of one job is changed, on one machine after the other."""
@@ -120,14 +121,14 @@ class People:
         for number, machine in enumerate(self.world.hosts):
             at = number * item.amount / 4
             self.world.at(at, self.world.configuration.reload, machine)
-            # Somebody asks for a run a moment before: the claim, or its launch, is under way then.
+            # Somebody asks for a run shortly before. So the claim or the launch is under way when the file changes.
             asked = item._replace(what=f"morph#{ASIDE + number}", who=self.world.rng.random())
             self.world.at(at - self.world.rng.uniform(0.0, ASKED_BEFORE_S), self._ask_anywhere, asked)
         if item.amount > REMOVED_ABOVE_S:
             self.world.at(item.amount, self._remove_for_good, item)
 
     def _remove_for_good(self, item: Item) -> None:
-        """The file is gone from everywhere; what was asked for waits for nobody."""
+        """The file is removed from all machines. Runs that still wait find no machine that has it."""
         self.world.fault_log["job_removed"] += 1
         self.world.jobs = {name: job for name, job in self.world.jobs.items() if name != "morph"}
         for number, machine in enumerate(self.world.hosts):
@@ -145,13 +146,13 @@ class People:
         self.world.at(item.amount, lambda: daemon.feed(daemon.node.drain, False))
 
     def _prune(self, host: Host, item: Item) -> None:
-        """Retention."""
+        """Retention: the ledger forgets old runs."""
         self._ledger(host, Prune(keep_s=item.amount))
 
-    # ---- what nobody planned
+    # ---- acts that are not in the plan
 
     def _look(self) -> None:
-        """Somebody says what became of runs that are held."""
+        """Somebody says how held runs ended."""
         world = self.world
         for row in [] if world.chaos_over else world.ledger.runs(state=UNKNOWN, limit=100):
             host = self._somewhere(world.rng.random())
@@ -160,7 +161,7 @@ class People:
                 world.acts[f"resolve {outcome}"] += 1
                 world.say(f"PEOPLE resolve {row.run} as {outcome}")
                 self._ledger(host, Resolve(run=row.run, outcome=outcome, by=PERSON))
-        if world.chaos_over:  # a ledger that went back may have a job suspended that was resumed since
+        if world.chaos_over:  # a ledger that went back may have forgotten that a job was resumed
             for job in sorted(world.plan.jobs):
                 host = self._somewhere(world.rng.random())
                 if host is not None and world.server.suspended(job):

@@ -1,7 +1,7 @@
 """What a seed draws: machines, jobs, who asks for what, and what goes wrong when.
 
-A plan is made before the world begins, from a random stream of its own, and every item of it stands for itself: one
-can be left out (``without``) and the others stay as they are. That is what makes a failure shrink.
+A plan is made before the world begins, from its own random stream. Its items do not depend on each other: an item can
+be left out (``without``), and the others stay as they are. So a plan that fails can be made smaller.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from simulator import configuration
 from simulator.item import Item
 from simulator.terms import CHAOS_S, KILL_GRACE, LEASE, SCHEDULES_END_S, WALL
 
-# What befalls single messages, calls and starts, with a probability; the others strike at an instant.
+# Faults of single messages, calls and starts. Each has a probability. All other faults strike at one instant.
 CONTINUOUS = ("loss", "duplication", "slow", "straggler", "skew", "late_join", "lost_reply", "launch_fails", "targeted")
 
-# What befalls one machine, and how long (seconds) or how much of it: the bounds of what is drawn.
+# Faults of one machine, with the bounds of the drawn amount: how long the fault lasts (seconds), or how strong it is.
 MACHINES: dict[str, tuple[float, float]] = {
     "crash": (0.5, 15.0), "power": (2.0, 20.0), "shutdown": (2.0, 20.0), "bus_cut": (1.0, 25.0), "deaf": (1.0, 20.0),
     "mute": (1.0, 20.0), "ledger_cut": (0.5, 20.0), "ledger_deaf": (0.5, 12.0), "pause_daemon": (0.2, 20.0),
@@ -28,7 +28,8 @@ MACHINES: dict[str, tuple[float, float]] = {
     "disk_full": (1.0, 25.0), "gone": (0.0, 1.0),
 }  # fmt: skip
 
-# What befalls the ledger that all share. Its clock may also go back, but not where it forgets: S3 leans on it there.
+# Faults of the ledger that all nodes share. Its clock may also go back, but not in worlds whose ledger forgets: S3
+# depends on the clock there.
 LEDGER: dict[str, tuple[float, float]] = {"ledger_down": (0.5, 15.0), "ledger_step": (-5.0, 20.0)}
 
 # Only nodes of one machine can lose each other in pairs, restart all at once, or hear a lying member on their socket.
@@ -40,17 +41,18 @@ PRODUCTION: dict[str, tuple[float, float]] = {
     "forged": (0.0, 1.0),
 }
 
-# How a ledger goes back: a replica takes over that lacks the last writes; a restart from an old snapshot; a flush.
+# How a ledger goes back: a replica without the last writes takes over; a restart from an old snapshot; a flush.
 SETBACKS = ("failover", "old_snapshot", "flush")
 
 STRIKES = {**MACHINES, **LEDGER, **ONE_MACHINE, **PRODUCTION}
 FAULTS = (*CONTINUOUS, *STRIKES)
 
-# Two kinds of worlds in which ledgers have identities, each with seeds of its own. Misplaced: half of the nodes,
-# rounded down, ask another ledger at their first start, until a person puts that right; everybody hears everybody
-# there, for who is cut off cannot compare. Pinned: all have used the one ledger, and it goes back under them.
+# Two kinds of worlds in which ledgers have identities. Each kind has its own seeds.
+# Misplaced: half of the nodes (rounded down) ask another ledger from their first start on, until a person corrects
+# that. All nodes hear each other in such a world, because a node that is cut off cannot compare ledgers.
+# Pinned: all nodes have used the same ledger before, and that ledger goes back.
 MISPLACED, PINNED = "misplaced", "pinned"
-MISPLACED_SEEDS, PINNED_SEEDS = (50, 8), (20, 4)  # seed modulo the first is the second
+MISPLACED_SEEDS, PINNED_SEEDS = (50, 8), (20, 4)  # (m, r): the seeds with seed % m == r
 HEARING = frozenset(
     (
         "duplication",
@@ -68,29 +70,31 @@ HEARING = frozenset(
     )
 )
 
-# Last digits of the seeds whose clusters have a broker and a ledger of their own machines, and of those among them
-# whose ledger goes back. The others are one machine's: datagrams, and a ledger that forgets nothing.
+# Last digits of seeds. PRODUCTION_SEEDS: the broker and the ledger of the cluster have their own machines.
+# FORGETFUL_SEEDS: those of them whose ledger goes back.
+# With all other seeds the cluster is one machine: it has datagrams, and a ledger that forgets nothing.
 PRODUCTION_SEEDS = frozenset((1, 4, 5, 8, 9))
 FORGETFUL_SEEDS = frozenset((4, 5, 9))
 
-# Of those, remainders by 20 of the seeds whose ledger is Redis's own scripts.
+# Of PRODUCTION_SEEDS, the remainders (seed % 20) of the seeds whose ledger is Redis's own scripts.
 SCRIPTED_SEEDS = frozenset((8, 9))
 
-# Messages that a receiver remembers of each sender, in the worlds in which late ones come: else hardly any is late.
+# How many messages of each sender a receiver remembers, in some worlds with a broker. With the real number, which is
+# larger, hardly any message would be late.
 REACH = 16
 
-# In some worlds every clock runs at one of its bounds, and nothing else makes up for that: programs are ended in the
-# last moment of their lease.
+# TIGHT: the probability of a world in which every clock's rate is at one of its bounds. The kill grace is short there,
+# so it does not compensate for the clocks: programs are ended in the last moment of their lease.
 TIGHT = 0.15
 TIGHT_GRACE_S = 0.05
 
-# A second setback within the quarantine of the first.
+# Seconds from a first setback to a second setback that strikes in the quarantine of the first.
 SOON_S = (3.0, 12.0)
 
 FAULTS_MIN = 10
 TRIGGERS = (12, 16, 24)
 
-# What people do, each so often at the most.
+# What people do, and how often at most in one world.
 ACTS = {"revoke": 3, "cancel": 3, "suspend": 2, "conflict": 2, "redefine": 1, "drain": 2, "prune": 4}
 
 
@@ -110,7 +114,7 @@ class Plan:
     loss: float
     delay_s: float
     reach: int
-    limits: dict[str, int]  # of the product's bounds, by their names, what they are in this world
+    limits: dict[str, int]  # bounds of the product that are lower in this world: name -> value
     jobs: dict[str, Job]
     items: tuple[Item, ...]
     misplaced: int = 0  # how many of the last nodes ask another ledger at their first start
@@ -128,16 +132,19 @@ class Plan:
 
     @property
     def scripted(self) -> bool:
-        """Its ledger is Redis's scripts, where there is a server: in a tenth of the worlds, half of which forget."""
+        """Its ledger is Redis's scripts, if there is a server.
+
+        This is a tenth of the worlds. The ledger forgets in half of the tenth.
+        """
         return self.production and not self.identified and self.seed % 20 in SCRIPTED_SEEDS
 
     @property
     def packs(self) -> bool:
-        """Every message and journal line as its real bytes, in some worlds: they cost more than all the rest."""
+        """Each message and journal line is its real bytes. Few worlds do this: it costs more than all the rest."""
         return self.seed % 50 == 0
 
     def labels(self) -> list[str]:
-        """All that can be left out, the largest first."""
+        """The names of all parts that can be left out, the largest parts first."""
         nodes = [f"n{index}" for index in range(self.nodes - 1, 1, -1)]
         return [*nodes, *sorted(self.faults & set(CONTINUOUS)), *(str(number) for number in range(len(self.items)))]
 
@@ -145,7 +152,7 @@ class Plan:
 def draw(
     seed: int, faults: tuple[str, ...] | None = None, forgets: bool | None = None, without: frozenset[str] = frozenset()
 ) -> Plan:
-    """The plan of a seed. ``faults`` narrows it to these; ``forgets``: whether its ledger loses acknowledged writes."""
+    """The plan of a seed. ``faults``: only these faults; ``forgets``: whether its ledger loses acknowledged writes."""
     rng = random.Random(f"plan of {seed}")
     forgetful = seed % 10 in FORGETFUL_SEEDS if forgets is None else forgets
     if faults is None:
@@ -205,7 +212,7 @@ def _of_kind(seed: int, which: tuple[int, int]) -> bool:
 
 
 def _jobs(rng: random.Random) -> dict[str, Job]:
-    """Scheduled, spread, strict; held, by hand, guarded, and one that is redefined."""
+    """The jobs of a world: three with a schedule, and four without. People redefine the last one."""
     launch = Command(argv=("/bin/true",))
     end = WALL + SCHEDULES_END_S
     made = [
@@ -255,7 +262,7 @@ def _jobs(rng: random.Random) -> dict[str, Job]:
 
 
 def _strikes(rng: random.Random, chosen: list[str], forgets: bool) -> list[Item]:
-    """What goes wrong, and when; at least FAULTS_MIN times, unless nothing that strikes was chosen."""
+    """The faults that strike, and when: at least FAULTS_MIN faults, unless ``chosen`` has only continuous faults."""
     striking = [fault for fault in chosen if fault in STRIKES]
     made = []
     for fault in striking:
@@ -283,7 +290,7 @@ def _strike(rng: random.Random, fault: str, forgets: bool) -> Item:
 
 
 def _triggers(rng: random.Random) -> list[Item]:
-    """Who asks for what; the same id, on whichever nodes, is the same run."""
+    """Who asks for which run. Requests with the same id are for the same run, on any node."""
     made = []
     for number in range(rng.choice(TRIGGERS)):
         run = f"{rng.choice(('held', 'hand', 'hand', 'guarded', 'morph'))}#{number}"
@@ -292,7 +299,10 @@ def _triggers(rng: random.Random) -> list[Item]:
 
 
 def _acts(rng: random.Random, jobs: dict[str, Job], forgets: bool) -> list[Item]:
-    """What people do besides asking for runs. No retention where the ledger forgets: witnesses know none."""
+    """What people do besides asking for runs.
+
+    If the ledger forgets, nobody uses retention: witnesses do not know which runs retention has removed.
+    """
     made = []
     runs = [f"{name}#{number}" for name in ("held", "hand", "guarded") for number in range(TRIGGERS[0])]
     for job in jobs.values():

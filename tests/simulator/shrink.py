@@ -1,4 +1,4 @@
-"""The smallest part of a plan that still fails, for a person to read.
+"""Finds the smallest part of a plan that still fails, for a person to read.
 
 Items of the plan, continuous faults and machines are left out as long as the same property breaks (delta debugging:
 Zeller and Hildebrandt, 2002). A left-out item changes later random draws of the world, so not every cut still fails.
@@ -11,12 +11,12 @@ from collections.abc import Callable
 import simulator
 from simulator.plan import Plan, draw
 
-# Worlds that are tried at the most; each takes a tenth of a second.
+# Maximum number of worlds that are tried. Each takes a tenth of a second.
 TRIES_MAX = 400
 
 
 def broken(plan: Plan) -> str:
-    """What the world of a plan violates; "" when every property holds."""
+    """The violation in the world of a plan; "" when every property holds."""
     try:
         simulator.live(plan)
     except simulator.Violation as exc:
@@ -30,7 +30,10 @@ def shrink(
     forgets: bool | None = None,
     tried: Callable[[int, int], None] = lambda _tries, _left: None,
 ) -> Plan:
-    """The plan of a seed that fails, less everything that can go. ``tried`` hears how many worlds, and what is left."""
+    """The plan of a failing seed, without the parts that the failure does not need.
+
+    ``tried`` is called after each world: with the number of worlds so far, and the number of parts that are left.
+    """
     whole = draw(seed, faults, forgets)
     verdict = broken(whole)
     assert verdict, f"seed {seed} breaks nothing"
@@ -55,7 +58,7 @@ def shrink(
 
 
 def telling(trace: list[str], verdict: str) -> list[str]:
-    """Of a transcript, the lines that a person needs: faults, people, and those about the run in the verdict."""
+    """The lines of a transcript that a person needs: faults, people, and lines about the runs in the verdict."""
     runs = [word.partition("/")[0].rstrip(":,") for word in verdict.split() if "#" in word or "@" in word]
     always = (
         "FAULT",

@@ -1,4 +1,4 @@
-"""The durations that every world shares, in seconds: short ones, so that much happens in little time."""
+"""The durations that every world shares, in seconds. They are short, so that much happens in little time."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 KEEPING, FORGETFUL = "a ledger that keeps what it has acknowledged", "a ledger that goes back"
 ANY = "any"
 
-# So few of them prove nothing, however many worlds there are.
+# This many excuses above the budget prove nothing, for any number of worlds.
 FEW = 3
 
 
@@ -24,7 +24,7 @@ class Excuse:
 
     name: str
     of: str  # the kind of worlds that it is counted in
-    budget: float  # in a thousand worlds of that kind, at the most
+    budget: float  # the maximum in a thousand worlds of that kind
     why: str
 
 
@@ -134,9 +134,9 @@ EXCUSES = (
 
 
 def exceeded(granted: Counter[str], worlds: Counter[str]) -> list[str]:
-    """The budgets that were passed: ``granted`` by name, ``worlds`` by kind.
+    """A message for each exceeded budget. ``granted``: excuses by name; ``worlds``: worlds by kind.
 
-    Few worlds may have much of a rare thing by chance: three standard deviations are let pass.
+    If there are few worlds, a rare excuse may be frequent by chance. So three standard deviations more are allowed.
     """
     told = []
     for excuse in EXCUSES:

@@ -21,18 +21,18 @@ from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
 if TYPE_CHECKING:
     from simulator.world import Host, World
 
-# What ends a daemon.
+# The faults that end a daemon.
 DEADLY = frozenset(("crash", "power", "shutdown"))
 
-# So soon after the last file was changed on the last machine all plan by it.
+# This long (seconds) after the last file has changed on the last machine, all nodes plan with the new files.
 OF_ONE_MIND_S = 5.0
 
-# A row that waits is ended this long after ``start_within`` at the latest, once nobody is cut off.
+# Once no node is cut off, a waiting row ends at most this long (seconds) after its ``start_within``.
 ENDED_S = 30.0
 
 
 def judge(world: World) -> None:
-    """Liveness, once the faults have stopped (L1, L2, L3): nothing hangs, nothing is forgotten, all is explained."""
+    """Liveness after the faults (L1, L2, L3): nothing hangs, nothing is forgotten, everything has a reason."""
     for row in world.ledger.runs(limit=100_000):
         held = row.state == UNKNOWN and row.policy.startswith("hold")
         if row.state not in TERMINAL and not held:
@@ -49,7 +49,7 @@ def judge(world: World) -> None:
 
 
 def judge_waiting(world: World) -> None:
-    """U: what could not be started within ``start_within`` ends, also where no node has its definition."""
+    """U: a run that could not be started within ``start_within`` ends, also if no node has its definition."""
     healed_at = world.server.wall() - (world.now - CHAOS_S) * world.server.rate
     for row in world.ledger.runs(limit=100_000):
         if row.state in (PENDING, RETRY):
@@ -59,7 +59,7 @@ def judge_waiting(world: World) -> None:
 
 
 def _judge_nodes(world: World) -> None:
-    """Every machine that is still there takes part, sees who takes part, and has nothing left to say."""
+    """Every remaining node is ready, sees all other nodes, and has no message and no trigger left to deliver."""
     there = [host for host in world.hosts if not host.gone]
     for host in there:
         if host.daemon is None or host.daemon.node.ctx.state != "ready":
@@ -77,7 +77,7 @@ def _judge_nodes(world: World) -> None:
 
 
 def _judge_witnesses(world: World) -> None:
-    """After the last setback: what a witness that reached the ledger long enough had heard of has its row."""
+    """W: if a witness reached the ledger long enough after the last setback, every attempt that it knew has a row."""
     for (run, attempt, _), host in world.judge.knowledge.untold():
         world.violate(f"W {run} attempt {attempt} was known to n{host}, and the ledger was not told")
 
@@ -86,7 +86,7 @@ def _judge_trigger(world: World, run: str, keeper: Host | None) -> None:
     row = world.ledger.run(run)
     verdict = f"L the trigger {run} was accepted and is nowhere"
     if row is None and keeper is not None and keeper.gone:
-        return  # accepted as durable on that node only, and said so
+        return  # the answer said that only that node keeps the trigger
     if row is None and run in world.judge.forgotten_by_retention:
         return
     if row is None and any(run in setback.runs for setback in world.server.setbacks):
@@ -98,12 +98,12 @@ def _judge_trigger(world: World, run: str, keeper: Host | None) -> None:
 
 
 def _judge_schedule(world: World, job: Job) -> None:
-    """The newest fire time of all has its row: whatever the misfire policy, that one is never skipped over.
+    """L: the newest fire time of a job has a row. No misfire policy ever skips that fire time.
 
-    With ``misfire = "all"`` every one has, from when the ledger first heard of the job.
+    With ``misfire = "all"``, every fire time since the ledger first heard of the job has a row.
     """
     assert job.schedule is not None
-    # What came up while the files were being changed is another's business (N, D): here all machines are of one mind.
+    # N and D judge the fire times that came up while the files were changed. Here all machines have the same files.
     since = max(world.server.known_from, WALL + world.configuration.settled_at + OF_ONE_MIND_S)
     every = fires_between(job.schedule, since, WALL + SCHEDULES_END_S, 100)
     newest = fires_between(job.schedule, WALL, WALL + SCHEDULES_END_S, 1)[-1]
@@ -114,7 +114,7 @@ def _judge_schedule(world: World, job: Job) -> None:
 
 
 def _nothing_says_why(world: World, job: str, run: str, at: float, every: list[float]) -> None:
-    """A fire time without a row; ``at`` by the wall clock of nobody, who may have thought so earlier or later."""
+    """Excuse or report a fire time without a row. ``at``: Unix time; a node's clock may show it earlier or later."""
     judge = world.judge
     later = sum(1 for fire_at in every if fire_at > at)
     if run in judge.forgotten_by_retention:
@@ -123,7 +123,8 @@ def _nothing_says_why(world: World, job: str, run: str, at: float, every: list[f
     if any(run in setback.runs for setback in world.server.setbacks):
         judge.excuse(FIRE_TIME_FORGOTTEN, verdict)
     elif at <= world.server.known_again.get(job, 0.0):
-        judge.excuse(FIRE_TIME_FORGOTTEN, verdict)  # with its job: one that the ledger does not know begins then
+        # The ledger had forgotten the job, too. A job that the ledger does not know begins when the ledger hears of it.
+        judge.excuse(FIRE_TIME_FORGOTTEN, verdict)
     elif at <= judge.counts_from.get(job, 0.0):
         judge.excuse(COUNTED_LATER, verdict)
     elif later >= world.plan.limits.get(CATCH_UP, CATCH_UP_MAX):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from simulator.machines.daemon import Daemon
     from simulator.world import World
 
-# Before its timeout (by the node's own clock) an election is decided only when everybody has stated.
+# Before its timeout (by the node's own clock) an election is decided only when all members have stated. If a decision
+# comes at most this long (seconds) before the timeout, it counts as made at the timeout.
 DECIDE_SLACK_S = 0.001
 
 
@@ -30,8 +31,8 @@ class Hearing:
     def __init__(self, world: World) -> None:
         self.world = world
         self._clocks: dict[int, int] = {}  # host -> the highest stamp that it has ever said
-        self._unsaid: dict[tuple[str, str], Election] = {}  # (node, id) -> decided before its own message was said
-        self._lies: set[tuple[str, str]] = set()  # (whom it was told, the election or the name that it was about)
+        self._unsaid: dict[tuple[str, str], Election] = {}  # (node, id) -> decided before its own message was sent
+        self._lies: set[tuple[str, str]] = set()  # (the node that was told, the election or the name in the lie)
 
     def said(self, daemon: Daemon, packet: Packet) -> None:
         """I8: a node's stamps only grow, over its restarts too, unless its disk was full when the mark was due."""
@@ -40,7 +41,7 @@ class Hearing:
             world.intruder.hears(packet)
         newest = self._clocks.get(host.index, 0)
         self._views(daemon, daemon.name, packet)
-        if not isinstance(packet.events[0], MUST_ARRIVE):  # what had to wait was stamped by an earlier life
+        if not isinstance(packet.events[0], MUST_ARRIVE):  # a message that waited may have an earlier daemon's stamp
             if host.mark_lost:
                 newest = 0
             if daemon.incarnation != host.said_by and packet.events[0].clock <= newest:
@@ -63,7 +64,7 @@ class Hearing:
         heard[1].add(packet.seq)
 
     def handed(self, daemon: Daemon, packet: Packet) -> None:
-        """That life of a node takes these events in."""
+        """The daemon is handed these events."""
         self.world.judge.knowledge.told(daemon, packet.events)
         self._views(daemon, packet.sender, packet)
         for event in packet.events:
@@ -71,9 +72,9 @@ class Hearing:
                 daemon.stated.add((event.id, packet.sender))
 
     def _views(self, daemon: Daemon, opener: str, packet: Packet) -> None:
-        """That life of a node has opened elections, or is told of some: with which view, and when.
+        """Note the elections that the daemon has opened or is told of: the time and the view of each.
 
-        Its opener may have forgotten one by then and open it again, with another view.
+        The opener may forget an election, and open it again with another view.
         """
         for event in packet.events:
             if isinstance(event, WorkerElect):
@@ -84,25 +85,26 @@ class Hearing:
                     self._complete(daemon, election, event.view)
 
     def lied(self, to: str, in_the_name_of: str, about: str) -> None:
-        """An intruder tells one node something; ``about`` an election, or ""."""
+        """The intruder lies to node ``to`` in the name of another. ``about``: the id of an election, or ""."""
         self._lies |= {(to, in_the_name_of), (to, about)}
 
     def decided(self, daemon: Daemon, election: Election, now: Now) -> None:
-        """A: before its timeout nobody decides without the statement of a member of the frozen view that lives."""
+        """A: before the timeout a node decides only with a statement of each living member of the frozen view."""
         if now.mono >= election.opened_at + daemon.node.ctx.settings.election_timeout_s - DECIDE_SLACK_S:
             return
         if not daemon.connected or daemon.bus_changed_at >= election.opened_at:
             return
         views = daemon.views.get((election.id, election.opened_by), [])
         if election.opened_by == daemon.name and (not views or views[-1][0] < election.opened_at):
-            # Opened and decided in one step: its message, which has the view, goes out after it. It may have been
-            # opened before, with another view. If no message follows, the view was too large, and a hash decided.
+            # The daemon opened and decided the election in one step. The election's message, which has the view, goes
+            # out after that step. The daemon may have opened the election before, with another view. If no message
+            # follows, the view was too large, and a hash decided.
             self._unsaid[daemon.name, election.id] = election
             return
         self._complete(daemon, election, next((view for at, view in reversed(views) if at <= election.opened_at), ()))
 
     def _complete(self, daemon: Daemon, election: Election, view: tuple[str, ...]) -> None:
-        """Everybody of that view has stated, or was lost."""
+        """A: every member of that view has stated, or was lost."""
         node = daemon.node
         if len(view) > ELECTION_MEMBERS_MAX:
             return
@@ -111,7 +113,7 @@ class Hearing:
             if name == daemon.name or (election.id, name) in daemon.stated:
                 continue
             member = members.get(name)
-            # Not known by that name: nobody has heard of it yet, or its successor has taken its place.
+            # No member has that name: the daemon has not heard of it yet, or that node's next daemon has replaced it.
             left = name in daemon.changed_at if member is None else member.state not in (ALIVE, SUSPECT)
             if left or daemon.changed_at.get(name, -1.0) >= election.opened_at:
                 continue

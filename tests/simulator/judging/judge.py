@@ -45,25 +45,26 @@ if TYPE_CHECKING:
     from simulator.machines.runner import Runner
     from simulator.world import Host, World
 
-# The judge counts a quarantine on true time, the ledger on its own clock.
+# The judge measures a quarantine in true time, the ledger by its own clock. They may differ by this much (seconds).
 SLACK_S = 0.5
 
-# Equal instants may differ by the rounding of clocks.
+# Equal instants may differ by this much (seconds), because clocks are rounded.
 EXACT_S = 0.001
 
-# A fire time so shortly before a new schedule may already be its.
+# A fire time at most this long (seconds) before a new schedule may already belong to that schedule.
 ACTIVE_S = 1.0
 
 # Operations whose answer says how long a lease lasts.
 LENDS = frozenset(("claim", "gate", "renew", "commit"))
 
-# Pauses of what is lost as soon as it is granted double up to this; those of the jobs here are shorter.
+# If each attempt is lost as soon as it is granted, the pause before the next attempt doubles up to this (seconds). The
+# pauses that the jobs here define are shorter.
 PAUSE_MAX_S = 64.0
 
-# So many lost replies about one run may cost it its lease: those to its claim, and then to its renewals.
+# This many lost replies about one run may cost the run its lease: replies to its claim, and then to its renewals.
 MANY_REPLIES = 3
 
-# What went wrong may show a little later: the claim was under way, or its answer.
+# A fault may show its effect up to this long (seconds) later, because a claim or its answer was under way.
 BEFORE_S = 2 * LEDGER_TIMEOUT
 
 
@@ -73,7 +74,7 @@ class Violation(Exception):  # noqa: N818  # it is a verdict
 
 @dataclass(slots=True)
 class Child:
-    """The launched program."""
+    """One launched program."""
 
     run: str
     attempt: int
@@ -85,26 +86,26 @@ class Child:
     token: int = 0
     published: bool = False
     key: Key = ("", 0, 0)
-    job: Job | None = None  # what it was made of
-    pruned: bool = False  # retention has forgotten the run: the same id asked for again is another run
+    job: Job | None = None  # the definition that it executes
+    pruned: bool = False  # retention has forgotten the run: a later request with its id is another run
 
     @property
     def fences(self) -> bool:
-        """It must not outlive its lease."""
+        """The program must not outlive its lease."""
         return self.job is not None and self.job.on_lost != "hold"
 
 
 @dataclass(slots=True)
 class Grant:
-    """One grant, as the world saw it made."""
+    """One grant, as the world has recorded it."""
 
     at: float
     node: int
     lent_until: float  # on true time
-    boots: int  # of the ledger's machine
+    boots: int  # how often the ledger's machine had booted
     digest: str  # the definition and the policy that its row had
     policy: str
-    written: list[float]  # when the ledger was told that this attempt is
+    written: list[float]  # when the ledger was told that this attempt exists
 
 
 class Judge:
@@ -123,27 +124,27 @@ class Judge:
         self.transitions: set[tuple[str, str]] = set()  # every step of a run's life that was seen
         self.gated: set[tuple[str, int, int, str]] = set()  # (run, attempt, token, nonce) that the gate let through
         self.published: dict[str, tuple[int, float]] = {}  # run -> the token under which it was published, and when
-        self.resolved: set[Key] = set()  # attempts of which a person has said what became of them
+        self.resolved: set[Key] = set()  # attempts whose end a person has stated
         self.forgotten_by_retention: set[str] = set()
-        self.kept_from = 0.0  # what ended or was due before is forgotten, by the ledger's wall clock
+        self.kept_from = 0.0  # runs that ended or were due before are forgotten (the ledger's wall clock)
         self.takeovers = 0
-        self.sequences: dict[str, int] = {}  # job -> of the definition that counts
+        self.sequences: dict[str, int] = {}  # job -> number of the definition that counts
         self.scheduled_as: dict[str, str] = {}  # job -> the schedule that the ledger was told of last
-        self.counts_from: dict[str, float] = {}  # job -> when that was, by the ledger's wall clock
-        # run -> when the ledger had its first row, and when the world began by the ledger's clock as it was then
+        self.counts_from: dict[str, float] = {}  # job -> since when that schedule counts (the ledger's wall clock)
+        # run -> (when the ledger made its first row, when the world began by the ledger's clock as it was at that time)
         self.opened: dict[str, tuple[float, float]] = {}
-        self.ends_forgotten: set[str] = set()  # runs that were over, for a ledger that went back since
+        self.ends_forgotten: set[str] = set()  # runs whose end a ledger that went back has forgotten
         self.excused: Counter[str] = Counter()  # by the excuse's name
 
     def excuse(self, excuse: Excuse, verdict: str) -> None:
-        """That would be a violation, and has a cause that is not promised against."""
+        """Count an exception. It would be a violation, but coordd promises nothing where it has this cause."""
         self.world.say(f"EXCUSED ({excuse.name}) {verdict}")
         self.excused[excuse.name] += 1
 
     # ---- the ledger, at each of its operations
 
     def operation(self, request: Request[Any], answer: Answer, before: Any, row: Any) -> None:
-        """``before`` and ``row``: the run before it, and now."""
+        """Check one operation. ``before`` and ``row``: the row of the run before the operation and after it."""
         world, op = self.world, request.op
         if row is not None and (before is None or before.state != row.state):
             self.transitions.add((before.state if before is not None else "", row.state))
@@ -182,7 +183,7 @@ class Judge:
             self._ends_once(row)
 
     def _ends_once(self, row: Row) -> None:
-        """S5: nothing leaves a terminal state, also when retention has forgotten the row."""
+        """S5: no run leaves a terminal state, even if retention has forgotten its row."""
         was, due = self.terminal.get(row.run, ("", 0.0))
         if was and row.state != was:
             verdict = f"S5 {row.run} left the terminal state {was} for {row.state}"
@@ -195,7 +196,7 @@ class Judge:
             self.terminal[row.run] = row.state, row.due_at
 
     def activated(self, job: str, schedule: str, how: str, sequence: int) -> None:
-        """The ledger was told of a definition: one with another schedule counts from now, and so does a return."""
+        """The ledger was told of a definition. A changed schedule, or a job that returns, counts from now."""
         if how == "restored" or self.sequences.get(job) == sequence:
             return
         self.sequences[job] = sequence
@@ -207,7 +208,7 @@ class Judge:
         job = claim.of.job
         mark = (claim.of.run, claim.attempt, claim.nonce)
         if self.same_grant.get(mark) == answer.token:
-            self._lend((claim.of.run, claim.attempt, answer.token), claim.lease_s)  # told again, with a whole lease
+            self._lend((claim.of.run, claim.attempt, answer.token), claim.lease_s)  # answered again: a whole lease
             return
         self.same_grant[mark] = answer.token
         if answer.token <= self.last_token.get(job, 0):
@@ -229,9 +230,9 @@ class Judge:
         grant.boots = self.world.server.boots
 
     def _restored(self, said: Restore, before: Any, row: Any) -> None:
-        """A witness has put a grant back: whole, unless the ledger had it as far as that already.
+        """A witness has put a grant back. It gets a whole lease, unless the ledger already knew as much of the attempt.
 
-        D: with the definition and the policy that were granted.
+        D: the grant is put back with the definition and the policy that were granted.
         """
         of, attempt, token, lease_s, state = said.of, said.attempt, said.token, said.lease_s, said.state
         key = (of.run, attempt, token)
@@ -248,7 +249,7 @@ class Judge:
             self._lend(key, lease_s)
 
     def _waits(self, answer: Answer, row: Any) -> None:
-        """L: a run that was asked for is due at once; a further attempt of it after a pause, which has a bound."""
+        """L: a run that was asked for is due at once. Its next attempt is due after a pause of at most PAUSE_MAX_S."""
         world = self.world
         if "#" not in row.run or world.server.suspended(row.job) or world.server.recovering_s(world.server.wall()) > 0:
             return
@@ -256,19 +257,19 @@ class Judge:
             world.violate(f"L {row.run}/{row.attempt} is to wait for {answer.in_s:.1f} s, and for nothing")
 
     def _let_through(self, grant: runner_requests.Grant) -> None:
-        """E: not before its fire time, by the ledger's clock as it is now."""
+        """E: the gate lets no run through before its fire time, by the ledger's clock as it is now."""
         run = grant.run
         self.gated.add((run, grant.attempt, grant.token, grant.nonce))
         if "@" in run and self.world.server.wall() < nominal(run) - EXACT_S:
             self.world.violate(f"E {run} was let through the gate before its fire time")
 
     def _taken_away(self, before: Any, row: Any, nonce: str) -> None:
-        """C: nobody's grant is given to another, or up, while its holder may believe in it."""
+        """C: while a holder may rely on its grant, the ledger gives it to no other node and does not give it up."""
         if (row.token, row.nonce, row.state) == (before.token, before.nonce, before.state) or before.nonce == nonce:
             return
         world, server = self.world, self.world.server
         grant = self.grants[before.run, before.attempt, before.token]
-        if grant.boots != server.boots:  # nothing of that boot is alive
+        if grant.boots != server.boots:  # no process of that boot is alive
             return
         if world.now >= grant.lent_until - RHO * before.lease:
             return
@@ -279,7 +280,7 @@ class Judge:
             world.violate(verdict)
 
     def _lost(self, before: Any, row: Any) -> None:
-        """G: no attempt is lost unless something befell its node or the ledger since it was granted."""
+        """G: an attempt is lost only if a fault has struck its node or the ledger since the grant."""
         gone = row.relaunches > before.relaunches or (row.state == UNKNOWN and before.state != UNKNOWN)
         if not gone or before.state not in (RECEIVED, STARTED) or row.token != before.token:
             return
@@ -288,7 +289,7 @@ class Judge:
         since = grant.at - BEFORE_S
         if world.server.unanswered[before.run] >= MANY_REPLIES:
             return
-        # The node has another definition by now, and gives the attempt back.
+        # If the node has got another definition since, it gives the attempt back.
         claims_since = min(since, world.server.claiming.get((grant.node, row.run, before.attempt), since))
         if any(at >= claims_since for at in world.records.redefined[grant.node, row.job]):
             return
@@ -296,7 +297,7 @@ class Judge:
             world.violate(f"G {row.run} was lost ({row.reason}) though nothing was killed, paused or cut off")
 
     def _publishes(self, run: str, token: int) -> None:
-        """S4: at most one attempt of a run publishes. No witness tells the ledger of a commit that it forgot."""
+        """S4: at most one attempt of a run publishes. If the ledger forgets a commit, no witness tells of it."""
         now, (other, at) = self.world.now, self.published.setdefault(run, (token, self.world.now))
         verdict = f"S4 {run} was published under {other} and under {token}"
         if other != token and any(setback.kept_to < at <= setback.at for setback in self.world.server.setbacks):
@@ -306,7 +307,7 @@ class Judge:
             self.world.violate(verdict)
 
     def _quarantine(self, op: str, answer: Answer, before: Any, row: Any) -> None:
-        """It is one quarantine for all: nothing is granted or let through in it, and afterwards everything is."""
+        """Q: all callers have the same quarantine. No run passes the gate in it. After its end it delays nothing."""
         world = self.world
         if not world.server.setbacks:
             return
@@ -320,9 +321,9 @@ class Judge:
     # ---- the ledger forgets
 
     def pruned(self, runs: set[str], before: float) -> None:
-        """Retention has forgotten them, and settled what was due before.
+        """Retention has forgotten these runs. It has settled everything that was due before ``before``.
 
-        Whoever asks for a triggered run of that id again asks for a new one.
+        A later request for a triggered run with one of these ids asks for a new run.
         """
         self.forgotten_by_retention |= runs
         if runs:
@@ -330,7 +331,7 @@ class Judge:
         self._is_another({run for run in runs if "#" in run})
 
     def _is_another(self, again: set[str]) -> None:
-        """Whoever asks for a run of that id asks for a new one."""
+        """From now on, a request for a run with one of these ids asks for a new run."""
         for run in again:
             self.terminal.pop(run, None)
             self.published.pop(run, None)
@@ -341,13 +342,16 @@ class Judge:
         self.live = {child.run: child for child in self.live.values()}
 
     def went_back(self) -> None:
-        """The ledger has other rows than before: what it has forgotten may go on from where it is now."""
+        """The ledger has other rows than before.
+
+        If it has forgotten the newer state of a run or a job, that may continue from the present row.
+        """
         for job in list(self.scheduled_as):
             known = self.world.server.job(job)
             if known is None or not known.digest:
-                del self.scheduled_as[job], self.sequences[job]  # the node that brings it next may have no memory of it
+                del self.scheduled_as[job], self.sequences[job]  # the next node to bring the job may not remember it
             else:
-                self.sequences[job] = known.sequence  # those after it come again
+                self.sequences[job] = known.sequence  # the ledger gives later numbers again
         for run in list(self.terminal):
             row = self.world.ledger.run(run)
             if row is None or row.state != self.terminal[run][0]:
@@ -357,12 +361,12 @@ class Judge:
     # ---- the launched programs
 
     def spawned(self, host: Host, launch: Launch) -> None:
-        """A runner is started: the intent must be on the disk (I-12)."""
+        """I12: when a runner is started, its intent must be on the disk."""
         if not intended(host, launch):
             self.world.violate(f"I12 {launch.run}/{launch.attempt} is launched, and its intent is not on the disk")
 
     def announced(self, daemon: Daemon, events: Iterable[Any]) -> None:
-        """J: what a node says that it was granted is on its disk, unless that takes nothing."""
+        """J: when a node announces a grant, the grant is on its disk, unless the disk is full."""
         for event in events:
             if not isinstance(event, TaskReceived) or event.node != daemon.name or daemon.full:
                 continue
@@ -370,7 +374,7 @@ class Judge:
                 self.world.violate(f"J {daemon.name} announces {event.run}/{event.attempt}, and has not kept it")
 
     def launched(self, child: Child, launch: Launch, job: Job) -> None:
-        """``job``: what the program was made of."""
+        """Check one launch. ``job``: the definition that the program executes."""
         world = self.world
         child.job = job
         child.key = (launch.run, launch.attempt, launch.token)
@@ -400,10 +404,11 @@ class Judge:
         self.live[child.run] = child
 
     def _was_known(self, launch: Launch, job: Job) -> None:
-        """N: nothing is launched that was due before its job, or its definition, was known.
+        """N: no run is launched that was due before its job or its definition was known.
 
-        By true time. A ledger whose clock is set back believes that everything was known earlier, by the same
-        amount. Runs that it opens then are excused; later ones, with its clock right again, are not.
+        This is judged by true time. If the ledger's clock is set back, the ledger believes that everything was known
+        earlier, by the same amount. Runs that it opens in that time are excused. Runs that it opens later, when its
+        clock is right again, are not excused.
         """
         world = self.world
         opened_at, began = self.opened[launch.run]
@@ -423,7 +428,7 @@ class Judge:
                 world.violate(verdict)
 
     def _as_granted(self, child: Child, job: Job) -> None:
-        """D: what is executed is the definition of the row's digest, under the policy that it had at the grant."""
+        """D: a program executes the definition whose digest the row had at the grant, under the row's policy then."""
         grant = self.grants[child.key]
         if (job.digest, job.policy().pack()) != (grant.digest, grant.policy):
             self.world.violate(
@@ -432,7 +437,10 @@ class Judge:
             )
 
     def _overlap(self, child: Child, job: Job, earlier: list[Child]) -> None:
-        """O: of a job that forbids it no two runs live at a time. A run that was let in keeps its place."""
+        """O: if a job forbids overlap, no two of its runs live at the same time.
+
+        A run that was let in keeps its place: its next attempt may start beside a run whose definition allows overlap.
+        """
         if job.overlap == "allow":
             return
         for other in list(self.live.values()):
@@ -448,7 +456,10 @@ class Judge:
                 self._lives_on(other, [other, *earlier], verdict)
 
     def _lives_on(self, other: Child, untold: list[Child], verdict: str) -> None:
-        """A violation, unless that program is one that could not be ended in time, or nobody could tell of them."""
+        """A violation, unless a person, a frozen machine or a ledger that went back explains why ``other`` still lives.
+
+        ``untold``: the programs of which perhaps nobody could tell the ledger.
+        """
         grant = self.grants[other.key]
         if other.key in self.resolved:
             self.excuse(RESOLVED, verdict)
@@ -458,7 +469,7 @@ class Judge:
             self._unless_unknown(untold, verdict)
 
     def _unless_unknown(self, earlier: Iterable[Child], verdict: str) -> None:
-        """A violation, unless nobody could tell the ledger of what was launched before, until it granted the newest."""
+        """A violation, unless nobody could tell the ledger of an ``earlier`` program before it granted the newest."""
         world = self.world
         granted_at = self.grants[self.children[-1].key].written[0]
         for child in earlier:
@@ -472,13 +483,13 @@ class Judge:
         world.violate(verdict)
 
     def ended_by_watcher(self, runner: Runner) -> None:
-        """F: the watcher is for runners that cannot act; one that can ends its program itself, and sooner."""
+        """F: a watcher ends a program only if the runner cannot act. A runner that can act ends its program sooner."""
         world = self.world
         if world.now >= runner.awake_at + THAW_S and runner.alive:
             world.violate(f"F {runner.launch.run}: its watcher had to end it, and its runner could have")
 
     def died(self, child: Child, how: str) -> None:
-        """I13: no program outlives its lease, unless its machine stood still when it ended."""
+        """I13: no program outlives its lease, unless its machine stood still when the lease ended."""
         world = self.world
         if child.ended is None:
             lent = self.grants[child.key].lent_until
@@ -492,7 +503,10 @@ class Judge:
                 del self.live[child.run]
 
     def left(self, key: Key, host: Host, stays_until: float) -> None:
-        """R: a runner goes by itself. In a quarantine that it was told of it stays: the report may be forgotten."""
+        """R: a runner exits by itself, but not before the end of a quarantine that the ledger told it of.
+
+        The ledger may forget a report that it gets in the quarantine, so the runner stays to repeat it.
+        """
         if self.world.now < stays_until - SLACK_S:
             self.world.violate(f"R the runner of {key[0]} has reported once, and the ledger still recovers")
         last = self.world.server.setbacks[-1] if self.world.server.setbacks else None
@@ -501,7 +515,7 @@ class Judge:
 
 
 def intended(host: Host, granted: Launch | TaskReceived) -> bool:
-    """A power cut would leave the intent in that machine's journal."""
+    """True if the intent is in the synced part of that machine's journal, which survives a power cut."""
     disk = host.disk
     return any(
         isinstance(event, TaskReceived) and event.token == granted.token and event.run == granted.run

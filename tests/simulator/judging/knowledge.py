@@ -4,9 +4,9 @@ The product's own memory is under test, so it is not asked. An attempt is known 
 
 - its runner, as long as it is there;
 - its node, whose daemon wrote it into the journal, or read it there when it started;
-- each node whose daemon was handed a message about it, in that life.
+- each node whose daemon was handed a message about it since that daemon started.
 
-If one of them reached the ledger in the quarantine for long enough without a break, it had to tell.
+If one of them reached the ledger in the quarantine for long enough without a break, it had to tell the ledger.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     from simulator.machines.daemon import Daemon
     from simulator.world import Host, World
 
-# How often it is looked who reaches whom, and for how long a witness must reach the ledger in one piece so that it has
-# certainly said what it knows: its next sweep, one answer to that lost, one to what it puts back.
+# LOOK_S: how often the judge looks who reaches whom.
+# REACH_S: if a witness reaches the ledger for this time without a break, it has certainly said what it knows. This is
+# enough for its next sweep, one lost answer to the sweep, and one lost answer when it puts the attempt back.
 LOOK_S = 0.25
 REACH_S = RENEW + 2 * LEDGER_TIMEOUT
 
-# A daemon takes part this long after its start at the latest: it mingles, and once more when the bus came meanwhile.
+# A daemon takes part at most this long (seconds) after its start. It mingles, and again if the bus came up since.
 ENTERS_S = 2.5
 
-# What tells of an attempt that was granted.
+# The events that tell of a granted attempt.
 TELLS = (TaskReceived, TaskStarted, TaskSucceeded, TaskFailed, TaskRevoked, TaskRetried)
 
 Key = tuple[str, int, int]  # run, attempt, token
-Reach = tuple[int, Key, int]  # which setback, whose knowledge of what
+Reach = tuple[int, Key, int]  # number of the setback, attempt, machine of the witness
 
 
 def keys_of(events: Iterable[Any]) -> set[Key]:
@@ -53,29 +54,30 @@ class Knowledge:
     def __init__(self, world: World) -> None:
         self.world = world
         self._heard: dict[int, list[tuple[float, bool]]] = defaultdict(list)  # host -> (when, others hear it)
-        self._stays: dict[int, list[tuple[Key, float]]] = defaultdict(list)  # host -> who should be there, until when
-        self._reached: dict[Reach, float] = {}  # for how long that witness has reached the ledger by now
-        self.longest: dict[Reach, float] = {}  # and at the longest
+        self._stays: dict[int, list[tuple[Key, float]]] = defaultdict(list)  # host -> (attempt, until when)
+        self._reached: dict[Reach, float] = {}  # how long that witness has reached the ledger by now
+        self.longest: dict[Reach, float] = {}  # the longest such time
         self.forgets = world.plan.forgets
         if self.forgets:
             world.at(0.0, self._look)
 
     def told(self, daemon: Daemon, events: Iterable[Any]) -> None:
-        """That life of a node was handed these events, has written them, or has read them at its start."""
+        """The daemon was handed these events, has written them, or has read them at its start."""
         if self.forgets:
             daemon.told |= keys_of(events)
 
     def stays(self, host: Host, key: Key, until: float) -> None:
-        """A runner that has left should have stayed until then, to say it again."""
+        """A runner has left, but should have stayed until then to repeat its report."""
         self._stays[host.index].append((key, until))
 
     def nobody_could_tell(
         self, key: Key, written: Iterable[float], node: int, number: int, granted_at: float
     ) -> Excuse | None:
-        """Why what this setback forgot of an attempt could not be put back; None when it could, or need not.
+        """Why no witness could put back what a setback made the ledger forget of an attempt.
 
-        ``written``: when the ledger was told of it; ``node``: where it was launched; ``granted_at``: when the ledger
-        granted what was launched beside it: what it is told after that, when it goes back once more, is too late.
+        None if a witness could, or if nothing had to be put back. ``number``: the setback; ``written``: when the ledger
+        was told of the attempt; ``node``: where it was launched; ``granted_at``: when the ledger granted what was
+        launched beside it. If the ledger goes back again after ``granted_at``, witnesses tell it too late.
         """
         setbacks = self.world.server.setbacks
         setback = setbacks[number]
@@ -96,7 +98,7 @@ class Knowledge:
         return WITNESSES_LOST if told else CUT_OFF
 
     def untold(self) -> list[tuple[Key, int]]:
-        """After the last setback: (attempt, node) of each witness that reached the ledger, and there is no row."""
+        """(attempt, node) of each witness that reached the ledger after the last setback, if the run has no row."""
         world = self.world
         number = len(world.server.setbacks) - 1
         return [
@@ -106,7 +108,7 @@ class Knowledge:
         ]
 
     def _look(self) -> None:
-        """Note whose daemon is heard, and in a quarantine which witnesses reach the ledger, and for how long."""
+        """Note which daemons are heard. In a quarantine, note which witnesses reach the ledger, and for how long."""
         world = self.world
         number = len(world.server.setbacks) - 1
         recovers = number >= 0 and world.now < world.server.setbacks[-1].opens_at

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Container
 from typing import NamedTuple
 
-# The ledger and the network before it, where a machine's number would stand.
+# This number instead of a machine's number means the ledger, with its network.
 LEDGER = -1
 
 # A machine that was frozen whole ends its late programs within this time after it thaws.
@@ -14,7 +14,7 @@ THAW_S = 0.5
 
 
 class Harm(NamedTuple):
-    """One thing that went wrong, from when to when (true time)."""
+    """One fault, with the true times at which it begins and ends."""
 
     kind: str
     begin: float
@@ -30,29 +30,28 @@ class Records:
         self.redefined: dict[tuple[int, str], list[float]] = defaultdict(list)
 
     def befell(self, machine: int, kind: str, begin: float, seconds: float = 0.0) -> None:
-        """Something goes wrong on that machine (or with the ledger) from now on, for these seconds."""
+        """Record a fault of that machine (or of the ledger): when it begins, and how long it lasts."""
         self._of[machine].append(Harm(kind, begin, begin + seconds))
 
     def healed(self, now: float) -> None:
-        """Nothing that went wrong goes on."""
+        """All faults end now."""
         for machine, harms in self._of.items():
             self._of[machine] = [Harm(one.kind, one.begin, min(one.end, max(now, one.begin))) for one in harms]
 
     def between(self, machine: int, begin: float, end: float, kinds: Container[str] | None = None) -> str:
-        """What went wrong there in that time, of these kinds where some are given; "" when nothing did."""
+        """The kind of a fault on that machine in that time; "" when there is none. ``kinds``: only these kinds."""
         for harm in self._of[machine]:
             if harm.begin <= end and harm.end >= begin and (kinds is None or harm.kind in kinds):
                 return harm.kind
         return ""
 
     def frozen_over(self, machine: int, instant: float, now: float) -> bool:
-        """The machine stood still when that instant passed, or until just before, and has not had the time since to end
-        what was late.
+        """True if the machine stood still at ``instant`` or until just before, and could not end late programs since.
 
-        It needs that time in one piece: a machine that is frozen again sooner has not had it.
+        The machine needs THAW_S without a break to end them. If it is frozen again sooner, it has not had that time.
         """
         begin, end = 0.0, -1.0
-        for harm in self._of[machine]:  # in the order of their beginnings; one may come on top of another
+        for harm in self._of[machine]:  # in the order of their beginnings; two may overlap
             if harm.kind != "freeze":
                 continue
             begin = begin if harm.begin <= end + THAW_S else harm.begin
