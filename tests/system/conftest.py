@@ -1,4 +1,4 @@
-"""Tests with RabbitMQ and Redis: they mostly wait, and run two at a time."""
+"""Tests with RabbitMQ and Redis. They wait most of the time, so two of them run at a time."""
 
 from __future__ import annotations
 

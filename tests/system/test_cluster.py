@@ -1,4 +1,4 @@
-"""A cluster of real daemons does what it is for: each run once, at its time, as long as one node lives."""
+"""A cluster of real daemons launches each run once, at its time, as long as one node lives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from system.lab.processes import until
 
 
 def nominal_times(cluster: Cluster, job: str) -> list[float]:
-    """The nominal times that were launched, in order; each once, none before its time."""
+    """The nominal times that were launched, in order. Fails if one was launched twice or before its time."""
     starts = [entry for entry in cluster.starts() if entry.run.startswith(f"{job}@")]
     assert all(entry.wall >= fire_time(entry.run) for entry in starts), "none before its time"
     first = sorted(fire_time(entry.run) for entry in starts if entry.attempt == 0)
@@ -73,7 +73,7 @@ def test_each_fire_time_is_launched_once_also_when_all_but_one_node_are_lost(bac
         for node in going:
             node.kill_family()
         died = len(nominal_times(cluster, "tick"))
-        # A run that a dead node had claimed ahead must wait for its lease; then all are there, and more.
+        # If a dead node had claimed a run ahead, that run must wait for the lease to end. Then every run is launched.
         until(lambda: len(nominal_times(cluster, "tick")) >= died + 6)
 
         def missing() -> set[float]:

@@ -19,7 +19,7 @@ from system.lab.processes import LIMIT_S, ROOT, exists, kill_at_once, until
 
 NOT_RUN = 75
 
-# As another user, who may not be able to read this Python: everything is loaded before.
+# Runs as another user, who may not be able to read this Python. So it loads all modules first.
 STRANGER = """
 import os, sys
 import coordd.adapters.ledger.by_daemon, coordd.core.attempt, coordd.once.foreground
@@ -30,7 +30,7 @@ os._exit(main(sys.argv[2:]))
 
 
 class Exec:
-    """One call of coordd exec, and what became of it."""
+    """One call of coordd exec, and its result."""
 
     def __init__(self, node: Node, *options: str, command: list[str], **more: Any) -> None:
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COORDD_SOCKET": str(node.socket)}
@@ -55,19 +55,19 @@ class Exec:
         return self.said()[0]
 
     def said(self, data: bytes | None = None) -> tuple[int, str, str]:
-        """Its exit code, and what came out."""
+        """The exit code, the standard output and the standard error."""
         if not self._out:
             self._out = self.process.communicate(data, timeout=LIMIT_S)
         return self.process.returncode, self._out[0].decode(), self._out[1].decode()
 
     @property
     def runner(self) -> int:
-        """The pid of its runner, once there is one."""
+        """Wait until this call has a runner; returns the runner's pid."""
         path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         return until(lambda: [int(pid) for pid in path.read_text().split()], why="a runner")[0]
 
     def family(self) -> set[int]:
-        """It, its runner and the command."""
+        """The pids of this call, its runner and the command."""
         found, waiting = set(), [self.pid]
         while waiting:
             pid = waiting.pop()
@@ -78,7 +78,7 @@ class Exec:
 
 
 def program(cluster: Cluster, verb: str, what: object = "", *, ending: str = "exit", code: int = 0) -> list[str]:
-    """What writes down when it runs, and whether another attempt of its run was alive (lab/processes.py)."""
+    """A command that writes when it runs, and whether another attempt of its run was alive (lab/processes.py)."""
     words = [str(cluster.program), str(cluster.log_path), verb, str(what), ending, str(code)]
     return [sys.executable, "-I", "-S", "-E", *words]
 
@@ -95,7 +95,7 @@ def started(size: int, **settings: Any) -> Iterator[Cluster]:
 
 
 def running(cluster: Cluster, callers: list[Exec], attempt: int = 0) -> Exec:
-    """Wait until the command of an attempt runs; the caller that has it."""
+    """Wait until the command of an attempt runs; returns the caller that runs it."""
     entry = until(lambda: [one for one in cluster.starts() if one.attempt == attempt], why=f"attempt {attempt}")[0]
     return next(caller for caller in callers if caller.node.name == entry.node)
 
@@ -154,7 +154,7 @@ def test_a_flushed_redis_of_production_hears_of_a_run_again() -> None:
 
 @pytest.mark.parametrize("victim", ["caller", "runner"])
 def test_a_killed_half_ends_the_command_and_a_loser_takes_over(victim: str) -> None:
-    with started(2, lease=300.0) as cluster:  # nobody waits for the lease
+    with started(2, lease=300.0) as cluster:  # longer than this test: nobody waits for its end
         command = program(cluster, "until", cluster.go("on"))
         callers = [Exec(node, "--job", "r", "--id", "1", command=command) for node in cluster.nodes]
         owner = running(cluster, callers)
@@ -275,7 +275,7 @@ def _ignore_hangups() -> None:
 
 
 def test_the_command_has_the_callers_terminal() -> None:
-    """One ^C reaches it once, and it reads from /dev/tty."""
+    """One ^C reaches the command once, and the command can read from /dev/tty."""
     import pty
 
     script = (

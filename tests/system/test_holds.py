@@ -1,4 +1,4 @@
-"""A real cluster: a node is drained from another one, over its restart; and runs that only one node may launch."""
+"""A real cluster: one node drains another, also over a restart; and runs that only one node may launch."""
 
 from __future__ import annotations
 

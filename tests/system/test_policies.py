@@ -1,4 +1,4 @@
-"""What job files and people ask for, kept by a real cluster: overlap, retry, cancel, resolve, drain, misfire."""
+"""A real cluster obeys job files and people: overlap, retry, cancel, resolve, drain, misfire."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from system.lab.processes import exists, until
 
 @pytest.fixture(scope="module", params=[("embedded", 3), ("production", 3), ("production", 5)], ids=str)
 def shared(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Nodes that no test of this file harms; each test has jobs of its own."""
+    """A cluster whose nodes no test of this file harms. Each test has its own jobs."""
     backend, size = request.param
     with cluster_of(size, backend=backend) as cluster:
         yield cluster.start()
 
 
 def reload(cluster: Cluster) -> None:
-    """All nodes take over the job files as they are now."""
+    """Make all nodes load the job files as they are now."""
     for node in cluster.nodes:
         node.call("reload")
     until(lambda: len({one["jobs_digest"] for node in cluster.nodes for one in node.call("node.list")}) == 1)
@@ -79,7 +79,7 @@ def test_overlap(shared: Cluster) -> None:
 
 @pytest.mark.parametrize("backend", ["embedded", "production"])
 def test_a_run_whose_job_file_has_changed_is_taken_over_as_it_was_begun(backend: str) -> None:
-    """The file is changed on all nodes, and a daemon is restarted with it; then the run's node dies."""
+    """The file changes on all nodes, and one daemon restarts with the new file. Then the run's node dies."""
     with cluster_of(3, backend=backend) as cluster:
         cluster.job("edited", "until", cluster.go("old"))
         cluster.start()
@@ -90,7 +90,7 @@ def test_a_run_whose_job_file_has_changed_is_taken_over_as_it_was_begun(backend:
 
         cluster.job("edited", "until", cluster.go("new"))
         reload(cluster)
-        trigger(cluster.nodes[0], "edited", "2")  # overlap = "forbid": the new definition runs beside nothing
+        trigger(cluster.nodes[0], "edited", "2")  # overlap = "forbid": also for a new definition
         cluster.becomes("edited#2", "rejected")
         restarted.stop()
         restarted.start().ready()
@@ -301,14 +301,15 @@ def test_fire_times_that_the_whole_cluster_missed() -> None:
 
 
 def pretend_to_have_been_down(cluster: Cluster, seconds: float) -> float:
-    """Put the ledger back by these seconds, as if nobody had been there since; returns up to when all is settled."""
+    """Set the ledger back by ``seconds``, as if no daemon had run since. Returns the horizon: every fire time up to it
+    is settled."""
     back_to = time.time() - seconds
     with contextlib.closing(sqlite3.connect(cluster.ledger_path, isolation_level=None)) as db:
         db.execute("DELETE FROM runs")
         db.execute("DELETE FROM attempts")
-        # The definitions were given before that; they count from then.
+        # The job definitions must be as old as that: fire times count from their activation.
         for table in ("standing", "activations"):
-            db.execute(f"UPDATE {table} SET activated_at = ?, counts_from = ?", (back_to, back_to))  # noqa: S608  # our own words
+            db.execute(f"UPDATE {table} SET activated_at = ?, counts_from = ?", (back_to, back_to))  # noqa: S608  # constants
         db.execute("UPDATE standing SET horizon = ?", (back_to,))
     return back_to
 

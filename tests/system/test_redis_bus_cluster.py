@@ -48,7 +48,7 @@ def test_a_cluster_on_redis_alone_elects_launches_and_takes_over() -> None:
         connected(cluster)
         runs = [
             trigger(node, "short", f"{number}") for node in cluster.nodes for number in range(3)
-        ]  # some asked thrice
+        ]  # each id on all three nodes
         for each in runs:
             cluster.becomes(each, "success")
         assert len(set(runs)) == 3

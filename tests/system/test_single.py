@@ -20,7 +20,7 @@ from system.lab.processes import LIMIT_S, ROOT, exists, until
 
 BACKENDS = ("asyncio", "trio")
 
-# A process that enters a block: argv are how it waits, the file that it writes to, and the one that ends it.
+# A process that enters a block. Its arguments: how it waits, the file that it writes to, and the file that ends it.
 BLOCK = """
 import os, sys, time
 from coordd.single import single
@@ -83,7 +83,7 @@ def test_plain_code_runs_once() -> None:
             assert cluster.row("g#1")["state"] == "started"
             with pytest.raises(NotElectedError), here(one, "g", id="2"), here(two, "h"), here(one, "h"):
                 pass
-            1 / 0  # noqa: B018 - it fails
+            1 / 0  # noqa: B018 - it raises
         row = cluster.row("g#1")
         assert (row["state"], row["reason"]) == ("failure", "exit code 1: ZeroDivisionError")
         assert (seen[0].run, seen[0].attempt) == ("lock#other", 0)
@@ -183,7 +183,7 @@ def test_code_that_does_not_stop_is_killed_before_its_lease_ends(tmp_path: Path,
         if victim == "keeper stopped":
             os.kill(keeper, signal.SIGKILL)
         assert said(callers[owner])[0] == -signal.SIGKILL
-        if victim == "daemon":  # it goes on to report
+        if victim == "daemon":  # the keeper would repeat its report
             os.kill(keeper, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""Daemons, runners and whole nodes die; each run is launched as often as its job allows, and never twice at a time."""
+"""Daemons, runners and whole nodes die. Each run is launched as often as its job allows, never twice at a time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from system.lab.processes import boottime, exists, until
 
 IDS = 300
 everywhere = pytest.mark.parametrize("backend", ["embedded", "production"])
-STORM_LIMIT_S = 240.0  # 300 runs on two cores that others use too
+STORM_LIMIT_S = 240.0  # 300 runs on two cores that do other work too
 
 Ask = tuple[str, str, dict[str, str]]  # job, id, args
 
 TERMINAL = {"success", "failure", "revoked", "rejected", "missed", "lost"}
 
 
-# ---- storms
+# ---- hundreds of runs
 
 
 class Client(threading.Thread):
-    """Triggers every run on one node, until that node has accepted each; the node may go away meanwhile."""
+    """Triggers every run on one node until that node has accepted each of them. The node may go away meanwhile."""
 
     def __init__(self, node: Node, runs: list[Ask], stop: threading.Event) -> None:
         super().__init__(name=f"client of {node.name}")
@@ -40,7 +40,7 @@ class Client(threading.Thread):
         random.Random(node.name).shuffle(self.waiting)
         self.stop = stop
         self.durable: Counter[str] = Counter()
-        self.refused = 0  # asked again: the daemon went away before it answered, or was not there
+        self.refused = 0  # calls to repeat: the daemon went away before it answered, or was not there
         self.failure: Exception | None = None
 
     def run(self) -> None:
@@ -71,7 +71,7 @@ def wait_for_the_end(cluster: Cluster, count: int, open_states: frozenset[str] =
 
 
 def check_journals(cluster: Cluster) -> int:
-    """Every line of every journal is good, and together they say what the ledger says; returns how many lines."""
+    """Check that all journal lines are valid and the journals agree with the ledger; returns the number of lines."""
     until(lambda: not untold(cluster), why="the nodes have told their journals how the runs ended")
     count = 0
     for node in cluster.nodes:
@@ -85,7 +85,7 @@ def check_journals(cluster: Cluster) -> int:
 
 
 def untold(cluster: Cluster) -> list[tuple[str, str, str]]:
-    """(run, the ledger's word, the journals' word) of every run that is over and on which they differ."""
+    """(run, state in the ledger, state in the journals) of every run that is over, if the two states differ."""
     events = [event for node in cluster.nodes for event in journal.read(str(node.state_dir / "journal"))]
     told = {state.fields["run"]: state.state for state in merge(events).values()}
     rows = [row for row in cluster.rows() if row["state"] in TERMINAL]
@@ -123,7 +123,7 @@ def test_daemons_are_killed_while_300_runs_are_triggered_everywhere(backend: str
         assert {row["state"] for row in rows} == {"success"}
         launches = Counter(entry.run for entry in cluster.starts())
         assert launches == {f"storm#{number}": 1 for number in range(IDS)}, "each once"
-        # A daemon that dies while it starts a runner leaves an attempt that certainly never ran: the next one does.
+        # If a daemon dies while it starts a runner, that attempt has certainly not run. Then the next attempt runs.
         assert sum(row["attempt"] for row in rows) <= kills
         cluster.meet()
         print(
@@ -138,7 +138,7 @@ def test_a_nodes_whole_family_is_killed_again_and_again(backend: str) -> None:
     with cluster_of(3, lease=8.0, backend=backend) as cluster:
         victim, *steady = cluster.nodes
         for node in steady:
-            node.budget = 10  # so that the victim has most of the runs, whenever it is there
+            node.budget = 10  # so that the victim has most of the runs whenever it is up
         many: dict[str, Any] = {"overlap": "allow", "params": {"seconds": "1"}}
         cluster.job("held", "sleep", "{seconds}", on_lost="hold", **many)
         cluster.job("again", "sleep", "{seconds}", retry={"relaunches": 50}, **many)
@@ -193,14 +193,14 @@ def test_a_nodes_whole_family_is_killed_again_and_again(backend: str) -> None:
 
 
 def running(cluster: Cluster, node: Node) -> set[int]:
-    """The programs of a node that have started, have not said that they end, and are there."""
+    """The pids of a node's programs that have started, have not written their end, and exist."""
     entries = [entry for entry in cluster.entries() if entry.node == node.name]
     ended = {(entry.run, entry.attempt) for entry in entries if entry.word == "end"}
     return {e.pid for e in entries if e.word == "start" and (e.run, e.attempt) not in ended and exists(e.pid)}
 
 
 def lost_attempts(cluster: Cluster, node: Node) -> int:
-    """How many attempts of ``again`` began on a node, did not end, and are not running any more."""
+    """The number of runs of ``again`` with an attempt that began on a node, did not end, and no longer runs."""
     entries = [entry for entry in cluster.entries() if entry.node == node.name and entry.run.startswith("again#")]
     ended = {(entry.run, entry.attempt) for entry in entries if entry.word == "end"}
     begun = {(entry.run, entry.attempt) for entry in entries if entry.word == "start"}
@@ -213,7 +213,7 @@ def is_over(cluster: Cluster) -> bool:
 
 
 def takeover_times(cluster: Cluster, cuts: list[float]) -> list[float]:
-    """Seconds from the cut that ended an attempt to the start of the next one."""
+    """Seconds from the power cut that ended an attempt to the start of the next attempt, for each takeover."""
     starts = {(entry.run, entry.attempt): entry.at for entry in cluster.starts()}
     return [
         at - next(cut for cut in cuts if cut > starts[run, attempt - 1])
@@ -270,7 +270,7 @@ def test_a_daemon_finds_its_run_again_and_tells_its_true_end(
 
 
 def busy_run(cluster: Cluster) -> tuple[Node, str, int]:
-    """A program that is busy in Python, and deaf: its node, its run, its pid."""
+    """Start a program that runs a busy loop in Python; returns its node, its run and its pid."""
     cluster.job("busy", "busy", retry={"relaunches": 0})
     cluster.start()
     run = str(cluster.nodes[0].call("run.trigger", job="busy")["id"])

@@ -1,4 +1,4 @@
-"""A cluster of the version before, upgraded node by node while it works: each fire time runs once, no run is lost."""
+"""A cluster of the previous version is upgraded node by node as it works: each fire time runs once, no run is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_nominal(entry: Entry) -> bool:
 
 
 def due(entry: Entry) -> float:
-    """When that run was due, whichever rules have named it."""
+    """When a run was due, whether the old or the new rules have named it."""
     return fire_time(entry.run) + (OFFSET_S if is_nominal(entry) else 0.0)
 
 
@@ -81,7 +81,7 @@ def test_an_upgrade_node_by_node_runs_each_fire_time_once(backend: str) -> None:
         )
         more_ticks(cluster, 3, nominal=True)
 
-        # Of the version before, and started again: it claims nothing, and says so.
+        # A node is started again with the previous version: it claims nothing, and says so.
         last = cluster.nodes[-1]
         assert last.stop() == 0
         of_version(last, old=True).start()

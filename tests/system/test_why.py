@@ -1,4 +1,4 @@
-"""`coordctl why` and the log, when a node dies while it runs something: what is known, and what comes next."""
+"""`coordctl why` and the log tell what is known and what comes next, for example when a node dies during a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from system.lab.processes import until
 
 
 def told(log: str, run: str) -> list[tuple[str, str]]:
-    """(level, event) of the lines about a run."""
+    """(level, event) of each log line about a run."""
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{") and line.endswith("}")]
     return [(line["level"], line["event"]) for line in lines if line.get("run") == run]
 

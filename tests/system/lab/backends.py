@@ -23,27 +23,27 @@ Table = list[dict[str, Any]]
 
 
 class Backend(Protocol):
-    """A bus and a ledger, of one cluster alone."""
+    """The bus and the ledger of one cluster."""
 
     def settings(self) -> dict[str, Any]:
-        """The keys of [cluster] that lead there."""
+        """The keys of [cluster] that name this bus and this ledger."""
 
     def rows(self) -> Table:
-        """The ledger's rows, read behind everybody's back; raises OSError where it does not answer."""
+        """The ledger's rows, read without any daemon. Raises OSError if the ledger does not answer."""
 
     def row(self, run: str) -> dict[str, Any]:
-        """One of them, or {}."""
+        """The row of this run, or {}."""
 
     def attempts(self, run: str) -> Table: ...
 
     def silent(self) -> contextlib.AbstractContextManager[None]:
-        """The ledger is there, and answers nobody."""
+        """While this context is open, the ledger exists but answers nobody."""
 
     def close(self) -> None: ...
 
 
 class Embedded:
-    """The default: nothing but files."""
+    """The default backend: only files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,7 +74,7 @@ class Embedded:
             yield
 
     def close(self) -> None:
-        """The files are the cluster's."""
+        """Does nothing: the cluster removes the files."""
 
 
 class Production:
@@ -91,9 +91,9 @@ class Production:
         rabbit: servers.Rabbit | None = None,
         **redis: Any,
     ) -> None:
-        """``own_broker``: the test is going to harm the broker; else all clusters share one. ``sentinel``: the
-        ledger is a replicated Redis under Sentinel's own timings. ``redis``: settings of redis.conf.
-        ``sentinels``, ``redis_server``, ``rabbit``: made by the caller, and the cluster's from now on."""
+        """``own_broker``: the test will harm the broker, so the cluster has its own; otherwise all clusters share one.
+        ``sentinel``: the ledger is a replicated Redis with Sentinel's default timings. ``redis``: settings of
+        redis.conf. The caller makes ``sentinels``, ``redis_server`` and ``rabbit``; the cluster then owns them."""
         self.name = path.name
         self.keyring = path / "keys.toml"
         done = subprocess.run(
@@ -139,7 +139,7 @@ class Production:
     def _read(self, question: Callable[[Any], Any]) -> Any:
         try:
             return question(self.ledger())
-        except UnavailableError:  # the connection was one to a server that has ended since
+        except UnavailableError:  # the connection was to a server that has ended since
             try:
                 return question(self.ledger())
             except UnavailableError as exc:
@@ -170,7 +170,7 @@ BACKENDS = {"embedded": Embedded, "production": Production}
 
 @cache
 def shared_broker() -> servers.Rabbit:
-    """The broker of all clusters that do it no harm; it ends with this process."""
+    """The broker of all clusters that do not harm it. The broker ends with this process."""
     broker = servers.Rabbit()
     broker.start()
     return broker
@@ -178,7 +178,7 @@ def shared_broker() -> servers.Rabbit:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Somebody holds the ledger's write lock."""
+    """While this context is open, it holds the ledger's write lock."""
     db = sqlite3.connect(path, isolation_level=None, timeout=LIMIT_S)
     try:
         db.execute("BEGIN IMMEDIATE")

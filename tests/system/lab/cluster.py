@@ -1,4 +1,4 @@
-"""A real cluster for tests: daemons and what they start as processes, judged by what the programs wrote."""
+"""A real cluster for tests: real daemons start real programs. Tests judge by the lines that the programs wrote."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 from system.lab.backends import BACKENDS, Backend, Embedded, Production
 from system.lab.processes import LIMIT_S, LOOK_S, PROGRAM, ROOT, kill_at_once, processes, until
 
-# A brake for first starts lets go after a few heartbeats; a node without its bus waits ten seconds.
+# The brake for first starts releases a node after a few heartbeats. A node without its bus waits ten seconds.
 BRAKE_S = 15.0
 
 
 class Entry(NamedTuple):
-    """One line that a program wrote. ``at`` on CLOCK_BOOTTIME, ``wall`` in Unix seconds."""
+    """One line that a program wrote. ``at`` is on CLOCK_BOOTTIME, ``wall`` is in Unix seconds."""
 
     run: str
     attempt: int
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
 
 class CallError(Exception):
-    """A control call was answered with an error."""
+    """The daemon answered a control call with an error."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error.get("message", ""))
@@ -46,7 +46,7 @@ class CallError(Exception):
 
 
 def fire_time(run: str) -> float:
-    """The nominal time that a scheduled run's id names, in Unix seconds; 0.0 for a triggered one."""
+    """The nominal time that a scheduled run's id names, in Unix seconds; 0.0 for a triggered run."""
     text = run.partition("@")[2]
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
@@ -55,7 +55,7 @@ class Node:
     """One daemon, and everything that it starts."""
 
     def __init__(self, cluster: Cluster, name: str, *, place: str = "") -> None:
-        """``place``: what its files are called, if not after the node."""
+        """``place``: the base name of the node's files; by default the name of the node."""
         self.cluster = cluster
         self.name = name
         base = cluster.path / (place or name)
@@ -65,15 +65,15 @@ class Node:
         self.socket = Path(f"{base}.sock")
         self.log_path = Path(f"{base}.log")
         self.settings = ""  # more sections of its configuration
-        self.changes: dict[str, Any] = {}  # keys of [cluster] in which it differs from the others; None: not there
+        self.changes: dict[str, Any] = {}  # keys of [cluster] that differ from the other nodes; None: no such key
         self.env: dict[str, str] = {}
-        self.root = ROOT  # where the package lies that it runs
+        self.root = ROOT  # the directory of the package that it runs
         self.budget = cluster.budget
         self.patience_s = LIMIT_S  # how long a control call waits for its answer
         self.process: subprocess.Popen[bytes] | None = None
 
     def write_config(self, **changes: Any) -> None:
-        """The configuration file; ``changes`` are keys of [cluster], None leaves a key out."""
+        """Write the configuration file. ``changes`` are keys of [cluster]; None leaves a key out."""
         cluster = {**self.cluster.backend.settings(), **self.cluster.timing, **self.changes, **changes}
         lines = [
             "[node]",
@@ -112,7 +112,7 @@ class Node:
         return self.ready()
 
     def ready(self) -> Node:
-        """Wait until this very process says that it is ready."""
+        """Wait until this process, not an earlier one, reports that it is ready."""
 
         def look() -> bool:
             assert self.process is not None
@@ -133,19 +133,19 @@ class Node:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL for the daemon alone."""
+        """Kill only the daemon, with SIGKILL."""
         self.signal(signal.SIGKILL)
         self.wait()
 
     def kill_family(self) -> int:
-        """A power cut: the daemon, its runners and watchers and their programs; returns how many there were."""
+        """Kill the daemon, its runners, watchers and programs, as a power cut would; returns their number."""
         count = kill_at_once(self.family)
         if self.process is not None:
             self.wait()
         return count
 
     def stop(self) -> int:
-        """TERM, as `systemctl stop` says it; returns the exit code."""
+        """Send SIGTERM, as `systemctl stop` does; returns the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
@@ -160,7 +160,7 @@ class Node:
     # ---- what it says
 
     def call(self, method: str, **params: Any) -> Any:
-        """Ask on the control socket. Raises CallError, or OSError when nobody answers."""
+        """Call a method on the control socket. Raises CallError, or OSError if nobody answers."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(self.patience_s)
             sock.connect(str(self.socket))
@@ -175,7 +175,7 @@ class Node:
         return answer["result"]
 
     def try_call(self, method: str, **params: Any) -> Any:
-        """The same; None when nobody answers."""
+        """Like ``call``, but returns None if nobody answers."""
         try:
             return self.call(method, **params)
         except OSError:
@@ -185,7 +185,7 @@ class Node:
         return dict(self.call("status"))
 
     def ledger_is(self, state: str) -> dict[str, Any]:
-        """Wait until this node says so of its ledger; all that it says of it."""
+        """Wait until this node reports this state of its ledger; returns all that it reports about the ledger."""
         until(lambda: self.status()["ledger"]["state"] == state, why=f"the ledger of {self.name} is {state}")
         return dict(self.status()["ledger"])
 
@@ -196,7 +196,7 @@ class Node:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def facts(self, run: str) -> list[dict[str, Any]]:
-        """What the runners of a run on this node have said, while their directories are there."""
+        """The facts that the runners of a run have written on this node, as long as their directories exist."""
         facts: list[dict[str, Any]] = []
         for path in sorted((self.runtime_dir / "runs").glob("*")):
             with contextlib.suppress(OSError, ValueError):
@@ -205,7 +205,7 @@ class Node:
         return facts
 
     def runner(self, run: str) -> dict[str, Any]:
-        """The pids of a run's runner ("pid") and watcher ("watcher"), once it has said them."""
+        """Wait until a run's runner has written its pid ("pid") and its watcher's ("watcher"); returns that fact."""
 
         def look() -> dict[str, Any] | None:
             said = [fact for fact in self.facts(run) if fact["fact"] == "adopted"]
@@ -232,7 +232,7 @@ class Cluster:
         **options: Any,
     ) -> None:
         """``backend``: embedded | production; ``options`` are the backend's."""
-        self.path = Path(tempfile.mkdtemp(prefix="cd-", dir=parent))  # short: a unix socket's path has 107 bytes
+        self.path = Path(tempfile.mkdtemp(prefix="cd-", dir=parent))  # short: 107 bytes is the limit of a socket's path
         self.jobs_dir = self.path / "jobs"
         self.jobs_dir.mkdir()
         self.backend: Backend = BACKENDS[backend](self.path, **options)
@@ -253,7 +253,7 @@ class Cluster:
     # ---- jobs
 
     def job(self, name: str, verb: str, what: object = "", *, ending: str = "exit", code: int = 0, **keys: Any) -> str:
-        """Write a job file whose program is PROGRAM; ``keys`` are the file's, tables as dicts."""
+        """Write a job file whose program is PROGRAM. ``keys`` are the keys of the file; a dict is a table."""
         argv = [
             sys.executable,
             "-I",
@@ -279,13 +279,13 @@ class Cluster:
         return name
 
     def go(self, name: str) -> Path:
-        """The file that a program which runs ``until`` it exists waits for."""
+        """The file that a program with the verb ``until`` waits for."""
         return self.path / f"go-{name}"
 
     # ---- life
 
     def start(self) -> Cluster:
-        """Start every node, and wait until all see all."""
+        """Start all nodes, and wait until they see each other."""
         for node in self.nodes:
             node.launch()
         for node in self.nodes:
@@ -295,8 +295,9 @@ class Cluster:
         return self
 
     def use_their_ledger(self) -> None:
-        """Wait a while until no node is kept from its ledger by the brake for first starts: until it has seen its
-        ledger, and knows that the others use the same. Clusters of differing ledgers are kept from them for good."""
+        """Wait until the brake for first starts has released every node: the node has seen its ledger, and knows that
+        the others use the same one. If the nodes have different ledgers, the brake never releases them; then this
+        method returns after BRAKE_S."""
         limit = time.monotonic() + BRAKE_S
         while time.monotonic() < limit and any(
             (node.try_call("status") or {"ledger": {}})["ledger"].get("not_used") for node in self.nodes if node.up
@@ -304,7 +305,7 @@ class Cluster:
             time.sleep(LOOK_S)
 
     def meet(self) -> Cluster:
-        """Wait until every node that is up counts all of them as alive."""
+        """Wait until every node that is up counts all nodes that are up as alive."""
         up = [node for node in self.nodes if node.up]
         until(
             lambda: all(node.status()["members"]["alive"] == len(up) for node in up),
@@ -313,7 +314,7 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """Leave nothing running. What only runs because nobody ended it is ended; what should be gone must be."""
+        """Leave nothing running. If runs are still active, kill their processes; else wait until none is left."""
         for node in self.nodes:
             if node.up:
                 node.signal(signal.SIGCONT)
@@ -329,11 +330,11 @@ class Cluster:
         for node in self.nodes:
             assert "Traceback" not in node.log(), node.log()[-6000:]
         self.backend.close()
-        if "COORDD_TESTS_KEEP" not in os.environ:  # set it to look into logs, journals and ledger afterwards
+        if "COORDD_TESTS_KEEP" not in os.environ:  # set it to keep logs, journals and ledger
             shutil.rmtree(self.path)
 
     def abandon(self) -> None:
-        """A test has failed: end everything, ask nothing. The files stay, so that a person can look at them."""
+        """After a failed test, kill all processes without any check. The files stay, so that a person can read them."""
         kill_at_once(self.processes)
         for node in self.nodes:
             if node.process is not None:
@@ -341,7 +342,7 @@ class Cluster:
         self.backend.close()
 
     def has_runs_going_on(self) -> bool:
-        """The ledger says so, or cannot be asked."""
+        """True if the ledger has active runs, or does not answer."""
         try:
             return any(row["state"] in ("received", "started") for row in self.rows())
         except OSError:
@@ -350,10 +351,10 @@ class Cluster:
     def processes(self) -> set[int]:
         return processes([f"{self.path}/"])
 
-    # ---- what became of it
+    # ---- results
 
     def entries(self, run: str = "") -> list[Entry]:
-        """What the programs wrote, of one run or of all."""
+        """The lines that the programs wrote, of one run or of all runs."""
         if not self.log_path.exists():
             return []
         entries = []
@@ -383,7 +384,7 @@ class Cluster:
         return self.backend
 
     def rows(self) -> list[dict[str, Any]]:
-        """The ledger's rows, read behind everybody's back."""
+        """The ledger's rows, read without any daemon."""
         return self.backend.rows()
 
     def attempts(self, run: str) -> list[dict[str, Any]]:
@@ -393,13 +394,13 @@ class Cluster:
         return self.backend.row(run)
 
     def started(self, run: str, attempt: int = 0) -> Entry:
-        """Wait until the program of an attempt runs."""
+        """Wait until the program of an attempt has started; returns its line."""
         return until(
             lambda: [entry for entry in self.starts(run) if entry.attempt == attempt], why=f"{run}/{attempt} starts"
         )[0]
 
     def becomes(self, run: str, *states: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
-        """Wait until a run is in one of these states; its row."""
+        """Wait until a run is in one of these states; returns its row."""
 
         def look() -> dict[str, Any] | None:
             row = self.row(run)
@@ -420,7 +421,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster_of(size: int = 3, **settings: Any) -> Iterator[Cluster]:
-    """A cluster that leaves nothing behind; its nodes are not started yet."""
+    """A cluster that leaves nothing behind. Its nodes are not started yet."""
     cluster = Cluster(size, **settings)
     try:
         yield cluster

@@ -1,4 +1,4 @@
-"""A file system so small that it can be filled."""
+"""A file system that is small enough for a test to fill it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 @contextmanager
 def small_disk(path: Path | None = None) -> Iterator[Path]:
-    """One megabyte, at ``path`` or in a place of its own. It needs root, as the machine has that runs these tests."""
+    """A file system of one megabyte, at ``path`` or in a new directory. The mount needs root; these tests have it."""
     made = path or Path(tempfile.mkdtemp(prefix="cd-disk-"))
     made.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=0755", "tmpfs", str(made)], check=True)
@@ -26,7 +26,7 @@ def small_disk(path: Path | None = None) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leave no byte free, and no file's name either; returns the file to remove when there is to be room again."""
+    """Fill the disk: no byte is free, not even for a new file name. Returns the file to remove to make room again."""
     ballast = disk / "ballast"
     with ballast.open("wb") as file:
         for piece in (64 * 1024, 1024, 1):

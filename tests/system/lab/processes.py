@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[3]
 LIMIT_S = 60.0  # a loaded machine must not fail a test; a test that works never waits this long
 LOOK_S = 0.02
 
-# What jobs run. It says what it does on one line each, on the disk, and holds a lock on its run's name while it
-# lives: the kernel, not a clock, tells whether an earlier attempt is alive when the next one starts.
+# The program that jobs run. It writes a line to the disk for each step. While it lives, it holds a lock on its run's
+# name. So the kernel, not a clock, tells whether an earlier attempt is still alive when the next one starts.
 PROGRAM = """
 import fcntl, os, signal, sys, time
 log, verb, what, ending, code = sys.argv[1:]
@@ -58,7 +58,7 @@ def boottime() -> float:
 
 
 def until(what: Callable[[], T], limit_s: float = LIMIT_S, why: str = "") -> T:
-    """Wait for something to be true, and return it."""
+    """Call ``what`` until its result is true; returns the result."""
     limit = time.monotonic() + limit_s
     while not (value := what()):
         assert time.monotonic() < limit, f"not true within {limit_s:g} s: {why or what}"
@@ -67,7 +67,7 @@ def until(what: Callable[[], T], limit_s: float = LIMIT_S, why: str = "") -> T:
 
 
 def exists(pid: int) -> bool:
-    """The process is there, and not only as a zombie."""
+    """True if the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -75,8 +75,8 @@ def exists(pid: int) -> bool:
 
 
 def processes(marks: Iterable[str]) -> set[int]:
-    """Everything alive that names one of the marks (command line, environment, where its output goes), or
-    descends from such a process."""
+    """The pids of all live processes that name one of the marks (in the command line, in the environment or in the
+    path of the output), and of all their descendants."""
     wanted = [mark.encode() for mark in marks]
     found: set[int] = set()
     children: dict[int, list[int]] = {}
@@ -96,7 +96,7 @@ def processes(marks: Iterable[str]) -> set[int]:
                 ]
             )
         except (OSError, ValueError):
-            continue  # it is gone
+            continue  # the process is gone
         if any(mark in said for mark in wanted):
             found.add(int(name))
     waiting = list(found)
@@ -112,7 +112,8 @@ def _has(pid: str, fd: int) -> bool:
 
 
 def kill_at_once(find: Callable[[], set[int]]) -> int:
-    """End processes as a power cut would: all are stopped before the first dies, so that none sees another die."""
+    """Kill processes as a power cut would; returns their number. All are stopped before the first is killed, so none
+    of them sees another die."""
     stopped: set[int] = set()
     while fresh := sorted(find() - stopped):
         for pid in fresh:

@@ -1,4 +1,4 @@
-"""A ledger, a launcher and programs for the runner's tests; judged by what programs wrote and by /proc."""
+"""A ledger, a launcher and programs for the runner's tests. Tests judge by the programs' output and by /proc."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from coordd.core.ledger.words import GRANTED, AttemptNumber, Policy
 
 LIMIT_S = 60.0  # a loaded machine must not fail a test; a test that works never waits this long
 
-# Writes the time on CLOCK_BOOTTIME, again and again, and TERM when it is told to go (which it does not).
+# Writes the time on CLOCK_BOOTTIME again and again. On SIGTERM it writes "term" and goes on.
 STUBBORN = """
 trap 'echo term >> "$OUT"' TERM
 while :; do read up _ < /proc/uptime; echo "$up" >> "$OUT"; sleep 0.05; done
 """
-# The same, but it goes when it is told to.
+# The same, but SIGTERM ends it.
 BEATING = 'while :; do read up _ < /proc/uptime; echo "$up" >> "$OUT"; sleep 0.05; done'
 
-# A proper daemon: new session, orphaned twice, its environment wiped, and deaf to TERM.
+# A real daemon: it forks twice, has a new session and an empty environment, and ignores SIGTERM.
 DAEMON = """
 import os, signal, sys, time
 out = os.environ["OUT"]
@@ -52,8 +52,8 @@ while not os.path.exists(out):
 """
 
 
-# A program whose main thread ends while another works on, deaf to TERM. Its first argument is where it beats; with
-# "leave" it is a child of one that ends in success.
+# A program whose main thread ends while another thread goes on. It ignores SIGTERM, and writes its pid to $OUT again
+# and again. With the argument "leave" it is the child of a process that ends in success.
 HEADLESS = r"""
 import ctypes, os, signal, sys, threading, time
 out = os.environ["OUT"]
@@ -76,14 +76,14 @@ ctypes.CDLL(None).pthread_exit(None)
 
 
 def beats_on(out: Path) -> bool:
-    """Something still writes there."""
+    """True if a process still writes to the file."""
     size = out.stat().st_size
     time.sleep(0.3)
     return out.stat().st_size > size
 
 
 def kill_together(*pids: int) -> None:
-    """Neither sees the other die."""
+    """Kill processes so that none of them sees another die."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             os.kill(pid, number)
@@ -94,7 +94,7 @@ def boottime() -> float:
 
 
 def until(what: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
-    """Wait for something to be true, and return it."""
+    """Call ``what`` until its result is true; returns the result."""
     limit = time.monotonic() + limit_s
     while not (value := what()):
         assert time.monotonic() < limit, f"not true within {limit_s} s: {what}"
@@ -103,7 +103,7 @@ def until(what: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
 
 
 def exists(pid: int) -> bool:
-    """The process is there, and not only as a zombie."""
+    """True if the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -131,14 +131,14 @@ class Attempt:
         return [fact["fact"] for fact in self.world.launcher.facts(self.directory)]
 
     def pids(self) -> list[int]:
-        """Everything that carries this attempt's mark in its environment, by the kernel's word."""
+        """The pids of all processes that, according to the kernel, carry this attempt's mark in their environment."""
         found = []
         for name in os.listdir("/proc"):
             if name.isdigit():
                 try:
                     environ = Path(f"/proc/{name}/environ").read_bytes()
                 except (FileNotFoundError, ProcessLookupError, PermissionError):
-                    continue  # gone, or (pid 1 of some machines) closed even to root, and none of ours
+                    continue  # the process is gone; or not ours, and closed even to root (pid 1 on some machines)
                 if self.mark.encode() in environ and exists(int(name)):
                     found.append(int(name))
         return found
@@ -152,7 +152,7 @@ class Attempt:
         return self
 
     def over(self, limit_s: float = LIMIT_S) -> Row:
-        """Wait until runner and watcher are gone; the ledger's row then."""
+        """Wait until runner and watcher are gone; returns the ledger's row."""
         until(lambda: not self.world.launcher.alive(self.directory), limit_s)
         cgroups = [fact["cgroup"] for fact in self.world.launcher.facts(self.directory) if fact.get("cgroup")]
         assert not any(os.path.exists(cgroup) for cgroup in cgroups), "it is removed when it is empty"
@@ -174,7 +174,7 @@ class Attempt:
 
 
 class World:
-    """A ledger and a launcher in a directory of their own."""
+    """A ledger and a launcher in their own directory."""
 
     def __init__(self, path: Path, *, use_cgroups: bool) -> None:
         self.path = path
@@ -183,7 +183,7 @@ class World:
         self.attempts: list[Attempt] = []
 
     def spec(self, argv: list[str], **changes: Any) -> tuple[dict[str, Any], Attempt]:
-        """Claim a new run, as a daemon would."""
+        """Claim a new run, as a daemon would; returns the spec and the attempt."""
         ident = uuid.uuid4().hex
         out = self.path / f"out-{ident}"
         lease_s = changes.get("lease_s", 60.0)
@@ -238,7 +238,7 @@ class World:
         return self.start([sys.executable, "-I", "-c", script], **changes)
 
     def close(self) -> None:
-        """Leave nothing behind, whatever the test did."""
+        """Kill every process that is left, whatever the test did."""
         for attempt in self.attempts:
             pids = attempt.pids()
             for fact in self.launcher.facts(attempt.directory):
@@ -259,7 +259,7 @@ def kill(pid: int) -> None:
 
 
 def lease_end(attempt: Attempt) -> float:
-    """When the ledger says that the lease ends, on CLOCK_BOOTTIME."""
+    """The end of the lease according to the ledger, on CLOCK_BOOTTIME."""
     return attempt.row().until
 
 
@@ -268,14 +268,14 @@ def last_beat(attempt: Attempt) -> float:
 
 
 def guarded(watcher: int) -> bool:
-    """A watcher has come so far that it looks at its pipe: it catches TERM by then."""
+    """True if a watcher already looks at its pipe: by then it catches SIGTERM."""
     caught = next(line for line in Path(f"/proc/{watcher}/status").read_text().splitlines() if "SigCgt" in line)
     return bool(int(caught.split()[1], 16) & (1 << (signal.SIGTERM - 1)))
 
 
 @contextlib.contextmanager
 def locked(world: World) -> Iterator[None]:
-    """Somebody holds the ledger's write lock."""
+    """While this context is open, it holds the ledger's write lock."""
     db = sqlite3.connect(world.ledger.path, isolation_level=None, timeout=LIMIT_S)
     try:
         db.execute("BEGIN IMMEDIATE")
@@ -287,7 +287,7 @@ def locked(world: World) -> Iterator[None]:
 
 @contextlib.contextmanager
 def world_in(path: Path, *, use_cgroups: bool = False) -> Iterator[World]:
-    """A world that leaves nothing behind."""
+    """A ``World`` that leaves nothing behind."""
     world = World(path, use_cgroups=use_cgroups)
     try:
         yield world

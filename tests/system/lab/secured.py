@@ -1,4 +1,4 @@
-"""A cluster whose servers want passwords: a virtual host and users of its own, and the files that the nodes read."""
+"""A cluster whose servers require passwords: its own virtual host, its own users, and the files that the nodes read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from system.lab.processes import LIMIT_S, ROOT, until
 
 USER = "coordd"
 
-# What the runbook advises, and no more.
+# Exactly the rights that the runbook advises.
 RIGHTS = r"^coordd\."
 RULES = (
     "~{coordd:*}*",
@@ -31,7 +31,7 @@ RULES = (
     "+config|get",
 )
 
-# Short, so that a lease that is not renewed shows soon; long enough for a loaded machine.
+# Short, so that a lease without renewals ends soon. Still long enough for a loaded machine.
 TIMING = {"lease": 7.0, "renew": 1.0, "ledger_timeout": 1.0, "kill_grace": 2.0}
 
 
@@ -57,12 +57,12 @@ class Doors:
             }
 
     def write(self, password: str) -> None:
-        """Into the files."""
+        """Write the password into the files."""
         for path in (self.bus_file, self.ledger_file):
             replace(path, f"{password}\n")
 
     def change(self, password: str) -> None:
-        """At the servers, which from then on take no other."""
+        """Change the password at the servers. From then on they refuse every other password."""
         self.rabbit.ctl("change_password", self.user, password)
         assert self.redis.cli("ACL", "SETUSER", USER, "resetpass", f">{password}") == "OK"
 
@@ -73,7 +73,7 @@ class Doors:
 
 
 def replace(path: Path, text: str) -> None:
-    """A secret's file, at once and for its owner alone."""
+    """Replace the file of a secret in one step. Only the owner may read the file."""
     fresh = path.with_suffix(".fresh")
     fresh.touch(0o600)
     fresh.write_text(text)
@@ -92,7 +92,7 @@ def hang_up(node: Node) -> None:
 
 
 def coordd(*args: str) -> subprocess.CompletedProcess[str]:
-    """The command line."""
+    """Run the command line ``coordd``."""
     return subprocess.run(
         [sys.executable, "-m", "coordd", *args],
         cwd=ROOT,
@@ -109,7 +109,7 @@ def trigger(node: Node, job: str, ident: str) -> str:
 
 
 def connected(cluster: Cluster) -> None:
-    """Every node has its bus and its ledger, and all see all."""
+    """Wait until every node is connected to its bus and its ledger, and all nodes see each other."""
     for node in cluster.nodes:
         bus_is(node, "connected")
         node.ledger_is("connected")
@@ -117,7 +117,7 @@ def connected(cluster: Cluster) -> None:
 
 
 def bus_is(node: Node, state: str, *words: str) -> str:
-    """Wait until a node says so of its bus, with these words; its sentence."""
+    """Wait until a node reports this state of its bus, with these words in the error; returns the error."""
 
     def look() -> bool:
         bus = node.status()["bus"]
@@ -128,7 +128,7 @@ def bus_is(node: Node, state: str, *words: str) -> str:
 
 
 def ledger_says(node: Node, *words: str) -> None:
-    """Wait until a node's ledger is unavailable, for that reason."""
+    """Wait until a node reports that its ledger is unavailable, with these words in the error."""
 
     def look() -> bool:
         ledger = node.status()["ledger"]
@@ -138,7 +138,7 @@ def ledger_says(node: Node, *words: str) -> None:
 
 
 def beats(cluster: Cluster, run: str, count: int = 2) -> None:
-    """Wait until a run's lease was renewed that many times from now on: its runner reaches the ledger."""
+    """Wait until a run's lease is renewed ``count`` more times. This shows that its runner reaches the ledger."""
     before = int(cluster.row(run)["beat"])
     until(lambda: int(cluster.row(run)["beat"]) >= before + count, why=f"the lease of {run} is renewed")
 

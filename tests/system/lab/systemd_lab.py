@@ -1,8 +1,8 @@
-"""A throw-away machine: a real systemd as PID 1 of its own namespaces, over a copy-on-write view of this one.
+"""A throw-away machine: a real systemd as PID 1 of its own namespaces, over a copy-on-write view of this machine.
 
-Files that are written inside do not survive, and this machine's own systemd (if it has one) is not touched. It needs
-root, Linux namespaces, overlayfs and the systemd package, and boots in about a second. A missing component is an error
-that names it, never a reason to skip.
+Files that are written inside the lab do not survive. The lab does not touch this machine's own systemd, if there is
+one. The lab needs root, Linux namespaces, overlayfs and the systemd package. It boots in about a second. A missing
+component is an error that names the component, never a reason to skip a test.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ COMMAND_TIMEOUT_S = 120.0
 SYSTEMD = "/lib/systemd/systemd"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# Where the lab finds this Python and this source: a service's user may not enter /root, where both may lie.
+# Where the lab finds this Python and this source. Both may be in /root, which a service's user may not enter.
 PYTHON_HOME = "/opt/lab/python"
 SITE_PACKAGES = "/opt/lab/site-packages"
 SOURCE = "/opt/lab/source"
 
-# Units that would do something to the kernel, wait for hardware, or start what this machine happens to have.
+# Units that would change the kernel, wait for hardware, or start services that this machine happens to have.
 MASKED = """
     systemd-sysctl.service systemd-modules-load.service systemd-remount-fs.service systemd-udevd.service
     systemd-timesyncd.service systemd-update-utmp.service systemd-firstboot.service systemd-sysusers.service
@@ -75,7 +75,7 @@ exec env -i container=lab PATH="$TARGET_PATH" "$SYSTEMD" --system systemd.unit=b
 
 
 class SystemdLab:
-    """One such machine; a context manager. ``root`` is its file system, seen from outside."""
+    """One throw-away machine; a context manager. ``root`` is its file system, seen from outside."""
 
     def __init__(self, name: str = "edge-1") -> None:
         self.name = name
@@ -105,16 +105,16 @@ class SystemdLab:
 
     @property
     def root(self) -> Path:
-        """Its / as a path of ours."""
+        """The machine's / as a path outside of it."""
         return Path(f"/proc/{self._pid}/root")
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a unit needs to run this Python with this source."""
+        """The environment that a unit needs to run this Python with this source."""
         return {"PYTHONHOME": PYTHON_HOME, "PYTHONPATH": f"{SOURCE}:{SITE_PACKAGES}", "PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(self, *command: str, check: bool = True) -> str:
-        """Run a command inside; returns its output, less the white space around it."""
+        """Run a command inside the machine; returns its output without the white space around it."""
         enter = ["nsenter", "-t", str(self._pid), "-m", "-u", "-i", "-n", "-p", "-C"]
         clean = ["env", "-i", f"PATH={PATH}", "HOME=/root", "LANG=C.UTF-8", "TERM=dumb"]
         done = subprocess.run(
@@ -135,7 +135,7 @@ class SystemdLab:
         return dict(line.split("=", 1) for line in lines)
 
     def until(self, true: Callable[[], object], *, timeout_s: float = 60.0, unit: str = "coordd") -> None:
-        """Poll until something is true; fails with the unit's status and log."""
+        """Poll until ``true`` returns a true value; after the timeout, fails with the unit's status and log."""
         end = time.monotonic() + timeout_s
         while not true():
             if time.monotonic() > end:
@@ -144,16 +144,16 @@ class SystemdLab:
             time.sleep(0.05)
 
     def power_off(self) -> None:
-        """Shut it down in order; returns when it is off."""
+        """Shut the machine down in order; returns when the machine is off."""
         assert self._process is not None
         self.run("systemctl", "poweroff", check=False)
         self._process.wait(timeout=BOOT_TIMEOUT_S)
 
     def down(self) -> None:
-        """Cut the power."""
+        """End the machine at once, as a power cut would."""
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)  # the kernel ends the rest of its processes with it
+                os.kill(self._pid, signal.SIGKILL)  # the kernel then ends all other processes of the machine
         if self._process is not None:
             if not self._pid:
                 self._process.kill()
@@ -217,7 +217,7 @@ class SystemdLab:
 
 
 def _own_cgroup() -> Path:
-    """Our cgroup in the version 2 hierarchy, so that limits which hold for us hold for the lab."""
+    """Our cgroup in the version 2 hierarchy. The lab runs below it, so that our limits also hold for the lab."""
     mount = Path("/sys/fs/cgroup/unified" if os.path.exists("/sys/fs/cgroup/unified") else "/sys/fs/cgroup")
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         if line.startswith("0::"):

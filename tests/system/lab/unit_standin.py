@@ -1,6 +1,6 @@
-"""Stands for the daemon in a unit: it notifies, logs, and starts programs that outlive it, as runners do.
+"""A stand-in for the daemon in a unit: it notifies, logs, and starts programs that outlive it, as runners do.
 
-USR1 starts the program whose argv is in /run/coordd/command; HUP reloads; USR2 stops petting the watchdog.
+USR1 starts the program whose argv is in /run/coordd/command; HUP reloads; USR2 stops the watchdog messages.
 """
 
 import json

@@ -12,7 +12,7 @@ from system.lab.runner_lab import World, world_in
 
 @pytest.fixture(params=["cgroup", "no cgroup"])
 def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """With a cgroup where this machine has them, and without."""
+    """Each test runs twice: with a cgroup (if this machine has cgroups), and without."""
     with world_in(tmp_path, use_cgroups=request.param == "cgroup") as world:
         yield world
 

@@ -1,4 +1,4 @@
-"""A stranger on the machine takes a runner's places, and copies its nonce and its label to other processes."""
+"""Another user of the machine fills a runner's back-channel, and copies its nonce and its label to other processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordd.runner.channel import CONNECTIONS_MAX, Channel, java_string
 from coordd.runner.kernel import label_of
 from coordd.runner.tree import Tree
 
-SECRET = "5ec3e7"  # noqa: S105 - of the channel below
+SECRET = "5ec3e7"  # noqa: S105 - the secret of the channel below
 APPLICATION = "application_1700000000000_0001"
 NONCE = "0123456789abcdef"
 
@@ -87,7 +87,7 @@ def test_a_strangers_process_with_a_copied_nonce_is_not_taken_for_ours() -> None
     born = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
     tree = Tree(NONCE, "", {os.getpid()}, born)
     for who, is_member in (("ours", True), ("stranger", False)):
-        # Not below this process, as a daemonised one would be.
+        # The new process must not descend from a spare process, just as a daemonised process does not.
         tree.spare = {2**22 - 1}
         with another(CARRIES, who, str(label_of(NONCE)), NONCE) as pid:
             assert (pid in tree.members()) == is_member, who

@@ -1,4 +1,4 @@
-"""The runner with real processes: when it starts its program, how it ends, what it keeps and says."""
+"""The runner with real processes: when its program starts, how the program ends, what the runner keeps and says."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from system.lab.runner_lab import (
     world_in,
 )
 
-# ---- how it ends
+# ---- how the program ends
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_the_program_finds_what_the_spec_says_and_nothing_else(world: World) -> 
         os.close(write)
     env = dict(line.split("=", 1) for line in attempt.out.read_text().splitlines())
     assert set(env) - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "OUT", "MARK", "COORDD_NONCE"}
-    assert Path(f"{attempt.out}.fds").read_text().strip() in ("4", "5")  # "total", 0, 1, 2, perhaps the shell's own
+    assert Path(f"{attempt.out}.fds").read_text().strip() in ("4", "5")  # "total", 0, 1, 2, maybe one of the shell
     ignored = int(Path(f"{attempt.out}.ign").read_text().split()[1], 16)
-    assert ignored & 0x7FFFFFFF == 0, "SIGPIPE and the like are not ignored"  # 32 and 33 are the C library's own
+    assert ignored & 0x7FFFFFFF == 0, "SIGPIPE and the like are not ignored"  # the C library uses 32 and 33
 
 
-# ---- when it starts
+# ---- when the program starts
 
 
 def test_never_before_the_fire_time(either: World) -> None:
@@ -252,7 +252,7 @@ def test_two_runners_do_not_touch_each_other(world: World) -> None:
     assert one.pids() == []
 
 
-# ---- what is kept, and said
+# ---- what is kept and reported
 
 
 def test_output_is_kept_within_bounds(world: World) -> None:

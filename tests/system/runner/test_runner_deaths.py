@@ -1,4 +1,4 @@
-"""Whoever is killed or stopped, and whatever does not answer: nothing outlives the lease."""
+"""A runner, watcher or daemon is killed or stopped, or the ledger does not answer: nothing outlives the lease."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from system.lab.runner_lab import (
 
 
 def children_of(pid: int) -> set[int]:
-    """The processes that this one has started, and not yet reaped."""
+    """The pids of a process's children that exist and are not zombies."""
     return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if exists(int(child))}
 
 
@@ -127,7 +127,7 @@ def test_a_watcher_that_is_killed_again_and_again_ends_the_job(world: World) -> 
 
 @pytest.mark.parametrize("who", ["runner", "watcher"])
 def test_one_of_them_and_the_daemon_are_killed(tmp_path: Path, who: str) -> None:
-    """The daemon is another process here, the launcher of this test only looks."""
+    """Here the daemon is a separate process. The launcher of this test only looks."""
     with world_in(tmp_path, use_cgroups=False) as world:
         spec, attempt = world.spec(["/bin/sh", "-c", STUBBORN])
         script = (
@@ -181,7 +181,7 @@ def test_both_are_killed_and_the_next_daemon_buries_them(either: World) -> None:
 
 
 def test_the_program_dies_with_its_runner_even_if_nobody_buries_it(either: World) -> None:
-    """The kernel sees to it: no watcher is left, and no daemon is there."""
+    """The kernel kills the program: no watcher is left, and there is no daemon."""
     attempt = either.sh(BEATING).begun()
     program = attempt.fact("started")["program"]
     kill_together(attempt.watcher(), attempt.runner())
@@ -210,7 +210,8 @@ time.sleep(1000)
 def test_a_burial_ends_what_has_wiped_its_environment_and_left_the_session(either: World, who: str) -> None:
     attempt = either.python(WIPED).begun()
     pids = [int(Path(f"{attempt.out}.{number}").read_text()) for number in range(3)]
-    if who == "a second watcher and the runner":  # the runner's child: what it guards falls to init
+    if who == "a second watcher and the runner":
+        # The second watcher is a child of the runner. After both deaths, init adopts the processes that it guarded.
         first = attempt.watcher()
         kill(first)
         until(lambda: attempt.watcher() != first)
@@ -228,7 +229,7 @@ def test_a_burial_ends_what_has_wiped_its_environment_and_left_the_session(eithe
 
 
 def test_a_burial_that_is_cut_off_is_begun_again() -> None:
-    """By the daemon: the watcher that buries may be killed as well, at any instant of it."""
+    """The daemon starts the burial again: the watcher that buries may be killed too, at any moment."""
     with cluster_of(1, budget=1) as cluster:
         (node,) = cluster.nodes
         cluster.job("hello", "until", cluster.go("on"), overlap="allow")
@@ -236,7 +237,7 @@ def test_a_burial_that_is_cut_off_is_begun_again() -> None:
         run = str(node.call("run.trigger", job="hello", id="1")["id"])
         cluster.started(run)
         said = node.runner(run)
-        with locked_file(cluster.ledger_path):  # so that the burial cannot come to its end
+        with locked_file(cluster.ledger_path):  # so that the burial cannot finish
             kill_at_once(lambda: {pid for pid in (said["pid"], said["watcher"]) if exists(pid)})
             assert node.process is not None
             daemon = node.process.pid
@@ -287,7 +288,7 @@ def test_the_runner_is_stopped(either: World) -> None:
 
 
 def test_the_runner_is_stopped_and_nothing_outlives_the_lease(world: World) -> None:
-    """The same, with a ledger that cannot be told: the lease itself is the limit."""
+    """The same, with a ledger that takes no report. Then the lease itself is the limit."""
     attempt = world.sh(STUBBORN, **SHORT).begun()
     os.kill(attempt.runner(), signal.SIGSTOP)
     end = lease_end(attempt)
@@ -330,12 +331,12 @@ def test_a_lease_is_renewed_for_as_long_as_the_program_runs(world: World) -> Non
 
 
 def test_strangers_are_never_killed(world: World) -> None:
-    """Something older than the attempt is not of it, whatever it looks like."""
+    """A process that is older than the attempt does not belong to it, whatever its environment says."""
     spec, attempt = world.spec(["/bin/sh", "-c", STUBBORN])
     with subprocess.Popen(["/bin/sleep", "1000"], env={"COORDD_NONCE": spec["nonce"]}) as stranger:
         try:
             born = start_ticks(stranger.pid)
-            until(lambda: boottime() * os.sysconf("SC_CLK_TCK") > born + 1)  # ages are told in these ticks
+            until(lambda: boottime() * os.sysconf("SC_CLK_TCK") > born + 1)  # start times have this unit
             world.launcher.start(spec)
             attempt.begun()
             kill(attempt.runner())

@@ -36,7 +36,7 @@ with open(sys.argv[1], "w") as file:
         time.sleep(0.05)
 """
 
-# Two JVMs' worth of class loading on a machine that does other things too.
+# Two JVMs load their classes, on a machine that does other work too.
 SPARK_LIMIT_S = 240.0
 
 CONF = {

@@ -1,4 +1,4 @@
-"""A slice of `make syscalls`: errors and crashes at system calls drawn by a seed, with and without cgroups."""
+"""A short `make syscalls`: errors and crashes at system calls that a seed selects, with and without cgroups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packaged unit: by systemd's own tools, and on a systemd of its own with a stand-in for the daemon."""
+"""The packaged unit: checked by systemd's tools, and run on a separate systemd with a stand-in for the daemon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYSTEMD = Path(__file__).parents[3] / "systemd"
 UNIT = SYSTEMD / "coordd.service"
 STANDIN = f"{SOURCE}/tests/system/lab/unit_standin.py"
 
-# What `systemd-analyze security` may say at the most, times ten.
+# Maximum exposure level in `systemd-analyze security`, times ten.
 EXPOSURE_MAX = 15
 
 
@@ -31,7 +31,7 @@ def directives() -> list[tuple[str, str]]:
 class TestByTheTools:
     @pytest.fixture
     def unit(self, tmp_path: Path) -> Path:
-        """The unit with a program that this machine has; systemd-analyze looks for it."""
+        """The unit with a program that exists on this machine: systemd-analyze looks for the program."""
         copy = tmp_path / "coordd.service"
         copy.write_text(re.sub(r"(?m)^(Exec\w+)=\S+", r"\1=/bin/sleep", UNIT.read_text()))
         return copy
@@ -65,7 +65,7 @@ class TestByTheTools:
                 assert above.startswith("#"), f"{line} has no reason above it"
 
     def test_a_reload_can_fail(self) -> None:
-        """A signal cannot say that it was refused: `kill -HUP` always succeeds."""
+        """ExecReload is not `kill -HUP`, which always succeeds: a signal cannot report that the daemon refused it."""
         assert dict(directives())["ExecReload"] == "/usr/bin/coordctl reload"
 
     def test_nothing_that_ends_or_breaks_spark(self) -> None:
@@ -143,7 +143,7 @@ class Service:
         return lambda: self.is_active and self.main_pid not in ("0", old_pid)
 
     def kill_what_is_left(self) -> None:
-        """End what outlived the daemon."""
+        """Kill the processes that outlived the daemon."""
         kill = Path("/sys/fs/cgroup/system.slice/coordd.service/cgroup.kill")
         self.lab.run("sh", "-c", f"[ ! -e {kill} ] || echo 1 > {kill}")
         self.lab.until(lambda: not self.lab.run("sh", "-c", f"cat {kill.parent}/cgroup.procs 2>/dev/null || true"))
@@ -160,7 +160,7 @@ class Service:
         return (run / "started").read_text()
 
     def inside(self, script: str, *, timeout_s: float = 60.0) -> str:
-        """What a script prints that runs where jobs run, with its errors."""
+        """Run a script where jobs run; returns its output and errors."""
         out = self.lab.root / "var/lib/coordd/out"
         out.unlink(missing_ok=True)
         self.spawn(f"cd /var/lib/coordd; ( {script} ) >out.part 2>&1; mv out.part out")
@@ -332,7 +332,7 @@ def test_a_stop_with_the_whole_machine_is_known_as_such() -> None:
     with SystemdLab("edge-2") as other:
         service = Service(other, f"{other.python} {STANDIN}")
         service.systemctl("start")
-        said = os.open(other.root / "var/lib/coordd", os.O_RDONLY | os.O_DIRECTORY)  # outlives the machine
+        said = os.open(other.root / "var/lib/coordd", os.O_RDONLY | os.O_DIRECTORY)  # works after the machine is off
         try:
             service.systemctl("stop")
             assert _read(said, "machine-is-stopping") == "False"

@@ -9,8 +9,8 @@ from system.lab.processes import until
 from system.lab.systemd_lab import SITE_PACKAGES, SOURCE, SystemdLab
 from system.systemd.test_units import Service
 
-# The machine's own Python: the unit's user may not enter /root, where this test's may have its shared library, and
-# what the daemon starts has an environment that is built from empty.
+# The machine's own Python. The Python of this test may have its shared library in /root, which the unit's user may not
+# enter. The daemon also builds the environment of its programs from nothing, so PYTHONHOME would not reach them.
 PYTHON = "/usr/bin/python3"
 ENVIRONMENT = {"PYTHONPATH": f"{SOURCE}:{SITE_PACKAGES}", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -33,7 +33,7 @@ class Coordd(Service):
     """The unit with the daemon itself in it."""
 
     def __init__(self, lab: SystemdLab) -> None:
-        client = f'{PYTHON} -c "{CLIENT}" reload'  # the unit's own command, with the tests' Python
+        client = f'{PYTHON} -c "{CLIENT}" reload'  # the unit's own command, with PYTHON
         super().__init__(lab, f"{PYTHON} -m coordd run --config /etc/coordd/coordd.toml", client)
         set_anew = " ".join(f'"{name}={value}"' for name, value in ENVIRONMENT.items())
         self.drop_in("python", f"Environment=\nEnvironment={set_anew}")
@@ -64,7 +64,7 @@ def coordd() -> Iterator[Coordd]:
 
 def test_it_is_ready_and_says_how_it_is(coordd: Coordd) -> None:
     assert coordd.is_active
-    # Ready comes first; that it has seen its ledger is said with the ledger's first answer.
+    # The daemon is ready first. Only the ledger's first answer shows that the daemon has seen its ledger.
     until(lambda: coordd.status.startswith("ready · 1 node alive · 0 runs active"), why=coordd.status)
     assert coordd.ctl("status")
 
@@ -97,7 +97,7 @@ def test_a_daemon_that_goes_loses_no_run(coordd: Coordd, how: str) -> None:
 
 
 def test_a_restart_does_not_warn_of_runners_that_live_on(coordd: Coordd) -> None:
-    """systemd names what is left in the unit when it stops and when it starts: of ours it knows better."""
+    """When a unit stops or starts, systemd warns of processes that are left in it, but not of runners and watchers."""
     coordd.ctl("run", "trigger", "long", "--id", "warned")
     coordd.lab.until(lambda: coordd.run_of("long#warned")["state"] == "started")
     before = coordd.main_pid
@@ -115,7 +115,7 @@ def test_a_bad_job_file_is_refused_as_a_whole_and_said(coordd: Coordd) -> None:
     job = coordd.lab.root / "etc/coordd/jobs.d/who.toml"
     job.write_text("[command]\nargv = 7\n")
     pid = coordd.main_pid
-    with pytest.raises(AssertionError):  # what the lab raises for a command that fails
+    with pytest.raises(AssertionError):  # the lab raises it if a command fails
         coordd.systemctl("reload")
     assert coordd.is_active
     assert coordd.main_pid == pid

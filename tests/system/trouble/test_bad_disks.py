@@ -1,4 +1,4 @@
-"""A disk that is full or read-only, a ledger that is locked, damaged or gone: said, survived, and mended by itself."""
+"""A disk is full or read-only, a ledger is locked, damaged or gone: coordd says so, survives and recovers by itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_node_whose_disk_is_full_abstains_until_there_is_room() -> None:
             while True:
                 os.write(file.fileno(), b"x" * 1024)
         other.call("node.drain")
-        # Long enough not to fit into what is left of the journal's last page.
+        # The argument is too long for the free part of the journal's last page.
         first = other.call("run.trigger", job="hello", id="first", args={"pad": "x" * 4096})["id"]
         until(lambda: full.status()["impaired"])
         assert "its journal cannot be written" in full.status()["impaired"]
@@ -85,7 +85,7 @@ def test_a_state_directory_that_cannot_be_written_is_said_at_the_start() -> None
 
 @pytest.mark.parametrize("on_lost", ["relaunch", "hold"])
 def test_a_full_runtime_directory_is_said_and_costs_no_run(on_lost: str) -> None:
-    """What a runner writes there is for people and for the next daemon; how a run ends is the ledger's."""
+    """A runner writes there for people and for the next daemon. The ledger keeps how a run ends."""
     with cluster_of(1, budget=1) as cluster, small_disk(Path(f"{cluster.path}/n1.run")) as disk:
         (node,) = cluster.nodes
         cluster.job("hello", "until", cluster.go("on"), overlap="allow", on_lost=on_lost)

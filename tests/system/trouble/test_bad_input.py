@@ -1,4 +1,4 @@
-"""Whatever is wrong with a machine, a file or a message: coordd says so, stays up, and runs what can be run."""
+"""Bad machines, files and messages: coordd says what is wrong, stays up, and runs every job that can run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_second_node_of_the_same_name_refuses_to_start() -> None:
         assert second.wait() == EXIT_CONFIG
         sentence = f"coordd: another live node is named 'n1' (pid {first.process.pid})"
         assert [line for line in second.log().splitlines() if line.startswith(sentence)]
-        third = Node(cluster, "n3", place="n1")  # another name, the first one's directories
+        third = Node(cluster, "n3", place="n1")  # another name, but the first node's directories
         third.config_path = cluster.path / "third.toml"
         cluster.nodes.append(third)
         third.launch()
@@ -108,7 +108,7 @@ def test_nodes_without_spark_or_java_abstain() -> None:
 
 
 def _fake_submit(cluster: Cluster, name: str) -> Path:
-    """A spark-submit that starts nothing but the tests' program."""
+    """A spark-submit that only starts the tests' program."""
     path = cluster.path / name / "spark-submit"
     path.parent.mkdir()
     words = " ".join([sys.executable, "-I", "-S", "-E", str(cluster.program), str(cluster.log_path)])
@@ -209,18 +209,18 @@ def packet(events: list[AnyEvent], *, name: str = "evil", cluster: str = "defaul
 
 
 def refuses(node: Node, count: int) -> None:
-    """Wait until that many messages were refused."""
+    """Wait until a node has refused that many messages."""
     until(lambda: node.status()["counts"]["malformed"] >= count, why=f"{node.name} refuses {count}")
 
 
 def forgeries(run: str, token: int) -> list[bytes]:
-    """Packets that are well made, and not true."""
+    """Packets that are well formed, but false."""
     return [
         packet([WorkerHeartbeat(clock=2**63)]),  # an absurd clock
         packet([WorkerHeartbeat(clock=-1)]),
         packet([WorkerHeartbeat(clock=5)], v=9),  # another protocol
         packet([WorkerHeartbeat(clock=5)], cluster="elsewhere"),
-        packet([WorkerOffline(clock=5)], name="n1"),  # our own name; and a peer's, with another pid
+        packet([WorkerOffline(clock=5)], name="n1"),  # a node's own name; then a peer's name with another pid
         packet([WorkerOffline(clock=5)], name="n2", pid=2),
         packet([TaskSucceeded(clock=9, uuid="x", run=run, name="long", attempt=0, token=token)]),
         packet([TaskFailed(clock=9, uuid="x", run=run, name="long", attempt=0, token=token + 1)]),
@@ -252,7 +252,7 @@ def forgeries(run: str, token: int) -> list[bytes]:
 
 
 def rubbish(packets: list[bytes]) -> list[bytes]:
-    """Bytes by chance, bombs, and these packets with some bytes changed."""
+    """Random bytes, decoder bombs (deep nesting, huge lengths), and these packets with some bytes changed."""
     chance = random.Random(7)
     garbage = [chance.randbytes(chance.randrange(1, 2000)) for _ in range(300)]
     garbage += [b"\xdc\xff\xff" * 5000, b"\x91" * 60000, b"\x00", json.dumps({"v": 1}).encode()]

@@ -1,4 +1,4 @@
-"""Brokers and Redis servers that refuse, block, lie or hang, and strangers who speak on the bus: jobs go on."""
+"""Brokers and Redis servers refuse, block, lie or hang, and strangers send messages on the bus: jobs go on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEGABYTE = 2**20
 
 
 def at_the_broker(url: str, work: Callable[[Any], Awaitable[Any]]) -> Any:
-    """What somebody else does there: ``work`` gets an open channel."""
+    """Do ``work`` as another client of the broker; ``work`` gets an open channel. Returns its result."""
 
     async def main() -> Any:
         async with await aio_pika.connect(url, timeout=20) as connection, connection.channel() as channel:
@@ -34,7 +34,7 @@ def at_the_broker(url: str, work: Callable[[Any], Awaitable[Any]]) -> Any:
 
 
 def succeed(cluster: Cluster, ident: str) -> None:
-    """A run asked for on each node is launched once and ends well."""
+    """Trigger one run on each node, and wait until each of them has succeeded."""
     for run in [trigger(node, "short", f"{ident}-{node.name}") for node in cluster.nodes]:
         cluster.becomes(run, "success")
 
@@ -96,7 +96,7 @@ def test_what_the_broker_takes_away_is_made_anew() -> None:
             before = [node.status()["bus"]["connections"] for node in cluster.nodes]
             rabbit.ctl(*harm)
             until(
-                lambda before=before: all(  # type: ignore[misc]  # bound now
+                lambda before=before: all(  # type: ignore[misc]  # bound in this turn of the loop
                     n.status()["bus"]["connections"] > b for n, b in zip(cluster.nodes, before, strict=True)
                 ),
                 why=f"everything is declared again after {harm}",
@@ -129,7 +129,7 @@ def test_a_memory_alarm_stops_the_gossip_and_no_job() -> None:
 
 
 class Stranger:
-    """Somebody with access to the broker, who listens and speaks on a cluster's exchange."""
+    """A client with access to the broker, which receives and sends on a cluster's exchange."""
 
     def __init__(self, cluster: Cluster, url: str) -> None:
         self.url = url
@@ -144,7 +144,7 @@ class Stranger:
         at_the_broker(self.url, work)
 
     def heard(self) -> list[bytes]:
-        """All that was said since ``listen``."""
+        """All messages since ``listen``."""
 
         async def work(channel: Any) -> list[bytes]:
             queue = await channel.get_queue(self.queue)
@@ -172,7 +172,7 @@ BOMBS = [b"\x91" * 60_000, b"\xdf\xff\xff\xff\xff" * 1000, b"\xdd\xff\xff\xff\xf
 
 
 def goes_mad(cluster: Cluster, stranger: Stranger, victim: str, token: int) -> None:
-    """With a key: bombs inside envelopes, a clock from the end of time, news of others' runs."""
+    """Send with a valid key: decoder bombs in envelopes, an absurd clock, false news of other nodes' runs."""
     envelopes = Envelopes(keyring.load(str(cluster.production.keyring), {}), cluster.path.name, "mad.1")
     seq = 0
 
@@ -211,7 +211,7 @@ def test_strangers_on_the_bus_are_counted_and_nothing_else() -> None:
         recorded = stranger.heard()
         assert len(recorded) > 10
 
-        # Without a key: too large, garbage, bombs, forgeries.
+        # Messages without a key: too large, garbage, decoder bombs, forgeries.
         forged = [body[:-1] + bytes([body[-1] ^ 1]) for body in recorded[:20]]
         stranger.say(b"x" * (64 * MEGABYTE), b"x" * (SEALED_BYTES_MAX + 1), *BOMBS, *forged)
         for node in cluster.nodes:
@@ -219,7 +219,7 @@ def test_strangers_on_the_bus_are_counted_and_nothing_else() -> None:
             counted(node, "bus", "refused_not_sealed", 3)
             counted(node, "bus", "refused_bad_mac", len(forged))
 
-        # Recorded ones, again and again: their seals are good.
+        # Recorded messages, sent again and again: their seals are valid.
         stranger.say(*recorded, *reversed(recorded))
         for node in cluster.nodes:
             counted(node, "counts", "refused", len(recorded) // 2)
@@ -255,11 +255,11 @@ def test_a_redis_that_cannot_hold_a_ledger_is_named_and_nothing_runs_twice() -> 
             assert redis.cli("CONFIG", "SET", key, value) == "OK"
 
         def through(ident: str, words: tuple[str, ...], harm: Callable[[], object], mend: Callable[[], object]) -> None:
-            """Harm, see it told, ask for a run meanwhile, mend, and see it run once."""
+            """Harm Redis, trigger a run, see that the node names the cause, mend Redis, see that the run runs once."""
             harm()
             asked = first.call("run.trigger", job="short", id=ident)
             assert asked["durable"] == "node"
-            ledger_says(first, *words)  # a full one still answers who only reads: the other need not know
+            ledger_says(first, *words)  # a full Redis still answers reads: the other node may not notice
             said = first.why(asked["id"])
             assert all(word in said for word in words), said
             assert not cluster.starts(asked["id"])
@@ -287,9 +287,9 @@ def test_a_redis_that_cannot_hold_a_ledger_is_named_and_nothing_runs_twice() -> 
         def mend() -> None:
             redis.cli("REPLICAOF", "NO", "ONE")
             for node in cluster.nodes:
-                node.ledger_is("recovering")  # it might have lost something
+                node.ledger_is("recovering")  # the ledger may have lost something
             assert "went back or was replaced" in first.why("short")
-            cluster.production.ledger().accept_epoch()  # a person knows that it has not
+            cluster.production.ledger().accept_epoch()  # a person knows that nothing is lost
 
         through("replica", ("replica",), lambda: redis.cli("REPLICAOF", servers.HOST, nobody), mend)
         beats(cluster, run)
@@ -300,7 +300,7 @@ def test_a_redis_that_cannot_hold_a_ledger_is_named_and_nothing_runs_twice() -> 
 
 
 def test_a_running_job_outlives_a_full_redis_and_its_success_is_recorded_there() -> None:
-    """Longer than a lease, which would have ended it: its policy is to be launched again."""
+    """Redis is full for longer than a lease. Without renewals the job would end: its policy is to be relaunched."""
     with cluster_of(2, backend="production", **TIMING) as cluster:
         cluster.job("short", "sleep", 0, overlap="allow")
         for job in ("renewed", "cancelled"):

@@ -1,4 +1,4 @@
-"""A slice of `make chaos`: faults on real processes, judged by what the programs wrote; nothing is left of it."""
+"""A short `make chaos`: faults on real processes. Their programs' output is checked; nothing may be left."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def test_faults_for_a_while_violate_nothing(setup: str, tmp_path: Path) -> None:
     assert outcome.verdict.violations == []
     assert outcome.verdict.counts["launches"] > 0
     assert outcome.nemesis.log, "nothing has struck"
-    lab = Net([]).lab  # of this process
+    lab = Net([]).lab  # the lab of this process
     assert not (ROOT / lab).exists()
     assert lab not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout

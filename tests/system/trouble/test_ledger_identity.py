@@ -1,4 +1,4 @@
-"""Nodes of one cluster that were given different ledgers: refused, or loud, and no run is launched twice."""
+"""Nodes of one cluster get different ledgers: coordd refuses or raises an alarm, and launches no run twice."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from system.lab.processes import LIMIT_S, exists, kill_at_once, until
 
 EXIT_CONFIG = 78
 
-# A new Redis ledger grants nothing for two renewals and a timeout; then some fire times of "every 2s".
+# A new Redis ledger grants nothing for two renewals and a timeout. Then some fire times of "every 2s" must pass.
 WHILE_S = 9.0
 
 
 @contextmanager
 def ticking(size: int) -> Iterator[Cluster]:
-    """A cluster whose one job is due every two seconds, wherever it is launched; judged in the end."""
+    """A cluster with one job that is due every two seconds. In the end, no attempt may have been launched twice."""
     with cluster_of(size, backend="production") as cluster:
         cluster.job("tick", "sleep", 0, schedule="every 2s", overlap="allow", misfire="all")
         yield cluster
@@ -38,7 +38,7 @@ def never_twice(cluster: Cluster) -> None:
 
 
 def elsewhere(cluster: Cluster) -> dict[str, Any]:
-    """The same Redis, another database."""
+    """The setting for another database of the same Redis."""
     return {"ledger": f"{cluster.production.ledger_url.removesuffix('/0')}/1"}
 
 
@@ -51,7 +51,7 @@ def is_closed(node: Node) -> bool:
 
 
 def uses(*nodes: Node) -> str:
-    """Wait until all of them have pinned their ledger; its identity."""
+    """Wait until all these nodes have pinned one ledger; returns the ledger's identity."""
     until(
         lambda: all(ledger_of(node)["pinned"] and not ledger_of(node)["not_used"] for node in nodes),
         why=f"{[node.name for node in nodes]} use their ledger",
@@ -61,7 +61,7 @@ def uses(*nodes: Node) -> str:
 
 
 def is_braked(node: Node) -> str:
-    """Wait until a node says that it launches nothing because of its ledger, in status, doctor and STATUS=."""
+    """Wait until status, doctor and log say that a node launches nothing because of its ledger; returns why."""
     until(lambda: ledger_of(node)["not_used"], why=f"{node.name} says that it does not use its ledger")
     [found] = [check for check in node.call("doctor") if check["check"] == "ledger identity"]
     assert found["state"] == "fail"
@@ -71,7 +71,7 @@ def is_braked(node: Node) -> str:
 
 
 def ticks_go_on(cluster: Cluster, by: Iterable[Node]) -> None:
-    """Two more launches, and only on these nodes."""
+    """Wait for two more launches, which must be on these nodes only."""
     names = {node.name for node in by}
     count = len(cluster.starts())
     cluster.launched(count + 2)
@@ -85,7 +85,7 @@ def nothing_starts_on(cluster: Cluster, *nodes: Node) -> None:
 
 @pytest.mark.parametrize("missing", [1, 2, 3])
 def test_without_its_ledger_line_a_node_of_a_network_bus_does_not_start(missing: int) -> None:
-    """The default is a file of the node's own: every job would run on every such node."""
+    """The default ledger is a file on the node itself, so every job would run on every such node."""
     with ticking(3) as cluster:
         without, others = cluster.nodes[:missing], cluster.nodes[missing:]
         for node in without:
@@ -133,7 +133,7 @@ def test_two_nodes_with_two_databases_are_a_tie_or_one_of_them_waits() -> None:
     with ticking(2) as cluster:
         right, wrong = cluster.nodes
         wrong.changes = elsewhere(cluster)
-        cluster.start()  # at the same time: who sees the other first decides whether it is a tie
+        cluster.start()  # at the same time: which node sees the other first decides whether it is a tie
         until(lambda: any(ledger_of(node)["not_used"] for node in cluster.nodes), why="one of them waits, or both")
         time.sleep(WHILE_S)
         braked = [node for node in cluster.nodes if ledger_of(node)["not_used"]]
@@ -178,7 +178,7 @@ def test_of_three_nodes_one_has_another_database_at_its_first_start() -> None:
 
 
 def test_the_one_with_another_database_may_be_the_first() -> None:
-    """Two that come later are more, and do not outvote one that may be launching at this very moment."""
+    """Two later nodes are a majority, but do not outvote the first node, which may be launching at this moment."""
     with ticking(3) as cluster:
         *right, wrong = cluster.nodes
         wrong.changes = elsewhere(cluster)
@@ -211,7 +211,7 @@ def test_a_node_that_has_used_its_ledger_is_given_another_database() -> None:
         assert identity in ledger_of(moved)["error"]
         count = len(cluster.starts())
         ticks_go_on(cluster, right)
-        moved.call("ledger.accept-identity")  # a mistake: the others go on with the one that was used
+        moved.call("ledger.accept-identity")  # a mistake: the other nodes go on with the ledger that was used
         assert identity not in str(ledger_of(moved)["identity"])
         is_braked(moved)
         ticks_go_on(cluster, right)
@@ -237,7 +237,7 @@ def test_a_flush_under_nodes_that_have_used_it_restores_its_identity() -> None:
 
 
 def test_a_rolling_move_to_another_redis() -> None:
-    """Closed and exported, imported elsewhere; each node follows when it is given the new place."""
+    """The ledger is closed, exported, and imported elsewhere. Each node follows when it gets the new URL."""
     with ticking(3) as cluster:
         cluster.job("asked", "sleep", 0, overlap="allow")
         cluster.job("waits", "until", cluster.go("go"))
@@ -254,7 +254,7 @@ def test_a_rolling_move_to_another_redis() -> None:
         cluster.becomes(held, "success")
         first.call("job.suspend", job="tick")
         for row in cluster.rows():
-            if row["state"] == "received":  # claimed ahead, and waits at the gate until the job goes on
+            if row["state"] == "received":  # claimed ahead; it waits at the gate until the job is resumed
                 first.call("run.cancel", id=row["run"])
         until(lambda: all(row["state"] not in ("received", "started") for row in cluster.rows()), why="nothing runs")
         rows = exported(first, close=True)
@@ -286,7 +286,7 @@ def test_a_rolling_move_to_another_redis() -> None:
 
 
 def test_two_ledgers_that_could_not_be_compared_are_an_alarm_as_soon_as_they_can() -> None:
-    """Each node has used its own; the broker is away, so neither hears of the other, and both launch."""
+    """Each node has used its own ledger. The broker is down, so the nodes do not hear each other, and both launch."""
     with cluster_of(2, backend="production", own_broker=True) as cluster:
         cluster.job("tick", "sleep", 0, schedule="every 2s", overlap="allow", misfire="all")
         second = cluster.nodes[1]
@@ -307,8 +307,8 @@ def test_two_ledgers_that_could_not_be_compared_are_an_alarm_as_soon_as_they_can
         until(lambda: launched_by("n1") & launched_by("n2"), why="a fire time is launched on both")
         cluster.production.rabbit.start()
         for node in cluster.nodes:
-            is_braked(node)  # a tie among those that have used different ones
-        # Who connects first has told what it launched before the other could hear it: one of them knows of both.
+            is_braked(node)  # a tie between nodes that have used different ledgers
+        # The first node to connect tells its launches before the other can hear them: one of the two knows both starts.
         knows = until(lambda: [node for node in cluster.nodes if node.call("alarm.list")], why="both starts are known")[
             0
         ]
@@ -332,7 +332,7 @@ def test_two_ledgers_that_could_not_be_compared_are_an_alarm_as_soon_as_they_can
 
 
 def exported(node: Node, **params: Any) -> list[dict[str, Any]]:
-    """The rows of an export, from the control socket's stream."""
+    """Export the ledger over the control socket; returns the rows."""
     rows: list[dict[str, Any]] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(LIMIT_S)
@@ -351,5 +351,5 @@ def exported(node: Node, **params: Any) -> list[dict[str, Any]]:
 
 
 def has_left_something(cluster: Cluster) -> bool:
-    """Runners wait for the end of a quarantine before they go."""
+    """True if processes are left: runners wait for the end of a quarantine before they exit."""
     return bool(cluster.processes())

@@ -1,4 +1,4 @@
-"""The Redis of a cluster goes away, fails over, or comes back with less than it knew: nothing is launched twice."""
+"""The Redis of a cluster goes away, fails over, or comes back with less data: nothing is launched twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from system.lab.cluster import Cluster, Node, cluster_of, fire_time
 from system.lab.processes import LIMIT_S, boottime, exists, until
 
-# A failover at Sentinel's own timings, and the quarantine after it.
+# Limit (seconds) for a failover at Sentinel's default timings, and for the quarantine after it.
 FAILOVER_S = 180.0
 
 
@@ -24,7 +24,7 @@ def never_twice(cluster: Cluster) -> None:
 
 
 def ledger_is_back(cluster: Cluster) -> None:
-    """Every node may launch again."""
+    """Wait until every node may launch again."""
     for node in cluster.nodes:
         node.ledger_is("connected")
 
@@ -115,7 +115,7 @@ def test_an_old_snapshot_restored_in_mid_run_launches_nothing_twice() -> None:
         ledger_is_back(cluster)
         for run in (*running, *ended):
             job, _, ident = run.partition("#")
-            trigger(cluster.nodes[2], job, ident)  # a client asks again: it has had no answer, say
+            trigger(cluster.nodes[2], job, ident)  # as a client that has had no answer asks again
         last = max(fire_time(entry.run) for entry in cluster.starts())
         until(lambda: max(fire_time(e.run) for e in cluster.starts()) >= last + 6.0, why="two more ticks")
         assert [exists(pid) for pid in pids] == [True, True]

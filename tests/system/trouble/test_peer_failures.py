@@ -1,4 +1,4 @@
-"""What breaks Celery's gossip, done to a cluster on RabbitMQ and Redis: each run is launched once."""
+"""The failures that break Celery's gossip, in a cluster on RabbitMQ and Redis: each run is launched once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def production(size: int, **settings: Any) -> Iterator[Cluster]:
 
 
 def at_once(*calls: Callable[[], object]) -> None:
-    """Make calls at the same time, each in a thread of its own; fails when one of them does."""
+    """Make calls at the same time, each in its own thread; fails if one of them fails."""
     failures: list[BaseException] = []
     gate = threading.Barrier(len(calls))
 
@@ -41,7 +41,7 @@ def at_once(*calls: Callable[[], object]) -> None:
         gate.wait()
         try:
             call()
-        except BaseException as exc:  # it belongs to the test's own thread
+        except BaseException as exc:  # the test's own thread reports it
             failures.append(exc)
 
     threads = [threading.Thread(target=make, args=(call,)) for call in calls]
@@ -57,7 +57,7 @@ def trigger(node: Node, job: str, ident: str) -> str:
 
 
 def all_once(cluster: Cluster, runs: list[str]) -> None:
-    """Wait until these runs have succeeded; each was launched once, and no daemon has died of it."""
+    """Wait until these runs have succeeded; each must have been launched once."""
     for run in runs:
         cluster.becomes(run, "success")
     launches = Counter(entry.run for entry in cluster.starts())
@@ -116,7 +116,7 @@ def test_the_node_that_was_asked_dies_right_after_its_answer() -> None:
 
 
 def paused(node: Node) -> set[int]:
-    """Stop a node and everything that it has started."""
+    """Stop a node and everything that it has started; returns the pids."""
     stopped: set[int] = set()
     while fresh := node.family() - stopped:
         for pid in fresh:
@@ -132,9 +132,9 @@ def resume(pids: set[int]) -> None:
 
 
 def caught_before_its_action(cluster: Cluster) -> tuple[Node, str, set[int]]:
-    """Pause a node that has been granted a run and has not launched it: (the node, the run, what was paused).
+    """Pause a node that has been granted a run and has not launched it; returns (node, run, paused pids).
 
-    A run is granted a second before its time; on a machine that is slower than that, the next job's will do.
+    A run is granted a second before its time. If the machine is too slow for one run, this takes the next job's run.
     """
     tried: set[str] = set()
 
@@ -156,7 +156,7 @@ def caught_before_its_action(cluster: Cluster) -> tuple[Node, str, set[int]]:
 
 
 def jobs_ahead(cluster: Cluster, verb: str, what: object = "") -> None:
-    """Jobs that fall due one after the other, each once."""
+    """Write jobs that are due one after the other, each once."""
     now = datetime.now(UTC).timestamp()
     for number in range(6):
         at = datetime.fromtimestamp(int(now) + 15 + 6 * number, UTC)
@@ -194,7 +194,7 @@ def test_the_winner_is_paused_before_its_action_and_goes_on_when_another_has_tak
         all_once(cluster, [run])
 
 
-# ---- who hears what
+# ---- messages that are lost, late or doubled
 
 
 def test_a_deaf_node_neither_wins_for_ever_nor_holds_the_others_up() -> None:
@@ -212,7 +212,7 @@ def test_a_deaf_node_neither_wins_for_ever_nor_holds_the_others_up() -> None:
 
 
 def unbind(cluster: Cluster, node: Node) -> None:
-    """The node's queue hears nothing of what is said to all."""
+    """Remove the binding of a node's queue: the queue then gets no broadcast."""
     rabbit = cluster.production.rabbit
     lines = rabbit.ctl("list_bindings", "source_name", "destination_name", "routing_key", "--formatter", "json")
     assert node.process is not None
@@ -308,7 +308,7 @@ def test_the_broker_is_killed_again_and_again_while_elections_are_held() -> None
         asking = threading.Thread(target=ask)
         asking.start()
         try:
-            harm()  # here: a server ends with the thread that has started it
+            harm()  # in this thread: a server ends with the thread that has started it
         finally:
             asking.join()
         assert len(runs) > 10

@@ -1,4 +1,4 @@
-"""Passwords, certificates and keys are changed under a running cluster: nothing is lost, and nothing leaks."""
+"""Passwords, certificates and keys change while the cluster runs: no run is lost, and no secret leaks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_passwords_are_rotated_by_a_reload() -> None:
             why="every node has reconnected",
         )
         connected(cluster)
-        beats(cluster, run)  # the runner has taken up the new one, too
+        beats(cluster, run)  # the runner uses the new password, too
         ends = [trigger(node, "short", node.name) for node in cluster.nodes]
         for end in ends:
             cluster.becomes(end, "success")
@@ -108,7 +108,7 @@ def test_a_wrong_password_is_told_and_mended_without_a_restart() -> None:
 
 
 class Guarded:
-    """A broker and a Redis that speak TLS alone to these tests, and want to see a client's certificate."""
+    """A broker and a Redis of these tests: the nodes must use TLS and show a client certificate."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -130,7 +130,7 @@ class Guarded:
         }
 
     def renew(self) -> None:
-        """Another authority and other certificates, in the same files; the servers take them up at once."""
+        """Write another authority and other certificates into the same files. The servers use them at once."""
         servers.certificates(self.directory)
         for name in ("tls-ca-cert-file", "tls-cert-file"):
             path = self.files.ca if "ca" in name else self.files.cert
@@ -156,10 +156,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def behind(cluster: Cluster, guarded: Guarded) -> None:
-    """The cluster's own Redis stays unused; its rows are in the guarded one."""
+    """Make the nodes use the guarded servers. The rows are in the guarded Redis; the cluster's own stays unused."""
     for node in cluster.nodes:
         node.changes |= guarded.settings()
-    cluster.production.ledger_url = guarded.redis.url  # the plain port, for the test alone
+    cluster.production.ledger_url = guarded.redis.url  # the plain port: only the test uses it
 
 
 def test_certificates_are_replaced_in_place_without_a_gap(guarded: Guarded) -> None:
@@ -211,7 +211,7 @@ def test_servers_that_cannot_be_believed_are_refused_in_a_sentence(guarded: Guar
         ledger_says(elsewhere, "localhost", "certificate")
         bus_is(nobody, "disconnected", "tls_cert")
         ledger_says(nobody, servers.HOST)
-        shutil.copy(guarded.files.ca, authority)  # in place
+        shutil.copy(guarded.files.ca, authority)  # the same path
         another.call("reload")
         bus_is(another, "connected")
         another.ledger_is("connected")
@@ -223,7 +223,7 @@ def test_files_that_are_no_certificates_change_nothing_at_a_reload(guarded: Guar
         (node,) = cluster.nodes
         key = cluster.path / "key.pem"
         shutil.copy(guarded.files.key, key)
-        node.changes |= {"tls_key": str(key), "bus": cluster.production.rabbit.url}  # TLS for the ledger alone
+        node.changes |= {"tls_key": str(key), "bus": cluster.production.rabbit.url}  # TLS only for the ledger
         cluster.start()
         node.ledger_is("connected")
         key.write_text("no key\n")
@@ -248,7 +248,7 @@ def ring(cluster: Cluster, node: Node) -> Path:
 
 
 def refusals(cluster: Cluster) -> dict[str, int]:
-    """What the envelopes of each node have refused."""
+    """The number of messages that each node has refused, by node and reason."""
     said = {node.name: node.status()["bus"] for node in cluster.nodes if node.up}
     return {f"{name} {key}": n for name, bus in said.items() for key, n in bus.items() if key.startswith("refused_")}
 
@@ -295,7 +295,7 @@ def test_a_rotation_of_keys_refuses_nothing_while_elections_run() -> None:
         assert refusals(cluster) == {}
         assert len(re.findall(r'state = "(\w+)"', master.read_text())) == 2
         cluster.nodes[2].stop()
-        cluster.nodes[2].start()  # it knows the new key alone: the others must be signing with it
+        cluster.nodes[2].start()  # it knows only the new key: the others must sign with it
         cluster.meet()
         assert refusals(cluster) == {}
 
@@ -323,7 +323,7 @@ def test_who_has_another_keyring_or_none_is_refused_counted_and_told() -> None:
         assert "no key of that id" in told[0]["text"]
         runs = [trigger(node, "hello", node.name) for node in cluster.nodes]
         for run in runs:
-            cluster.becomes(run, "success")  # the ledger does not mind
+            cluster.becomes(run, "success")  # the ledger does not depend on the keyring
         odd.stop()
         odd.changes |= {"unsigned": True}
         for times in (1, 2):
@@ -363,7 +363,7 @@ def test_a_keyring_that_others_may_read_stops_a_start_and_a_whole_reload() -> No
 
 
 def users_in_urls(doors: Doors, password: str) -> dict[str, str]:
-    """Users whose password stands in the URL: the settings."""
+    """Make users whose password is in the URL; returns the settings with these URLs."""
     doors.rabbit.ctl("add_user", f"{doors.user}-url", password)
     doors.rabbit.ctl("set_permissions", "-p", doors.vhost, f"{doors.user}-url", ".*", ".*", ".*")
     doors.redis.cli("ACL", "SETUSER", "in-url", "on", "~*", "&*", "+@all", f">{password}")
@@ -381,7 +381,7 @@ def has_dumped(node: Node, count: int) -> bool:
 
 
 def answers_of(cluster: Cluster, run: str) -> list[Any]:
-    """What all nodes answer, with a keyring that cannot be read."""
+    """The answers of all nodes while the keyring cannot be read. Each node also dumps its state into its log."""
     answers: list[Any] = []
     for node in cluster.nodes:
         with pytest.raises(CallError) as refused:
@@ -417,7 +417,7 @@ def test_no_secret_is_written_told_or_handed_on() -> None:
         runs = [trigger(node, f"on-{node.name}", "1") for node in cluster.nodes]
         assert [cluster.started(run).node for run in runs] == [node.name for node in cluster.nodes]
         watcher = in_url.runner(runs[1])["watcher"]
-        os.kill(watcher, signal.SIGKILL)  # a new one is started, as a program of its own
+        os.kill(watcher, signal.SIGKILL)  # a new watcher is started, as a separate program
         cluster.becomes(trigger(cluster.nodes[0], "fails", "1"), "failure")
         doors.redis.cli("ACL", "SETUSER", "in-url", "resetpass", ">another")
         doors.rabbit.ctl("change_password", f"{doors.user}-url", "another")
@@ -445,8 +445,9 @@ def test_no_secret_is_written_told_or_handed_on() -> None:
 
 
 def leaks(cluster: Cluster, needles: list[str], told: set[int]) -> list[str]:
-    """Where a secret stands that should not: every file of a cluster but those that people wrote, and in /proc what
-    every process shows. ``told``: processes that were given one in their environment."""
+    """The places that contain a secret and must not. The search covers every file of a cluster (except
+    the files that people wrote), and in /proc the command line and the environment of every process. ``told``: pids of
+    processes that got a secret in their environment."""
     given = {str(node.config_path) for node in cluster.nodes} | {
         str(path) for path in cluster.path.iterdir() if path.suffix == ".password" or "keys" in path.name
     }
@@ -466,7 +467,7 @@ def leaks(cluster: Cluster, needles: list[str], told: set[int]) -> list[str]:
             try:
                 content = Path(f"/proc/{pid}/{name}").read_bytes()
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             found += [f"/proc/{pid}/{name}: {needle}" for needle in needles if needle.encode() in content]
     return found
 

@@ -1,4 +1,4 @@
-"""A stranger on the machine takes all that it can get: operators are served, the loop moves, memory stays bounded."""
+"""Another user of the machine takes all it can: operators get answers, the loop goes on, memory stays bounded."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DEADLINE_S = 60.0
 CONNECTIONS = 240
 REQUESTS = 2000
 
-# The daemon, with a probe: the longest that the loop was held in one turn between two looks at its timers and sockets,
-# in seconds of its own CPU time (a busy machine does not count), written down whenever it grew.
+# The daemon, with a probe. The probe measures how long the loop works between two looks at its timers and sockets, in
+# seconds of its own CPU time (so a busy machine does not count). It writes down each new maximum.
 PROBED = """
 import os, sys, time, trio
 class Probe(trio.abc.Instrument):
@@ -47,7 +47,7 @@ Probe.before_io_wait.__globals__["sys"] = type("S", (), {"argv": [probe]})
 main()
 """
 
-# As another user: all at once, on as many connections as it gets, for ever.
+# Runs as another user: sends all at once, on as many connections as it gets, until its time is over.
 STRANGER = """
 import os, selectors, socket, sys, json, time
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -141,7 +141,7 @@ def peak_mb(pid: int) -> float:
 
 
 def asked(path: str, method: str, **params: Any) -> tuple[float, Any]:
-    """(seconds, answer), as root."""
+    """Call a method as root; returns (seconds, answer)."""
     began = time.monotonic()
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(DEADLINE_S)
@@ -186,11 +186,11 @@ def test_a_stranger_at_full_strength_takes_nothing_from_operators(kinds: tuple[s
                 "gone": [one["gone"] for one in told],
             }
             node.process.send_signal(signal.SIGTERM)
-    # A second where there is a processor for each process; where many wait for one, some more of them.
+    # The limit is a second if each process has a processor. If many processes wait for one processor, it is longer.
     crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
     assert figures["cancel_s"] < min(5.0, max(1.0, crowd)), (figures, crowd)
     assert figures["held_s"] < 0.1, figures
     assert figures["peak_mb"] < 128, figures
-    if kinds == ("idle",):  # who has sent a lot meanwhile may get a reset before it reads why
+    if kinds == ("idle",):  # a client that has sent a lot may get a reset before it reads why
         assert all("connections already" in text for text in told[0]["refused"]), told
         assert told[0]["gone"] >= CONNECTIONS - 24
