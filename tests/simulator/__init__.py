@@ -1,11 +1,11 @@
-"""A whole cluster on one thread under virtual time: the real core, the ledger's real rules, every fault; one seed.
+"""A whole cluster on one thread, under virtual time, from one seed: real core, the ledger's real rules, every fault.
 
 ``run(seed)`` draws a world (nodes, jobs, people, faults) from the seed, runs it with faults, heals it, and judges it:
-safety after every event, liveness after healing. The same seed gives the same run, so a seed is the bug report. The
-core is real; everything around it is simulated: bus, disk, clocks, processes, the ledger's storage.
+safety after every event, liveness after healing. The same seed gives the same run, so a bug report needs only the seed.
+The core is real. Everything around it is simulated: bus, disk, clocks, processes, the ledger's storage.
 
     plan        what a seed draws: jobs, triggers, faults   world       time, machines, faults
-    server      the ledger across a network, going back     bus         datagrams, or a broker with its outboxes
+    server      the ledger, its network and lost writes     bus         datagrams, or a broker with its outboxes
     daemon      a node's shell                              runner      a runner, its watcher, its program
     disk        files, and power cuts                       people      triggers, revocations, suspensions
     intruder    forged messages, and lies                   records     the faults of each machine, with times
@@ -36,15 +36,16 @@ def run(
     forgets: bool | None = None,
     redis_url: str = "",
 ) -> World:
-    """One world, from its seed; raises Violation with the world attached as ``world``.
+    """Run the world of one seed. Raises Violation, which has the world as its attribute ``world``.
 
-    ``faults`` narrows it to these; ``forgets`` makes its ledger lose acknowledged writes, or keep them all.
+    ``faults``: only these faults strike. ``forgets``: True makes the ledger lose acknowledged writes, and False makes
+    it keep all writes.
     """
     return live(draw(seed, faults, forgets), trace=trace, redis_url=redis_url)
 
 
 def live(plan: Plan, *, trace: bool = False, redis_url: str = "") -> World:
-    """One world, from its plan."""
+    """Run the world of one plan. Raises Violation, as ``run`` does."""
     world = World(plan, trace=trace, redis_url=redis_url)
     try:
         with world.memory_of_receivers():
@@ -52,16 +53,16 @@ def live(plan: Plan, *, trace: bool = False, redis_url: str = "") -> World:
             world.heal()
             world.until(CHAOS_S + QUIET_S)
             while world.unsettled() and world.now < CHAOS_S + world.patience_s():
-                world.until(world.now + LOOK_AGAIN_S)  # long programs, one after the other
+                world.until(world.now + LOOK_AGAIN_S)  # long programs may run one after the other
                 judge_waiting(world)
             judge_at_last(world)
             world.judge_identity()
     except Violation as exc:
         exc.world = world  # type: ignore[attr-defined]  # for the transcript
         raise
-    except Exception as exc:  # a defect, too: a daemon would end with this exception
+    except Exception as exc:  # a defect too: a real daemon would end with this exception
         crash = Violation(f"X {type(exc).__name__}: {exc}")
-        crash.world = world  # type: ignore[attr-defined]  # world: set where it was raised
+        crash.world = world  # type: ignore[attr-defined]  # set here, read by the caller
         raise crash from exc
     finally:
         if world.server.scripts is not None:

@@ -1,4 +1,4 @@
-"""Everything of one seed: time, machines, and what befalls them."""
+"""One simulated world: its time, its machines, and the faults that strike them."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from simulator.people import People
 from simulator.plan import ACTS, CONTINUOUS, SETBACKS, Plan
 from simulator.terms import CHAOS_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
 
-# A world has some 6,000 events; one that has this many turns in circles.
+# A world has about 6,000 events. A world with more events than this is in an endless loop.
 EVENTS_MAX = 150_000
 
-# What the ledger is, in worlds in which every node has used it before.
+# The ledger's identity in worlds in which every node has used the ledger before.
 IDENTITY = "0123456789abcdef"
 
-# The delay of messages where nothing slows them down, at the most.
+# Maximum delay (seconds) of a message if no fault slows it down.
 DELAY_S = 0.02
 
 # A message that is delayed by a fault arrives at most this long (seconds) after the faults have ended.
 LATEST_S = 5.0
 
-# So soon after the healing a machine that stood still is certainly thawed.
+# At this time (seconds) after the healing, every frozen machine runs again.
 THAWED_S = 0.001
 
-# How many of the strikes on one machine look for one on which something runs.
+# Proportion of the faults on one machine that choose a machine on which a runner runs.
 AIMED = 0.6
 
 
 @dataclass(slots=True)
 class Host:
-    """One machine: what survives its daemon. Instants: until when something is in its way."""
+    """One machine, with the state that survives its daemon. An instant says until when a fault lasts."""
 
     index: int
     rate: float
@@ -63,19 +63,19 @@ class Host:
     jobs: dict[str, Job]
     daemon: Daemon | None = None
     misplaced: bool = False  # its configuration names another ledger
-    known: Known | None = None  # which ledger it has used, where ledgers have identities
+    known: Known | None = None  # the ledger that it has used, if ledgers have identities
     boots: int = 0
     runners: list[Runner] = field(default_factory=list)
     bus_cut: float = 0.0
-    deaf: float = 0.0  # nothing of the bus arrives
-    mute: float = 0.0  # nothing gets away
+    deaf: float = 0.0  # no message of the bus arrives here
+    mute: float = 0.0  # no message leaves this machine
     ledger_cut: float = 0.0
-    ledger_deaf: float = 0.0  # calls arrive, their answers do not
+    ledger_deaf: float = 0.0  # calls reach the ledger, but their answers do not come back
     down_until: float = 0.0
-    gone: bool = False  # for good
-    frozen_until: float = 0.0  # the whole machine stands still: daemon, runners, watchers, programs
-    said_by: str = ""  # the incarnation that spoke last
-    mark_lost: bool = False  # the daemon before died with a clock's mark that the full disk had not taken
+    gone: bool = False  # this machine never comes back
+    frozen_until: float = 0.0  # the whole machine is frozen: daemon, runners, watchers, programs
+    said_by: str = ""  # incarnation of the daemon that sent the last message
+    mark_lost: bool = False  # the previous daemon died with a clock's mark that the full disk had not accepted
     outbox: list[OutboxEntry] = field(default_factory=list)
     facts: list[tuple[Launch, str, int | None, str]] = field(default_factory=list)  # ends that no daemon has read yet
 
@@ -85,10 +85,10 @@ class Host:
 
 
 class World:
-    """Everything of one seed."""
+    """One simulated world, made from a plan."""
 
     def __init__(self, plan: Plan, *, trace: bool = False, redis_url: str = "") -> None:
-        """``redis_url``: a private server on which worlds that are so drawn run the real scripts."""
+        """``redis_url``: a private server. If the plan is ``scripted``, the ledger runs the real scripts there."""
         self.plan = plan
         self.rng = random.Random(plan.seed)
         self.now = 0.0
@@ -98,15 +98,16 @@ class World:
         self.trace: list[str] | None = [] if trace else None
         self.fault_log: Counter[str] = Counter()
         self.acts: Counter[str] = Counter()
-        self.struck = 0  # faults of the plan
+        self.struck = 0  # number of the plan's faults that have struck
         self.chaos_over = False
-        # What befalls single messages, calls and starts; what strikes at the worst moment. Nothing once it is healed.
+        # ``rough``: faults of single messages, calls and starts. ``targeted``: faults that strike at the worst moment.
+        # Both are empty after the healing.
         self.rough = plan.faults & set(CONTINUOUS)
         self.targeted = plan.faults if "targeted" in plan.faults else frozenset()
         self.delay = plan.delay_s if "slow" in plan.faults else DELAY_S
         self.pairs: dict[tuple[int, int], float] = {}  # (from, to) -> until when nothing passes
-        self.jobs = plan.jobs  # the files as they should be; each machine has its own
-        self.known_jobs = {job.digest: job for job in plan.jobs.values()}  # every definition that there ever was
+        self.jobs = plan.jobs  # the job files as they should be; each machine has its own files
+        self.known_jobs = {job.digest: job for job in plan.jobs.values()}  # every definition that ever existed
 
         self.server = Server(self, plan.ledger_rate, redis_url)
         self.ledger = self.server.ledger
@@ -114,7 +115,7 @@ class World:
         self.records = Records()
         self.judge = Judge(self)
         self.hearing = Hearing(self)
-        self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it, if the ledger had not
+        self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it; None: the ledger has it
         self.hosts = [
             Host(index, rate, skew, Disk(packs=plan.packs), plan.jobs)
             for index, (rate, skew) in enumerate(zip(plan.rates, plan.skews, strict=True))
@@ -142,7 +143,7 @@ class World:
         return self.people.do if kind == "trigger" or kind in ACTS else self.strike
 
     def memory_of_receivers(self) -> contextlib.AbstractContextManager[Any]:
-        """How many messages of each sender are remembered, and what else is bounded, while this world lives."""
+        """A context in which this world's limits hold: how many messages of each sender are remembered, and others."""
         patches = contextlib.ExitStack()
         patches.enter_context(mock.patch.multiple(windows, REACH=self.plan.reach, _FULL=(1 << self.plan.reach) - 1))
         for name, value in self.plan.limits.items():
@@ -156,7 +157,10 @@ class World:
         heapq.heappush(self.queue, (self.now + (delay if delay > 0 else 0.0), self.serial, call, args))
 
     def before_quiet(self, delay: float) -> float:
-        """A delay of something that has come long before the world is judged: as a sign of life it would be one."""
+        """Shorten this delay, so that the message arrives long before the world is judged.
+
+        A message that arrived later would count as a sign of its sender's life.
+        """
         return min(delay, CHAOS_S + LATEST_S - self.now)
 
     def until(self, end: float) -> None:
@@ -178,7 +182,7 @@ class World:
         self.say(f"VIOLATION {what}")
         raise Violation(what)
 
-    # ---- what the tests and tools look at
+    # ---- figures for tests and tools
 
     @property
     def takeovers(self) -> int:
@@ -206,7 +210,7 @@ class World:
     # ---- hosts
 
     def host(self, index: int) -> Host:
-        """The machine of that number; some may have been left out of the plan."""
+        """The machine with that number. The plan may have left out some machines."""
         return next(host for host in self.hosts if host.index == index)
 
     def server_of(self, host: Host) -> Server:
@@ -214,7 +218,7 @@ class World:
         return self.elsewhere if host.misplaced and self.elsewhere is not None else self.server
 
     def _acquaint(self, host: Host) -> None:
-        """What a daemon that starts knows of its ledger."""
+        """Set what a starting daemon knows about its ledger."""
         if self.plan.identified:
             pin, pinned_at = host.disk.pin
             host.known = Known(
@@ -227,7 +231,7 @@ class World:
 
     def boot(self, host: Host) -> None:
         if self.now < host.frozen_until:
-            self.at(host.frozen_until - self.now, self.boot, host)  # nothing starts on a machine that stands still
+            self.at(host.frozen_until - self.now, self.boot, host)  # nothing starts on a frozen machine
         elif host.daemon is None and self.now >= host.down_until and not host.gone:
             host.boots += 1
             self._acquaint(host)
@@ -253,7 +257,10 @@ class World:
         host.runners.clear()
 
     def shut_down(self, host: Host, back_in: float) -> None:
-        """In order: the runners end their programs and say so, the daemon says good-bye; then the power goes."""
+        """Shut a machine down cleanly.
+
+        The runners end their programs and report that, and the daemon says good-bye. Then the machine loses power.
+        """
         if self.now < host.frozen_until:
             return
         daemon = host.daemon
@@ -272,7 +279,7 @@ class World:
         self.server.reboots()
 
     def freeze(self, host: Host, seconds: float) -> None:
-        """The whole machine stands still, and goes on as if nothing had been."""
+        """Freeze the whole machine. After that time its processes go on where they stopped."""
         host.frozen_until = max(host.frozen_until, self.now + seconds)
         self.records.befell(host.index, "freeze", self.now, seconds)
         if host.daemon is not None:
@@ -281,11 +288,11 @@ class World:
             runner.pause(seconds)
 
     def thaws_in(self, host: Host) -> float:
-        """Seconds until a machine that stands still goes on; healing thaws it."""
+        """Seconds until a frozen machine goes on. Healing thaws every machine."""
         return min(host.frozen_until, CHAOS_S + THAWED_S) - self.now
 
     def goes_for_good(self, host: Host) -> None:
-        """A machine burns down; at least one always stays."""
+        """Remove a machine for the rest of the run. At least one machine always stays."""
         if sum(not h.gone for h in self.hosts) > 1:
             host.gone = True
             self.power_cut(host, 1.0)
@@ -324,7 +331,7 @@ class World:
             others = [h for h in there if h is not host]
             if others:
                 other = others[int(amount * 10) % len(others)]
-                self.pairs[host.index, other.index] = self.now + amount  # one way
+                self.pairs[host.index, other.index] = self.now + amount  # in one direction
         elif kind == "pause_daemon":
             if host.daemon is not None:
                 host.daemon.pause(amount)
@@ -349,7 +356,7 @@ class World:
             self._ends(kind, host, amount)
 
     def _ends(self, kind: str, host: Host, amount: float) -> None:
-        """What ends a daemon or a machine, or stops it whole."""
+        """Strike with a fault that ends a daemon or a machine, or freezes a whole machine."""
         if kind == "crash":
             self.crash_daemon(host, amount)
         elif kind == "power":
@@ -367,9 +374,9 @@ class World:
     # ---- healing
 
     def unsettled(self) -> bool:
-        """Something is still to be done."""
+        """True if something is still to be done."""
         if any(not host.gone and self.wall(host) < WALL + SCHEDULES_END_S + 5.0 for host in self.hosts):
-            return True  # a clock that is behind: for that node the last fire time is still to come
+            return True  # this node's clock is behind: its last fire time is still to come
         if any(not host.gone and (host.outbox or host.disk.requests) for host in self.hosts):
             return True
         if self.server.setbacks and self.server.recovering_s(self.server.wall()) > 0:
@@ -377,10 +384,10 @@ class World:
         return any(row.state not in TERMINAL and row.state != UNKNOWN for row in self.ledger.runs(limit=100_000))
 
     def patience_s(self) -> float:
-        """The instant at which everything must be settled.
+        """Seconds after the end of the faults by which everything must be settled.
 
-        If no machine has a run's definition any more, the run ends by its date; and the ledger's clock may have been
-        ahead when it was dated.
+        If no machine has a run's definition any more, the run ends at its date. The ledger's clock may have been ahead
+        when the ledger set that date.
         """
         waiting = [row for row in self.ledger.runs(limit=100_000) if row.state in (PENDING, RETRY, RECEIVED)]
         known = {job.digest for host in self.hosts if not host.gone for job in host.jobs.values()}
@@ -399,7 +406,7 @@ class World:
             host.bus_cut = host.deaf = host.mute = host.ledger_cut = host.ledger_deaf = host.down_until = 0.0
             host.disk.full_until = 0.0
             if abs(host.skew - self.server.step) > SKEW_MAX_S / 2:
-                host.skew = self.server.step  # somebody sets it right: as the ledger's is
+                host.skew = self.server.step  # somebody sets it to the ledger's time
             host.frozen_until = min(host.frozen_until, self.now)
             if host.daemon is not None:
                 host.daemon.resume()
@@ -412,14 +419,14 @@ class World:
         self._put_right()
 
     def _put_right(self) -> None:
-        """A person has seen what the nodes say of their ledgers, and gives all of them the same."""
+        """A person reads what the nodes say about their ledgers, and configures the same ledger for all nodes."""
         for host in self.hosts:
             if host.misplaced:
                 host.misplaced = False
                 self.crash_daemon(host, 0.5)
 
     def judge_identity(self) -> None:
-        """B: whatever has befallen it, the ledger is the one that its nodes have used."""
+        """Check property B: after all faults, the ledger still has the identity that its nodes have used."""
         if self.plan.pinned and self.ledger._store.meta("identity") != IDENTITY:
             self.violate(f"B the ledger's identity became {self.ledger._store.meta('identity')!r}")
 

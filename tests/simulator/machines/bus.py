@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from simulator.machines.daemon import Daemon
     from simulator.world import Host, World
 
-# A confirmation that has not come after this long will not come: sent again. So often at the most.
+# A message that nobody confirms within this time (seconds) is sent again, at most once per interval.
 CONFIRM_S = 10.0
 
 # A waiting message is on the disk after this time (seconds).
 SAVED_S = 0.05
 
-# A message that comes back proves nothing of its addressee so soon after our own connection came back.
+# For this time (seconds) after our own reconnect, a returned message does not prove that its addressee is dead.
 DOUBT_S = 5.0
 
-# As the driver does it: the events of one tick leave in messages with at most this many events.
+# Maximum number of events in one message. The real driver splits the events of one tick in the same way.
 PACKET_EVENTS = 100
 
 # How long a node takes to notice that a cut has silenced its connection in one direction or both.
@@ -38,7 +38,7 @@ STRAGGLES_S = (3.0, 60.0)
 
 
 class Bus(Protocol):
-    """What a world needs of its bus."""
+    """The methods that a world calls on its bus."""
 
     def join(self, daemon: Daemon) -> tuple[str, ...] | None:
         """A daemon starts; returns the peers that it can see, None when it can see none."""
@@ -46,23 +46,23 @@ class Bus(Protocol):
     def publish(self, daemon: Daemon, events: list[Event]) -> None: ...
     def send(self, daemon: Daemon, name: str, event: Event) -> None: ...
     def cut(self, host: Host) -> None:
-        """That machine's network was cut, one way or both: its daemon may notice."""
+        """That machine's network was cut, in one direction or both. Its daemon may notice the cut."""
 
     def lose_connection(self, host: Host, seconds: float) -> None: ...
     def down(self, seconds: float) -> None: ...
     def heal(self) -> None: ...
     def heard(self, host: Host) -> bool:
-        """What that machine's daemon says now is heard by another."""
+        """True if another daemon would hear a message that this machine's daemon sends now."""
 
     def arrives(self, peer: Daemon) -> bool:
-        """A message that is under way now can reach that peer."""
+        """True if a message that is under way now can reach that peer."""
 
     def hand(self, peer: Daemon, packet: Any) -> None:
-        """It arrives there."""
+        """Deliver the packet to that peer."""
 
 
 class Datagrams:
-    """The bus of one machine: each message on its own, and no connection."""
+    """The bus of one machine: every message travels alone, and there is no connection."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -79,24 +79,24 @@ class Datagrams:
         self._pass_on(daemon, packet_of(daemon, [event]), only=name)
 
     def cut(self, host: Host) -> None:
-        """There is no connection that could tell."""
+        """Do nothing: there is no connection that could notice the cut."""
 
     def lose_connection(self, host: Host, seconds: float) -> None:
-        """There is none."""
+        """Do nothing: there is no connection."""
 
     def down(self, seconds: float) -> None:
-        """There is no broker."""
+        """Do nothing: there is no broker."""
 
     def heal(self) -> None:
-        """Nothing but the cuts, which are the hosts'."""
+        """Do nothing: this bus has no faults except the cuts, and the world heals each host's cuts."""
 
     def arrives(self, peer: Daemon) -> bool:
-        """A message that is under way now can reach that peer."""
+        """True if a message that is under way now can reach that peer."""
         now, host = self.world.now, peer.host
         return now >= host.bus_cut and now >= host.deaf
 
     def leaves(self, host: Host) -> bool:
-        """A message of that machine gets away from it."""
+        """True if a message that this machine sends now leaves the machine."""
         return self.world.now >= host.bus_cut and self.world.now >= host.mute
 
     def heard(self, host: Host) -> bool:
@@ -134,7 +134,7 @@ class Datagrams:
             world.at(rng.uniform(0.0005, world.delay), self.hand, peer, sent)
 
     def hand(self, peer: Daemon, packet: Any) -> None:
-        """It arrives there."""
+        """Deliver the packet to that peer."""
         peer.deliver(packet)
 
 
@@ -147,14 +147,17 @@ class OutboxEntry:
 
 
 class Broker(Datagrams):
-    """Every daemon has one connection to it. The seed decides which messages are lost, and when a node notices."""
+    """A broker: every daemon has one connection to it.
+
+    The seed decides which messages are lost, and when a node notices that its connection is lost.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.down_until = 0.0
 
     def join(self, daemon: Daemon) -> tuple[str, ...] | None:
-        daemon.bus_changed(False)  # until it says that it is connected
+        daemon.bus_changed(False)  # until the bus tells the daemon that it is connected
         self._connect(daemon)
         return None
 
@@ -186,12 +189,12 @@ class Broker(Datagrams):
         if addressee is not None and addressee.connected and self._up(addressee.host):
             self._pass_on(daemon, packet_of(daemon, [event]), only=name)
         elif self.world.now > daemon.connected_at + DOUBT_S and self.world.now >= daemon.host.deaf:
-            self.world.at(0.02, daemon.peer_dead, name)  # it came back
+            self.world.at(0.02, daemon.peer_dead, name)  # the broker returned the message
 
-    # ---- what befalls it
+    # ---- faults
 
     def cut(self, host: Host) -> None:
-        """No one notices but by silence, and what is short goes unnoticed."""
+        """A daemon notices a cut only by silence, so it does not notice a short cut."""
         if host.daemon is not None:
             self.world.at(self.world.rng.uniform(*NOTICED_S), self._look, host.daemon)
 
@@ -218,15 +221,15 @@ class Broker(Datagrams):
         return peer.connected and self._up(peer.host) and super().arrives(peer)
 
     def _up(self, host: Host) -> bool:
-        """Bytes go to and fro between the broker and that machine, or at least one way."""
+        """True if bytes pass between the broker and that machine, in at least one direction."""
         return self.world.now >= self.down_until and self.world.now >= host.bus_cut
 
     def _stands(self, host: Host) -> bool:
-        """A connection can be made, or kept."""
+        """True if that machine can open or keep a connection to the broker."""
         return self._up(host) and self.world.now >= host.deaf and self.world.now >= host.mute
 
     def _look(self, daemon: Daemon) -> None:
-        """The daemon finds that its connection is gone, or of no use, if it is."""
+        """If the daemon's connection is lost or useless, the daemon notices that now."""
         if daemon.alive and daemon.connected and not self._stands(daemon.host):
             for entry in daemon.host.outbox:
                 entry.on_disk = True
@@ -254,17 +257,17 @@ class Broker(Datagrams):
             daemon.connected_at = self.world.now
         daemon.bus_changed(up)
 
-    # ---- what must arrive
+    # ---- messages that must arrive
 
     def _saved(self, daemon: Daemon, entry: OutboxEntry) -> None:
-        """It is on the disk, behind what waits there already."""
+        """The message is now on the disk, behind the messages that already wait there."""
         entry.on_disk = True
         self._post(daemon, entry)
 
     def _post(self, daemon: Daemon, entry: OutboxEntry) -> None:
-        """Send it, and again when nobody confirms."""
+        """Send the message. If nobody confirms it, send it again later."""
         if not daemon.alive or not daemon.connected or entry not in daemon.host.outbox:
-            return  # the next connection, or the next life of this node, sends it
+            return  # this node sends it after its next connection, or after its next start
         if entry.packet.incarnation != daemon.incarnation:
             entry.packet = packet_of(daemon, entry.packet.events)
         self.world.at(CONFIRM_S, self._post, daemon, entry)
@@ -279,12 +282,12 @@ class Broker(Datagrams):
             daemon.host.outbox.remove(entry)
 
     def hand(self, peer: Daemon, packet: Any) -> None:
-        if self.arrives(peer):  # its queue went with its connection
+        if self.arrives(peer):  # a peer's queue is lost together with its connection
             peer.deliver(packet)
 
 
 def packet_of(daemon: Daemon, events: list[Any]) -> Packet:
-    """Events as this daemon says them."""
+    """A packet of these events, with this daemon's identity and its next sequence numbers."""
     packet = Packet(PROTOCOL_MAJOR, "default", daemon.host.name, daemon.pid, daemon.incarnation, daemon.seq, 0, events)
     daemon.seq += len(events)
     return packet

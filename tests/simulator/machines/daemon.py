@@ -1,4 +1,4 @@
-"""A node's shell in the simulator: the steps of ``core.perform`` on a simulated machine."""
+"""A node's shell in the simulator: it does the steps of ``core.perform`` on a simulated machine."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from simulator.terms import SETTINGS
 if TYPE_CHECKING:
     from simulator.world import Host, World
 
-# How often a daemon whose disk is full looks whether it takes anything again.
+# Interval (seconds) at which a daemon with a full disk checks whether the disk accepts data again.
 PROBE_S = 2.0
 
-# How often jobs that could not be launched here are looked at again.
+# Seconds until a node looks again at the jobs that it could not launch.
 CHECK_S = 5.0
 LAUNCH_FAILS = 0.1
 
-# How a daemon dies between two steps.
+# Faults by which a daemon dies between two steps.
 DEADLY = frozenset(("crash", "power"))
 
 
-# At each step that is done for it a daemon dies with this probability, in worlds that strike at the worst moment.
+# In worlds that strike at the worst moment, a daemon dies before each step with this probability.
 DIES = 0.01
 
 
-class Died(Exception):  # noqa: N818  # an end, not a mistake
-    """In the middle of what its node wanted done."""
+class Died(Exception):  # noqa: N818  # a death, not an error
+    """The daemon died before it had done everything that its node wanted."""
 
 
 class WatchedElections(Elections):
-    """The real ones; the judge looks on when an election is decided."""
+    """The real elections. The judge is told when an election is decided."""
 
     __slots__ = ("daemon",)
 
@@ -66,7 +66,7 @@ class WatchedElections(Elections):
 
 
 class WatchedNode(Node):
-    """The real node; the judge hears what it decides, and whom it takes for lost."""
+    """The real node. The judge learns what the node decides, and when the node found that a member came or was lost."""
 
     def __init__(self, daemon: Daemon, **given: Any) -> None:
         self.daemon = daemon
@@ -80,7 +80,7 @@ class WatchedNode(Node):
 
 
 class Daemon(QuietShell):
-    """One life of one node."""
+    """One process of one node's daemon, from its start to its end."""
 
     def __init__(self, world: World, host: Host) -> None:
         self.world, self.host = world, host
@@ -93,13 +93,15 @@ class Daemon(QuietShell):
         self.incarnation = f"{host.boots}-{world.rng.getrandbits(64):016x}"
         self.connected = not world.plan.production
         self.connected_at = 0.0
-        self.changed_at: dict[str, float] = {}  # full_hostname -> when it was last found to have come or gone (mono)
+        # full_hostname -> when (mono) this node last found that the member had come or gone
+        self.changed_at: dict[str, float] = {}
         self.bus_changed_at = 0.0  # mono
-        self.given: dict[str, list[Any]] = {}  # incarnation -> [highest number, all numbers] that it was given
-        self.stated: set[tuple[str, str]] = set()  # (election, full_hostname) of the statements that it was given
-        # (election, opener) -> when it was told of it or opened it itself (mono), and the view that it was opened with
+        # incarnation -> [highest number, all numbers] of the messages of that incarnation that this node was given
+        self.given: dict[str, list[Any]] = {}
+        self.stated: set[tuple[str, str]] = set()  # (election, full_hostname) of each statement given to this node
+        # (election, opener) -> when (mono) this node heard of it or opened it, and the view that it was opened with
         self.views: dict[tuple[str, str], list[tuple[float, tuple[str, ...]]]] = {}
-        self.told: set[Key] = set()  # attempts of which it was told, or which its journal has
+        self.told: set[Key] = set()  # attempts that this node was told of, or that its journal has
         self.began_at = world.now
         self.stopping = False
         self.rng = random.Random(f"steps of {world.plan.seed} {host.index} {host.boots}")
@@ -129,7 +131,7 @@ class Daemon(QuietShell):
         for event in host.disk.journal:
             self.node.witness.saw(event)
         for runner in list(host.runners):
-            runner.told = False  # what the dead daemon was told, this one must be told again
+            runner.told = False  # the runner told the dead daemon; it must tell this daemon again
             self.node.runner_adopted(
                 runner.launch.run, runner.launch.job, runner.launch.attempt, runner.launch.token, waits=False
             )
@@ -156,14 +158,14 @@ class Daemon(QuietShell):
 
     def resume(self) -> None:
         if self.world.now < self.paused_until and not self.world.chaos_over:
-            return  # a longer pause has come on top of this one
+            return  # a longer pause has begun meanwhile
         self.paused_until = 0.0
         waiting, self.waiting = self.waiting, []
         for call, args in waiting:
             call(*args)
 
     def _late(self, call: Callable[..., None], *args: Any) -> bool:
-        """True when nothing may happen now: dead, or paused (then it happens afterwards)."""
+        """True if the daemon is dead or paused. If it is paused, the call is kept and made after the pause."""
         if not self.alive:
             return True
         if self.world.now < self.paused_until:
@@ -189,7 +191,7 @@ class Daemon(QuietShell):
         refused = clock.jumps_refused
         self.world.hearing.handed(self, packet)
         self.node.receive(packet, now)
-        # Who greets under a name that is known is only answered; an own echo is not heard at all.
+        # If a sender greets under a known name, the node only answers it. The node ignores its own echoes.
         heard = self.node.ctx.membership.members.get(packet.hostname)
         if heard is not None and heard.incarnation == packet.incarnation and clock.jumps_refused == refused:
             newest = max(event.clock for event in packet.events)
@@ -197,7 +199,7 @@ class Daemon(QuietShell):
                 self.world.violate(f"I8 {self.name} heard {newest} of {packet.hostname}, and its clock is not above it")
 
     def _admit(self, packet: Any, windows: Windows) -> None:
-        """As the driver does it: each message once, and a late message is not a sign of life."""
+        """Admit messages as the driver does: each message once, and a late message is not a sign of life."""
         now, world = self.time(), self.world
         admission = windows.admit(packet, now.mono, now.wall)
         world.hearing.admitted(self, packet, admission.events)
@@ -251,7 +253,10 @@ class Daemon(QuietShell):
         self.pump()
 
     def feed(self, call: Callable[..., Any], *args: Any) -> None:
-        """An input of a person or the machine: a method of the node, or one that takes ``now`` last."""
+        """Give the node an input from a person or the machine.
+
+        ``call`` is a method of the node, or another function that takes ``now`` as its last argument.
+        """
         if not self._late(self.feed, call, *args):
             call(*args, self.time())
             self.pump()
@@ -283,14 +288,14 @@ class Daemon(QuietShell):
 
     @property
     def full(self) -> bool:
-        """Its disk takes nothing."""
+        """True while its disk accepts no data."""
         return self.world.now < self.host.disk.full_until
 
     def stop(self, reason: str) -> None:
         self.world.violate(f"X {self.name} refuses to go on: {reason}")
 
     def _step(self) -> None:
-        """Before a step of ``perform``: this may be as far as it comes."""
+        """Called before each step of ``perform``: the daemon may die here."""
         world = self.world
         ways = DEADLY & world.targeted
         if ways and self.rng.random() < DIES:
@@ -376,7 +381,7 @@ class Daemon(QuietShell):
                 self.world.say(f"{self.host.name} {notice.event} {notice.fields}")
 
     def _keep_definitions(self) -> None:
-        """What the disk does not take is offered again."""
+        """Write the definitions to the disk. If the disk is full, try again later."""
         disk = self.host.disk
         if self.unkept is None or not self.alive:
             return
@@ -386,7 +391,7 @@ class Daemon(QuietShell):
             disk.definitions, self.unkept = self.unkept, None
 
     def _probe(self) -> None:
-        """Does the disk take anything again?"""
+        """Check whether the disk accepts data again."""
         disk = self.host.disk
         if self._late(self._probe):
             return
@@ -399,7 +404,7 @@ class Daemon(QuietShell):
         self._check()
 
     def _check(self) -> None:
-        """What could not be launched here may be launched again."""
+        """Let the node try again to launch the jobs that it could not launch."""
         if not self._late(self._check):
             self.node.cannot_launch({})
             self.node.look_again(self.time())
@@ -411,7 +416,7 @@ class Daemon(QuietShell):
         world = self.world
         if "crash" in world.targeted and world.rng.random() < 0.05:
             world.fault_log["crash_after_claim"] += 1
-            world.crash_daemon(self.host, world.rng.uniform(0.5, 15))  # right after claim and journal
+            world.crash_daemon(self.host, world.rng.uniform(0.5, 15))  # right after the claim and the journal entry
         elif self._late(self._spawn, launch):
             return
         elif "launch_fails" in world.rough and world.rng.random() < LAUNCH_FAILS:
@@ -424,7 +429,7 @@ class Daemon(QuietShell):
             self._start(launch)
 
     def _start(self, launch: Launch) -> None:
-        """As the launch builder does it: the job as it is now, which must be the one that was granted."""
+        """Start a runner as the launch builder does: the job's definition now must be the one that was granted."""
         job = self.node.definition(launch.job, launch.digest)
         if job is None:
             self.world.fault_log["launch_outdated"] += 1

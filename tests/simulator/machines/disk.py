@@ -1,7 +1,8 @@
-"""One machine's disk: after a power cut it has all synced data and a part of the rest, and the last line is torn.
+"""One machine's disk. After a power cut it has all synced data and a part of the rest, and the last line is torn.
 
-Small files (the clock's mark, an accepted trigger) are replaced whole and synced, as ``write_atomic`` does. Now and
-then (``packs``) the journal is its real bytes, cut at any byte and read by the real reader.
+Small files (the clock's mark, an accepted trigger) are replaced as a whole and synced, as ``write_atomic`` does. In
+some worlds (``packs``) the journal has its real bytes: a power cut cuts them at any byte, and the real reader reads
+the rest.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from coordd.core.wire.journal_line import decode_line, encode_line
 
 
 class Disk:
-    """What survives a daemon."""
+    """The data that survives a daemon."""
 
     def __init__(self, *, packs: bool) -> None:
         self.packs = packs
         self.full_until = 0.0
         self.clock_mark = 0
-        self.unsaved_mark = 0  # one that the full disk did not take
-        self.pin = ("", "")  # the identity of the ledger that was used, and where that was
+        self.unsaved_mark = 0  # a mark that the full disk did not accept
+        self.pin = ("", "")  # the identity and the address of the ledger that the node has used
         self.requests: dict[str, Registration] = {}
         self.definitions: dict[str, Any] = {}
         self.journal: list[Task] = []
@@ -32,7 +33,7 @@ class Disk:
         self._ends: list[int] = []
 
     def append(self, events: list[Task], *, sync: bool) -> None:
-        """Journal lines."""
+        """Append events to the journal. With ``sync``, all its lines are synced."""
         self.journal += events
         if self.packs:
             for event in events:
@@ -42,19 +43,19 @@ class Disk:
             self.synced = len(self.journal)
 
     def save_mark(self, mark: int) -> None:
-        """Replaced whole."""
+        """Replace the clock's mark as a whole."""
         self.clock_mark = mark
         self.unsaved_mark = 0
 
     def power_cut(self, rng: random.Random) -> None:
-        """A part of the lines that were not synced stays."""
+        """Keep the synced lines and a random part of the other lines."""
         if self.synced == len(self.journal):
             return
         kept = rng.randint(self.synced, len(self.journal) - 1)
         self.torn += 1
         if self.packs:
             start = self._ends[kept - 1] if kept else 0
-            cut_at = rng.randrange(start, self._ends[kept] - 1)  # less its newline alone a line is whole
+            cut_at = rng.randrange(start, self._ends[kept] - 1)  # a line that lacks only its newline is whole
             del self._bytes[cut_at:]
             self.journal = self._read()
             assert len(self.journal) == kept, "a torn line was read, or a whole one was not"

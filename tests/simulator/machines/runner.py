@@ -1,4 +1,4 @@
-"""A runner and its watcher in the simulator: the real decisions of core.attempt, simulated processes."""
+"""A runner and its watcher in the simulator: core.attempt decides as in production, and the processes are simulated."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from simulator.world import Host, World
 
 
-# Faults between the gate and exec.
+# Faults that can strike between the gate and exec.
 BEFORE_EXEC = frozenset(("pause_runner", "freeze", "kill_runner", "power"))
 
-# How long programs take, and how long after TERM they live.
+# Seconds that programs run, and seconds that programs live after SIGTERM.
 PROGRAMS_S = (0.5, 3.0, 6.0, 12.0, 25.0)
 TERMS_S = (0.05, 0.5, 2.0, 30.0)
 
@@ -31,7 +31,7 @@ GUARDED = "guarded"  # the job whose programs publish under a commit
 
 
 class Runner:
-    """One attempt."""
+    """The runner of one attempt, with its watcher and its program."""
 
     def __init__(self, world: World, host: Host, launch: Launch, job: Job) -> None:
         """``job``: the definition that is executed, as the daemon had it when it wrote the runner's spec."""
@@ -55,13 +55,13 @@ class Runner:
         self.alive = True
         self.node = host.daemon.name if host.daemon is not None else ""
         self.paused_until = 0.0
-        self.awake_at = 0.0  # since when it can act
+        self.awake_at = 0.0  # since when the runner can act
         self.waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.watcher_at = float("inf")
         self.timer_set = float("inf")
         self.told = False
-        self.told_until = 0.0  # the ledger said that until then it may forget once more
-        self.taken = False  # its last word was that it has our report
+        self.told_until = 0.0  # end of the quarantine, as the ledger said: until then it may lose writes again
+        self.taken = False  # the ledger's last answer said that it has our report
         host.runners.append(self)
         self.timer(0.0)
 
@@ -103,7 +103,7 @@ class Runner:
             self.obey()
 
     def shut_down(self) -> None:
-        """Its machine goes down in order."""
+        """The runner's machine shuts down cleanly."""
         if not self._late(self.shut_down):
             self.attempt.shut_down("the machine goes down", now=self.world.mono(self.host))
             self.obey()
@@ -153,7 +153,7 @@ class Runner:
             world.at((at - world.mono(host)) / host.rate, self.timer, at)
 
     def _strike_before_exec(self) -> None:
-        """Between the gate and exec, where it hurts most."""
+        """In worlds that strike at the worst moment: strike between the gate and exec."""
         world = self.world
         if not world.targeted or world.rng.random() > 0.08:
             return
@@ -176,7 +176,7 @@ class Runner:
         self.world.server_of(self.host).ask(self.host, request, lambda answer: self._answered(answer, sent, question))
 
     def _witness(self, state: str) -> Restore:
-        """The ledger has forgotten our grant: what we know of it."""
+        """The request that tells a ledger everything about our grant, after the ledger has forgotten the grant."""
         launch, job = self.launch, self.job
         scheduled = "@" in launch.run
         of = Registration(
@@ -202,7 +202,7 @@ class Runner:
             self.obey()
 
     def _recovers_until(self, question: str) -> float:
-        """The end of the quarantine in which that was asked: the answer says so."""
+        """The end of the quarantine in which the question was asked, as the answer says; 0.0 without a quarantine."""
         server = self.world.server
         at = server.asked_at.get((question.removeprefix("ask_"), self.launch.run), 0.0)
         if not server.setbacks or at < server.setbacks[-1].at:
@@ -214,7 +214,7 @@ class Runner:
         if self._late(self._exec) or self.attempt.phase not in (life.RUNNING, life.ENDING):
             return
         world = self.world
-        # Between the action and exec nothing else happens in the real runner; here a pause may have come between.
+        # The real runner does nothing between the action and exec. Here a pause may have come between them.
         if self.attempt.phase == life.ENDING or not self.attempt.may_exec(world.mono(self.host)):
             self.attempt.refused_late(now=world.mono(self.host))
             self.obey()
@@ -247,7 +247,7 @@ class Runner:
         self._reap(child.exit_code if how == "exit" else -15)
 
     def _publish(self, child: Child, tries: int) -> None:
-        """The program asks whether it may publish what it has made, and ends."""
+        """The program asks the ledger whether it may publish its result, and then ends."""
         launch = self.launch
 
         def answered(answer: Any) -> None:
@@ -269,7 +269,7 @@ class Runner:
             self.obey()
 
     def tell(self) -> None:
-        """The daemon hears how it ended, now or when it is back."""
+        """Tell the daemon how the attempt ended. If no daemon runs, the next daemon is told when it starts."""
         attempt = self.attempt
         if attempt.phase in (life.REPORTING, life.DONE) and self.host.daemon is not None and not self.told:
             self.told = True
@@ -281,12 +281,12 @@ class Runner:
             self.host.runners.remove(self)
         daemon, attempt = self.host.daemon, self.attempt
         if self.world.plan.production and attempt.outcome and (not self.told or daemon is None or daemon.paused):
-            # It stands in the runner's file: the next daemon reads it, should this one not live to do so.
+            # The end is in the runner's file. If this daemon dies before it reads the file, the next daemon reads it.
             self.host.facts.append((self.launch, attempt.outcome, attempt.exit_code, attempt.reason))
         if daemon is not None and not self.told:
             daemon.runner_gone(self.launch)
 
-    # ---- the watcher, and violent deaths
+    # ---- the watcher, and runners that are killed
 
     def _watch(self, at: float) -> None:
         if self.world.now < self.host.frozen_until:
@@ -297,7 +297,7 @@ class Runner:
             self._emptied("watcher: the lease was not renewed in time")
 
     def killed(self) -> None:
-        """SIGKILL of the runner alone: its watcher ends everything and says so."""
+        """SIGKILL ends the runner alone. Its watcher then ends everything else and reports that."""
         if self.alive:
             self.world.say(f"{self.host.name} runner of {self.launch.run}/{self.launch.attempt} killed")
             self.alive = False
@@ -307,7 +307,7 @@ class Runner:
     def _emptied(self, reason: str) -> None:
         if self not in self.host.runners:
             return
-        if self.world.now < self.host.frozen_until:  # its watcher stands still too
+        if self.world.now < self.host.frozen_until:  # its watcher is frozen too
             self.world.at(self.world.thaws_in(self.host), self._emptied, reason)
             return
         self.alive = False
@@ -323,7 +323,7 @@ class Runner:
         self._leave()
 
     def _last_words(self, state: str, reason: str) -> None:
-        """The watcher writes into the runner's file how it ended; the daemon reads it, now or when it is back."""
+        """The watcher writes the end into the runner's file. The daemon reads the file now, or when it is back."""
         daemon, fact = self.host.daemon, (self.launch, state, None, reason)
         if daemon is None or daemon.paused:
             self.host.facts.append(fact)

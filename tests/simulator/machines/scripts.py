@@ -1,7 +1,8 @@
-"""The real scripts of the Redis ledger in a world: a private server, whose scripts read the world's clock.
+"""A world's ledger with the real Redis scripts: it has a private server, and the scripts read the world's clock.
 
-Every operation that took place is kept, with its clock. So this ledger goes back as a real one does: it is emptied,
-what it had acknowledged by then is done again under the clocks of then, and its scripts find another replication id.
+This ledger records each executed operation together with its clock. So the ledger can go back as a real ledger does:
+it deletes everything, then repeats the operations up to the chosen time, each under its recorded clock. After that its
+scripts find another replication id.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from coordd.core.ledger.rows import RUN_COLUMNS, JobRow, LedgerTime, Row
 from coordd.core.ledger.runner_requests import Request
 from simulator.terms import LAG_S, LEASE
 
-# Operations that are done again in one round trip.
+# Number of commands that are repeated in one round trip.
 AT_A_TIME = 100
 
-# The scripts find this one beside the rows after the ledger went back, and their server has another.
+# After the ledger went back, the scripts find this replication id beside the rows. Their server has another id.
 ANOTHER_SERVER = "of another server"
 
 
 class ScriptedLedger:
-    """What a world needs of a ledger: that of ``MemoryLedger``, and going back."""
+    """The methods that a world calls on a ledger: those of ``MemoryLedger``, and ``goes_back``."""
 
     def __init__(self, url: str, clock: Callable[[], LedgerTime], scripts: Scripts | None = None) -> None:
         self._clock = clock
@@ -41,12 +42,15 @@ class ScriptedLedger:
             short_quarantine_s=LEASE + LAG_S,
             scripts=scripts or Scripts(rewritten),
         )
-        self._left: dict[str, Row] | None = None  # what it held when it was closed
-        self._done: list[tuple[float, list[Any], list[Any]]] = []  # (when, the clock, the operation): as commands
+        self._left: dict[str, Row] | None = None  # its rows when it was closed
+        self._done: list[tuple[float, list[Any], list[Any]]] = []  # (when, command that sets the clock, operation)
         self.step(AcceptEpoch(), "", 0.0)
 
     def step(self, request: Request[Any], run: str, at: float) -> tuple[Row | None, Any, Row | None]:
-        """One operation, at that time of the world: a run's row before it, its answer, and the row after it."""
+        """Execute one operation at that time of the world.
+
+        Returns the run's row before the operation, the answer, and the run's row after the operation.
+        """
         stamp, script = self._stamp(), self._redis.script(request.op, packed(request))
         look = ["HMGET", self._redis.key(f"run:{run}"), *RUN_COLUMNS]
         _, before, reply, after = self._redis.read([stamp, look, script, look], refused=True)
@@ -67,18 +71,18 @@ class ScriptedLedger:
         return self._redis.runs(job=job, state=state, limit=limit)
 
     def job(self, name: str) -> JobRow | None:
-        """One job's row, as far as a world asks for it."""
+        """One job's row, with only the columns that a world reads."""
         columns = ("horizon", "suspended")
         found = self._redis.read(
             [("HMGET", self._redis.key(f"{kind}:{name}"), *columns) for kind in ("standing", "job")]
         )
-        for horizon, suspended in found:  # where the job stands; an older version kept it in the job's own row
+        for horizon, suspended in found:  # an older version kept them in the job's own row
             if horizon is not None:
                 return JobRow(name, horizon=float(horizon), suspended=int(suspended))
         return None
 
     def goes_back(self, to: float) -> None:
-        """It has forgotten what was done after that time of the world; 0.0: everything."""
+        """Forget the operations after that time of the world. With 0.0, forget everything."""
         self._clear()
         if to == 0.0:
             self._done.clear()
@@ -92,7 +96,7 @@ class ScriptedLedger:
         self._redis.read([self._another_server()])
 
     def close(self) -> None:
-        """Nothing of it is left on the server; what it held at last can still be read here."""
+        """Delete all its data from the server. Its last rows can still be read from this object."""
         self._left = {row.run: row for row in self._redis.runs(limit=100_000)}
         self._clear()
         self._redis.close()

@@ -1,9 +1,10 @@
-"""The ledger across a network: calls that are lost on the way, a clock that steps, and a store that goes back.
+"""The ledger across a network: calls get lost, its clock steps, and its store goes back (it loses its last writes).
 
-Of one machine's ledger nothing is forgotten, and its leases end with the machine's boot. That of a cluster may lose
-its last writes, as Redis does by a failover, a restart from an old snapshot, a flush. It knows that it did, and opens a
-quarantine: a whole lease and what a replica may lag behind, counted on its own clock from the first operation that
-finds it so, for all callers alike.
+The ledger of a single machine forgets nothing, and its leases end when the machine boots again. The ledger of a cluster
+may lose its last writes, as Redis does in a failover, in a restart from an old snapshot, or in a flush. The ledger
+knows that it lost writes, and begins a quarantine. The quarantine lasts a whole lease plus the maximum lag of a
+replica. It begins at the first operation that finds the loss, is counted on the ledger's own clock, and is the same
+for all callers.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
     from simulator.world import Host, World
 
 
-# Replies to one question that are lost one after the other: more would cut a runner off from the ledger, which is
-# another fault, with a name of its own.
+# Maximum number of replies to one question that are lost one after the other. More lost replies would cut a runner off
+# from the ledger. That is another fault, with its own name.
 LOST_IN_A_ROW = 2
 LOST_REPLIES = 0.1
 
 
 @dataclass(slots=True)
 class Setback:
-    """One time that the ledger went back."""
+    """One event in which the ledger went back: it lost its last writes."""
 
-    kept_to: float  # later writes were forgotten; 0.0: all writes
+    kept_to: float  # the ledger forgot the writes after this time; 0.0: all writes
     at: float
     kind: str
     opens_at: float = float("inf")  # the end of its quarantine, known from the first operation after it
@@ -55,7 +56,7 @@ class Server:
         self.world = world
         self.rate = rate
         self.step = 0.0
-        self.far = 0.0  # how far, in total
+        self.far = 0.0  # sum (seconds) of the far steps that healing takes back
         self.glitch_s = 0.0  # how far (seconds) it is ahead for a moment
         self.ahead_s = 0.0  # sum of all steps back (seconds): its rows may be dated that far ahead
         self.boots = 1
@@ -64,24 +65,24 @@ class Server:
         self.address = "here"
         self.answers: Counter[str] = Counter()
         self.known_from = 0.0  # when it first heard of the jobs, by its own wall clock
-        self.known_again: dict[str, float] = {}  # job -> when it heard of it again, after it had forgotten it
+        self.known_again: dict[str, float] = {}  # job -> when the ledger heard of it again, after it had forgotten it
         self.setbacks: list[Setback] = []
         self._history: deque[tuple[float, MemoryStore]] = deque()
         self.open_at = 0.0  # the end of the quarantine, by the ledger's clock
         self.quarantines = 0
         self._unanswered: Counter[tuple[str, str]] = Counter()  # (operation, run) -> replies lost, one after the other
         self.unanswered: Counter[str] = Counter()  # run -> replies lost
-        self.asked_at: dict[tuple[str, str], float] = {}  # (operation, run) -> when it took place last
-        # (machine, run, attempt) -> since when it claims that, and has no answer but a grant
+        self.asked_at: dict[tuple[str, str], float] = {}  # (operation, run) -> when it was last executed
+        # (machine, run, attempt) -> since when the machine claims that attempt and got no answer except grants
         self.claiming: dict[tuple[int, str, int], float] = {}
-        self.caller = ""  # whose operation is being done
+        self.caller = ""  # name of the host whose operation is being executed
         self._new_epoch = False
         self.scripts: ScriptedLedger | None = None
         if redis_url and world.plan.scripted:
             self.scripts = ScriptedLedger(redis_url, self.time)
         self.ledger: Any = self.scripts or MemoryLedger(clock=self.time)
 
-    # ---- what it keeps; what is stored in memory is never changed, so there is no need of a copy
+    # ---- its rows; a row that is stored in memory is never changed, so a copy is not needed
 
     def row(self, run: str) -> Row | None:
         """One run's row."""
@@ -115,7 +116,7 @@ class Server:
         return max(0.0, self.open_at - wall)
 
     def begin_quarantine(self) -> None:
-        """An operation finds that the ledger went back."""
+        """Begin the quarantine: an operation has found that the ledger went back."""
         self.quarantines += 1
         self.open_at = self.wall() + LEASE + LAG_S
 
@@ -128,14 +129,14 @@ class Server:
         self.begin_quarantine()
 
     def suspended(self, job: str) -> bool:
-        """Nothing of that job may be granted now."""
+        """True if no run of that job may be granted now."""
         row = self.job(job)
         return row is not None and bool(row.suspended)
 
     # ---- calls
 
     def ask(self, host: Host, request: Request[Any], answered: Callable[[Any], None]) -> None:
-        """One call: it may be lost on the way there (never executed) or back (executed, unanswered)."""
+        """Send one call. The request may be lost (it is not executed), or the answer may be lost (it was executed)."""
         world = self.world
         state = [False]
         claimed = (host.index, request.of.run, request.attempt) if isinstance(request, Claim) else None
@@ -154,7 +155,7 @@ class Server:
             world.at(world.rng.uniform(0.0005, 0.02), self._execute, host, request, finish)
 
     def reaches(self, host: Host) -> bool:
-        """That machine's calls arrive here, and the answers there."""
+        """True if that machine's calls reach the ledger, and the answers reach the machine."""
         return self._hears(host) and self.world.now >= host.ledger_deaf
 
     def _hears(self, host: Host) -> bool:
@@ -211,21 +212,21 @@ class Server:
         world.at(world.rng.uniform(0.0005, 0.02), finish, answer)
 
     def _step(self, request: Request[Any], run: str) -> tuple[Row | None, Any, Row | None]:
-        """One operation: the run's row before it, its answer, the row after it."""
+        """Execute one operation. Returns the run's row before it, the answer, and the run's row after it."""
         if self.scripts:
             return self.scripts.step(request, run, self.world.now)
         before = self.row(run) if run else None
         return before, self.ledger.ask(request), self.row(run) if run else None
 
-    # ---- what befalls it
+    # ---- faults
 
     def away(self, seconds: float) -> None:
-        """Nobody reaches it."""
+        """Nobody reaches the ledger for that time (seconds)."""
         self.down_until = max(self.down_until, self.world.now + seconds)
         self.world.records.befell(LEDGER, "ledger_down", self.world.now, seconds)
 
     def steps(self, seconds: float, *, far: bool = False) -> None:
-        """Its wall clock is set; what was ``far`` is taken back when the world is healed."""
+        """Step the ledger's wall clock. Healing the world takes back the steps that were ``far``."""
         if not seconds:
             return
         if far:
@@ -240,12 +241,12 @@ class Server:
         self.world.records.befell(LEDGER, "ledger_step", now)
 
     def reboots(self) -> None:
-        """The only machine restarts: no holder of a lease is alive any more."""
+        """The only machine restarts, so all holders of leases are dead."""
         self.boots += 1
         self.booted_at = self.world.now
 
     def goes_back(self, kind: str, seconds: float) -> None:
-        """It is away for that long (seconds), and has lost its last writes after that."""
+        """Nobody reaches the ledger for that time (seconds). When it is back, it has lost its last writes."""
         world = self.world
         self.away(seconds)
         lost_s = world.rng.uniform(0.0, LAG_S if kind == "failover" else OLD_S)
@@ -269,7 +270,7 @@ class Server:
 
 
 class Elsewhere(Server):
-    """Another ledger, which some nodes ask at their first start: nothing may ever be launched from it."""
+    """Another ledger, which some nodes ask at their first start. It may never grant a run."""
 
     def __init__(self, world: World, rate: float) -> None:
         super().__init__(world, rate)

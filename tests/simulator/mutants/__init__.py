@@ -1,9 +1,10 @@
-"""Safety mechanisms turned off, one at a time: the simulator must find each. The product has no such switches.
+"""Mutants: each turns off one safety mechanism, and the simulator must notice it. The product has no such switches.
 
-Each mutant replaces one small method of the real code by its literal opposite. ``faults`` narrows the worlds
-to those in which the mechanism matters (None: any world), so that the first seed that shows it comes soon.
+Each mutant replaces one small method of the real code by its literal opposite. ``faults`` narrows the worlds to those
+in which the mechanism matters (None: any world). So one of the first seeds shows the mutant.
 
-One file a subject, and each ends with its MUTANTS. A new one belongs to the subject whose rule it breaks.
+There is one file for each subject, and each file ends with its MUTANTS. A new mutant belongs in the file of the subject
+whose rule it breaks.
 """
 
 from simulator.mutants import identity, jobs, lease, ledger, node, order, pursuit, recovery, runner, wire

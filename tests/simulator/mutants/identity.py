@@ -1,4 +1,4 @@
-"""Whose ledger it is: the pin, and the brake that holds the first launches."""
+"""Mutants of the ledger's identity: the pin, and the brake that holds back the first launches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _a_tie_launches(real: Any, self: Brake, others: Any, differing: Any, now: An
 
 
 def _a_flush_is_another_ledger(store: Any, known: Any, *, recovering: bool) -> str:
-    """An identity that is absent is refused, also where the pinned one was."""
+    """A ledger without an identity is refused, even at the address of the pinned ledger."""
     if known.pin and not store.meta("identity"):
         return IS_FOREIGN
     return admit(store, known, recovering=recovering)
@@ -49,7 +49,7 @@ MUTANTS = (
         lambda: mock.patch.object(Brake, "judge", _no_identity_is_compared),
         (MISPLACED,),
     ),
-    # Both halves have pinned their ledger then, and stop each other.
+    # With this mutant, both halves pin their own ledger, and each half stops the other.
     Mutant("a tie launches", "§6 Brake: a tie launches nothing", "L", _a_tie_launches, (MISPLACED,)),
     Mutant(
         "a flush is another ledger",

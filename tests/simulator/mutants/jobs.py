@@ -33,7 +33,7 @@ def _a_new_job_starts_at_the_epoch(real: Any, self: Rules, store: Any, name: str
 
 
 @instead(Rules, "_first_counts_from")
-def _a_new_schedule_counts_from_before(_: Any, self: Rules, store: Any, job: Any, how: Any, now: Any) -> float:  # noqa: ARG001  # the signature of what it replaces
+def _a_new_schedule_counts_from_before(_: Any, self: Rules, store: Any, job: Any, how: Any, now: Any) -> float:  # noqa: ARG001  # same signature as the replaced method
     return float(job.horizon)
 
 

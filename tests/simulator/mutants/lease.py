@@ -19,7 +19,7 @@ from simulator.mutants.mutant import Mutant, instead
 
 @contextlib.contextmanager
 def _the_ledgers_time_alone() -> Iterator[None]:
-    """The ledger does not demand an observation, and nodes keep none."""
+    """The ledger does not demand an observation, and nodes do not observe."""
     with (
         mock.patch.object(Rules, "_lapsed", lambda self, row, watched, now: self._past(row, now)),
         mock.patch.object(lease_watch.LeaseWatch, "ripe_at", lambda self: self.since),
@@ -42,7 +42,7 @@ def _clocks_never_differ() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _the_tolerance_is_added() -> Iterator[None]:
-    """A holder believes in its lease for longer than the ledger lends it."""
+    """A holder trusts its lease for longer than the ledger grants it."""
     with contextlib.ExitStack() as patches:
         for module in (life, pursuing):
             patches.enter_context(mock.patch.object(module, "RHO", -RHO))
@@ -73,7 +73,7 @@ def _half_a_lease_is_watched() -> Iterator[None]:
 def _a_watch_outlives_a_new_beat(
     real: Any, self: Pursuits, pursuit: Any, token: int, beat: int, lease_s: float, now: Any
 ) -> None:
-    """A renewal of the holder in the meantime is ignored."""
+    """The watch ignores a renewal that the holder makes meanwhile."""
     watch = pursuit.watch
     if watch is not None and watch.token == token:
         watch.beat, watch.last_at = beat, now.mono

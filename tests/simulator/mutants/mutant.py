@@ -24,7 +24,7 @@ class Mutant:
 
 
 def instead(owner: object, name: str) -> Callable[[Callable[..., Any]], Patch]:
-    """Makes a patch of a function: it is called instead of that method, which it gets as its first argument."""
+    """Make a patch of a function: the function replaces that method, and gets the method as its first argument."""
     real = getattr(owner, name)
 
     def patch(function: Callable[..., Any]) -> Patch:

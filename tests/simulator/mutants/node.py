@@ -42,7 +42,7 @@ def _a_lost_member_loses_its_attempts() -> Iterator[None]:
 
 @instead(Election, "state")
 def _any_statement_counts(_real: Any, self: Election, name: str, candidacy: Any) -> bool:
-    """Statements are counted, not who made them: as Celery counts acks."""
+    """The election counts statements and ignores who made them, as Celery counts acks."""
     if self.succession is not None:
         return False
     self.statements[name] = candidacy

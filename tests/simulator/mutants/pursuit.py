@@ -53,7 +53,7 @@ def _claim_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stop_on_received() -> Iterator[None]:
-    def heard(self: Pursuits, event: Any, now: Any) -> None:  # noqa: ARG001  # the signature of what it replaces
+    def heard(self: Pursuits, event: Any, now: Any) -> None:  # noqa: ARG001  # same signature as the replaced method
         if event.run in self.pursuits and self.pursuits[event.run].phase not in (OWNED, CLAIMING):
             _give_up(self, event.run)
 

@@ -23,7 +23,7 @@ from simulator.terms import LAG_S, LEASE
 
 @instead(Rules, "gate")
 def _gate_opens_in_quarantine(real: Callable[..., Answer], self: Rules, store: Any, said: Any, now: Any) -> Answer:
-    row = self._mine(store, said.grant)  # of a forgotten grant it says so, as ever
+    row = self._mine(store, said.grant)  # for a forgotten grant, the gate's answer stays the same
     known = row is not None and row.state in (RECEIVED, STARTED)
     then = LedgerTime(now.wall, now.lease, now.boot) if known else now
     return real(self, store, said, then)
@@ -33,7 +33,7 @@ def _gate_opens_in_quarantine(real: Callable[..., Answer], self: Rules, store: A
 def _runner_does_not_restore(real: Any, self: Attempt, answer: Answer, now: float) -> None:
     real(self, answer, now)
     self.restoring = False
-    self.ask_at = max(self.ask_at, now + 1.0)  # else it would ask without a pause
+    self.ask_at = max(self.ask_at, now + 1.0)  # otherwise it would ask without a pause
     self.renew_at = now + 1.0
 
 
@@ -70,7 +70,7 @@ def _peers_are_not_remembered(real: Any, self: Node, event: Any, now: Any) -> No
         real(self, event, now)
 
 
-def _older(self: Rules, row: Any, grant: Grant) -> bool:  # noqa: ARG001  # whatever comes replaces it
+def _older(self: Rules, row: Any, grant: Grant) -> bool:  # noqa: ARG001  # any grant replaces the row
     return row.state not in TERMINAL and row.token != grant.token
 
 

@@ -1,4 +1,4 @@
-"""Messages: each counts once, late ones do not act, and each needs its MAC."""
+"""Messages: each message counts once, a late message does not act, and each message needs its MAC."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Worlds that `make test` runs: seeds that failed once, a slice of the others, the mutants."""
+"""Worlds that `make test` runs: seeds that failed once, some of the other seeds, and the mutants."""

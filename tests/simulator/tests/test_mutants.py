@@ -1,11 +1,11 @@
-"""The simulator notices each broken safety rule: a simulator that cannot fail proves nothing."""
+"""The simulator notices each broken safety rule. A simulator that cannot fail would prove nothing."""
 
 import pytest
 
 from simulator import command, mutants
 from simulator.mutants.mutant import Mutant
 
-# Enough worlds for each; docs/reliability.md tells how many each one really needs.
+# Maximum number of worlds for each mutant. docs/reliability.md tells how many worlds each mutant really needs.
 SEEDS_MAX = 200
 
 

@@ -1,4 +1,4 @@
-"""Worlds whose ledger is the real scripts of Redis: every property holds of them."""
+"""Worlds whose ledger runs the real Redis scripts: every property holds in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support import servers
 
 import simulator
 
-# Half of these ledgers go back.
+# Half of these ledgers go back: they lose their last writes.
 WORLDS = range(40)
 
 

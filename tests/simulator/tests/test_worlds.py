@@ -17,10 +17,10 @@ from simulator.judging import excuses
 CHUNK = 25
 WORLDS = 600
 
-# Worlds that once showed a defect, a line each: the seed, and what was said. See docs/reliability.md for what it was.
+# Worlds that once showed a defect. Each line has a seed and the verdict. docs/reliability.md describes the defects.
 PAST = [int(line.split()[0]) for line in command.PAST.read_text().splitlines() if line[:1].isdigit()]
 
-# The same, of worlds that were narrowed to some faults and whose ledger goes back.
+# The same for worlds whose ledger goes back. Some of them have only the named faults.
 PAST_SETBACKS = ((63, None), (84, ("crash", "broker_down")))
 
 DIGEST = """
@@ -32,7 +32,7 @@ print(hashlib.sha256("\\n".join(world.trace).encode()).hexdigest())
 
 @pytest.fixture(scope="module")
 def many() -> command.Sums:
-    """Worlds of all kinds, to look at what they are made of."""
+    """Figures of worlds of all kinds: tests check what these worlds contain."""
     return command.explore(range(100, 220))
 
 
@@ -55,11 +55,11 @@ def test_past_failures_of_ledgers_that_go_back_stay_mended(seed: int, faults: tu
     simulator.run(seed, faults=faults, forgets=True)
 
 
-@pytest.mark.parametrize("seed", [17, 100])  # in one of them every message is its real bytes
+@pytest.mark.parametrize("seed", [17, 100])  # in one of them every message is sent as real bytes
 def test_the_same_seed_is_the_same_world_in_another_process_too(seed: int) -> None:
     world = simulator.run(seed, trace=True)
     here = hashlib.sha256("\n".join(world.trace or []).encode()).hexdigest()
-    for hashes in ("1", "2"):  # no order may hang on Python's hashes
+    for hashes in ("1", "2"):  # no order may depend on Python's hashes
         environment = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         told = subprocess.run(
             [sys.executable, "-c", DIGEST.replace("SEED", str(seed))],
@@ -78,7 +78,7 @@ def test_worlds_are_rich_enough_to_mean_something(many: command.Sums) -> None:
 
 
 def test_every_answer_of_the_ledger_is_given(many: command.Sums) -> None:
-    # "outdated" is said only where a node claims before its first sweep has told it the rules in force.
+    # The ledger says "outdated" only if a node claims before its first sweep has told it the rules in force.
     assert set(many.answers) - {"outdated"} == {
         "ok",
         "exists",
@@ -101,13 +101,13 @@ def test_every_step_of_a_runs_life_is_taken(many: command.Sums) -> None:
     seen = {tuple(step.split(" > ")) for step in many.transitions}
     never = {("received", "received")}  # no change of state
     wanted = {(was, is_) for was, after in MOVES.items() for is_ in after} - never
-    # An end may come straight from another state where the ledger has forgotten the steps between: only those of a
-    # report that passes through STARTED are seen as one.
+    # If the ledger has forgotten the steps between, an end may come directly after another state. A report that passes
+    # through STARTED is seen as one step. So no end directly after "received" is required.
     missing = {step for step in wanted - seen if step[1] not in TERMINAL or step[0] != "received"}
     assert missing <= RARE, missing - RARE
 
 
-# Steps that are taken in no more than two worlds of a hundred: the long runs of `make sim` show them.
+# Steps that at most two of a hundred worlds take. The long runs of `make sim` show these steps.
 RARE = {
     ("unknown", "revoked"),
     ("unknown", "lost"),
@@ -148,7 +148,7 @@ def test_a_budget_that_is_passed_is_named() -> None:
 
 
 def test_a_failure_is_made_small() -> None:
-    """The gate that opens early, in a world full of other things."""
+    """A gate that opens early, in a world in which many other things happen."""
     from simulator import mutants
 
     mutant = next(one for one in mutants.MUTANTS if one.name == "the gate opens early")
