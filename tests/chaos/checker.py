@@ -1,12 +1,12 @@
-"""The judge. It reads from the programs' own files which attempts were launched and which are missing. Only then does
-it ask the daemons, for the state and the reason of each run that never started or never succeeded. Pure.
+"""The judge. The programs' own files tell which attempts were launched and which are missing. The daemons' answers tell
+only the state and the reason of each run that never started or never succeeded. The functions here are pure.
 
-A ledger may lose acknowledged writes. Three consequences are not violations, if the log of faults alone explains them;
-they are counted on lines of their own:
+A ledger may lose acknowledged writes. If the log of faults alone explains them, three consequences are not violations.
+The report counts each of the three on its own line:
 
-- a second launch, if the first launcher was cut off from the new master and from the bus, from the loss to the end of
-  the quarantine, and so could not tell of its launch;
-- a trigger that was accepted right before the loss, and granted to nobody yet;
+- a second launch, if the first launcher could not report its launch: it was cut off from the new master and from the
+  bus, from the loss to the end of the quarantine;
+- a trigger that was accepted right before the loss, and was not yet granted to any node;
 - a fire time that was rejected right before the loss.
 """
 
@@ -22,26 +22,28 @@ from system.lab.cluster import Entry, fire_time
 from chaos.load import KINDS, Accepted, Edit
 from chaos.nemesis import Fault
 
-# An attempt ends in one of these words, or in silence: then it was killed.
+# The last word of a program that ended by itself. A program without a last word was killed.
 KNOWN_ENDS = ("end", "fail")
 
-# Not over: nobody may be left in them once all is mended.
+# The states of a run that is not over. After everything is mended, no run may stay in these states.
 OPEN = ("pending", "received", "started", "retry")
 
 # A failover loses only writes that were acknowledged at most this long (seconds) before it: min-replicas-max-lag and
 # the interval of its check.
 LAG_S = 5.0
-# So long after a setback nothing is launched, and witnesses put back what they know: lease + 10 s, and detection.
+# For this time (seconds) after a setback nothing is launched, and witnesses restore what they know: lease + 10 s, plus
+# the time until the setback is detected.
 QUARANTINE_S = 25.0
 
-# A child that its program leaves behind is ended with the attempt: within this, TERM, KILL and a busy machine included.
+# A child that a program leaves behind ends with the attempt, within this time (seconds). The time is long enough for
+# SIGTERM, SIGKILL and a busy machine.
 CHILD_S = 12.0
 
-TICK_S = 0.05  # clocks of one machine, read one after the other
+TICK_S = 0.05  # tolerance: the clocks of one machine are read one after the other
 
 
 class Answer(NamedTuple):
-    """What a daemon says of a run; ``state`` "": the ledger does not know it."""
+    """A daemon's answer about a run. ``state`` "": the ledger does not know the run."""
 
     state: str
     reason: str
@@ -49,7 +51,7 @@ class Answer(NamedTuple):
 
 
 class Life(NamedTuple):
-    """One program: from its start to its last sign, on CLOCK_BOOTTIME. ``end``: its last word, "" if it was killed."""
+    """One program, from its start to its last sign of life (CLOCK_BOOTTIME). ``end``: its last word, "" if killed."""
 
     start: Entry
     last: float
@@ -61,8 +63,8 @@ class Life(NamedTuple):
 
 
 class Record(NamedTuple):
-    """All that was seen. ``beats``: (token, pid) -> last sign of life; ``children``: (token, pid of the program, last
-    sign of life) of those that made themselves daemons; ``edits``: what job files said from when on."""
+    """Everything that was seen. ``beats``: (token, pid) -> last sign of life. ``children``: (token, pid of the program,
+    last sign of life) of each child that made itself a daemon. ``edits``: each change of a job file, with its time."""
 
     entries: Sequence[Entry]
     beats: Mapping[tuple[int, int], float]
@@ -75,8 +77,8 @@ class Record(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """``violations`` are sentences; ``takeovers_s``: from the last sign of a lost program to the start of the next
-    attempt; ``rescues_s``: from the fault to the start, of attempts that had been granted and not started."""
+    """``violations`` are sentences. ``takeovers_s``: from the last sign of life of a lost program to the start of the
+    next attempt. ``rescues_s``: for attempts that were granted and not started, from the fault to the run's start."""
 
     violations: list[str]
     counts: dict[str, int]
@@ -86,7 +88,7 @@ class Verdict(NamedTuple):
 
 
 def lives(entries: Iterable[Entry], beats: Mapping[tuple[int, int], float]) -> dict[str, list[Life]]:
-    """Every program by its run, in the order of their starts."""
+    """Run -> the run's programs, in the order of their starts."""
     said: dict[tuple[str, int, int, int], list[Entry]] = defaultdict(list)
     for entry in entries:
         said[entry.run, entry.attempt, entry.token, entry.pid].append(entry)
@@ -102,7 +104,7 @@ def lives(entries: Iterable[Entry], beats: Mapping[tuple[int, int], float]) -> d
 
 
 def judge(record: Record) -> Verdict:
-    """Everything that must hold, and the figures."""
+    """Check everything that must hold. Returns the violations and the figures."""
     runs = lives(record.entries, record.beats)
     counts: Counter[str] = Counter()
     violations = [
@@ -135,7 +137,7 @@ def judge(record: Record) -> Verdict:
     return Verdict(violations, figures, sorted(takeovers), sorted(rescues), dict(states))
 
 
-# ---- what was launched
+# ---- launches
 
 
 def _launches(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
@@ -170,7 +172,11 @@ def _launches(runs: Mapping[str, list[Life]], record: Record, counts: Counter[st
 
 
 def _kept_from_reporting(earlier: Life, later: Life, faults: Sequence[Fault]) -> bool:
-    """Something harmed its node or the ledger between its last word and the next launch, or right before."""
+    """True if a fault could prevent the report of the earlier program's success.
+
+    Such a fault harmed the program's node or the ledger between the program's last word and the next launch, or right
+    before that time.
+    """
     return any(
         fault.began < later.start.at and fault.until > earlier.last - LAG_S
         for fault in faults
@@ -179,7 +185,7 @@ def _kept_from_reporting(earlier: Life, later: Life, faults: Sequence[Fault]) ->
 
 
 def _locks(record: Record, counts: Counter[str]) -> Iterable[str]:
-    """What the kernel said to the programs."""
+    """Overlaps that the programs found by file locks."""
     for entry in record.entries:
         if entry.word == "overlap":
             counts["overlaps by lock"] += 1
@@ -192,8 +198,8 @@ def _locks(record: Record, counts: Counter[str]) -> Iterable[str]:
 
 
 def _children(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
-    """A child that made itself a daemon ends with its attempt: it is never alive beside the next one, and is not left
-    when the program has ended, unless what should have ended it was stopped or killed in between."""
+    """A child that made itself a daemon ends with its attempt. It is never alive beside the next attempt. It does not
+    outlive its program by more than CHILD_S, unless a fault stopped or killed the process that should have ended it."""
     for of_run in runs.values():
         for number, life in enumerate(of_run):
             mine = (life.start.token, life.start.pid)
@@ -208,7 +214,7 @@ def _children(runs: Mapping[str, list[Life]], record: Record, counts: Counter[st
 
 
 def _harmed(node: str, since: float, until: float, faults: Sequence[Fault]) -> bool:
-    """A fault struck that node in this time, or had not ended long before it."""
+    """True if a fault struck that node or the ledger in this time, or ended shortly before."""
     return any(
         fault.began < until and fault.until > since - CHILD_S
         for fault in faults
@@ -225,8 +231,8 @@ def _before_their_definition(runs: Mapping[str, list[Life]], record: Record) -> 
 
 
 def _before_start(runs: Mapping[str, list[Life]], faults: Sequence[Fault]) -> tuple[int, list[float]]:
-    """(faults that struck between an attempt's claim and its start, seconds until such an attempt's run was started
-    elsewhere)."""
+    """Returns (number of faults that struck between an attempt's claim and its start, for each such attempt that did
+    not start: seconds from the fault to the next start of its run)."""
     started = {life.key: life.start.at for of_run in runs.values() for life in of_run}
     caught = 0
     rescues = {}
@@ -275,7 +281,7 @@ def _missing(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str
             yield f"{run} is unknown, and its job does not hold"
 
 
-# ---- what a ledger that lost writes explains
+# ---- consequences of a ledger that lost writes
 
 
 def _setbacks(faults: Iterable[Fault]) -> Iterable[Fault]:
@@ -283,15 +289,16 @@ def _setbacks(faults: Iterable[Fault]) -> Iterable[Fault]:
 
 
 def _set_back(since: float, until: float, faults: Iterable[Fault]) -> bool:
-    """A ledger lost writes between these instants, and a launcher was alone with what it knew."""
+    """True if the ledger lost writes between these instants while a launcher was cut off. That launcher could not tell
+    others what it knew."""
     return any(
         fault.began < until and fault.until + QUARANTINE_S > since and fault.cut_off for fault in _setbacks(faults)
     )
 
 
 def _unwitnessed(earlier: Life, later: Life, faults: Sequence[Fault]) -> bool:
-    """The earlier one's grant was lost with the ledger's last writes, and its node was cut off from the new master and
-    from the bus from then on until the quarantine was over."""
+    """True if the ledger lost the earlier program's grant with its last writes, and the program's node was cut off from
+    the new master and from the bus from then until the end of the quarantine."""
     for fault in _setbacks(faults):
         lost = fault.began - LAG_S < earlier.start.at < fault.struck + LAG_S
         alone = earlier.start.node in fault.cut_off and fault.until >= min(later.start.at, fault.struck + QUARANTINE_S)
@@ -305,7 +312,8 @@ def _forgotten(trigger: Accepted, faults: Sequence[Fault]) -> bool:
 
 
 def _rejection_forgotten(run: str, record: Record) -> bool:
-    """Its fire time came up while rows were lost; who is not launched has no witness that would put its row back."""
+    """True if the run's fire time came while rows were lost. A run that is not launched has no witness to restore its
+    row."""
     if not record.entries:
         return False
     at = fire_time(run) - record.entries[0].wall + record.entries[0].at  # on CLOCK_BOOTTIME

@@ -27,13 +27,13 @@ SETUPS = tuple(LEDGER_HOSTS)
 # As short as the configuration allows, with enough kill_grace for a program to end.
 TIMING = {"lease": 8.0, "renew": 1.0, "ledger_timeout": 1.0, "kill_grace": 3.0, "heartbeat": 1.0}
 
-STATE_DISK = "size=32m"  # each node's own; small, so that it is filled at once
+STATE_DISK = "size=32m"  # of each node's own disk; a small disk is filled at once
 RUNTIME_DISK = "size=8m"
 BALLAST = "ballast"
-PATIENCE_S = 4.0  # a client's, with one node
+PATIENCE_S = 4.0  # seconds that a client waits for one node
 BUDGET = 12
 
-# A Redis that lost its replicas refuses writes after this time. It bounds the loss of a failover.
+# A Redis that lost its replicas refuses writes after min_replicas_max_lag. This limits the loss in a failover.
 SENTINEL_SETTINGS: dict[str, Any] = {
     "appendfsync": "always",
     "min_replicas_to_write": "1",
@@ -43,7 +43,7 @@ SENTINEL_SETTINGS: dict[str, Any] = {
 
 
 class Member(Node):
-    """A daemon in its namespace, with a small disk, and a wall clock that can be moved where there is a compiler."""
+    """A daemon in its own namespace, with a small disk. If there is a compiler, its wall clock can be moved."""
 
     def __init__(self, cluster: Arena, name: str) -> None:
         super().__init__(cluster, name)
@@ -81,14 +81,14 @@ class Member(Node):
             (directory / BALLAST).unlink(missing_ok=True)
 
     def family(self) -> set[int]:
-        """Kill the daemon, and also the children that its programs have left: a power cut ends those too."""
+        """The daemon's processes, and the children that its programs left behind: a power cut ends those too."""
         return super().family() | processes([f"chaos-child-of-{self.name}"])
 
 
 class Arena(Cluster):
     """Five members with RabbitMQ and Redis, or with Redis under Sentinel."""
 
-    nodes: list[Member]  # type: ignore[assignment]  # ours are a kind of theirs
+    nodes: list[Member]  # type: ignore[assignment]  # a Member is a kind of Node
 
     def __init__(self, net: Net, setup: str, size: int) -> None:
         self.net = net
@@ -137,7 +137,7 @@ class Arena(Cluster):
     def chaos_job(
         self, name: str, *, longest_s: float, fails: int = 0, deaf: int = 0, child: int = 0, **keys: Any
     ) -> None:
-        """A job file; ``fails``, ``deaf`` (to TERM) and ``child`` (leaves a daemon behind) in percent."""
+        """Write a job file. In percent: ``fails``, ``deaf`` (ignores SIGTERM), ``child`` (leaves a daemon behind)."""
         alone = name if keys.get("overlap", "forbid") != "allow" else ""
         argv = [
             sys.executable,
@@ -170,7 +170,7 @@ class Arena(Cluster):
         return {(token, pid): at for (token, pid, *_), at in self._last_signs("beats")}
 
     def children(self) -> list[tuple[int, int, float]]:
-        """(token, pid of the program, when its child was last alive) of each child that daemonised."""
+        """(token, pid of the program, when its child was last alive) of each child that made itself a daemon."""
         return [(token, pid, at) for (token, pid, *_), at in self._last_signs("children")]
 
     def _last_signs(self, kind: str) -> Iterator[tuple[tuple[int, ...], float]]:
@@ -195,7 +195,7 @@ def _toml(value: Any) -> str:
 
 
 def _skew_library(directory: Path) -> Path | None:
-    """The library for wall clocks, compiled now; None without a compiler: then wall clocks are not moved."""
+    """Compile the library that moves wall clocks. Returns None without a compiler: then wall clocks are not moved."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None

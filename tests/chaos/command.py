@@ -1,8 +1,8 @@
-"""`make chaos`: real daemons, broker and ledger under faults for a bounded time, and a judge that believes the disk.
+"""`make chaos`: real daemons, broker and ledger under faults for a bounded time. A judge then reads their files.
 
 make chaos MINUTES=10                      one Redis
 make chaos MINUTES=10 SETUP=sentinel       a primary with two replicas under three sentinels
-make chaos MINUTES=10 SEED=7               the same draw of faults; what they hit depends on the timing
+make chaos MINUTES=10 SEED=7               the same faults are drawn; their targets depend on the timing
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from chaos.net import Way, both_ways
 
 Mend = Callable[[], object]
 
-# Shorter than the lease of 8 s, and longer.
+# Durations (seconds) that are shorter than the lease of 8 s, and longer.
 SHORT_S = (1.0, 4.0)
 LONG_S = (10.0, 18.0)
 
@@ -58,7 +58,7 @@ class Scene(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """``harms``: node | bus | ledger | files; ``strike`` returns None where there is nothing to strike at."""
+    """``harms``: node | bus | ledger | files. ``strike`` returns None if it finds nothing to strike at."""
 
     harms: str
     weight: float
@@ -128,7 +128,7 @@ def _stop(name: str, bounds: tuple[float, float]) -> Callable[[Scene], Done | No
 
 def jump(scene: Scene) -> Done | None:
     if not scene.node.env:
-        return None  # no compiler here
+        return None  # without a compiler, clocks are not moved
     ahead_s = scene.chance.choice((-1, 1)) * scene.seconds(
         scene.chance.choice(((2.0, 25.0), (40.0, 120.0), (3500.0, 3700.0)))
     )
@@ -162,7 +162,7 @@ def _edited(edit: Callable[[Jobs, random.Random], str]) -> Callable[[Scene], Don
 
 
 def _reload(*nodes: Member) -> None:
-    """As `systemctl reload` does, without waiting; a node that is down reads the files when it starts."""
+    """Reload as `systemctl reload` does, without waiting. A node that is down reads the files when it starts."""
     for node in nodes:
         if node.up:
             node.signal(signal.SIGHUP)
@@ -176,7 +176,7 @@ def _nothing() -> None:
 
 
 def _ways(scene: Scene, hosts: list[str]) -> tuple[list[Way], str]:
-    """Between the node and these hosts: both ways, or one of the two."""
+    """The ways between the node and these hosts, in both directions or in one. Also returns which direction."""
     name = scene.node.name
     way = scene.chance.choice(("both ways", "both ways", "out", "in"))
     chosen = {
@@ -252,7 +252,8 @@ def kill_sentinel(scene: Scene) -> Done | None:
 
 def promote_behind_a_cut(scene: Scene) -> Done | None:
     """The master is cut off from its replicas and sentinels. Nodes still reach it, and its new writes are lost.
-    Sometimes one node is on its side of the cut: nobody can tell the new master what that node launches."""
+    Sometimes one node is on the old master's side of the cut. Then nobody can tell the new master what that node
+    launches."""
     if scene.arena.production.sentinels is None:
         return None
     net, master = scene.arena.net, scene.arena.host_of(scene.arena.master())

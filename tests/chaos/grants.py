@@ -31,7 +31,7 @@ class Grant(NamedTuple):
 
 
 class Grants:
-    """Looks into every node's runtime directory; cheap enough for fifty looks a second."""
+    """Reads every node's runtime directory. ``look`` is cheap enough for fifty calls a second."""
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
@@ -55,17 +55,17 @@ class Grants:
                 del self._before_start[directory]
 
     def before_start(self) -> list[Grant]:
-        """Granted and not yet started, as of the last look; the newest last."""
+        """The attempts that were granted and not yet started at the last ``look``. The newest attempt is the last."""
         return list(self._before_start.values())
 
     def alive(self, node: str) -> list[Grant]:
-        """What runs, or is about to, on a node."""
+        """The attempts on a node that run or will run."""
         mine = [grant for directory in self._there if (grant := self.seen.get(directory)) and grant.node == node]
         return [grant for grant in mine if not {"ended", "refused"} & facts(grant.directory).keys()]
 
 
 def facts(directory: str) -> dict[str, dict[str, Any]]:
-    """What a runner has said, by its word."""
+    """The facts that a runner has written: word -> fact."""
     said = {}
     with contextlib.suppress(OSError):
         for line in Path(directory, "facts").read_text().splitlines():
@@ -76,7 +76,7 @@ def facts(directory: str) -> dict[str, dict[str, Any]]:
 
 
 def _waits(grant: Grant) -> bool:
-    """Its program may still be started: the runner lives, or is just being started."""
+    """True if its program may still be started: the runner is alive, or is being started."""
     said = facts(grant.directory)
     if {"started", "ended", "refused"} & said.keys():
         return False
@@ -88,5 +88,5 @@ def _read(node: str, directory: str) -> Grant | None:
     try:
         spec = json.loads(Path(directory, "spec.json").read_text())
     except (OSError, ValueError):
-        return None  # it is being written
+        return None  # the file is being written
     return Grant(spec["run"], spec["attempt"], spec["token"], node, directory, boottime())

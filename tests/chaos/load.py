@@ -1,4 +1,4 @@
-"""The work: jobs of several policies, and clients that trigger runs on any node, some of them on two."""
+"""The work: jobs of several policies, and clients that trigger runs on any node, and some runs on two nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chaos.cluster import Arena
 
 
 class JobKind(NamedTuple):
-    """A job, and what the checker must know of it. ``every_s`` 0.0: by trigger alone."""
+    """A job, with the facts that the checker needs. ``every_s`` 0.0: the job runs only by trigger."""
 
     name: str
     every_s: float = 0.0
@@ -26,7 +26,7 @@ class JobKind(NamedTuple):
     on_lost: str = "relaunch"
     retry: bool = False
     child: int = 20
-    edited: bool = False  # its schedule changes; what it must have run cannot be told beforehand
+    edited: bool = False  # its schedule changes, so nobody knows beforehand which runs it must have
 
     @property
     def holds(self) -> bool:
@@ -50,21 +50,21 @@ KINDS = {job.name: job for job in JOBS}
 WEIGHTS = {"asked": 5, "hold-asked": 2, "retry-asked": 2, "queue-asked": 2}
 
 CLIENTS = 4
-TWICE = 0.15  # of the triggers, on a second node at the same time
+TWICE = 0.15  # proportion of the triggers that are sent to a second node at the same time
 AGAIN_S = 0.3
 
 
-# The later schedule and the jitter of ``edited-tick``.
+# The schedules (seconds) and jitters that ``edited-tick`` may get by an edit.
 EVERY_S = (6.0, 7.0, 8.0)
 JITTERS = ("0s", "3s")
 
-# A waiting run whose definition no node has any more becomes MISSED after this time: long before the trial gives up,
-# and longer than the ledger is away or in quarantine.
+# If no node has the definition of a waiting run any more, the run becomes MISSED after this time. The trial waits much
+# longer than this. An absence or a quarantine of the ledger is shorter than this.
 START_WITHIN_S = 90
 
 
 class Edit(NamedTuple):
-    """A job file was changed: from ``wall`` (Unix seconds) on its schedule is every ``every_s``."""
+    """A job file was changed: from ``wall`` on (Unix seconds), the job fires every ``every_s`` seconds."""
 
     job: str
     every_s: float
@@ -72,7 +72,7 @@ class Edit(NamedTuple):
 
 
 class Jobs:
-    """The job files. Schedules run from ``start`` to ``end`` (Unix seconds, whole); every fire time between counts."""
+    """The job files. Schedules run from ``start`` to ``end`` (whole Unix seconds). Each fire time in between counts."""
 
     def __init__(self, arena: Arena, start: float, end: float) -> None:
         self.arena = arena
@@ -82,12 +82,12 @@ class Jobs:
         self._description = 0
 
     def write(self) -> None:
-        """All of them, as they are at first."""
+        """Write all job files with their first content."""
         for job in JOBS:
             self._write(job, job.every_s, "0s")
 
     def edit_schedule(self, chance: random.Random) -> str:
-        """Change when a job fires, in its file; nodes learn of it when they reload."""
+        """Change a job's schedule in its file. Nodes read the file when they reload. Returns what was changed."""
         job = next(job for job in JOBS if job.edited)
         now_s = next((edit.every_s for edit in reversed(self.edits)), job.every_s)
         every_s = chance.choice([other for other in EVERY_S if other != now_s])
@@ -96,7 +96,7 @@ class Jobs:
         return f"{job.name} every {every_s:g}s, jitter {jitter}"
 
     def edit_description(self, chance: random.Random) -> str:
-        """Change something else than the schedule: no fire time may be lost by it."""
+        """Change a job's description. No fire time may be lost by this change. Returns what was changed."""
         job = chance.choice([job for job in JOBS if job.every_s and not job.edited])
         self._description += 1
         self._write(job, job.every_s, "0s")
@@ -123,7 +123,7 @@ class Jobs:
 
 
 def fire_times(start: float, end: float) -> list[str]:
-    """The expected scheduled runs: every multiple of the interval since 1970, without the end."""
+    """The expected scheduled runs: each multiple of the interval since 1970, from ``start`` to before ``end``."""
     runs = []
     for job in JOBS:
         if job.every_s and not job.edited:
@@ -155,8 +155,8 @@ class Load:
         self.seed = seed
         self.pause_s = CLIENTS * 60.0 / per_minute
         self.accepted: list[Accepted] = []
-        self.refused: list[str] = []  # why a node did not take one
-        self.given_up: list[str] = []  # no node has accepted it by the end: it may run or not
+        self.refused: list[str] = []  # the reasons why nodes did not accept a trigger
+        self.given_up: list[str] = []  # runs that no node has accepted by the end: each may run or not
         self._numbers = itertools.count()
         self._stop = threading.Event()
         self._threads = [

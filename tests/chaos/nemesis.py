@@ -1,4 +1,5 @@
-"""The faults and their times: drawn from a seed, and recorded. Most faults wait for an attempt that has not started."""
+"""The faults and their times: drawn from a seed, and recorded. Half of the faults wait for an attempt that has not
+started."""
 
 from __future__ import annotations
 
@@ -18,19 +19,19 @@ from chaos.grants import Grant, Grants
 from chaos.load import Jobs
 
 LOOK_S = 0.02
-AIM = 0.5  # the part of the faults that wait for an attempt to strike at
-AIM_LIMIT_S = 6.0  # seconds; then it strikes without one
+AIM = 0.5  # the proportion of faults that wait for an attempt to strike at
+AIM_LIMIT_S = 6.0  # seconds; after this time the fault strikes without such an attempt
 
 # Maximum number of nodes that fail at once, so that others can take over. A broker and a ledger need a pause after a
 # fault to show that they are back.
 NODES_MAX = 2
 REST_S = {"node": 0.0, "files": 5.0, "bus": 15.0, "ledger": 40.0}
-RESTART_S = 1.0  # a service manager's, for a daemon that has ended by itself
+RESTART_S = 1.0  # seconds until a daemon that has ended by itself is restarted, as by a service manager
 
 
 class Fault(NamedTuple):
-    """What struck, from ``began`` to ``struck``, and lasted ``until``: CLOCK_BOOTTIME. ``before_start``: the attempts
-    on the nodes that it harmed which were granted and not started when it began."""
+    """One fault. The strike took from ``began`` to ``struck``, and the fault lasted until ``until`` (CLOCK_BOOTTIME).
+    ``before_start``: the attempts on the harmed nodes that were granted and not started when the fault began."""
 
     kind: str
     harms: str
@@ -45,10 +46,10 @@ class Fault(NamedTuple):
 
 
 class Nemesis:
-    """Strikes and mends, in the main thread: servers die with the thread that has started them."""
+    """Strikes and mends, in the main thread, because a server dies with the thread that has started it."""
 
     def __init__(self, arena: Arena, jobs: Jobs, seed: int, per_minute: float, only: Sequence[str] = ()) -> None:
-        """``only``: these kinds alone."""
+        """``only``: only these kinds of faults strike; () is all kinds."""
         self.arena = arena
         self.jobs = jobs
         self.kinds = {name: kind for name, kind in KINDS.items() if name in (only or KINDS)}
@@ -84,7 +85,7 @@ class Nemesis:
             time.sleep(LOOK_S)
 
     def heal(self) -> None:
-        """Mend everything, and check that all daemons are running."""
+        """Mend everything, and start each server and daemon that is down."""
         self._mend(float("inf"))
         self.arena.net.heal_all()
         under = self.arena.production.sentinels
@@ -107,7 +108,7 @@ class Nemesis:
         return self.chance.choices(list(possible), list(possible.values()))[0] if possible else ""
 
     def _unharmed(self) -> list[str]:
-        """Nodes that may be struck; none if enough nodes are struck already."""
+        """The nodes that may be struck; [] if NODES_MAX nodes are struck already."""
         harmed = {node for _, _, harms, node, _ in self._mends if harms == "node"}
         free = [node.name for node in self.arena.nodes if node.name not in harmed and node.up]
         return free if len(harmed) < NODES_MAX else []
@@ -118,7 +119,7 @@ class Nemesis:
         if not free:
             return
         self.chance.shuffle(free)
-        # The nodes with the most runs.
+        # Without a grant: the node with the most runs.
         chosen = grant.node if grant else max(free, key=lambda name: len(self.grants.alive(name)))
         node = next(one for one in self.arena.nodes if one.name == chosen)
         began = boottime()
@@ -126,7 +127,7 @@ class Nemesis:
         try:
             done = kind.strike(Scene(self.arena, self.grants, self.chance, node, grant, self.jobs))
         except servers.ServerError:
-            return  # nobody can say who the master is just now
+            return  # nobody knows at this moment which Redis is the master
         if done is None:
             return
         struck = boottime()
@@ -153,7 +154,7 @@ class Nemesis:
     def _named(kind: Kind, node: Member) -> str:
         return node.name if kind.harms == "node" else ""
 
-    # ---- what is due
+    # ---- repairs and restarts that are due
 
     def _mend(self, now: float) -> None:
         while self._mends and self._mends[0][0] <= now:

@@ -1,7 +1,7 @@
-"""A small network: namespaces on one bridge, in which each host's way to each other can be cut, one way or both.
+"""A small network: namespaces on one bridge. The way between two hosts can be cut in one direction or in both.
 
-A direction is cut at the sender: its neighbour entry then names a network card that does not exist. Packets leave and
-are lost silently. That needs only iproute2, no packet filter.
+A direction is cut at the sender: the sender's neighbour entry then names a network card that does not exist. Packets
+leave and are lost silently. A cut needs only iproute2, and no packet filter.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def ip(*words: str, batch: Sequence[str] = ()) -> str:
 
 
 class Net:
-    """Hosts by their names. ``home`` is a directory for everything of this lab; it goes with it."""
+    """Hosts by their names. ``home`` is a directory for all files of this lab. It is removed with the lab."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self.lab = f"{PREFIX}{os.getpid()}"
         self.home = ROOT / self.lab
         self.hosts = list(hosts)
-        self._cuts: Counter[Way] = Counter()  # faults may overlap: a way is open when nobody cuts it
+        self._cuts: Counter[Way] = Counter()  # faults may overlap: a way is open if no fault cuts it
         self._claim: socket.socket | None = None
 
     def netns(self, host: str) -> str:
@@ -76,7 +76,7 @@ class Net:
         return self
 
     def down(self) -> None:
-        """Remove it, with every process in it."""
+        """Remove the network, with every process in it."""
         remove(self.lab)
         if self._claim is not None:
             self._claim.close()
@@ -84,13 +84,13 @@ class Net:
     # ---- cuts
 
     def cut(self, ways: Iterable[Way]) -> None:
-        """Nothing passes any more; connections stay as they are."""
+        """Let no packet pass on these ways. Connections are not closed."""
         chosen = list(ways)
         self._cuts.update(chosen)
         self._lead(chosen)
 
     def heal(self, ways: Iterable[Way]) -> None:
-        """Take back one cut of each."""
+        """Take back one cut of each way."""
         chosen = list(ways)
         self._cuts.subtract(chosen)
         self._lead(chosen)
@@ -123,7 +123,7 @@ def both_ways(some: Iterable[str], others: Iterable[str]) -> list[Way]:
 
 
 def sweep() -> None:
-    """Remove the labs of runs that are no more."""
+    """Remove the labs of earlier runs whose process has ended."""
     names = {name.partition("-")[0] for name in _namespaces()} | {path.name for path in ROOT.glob(f"{PREFIX}[0-9]*")}
     for lab in names:
         if re.fullmatch(rf"{PREFIX}\d+", lab) and (claim := _claimed(lab)):
@@ -132,7 +132,7 @@ def sweep() -> None:
 
 
 def remove(lab: str) -> None:
-    """Processes, namespaces, mounts and the directory of one lab."""
+    """Remove the processes, the namespaces, the mounts and the directory of one lab."""
     ours = [name for name in _namespaces() if name.startswith(f"{lab}-")]
     for name in ours:
         while pids := ip("netns", "pids", name).split():

@@ -1,4 +1,4 @@
-"""The judge of `make chaos` notices each violation: every test falsifies one good record."""
+"""The judge of `make chaos` notices each violation. Each test puts one violation into a good record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DUE_WALL = 1767225600.0
 
 
 def said(word: str, at: float, *, run: str = "asked#1", attempt: int = 0, token: int = 10, node: str = "n1") -> Entry:
-    """One line of a program; its pid is its token, its wall clock the other clock."""
+    """One line of a program. Its pid is its token. Its wall clock is ``DUE_WALL`` plus its other clock."""
     return Entry(run, attempt, token, node, word, at, DUE_WALL + at, token)
 
 
@@ -118,8 +118,8 @@ def test_a_child_that_is_left_after_its_program_is_seen(last: float, struck: str
     ("edits", "violations"),
     [
         ([("edited-tick", 6.0, DUE_WALL - 50.0)], 0),
-        ([("edited-tick", 11.0, DUE_WALL - 50.0)], 1),  # it does not fire then
-        ([("edited-tick", 11.0, DUE_WALL - 50.0), ("edited-tick", 6.0, DUE_WALL + 1.0)], 1),  # it did not yet
+        ([("edited-tick", 11.0, DUE_WALL - 50.0)], 1),  # no fire time of this schedule
+        ([("edited-tick", 11.0, DUE_WALL - 50.0), ("edited-tick", 6.0, DUE_WALL + 1.0)], 1),  # the edit came later
         ([("other", 11.0, DUE_WALL - 50.0)], 0),
     ],
 )
@@ -199,7 +199,7 @@ def test_what_was_rejected_while_writes_were_lost_may_be_forgotten() -> None:
 
 
 def test_a_trigger_may_be_forgotten_only_by_a_ledger_that_lost_writes() -> None:
-    killed = fault("kill ledger", 2.0, 5.0, forgets=True)  # it was accepted at 1.0
+    killed = fault("kill ledger", 2.0, 5.0, forgets=True)  # the trigger was accepted at 1.0
 
     assert judged([], accepted=["asked#1"], faults=[killed], asked_1=Answer("", "", "")).violations == []
     alone = killed._replace(forgets=False)
@@ -222,7 +222,7 @@ def test_the_judges_terms_are_those_of_the_cluster() -> None:
 def test_what_an_edit_leaves_to_nobody_ends_while_the_trial_still_waits() -> None:
     written: dict[str, dict[str, Any]] = {}
     arena = SimpleNamespace(chaos_job=lambda name, **keys: written.update({name: keys}))
-    jobs = load.Jobs(arena, 0.0, 60.0)  # type: ignore[arg-type]  # it only writes files there
+    jobs = load.Jobs(arena, 0.0, 60.0)  # type: ignore[arg-type]  # Jobs uses it only to write job files
     jobs.write()
     jobs.edit_schedule(random.Random(0))
 

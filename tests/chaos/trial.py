@@ -22,13 +22,13 @@ from chaos.nemesis import Nemesis
 from chaos.net import Net
 
 READY_S = 90.0
-LEAD_S = 3  # from "all are ready" to the first fire time
-SETTLE_S = 240.0  # quarantine, the longest job, a queue that has waited
+LEAD_S = 3  # seconds from "all are ready" to the first fire time
+SETTLE_S = 240.0  # enough for a quarantine, the longest job and a queue that has waited
 LIST_MAX = 10_000
 
 
 class Plan(NamedTuple):
-    """The settings of a trial. ``faults``, ``triggers``: how many a minute. ``only``: kinds of faults; () is all."""
+    """The settings of a trial. ``faults``, ``triggers``: number per minute. ``only``: kinds of faults; () is all."""
 
     setup: str = "redis"
     seed: int = 0
@@ -60,7 +60,7 @@ Show = Callable[[Progress], object]
 
 @contextlib.contextmanager
 def arena_of(plan: Plan) -> Iterator[Arena]:
-    """The whole laboratory; it is removed at the end."""
+    """The whole laboratory. It is removed at the end of the context."""
     net = Net(hosts(plan.setup, plan.nodes))
     try:
         arena = Arena(net.up(), plan.setup, plan.nodes)
@@ -73,7 +73,7 @@ def arena_of(plan: Plan) -> Iterator[Arena]:
 
 
 def run(plan: Plan, show: Show, evidence: Path) -> Outcome:
-    """``evidence``: where everything is kept if a property was violated, or if the trial itself fails."""
+    """``evidence``: the directory for all records if a property was violated, or if the trial itself fails."""
     show(Progress("building", 0.0, 0, 0, 0))
     with arena_of(plan) as arena:
         try:
@@ -185,7 +185,7 @@ def _told(arena: Arena, run: str) -> str:
 
 
 def _redis(arena: Arena, *words: str) -> str:
-    """What the ledger's Redis answers, in one line."""
+    """The answer of the ledger's Redis to this command, in one line."""
     try:
         return " ".join(arena.master().cli(*words).split())
     except servers.ServerError as exc:
@@ -212,7 +212,7 @@ def _ask(arena: Arena, run: str) -> Answer:
 
 
 def keep(arena: Arena, evidence: Path) -> None:
-    """Logs, journals, counts and runners' files, without sockets and what fills disks."""
+    """Save logs, journals, counts and runners' files, without sockets and without the files that fill disks."""
     for node in arena.nodes:
         node.empty()
     shutil.rmtree(evidence, ignore_errors=True)

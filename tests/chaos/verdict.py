@@ -14,18 +14,18 @@ from rich.table import Table
 from chaos.checker import Verdict
 from chaos.nemesis import Fault
 
-# Shown also if there were none.
+# Figures that are shown even if they are 0.
 MUST = ("overlaps", "overlaps by lock", "two runs of a job that allows one", "lost without an explanation")
 VIOLATIONS_MAX = 30  # on the screen; the file has all
 
 
 def percentile(values: Sequence[float], part: float) -> float | None:
-    """The quantile of sorted values: the smallest one that this part of them does not exceed."""
+    """The quantile of sorted values: this part of the values comes before it. None without values."""
     return values[min(len(values) - 1, int(part * len(values)))] if values else None
 
 
 def as_json(verdict: Verdict, faults: Sequence[Fault], about: dict[str, Any]) -> dict[str, Any]:
-    """Figures, violations, and what the run was."""
+    """The figures, the violations, and the settings of the trial."""
     return {
         **about,
         "violations": verdict.violations,
@@ -47,7 +47,7 @@ def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
 
 
 def show(told: dict[str, Any], console: Console) -> None:
-    """As tables."""
+    """Print the report as tables."""
     table = Table("figure", "", title=f"chaos: {told['setup']}, {told['minutes']:g} minutes, seed {told['seed']}")
     table.columns[1].justify = "right"
     for name, count in told["counts"].items():

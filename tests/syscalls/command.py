@@ -1,9 +1,9 @@
 """`make syscalls`: an error and a crash at every system call of a launch, an end and a takeover.
 
-With a cgroup for each attempt, and without.
+There are two set-ups: with a cgroup for each attempt, and without cgroups.
 
-Every worker lives in a process namespace of its own, so that a walk over /proc is short and always the same, and has a
-daemon of its own. A plan that fails is one line: run it again with --plan.
+Each worker has its own daemon and its own process namespace. So a walk over /proc is short and always the same. A plan
+that fails is printed as one line. Run the plan again with --plan.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ ROLES = {"ends": ("daemon", "watcher", "runner", "program"), "waits": ("daemon",
 # A line of progress after this many cases.
 PROGRESS = 100
 
-# A run's calls differ by a few from time to time: this many beyond the most that were counted are tried as well.
+# The number of calls differs a little between runs. So the plans also try this many calls beyond the highest count.
 BEYOND = 5
 DRY_RUNS = 2
 
-# Some errors stay: this many calls of the same kind fail. A daemon that can start nothing for longer uses up the run's
-# attempts, which is what it should do, and an end of another kind.
+# A lasting error: this many calls of the same kind fail. If a daemon could start nothing for longer than that, it would
+# use up the run's attempts. That is correct behaviour, but the run would have another end.
 LASTING = {"daemon": 3, "watcher": 40, "runner": 40, "program": 40, "burial": 40}
 
 
 def count(arena: Trial) -> dict[tuple[str, str], int]:
     """How many calls each role makes in each life when nothing fails."""
     most: dict[tuple[str, str], int] = {}
-    arena.case("ends", Plan())  # the first one makes files that are there ever after
+    arena.case("ends", Plan())  # the first case makes files that stay for all later cases
     for life in LIFES:
         for _ in range(DRY_RUNS):
             outcome = arena.case(life, Plan())
@@ -67,7 +67,7 @@ def every_plan(most: dict[tuple[str, str], int], rng: random.Random, *, once: bo
 
 
 def work(arguments: argparse.Namespace) -> int:
-    """One worker: a line of JSON for each case."""
+    """Do the work of one worker. Prints a line of JSON for each case."""
     rng = random.Random(arguments.seed)
     until = time.monotonic() + arguments.seconds
     with trial(use_cgroup=arguments.cgroup) as arena:
@@ -87,8 +87,8 @@ def work(arguments: argparse.Namespace) -> int:
 
 
 def _be_init() -> None:
-    """As the first process of a namespace: orphans fall to us, and somebody has to collect them. The work goes on in a
-    child; returns there."""
+    """Be the first process of a namespace: orphans become its children, and it must collect them. The work goes on in a
+    child: this function returns only in the child."""
     child = os.fork()
     while child:
         pid, status = os.wait()
@@ -114,7 +114,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def start(arguments: argparse.Namespace, part: int, *, use_cgroup: bool) -> subprocess.Popen[str]:
-    """A worker in a namespace of its own."""
+    """Start a worker in its own process namespace."""
     argv = [
         "unshare",
         "--pid",
@@ -176,7 +176,7 @@ def main() -> int:
 
 
 class Tally:
-    """What the workers have seen."""
+    """The results of all workers."""
 
     def __init__(self) -> None:
         self.cases: Counter[str] = Counter()
@@ -186,7 +186,7 @@ class Tally:
         self._one_at_a_time = threading.Lock()
 
     def follow(self, process: subprocess.Popen[str], where: str) -> None:
-        """Read one worker to its end, and print what failed."""
+        """Read one worker's output to its end, and print each case that failed."""
         assert process.stdout is not None
         others = []
         for line in process.stdout:

@@ -1,4 +1,4 @@
-"""The page that faults.c and a test share, and the C files themselves, built on the spot."""
+"""The memory page that faults.c and a test share, and a function that compiles the C files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 ROLES = ("daemon", "watcher", "runner", "program", "burial")
 FAIL, KILL = 1, 2
 
-# As struct page in faults.c.
+# The same layout as struct page in faults.c.
 PAGE = struct.Struct("<8i24s6i")
 
 
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 class Page:
-    """Shared with every process of one daemon's family."""
+    """A memory page that is shared with every process of one daemon's family."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class Page:
             self._map = mmap.mmap(file.fileno(), 4096)
 
     def set(self, plan: Plan, *, armed: bool = True) -> None:
-        """From now on; everything is counted from 0 again."""
+        """Use this plan from now on. All counts start from 0 again."""
         self._map[: PAGE.size] = bytes(PAGE.size)
         fields = (plan.action, plan.pick, plan.repeat, 0, 0, b"", *[0] * 6)
         self._map[: PAGE.size] = PAGE.pack(0, ROLES.index(plan.role), plan.n, *fields)

@@ -1,4 +1,4 @@
-"""One daemon, one attempt after the other, one fault in each; judged by locks, the ledger and the daemon."""
+"""One daemon does one run after the other, with one fault in each run. Locks, the ledger and the daemon judge it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from system.lab.processes import exists, kill_at_once, until
 
 from syscalls.faults import Page, Plan, Seen, compile_c
 
-# A case that works takes a second or two; one in which a node must leave a job alone takes half a minute.
+# A case that works takes a second or two. A case in which a node must leave a job alone takes half a minute.
 LIMIT_S = 90.0
 
-# A node that could not start a runner takes up to 30 s until it looks whether it can, after each attempt of which the
-# start fails.
+# After each attempt whose runner could not be started, a node waits up to 30 s before it checks whether it can start
+# one.
 END_LIMIT_S = 2 * LIMIT_S
 
 LIFES = ("ends", "waits")
 
 
 class Outcome(NamedTuple):
-    """Of one case: ``problems`` is empty when everything held."""
+    """The result of one case. ``problems`` is empty if everything was right."""
 
     life: str
     plan: Plan
@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
 
 
 class Trial:
-    """A daemon; every process of it can be made to fail. Its budget is one: a lost slot stops all later runs."""
+    """A daemon. Each of its processes can be made to fail. Its budget is one run: a lost slot stops all later runs."""
 
     def __init__(self, cluster: Cluster, *, use_cgroup: bool) -> None:
         self.cluster = cluster
@@ -92,7 +92,7 @@ class Trial:
     # ---- steps
 
     def _trigger(self, life: str, run: str) -> None:
-        """Until the ledger has it: a daemon that is killed meanwhile is started again, and asked again."""
+        """Trigger the run until the ledger has it. If the daemon is killed meanwhile, start it and ask it again."""
 
         def ask() -> bool:
             self._keep_daemon()
@@ -103,7 +103,7 @@ class Trial:
         until(ask, LIMIT_S, why=f"{run} is in the ledger")
 
     def _kill_both(self, run: str) -> None:
-        """Runner and watcher at once, as soon as the first attempt's program and its children are there."""
+        """Kill runner and watcher at once, as soon as the first attempt's program and its children run."""
 
         def ready() -> bool:
             self._keep_daemon()
@@ -115,7 +115,7 @@ class Trial:
             names = [int(name) for name in os.listdir("/proc") if name.isdigit()]
             return {pid for pid in names if _is_ours(pid, run) and exists(pid)}
 
-        # A fault may have ended one of them before; where none is left, the run is over or tried again.
+        # A fault may have ended one of the two before. If neither is left, the run is over or is tried again.
         until(lambda: ours() or self._row_is_over(run), LIMIT_S, why=f"runner and watcher of {run} are seen")
         pids = ours()
         kill_at_once(lambda: {pid for pid in pids if exists(pid)})
@@ -128,13 +128,13 @@ class Trial:
         try:
             return self.cluster.row(run)
         except (OSError, sqlite3.Error):
-            return {}  # the first daemon has not made the ledger yet; somebody was killed in it: it is asked again
+            return {}  # no ledger yet, or a process was killed while it used the ledger: the caller asks again
 
     def _row_is_over(self, run: str) -> bool:
         return self._row(run).get("state") in ("success", "failure", "lost", "unknown", "revoked", "missed")
 
     def _keep_daemon(self) -> None:
-        """The plan may have killed it: then the next one must go on."""
+        """If the plan has killed the daemon, start the next daemon, which must go on."""
         if self.node.up:
             return
         assert self.page.seen().error < 0, f"the daemon has ended:\n{self.node.log()[-3000:]}"
@@ -146,7 +146,7 @@ class Trial:
         return not self._runs_left()
 
     def _runs_left(self) -> list[str]:
-        """The attempts that the daemon has still to do with; the rest of a directory is for the next daemon."""
+        """The attempts that the daemon must still handle. The rest of a directory is left to the next daemon."""
         return [path.parent.name for path in (self.node.runtime_dir / "runs").glob("*/spec.json")]
 
     # ---- the judge
@@ -205,7 +205,7 @@ argv = ["{victim}", "{directory}", "{life}"]
 
 
 def _is_ours(pid: int, run: str) -> bool:
-    """A runner or a watcher of that run, by its command line."""
+    """True if this process is a runner or a watcher of that run, as its command line shows."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

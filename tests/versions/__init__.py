@@ -1,1 +1,1 @@
-"""Two versions in one cluster: the version before is an archive in this folder."""
+"""Two versions in one cluster: the previous version is an archive in this folder."""

@@ -1,4 +1,4 @@
-"""A small cluster in which some nodes are of the version before: the real old core, over the rows of the new one."""
+"""A small cluster with some nodes of the previous version: the real old core works on the new version's rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLD_COLUMNS = len(RUN_COLUMNS) - 1  # all but ``due``
 
 
 class OldStore:
-    """What the old rules find where the new ones write: their own columns, and nothing else."""
+    """A store for the old rules, over the rows that the new rules write. The old rules see only their own columns."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -66,7 +66,7 @@ class OldStore:
 
 
 def old_job(job: Job) -> Any:
-    """The same definition, as the old version has it."""
+    """The same definition, as a job of the old version."""
     jobs = unpacked.load("coordd.core.job")
     fields = {name: getattr(job, name) for name in jobs.Job.__struct_fields__ if hasattr(job, name)}
     schedule = job.schedule
@@ -77,12 +77,12 @@ def old_job(job: Job) -> Any:
     return jobs.Job(**fields)
 
 
-# Fields of ``Ready`` that have another name now.
+# Fields of ``Ready`` that have another name now: old name -> new name.
 RENAMED = {"letters": "unicasts"}
 
 
 class OldShell(Shell):
-    """Does what a node of the version before wants: its ``Ready`` has some of our fields."""
+    """Does what a node of the previous version wants. That node's ``Ready`` has only some of our fields."""
 
     def pump(self) -> None:
         while (wanted := self.node.ready()).any():
@@ -93,13 +93,13 @@ class OldShell(Shell):
 
 
 class Mixed(Cluster):
-    """Its nodes begin with the version before; ``upgrade`` replaces a daemon, and its runners live on."""
+    """A cluster whose nodes begin with the previous version. ``replace`` replaces a daemon, and its runners live on."""
 
     def __init__(self, *names: str, jobs: tuple[Job, ...], seed: int) -> None:
         self.rng = random.Random(seed)
-        self.old: set[str] = set()  # daemons
+        self.old: set[str] = set()  # names of the nodes with an old daemon
         self.seen_runs: set[tuple[str, int]] = set()
-        self.old_runs: set[tuple[str, int]] = set()  # attempts whose runner is of the version before
+        self.old_runs: set[tuple[str, int]] = set()  # attempts whose runner is of the previous version
         self.rules = unpacked.load("coordd.core.ledger").Rules()
         self.started_at: dict[str, float] = {}
         super().__init__(jobs=())
@@ -111,7 +111,7 @@ class Mixed(Cluster):
             self.start(name)
 
     def boot_old(self, name: str, boot: int) -> Shell:
-        """A daemon of the version before."""
+        """Make a daemon of the previous version. The caller starts it."""
         shell = OldShell(self, name, boot)
         nodes, contexts = unpacked.load("coordd.core.node"), unpacked.load("coordd.core.context")
         settings = contexts.Settings(
@@ -131,7 +131,7 @@ class Mixed(Cluster):
         return shell
 
     def replace(self, name: str, boot: int, *, old: bool) -> None:
-        """The daemon stops in order, and one of that version takes its place; runners go on."""
+        """Stop a daemon cleanly, and start a daemon of the chosen version in its place. The runners go on."""
         before = self.shells[name]
         before.do(before.node.stop)
         self.settle()
@@ -142,7 +142,7 @@ class Mixed(Cluster):
             self.old.discard(name)
             shell = self.boot(name, boot)
         kind = unpacked.load("coordd.core.ready").Launch if old else Launch
-        # What a runner's file says of its attempt, as that version reads it.
+        # The runners' files say this about their attempts, as the chosen version reads them.
         shell.launches = [
             kind(**{f: getattr(one, f) for f in kind._fields if hasattr(one, f)}) for one in before.launches
         ]
@@ -153,10 +153,10 @@ class Mixed(Cluster):
             shell.node.runner_adopted(run, launch.job, launch.attempt, launch.token, False)
         self.start(name)
 
-    # ---- what differs
+    # ---- differences from a cluster with one version
 
     def says(self, shell: Shell, events: Any, only: str) -> None:
-        """Over the wire: each version reads what the other wrote."""
+        """Send events as bytes: each version reads the bytes that the other version wrote."""
         words = unpacked.load("coordd.core.wire") if shell.name in self.old else codec
         kinds = unpacked.load("coordd.core.events") if shell.name in self.old else None
         from coordd.core.wire import events as new_events
@@ -178,7 +178,7 @@ class Mixed(Cluster):
         peer.do(peer.node.receive, words.decode(data)[0])
 
     def by_old_rules(self, op: str, *args: Any) -> Any:
-        """An operation as an old daemon or runner asks for it."""
+        """Execute an operation by the old rules, as an old daemon or runner asks for it."""
         rule = getattr(self.rules, op)
 
         def step(store: Any, now: LedgerTime) -> Any:
@@ -196,7 +196,7 @@ class Mixed(Cluster):
     def launched(self, shell: Shell, launch: Launch) -> None:
         key = (launch.run, launch.attempt)
         if key not in self.seen_runs and shell.name in self.old:
-            self.old_runs.add(key)  # a runner stays what it was started as
+            self.old_runs.add(key)  # a runner keeps the version with which it was started
         self.seen_runs.add(key)
         if key not in self.old_runs:
             super().launched(shell, launch)
@@ -220,7 +220,7 @@ class Mixed(Cluster):
         shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
 
     def end_old_programs(self, seconds: float) -> None:
-        """Programs run that long."""
+        """End each program that has run for at least this time."""
         for shell in list(self.shells.values()):
             for run in [run for run in shell.renew_at if self.mono - self.started_at[run] >= seconds]:
                 self.end(shell.name, run)

@@ -1,4 +1,4 @@
-"""Both versions in one cluster, in worlds drawn from a seed: a jittered fire time runs once through the upgrade."""
+"""Both versions in one cluster, in worlds drawn from a seed: each jittered fire time runs once during the upgrade."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jittered(every_s: float, offset_s: float) -> Any:
 
 
 def world(seed: int) -> Mixed:
-    """Three old nodes, upgraded one after the other; one may be cut off from the bus, or become old again."""
+    """Three old nodes are upgraded one after the other. A node may be cut off from the bus, or become old again."""
     cluster = Mixed("a", "b", "c", jobs=(jittered(*SHAPES[seed % len(SHAPES)]),), seed=seed)
     rng = cluster.rng
     boots = dict.fromkeys("abc", 1)
@@ -38,7 +38,7 @@ def world(seed: int) -> Mixed:
 
     go_on(rng.uniform(5, 15))
     for name in rng.sample("abc", 3):
-        if rng.random() < 0.3:  # an old node that nobody hears: nodes that start now do not know it
+        if rng.random() < 0.3:  # nobody hears this old node: nodes that start now do not know it
             cut = rng.choice("abc")
             cluster.shells[cut].do(cluster.shells[cut].node.bus_changed, False)
             cluster.shells[cut].bus = False

@@ -1,4 +1,4 @@
-"""What keeps two versions, and two definitions, apart is turned off, one rule at a time: it must be noticed."""
+"""Turns off the rules that keep two versions, and two definitions, apart. The tests must notice each missing rule."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from coordd.core.node import rulebook
 from coordd.core.runs import planner
 from versions.test_mixed import judge, world
 
-# Worlds that are looked at for each.
+# The worlds that are run for each mutant.
 SEEDS = range(24)
 
 
 @contextlib.contextmanager
 def the_change_waits_for_nobody() -> Iterator[None]:
-    """It comes while old members are there, and takes effect at once."""
+    """The change of the rules comes while old members are there, and takes effect at once."""
     with (
         mock.patch.object(rulebook.Rulebook, "held_back_by", lambda _: []),
         mock.patch.object(standing, "IDENTITY_AHEAD_S", 0.0),
@@ -37,7 +37,7 @@ def the_change_waits_for_nobody() -> Iterator[None]:
 
 @contextlib.contextmanager
 def an_old_daemon_is_not_kept_out() -> Iterator[None]:
-    """What it reads of a job is the truth."""
+    """An old daemon reads a job's true state, not the barrier."""
 
     def put(_self: Standing, store: Any, row: JobRow) -> None:
         store.put_standing(row)
@@ -53,7 +53,7 @@ def an_old_daemon_is_not_kept_out() -> Iterator[None]:
 
 @contextlib.contextmanager
 def any_definition_opens() -> Iterator[None]:
-    """Whoever asks first gives a run its row."""
+    """The first node that asks gives a run its row, with any definition."""
     with mock.patch.object(Standing, "_opens", lambda *_: None):
         yield
 

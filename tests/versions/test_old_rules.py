@@ -1,4 +1,4 @@
-"""The ledger's rows under the hands of both versions: an old daemon is kept out, its runners go on."""
+"""Both versions work on the ledger's rows: an old daemon is kept out, and its runners go on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUR_S = 3600.0
 
 
 class Both:
-    """One ledger, by the new version and by the old one."""
+    """One ledger that the new version and the old version use."""
 
     def __init__(self, kind: str, tmp_path: Path, redis_url: Callable[[], str]) -> None:
         self.old_rows = unpacked.load("coordd.core.rows")
@@ -74,7 +74,7 @@ class Both:
         return answer
 
     def _tick(self) -> None:
-        """The old scripts read the same clock."""
+        """Set the clock that the old scripts read to the same time."""
         if isinstance(self.clock, OneClock):
             seconds, micros = self.clock.parts()
             self.new.read([("HSET", self.new.key("clock"), "s", seconds, "us", micros)])
@@ -88,7 +88,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Both]:
 
 
 def begun_by_the_old(both: Both) -> None:
-    """A cluster of the old version that has run for a while."""
+    """Begin a cluster of the old version, and let it run for a while."""
     both.old_asks("open", ("sales",))
     both.clock.step(60.0)
 
@@ -110,9 +110,9 @@ def test_from_then_on_an_old_daemon_opens_nothing_and_claims_nothing(both: Both)
 
     begin = both.sweeps().identity_from
     assert begin == pytest.approx(both.clock.wall + IDENTITY_AHEAD_S)
-    assert both.sweeps().jobs["sales"].horizon == horizon  # the truth stands elsewhere
+    assert both.sweeps().jobs["sales"].horizon == horizon  # the true horizon is stored elsewhere
     seen = both.old_asks("open", ("sales",))
-    assert seen.jobs["sales"][0] == BARRIER_AT  # the planner begins there
+    assert seen.jobs["sales"][0] == BARRIER_AT  # the old planner begins there
     assert seen.jobs["sales"][2] is True  # suspended
     due = both.clock.wall + 1.0
     assert both.old_claims("sales@due", due).word == "finished"
@@ -177,7 +177,7 @@ def test_an_old_runner_that_waits_at_its_gate_is_let_through(both: Both) -> None
     assert both.old_asks("gate", "sales@a", 0, granted.token, "o1").word == "ok"
 
     both.sweeps()
-    assert both.old_asks("open", ("sales",)).jobs["sales"][2] is True  # nobody waits there any more: shut
+    assert both.old_asks("open", ("sales",)).jobs["sales"][2] is True  # nobody waits at the gate now: suspended
 
 
 def test_tokens_rise_over_both_versions(both: Both) -> None:
@@ -206,12 +206,12 @@ def test_a_jittered_fire_time_runs_once_through_the_change(both: Both) -> None:
 
 
 def test_the_old_version_reads_what_the_new_one_wrote(both: Both) -> None:
-    """Rows of both kinds, by every question that people ask of the old version."""
+    """Ask the old version every question that people ask, about rows of both kinds."""
     assert both.sweeps().identity_from == 0.0
     assert both.claims("sales@a", EPOCH, EPOCH + 1, 0.0).word == "granted"
 
     assert [row.run for row in both.old.runs()] == ["sales@a"]
     assert both.old.run("sales@a").state == "received"
-    with unpacked.imports():  # it imports the rest of its ledger only now
+    with unpacked.imports():  # the old version imports the rest of its ledger only now
         assert both.old.status()["runs"] == {"received": 1}
     assert both.old.attempts("sales@a")[0].state == "received"

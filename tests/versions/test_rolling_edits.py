@@ -1,4 +1,7 @@
-"""A job file is changed on one node after the other, while runs are claimed: never two definitions, nothing twice."""
+"""A job file is changed on one node after the other while nodes claim runs.
+
+Two definitions never count at the same time, and no run is launched twice.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,15 @@ def go_on(cluster: Cluster, seconds: int) -> None:
 
 
 def edited(seed: int, *, schedules: bool) -> tuple[Cluster, dict[str, list[tuple[str, float]]]]:
-    """Three nodes, four edits (a rollback among them), each reaching them in an order of its own.
+    """Three nodes and four edits, one of them a rollback. Each edit reaches the nodes in a random order.
 
-    Returns the cluster and, of each definition, the runs that were granted under it, with when they were due.
+    Returns the cluster, and for each definition's digest the runs that were granted under it, with their due times.
     """
     rng = random.Random(f"edits {seed}")
     plain = Schedule(kind="every", every_s=EVERY_S)
     shapes = [plain, Schedule(kind="every", every_s=EVERY_S, offset_s=2.0), Schedule(kind="every", every_s=4.0), plain]
     versions = [definition(number, shapes[number] if schedules else plain) for number in range(4)]
-    versions.append(versions[rng.randrange(3)])  # back to one of before
+    versions.append(versions[rng.randrange(3)])  # a rollback to an earlier definition
     cluster = Cluster("a", "b", "c", jobs=(versions[0],))
     cluster.wait(rng.uniform(7, 12))
     for made in versions[1:]:

@@ -1,7 +1,7 @@
-"""The version before this one, as it was released: unpacked from the archive beside this file, and loaded or started.
+"""The previous version, as it was released: unpacked from the archive beside this file, then loaded or started.
 
-The archive holds the package ``coordd`` of commit ae6411e (the last that knows the rules 1 alone):
-``git archive ae6411e coordd | xz -9e``. A clone needs no history for it.
+The archive holds the package ``coordd`` of commit ae6411e, the last commit that knows only the rules 1. It was made
+with ``git archive ae6411e coordd | xz -9e``. So a clone without git history can use it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 @contextlib.contextmanager
 def imports() -> Iterator[None]:
-    """Imports in this context come from the old package, also those inside its functions."""
+    """Imports in this context come from the old package, also imports inside its functions."""
     ours = _taken_out()
     sys.modules.update(_loaded)
     sys.path.insert(0, str(directory()))
@@ -66,6 +66,6 @@ _loaded: dict[str, ModuleType] = {}
 
 
 def copy(target: Path) -> Path:
-    """The old package as a program's PYTHONPATH."""
+    """Copy the old package to ``target``. Returns the directory for a program's PYTHONPATH."""
     shutil.copytree(directory(), target, dirs_exist_ok=True)
     return target
