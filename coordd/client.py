@@ -5,11 +5,12 @@
         async with coordd.stream("events.subscribe") as events:       for event in coordd.stream("events.subscribe"):
             async for event in events: ...                                ...
 
-Each method of the socket is a method here, with ``_`` for ``.`` and ``-``, and answers what docs/protocol.md says. The
-answers are plain dicts; their types name the fields that programs may rely on. ``call`` takes any method by its name.
+Each method of the socket is a method here, with ``_`` for ``.`` and ``-``. It returns the answer that docs/protocol.md
+describes: a plain dict, whose type names the fields that programs may rely on. ``call`` calls any method by its name.
 
-Every call raises UnavailableError (no daemon, or no answer in time: a change may have been done), RefusedError
-(``kind`` is a stable word, ``hint`` says what to do) or RemoteProtocolError (the server is not coordd).
+A call that fails raises one of three errors. UnavailableError: there is no daemon, or no answer in time; a change may
+have been made. RefusedError: ``kind`` is a stable word, ``hint`` says what to do. RemoteProtocolError: the server is
+not coordd.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from coordd.errors import CoorddError, RefusedError, RemoteProtocolError, Unavai
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Timeout of a call: a few times the slowest answer of the ledger, and enough for a change.
+# Timeout of a call: a few times the slowest answer of the ledger, and long enough for a change.
 ANSWER_S = 30.0
 
 # A stream sends a sign of life every 15 s.
 SILENCE_S = 50.0
 
-# Messages of a stream that wait for their reader while another task reads the connection; then it is broken off.
+# A stream's messages wait here while another task reads the connection. With more than this number the stream is cut.
 WAITING_MAX = 10_000
 
 
@@ -46,7 +47,7 @@ WAITING_MAX = 10_000
 
 
 class Status(TypedDict):
-    """This node, now."""
+    """The state of this node now."""
 
     node: str
     cluster: str
@@ -65,7 +66,7 @@ class Status(TypedDict):
 
 
 class NodeView(TypedDict):
-    """One node, as the asked one knows it."""
+    """One node, as the node that answers knows it."""
 
     hostname: str
     pid: int
@@ -79,7 +80,9 @@ class NodeView(TypedDict):
 
 
 class Triggered(TypedDict):
-    """A recorded trigger. ``durable``: ledger, or node while the ledger is away."""
+    """A recorded trigger. ``durable`` says where it is recorded: in the ledger, or on the node while the ledger is
+    away.
+    """
 
     id: str
     durable: str
@@ -111,7 +114,7 @@ class RunShown(Run):
 
 
 class Why(TypedDict):
-    """The reason, in one sentence."""
+    """Why a run or a job is as it is, in one sentence."""
 
     id: str
     sentence: str
@@ -135,7 +138,7 @@ class Method(Generic[P, T]):
     @overload
     def __get__(self, caller: None, kind: type) -> Self: ...
     def __get__(self, caller: Any, kind: type) -> Any:
-        """Bound to a connection: a function that calls the method."""
+        """Return a function, bound to this connection, that calls the method."""
         if caller is None:
             return self
 
@@ -150,12 +153,14 @@ class Method(Generic[P, T]):
 
 
 def _method(name: str) -> Callable[[Callable[Concatenate[Any, P], T]], Method[P, T]]:
-    """The function's parameters and its answer are those of the method; its body is never executed."""
+    """The function gives the method its parameters and the type of its answer. The function's body is never
+    executed.
+    """
     return lambda shape: Method(name, shape)
 
 
 class Methods:
-    """The methods, for both kinds of connection. None as an argument: the parameter is left out."""
+    """The methods, for both kinds of connection. If an argument is None, the call does not send that parameter."""
 
     @_method("ping")
     def ping(self) -> dict[str, Any]:
@@ -204,12 +209,12 @@ class Methods:
 
     @_method("job.suspend")
     def job_suspend(self, job: str) -> dict[str, Any]:
-        """Grant nothing of it, on any node."""
+        """Grant no run of the job, on any node."""
         raise NotImplementedError
 
     @_method("job.resume")
     def job_resume(self, job: str) -> dict[str, Any]:
-        """Grant again."""
+        """Grant runs of the job again."""
         raise NotImplementedError
 
     @_method("run.list")
@@ -242,7 +247,7 @@ class Methods:
 
     @_method("run.cancel")
     def run_cancel(self, id: str) -> dict[str, Any]:  # noqa: A002 - the parameter's name on the wire
-        """End an attempt that runs."""
+        """End a running attempt."""
         raise NotImplementedError
 
     @_method("run.revoke")
@@ -271,27 +276,27 @@ class Methods:
 
     @_method("breaker.list")
     def breaker_list(self) -> list[dict[str, Any]]:
-        """Each breaker."""
+        """Every breaker of this node."""
         raise NotImplementedError
 
     @_method("breaker.reset")
     def breaker_reset(self, name: str) -> dict[str, Any]:
-        """Close it."""
+        """Close the breaker."""
         raise NotImplementedError
 
     @_method("alarm.list")
     def alarm_list(self) -> list[dict[str, Any]]:
-        """The alarms that stand."""
+        """The alarms that nobody has cleared."""
         raise NotImplementedError
 
     @_method("alarm.clear")
     def alarm_clear(self, note: str, id: str | None = None) -> dict[str, Any]:  # noqa: A002 - as on the wire
-        """A person has looked at them."""
+        """Clear alarms after a person has looked at them."""
         raise NotImplementedError
 
     @_method("audit")
     def audit(self, since: float | None = None, limit: int | None = None) -> dict[str, Any]:
-        """Privileged calls, done and refused."""
+        """Privileged calls: the permitted and the refused ones."""
         raise NotImplementedError
 
     @_method("doctor")
@@ -301,17 +306,17 @@ class Methods:
 
     @_method("reload")
     def reload(self) -> dict[str, Any]:
-        """Configuration and job files again."""
+        """Read the configuration and the job files again."""
         raise NotImplementedError
 
     @_method("ledger.status")
     def ledger_status(self) -> dict[str, Any]:
-        """Where the ledger is, and how."""
+        """The place of the ledger, and its state."""
         raise NotImplementedError
 
 
 def socket_path(path: str | os.PathLike[str] | None) -> str:
-    """The path that was given; otherwise COORDD_SOCKET, otherwise the usual place."""
+    """Return the given path; without one COORDD_SOCKET; without that the default path."""
     return os.fspath(path) if path is not None else os.environ.get("COORDD_SOCKET") or DEFAULT_SOCKET
 
 
@@ -319,7 +324,7 @@ def socket_path(path: str | os.PathLike[str] | None) -> str:
 
 
 class Blocking(Methods):
-    """A connection for one thread, made on demand and made again after a failure."""
+    """A connection for one thread. It connects on the first call, and connects again after a failure."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
         self._line = ControlLine(path, timeout_s)
@@ -335,7 +340,7 @@ class Blocking(Methods):
         return self._line.call(method, params)
 
     def stream(self, method: str, /, **params: Any) -> Iterator[dict[str, Any]]:
-        """The messages of a stream, until the daemon ends it. The connection serves nothing else meanwhile."""
+        """Yield the messages of a stream until the daemon ends it. The connection serves no other call meanwhile."""
         subscription = _subscription(method, self.call(method, **params))
         while True:
             message = self._line.message(time.monotonic() + SILENCE_S)
@@ -360,7 +365,7 @@ def blocking(path: str | os.PathLike[str] | None = None, *, timeout_s: float = A
 
 
 class Connection(Methods):
-    """One connection, for any number of tasks. It needs no task of its own: of those that wait, one reads for all."""
+    """One connection for any number of tasks. It has no task of its own: one of the waiting tasks reads for all."""
 
     def __init__(self, path: str, stream: anyio.abc.ByteStream, timeout_s: float) -> None:
         self._path = path
@@ -393,8 +398,8 @@ class Connection(Methods):
 
     @contextlib.asynccontextmanager
     async def stream(self, method: str, /, **params: Any) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        """A stream: an async iterator over its messages. At the end of the block the connection forgets it; the daemon
-        goes on sending until the connection is closed.
+        """A stream: an async iterator over its messages. After the block the connection drops the stream's messages;
+        the daemon sends them until the connection is closed.
         """
         subscription = _subscription(method, await self.call(method, **params))
         waiting = self._streams.setdefault(subscription, deque())
@@ -422,14 +427,15 @@ class Connection(Methods):
             raise UnavailableError(self._lost)
         try:
             async with self._sending:
-                with anyio.fail_after(self._timeout_s, shield=True):  # half a line would spoil the connection for all
+                # half a line would make the connection useless for all
+                with anyio.fail_after(self._timeout_s, shield=True):
                     await self._stream.send(line)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:  # TimeoutError is one of these
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:  # TimeoutError is an OSError
             self._lost = f"the daemon at {self._path} takes no request: {exc or type(exc).__name__}"
             raise UnavailableError(self._lost) from exc
 
     async def _read_until(self, found: Callable[[], bool]) -> None:
-        """Read one message for whomever it is, unless it has been found meanwhile."""
+        """Read one message for any waiting task, unless another task has read it meanwhile."""
         async with self._reading:
             if found():
                 return
@@ -464,7 +470,7 @@ class Connection(Methods):
         if ident in self._answers:
             self._answers[ident] = message
             answer = message.get("result")
-            if isinstance(answer, dict) and set(answer) == {"subscription"}:  # its messages may follow at once
+            if isinstance(answer, dict) and set(answer) == {"subscription"}:  # its messages may follow immediately
                 self._streams.setdefault(answer["subscription"], deque())
         elif ident is None and "error" in message:
             raise UnavailableError(f"the daemon at {self._path} refuses the connection: {message['error']!r:.200}")
@@ -479,7 +485,7 @@ class Connection(Methods):
 async def connect(
     path: str | os.PathLike[str] | None = None, *, timeout_s: float = ANSWER_S
 ) -> AsyncIterator[Connection]:
-    """A connection under asyncio or trio. Raises UnavailableError if no daemon answers at the socket."""
+    """Open a connection under asyncio or trio. Raises UnavailableError if no daemon answers at the socket."""
     where = socket_path(path)
     try:
         with anyio.fail_after(timeout_s):
@@ -499,7 +505,7 @@ def _subscription(method: str, answer: Any) -> Any:
 
 
 def _item(told: dict[str, Any]) -> dict[str, Any]:
-    """A message of a stream, without the number of its subscription."""
+    """Return a message of a stream without its subscription number."""
     if "error" in told:
         raise UnavailableError(f"the stream was not finished: {told['error']}")
     return {name: value for name, value in told.items() if name != "subscription"}

@@ -3,14 +3,15 @@
     @single("report", every="1h")         async with single("import", id=day):     with single("deploy", wait=True):
     def report(): ...                         await import_day(day)                     deploy()
 
-With ``tick``, ``every`` or ``id`` the callers on all machines agree on one run: one of them enters. The others wait
-until it is over and get NotElectedError, or take over when the machine of the first dies. Without these it is a lock.
+With ``tick``, ``every`` or ``id`` the callers on all machines agree on one run, and one caller enters. The others wait.
+When the run is over they get NotElectedError; if the first caller's machine dies, one of them takes over. Without these
+options it is a lock.
 Functions and coroutine functions can be decorated, under asyncio and trio (through anyio). With ``skip=True`` a
-decorated function returns None instead of the error, and the block gets None.
+decorated function returns None instead of raising the error, and a block gets None.
 
-The lease belongs to the process. When it is lost, or the run is cancelled, code under asyncio and trio is cancelled,
-and LeaseLostError is raised. Code that goes on is killed with its process, before anybody else can enter: that keeps
-two from being alive at a time. Processes that it started are not killed.
+The lease belongs to the process. If the lease is lost or the run is cancelled, code under asyncio and trio is cancelled
+and LeaseLostError is raised. If the code continues, its process is killed before any other caller can enter, so two
+callers never run at the same time. Processes that the code started are not killed.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
         self._scope: anyio.CancelScope | None = None
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Each call of the function is a block of its own."""
+        """Each call of the function is a separate block."""
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -92,7 +93,7 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
     # ---- plain code
 
     def __enter__(self) -> Held | None:
-        """Raises NotElectedError, and what the socket's client raises."""
+        """Raises NotElectedError, and the errors of the socket's client."""
         asking = self._asking()
         try:
             while (pause_s := asking.step()) is not None:
@@ -114,11 +115,11 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
     # ---- asyncio and trio
 
     async def __aenter__(self) -> Held | None:
-        """Raises as ``__enter__``."""
+        """Raises the same errors as ``__enter__``."""
         asking = self._asking()
         while (pause_s := await anyio.to_thread.run_sync(asking.step)) is not None:  # noqa: ASYNC110 - nobody sets an event
             await anyio.sleep(pause_s)
-        with anyio.CancelScope(shield=True):  # a grant must not be forgotten
+        with anyio.CancelScope(shield=True):  # a grant must not be lost here
             held = self._begun(asking, await anyio.to_thread.run_sync(_start, asking))
         if held is None:
             return None
@@ -138,7 +139,7 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
             return False
         caught = self._scope.__exit__(kind, exc, trace)
         failure = kind.__name__ if kind is not None else ""
-        with anyio.CancelScope(shield=True):  # until it is reported
+        with anyio.CancelScope(shield=True):  # wait until the end is reported
             await anyio.to_thread.run_sync(held.ends, failure)
         if held.lost and (caught or kind is None):
             raise LeaseLostError(f"{held.run}: {held.lost}")
@@ -152,7 +153,7 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
 
 
 def _start(asking: Asking) -> Held | None:
-    """Start the keeper of a grant; None if there is no grant, or the attempt must not begin any more."""
+    """Start the keeper of a grant. Returns None if there is no grant, or if the attempt may no longer begin."""
     if not asking.granted:
         return None
     held = Held(asking.granted, asking.spec(), asking.socket)

@@ -5,7 +5,7 @@
     keeper, held    a runner for a body in the process that started it, for coordd.single
     foreground   a runner and a watcher (coordd/runner) for a command that keeps its caller's terminal
 
-Both processes run as the caller. The lease is kept by the daemon's answers (coordd/adapters/ledger/by_daemon.py).
-Here belongs what is loaded between the start of `coordd exec` and its command: it imports almost nothing. The rules
-about names, ticks and policies stand in coordd/services/control/exec_methods.py.
+Both processes run as the caller. The answers of the daemon renew the lease (coordd/adapters/ledger/by_daemon.py). The
+modules here are loaded between the start of `coordd exec` and its command, so they import almost nothing. The rules
+about names, ticks and policies are in coordd/services/control/exec_methods.py.
 """

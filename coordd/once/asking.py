@@ -1,4 +1,4 @@
-"""One caller's wait for one run: it asks the daemon of this machine until the run is granted here, or is over."""
+"""The wait of one caller for one run. It asks the daemon of this machine until the run is granted here, or is over."""
 
 import os
 import time
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 LOCK = "lock"
 
-# Timeout for the daemon's answer to a claim: more than twice the ledger's.
+# Timeout for the daemon's answer to a claim: more than twice the timeout of the ledger.
 ANSWER_S = 10.0
 
-# A daemon that was there before may restart: it is waited for this long (seconds).
+# A daemon that has answered before may be restarting: the caller waits up to this long (seconds) for it.
 AWAY_S = 60.0
 
-# How often (seconds) a loser asks whether the run is over: the pause grows from the first to the second.
+# Pause (seconds) between two questions of a loser whether the run is over. It grows from the first value to the second.
 AGAIN_S = 0.1
 AGAIN_MAX_S = 1.0
 
-# Until its tick, a run is asked for again at least this often (seconds): the clock may be set.
+# Before its tick the caller asks for a run at least this often (seconds), because somebody may set the clock.
 EARLY_MAX_S = 10.0
 
-# The ends of a run that nobody needs to hear of, when another machine had it.
+# Normal ends of a run: if another machine had the run, the caller prints nothing about them.
 USUAL = ("success", "failure", "rejected")
 
 
 class Asking:
-    """The wait. The caller repeats ``step`` and pauses between two of them, as long as it says."""
+    """The wait. The caller calls ``step`` again and again, and pauses for the time that each call returns."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Asking:
         wait: bool = False,
         socket: str = "",
     ) -> None:
-        """``how``: lock, id, tick or every; ``what``: its key. ``wait``: for a lock."""
+        """``how``: lock, id, tick or every. ``what``: the key. ``wait``: whether to wait for a lock."""
         environ = os.environ
         self.socket = socket or environ.get("COORDD_SOCKET") or environ.get("COORDD_CONTROL_SOCKET") or DEFAULT_SOCKET
         self.line = ControlLine(self.socket, ANSWER_S)
-        self.granted: dict[str, Any] = {}  # the answer that grants it
-        self.why = ""  # why it is not granted, or not yet
-        self.unusual = False  # somebody should know that
+        self.granted: dict[str, Any] = {}  # the answer that grants the run
+        self.why = ""  # why the run is not granted, or not yet
+        self.unusual = False  # True if a person should hear of it
         self._lock = how == LOCK
         self._wait = wait
         self._patient = wait or not self._lock
@@ -66,9 +66,9 @@ class Asking:
         self._pause_s = AGAIN_S
 
     def step(self) -> "float | None":
-        """Ask once. Returns the seconds until the next step; None when it is decided: ``granted``, or it is over.
+        """Ask once. Returns the seconds until the next step, or None when the run is granted (``granted``) or over.
 
-        Raises as ``ControlLine.call``, but not for a daemon or a ledger that may soon be back.
+        Raises the errors of ``ControlLine.call``, except for a daemon or a ledger that may soon be back.
         """
         now = time.monotonic()
         self._sent_at = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -89,7 +89,7 @@ class Asking:
             self.line.close()
             self._answered_at = now
             return AGAIN_MAX_S
-        self.line.close()  # places on the control socket are few
+        self.line.close()  # the control socket accepts only a few connections
         self._answered_at = now
         self._about["ident"] = answer["ident"]
         self._attempt = answer["attempt"]
@@ -102,7 +102,7 @@ class Asking:
         self.why, word, state = answer["why"], answer["word"], answer["state"]
         self.unusual = state == "unknown"
         if word == "finished" and self._patient and self._lock and state == "rejected":
-            # Another caller was faster: a new run, which waits for the end of that one.
+            # Another caller was faster. This asks for a new run, which waits for the end of the other one.
             self._about["ident"], self._nonce = "", os.urandom(16).hex()
         elif word == "finished":
             self.why, self.unusual = f"{answer['run']} is {state}: {self.why}", state not in USUAL
@@ -117,7 +117,7 @@ class Asking:
         return pause_s
 
     def spec(self) -> "dict[str, Any]":
-        """What a runner must know of the grant."""
+        """The facts about the grant that a runner needs."""
         granted = self.granted
         held = granted["held"]
         return {
@@ -128,11 +128,11 @@ class Asking:
             "token": granted["token"],
             "nonce": self._nonce,
             "node": granted["node"],
-            "fire_at": 0.0,  # the daemon has waited for it, by the ledger's clock
+            "fire_at": 0.0,  # the daemon has waited for the fire time, by the ledger's clock
             "deadline": lease_deadline(self._sent_at, granted["left_s"]),
             "ledger": f"control:{self.socket}",
             "ledger_options": {"about": held},
-            "digest": "",  # the daemon knows it
+            "digest": "",  # the daemon knows the digest
             "policy": held["policy"],
             "scheduled": False,
             "args": "{}",
@@ -141,7 +141,7 @@ class Asking:
 
 
 def _machine_zone() -> str:
-    """The IANA name of the zone that cron uses here; "" if no file names it."""
+    """The IANA name of the time zone that cron uses on this machine; "" if no file names it."""
     named = os.environ.get("CRON_TZ") or os.environ.get("TZ", "")
     if named and "/" in named.lstrip(":") and not named.startswith((":", "/")):
         return named

@@ -1,7 +1,7 @@
 """`coordd exec`, from its arguments to its exit code.
 
-It is loaded without click: the start of
-the command is what its callers wait for. coordd/cli/coordd.py shows the help, and the mistakes in arguments.
+It is loaded without click, because the caller waits for the start of the command. coordd/cli/coordd.py shows the help
+and the errors in arguments.
 """
 
 import _signal  # type: ignore[import-not-found]  # no stub; signal itself costs 3 ms
@@ -20,14 +20,14 @@ EXIT_NOT_RUN = 75
 EXIT_NOT_PERMITTED = 77
 CODES = {"invalid_params": EXIT_USAGE, "bad_argument": EXIT_USAGE, "not_permitted": EXIT_NOT_PERMITTED}
 
-# How the run is keyed, and the option with the key.
+# The kind of key of the run, and the option that gives the key.
 KEYED = {"--tick": "tick", "--every": "every", "--id": "id"}
 VALUED = {**dict.fromkeys(KEYED), "--job": "job", "--lease": "lease", "-E": "code", "--timezone": "timezone"}
 VALUED["--socket"] = "socket"
 
 
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     def __init__(self) -> None:
         self.job = ""
@@ -43,7 +43,7 @@ class Options:
 
 
 def parsed(args: "list[str]") -> "Options | None":
-    """The options; None if something is wrong with them, or help is wanted: click will say it."""
+    """Returns the options; None if they are wrong or the caller wants help: then click prints the message."""
     found = Options()
     args = list(args)
     said: dict[str, str] = {}
@@ -73,17 +73,17 @@ def parsed(args: "list[str]") -> "Options | None":
 
 
 def main(args: "list[str]") -> "int | None":
-    """The exit code; None if click should look at the arguments."""
+    """Returns the exit code; None if click must handle the arguments."""
     options = parsed(args)
     if options is None:
         return None
     if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # without a traceback
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # ^C ends it without a traceback
     return run(options)
 
 
 def run(options: Options) -> int:
-    """Run the command here, or wait until it was run elsewhere; returns the exit code."""
+    """Run the command here, or wait until it has run on another machine; returns the exit code."""
     told = ""
     asking = Asking(
         options.job,
@@ -96,7 +96,7 @@ def run(options: Options) -> int:
     )
     try:
         while (pause_s := asking.step()) is not None:
-            # A loser is silent: cron would send a mail from every machine but one.
+            # A loser prints nothing: otherwise cron would send a mail from every machine except one.
             if (asking.unusual or options.verbose) and asking.why != told:
                 told = asking.why
                 say(told)
@@ -120,7 +120,7 @@ def run(options: Options) -> int:
 
 
 def say(text: str) -> None:
-    """One line for the person, or for cron's mail."""
+    """Print one line for the person, or for cron's mail."""
     try:
         os.write(2, f"{NAME}: {text}\n".encode(errors="replace"))
     except OSError:
@@ -128,7 +128,7 @@ def say(text: str) -> None:
 
 
 def _hold(options: Options, asking: Asking) -> int:
-    """The run is ours: keep the lease, and run the command under it."""
+    """The run is granted here: keep the lease, and run the command under it."""
     from coordd.once.foreground import hold
 
     granted = asking.granted

@@ -1,4 +1,4 @@
-"""A command that keeps its caller's terminal, under the same runner and watcher as every other program.
+"""A command that keeps its caller's terminal. It has the same runner and watcher as every other program.
 
     P, the process that the caller started: the watcher. It passes signals on, and returns the command's exit code
      └── the runner, in a session of its own: holds the lease, and kills
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
 
 NAME = "coordd exec"
 
-# What the caller sends us is meant for the command. The terminal sends the first two to the command itself.
+# Signals that the caller sends to us are for the command. The terminal itself sends the first two to the command.
 FROM_TERMINAL = (_signal.SIGINT, _signal.SIGQUIT)
 PASSED_ON = (*FROM_TERMINAL, _signal.SIGHUP, SIGTERM, _signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGALRM)
 
-# Python ignores these two at its start: the caller did not.
+# Python ignores these two when it starts. The caller did not ask for that.
 PYTHONS = (_signal.SIGPIPE, _signal.SIGXFSZ)
 
-# Exit codes as a shell has them: the command does not exist, cannot be executed, was ended by signal N.
+# Exit codes as in a shell: the command does not exist, the command cannot be executed, signal N ended the command.
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 BY_SIGNAL = 128
 
-# How often (seconds) it is looked whether the runner has exited, once it said so.
+# After the runner's "bye", how often (seconds) the watcher checks whether the runner has exited.
 LOOK_FOR_EXIT_S = 0.002
 
 
 def ignored() -> "tuple[int, ...]":
-    """The signals that the caller wants to be ignored (nohup)."""
+    """The signals that the caller wants us to ignore (nohup)."""
     numbers = [number for number in range(1, 32) if _signal.getsignal(number) == _signal.SIG_IGN]
     return tuple([number for number in numbers if number not in PYTHONS])
 
 
 class ForegroundProgram(Program):
-    """The command: standard streams, directory and terminal are ours."""
+    """The command. It has our standard streams, directory and terminal."""
 
     def __init__(
         self, argv: "list[str]", env: "dict[str, str]", label: int, ignored_signals: "tuple[int, ...]"
     ) -> None:
-        """Fork it. It waits."""
+        """Fork the command, which then waits."""
         self.exit_code: int | None = None
         self.in_cgroup = False
         held, self._release = os.pipe()
@@ -72,7 +72,7 @@ class ForegroundProgram(Program):
 
     @property
     def session(self) -> int:
-        """0: its session is the caller's, and has other processes."""
+        """0: its session is the caller's, and contains other processes."""
         return 0
 
 
@@ -85,10 +85,10 @@ def _be_the_command(
     status: int,
     parent: int,
 ) -> None:
-    """In the child: prepare, wait for the byte, become the command. Never returns."""
+    """In the child: prepare, wait for the byte, execute the command. Never returns."""
     try:
         kernel.die_with_parent(kernel.SIGKILL)
-        kernel.carry_label(label)  # if it is refused, the other methods must be enough
+        kernel.carry_label(label)  # if the kernel refuses this, the other methods must be enough
         if os.getppid() != parent:
             os._exit(NOT_EXECUTABLE)
         kernel.reset_signals()
@@ -104,10 +104,10 @@ def _be_the_command(
 
 
 class Untold(Facts):
-    """There is no directory for facts: the daemon knows the run from the ledger, the watcher from its pipe."""
+    """There is no directory for facts: the daemon knows the run from the ledger, and the watcher reads its pipe."""
 
     def append(self, fact: str, *, sync: bool = False, **fields: object) -> bool:
-        """Nothing is written."""
+        """Write nothing."""
         return True
 
     def catch_up(self, *, sync: bool = False) -> bool:
@@ -115,22 +115,22 @@ class Untold(Facts):
         return True
 
     def is_there(self) -> bool:
-        """Nobody looks for it."""
+        """Return True, because nobody looks for the directory."""
         return True
 
 
 class Unlogged:
-    """In the place of a log: the output goes where the caller wants it."""
+    """Stands in for a log. The output goes where the caller wants it."""
 
     failure = ""
 
     def lines(self) -> "list[str]":
-        """None are kept."""
+        """No lines are kept."""
         return []
 
 
 class Untouched(Output):
-    """The output passes us by."""
+    """The output does not pass through us."""
 
     def __init__(self) -> None:
         self.log = Unlogged()  # type: ignore[assignment]  # the part of a log that a runner reads
@@ -140,11 +140,11 @@ class Untouched(Output):
         """Nothing is left to read."""
 
     def is_final(self) -> bool:
-        """No pattern was searched for."""
+        """No pattern was searched for, so the answer is always False."""
         return False
 
     def telling_line(self) -> str:
-        """The caller has seen it."""
+        """Empty: the caller has seen the output itself."""
         return ""
 
 
@@ -155,10 +155,11 @@ class ForegroundRunner(Runner):
         spec = self.spec
         label = kernel.label_of(spec["nonce"])
         program = ForegroundProgram(spec["argv"], self._environment(), label, spec["ignored"])
-        # After the command has our session: signals to its process group and hang-ups of its terminal are not for us.
+        # This comes after the command has got our session. Signals to the command's process group, and hang-ups of its
+        # terminal, are not for us.
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1):  # the reader of a pipe sees its end with the command, not with us
+        for fd in (0, 1):  # the reader of a pipe must see its end when the command ends, even if we still run
             os.dup2(null, fd)
         os.close(null)
         os.chdir("/")
@@ -168,7 +169,7 @@ class ForegroundRunner(Runner):
         self.facts = Untold("")
 
     def _listen(self) -> None:
-        """Nobody commands us but the ledger."""
+        """Only the ledger gives us commands."""
 
     def _can_follow(self) -> bool:
         return True
@@ -177,7 +178,7 @@ class ForegroundRunner(Runner):
         return Untouched()
 
     def _watcher_died(self, fd: int) -> None:
-        """The process that the caller started was killed: the command must not run unseen."""
+        """The process that the caller started was killed. The command must not run without a watcher."""
         self.loop.off(fd)
         os.close(fd)
         os.close(self.pet_fd)
@@ -188,22 +189,22 @@ class ForegroundRunner(Runner):
 
 
 def be_silent() -> None:
-    """The process that the caller started is gone: the reader of its messages must see the end of them."""
+    """The process that the caller started is gone. Close our copy of stderr, so that its reader sees the end."""
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(null, 2)
     os.close(null)
 
 
 class ForegroundWatcher(Watcher):
-    """What the caller started: it watches the runner, passes signals on, and knows the exit code."""
+    """The process that the caller started. It watches the runner, passes signals on, and knows the exit code."""
 
     def __init__(self, spec: "dict[str, Any]", tree: Tree, runner: int, pet_fd: int) -> None:
         super().__init__(spec, tree, runner, pet_fd, kernel.start_ticks(runner))
-        self.end: dict[str, Any] = {}  # how it ended, as the runner said before it reported
+        self.end: dict[str, Any] = {}  # how the command ended; the runner says this before it reports to the ledger
         self._signals: list[int] = []
 
     def exit_code(self) -> "int | None":
-        """The command's, as a shell has it; None if it was not started."""
+        """The command's exit code as in a shell; None if the command was not started."""
         code = self.end.get("exit_code")
         if isinstance(code, int):
             if (
@@ -233,14 +234,14 @@ class ForegroundWatcher(Watcher):
     def _pass_on(self, number: int) -> None:
         if number in FROM_TERMINAL and _in_foreground():
             return
-        self._read()  # it may have been started just now
+        self._read()  # the command may have started just now
         if not self.petted:
-            self._signal_runner(SIGTERM)  # it gives the attempt back, and exits
+            self._signal_runner(SIGTERM)  # the runner gives the attempt back, and exits
             return
         try:
             os.kill(self.program, number)
         except ProcessLookupError:
-            return  # it has ended
+            return  # the command has ended
 
     def _heard_end(self, text: bytes) -> None:
         self.said = self.end = decode(text.decode())
@@ -252,7 +253,9 @@ class ForegroundWatcher(Watcher):
         return []
 
     def _see_off(self) -> None:
-        """The runner said bye. It is gone soon; everything else of the command descends from us, if it is there."""
+        """The runner has said "bye" and will exit soon. Any other process of the command is then a descendant of
+        ours.
+        """
         limit = boottime() + BYE_S
         while not self.gone and boottime() < limit:
             select.poll().poll(int(LOOK_FOR_EXIT_S * 1000))
@@ -265,7 +268,7 @@ class ForegroundWatcher(Watcher):
 
 
 def _in_foreground() -> bool:
-    """True if our process group is the one that a terminal sends its signals to."""
+    """True if the terminal sends its signals to our process group."""
     try:
         fd = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -279,7 +282,9 @@ def _in_foreground() -> bool:
 
 
 def hold(spec: "dict[str, Any]") -> ForegroundWatcher:
-    """Run the command of a granted attempt until it has ended and is reported; returns what is known of its end."""
+    """Run the command of a granted attempt. Returns, after the command's end is reported, the watcher, which knows that
+    end.
+    """
     kernel.Complaints.name = NAME
     spec["ignored"] = ignored()
     spec["born_ticks"] = int(boottime() * os.sysconf("SC_CLK_TCK"))
@@ -294,7 +299,7 @@ def hold(spec: "dict[str, Any]") -> ForegroundWatcher:
         kernel.become_subreaper()  # a child does not inherit this
         try:
             ForegroundRunner(spec, "", watcher, life_fd, pet_fd).run()
-        except BaseException:  # the watcher must see this process end
+        except BaseException:  # the watcher must see that this process ends
             import sys
 
             sys.excepthook(*sys.exc_info())

@@ -1,7 +1,7 @@
-"""A granted run whose body is code of this process: starts its keeper (keeper.py), and watches it.
+"""A granted run whose body is code of this process. This module starts the run's keeper (keeper.py) and watches it.
 
-A thread reads what the keeper says. It also takes the place of the keeper if that dies or hangs: then this process is
-killed before the lease ends, unless the body has ended by then.
+A thread reads the keeper's messages. If the keeper dies or hangs, the thread does the keeper's work: it kills this
+process before the lease ends, unless the body has ended by then.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from coordd.runner.kernel import boottime
 
 BOOT = "import sys; sys.path.insert(0, {root!r}); from coordd.once.keeper import main; main()"
 
-# CLOCK_BOOTTIME may have advanced while a poll slept (suspend): look at least this often (seconds).
+# CLOCK_BOOTTIME may have advanced while a poll slept (suspend), so the thread looks at least this often (seconds).
 LOOK_S = 1.0
 
-# The maximum length of a reason: a line to the keeper is atomic up to 4096 bytes.
+# The maximum length of a reason. A line to the keeper is atomic up to 4096 bytes.
 REASON_MAX = 500
 
 REPORT_S = 5.0
 
 
 class Held:
-    """One grant, from its keeper's start to its report."""
+    """One grant, from the start of its keeper to the keeper's report."""
 
     def __init__(self, granted: dict[str, Any], spec: dict[str, Any], socket: str) -> None:
         self.run: str = granted["run"]
@@ -44,23 +44,23 @@ class Held:
         self.attempt: int = granted["attempt"]
         self.token: int = granted["token"]
         self.fire_time: str = granted["fire_time"]
-        self.lost = ""  # why the lease is lost, as soon as that is known
-        self.on_lost: Callable[[str], None] = lambda _why: None  # called in another thread, once
+        self.lost = ""  # why the lease is lost; set when that is known
+        self.on_lost: Callable[[str], None] = lambda _why: None  # called once, in another thread
         self._spec = {**spec, "born_ticks": 1, "owner": os.getpid()}
         self._socket = socket
         self._deadline: float = spec["deadline"]
-        self._begun = threading.Event()  # it may begin, or never may
+        self._begun = threading.Event()  # set when it is known whether the body may begin
         self._may = False
-        self._over = threading.Event()  # the body has ended
-        self._reported = threading.Event()  # the keeper has reported, or is gone
+        self._over = threading.Event()  # set when the body has ended
+        self._reported = threading.Event()  # set when the keeper has reported, or is gone
         self._end: dict[str, Any] = {}
         self._hears, keeper_says = os.pipe()
         keeper_hears, self._says = os.pipe()
         spec_in, spec_out = os.pipe()
         root = str(Path(__file__).parents[2])
-        # The text of the arguments is for people who read ps.
+        # The text of the arguments helps people who read ps.
         command = [sys.executable, "-I", "-S", "-E", "-c", BOOT.format(root=root), "coordd-keeper", self.run]
-        # The descriptors are moved above 4 first: one of them may have such a number already.
+        # The descriptors are first moved above 4, because one of them may already have a number that the keeper needs.
         high = [os.dup(fd) for fd in (spec_in, keeper_hears, keeper_says)]
         moves = [(os.POSIX_SPAWN_DUP2, fd, target) for fd, target in zip(high, (0, HEARS_FD, SAYS_FD), strict=True)]
         self._keeper = os.posix_spawn(command[0], command, {"LANG": "C.UTF-8"}, file_actions=moves, setsid=True)
@@ -72,24 +72,24 @@ class Held:
         self._thread.start()
 
     def begins(self) -> bool:
-        """Wait for the keeper's leave to begin; False if there will be none (``lost`` says why)."""
+        """Wait until the keeper lets the body begin. Returns False if it never will (``lost`` says why)."""
         self._begun.wait()
         return self._may
 
     def ends(self, failure: str) -> None:
-        """The body has ended; ``failure`` is "" or the reason. Waits until it is reported."""
+        """The body has ended; ``failure`` is "" or the reason. Waits until the end is reported."""
         self._over.set()
         reason = " ".join(failure.split())[:REASON_MAX]
         with contextlib.suppress(OSError):  # the keeper is gone
             os.write(self._says, f"end {int(bool(failure))} {reason}\n".encode()[: REASON_MAX * 4])
         while not self._reported.wait(LOOK_S) and boottime() < self._deadline + REPORT_LIMIT_S:
-            pass  # the daemon is away; a keeper that is stopped is not waited for longer
+            pass  # the daemon is away, or the keeper is stopped: do not wait longer
         if not self._end:
             self._report("failure" if failure else "success", int(bool(failure)), reason)
         self._close()
 
     def gives_up(self) -> None:
-        """It never began: the attempt goes back."""
+        """The body never began: give the attempt back."""
         self._over.set()
         os.close(self._says)
         self._says = -1
@@ -103,7 +103,7 @@ class Held:
         for fd in (self._says, self._hears):
             if fd >= 0:
                 os.close(fd)
-        with contextlib.suppress(ChildProcessError):  # the program may collect all of its children
+        with contextlib.suppress(ChildProcessError):  # the program may wait for all of its children itself
             os.waitpid(self._keeper, 0)
 
     # ---- the thread
@@ -115,7 +115,7 @@ class Held:
         while True:
             left_s = watcher_kill_at(self._deadline, self._spec["kill_grace_s"]) - boottime()
             if left_s <= 0 and not self._over.is_set() and not self._may_outlive():
-                os.kill(os.getpid(), SIGKILL)  # the keeper should have done so: it is gone, or hangs
+                os.kill(os.getpid(), SIGKILL)  # the keeper should have killed us, but it is gone or hangs
             if poll.poll(int(min(max(left_s, 0.0), LOOK_S) * 1000 + 0.999)):
                 data = os.read(self._hears, 65536)
                 if not data:
@@ -131,7 +131,7 @@ class Held:
                 os.kill(os.getpid(), SIGKILL)
 
     def _may_outlive(self) -> bool:
-        """A body that has not begun harms nobody; one that is held for a person may go on."""
+        """A body that has not begun is harmless. If a lost attempt is held for a person, the body may continue."""
         return not self._may or self._spec["on_lost"] == "hold"
 
     def _heard(self, line: bytes) -> None:
@@ -154,11 +154,11 @@ class Held:
     def _lose(self, why: str) -> None:
         if not self.lost and not self._over.is_set() and not self._reported.is_set():
             self.lost = why or "the lease is lost"
-            # In a thread of its own: an event loop that is blocked must not keep this one from killing.
+            # A separate thread calls this: a blocked event loop must not stop our own thread, which may have to kill.
             threading.Thread(target=self.on_lost, args=(self.lost,), daemon=True).start()
 
     def _report(self, state: str, exit_code: int, reason: str) -> None:
-        """The keeper died before it could, and the lease is still ours."""
+        """Report the end ourselves: the keeper died before it could, and we still have the lease."""
         params = {**self._spec["ledger_options"]["about"], "state": state, "exit_code": exit_code, "reason": reason}
         grant = {name: self._spec[name] for name in ("attempt", "token", "nonce")}
         line = ControlLine(self._socket, REPORT_S)

@@ -3,9 +3,9 @@
     the process with the body: watches the keeper, as a watcher does
      └── the keeper, in a session of its own: the runner, without a program to start
 
-Code that hangs, or that holds Python's lock, cannot stop the keeper from renewing, or from killing its process when the
-lease ends. The two speak over the pipes of a runner and its watcher: "pet DEADLINE …", "go", "lost REASON", "end {…}",
-"told", "bye" one way; "end CODE REASON" the other way.
+Code that hangs, or that holds Python's lock, cannot stop the keeper: the keeper still renews the lease, and kills the
+code's process when the lease ends. The two talk over the pipes of a runner and its watcher. The keeper says
+"pet DEADLINE …", "go", "lost REASON", "end {…}", "told", "bye". The body's process says "end CODE REASON".
 """
 
 import _signal  # type: ignore[import-not-found]  # no stub; signal itself costs 3 ms
@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Our ends of the pipes: what the body's process says, and what it hears.
+# Our ends of the pipes: we read what the body's process says, and write what it hears.
 HEARS_FD = 3
 SAYS_FD = 4
 
@@ -31,10 +31,10 @@ LINE_BYTES_MAX = 4096
 
 
 class Body(Program):
-    """The body in the other process, as if it were a program."""
+    """The body in the other process, with the interface of a program."""
 
     def __init__(self, owner: int) -> None:
-        """``owner``: the pid of its process, our parent."""
+        """``owner``: the pid of the body's process, which is our parent."""
         self.exit_code: int | None = None
         self.in_cgroup = False
         self.pid = owner
@@ -44,12 +44,12 @@ class Body(Program):
 
     @property
     def session(self) -> int:
-        """0: it is not ours."""
+        """0: the session is not ours."""
         return 0
 
     def release(self) -> bool:
-        """Let it begin; False if its process is gone."""
-        self.discard()  # the end of this pipe says that it was executed
+        """Let the body begin. Returns False if its process is gone."""
+        self.discard()  # when this pipe is closed, the body counts as executed
         try:
             os.write(SAYS_FD, b"go\n")
         except OSError:
@@ -58,7 +58,7 @@ class Body(Program):
 
 
 class OneProcess(Tree):
-    """The body's process alone."""
+    """A tree of one process: the body's."""
 
     def __init__(self, body: Body) -> None:
         self.body = body
@@ -66,7 +66,7 @@ class OneProcess(Tree):
         self.spare = set()
 
     def members(self) -> "list[int]":
-        """It, until the body has ended."""
+        """The body's process, until the body has ended."""
         return [self.body.pid] if self.body.exit_code is None else []
 
     def populated(self) -> bool:
@@ -74,7 +74,9 @@ class OneProcess(Tree):
         return self.body.exit_code is None
 
     def signal(self, number: int) -> int:
-        """KILL is for the whole process. Anything else is a word to the body, which it may be able to hear."""
+        """KILL goes to the whole process. For any other signal the body gets a message, which it may be able to
+        read.
+        """
         if self.body.exit_code is not None:
             return 0
         try:
@@ -83,24 +85,24 @@ class OneProcess(Tree):
             else:
                 os.write(SAYS_FD, b"lost\n")
         except OSError:
-            return 0  # it is gone, which its descriptor says, or it does not read
+            return 0  # the process is gone (its descriptor shows that), or it does not read
         return 1
 
 
 class Told(Untouched):
-    """In the place of its output: why it failed."""
+    """Stands in for the output of a program: it says why the body failed."""
 
     def __init__(self, keeper: "Keeper") -> None:
         super().__init__()
         self._keeper = keeper
 
     def telling_line(self) -> str:
-        """What the body's process says of its failure."""
+        """The reason for the failure that the body's process has sent."""
         return self._keeper.reason
 
 
 class Keeper(Runner):
-    """Holds the lease of the body."""
+    """The process that holds the lease of the body."""
 
     def __init__(self, spec: "dict[str, Any]") -> None:
         self.reason = ""
@@ -119,7 +121,7 @@ class Keeper(Runner):
         self.facts = Untold("")
 
     def _listen(self) -> None:
-        """Nobody commands us but the ledger, and the body's process."""
+        """Only the ledger and the body's process give us commands."""
 
     def _can_follow(self) -> bool:
         return True
@@ -128,7 +130,7 @@ class Keeper(Runner):
         return Told(self)
 
     def _owner_died(self, fd: int) -> None:
-        """Its process has ended without a word: nothing of the body is left."""
+        """The body's process has ended without a message: nothing of the body is left."""
         self.loop.off(fd)
         self.loop.off(HEARS_FD)
         be_silent()
@@ -137,14 +139,14 @@ class Keeper(Runner):
             self.body.exit_code = -SIGKILL
 
     def _watcher_died(self, fd: int) -> None:
-        """The body's process has said something, or has closed its end."""
+        """The body's process has sent a message, or has closed its end of the pipe."""
         try:
             data = os.read(fd, LINE_BYTES_MAX)
         except OSError:
             return
         line, newline, _ = (self._rest + data).partition(b"\n")
         if not data:
-            self.loop.off(fd)  # it gives up before its begin, or it died, which its descriptor says
+            self.loop.off(fd)  # it gave up before the body began, or it died (its descriptor shows that)
             self.attempt.shut_down("it was given up before it began", now=boottime())
         elif not newline:
             self._rest = line
@@ -155,7 +157,7 @@ class Keeper(Runner):
 
 
 def main() -> None:
-    """The whole life of a keeper; never returns. The spec comes on stdin."""
+    """The whole life of a keeper; never returns. The spec comes from stdin."""
     import sys
 
     from coordd.runner.__main__ import read_spec
@@ -163,10 +165,10 @@ def main() -> None:
     code = 1
     try:
         spec = read_spec()
-        os.dup2(0, 1)  # /dev/null: the reader of our parent's output must see its end with our parent
+        os.dup2(0, 1)  # /dev/null: when our parent ends, the reader of its output must see the end of the output
         kernel.Complaints.name = "coordd.single"
         os.chdir("/")
-        if os.getppid() == spec["owner"]:  # otherwise it has ended already
+        if os.getppid() == spec["owner"]:  # otherwise the parent has ended already
             Keeper(spec).run()
         code = 0
     except BaseException:

@@ -1,4 +1,4 @@
-"""The programs that the tests need besides Python packages: found, or installed if possible."""
+"""The programs that the tests need besides Python packages. This module finds them, or installs them if possible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-# Debian asks this script before a package starts a service.
+# Debian runs this script before a package starts a service.
 POLICY = Path("/usr/sbin/policy-rc.d")
 NOTHING_STARTS = "#!/bin/sh\nexit 101\n"
 FORBIDDEN = 101
@@ -21,7 +21,7 @@ INSTALL_S = 1800.0
 
 
 class Component(NamedTuple):
-    """A program, and Debian's package of it. ``place``: where it must be, if not in PATH."""
+    """A program, and its Debian package. ``place``: where the program must be, if not in PATH."""
 
     program: str
     package: str
@@ -49,11 +49,11 @@ COMPONENTS = (
 
 
 class MissingError(Exception):
-    """Something is not there and cannot be installed; the message is one line."""
+    """A program is missing and cannot be installed. The message is one line."""
 
 
 def ensure(components: Sequence[Component] = COMPONENTS) -> list[str]:
-    """Install what is missing; returns the packages. Raises MissingError when that is not possible."""
+    """Install the missing programs; returns the packages. Raises MissingError if that is not possible."""
     missing = [component for component in components if not component.there]
     if not missing:
         return []
@@ -71,7 +71,7 @@ def ensure(components: Sequence[Component] = COMPONENTS) -> list[str]:
 
 
 def install(packages: Sequence[str]) -> str:
-    """apt-get install, with the machine's package lists renewed if they are too old; what it said last."""
+    """Run apt-get install. If the package lists are too old, they are renewed first. Returns the last output."""
     with no_service_starts() as wrapped:
         code, said = _apt(wrapped, INSTALL_S, "install", *packages)
         if code:
@@ -82,9 +82,9 @@ def install(packages: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def no_service_starts(policy: Path = POLICY) -> Iterator[list[str]]:
-    """While this lasts no package starts a service; what a command must be wrapped in for that.
+    """Within this context no package starts a service. Yields the prefix that a command needs for that.
 
-    A policy that the machine has stays as it is: one that would let services start is covered up in a mount
+    An existing policy of the machine is not changed. If it would let services start, it is covered up in a mount
     namespace that only apt-get sees.
     """
     if not policy.exists():
@@ -105,7 +105,7 @@ def no_service_starts(policy: Path = POLICY) -> Iterator[list[str]]:
 
 
 def _apt(wrapped: Sequence[str], limit_s: float, verb: str, *packages: str) -> tuple[int, str]:
-    """(exit code, what it said)"""
+    """Returns (exit code, output)."""
     options = ["-y", "--no-install-recommends"] if packages else []
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Many nodes in virtual time: whole core nodes and a broker that counts messages, without ledger, jobs or processes."""
+"""Many nodes in virtual time: whole core nodes, and a broker that counts messages. No ledger, no jobs, no processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.small_cluster import QuietShell
 
 EPOCH = 1_738_137_600.0
 
-# From one node through the broker to another. Timers of two nodes never meet by accident.
+# From one node through the broker to another. The timers of two nodes are never due at the same instant by accident.
 LATENCY_S = 0.002
 
 SETTINGS = Settings(mingle=False, version="0.2.0", tags=("linux",))
@@ -31,19 +31,19 @@ NEWCOMER = Settings(version="0.2.0", tags=("linux",))
 
 
 class Place(QuietShell):
-    """A machine of the crowd, and what is wrong with it."""
+    """A machine of the crowd, and its faults."""
 
     def __init__(self, crowd: Crowd, number: int, node: Node) -> None:
         self.crowd = crowd
         self.number = number
         self.node = node
         self.alive = True
-        self.gone = False  # its inbox, too: the broker can prove its death
+        self.gone = False  # its inbox is gone too: the broker can prove its death
         self.hung = False
         self.deaf = False
         self.group = 0
         self.armed = float("inf")
-        self.kept: list[Packet] = []  # what waits for a hung process
+        self.kept: list[Packet] = []  # messages that wait for a hung process
 
     def now(self) -> Now:
         return self.crowd.time()
@@ -56,9 +56,9 @@ class Place(QuietShell):
 
 
 class Crowd:
-    """N nodes that know each other already, unless ``strangers``: then each must be told to ``join``."""
+    """N nodes that know each other already. With ``strangers`` they do not, and each must be told to ``join``."""
 
-    newcomer = NEWCOMER  # the settings of one that mingles
+    newcomer = NEWCOMER  # the settings of a node that mingles
 
     def __init__(self, count: int, *, seed: int = 1, loss: float = 0.0, strangers: bool = False) -> None:
         self.rng = random.Random(seed)
@@ -94,16 +94,16 @@ class Crowd:
         return place
 
     def join(self, place: Place) -> None:
-        """It mingles (when its settings say so); the broker cannot say who is there."""
+        """Let a node mingle, if its settings say so. The broker cannot say which nodes are there."""
         self.do(place, place.node.start, None)
 
     def do(self, place: Place, call: Callable[..., Any], *args: Any) -> None:
-        """One input, now."""
+        """Give a node one input now."""
         call(*args, self.time())
         self._pump(place)
 
     def _know_each_other(self) -> None:
-        """The state after a long life: every node has sent heartbeats, at different times."""
+        """Make the state after a long life: every node has sent heartbeats, at different times."""
         roster = [PeerSummary(p.node.ctx.full_hostname, p.node.ctx.incarnation, "", SETTINGS.tags) for p in self.places]
         for place in self.places:
             membership = place.node.ctx.membership
@@ -135,7 +135,7 @@ class Crowd:
         return all(self.sees(place, one).state == LOST for place in self.there() for one in gone)
 
     def all_alive(self) -> bool:
-        """Every living node knows every other living node as alive."""
+        """True if every living node sees every other living node as alive."""
         there = self.there()
         return all(
             len(place.node.ctx.membership.view()) == len(there)
@@ -153,7 +153,7 @@ class Crowd:
         ]
 
     def count(self) -> None:
-        """From here on."""
+        """Start to count from here."""
         self.published.clear()
         self.delivered.clear()
         self.bytes = 0
@@ -162,7 +162,7 @@ class Crowd:
     # ---- time
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False, every_s: float = 0.25) -> float:
-        """Let time pass until ``until`` holds, up to a limit (seconds); returns how long that took."""
+        """Let time pass until ``until`` is true, up to a limit (seconds). Returns the seconds that passed."""
         began = self.now
         end = began + seconds
         while self.now < end:
@@ -244,17 +244,17 @@ class Crowd:
     # ---- faults
 
     def kill(self, *places: Place) -> None:
-        """The process is gone and its inbox with it."""
+        """The process is gone, and its inbox too."""
         for place in places:
             place.alive, place.gone = False, True
 
     def hang(self, *places: Place) -> None:
-        """The process stands still; its inbox takes what comes."""
+        """The process stands still. Its inbox still accepts messages."""
         for place in places:
             place.hung = True
 
     def thaw(self, place: Place, *, timers_first: bool) -> None:
-        """It continues. It may see its timer first, or its messages."""
+        """The process continues. Its timer may come first, or its messages."""
         place.hung = False
         kept, place.kept = place.kept, []
         if timers_first:
@@ -266,7 +266,7 @@ class Crowd:
         self._pump(place)
 
     def cut(self, *groups: Iterable[Place]) -> None:
-        """Each group hears only itself; who is in none stays in group 0."""
+        """Each group hears only itself. A node that is in no group stays in group 0."""
         for number, group in enumerate(groups, 1):
             for place in group:
                 place.group = number
@@ -276,6 +276,6 @@ class Crowd:
             place.group = 0
 
     def forge(self, sender: Place, event: Event) -> None:
-        """Messages of a faulty node."""
+        """Send messages of a faulty node."""
         event = msgspec.structs.replace(event, clock=sender.node.ctx.clock.forward())
         self._publish(sender, self._packet(sender.node, [event]))

@@ -1,4 +1,4 @@
-"""A fake daemon with a table of answers, for the tests of the command lines; and how these are started."""
+"""A fake daemon with a table of answers, for the tests of the command lines. Also starts these command lines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class FakeDaemon:
-    """What a daemon would answer, as a table: method to result, to an exception, or to a function of the params."""
+    """A daemon's answers as a table: method -> result, exception, or function of the params."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -116,14 +116,14 @@ def refusal(kind: str, message: str = "no", hint: str = "", code: int = rpc.REFU
 
 @contextlib.contextmanager
 def open_directory() -> Iterator[str]:
-    """Short enough for a socket, and open to other users, which pytest's own are not."""
+    """A directory with a path short enough for a socket. Other users can enter it, unlike the directories of pytest."""
     with tempfile.TemporaryDirectory(prefix="coordd-", dir="/tmp") as path:
         os.chmod(path, 0o755)  # noqa: S103  # a program
         yield path
 
 
 def configuration(directory: str, **sections: str) -> str:
-    """A configuration of one node in a directory, and its path."""
+    """Write a configuration of one node into a directory; returns its path."""
     os.makedirs(f"{directory}/jobs.d", exist_ok=True)
     text = f"""
 [node]

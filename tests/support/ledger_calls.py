@@ -1,4 +1,4 @@
-"""Calls to a ledger as nodes make them, under a clock that only moves when told."""
+"""Calls to a ledger as nodes make them, under a clock that only moves when a test moves it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Registration
 from coordd.core.ledger.words import AttemptNumber, Policy, Token
 from coordd.ports import Ledger
 
-# 2025-01-29T08:00:00Z; nothing depends on it.
+# 2025-01-29T08:00:00Z. No test depends on this date.
 EPOCH = 1_738_137_600.0
 LEASE_S = 60.0
 
 
 class FakeClock:
-    """The ledger's clocks, moved by hand."""
+    """The ledger's clocks, which a test moves by hand."""
 
     def __init__(self) -> None:
         self.wall = EPOCH
@@ -30,30 +30,30 @@ class FakeClock:
         return LedgerTime(self.wall, self.lease, self.boot, self.recovering_s)
 
     def step(self, seconds: float) -> None:
-        """Time passes, on both clocks."""
+        """Let time pass on both clocks."""
         self.wall += seconds
         self.lease += seconds
 
 
 def granted_as(run: str, answer: Answer, nonce: str) -> Grant:
-    """The grant in an answer."""
+    """The grant that an answer contains."""
     return Grant(run=run, attempt=answer.attempt, token=answer.token, nonce=nonce)
 
 
 def grant_of(run: str, attempt: int, token: int, nonce: str) -> Grant:
-    """A grant of plain values."""
+    """A grant, from plain values."""
     return Grant(run=run, attempt=AttemptNumber(attempt), token=Token(token), nonce=nonce)
 
 
 def watched_of(token: int, beat: int, unchanged_s: float) -> Watched:
-    """The same for an observation."""
+    """An observation, from plain values."""
     return Watched(token=Token(token), beat=beat, unchanged_s=unchanged_s)
 
 
 def ended_of(
     attempt: int, token: int, nonce: str, node: str, reason: str, *, policy: str = "", lease_s: float = 0.0
 ) -> Ended:
-    """The same for an attempt that an operation has ended."""
+    """An attempt that an operation has ended, from the fields of an answer."""
     return Ended(
         attempt=AttemptNumber(attempt),
         token=Token(token),
@@ -67,7 +67,7 @@ def ended_of(
 
 
 def held_of(token: int, beat: int) -> Held:
-    """The same for the holder of an attempt."""
+    """The holder of an attempt, from the fields of an answer."""
     return Held(token=Token(token), beat=beat)
 
 
@@ -77,7 +77,7 @@ def stands(horizon: float, fence: int, *, last_fire_at: float = 0.0, suspended: 
 
 
 def run_of(request: Request[Any]) -> str:
-    """The run that an operation is about; "" for one about jobs, or the ledger as a whole."""
+    """The run of an operation; "" if the operation is about a job or about the whole ledger."""
     about: tuple[Any, ...] = (getattr(request, "of", None), getattr(request, "grant", None), request)
     return next((str(one.run) for one in about if hasattr(one, "run")), "")
 
@@ -90,7 +90,7 @@ class Nodes:
         self.clock = clock
 
     def of(self, run: str = "sales#1", **changes: Any) -> Registration:
-        """What a node knows of a run: triggered now, unless it is named job@… (then scheduled for now)."""
+        """A node's knowledge of a run: triggered now, or scheduled for now if its name is job@…."""
         policy = Policy(**{name: changes.pop(name) for name in Policy.__slots__ if name in changes})
         job = run.partition("#")[0].partition("@")[0]
         fire_at = changes.pop("fire_at", self.clock.wall)
@@ -133,7 +133,7 @@ class Nodes:
         return grant
 
     def opened(self, *jobs: str) -> OpenAnswer:
-        """What a sweep of these jobs finds."""
+        """The result of a sweep of these jobs."""
         answer = self.ledger.ask(ListOpen(jobs=jobs))
         assert isinstance(answer, OpenAnswer)
         return answer
@@ -153,7 +153,7 @@ class Nodes:
         return self.ask(Commit(grant=grant))
 
     def lapse(self, run: str) -> Watched:
-        """Let a whole lease pass; what a node has then watched."""
+        """Let a whole lease pass; returns the observation that a node then has."""
         row = self.ledger.run(run)
         assert row is not None
         self.clock.step(LEASE_S * 1.03)
@@ -169,12 +169,12 @@ class Nodes:
 
 
 def swept(nodes: Nodes, *jobs: str) -> OpenAnswer:
-    """The first page of the open rows, and these jobs."""
+    """The first page of the open rows, with the states of these jobs."""
     return nodes.ledger.ask(ListOpen(jobs=jobs))
 
 
 def row_of(nodes: Nodes, run: str = "sales#1") -> dict[str, Any]:
-    """The columns of a run that the ledger has."""
+    """The columns of a run in the ledger."""
     row = nodes.ledger.run(run)
     assert row is not None
     return dict(zip(row.__slots__, row.values(), strict=True))

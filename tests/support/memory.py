@@ -1,4 +1,4 @@
-"""The ledger and the bus of tests and the simulator: the same rules and seams, in memory, with injected time."""
+"""The ledger and the bus for tests and the simulator: the same rules and interfaces, in memory, with injected time."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from coordd.errors import LocalProtocolError, UnavailableError
 A = TypeVar("A", bound=Answer | OpenAnswer)
 T = TypeVar("T")
 
-# What a bus keeps for a receiver that is slow; a real broker's queue is bounded too.
+# The number of messages that a bus keeps for a slow receiver. The queue of a real broker is bounded too.
 INBOX_LENGTH_MAX = 10_000
 
 
 class MemoryStore:
     """core.ledger.rows.Store in dictionaries.
 
-    A stored object is never changed: what is read for writing is a copy, what is put replaces the old one. So a
-    snapshot is a shallow copy, and an operation that failed is undone by putting the old objects back.
+    A stored object is never changed: reading for writing returns a copy, and put replaces the old object. So a
+    snapshot is a shallow copy, and putting the old objects back undoes a failed operation.
     """
 
     __slots__ = ("_undo", "active", "attempts", "definitions", "fired", "jobs", "metas", "open", "runs", "standings")
@@ -43,7 +43,7 @@ class MemoryStore:
         self.definitions: dict[str, tuple[Activation, ...]] = {}
         self.attempts: dict[str, dict[int, AttemptRow]] = {}
         self.metas: dict[str, str] = {}
-        # Indexes for the rules, so that no operation searches ended runs.
+        # Indexes for the rules, so that no operation searches through ended runs.
         self.open: dict[str, Row] = {}
         self.active: dict[str, set[str]] = {}
         self.fired: dict[str, float] = {}  # job -> its newest fire time
@@ -158,16 +158,16 @@ class MemoryStore:
     # ---- one transaction
 
     def commit(self) -> None:
-        """Keep what was put since the last commit."""
+        """Keep the changes since the last commit."""
         self._undo.clear()
 
     def rollback(self) -> None:
-        """Undo what was put since the last commit."""
+        """Undo the changes since the last commit."""
         while self._undo:
             self._undo.pop()()
 
     def snapshot(self) -> MemoryStore:
-        """A store that stays as this one is now."""
+        """A copy of this store that does not change any more."""
         copy = MemoryStore()
         copy.runs, copy.jobs, copy.attempts = dict(self.runs), dict(self.jobs), dict(self.attempts)
         copy.standings, copy.definitions = dict(self.standings), dict(self.definitions)
@@ -205,10 +205,10 @@ def _counts_as_fired(row: Row) -> bool:
 
 
 class MemoryLedger:
-    """ports.Ledger over a MemoryStore; several nodes of one process may share it.
+    """ports.Ledger over a MemoryStore. Several nodes of one process may share it.
 
-    ``clock`` says what time it is for the ledger. ``reachable`` set to False makes every call fail, as a ledger
-    does that is away. ``known``: who asks from now on (core.ledger.identity); None asks under no identity.
+    ``clock`` gives the ledger's time. With ``reachable`` set to False every call fails, as with a ledger that is away.
+    ``known`` is the identity of the next callers (core.ledger.identity); None: they ask without an identity.
     """
 
     def __init__(self, clock: Callable[[], LedgerTime], *, url: str = "memory://") -> None:
@@ -222,7 +222,7 @@ class MemoryLedger:
         self._closed = False
 
     def ask(self, request: Request[A]) -> A:
-        """One operation; all of it takes place, or nothing."""
+        """Perform one operation, completely or not at all."""
         return self._transact(lambda store, now: self._rules.answer(store, request, now))
 
     def run(self, run: str) -> Row | None:
@@ -230,7 +230,7 @@ class MemoryLedger:
         return self._read(lambda store: store.run(run))
 
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
-        """Runs for people, newest first, of one job and in one state where these are given."""
+        """Runs for people, newest first; of one job and in one state if these are given."""
 
         def newest(store: MemoryStore) -> list[Row]:
             found = [row for row in store.runs.values() if job in ("", row.job) and state in ("", row.state)]
@@ -239,30 +239,30 @@ class MemoryLedger:
         return self._read(newest)
 
     def attempts(self, run: str) -> list[AttemptRow]:
-        """The attempts of one run, first to last."""
+        """The attempts of one run, from first to last."""
         found = self._read(lambda store: sorted(store.attempts.get(run, {}).items()))
         return [AttemptRow(row.values()) for _, row in found]
 
     def status(self) -> dict[str, Any]:
-        """Runs by state."""
+        """The number of runs in each state."""
         counts = self._read(lambda store: Counter(row.state for row in store.runs.values()))
         return {"url": self.url, "jobs": len(self._store.jobs), "runs": dict(counts)}
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
-        """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
+        """Forget at most ``limit`` runs that ended more than ``keep_s`` ago. Returns their number."""
         return self.ask(Prune(keep_s=keep_s, limit=limit)).token
 
     def close(self) -> None:
-        """A call after it raises UnavailableError."""
+        """Close the ledger. Each later call raises UnavailableError."""
         self._closed = True
 
     def snapshot(self) -> MemoryStore:
-        """What the ledger holds now, for ``restore``; the ledger's further life does not touch it."""
+        """The present contents of the ledger, for ``restore``. Later operations do not change the snapshot."""
         with self._turn:
             return self._store.snapshot()
 
     def restore(self, snapshot: MemoryStore) -> None:
-        """Go back to a snapshot, as a ledger does that lost its last writes."""
+        """Return to a snapshot, as a ledger does that has lost its last writes."""
         with self._turn:
             self._store = snapshot.snapshot()
 
@@ -294,10 +294,10 @@ class MemoryLedger:
 
 
 class MemoryExchange:
-    """A broker in memory: every MemoryBus of one exchange hears the others.
+    """A broker in memory. All MemoryBus objects of one exchange hear each other.
 
-    ``drop`` decides for each (sender, receiver, data) whether it is lost. ``partition`` cuts the exchange into
-    groups that do not hear each other; messages between them are lost silently, as on a real network.
+    ``drop`` decides for each (sender, receiver, data) whether the message is lost. ``partition`` cuts the exchange into
+    groups that do not hear each other. Messages between groups are lost silently, as on a real network.
     """
 
     def __init__(self, *, drop: Callable[[str, str, bytes], bool] | None = None) -> None:
@@ -313,7 +313,7 @@ class MemoryExchange:
         return bus
 
     def partition(self, *groups: Iterable[str]) -> None:
-        """Let only members of the same group hear each other; a node without a group hears nobody."""
+        """Let only members of the same group hear each other. A node without a group hears nobody."""
         self._groups = {name: number for number, group in enumerate(groups, 1) for name in group}
         for name, bus in self.buses.items():
             bus.state = "connected" if name in self._groups else "disconnected"
@@ -325,7 +325,7 @@ class MemoryExchange:
             bus.state = "connected"
 
     def passes(self, sender: str, receiver: str, data: bytes) -> bool:
-        """Whether a message of one arrives at the other."""
+        """True if a message from one node arrives at the other."""
         if self._groups:
             group = self._groups.get(sender)
             if group is None or group != self._groups.get(receiver):
@@ -347,7 +347,7 @@ class MemoryBus:
         self._counts = {"published": 0, "delivered": 0, "bytes": 0, "dropped": 0}
 
     def publish(self, data: bytes, confirmed: Callable[[bool], None] | None = None) -> None:
-        """Send to every other node."""
+        """Send to all other nodes."""
         self._counts["published"] += 1
         for name, peer in list(self._exchange.buses.items()):
             if name != self.name:
@@ -356,16 +356,16 @@ class MemoryBus:
             confirmed(self.state == "connected")
 
     def send(self, name: str, data: bytes) -> None:
-        """Send to one full_hostname; where nobody of that name is left, ``dead`` says so."""
+        """Send to one full_hostname. If no node of that name is left, ``dead`` says so."""
         self._counts["published"] += 1
         peer = self._exchange.buses.get(name)
         if peer is not None:
             self._hand(peer, data)
-        elif self._exchange.passes(self.name, self.name, data):  # who is cut off himself learns nothing
+        elif self._exchange.passes(self.name, self.name, data):  # a node that is cut off itself learns nothing
             self._put(name, b"")
 
     def peers(self) -> Sequence[str]:
-        """Who else is on the exchange."""
+        """The other nodes on the exchange."""
         return sorted(name for name in self._exchange.buses if name != self.name)
 
     async def receive(
@@ -374,7 +374,7 @@ class MemoryBus:
         dead: Callable[[str], None],
         changed: Callable[[bool], None] = lambda _up: None,
     ) -> None:
-        """Deliver for ever; b"" ends a burst."""
+        """Deliver messages without end; b"" marks the end of a burst."""
         while True:
             await self._arrived.wait()
             self._arrived = trio.Event()
@@ -395,7 +395,7 @@ class MemoryBus:
         return dict(self._counts)
 
     def close(self) -> None:
-        """Leave the exchange: who sends to us now learns that nobody listens."""
+        """Leave the exchange. A node that sends to us now learns that nobody listens."""
         self.state = "disconnected"
         if self._exchange.buses.get(self.name) is self:
             del self._exchange.buses[self.name]

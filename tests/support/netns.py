@@ -1,4 +1,4 @@
-"""Network namespaces: this thread, and what it starts, in another one for a while."""
+"""Network namespaces: this thread, and the processes that it starts, are in another namespace for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _libc = ctypes.CDLL(None, use_errno=True)  # os.setns comes with Python 3.12
 
 @contextlib.contextmanager
 def inside(name: str) -> Iterator[None]:
-    """The calling thread alone changes over; sockets and processes that it makes stay there. "": nothing changes."""
+    """Only the calling thread moves. Sockets and processes that it makes stay in the namespace. "" changes nothing."""
     if not name:
         yield
         return

@@ -1,4 +1,4 @@
-"""Finds what people read in a file: comments, docstrings, messages; and the text of the documents."""
+"""Finds the text that people read in a file: comments, docstrings, messages, and the text of documents."""
 
 import io
 import re

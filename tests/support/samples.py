@@ -8,7 +8,7 @@ from pamqp import commands, header
 from pamqp.body import ContentBody
 from pamqp.frame import marshal
 
-# A job file in which every key stands once.
+# A job file with every key once.
 EVERY_KEY = """
 description = "several\\nlines"
 owner = "data"

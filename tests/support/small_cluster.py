@@ -1,4 +1,4 @@
-"""A single node, and a few nodes with one ledger: time moves only when a test says so, and nothing is random."""
+"""A single node, or a few nodes with one ledger. Time moves only when a test moves it, and nothing is random."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from coordd.core.wire.events import PROTOCOL_MAJOR, Event, Packet, Task, WorkerH
 from support.ledger_calls import grant_of, run_of
 from support.memory import MemoryLedger
 
-# 2025-01-29T08:00:00Z; nothing depends on it.
+# 2025-01-29T08:00:00Z. No test depends on this date.
 EPOCH = 1_738_137_600.0
 MONO = 1000.0
 
 R = TypeVar("R", bound=Request[Any])
 
-# Maximum number of steps at one instant; more is an endless loop.
+# Maximum number of steps at one instant; with more, the test is in an endless loop.
 STEPS_MAX = 10_000
 
 SETTINGS = Settings()
 
 
 def job(name: str = "sales", **changes: Any) -> Job:
-    """A job that runs a command; the defaults are those of a job file."""
+    """A job that runs a command. The defaults are those of a job file."""
     launch = changes.pop("launch", Command(argv=("/bin/true",)))
     every_s = changes.pop("every_s", 0.0)
     if every_s:
@@ -45,7 +45,7 @@ def job(name: str = "sales", **changes: Any) -> Job:
 
 
 def asked_for(run: str = "sales#1", of: Job | None = None, **changes: Any) -> Registration:
-    """A trigger, as the control socket hands it to the node."""
+    """A trigger in the form in which the control socket hands it to the node."""
     of = of or job(run.partition("#")[0])
     return Registration(run, of.name, of.digest, of.policy(), EPOCH, scheduled=False, **changes)
 
@@ -53,7 +53,7 @@ def asked_for(run: str = "sales#1", of: Job | None = None, **changes: Any) -> Re
 def open_run(
     run: str, state: str = PENDING, *, of: Job | None = None, due_in_s: float = 0.0, wall: float = EPOCH, **columns: Any
 ) -> OpenRun:
-    """A row as the sweep shows it."""
+    """A row in the form in which the sweep shows it."""
     of = of or job(run.partition("#")[0].partition("@")[0])
     made = Registration(run, of.name, of.digest, Policy(), wall, scheduled="@" in run)
     now = LedgerTime(wall, 500.0)
@@ -70,7 +70,7 @@ def open_run(
 def open_answer(
     *runs: OpenRun, jobs: Iterable[str] = ("sales",), horizon: float = EPOCH, last: float = 0.0
 ) -> OpenAnswer:
-    """The ledger's answer to a sweep. Of ``jobs`` that are definitions each counts, from the horizon on."""
+    """The ledger's answer to a sweep. The members of ``jobs`` that are definitions count from the horizon on."""
     current = {}
     if isinstance(jobs, Mapping):
         current = {
@@ -83,7 +83,9 @@ def open_answer(
 
 
 class QuietShell:
-    """A ``core.perform.Shell`` without a machine: disks accept everything, other steps have no effect. No time."""
+    """A ``core.perform.Shell`` without a machine: disks accept everything, other steps have no effect and take no
+    time.
+    """
 
     def stop(self, reason: str) -> None: ...
     def save_mark(self, mark: int) -> None: ...
@@ -109,14 +111,14 @@ class QuietShell:
 
 
 class Lone:
-    """One node whose peers, ledger and clock are the test itself."""
+    """One node. The test itself plays its peers, its ledger and its clock."""
 
     def __init__(self, *jobs: Job, settings: Settings = SETTINGS, name: str = "a", peers: tuple[str, ...] = ()) -> None:
         self.now = Now(MONO, EPOCH)
         self.node = Node(
             hostname=name, pid=1, incarnation=f"1-{name}", settings=settings, clock_mark=0, rng=random.Random(1)
         )
-        self.open: dict[int, LedgerRequest] = {}  # questions that the ledger has not answered
+        self.open: dict[int, LedgerRequest] = {}  # requests that the ledger has not answered
         self.asked: list[LedgerRequest] = []
         self.said: list[Event] = []
         self.unicasts: list[tuple[str, Event]] = []
@@ -135,7 +137,7 @@ class Lone:
         self.take()
 
     def ready(self) -> Lone:
-        """The node after mingling, with an empty ledger; earlier messages are forgotten."""
+        """Bring the node to the state after mingling, with an empty ledger. Earlier messages are forgotten."""
         self.node.start((), self.now)
         self.take()
         self.sweep()
@@ -148,7 +150,7 @@ class Lone:
         self.asked.clear()
 
     def take(self) -> Ready:
-        """Record the actions of the node; none is performed."""
+        """Record the actions of the node without performing them."""
         first = ready = self.node.ready()
         noting = Noting(self)
         while ready.any():
@@ -159,14 +161,14 @@ class Lone:
         return first
 
     def do(self, call: Callable[..., Any], *args: Any) -> Ready:
-        """One input, now."""
+        """Give the node one input now."""
         call(*args, self.now)
         return self.take()
 
     def hear(
         self, sender: str, *events: Event, clock: int = 1, incarnation: str = "", cluster: str = "default"
     ) -> Ready:
-        """Events of ``hostname.pid`` arrive."""
+        """Let events of ``hostname.pid`` arrive."""
         hostname, _, pid = sender.rpartition(".")
         for event in events:
             event.clock = event.clock or clock
@@ -175,34 +177,34 @@ class Lone:
         return self.take()
 
     def questions(self, op: str) -> list[LedgerRequest]:
-        """Those of one kind that still wait for their answer."""
+        """The requests of one kind that still wait for an answer."""
         return [request for request in self.open.values() if request.request.op == op]
 
     def waiting(self, kind: type[R]) -> list[R]:
-        """What the ledger is asked, of one kind, and has not answered."""
+        """The contents of the requests of one kind that still wait for an answer."""
         return [one.request for one in self.open.values() if isinstance(one.request, kind)]
 
     def requests(self, kind: type[R]) -> list[R]:
-        """What the ledger was asked, of one kind, since it was forgotten here."""
+        """The requests of one kind since the test last forgot them."""
         return [one.request for one in self.asked if isinstance(one.request, kind)]
 
     def answer(self, op: str, answer: Answer | OpenAnswer, *, sent_at: float | None = None) -> Ready:
-        """Answer the oldest open question of a kind."""
+        """Answer the oldest open request of one kind."""
         request = self.questions(op)[0]
         del self.open[request.id]
         if isinstance(answer, OpenAnswer) and answer.wall == EPOCH:
-            answer.wall = EPOCH + self.now.mono - MONO  # its clock goes on, and is right
+            answer.wall = EPOCH + self.now.mono - MONO  # the ledger's clock continues, and is right
         self.node.ledger_answered(request.id, answer, self.now.mono if sent_at is None else sent_at, self.now)
         return self.take()
 
     def sweep(self, *runs: OpenRun, horizon: float = EPOCH, last: float = 0.0) -> Ready:
-        """The ledger's open rows are shown, once they are asked for."""
+        """Answer the node's next sweep with these open rows."""
         if not self.questions("open"):
             self.do(self.node.look_again)
         return self.answer("open", open_answer(*runs, jobs=self.node.ctx.jobs, horizon=horizon, last=last))
 
     def wait(self, seconds: float) -> None:
-        """Time passes; the node is woken whenever it wants to be. The ledger and the peers stay silent."""
+        """Let time pass, and wake the node whenever it wants that. The ledger and the peers stay silent."""
         end = self.now.mono + seconds
         for _ in range(STEPS_MAX):
             at = self.node.timer_at()
@@ -219,16 +221,16 @@ class Lone:
         self.now = Now(self.now.mono + seconds, self.now.wall + seconds)
 
     def step_wall(self, seconds: float) -> None:
-        """Only the wall clock moves."""
+        """Move only the wall clock."""
         self.now = Now(self.now.mono, self.now.wall + seconds)
 
     def heard_said(self, *types: str) -> list[Event]:
-        """What the node has said, of these types."""
+        """The messages of these types that the node has sent."""
         return [event for event in self.said if event_type(event) in types]
 
 
 class Noting(QuietShell):
-    """Notes what a lone node wants."""
+    """A shell that notes what a lone node wants."""
 
     def __init__(self, lone: Lone) -> None:
         self.lone = lone
@@ -274,7 +276,7 @@ class Noting(QuietShell):
 
 
 class Shell(QuietShell):
-    """One node of a small cluster, and what its machine did for it."""
+    """One node of a small cluster, and the work that its machine did for it."""
 
     def __init__(self, cluster: Cluster, name: str, boot: int) -> None:
         self.cluster = cluster
@@ -289,15 +291,15 @@ class Shell(QuietShell):
             rng=random.Random(f"{name}{boot}"),
         )
         self.launches: list[Launch] = []
-        self.gate_at: dict[str, float] = {}  # its runners that wait for the fire time, by run
-        self.renew_at: dict[str, float] = {}  # those whose program runs
+        self.gate_at: dict[str, float] = {}  # run -> fire time, for its runners that wait
+        self.renew_at: dict[str, float] = {}  # run -> next renewal, for its runners whose program runs
         self.replies: list[Reply] = []
         self.journaled: list[Event] = []
         self.notices: list[Notice] = []
-        self.requests: dict[str, Registration] = {}  # on its disk
+        self.requests: dict[str, Registration] = {}  # requests that it keeps on its disk
 
     def launch_of(self, run: str) -> Launch:
-        """The newest of a run here."""
+        """The newest launch of a run on this node."""
         return next(one for one in reversed(self.launches) if one.run == run)
 
     def do(self, call: Callable[..., Any], *args: Any) -> None:
@@ -349,7 +351,7 @@ class Shell(QuietShell):
 
 
 class Cluster:
-    """A few nodes, one ledger, a bus without delay; programs run until the test ends them."""
+    """A few nodes, one ledger, and a bus without delay. Programs run until the test ends them."""
 
     def __init__(self, *names: str, jobs: Iterable[Job] = (), settings: Settings = SETTINGS) -> None:
         self.settings = settings
@@ -405,7 +407,7 @@ class Cluster:
     # ---- the world
 
     def settle(self) -> None:
-        """Everything that is under way arrives; no time passes."""
+        """Deliver everything that is under way. No time passes."""
         for _ in range(STEPS_MAX):
             if not self.queue:
                 return
@@ -414,7 +416,7 @@ class Cluster:
         raise AssertionError("the nodes go on talking for ever")
 
     def wait(self, seconds: float) -> None:
-        """Time passes; nodes and runners are woken when they want to be."""
+        """Let time pass, and wake nodes and runners when they want that."""
         end = self.mono + seconds
         for _ in range(STEPS_MAX):
             self.settle()
@@ -459,7 +461,7 @@ class Cluster:
     # ---- runners
 
     def launched(self, shell: Shell, launch: Launch) -> None:
-        """Its runner passes the gate and starts the program."""
+        """The runner of a run passes the gate and starts the program."""
         answer = self.ledger.ask(Gate(grant=grant_of(launch.run, launch.attempt, launch.token, launch.nonce)))
         self.tell(shell.name, f"runner asks the ledger: gate {launch.run}/{launch.attempt} -> {worded(answer)}")
         assert isinstance(answer, Answer)
@@ -480,7 +482,7 @@ class Cluster:
         shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
 
     def end(self, name: str, run: str, state: str = "success", exit_code: int | None = 0) -> None:
-        """The program of a run has exited on a node: its runner reports, its daemon tells everyone."""
+        """The program of a run has exited on a node. Its runner reports the end, and its daemon tells all nodes."""
         shell = self.shells[name]
         launch = shell.launch_of(run)
         del shell.renew_at[run]
@@ -503,7 +505,7 @@ class Cluster:
 
 
 def told(event: Event) -> str:
-    """An event, in a line that people read."""
+    """An event as a line that people can read."""
     kind = event_type(event)
     if isinstance(event, Task):
         return f"{kind} {event.run}/{event.attempt}"
@@ -515,13 +517,13 @@ def told(event: Event) -> str:
 
 
 def said_of(request: Request[Any]) -> str:
-    """A question, without what differs from run to run."""
+    """A request, without the parts that differ from test to test."""
     attempt = f"/{request.attempt}" if isinstance(request, Claim) else ""
     subject = request.job if isinstance(request, Activate) else run_of(request)
     return f"{request.op} {subject}{attempt}"
 
 
 def worded(answer: Any) -> str:
-    """An answer, without what differs from run to run."""
+    """An answer, without the parts that differ from test to test."""
     fields = {"attempt": answer.attempt, "by": answer.by, "state": answer.state}
     return " ".join([answer.word, *(f"{name}={value}" for name, value in fields.items() if value)])

@@ -1,4 +1,4 @@
-"""File systems of a few kilobytes, to fill. They need root, as the machine has that runs these tests."""
+"""File systems of a few kilobytes that tests can fill. They need root, which the test machine has."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 @contextmanager
 def small_disk(options: str) -> Iterator[Path]:
-    """Mount one, for as long as the block lasts."""
-    path = Path(tempfile.mkdtemp(prefix="coordd-disk-"))  # not where pytest cleans up: a mount would stop it
+    """Mount a small disk until the end of the block."""
+    path = Path(tempfile.mkdtemp(prefix="coordd-disk-"))  # not where pytest cleans up: the mount would make that fail
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], check=True)
     try:
         yield path
     finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)  # a failed test may hold files open
+        subprocess.run(["umount", "--lazy", str(path)], check=True)  # a failed test may leave files open
         path.rmdir()

@@ -1,4 +1,4 @@
-"""A Redis ledger under a clock that only moves when told: the scripts read a key where they would ask for the time."""
+"""A Redis ledger under a clock that only moves when a test moves it. The scripts read a key instead of Redis's TIME."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from support.ledger_calls import FakeClock
 from support.lua import headers
 
 ASKS = "redis.call('TIME')"
-# The longest lease and what a replica lags, where a test counts on it.
+# The longest lease plus the delay of a replica, in tests that count on it.
 QUARANTINE_S = 70.0
 
 READS = "redis.call('HMGET', prefix .. 'clock', 's', 'us')"
 
 
 class OneClock(FakeClock):
-    """A server with one clock: what leases are counted on is the wall clock, and survives reboots."""
+    """A server with one clock. Leases are counted on the wall clock, which survives reboots."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,20 +36,22 @@ class OneClock(FakeClock):
 
     @lease.setter
     def lease(self, value: float) -> None:
-        """There is no other clock to set."""
+        """Does nothing: there is no other clock to set."""
 
     def step(self, seconds: float) -> None:
         self.wall += seconds
 
     def parts(self) -> tuple[int, int]:
-        """As Redis's TIME says it; the wall is what a script makes of these."""
+        """The time in the form of Redis's TIME. The wall clock is rounded to the value that a script computes from
+        it.
+        """
         micros = round(self.wall * 1e6)
         self.wall = micros // 1_000_000 + micros % 1_000_000 / 1e6
         return divmod(micros, 1_000_000)
 
 
 class RecoveringClock(OneClock):
-    """As Redis counts a quarantine: to an instant, and no longer when the clock is set back."""
+    """A clock that counts a quarantine as Redis does: to an instant. Setting the clock back does not make it longer."""
 
     open_at = 0.0
 
@@ -73,7 +75,7 @@ def rewritten(text: str) -> str:
 
 
 class SteppedLedger(RedisLedger):
-    """A ledger of its own on a shared server; there is no quarantine unless a test wants one."""
+    """A ledger of its own on a shared server. It has no quarantine unless a test wants one."""
 
     def __init__(self, url: str, clock: OneClock, **options: Any) -> None:
         super().__init__(url, 5.0, scripts=Scripts(rewritten), **{"cluster": f"t-{uuid.uuid4().hex}", **options})
@@ -88,7 +90,7 @@ class SteppedLedger(RedisLedger):
         return super().ask_all(batch)
 
     def _ask(self, questions: list[tuple[str, list[bytes]]], deadline: float) -> list[Any]:
-        """What every script is sent and answers is what its header says."""
+        """Every request to a script, and every answer, must agree with the header of the script."""
         for op, arguments in questions:
             headers.check_question(op, len(arguments))
         replies = super()._ask(questions, deadline)
@@ -97,7 +99,7 @@ class SteppedLedger(RedisLedger):
         return replies
 
     def check_sets(self, *jobs: str) -> None:
-        """Fails unless the sorted sets of these jobs, and those of all, are what the rows say."""
+        """Fails unless the sorted sets of these jobs, and those of all jobs, agree with the rows."""
         rows = self.runs(limit=100_000)
         wanted: dict[str, dict[str, float]] = {
             **{f"list:{state}:{job}": {} for state in ("", *STATES) for job in ("", *jobs)},

@@ -1,4 +1,6 @@
-"""Definitions of jobs as bytes: a node keeps those that it had, for the runs that are still open after a restart."""
+"""Definitions of jobs as bytes. A node keeps its earlier definitions for the runs that are still open after a
+restart.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import msgspec
 
 from coordd.core.jobs.job import Command, Job, SparkSubmit
 
-# What launches a job is one of two classes, which the bytes name.
+# A job is launched by one of two classes. The bytes name the class.
 _KINDS: dict[str, type[Command | SparkSubmit]] = {"command": Command, "spark": SparkSubmit}
 
 
@@ -19,9 +21,10 @@ def pack(jobs: Iterable[Job]) -> bytes:
 
 
 def unpack(data: bytes) -> list[Job]:
-    """What ``pack`` was given. Raises ValueError.
+    """Returns the definitions that ``pack`` was given. Raises ValueError.
 
-    Another version may have written them: fields that this one does not know are left out, absent ones are the default.
+    Another version may have written the bytes. Fields that this version does not know are ignored; missing fields get
+    their defaults.
     """
     types = {name: kind for name, kind in get_type_hints(Job).items() if name != "launch"}
     try:

@@ -1,12 +1,12 @@
 """The control methods of `coordd exec`: a program of any user holds a run, and this daemon asks the ledger for it.
 
-Names belong to users. Root and the daemon's user have the plain names. The name of any other user's run ends in its
-uid, so nobody can take or end the run of another user. Where a job file has the name, the run is one of that job, and
-takes the right to operate it.
+Names belong to users. Root and the daemon's user have the plain names. The name of any other user's run ends in the
+user's uid, so nobody can take or end the run of another user. If a job file has the name, the run is a run of that job,
+and the caller must be allowed to operate that job.
 
-A run here is like a triggered run, JOB#ID, with a definition of its own: a digest that no job file has. Other nodes see
-its row, and never launch it. ``exec`` claims without an election: the first caller gets it, and the others repeat the
-claim until it is over. Their daemon watches the holder's lease as every node does.
+Such a run is like a triggered run, JOB#ID, with a definition of its own: a digest that no job file has. Other nodes see
+the row and never launch the run. ``exec`` claims without an election: the first caller gets the run, and the others
+repeat the claim until the run is over. Their daemon watches the holder's lease as every node does.
 """
 
 from __future__ import annotations
@@ -46,51 +46,51 @@ from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import take
 from coordd.services.ledger import ONLY_LOOKS, boottime
 
-# The digest of a run of `coordd exec` begins with this; no job file's does.
+# The digest of every run of `coordd exec` begins with this. The digest of a job file never does.
 DIGEST = "exec-"
 
 NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 HELD_JOB = re.compile(NAME.pattern + r"(~\d{1,10})?", re.ASCII)
 
-# The longest lease: as long is a name blocked when its machine dies.
+# The longest lease. If a machine dies, the name stays blocked for the length of the lease.
 LEASE_MAX_S = 86_400.0
 
 LOCK, TICK, EVERY, ID = "lock", "tick", "every", "id"
 WAYS = (LOCK, TICK, EVERY, ID)
 
-# The tick that this machine's clock has reached and the ledger's has not is waited for, if the clocks differ by at most
-# this (seconds); beyond, the ledger's last tick counts.
+# The clock of this machine may have reached a tick before the ledger's clock. If the two clocks differ by at most this
+# (seconds), the caller waits for that tick. If they differ by more, the ledger's last tick counts.
 AHEAD_MAX_S = 3600.0
 
-# A lost attempt that no caller has taken over for this time (seconds) has no callers left, and blocks nobody any more.
+# If no caller takes over a lost attempt within this time (seconds), it has no callers left and blocks nobody any more.
 NOBODY_S = 30.0
 
-# Open runs of one job that are looked at before a claim.
+# Maximum number of a job's open runs that are examined before a claim.
 OTHERS_MAX = 20
 
-# Watched holders; a watch that was not asked about for this time (seconds) is forgotten.
+# Maximum number of watched holders. If nobody has asked about a watch for this time (seconds), the node forgets it.
 WATCHES_MAX = 10_000
 WATCH_KEPT_S = 60.0
 
-# How soon (seconds) a caller asks again when this node may not start anything now.
+# When this node may not start anything, the caller asks again after this time (seconds).
 UNFIT_AGAIN_S = 1.0
 
 REASON_MAX = 1000
 
-# Exit codes, and the negative numbers of signals, are below this.
+# Exit codes, and the negative numbers of signals, have smaller absolute values.
 EXIT_CODE_END = 2**31
 
 
 class Wanted(NamedTuple):
     """The run that a caller wants."""
 
-    job: str  # as in the ledger: with the uid, unless the name is the caller's by right
+    job: str  # as in the ledger: with the uid, unless the caller may use the plain name
     ident: str
     at: float  # its nominal time (Unix seconds); 0.0 without one
     definition: Job | None  # the job file of that name
     policy: Policy
     lease_s: float
-    waits: bool  # for other runs of the job, instead of being refused by the overlap policy
+    waits: bool  # whether it waits for other runs of the job; otherwise the overlap policy refuses it
 
     @property
     def run(self) -> str:
@@ -104,7 +104,7 @@ class Wanted(NamedTuple):
 class ExecMethods(HoldMethods):
     """The methods that `coordd exec` calls."""
 
-    # Made by the class with all methods.
+    # The class that has all methods sets this.
     _watches: dict[str, LeaseWatch]  # run -> its holder, as this node has seen it
     _shares: RunShares
 
@@ -122,7 +122,7 @@ class ExecMethods(HoldMethods):
     # ---- before the launch
 
     async def exec_claim(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Grant the run to the caller, or say why not: granted, finished, or a word to ask again after ``in_s``."""
+        """Grant the run to the caller, or say why not: granted, finished, or a word and ``in_s``, when to ask again."""
         nonce, attempt = _nonce(params), AttemptNumber(_number(params, "attempt", ATTEMPT_MAX))
         wanted = await self._wanted(params, caller)
         unfit = self._unfit()
@@ -226,9 +226,9 @@ class ExecMethods(HoldMethods):
         raise RefusedError(f"the ledger says {word}: {answer.by}", kind="failed")
 
     async def _blocked(self, wanted: Wanted, caller: Caller) -> str:
-        """Why the run must wait for another one of its job; "" if the ledger should judge."""
+        """Why the run must wait for another run of its job; "" if the ledger must decide."""
 
-        def read(ledger: Ledger) -> list[Row]:  # the job's other active runs, if this one is new
+        def read(ledger: Ledger) -> list[Row]:  # the job's other active runs, if this run is new
             if ledger.run(wanted.run) is not None:
                 return []
             return [
@@ -262,7 +262,7 @@ class ExecMethods(HoldMethods):
         return _told(await self._ask_for(held, renew))
 
     async def exec_report(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """The end of the attempt."""
+        """Record the end of the attempt."""
         held = _held(params)
         state, reason = _one_of(params, "state", REPORTS), take(params, "reason", str, "")[:REASON_MAX]
         exit_code = take(params, "exit_code", int, None)
@@ -274,7 +274,7 @@ class ExecMethods(HoldMethods):
         return _told(answer)
 
     async def exec_restore(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """The ledger has forgotten the attempt: its holder is the witness."""
+        """Restore an attempt that the ledger has forgotten. Its holder is the witness."""
         held = _held(params)
         if not held.job.endswith(_mark(caller.uid)) and not _has_plain_names(caller.uid):
             self._may_operate(caller, held.job)
@@ -297,17 +297,17 @@ class ExecMethods(HoldMethods):
         return _told(await self._ask_for(held, restore))
 
     async def _ask_for(self, held: Launch, request: Request[Answer]) -> Answer:
-        """A holder's request. Token and nonce prove the grant, as everywhere.
+        """Send a holder's request to the ledger. Token and nonce prove the grant, as they do everywhere.
 
-        They do not prove that it is one of `coordd exec`: each program that a node launches finds its own in its
-        environment, and must not be able to end its run in the ledger.
+        They do not prove that the run is one of `coordd exec`. Each program that a node launches finds its own token
+        and nonce in its environment, and must not be able to end its own run in the ledger.
         """
 
         def ask(ledger: Ledger) -> Answer | None:
             row = ledger.run(held.run)
             return ledger.ask(request) if row is None or row.digest.startswith(DIGEST) else None
 
-        ONLY_LOOKS.set(False)  # a lease must not wait behind people who look
+        ONLY_LOOKS.set(False)  # a lease must not wait behind people's queries
         answer = await self._ledger.query(ask)
         if answer is None:
             raise RefusedError(f"{held.run} is not a run of coordd exec", kind="not_permitted")
@@ -318,18 +318,18 @@ class ExecMethods(HoldMethods):
     # ---- what is wanted
 
     async def _wanted(self, params: dict[str, Any], caller: Caller) -> Wanted:
-        """The run that the parameters name. Raises RefusedError."""
+        """The run that the parameters describe. Raises RefusedError."""
         name, how = take(params, "job", str), _one_of(params, "how", WAYS)
         what, ident = take(params, "what", str, ""), take(params, "ident", str, "")
         if not NAME.fullmatch(name):
             raise RefusedError(f"a name is {NAME_RULE}, found {name[:80]!r}", kind="bad_argument")
         definition = self._driver.node.jobs.get(name)
         if definition is None and name in self._job_problems():
-            self._job(params)  # raises: its file is bad, and may say what must not be ignored
+            self._job(params)  # raises: the job file is bad, and may contain a rule that must not be ignored
         if definition is not None:
             self._may_operate(caller, name)
             self._may_start(definition)
-        ONLY_LOOKS.set(False)  # a lease must not wait behind people who look
+        ONLY_LOOKS.set(False)  # a lease must not wait behind people's queries
         at = 0.0
         if how == ID:
             ident = what
@@ -351,8 +351,8 @@ class ExecMethods(HoldMethods):
         return Wanted(job, ident, at, definition, policy, lease_s, waits or (how == LOCK and bool(params.get("wait"))))
 
     async def _tick(self, how: str, what: str, timezone: str, caller: Caller) -> float:
-        """The nominal time that is meant now: the last one by the ledger's clock, or the next one if this machine's
-        clock has reached it already.
+        """The nominal time that the caller means. It is the last one by the ledger's clock, or the next one if this
+        machine's clock has already reached the next one.
         """
         wall, ledger_wall = self._driver.now().wall, self._ledger_wall()
         try:
@@ -413,7 +413,7 @@ class ExecMethods(HoldMethods):
         )
 
     def _ledger_wall(self) -> float:
-        """The ledger's time (Unix seconds), as this node knows it."""
+        """The ledger's time (Unix seconds), as this node estimates it."""
         now = self._driver.now()
         return now.wall - self._driver.node.skew_s(now)
 
@@ -430,17 +430,19 @@ class ExecMethods(HoldMethods):
 
 
 def _has_plain_names(uid: int) -> bool:
-    """True for root and the daemon's user, also inside a run: a job and a crontab of theirs share their locks."""
+    """True for root and the daemon's user, also inside a run. So a job and a crontab of theirs share their locks."""
     return uid in (0, os.getuid())
 
 
 def _mark(uid: int) -> str:
-    """The end of the names of any other user. No job file's name has this character."""
+    """The suffix of the names of any other user. The name of a job file never contains this character."""
     return f"~{uid}"
 
 
 def _held(params: dict[str, Any]) -> Launch:
-    """The attempt that a holder means. It does not depend on job files, which may have changed since the claim."""
+    """The attempt that a holder means. It does not depend on job files, because these may have changed since the
+    claim.
+    """
     run, policy = take(params, "run", str), take(params, "policy", str)
     job, mark, ident = run.partition("#")
     if not mark or not HELD_JOB.fullmatch(job) or not IDENT.fullmatch(ident) or policy_fault(policy):
@@ -470,11 +472,11 @@ def _digest(policy: str) -> str:
 def _policy(definition: Job | None, how: str) -> tuple[Policy, bool]:
     """The policy of the run, and whether it waits for other runs of its job.
 
-    Only the caller's own exit code says how the run ended, so a failure is never tried again. A lock that was lost is
-    free; a keyed run that was lost is taken over by a caller who waits for it.
+    Only the caller's own exit code says how the run ended, so a failure is never retried. A lost lock is free. A lost
+    run with a key is taken over by a caller who waits for it.
     """
     usual = definition.policy() if definition is not None else Policy(overlap="allow" if how == ID else "forbid")
-    waits = usual.overlap == "queue"  # a place in the ledger's queue would outlive a caller who was killed
+    waits = usual.overlap == "queue"  # if the caller is killed, a place in the ledger's queue would stay
     policy = Policy(
         on_lost=usual.on_lost,
         overlap="forbid" if waits else usual.overlap,
@@ -490,13 +492,13 @@ def _named(wanted: Wanted, attempt: AttemptNumber) -> dict[str, Any]:
 
 
 def _waits(wanted: Wanted, word: str, attempt: AttemptNumber, in_s: float, why: str, state: str = "") -> dict[str, Any]:
-    """The caller asks again after ``in_s``."""
+    """Tell the caller to ask again after ``in_s``."""
     in_s = min(in_s, DURATION_MAX_S)
     return {**_named(wanted, attempt), "word": word, "in_s": in_s, "why": why, "state": state}
 
 
 def _told(answer: Answer) -> dict[str, Any]:
-    """An answer of the ledger, for a holder."""
+    """The ledger's answer in the form that a holder gets."""
     return {"word": answer.word, "left_s": answer.left_s, "in_s": answer.in_s, "state": answer.state}
 
 

@@ -1,4 +1,4 @@
-"""The timeline of a run: what happened to it, from the rows of the ledger, in order of time. Pure."""
+"""The timeline of a run: what happened to it, in the order of time, from the rows of the ledger. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordd.services.views.objects import Stop, instant
 
 
 class Step(NamedTuple):
-    """One thing that happened, or is to happen. ``at`` in Unix seconds."""
+    """One thing that happened, or that will happen. ``at`` in Unix seconds."""
 
     at: float
     node: str
@@ -21,7 +21,7 @@ class Step(NamedTuple):
 
 
 def of_run(row: Row | None, attempts: Sequence[AttemptRow], stop: Stop | None = None) -> list[dict[str, Any]]:
-    """As in `run.show` and `why`: `[{at, node, what, detail}]`. ``stop``: what holds the run back now."""
+    """The timeline as in `run.show` and `why`: `[{at, node, what, detail}]`. ``stop``: why the run cannot start now."""
     steps = _steps(row, attempts) if row is not None and not run_fault(row) else []
     if stop is not None and stop.hold is not None and stop.hold.by and (row is None or row.state not in TERMINAL):
         hold = stop.hold
@@ -39,7 +39,7 @@ def of_run(row: Row | None, attempts: Sequence[AttemptRow], stop: Stop | None = 
 def _steps(row: Row, attempts: Sequence[AttemptRow]) -> list[Step]:
     by = f"by {row.by}" if row.by else "by its schedule" if row.scheduled else ""
     steps = [Step(row.due_at, "", "due"), Step(row.created_at, "", "registered", by)]
-    told = False  # the end of the run is the end of its last attempt
+    told = False  # True when the end of the last attempt is shown: it is also the end of the run
     for one in attempts:
         if attempt_fault(one):
             continue

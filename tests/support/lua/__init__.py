@@ -1,4 +1,4 @@
-"""What the files of the Redis scripts say of themselves, read by tests.
+"""Reads the headers of the Redis scripts for the tests.
 
-Here belongs what reads coordd/adapters/ledger/lua as text; what runs the scripts does not.
+Code that reads coordd/adapters/ledger/lua as text belongs here. Code that runs the scripts does not.
 """

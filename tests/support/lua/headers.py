@@ -34,18 +34,18 @@ class Header:
 
     @property
     def is_open(self) -> bool:
-        """The last argument is a list of any length."""
+        """True if the last argument is a list of any length."""
         return bool(self.arguments) and self.arguments[-1][0].endswith("...")
 
     def fits(self, count: int) -> bool:
-        """So many arguments are as many as it lists."""
+        """True if the header lists that number of arguments."""
         least = len(self.arguments) - self.is_open
         return count >= least if self.is_open else count == least
 
 
 @cache
 def header(name: str) -> Header:
-    """Of the file lua/<name>.lua."""
+    """The header of the file lua/<name>.lua."""
     found, into = Header(), ""
     head, needs, rest = (LUA / f"{name}.lua").read_text().partition("\n-- Needs: ")
     if needs:
@@ -68,12 +68,12 @@ def header(name: str) -> Header:
 
 
 def of(op: str) -> Header:
-    """Of an operation's script."""
+    """The header of the script of an operation."""
     return header(f"{ROOM_OF[op]}/{op}")
 
 
 def check_question(op: str, count: int) -> None:
-    """Fails when a script is sent other arguments than its header lists."""
+    """Fails if the number of arguments for a script is not the number in its header."""
     one = next((single for single, several in SEVERAL.items() if several == op), op)
     if one != op:
         assert count % len(of(one).arguments) == 0, f"{op} is sent {count} values"
@@ -82,7 +82,7 @@ def check_question(op: str, count: int) -> None:
 
 
 def check_reply(op: str, reply: list[object]) -> None:
-    """Fails when a script answers what its header does not list."""
+    """Fails if the answer of a script is not listed in its header."""
     one = next((single for single, several in SEVERAL.items() if several == op), op)
     for said in reply if one != op else (reply,):
         assert isinstance(said, list)

@@ -1,8 +1,7 @@
-"""Throw-away RabbitMQ, Redis and Sentinel servers on free loopback ports: private to one test run, gone with it.
+"""RabbitMQ, Redis and Sentinel servers on free loopback ports, private to one test run, which also removes them.
 
-A server keeps its ports and its data over kill() and start(). It dies with the thread that started it (the
-kernel sees to that), so start servers in the main thread. With a Place it lives in a network namespace, at an
-address of its own.
+A server keeps its ports and its data over kill() and start(). The kernel ends a server when the thread that started it
+ends, so start servers in the main thread. A server with a Place is in a network namespace, at its own address.
 """
 
 from support.servers.brokers import PortMapper, Rabbit, RabbitCluster, rabbit, rabbit_cluster

@@ -9,11 +9,12 @@ from pathlib import Path
 from support.servers.certs import Certificates
 from support.servers.server import HERE, Place, Server, free_port, wait
 
-RABBIT_BIN = Path("/usr/lib/rabbitmq/bin")  # the one in PATH starts as another user, with the machine's own settings
+# the rabbitmq programs in PATH start as another user, with the machine's own settings
+RABBIT_BIN = Path("/usr/lib/rabbitmq/bin")
 
 
 class PortMapper(Server):
-    """Erlang's name service, for the nodes of one test: never the machine's own on 4369."""
+    """Erlang's name service for the nodes of one test. It is never the machine's own service on port 4369."""
 
     program, package = "epmd", "erlang-base"
 
@@ -38,7 +39,7 @@ class Rabbit(Server):
         mapper: PortMapper | None = None,
         place: Place = HERE,
     ) -> None:
-        """``config``: more lines of rabbitmq.conf; with ``tls`` it listens on ``tls_port`` too."""
+        """``config``: more lines of rabbitmq.conf. With ``tls`` the node also listens on ``tls_port``."""
         super().__init__(place)
         self.dist_port = free_port()
         self.tls_port = free_port() if tls else 0
@@ -98,10 +99,11 @@ class Rabbit(Server):
             "RABBITMQ_ADVANCED_CONFIG_FILE": f"{here}/advanced.config",
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{here}/enabled_plugins",
             "RABBITMQ_FEATURE_FLAGS_FILE": f"{here}/feature_flags",
-            # Two schedulers that sleep when there is nothing to do: the tests need the machine themselves.
+            # Two schedulers that sleep when there is nothing to do, because the tests need the CPU.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
             f" -kernel inet_dist_use_interface {{{self.host.replace('.', ',')}}}",
-            "RUNNING_UNDER_SYSTEMD": "1",  # then the script becomes the node, which is the process we know
+            # then the script replaces itself by the node, so the process that we know is the node
+            "RUNNING_UNDER_SYSTEMD": "1",
         }
 
     def launch(self) -> None:
@@ -123,11 +125,11 @@ class Rabbit(Server):
             self.mapper.close()
 
     def ctl(self, *args: str) -> str:
-        """rabbitmqctl; about a second a call. Raises ServerError."""
+        """Run rabbitmqctl; about a second per call. Raises ServerError."""
         return self.output_of([str(RABBIT_BIN / "rabbitmqctl"), "-q", *args], self.environment())
 
     def vhost(self, name: str) -> str:
-        """Make a virtual host of which guest may do everything; its URL."""
+        """Make a virtual host in which guest may do everything; returns its URL."""
         self.ctl("add_vhost", name)
         self.ctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
         return f"{self.url}{name}"
@@ -156,7 +158,7 @@ class RabbitCluster:
         return [node.url for node in self.nodes]
 
     def start(self) -> None:
-        """Start all, and wait until each counts all of them."""
+        """Start all nodes, and wait until each one sees all of them."""
         for node in self.nodes:
             node.launch()
         for node in self.nodes:
@@ -174,7 +176,7 @@ class RabbitCluster:
 
 @contextlib.contextmanager
 def rabbit(**options: object) -> Iterator[Rabbit]:
-    """A broker that is up; the options of Rabbit."""
+    """A running broker. The options are those of Rabbit."""
     server = Rabbit(**options)  # type: ignore[arg-type]  # passed on
     with contextlib.closing(server):
         server.start()

@@ -1,4 +1,4 @@
-"""Certificates for servers of tests."""
+"""Certificates for the servers of tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.servers.server import HOST, output_of
 
 
 class Certificates(NamedTuple):
-    """Paths of a certificate authority, and of a certificate of it that servers and clients may use."""
+    """Paths of a certificate authority, and of a certificate by that authority for servers and clients."""
 
     ca: str
     cert: str
@@ -18,7 +18,7 @@ class Certificates(NamedTuple):
 
 
 def certificates(directory: Path, name: str = HOST) -> Certificates:
-    """A new authority, and a certificate for ``name`` (an address or a host)."""
+    """Make a new authority, and a certificate for ``name`` (an address or a host)."""
     kind = "IP" if name.replace(".", "").isdigit() else "DNS"
     made = Certificates(*[str(directory / file) for file in ("ca.pem", "cert.pem", "key.pem")])
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")

@@ -1,4 +1,4 @@
-"""A server process of one test run: its ports, its directory, how it is started, stopped, held and asked."""
+"""A server process of one test run: its ports and its directory; to start, stop, pause and query it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from support.netns import inside
 
-READY_S = 120.0  # a broker starts in 5 s on an idle machine; three at a time on a loaded one take their time
-ASK_S = 120.0  # one command of rabbitmqctl or redis-cli; on a loaded machine the former takes its time to start
+READY_S = 120.0  # a broker starts in 5 s on an idle machine; three at a time on a loaded machine need more
+ASK_S = 120.0  # one command of rabbitmqctl or redis-cli; on a loaded machine rabbitmqctl starts slowly
 LOOK_S = 0.05
 HOST = "127.0.0.1"
 
-# Below the range from which the kernel takes the ports of outgoing connections: one of those could sit on a
-# server's port while it is down, even connected to itself.
+# Below the range from which the kernel takes the ports of outgoing connections. Otherwise such a connection could have
+# a server's port while the server is down, and could even be connected to itself.
 PORTS = range(20000, 32000)
 
 _claims = contextlib.ExitStack()
@@ -32,11 +32,11 @@ atexit.register(_claims.close)
 
 
 class ServerError(Exception):
-    """A server does not start or does not answer."""
+    """A server does not start, or does not answer."""
 
 
 def free_port() -> int:
-    """A port that nobody has, and that no other test run on this machine will get while this process lives."""
+    """Returns a free port. No other test run on this machine gets it while this process lives."""
     for _ in range(1000):
         port = random.SystemRandom().choice(PORTS)
         claim = socket.socket(socket.AF_UNIX)
@@ -53,7 +53,7 @@ def free_port() -> int:
 
 
 class Place(NamedTuple):
-    """Where a server lives: its address, its network namespace ("": the caller's), what its directory is made in."""
+    """The place of a server: its address, its network namespace ("": the caller's), and the parent of its directory."""
 
     host: str = HOST
     netns: str = ""
@@ -64,7 +64,7 @@ HERE = Place()
 
 
 class Server:
-    """One process with a directory of its own."""
+    """One process with its own directory."""
 
     program = ""
     package = ""
@@ -77,7 +77,7 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
 
-    # ---- what each kind says of itself
+    # ---- defined by each kind of server
 
     def argv(self) -> list[str]:
         raise NotImplementedError
@@ -86,7 +86,7 @@ class Server:
         return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": str(self.directory)}
 
     def answers(self) -> bool:
-        """It speaks its protocol."""
+        """True if the server speaks its protocol."""
         raise NotImplementedError
 
     # ---- life
@@ -101,13 +101,13 @@ class Server:
         return self.process is not None and self.process.poll() is None
 
     def launch(self) -> None:
-        """Start the process, without waiting for anything."""
+        """Start the process without waiting for it."""
         assert not self.up, "it runs"
         argv = self.argv()
         if shutil.which(argv[0]) is None:
             raise ServerError(f"{self.program} is not installed (Debian: apt-get install {self.package})")
         with (self.directory / "output").open("ab") as output, inside(self.place.netns):
-            # A session of its own: ^C on the terminal is for the tests, which then end their servers.
+            # It has its own session: ^C on the terminal is for the tests, and the tests then end their servers.
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *argv],
                 cwd=self.directory,
@@ -119,7 +119,7 @@ class Server:
             )
 
     def ready(self) -> None:
-        """Wait until it answers."""
+        """Wait until the server answers."""
 
         def look() -> bool:
             if not self.up:
@@ -129,43 +129,43 @@ class Server:
         wait(look, f"{self.program} on port {self.port} answers", self.said)
 
     def start(self) -> None:
-        """Start it and wait until it answers; with the same ports and data as before."""
+        """Start the server, with the same ports and data as before, and wait until it answers."""
         self.launch()
         self.ready()
 
     def stop(self) -> None:
-        """End it as a service manager does."""
+        """End the server as a service manager does."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """End the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """It hangs: connections stay, nobody answers."""
+        """Make the server hang: connections stay open, and nobody answers."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """End it and remove its directory."""
+        """End the server and remove its directory."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
         atexit.unregister(self.close)
 
     def asked(self, question: bytes, size: int) -> bytes:
-        """What it answers to one question on a connection of its own; b"" when it does not."""
+        """The server's answer to one question on a new connection; b"" if it does not answer."""
         with inside(self.place.netns):
             return asked((self.host, self.port), question, size)
 
     def output_of(self, argv: Sequence[str], environment: dict[str, str]) -> str:
-        """What a command says, where the server lives. Raises ServerError when it fails."""
+        """The output of a command in the server's namespace. Raises ServerError if the command fails."""
         with inside(self.place.netns):
             return output_of(argv, environment)
 
     def said(self) -> str:
-        """The end of what it has written."""
+        """The end of the server's output."""
         path = self.directory / "output"
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
@@ -182,7 +182,7 @@ class Server:
 
 
 def wait(true: Callable[[], object], what: str, said: Callable[[], str] = lambda: "") -> None:
-    """Look until something is true. Raises ServerError after READY_S."""
+    """Check until something is true. Raises ServerError after READY_S."""
     limit = time.monotonic() + READY_S
     while not true():
         if time.monotonic() > limit:
@@ -191,7 +191,7 @@ def wait(true: Callable[[], object], what: str, said: Callable[[], str] = lambda
 
 
 def asked(address: tuple[str, int], question: bytes, size: int) -> bytes:
-    """What a server answers to one question on a connection of its own; b"" when it does not."""
+    """A server's answer to one question on a new connection; b"" if it does not answer."""
     try:
         with socket.create_connection(address, 1.0) as sock:
             sock.settimeout(2.0)
@@ -205,7 +205,7 @@ def asked(address: tuple[str, int], question: bytes, size: int) -> bytes:
 
 
 def output_of(argv: Sequence[str], environment: dict[str, str]) -> str:
-    """What a command says. Raises ServerError when it fails."""
+    """The output of a command. Raises ServerError if the command fails."""
     done = subprocess.run(
         argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S, check=False
     )

@@ -10,7 +10,7 @@ from support.servers.server import HERE, Place, Server, ServerError, free_port, 
 
 
 class Redis(Server):
-    """One Redis server, with an append-only file; ``settings`` are those of redis.conf, "_" for "-"."""
+    """One Redis server with an append-only file. ``settings`` are those of redis.conf, with "_" for "-"."""
 
     program, package = "redis-server", "redis-server"
 
@@ -60,18 +60,18 @@ class Redis(Server):
         return self.asked(b"PING\r\n", 7)[:7] in (b"+PONG\r\n", b"-NOAUTH")
 
     def cli(self, *args: str) -> str:
-        """redis-cli. Raises ServerError when it cannot connect; an error of the server is in the answer."""
+        """Run redis-cli. Raises ServerError if it cannot connect. An error of the server is part of the answer."""
         password = self.settings.get("requirepass")
         environment = self.environment() | ({"REDISCLI_AUTH": password} if password else {})
         return self.output_of(["redis-cli", "-h", self.host, "-p", str(self.port), *args], environment)
 
     def replicates(self, other: Redis | None) -> None:
-        """Become a replica of ``other``; of nobody: a primary."""
+        """Make this server a replica of ``other``; with None make it a primary."""
         self.cli("REPLICAOF", *((other.host, str(other.port)) if other else ("NO", "ONE")))
 
 
 class Sentinel(Server):
-    """One sentinel, which watches the primary under the name "m"."""
+    """One sentinel. It watches the primary under the name "m"."""
 
     program, package = "redis-sentinel", "redis-sentinel"
 
@@ -111,7 +111,7 @@ class Sentinels:
         places: Sequence[Place] = (),
         **settings: str,
     ) -> None:
-        """``places``: of the primary, the replicas and the sentinels, in this order."""
+        """``places``: those of the primary, the replicas and the sentinels, in this order."""
         first, *others = places or [HERE] * (replicas + 4)
         self.primary = Redis(tls=None, place=first, **settings)
         following = {"replicaof": f"{self.primary.host} {self.primary.port}", **settings}
@@ -125,7 +125,7 @@ class Sentinels:
         return f"redis+sentinel://{','.join([f'{one.host}:{one.port}' for one in self.sentinels])}/m/0"
 
     def start(self) -> None:
-        """Start all, and wait until the replicas follow and each sentinel knows all others."""
+        """Start all servers, and wait until the replicas follow and each sentinel knows all others."""
         for server in (self.primary, *self.replicas):
             server.start()
         count = f"connected_slaves:{len(self.replicas)}"
@@ -141,7 +141,7 @@ class Sentinels:
         return (known.get("num-slaves"), known.get("num-other-sentinels")) == (str(len(self.replicas)), "2")
 
     def master(self) -> Redis:
-        """The server that the sentinels name now."""
+        """The server that the sentinels now name as the primary."""
         for sentinel in self.sentinels:
             if sentinel.up:
                 host, port = sentinel.cli("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "m").split()
@@ -155,7 +155,7 @@ class Sentinels:
 
 @contextlib.contextmanager
 def redis(**settings: object) -> Iterator[Redis]:
-    """A Redis that is up; the settings of redis.conf."""
+    """A running Redis. The settings are those of redis.conf."""
     server = Redis(**settings)  # type: ignore[arg-type]  # passed on
     with contextlib.closing(server):
         server.start()
@@ -164,7 +164,7 @@ def redis(**settings: object) -> Iterator[Redis]:
 
 @contextlib.contextmanager
 def sentinels(replicas: int = 2, **options: object) -> Iterator[Sentinels]:
-    """A replicated Redis under Sentinel that is up; the options of Sentinels."""
+    """A running, replicated Redis under Sentinel. The options are those of Sentinels."""
     made = Sentinels(replicas, **options)  # type: ignore[arg-type]  # passed on
     with contextlib.closing(made):
         made.start()
