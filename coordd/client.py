@@ -80,8 +80,8 @@ class NodeView(TypedDict):
 
 
 class Triggered(TypedDict):
-    """A recorded trigger. ``durable`` says where it is recorded: in the ledger, or on the node while the ledger is
-    away.
+    """A recorded trigger. ``durable`` says where it is recorded: in the ledger, or on the
+    node while the ledger is away.
     """
 
     id: str
@@ -153,8 +153,8 @@ class Method(Generic[P, T]):
 
 
 def _method(name: str) -> Callable[[Callable[Concatenate[Any, P], T]], Method[P, T]]:
-    """The function gives the method its parameters and the type of its answer. The function's body is never
-    executed.
+    """The function gives the method its parameters and the type of its answer. The
+    function's body is never executed.
     """
     return lambda shape: Method(name, shape)
 

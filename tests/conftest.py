@@ -1,7 +1,7 @@
-"""What many tests share, and how long hypothesis looks.
+"""Objects that many tests share, and how long hypothesis searches.
 
-Servers: one of each kind for a pytest process, started when the first test asks for it. Each test uses its own virtual
-host or its own cluster name. A test that stops or breaks a server starts its own.
+Servers: each pytest process has one of each kind, which starts when the first test asks for it. Each test uses its own
+virtual host or its own cluster name. A test that stops or breaks a server starts its own.
 
 The command line against a fake daemon with a table of answers.
 """
@@ -23,9 +23,9 @@ from support.fake_daemon import FakeDaemon, open_directory
 
 from coordd.cli import coordctl
 
-os.umask(0o022)  # files that the group may write are refused, and some accounts make all of theirs so
+os.umask(0o022)  # coordd refuses files that the group may write, and on some accounts all new files are so
 
-settings.load_profile("fixed")  # unless --hypothesis-profile names another
+settings.load_profile("fixed")  # unless --hypothesis-profile names another one
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""`make test`: every test, in an order that fails early; nothing is skipped.
+"""`make test`: every test, in an order that shows failures early. No test is skipped.
 
 make test ARGS="system -k takeover"    one phase, with pytest's own options after it
 """
@@ -21,7 +21,7 @@ from support import components
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 
-# (phase, what it shows, pytest's arguments). Those that start Spark, daemons or a systemd have the machine alone.
+# (phase, what it shows, pytest's arguments). A phase that starts Spark, daemons or a systemd runs alone on the machine.
 PHASES = (
     ("check", "format, lint, types", None),
     (
@@ -40,7 +40,7 @@ PHASES = (
 
 
 def main() -> int:
-    # A shell's background job ignores ^C, and so would every program that the tests start: some are told by it.
+    # A background job of a shell ignores ^C. The programs that the tests start would inherit that, and some need ^C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = sys.argv[1:2]
     if chosen and chosen[0] not in [name for name, _, _ in PHASES]:
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def check() -> int:
-    """What `make check` does."""
+    """Do the same as `make check`."""
     code = 0
     for command in (["ruff", "format", "--check", "-q"], ["ruff", "check", "-q"], ["mypy"]):
         places = [] if command[0] == "mypy" else ["coordd", "tests", "deploy", "docs"]
@@ -84,7 +84,7 @@ def check() -> int:
 
 
 def pytest(arguments: list[str]) -> int:
-    """One pytest of its own, with its temporary files on a short path: sockets live in them."""
+    """Run one pytest with a temporary directory on a short path, because sockets are made in it."""
     base = tempfile.mkdtemp(prefix="cdt-", dir="/tmp")
     try:
         command = [sys.executable, "-m", "pytest", "-q", f"--basetemp={base}/t", *arguments]

@@ -1,4 +1,4 @@
-"""From settings to connections: what a reload takes over, what it must not, and what a runner is told."""
+"""From settings to connections: what a reload takes over, what it must not take over, and what a runner is told."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def made(ring: Path, **changes: Any) -> Connections:
 
 
 def sealed(connections: Connections) -> bytes:
-    """The key id under which a node's messages leave."""
+    """The id of the key that seals a node's messages."""
     sent: list[bytes] = []
     assert isinstance(connections.bus, SealedBus)
     connections.bus.bus.publish = lambda data, confirmed=None: sent.append(data)  # type: ignore[method-assign]  # replaced for this test
@@ -56,7 +56,7 @@ def sealed(connections: Connections) -> bytes:
 def test_tls_files_that_cannot_be_used_stop_a_start(ring: Path, where: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="tls_ca"):
         made(ring, tls_ca=str(ring), **where)
-    made(ring, tls_ca=str(ring))  # nobody needs them
+    made(ring, tls_ca=str(ring))  # no connection needs them
 
 
 @pytest.mark.parametrize("where", [{"bus": "amqps://u@127.0.0.1/"}, {"ledger": "rediss://127.0.0.1/0"}])
@@ -113,7 +113,7 @@ def test_the_quarantine_is_as_long_as_the_longest_lease_that_is_known_now(ring: 
 
     assert asked_s() == 60.0 + REPLICA_LAG_S
     long = Job(name="long", digest="d", launch=Command(argv=("/bin/true",)), lease_s=600.0)
-    connections.jobs = lambda: (long,)  # a reload has brought it
+    connections.jobs = lambda: (long,)  # a reload has brought this job
     assert asked_s() == connections.ledger_options()["quarantine_s"] == 600.0 + REPLICA_LAG_S
     connections.leased_s = lambda: 900.0  # an attempt of a job that was removed
     assert asked_s() == connections.ledger_options()["quarantine_s"] == 900.0 + REPLICA_LAG_S
@@ -144,5 +144,5 @@ def test_each_address_says_for_itself_whether_its_certificate_is_verified(ring: 
     ],
 )
 def test_the_ledger_is_named_without_its_password(url: str, shown: str) -> None:
-    """Runners take this address, and a node's state file remembers a ledger by it."""
+    """Runners get this address, and a node's state file stores it to recognize the ledger."""
     assert url_of_ledger(ClusterConfig(bus="unix:///b", ledger=url)) == shown

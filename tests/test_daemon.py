@@ -1,4 +1,4 @@
-"""The composition root, without its event loop: what a start takes from the disk, what it says of the ledger."""
+"""The composition root without its event loop: what a start reads from the disk, and what it says about the ledger."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_journal_that_cannot_be_read_does_not_end_the_start(directory: str) ->
 
 
 def give(daemon: Daemon, **ledger: Any) -> None:
-    """A ledger that can do this and nothing else."""
+    """Give the daemon a ledger that has only these methods."""
     made: Any = SimpleNamespace(close=lambda: None, **ledger)
     daemon.connections.open_ledger = lambda known=None: made  # type: ignore[method-assign]  # replaced for this test
 
@@ -84,7 +84,7 @@ def test_old_runs_are_forgotten(directory: str) -> None:
 
 
 def ledger_checks(daemon: Daemon, **ledger: Any) -> list[tuple[str, str, str]]:
-    """What `doctor` says of such a ledger."""
+    """The checks of `doctor` for such a ledger."""
     give(daemon, **ledger)
     return [(c["check"], c["state"], c["text"]) for c in daemon._doctor() if c["check"].startswith("ledger")]
 

@@ -1,4 +1,4 @@
-"""The documents as a test: tables are those of the code, links lead somewhere, and every command and key is real."""
+"""The documents as a test: tables agree with the code, links have a target, and every command and key exists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 TEST = re.compile(r"tests/[\w/]+\.py(?:::(\w+))?")
 BLOCK = re.compile(r"<!-- table: [a-z-]+ -->")
 
-# Settings and keys that users were promised. One that is not built yet must say so, never be unknown.
+# Settings and keys that the documents promise. The program must say of a missing one that it is not built yet, and
+# never that it is unknown.
 PROMISED = {
     "node": "name tags state_dir runtime_dir jobs_dir budget",
     "cluster": "name bus ledger bus_password_file ledger_password_file tls_ca tls_cert tls_key keyring unsigned mingle "
@@ -148,7 +149,9 @@ def test_every_file_of_ours_that_is_named_exists(page: Path) -> None:
 
 
 def commands(page: Path) -> Iterator[str]:
-    """Every line of shell in a page: what stands after a prompt, and code that begins with one of our programs."""
+    """Every shell command line in a page: text after a prompt, and code that begins with
+    the name of one of our programs.
+    """
     text = page.read_text()
     for language, body in FENCE.findall(text):
         if language == "console":
@@ -157,7 +160,7 @@ def commands(page: Path) -> Iterator[str]:
 
 
 def calls(line: str) -> Iterator[list[str]]:
-    """The words of each call of ours in a line of shell."""
+    """The words of each call of our programs in a line of shell."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -171,7 +174,7 @@ def calls(line: str) -> Iterator[list[str]]:
 
 
 def check_call(words: list[str]) -> None:
-    """Assert that a command line is one that our programs understand, options included."""
+    """Assert that our programs accept a command line with its options."""
     command: click.Command = coordctl if words[0] == "coordctl" else coordd
     at = 1
     while isinstance(command, click.Group) and at < len(words):
@@ -219,7 +222,7 @@ def test_the_documents_name_enough_commands_to_mean_something() -> None:
     assert {words[0] for words in named} == {"coordctl", "coordd", "make"}
 
 
-# ---- what the words of the code are
+# ---- the meanings of words in the code
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -246,7 +249,7 @@ def test_log_events_that_are_named_are_logged() -> None:
 
 
 def uncommented(text: str) -> str:
-    """The example with the settings that are commented out, too."""
+    """The example with the commented-out settings switched on."""
     return re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
 
 
@@ -333,7 +336,7 @@ def test_the_map_names_every_room() -> None:
 
 @pytest.mark.parametrize(("title", "most"), [("a note on a run", 7), ("a pool", 7)])
 def test_an_example_changes_few_files(title: str, most: int) -> None:
-    """A capability must not need more files of coordd than this, tests and pages aside."""
+    """A capability must not need more files of coordd than this number. Tests and pages do not count."""
     text = (ROOT / "CONTRIBUTING.md").read_text().partition(f"## An example: {title}\n")[2].partition("\n## ")[0]
     changed = re.findall(r"^\| (?:`(coordd/[^`]+)`|a new \w+ `\w+` in `(coordd/[^`]+)`) \|", text, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""The runner's spec: made of the definition that was granted, and of no other."""
+"""The runner's spec is made from the granted definition, and from no other."""
 
 from __future__ import annotations
 

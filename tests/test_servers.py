@@ -1,4 +1,4 @@
-"""The tests' own servers: what a test relies on when it kills one, and that none outlives the tests."""
+"""The tests' own servers: the properties that a test needs when it kills one. No server outlives the tests."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_no_service_is_started_by_an_installation(tmp_path: Path) -> None:
         assert subprocess.call([*wrapped, policy, "some-service", "start"]) == 101
     assert not policy.exists()
 
-    policy.write_text("#!/bin/sh\nexit 0\n")  # this machine lets services start
+    policy.write_text("#!/bin/sh\nexit 0\n")  # this machine allows services to start
     policy.chmod(0o755)
     with no_service_starts(policy) as wrapped:
         assert subprocess.call([*wrapped, policy, "some-service", "start"]) == 101

@@ -1,4 +1,4 @@
-"""The architecture as a test: who may import whom, what stays pure, what has a home, what has a limit."""
+"""The architecture as a test: which module may import which, what stays pure, where things belong, and the limits."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ PACKAGE = ROOT / "coordd"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 EVERYTHING = sorted(path for top in ("coordd", "tests", "deploy", "docs") for path in (ROOT / top).rglob("*.py"))
 
-# Read it as the diagram. A layer may import itself and what stands behind it.
+# Read this table as the diagram. A layer may import itself and the layers that its entry lists.
 MAY_IMPORT = {
     "__init__": set(),
     "errors": set(),
@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "history": {"core", "errors"},
 }
 
-# Of the core only these parts go into Spark.
+# Spark uses only these parts of the core.
 HISTORY_CORE = {
     "coordd.core.ledger.words",
     "coordd.core.wire.events",
@@ -45,7 +45,7 @@ HISTORY_CORE = {
     "coordd.core.jobs.job",
 }
 
-# The one place (or the few) where a library may be imported.
+# The only place (or the few places) where a library may be imported.
 LIBRARY_HOME = {
     "trio": (
         "services/",
@@ -79,7 +79,7 @@ LIBRARY_HOME = {
     "sqlite3": ("adapters/ledger/sqlite_ledger.py", "adapters/ledger/sqlite_rows.py", "adapters/disk/backlog.py"),
 }
 
-# Pure: no clock, no randomness, no files, no tasks, no logging.
+# Pure code uses no clock, no randomness, no files, no tasks, no logging.
 CORE_STDLIB = {
     "__future__", "bisect", "collections", "datetime", "enum", "functools", "hashlib", "heapq", "hmac", "ipaddress",
     "itertools", "json", "math", "re", "string", "types", "typing", "uuid", "zlib", "zoneinfo", "difflib", "operator",
@@ -87,7 +87,7 @@ CORE_STDLIB = {
 }  # fmt: skip
 CORE_LIBRARIES = {"msgspec", "cronsim", "tzdata"}
 
-# The runner loads these before it starts a job: each import costs it milliseconds.
+# The runner loads these before it starts a job, and each import takes milliseconds.
 IMPORT_FREE = {
     "core/ledger/rows.py",
     "core/ledger/words.py",
@@ -111,7 +111,7 @@ FOLDERS = sorted(
 ROOMS = sorted({path.parent for path in MODULES})
 FOLDER_FILES_MAX = 14
 
-LINES_MAX = 560  # about 400 is where to look for the seam; nothing may grow past this
+LINES_MAX = 560  # above about 400 lines, look for a place to split; no file may exceed this limit
 FUNCTION_LINES_MAX = 60
 
 
@@ -199,13 +199,15 @@ def test_nothing_is_too_long_to_hold_in_the_head(path: Path) -> None:
 
 
 def test_somebody_has_decided_what_viewers_see() -> None:
-    """A new event, field or method needs a line in services/control/disclosure.py: is it for everybody's eyes?"""
+    """A new event, field or method needs a line in services/control/disclosure.py, which
+    says whether viewers see it.
+    """
     assert disclosure.undecided_events() == []
     assert sorted(Methods.table(Methods.__new__(Methods))) == sorted(disclosure.METHODS)
 
 
 def test_no_file_imports_itself_by_a_detour() -> None:
-    """No circle of imports, not even of those that only a type checker or a function's body sees."""
+    """There is no circle of imports. Imports for the type checker and imports inside functions count too."""
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
     after = {name: set(imported(path, names)) - {name} for name, path in names.items()}
     reached = {name: set(others) for name, others in after.items()}
@@ -218,7 +220,7 @@ def test_no_file_imports_itself_by_a_detour() -> None:
 
 
 def imported(path: Path, names: Mapping[str, Path]) -> Iterator[str]:
-    """Every module of ours that a file imports, anywhere in it."""
+    """All of our modules that a file imports anywhere."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in names)
@@ -252,7 +254,7 @@ def test_the_first_file_names_every_layer_and_every_room_of_the_core() -> None:
 
 
 def test_one_file_knows_how_a_password_stands_in_a_url() -> None:
-    """Whoever shows a URL asks coordd.core.redaction; a second pattern would come to another result."""
+    """Code that shows a URL uses coordd.core.redaction. A second pattern would give other results."""
     texts = {
         (path, node.value)
         for path in MODULES
@@ -286,7 +288,7 @@ def test_names_say_something() -> None:
 
 
 def test_the_product_stands_alone() -> None:
-    """Nothing refers to a place outside the repository."""
+    """No file refers to a place outside the repository."""
     outside = ("../" + "shared", "/work" + "/")
     for folder in ("coordd", "tests", "deploy", "systemd", "docs", ".ci"):
         for path in (ROOT / folder).rglob("*"):

@@ -1,4 +1,4 @@
-"""docs/style.md as a test: constructions that a reader has to decode do not come back."""
+"""docs/style.md as a test: it bans constructions that a reader must decode."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from support.prose import prose
 
 ROOT = Path(__file__).parents[1]
 
-# The construction, and what to write instead.
+# The banned construction, and the words to write instead.
 BANNED = {
     r"\bso (many|much|few)\b": "the number, 'up to N', 'that many'",
     r"\bso long\b": "the duration, 'as long as', 'until then'",

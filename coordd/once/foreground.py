@@ -253,8 +253,8 @@ class ForegroundWatcher(Watcher):
         return []
 
     def _see_off(self) -> None:
-        """The runner has said "bye" and will exit soon. Any other process of the command is then a descendant of
-        ours.
+        """The runner has said "bye" and will exit soon. Any other process of the command
+        is then a descendant of ours.
         """
         limit = boottime() + BYE_S
         while not self.gone and boottime() < limit:
@@ -282,8 +282,8 @@ def _in_foreground() -> bool:
 
 
 def hold(spec: "dict[str, Any]") -> ForegroundWatcher:
-    """Run the command of a granted attempt. Returns, after the command's end is reported, the watcher, which knows that
-    end.
+    """Run the command of a granted attempt. Returns, after the command's end is reported,
+    the watcher, which knows that end.
     """
     kernel.Complaints.name = NAME
     spec["ignored"] = ignored()

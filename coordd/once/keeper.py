@@ -74,8 +74,8 @@ class OneProcess(Tree):
         return self.body.exit_code is None
 
     def signal(self, number: int) -> int:
-        """KILL goes to the whole process. For any other signal the body gets a message, which it may be able to
-        read.
+        """KILL goes to the whole process. For any other signal the body gets a message,
+        which it may be able to read.
         """
         if self.body.exit_code is not None:
             return 0

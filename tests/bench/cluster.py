@@ -1,4 +1,4 @@
-"""Real daemons for the benchmarks: a cluster in a temporary directory, its control sockets and its runners' facts."""
+"""Real daemons for the benchmarks: a cluster in a temporary directory, with control sockets and runners' facts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def boottime() -> float:
 
 
 def until(look: Callable[[], T | None], what: str, *, limit_s: float = LIMIT_S, every_s: float = 0.02) -> T:
-    """Wait until there is something, and return it."""
+    """Wait until ``look`` finds something, and return it."""
     limit = time.monotonic() + limit_s
     while True:
         found = look()
@@ -57,7 +57,7 @@ def until(look: Callable[[], T | None], what: str, *, limit_s: float = LIMIT_S, 
 
 
 class Usage(NamedTuple):
-    """For each figure, the largest value of all nodes."""
+    """For each figure the largest value among all nodes."""
 
     cpu_percent: float  # of a core
     rss_mb: float  # 10^6 bytes
@@ -78,7 +78,7 @@ class Node:
             file.write(CONFIG.format(root=root, index=index, timings=timings, bus=bus, ledger=ledger))
 
     def start(self, **env: str) -> float:
-        """Start it; returns the instant (CLOCK_BOOTTIME) right before."""
+        """Start the daemon. Returns the instant (CLOCK_BOOTTIME) just before."""
         with open(self.log, "ab") as log:
             at = boottime()
             self.process = subprocess.Popen(
@@ -92,12 +92,12 @@ class Node:
 
     @property
     def pid(self) -> int:
-        """Of the daemon."""
+        """The pid of the daemon."""
         assert self.process is not None
         return self.process.pid
 
     def call(self, method: str, **params: Any) -> Any:
-        """One question to the control socket."""
+        """Call a method over the control socket."""
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(LIMIT_S)
             sock.connect(self.socket)
@@ -112,7 +112,7 @@ class Node:
         return answer["result"]
 
     def ready(self, members: int) -> bool | None:
-        """True once it is ready and knows that many members."""
+        """True if the daemon is ready and knows that number of members."""
         assert self.process is not None
         if self.process.poll() is not None:
             with open(self.log, encoding="utf-8") as file:
@@ -124,7 +124,9 @@ class Node:
         return True if status["state"] == "ready" and status["members"]["alive"] >= members else None
 
     def facts(self, run: str) -> dict[str, dict[str, Any]]:
-        """The facts of a run's newest runner on this node, by their word, and its directory; {} without a runner."""
+        """The facts of a run's newest runner on this node by their word, and the runner's
+        directory; {} without a runner.
+        """
         newest: dict[str, dict[str, Any]] = {}
         for directory in glob.glob(f"{self.runtime_dir}/runs/*"):
             facts = read_facts(directory)
@@ -135,7 +137,7 @@ class Node:
         return newest
 
     def stop(self) -> None:
-        """TERM, and KILL if that does not help."""
+        """Send TERM, and KILL if TERM is not enough."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.terminate()
@@ -147,7 +149,7 @@ class Node:
 
 
 def read_facts(directory: str) -> dict[str, dict[str, Any]]:
-    """The facts of one runner by their word; the file may vanish or end in the middle of a line."""
+    """The facts of one runner by their word. The file may vanish, or may end in the middle of a line."""
     facts = {}
     with contextlib.suppress(OSError), open(f"{directory}/facts", encoding="utf-8") as file:
         for line in file:
@@ -169,14 +171,14 @@ class Cluster:
         self.nodes = [Node(root, index, timings, bus, ledger) for index in range(count)]
 
     def start(self) -> None:
-        """Start all, and wait until each knows the others."""
+        """Start all nodes, and wait until each one knows the others."""
         for node in self.nodes:
             node.start()
         for node in self.nodes:
             until(lambda node=node: node.ready(len(self.nodes)), f"{node.name} is ready")  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
 
     def started(self, run: str, but: Node | None = None, limit_s: float = LIMIT_S) -> tuple[Node, dict[str, Any]]:
-        """Wait until a run's program was executed; where, and its facts."""
+        """Wait until a run's program was executed. Returns the node and the runner's facts."""
 
         def look() -> tuple[Node, dict[str, Any]] | None:
             for node in self.nodes:
@@ -189,7 +191,7 @@ class Cluster:
         return until(look, f"{run} has started", limit_s=limit_s)
 
     def over(self, run: str, by: Node) -> str:
-        """Wait until a run is over; its state."""
+        """Wait until a run is over. Returns its state."""
 
         def look() -> str | None:
             state = by.call("run.show", id=run)["state"]
@@ -198,7 +200,7 @@ class Cluster:
         return until(look, f"{run} is over")
 
     def usage(self, watch_s: float) -> Usage:
-        """CPU and memory of the idle nodes, watched for that many seconds."""
+        """CPU and memory of the idle nodes, measured over that number of seconds."""
         time.sleep(SETTLE_S)
         before = [cpu_s(node.pid) for node in self.nodes]
         began = time.monotonic()
@@ -209,13 +211,15 @@ class Cluster:
         return Usage(max(used), max(rss for rss, _ in memory), max(pss for _, pss in memory))
 
     def end_runs(self) -> None:
-        """Kill the remaining runners. The daemons have ended already."""
+        """Kill the remaining runners. The daemons have already ended."""
         for directory in glob.glob(f"{self.root}/run*/runs/*"):
             kill_attempt(read_facts(directory))
 
 
 def kill_attempt(facts: dict[str, dict[str, Any]]) -> None:
-    """Kill runner, watcher and program at once. They are stopped first, so that none of them sees another one die."""
+    """Kill runner, watcher and program together. They are stopped first, so that none of
+    them can react to the death of another one.
+    """
     pids = [facts["adopted"]["pid"], facts["adopted"]["watcher"]] if "adopted" in facts else []
     if "started" in facts:
         pids.append(facts["started"]["program"])
@@ -227,9 +231,7 @@ def kill_attempt(facts: dict[str, dict[str, Any]]) -> None:
     ):
         if word in facts:
             ticks[facts[word][pid]] = facts[word][born]
-    pids = [
-        pid for pid in pids if start_ticks(pid) == ticks[pid]
-    ]  # otherwise the pid belongs to another process by now
+    pids = [pid for pid in pids if start_ticks(pid) == ticks[pid]]  # otherwise another process has the pid by now
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -237,7 +239,7 @@ def kill_attempt(facts: dict[str, dict[str, Any]]) -> None:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process was started; 0 when it is not there."""
+    """When a process was started; 0 if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -257,7 +259,7 @@ def memory_mb(pid: int) -> tuple[float, float]:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds that all threads of a process have been on a core, to the nanosecond."""
+    """CPU time (seconds) of all threads of a process, with a resolution of nanoseconds."""
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as file:
@@ -269,7 +271,7 @@ def cpu_s(pid: int) -> float:
 def cluster(
     count: int, jobs: dict[str, str], timings: str = "", *, bus: str = "", ledger: str = ""
 ) -> Iterator[Cluster]:
-    """A running cluster. At the end it is removed with all of its programs. ``timings`` are lines of [cluster]."""
+    """A running cluster. At the end it is removed with all of its programs. ``timings`` contains lines of [cluster]."""
     with tempfile.TemporaryDirectory(prefix="coordd-bench-") as root:
         bus, ledger = bus or f"unix://{root}/bus", ledger or f"sqlite:///{root}/ledger.db"
         made = Cluster(root, count, jobs, timings, bus, ledger)

@@ -1,4 +1,4 @@
-"""`make bench`: the benchmarks, as a table and as artifacts/bench.json.
+"""`make bench`: runs the benchmarks, prints a table, and writes artifacts/bench.json.
 
 If possible, a figure is a count, or a ratio against a peer that is measured in the same run. The command reports a
 missed target and does not fail. It fails only if a section could not be measured.
@@ -18,7 +18,7 @@ from bench.figures import Figure, show, write
 
 TOP = Path(__file__).resolve().parents[2]
 
-# Module of each section, in the order they are run.
+# The module of each section, in the order of execution.
 SECTIONS = {
     "elections": "bench.elections",
     "gossip": "bench.gossip.gossip",
@@ -34,7 +34,7 @@ SECTIONS = {
 
 
 def main() -> int:
-    """Measure, show, write."""
+    """Measure, print, write."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds: about a minute")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="these sections alone")
@@ -52,7 +52,7 @@ def main() -> int:
             try:
                 figures += importlib.import_module(SECTIONS[name]).measure(quick=chosen.quick)
             except Exception as exc:
-                # If one section cannot be measured, the others still are; the command reports it and fails.
+                # If one section cannot be measured, the others are still measured. The command reports it and fails.
                 problems[name] = f"{type(exc).__name__}: {exc}"
         console.print(f"{name}: {time.monotonic() - began:.0f} s", highlight=False)
     show(figures, problems, console)

@@ -1,4 +1,4 @@
-"""Elections on the unix bus: messages, latency against a bare exchange of the same shape, bursts."""
+"""Elections on the unix bus: messages, latency compared with a bare exchange of the same shape, bursts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SECTION = "election, unix bus"
 LIMIT_S = 40.0
 BURST = 1000
 
-# (nodes, decided per second that a burst must reach)
+# (nodes, decided elections per second that a burst must reach)
 CLUSTERS = ((3, 10_000), (5, 5_000))
 
 
 class Process:
-    """A member's process."""
+    """The process of a member."""
 
     def __init__(self, root: str, index: int, count: int) -> None:
         here = os.path.dirname(os.path.abspath(__file__))
@@ -45,7 +45,7 @@ class Process:
         self._process.stdin.flush()
 
     def answer(self) -> Any:
-        """Its answer to the oldest command."""
+        """The member's answer to the oldest command."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         limit = time.monotonic() + LIMIT_S
@@ -60,12 +60,12 @@ class Process:
         return json.loads(line)
 
     def ask(self, do: str, **fields: Any) -> Any:
-        """A command and its answer."""
+        """Send a command, and return its answer."""
         self.tell(do, **fields)
         return self.answer()
 
     def stop(self) -> None:
-        """End it, by itself or by force."""
+        """End the process: by the end of its stdin, or by force."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -93,7 +93,7 @@ def cluster(count: int) -> Iterator[list[Process]]:
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """All figures of elections."""
+    """Measure all figures about elections."""
     figures = []
     for count, rate in CLUSTERS:
         with cluster(count) as members:

@@ -1,4 +1,6 @@
-"""What `coordd exec` costs a command that does nothing, against flock and against the bare start of a Python."""
+"""The overhead of `coordd exec` for a command that does nothing, compared with flock and
+with the start of Python alone.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from bench.figures import Figure, summary
 
 SECTION = "exec"
 
-# Between two measurements everybody comes to rest.
+# Pause between two measurements; after it all processes are at rest.
 PAUSE_S = 0.05
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """A lock that is free, and an id that has run already, on one node with SQLite."""
+    """Measure a free lock, and an id that has already run, on one node with SQLite."""
     rounds = 10 if quick else 40
     with cluster(1, {}) as nodes:
         return _figures(nodes, rounds)
@@ -49,7 +51,7 @@ def _figures(nodes: Cluster, rounds: int) -> list[Figure]:
 
 
 def _took(command: list[str]) -> float:
-    """From before the start to its exit."""
+    """The time from just before the start to the exit."""
     time.sleep(PAUSE_S)
     began = time.perf_counter()
     subprocess.run(command, check=False, env={**os.environ, "COORDD_SOCKET": ""}, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""The figures of a benchmark with their targets: a table for people, JSON for programs."""
+"""The figures of a benchmark and their targets: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.table import Table
 
 @dataclass
 class Figure:
-    """One measured value. ``sense`` says how it is compared with its target; without a target it is only shown."""
+    """One measured value. ``sense`` is the comparison with the target. A value without a target is only shown."""
 
     section: str
     what: str
@@ -26,11 +26,11 @@ class Figure:
     target: float | None = None
     sense: str = "<="  # <= | >= | =
     detail: str = ""
-    samples: dict[str, Any] = field(default_factory=dict)  # for the JSON alone
+    samples: dict[str, Any] = field(default_factory=dict)  # only for the JSON
 
     @property
     def met(self) -> bool | None:
-        """Whether the target was reached; None when there is none."""
+        """True if the target was reached; None if there is no target."""
         if self.target is None:
             return None
         if self.sense == "<=":
@@ -41,13 +41,13 @@ class Figure:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The quantile ``part`` (0 … 1) by the nearest rank, so it is always one of the values."""
+    """The quantile ``part`` (0 … 1) by the nearest rank, so the result is always one of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, round(part * (len(ordered) - 1))))]
 
 
 def summary(values: Sequence[float], scale: float = 1.0) -> dict[str, float]:
-    """Count, median, 95th percentile, extremes."""
+    """Count, median, 95th percentile, minimum and maximum."""
     return {
         "count": len(values),
         "p50": statistics.median(values) * scale,
@@ -58,7 +58,7 @@ def summary(values: Sequence[float], scale: float = 1.0) -> dict[str, float]:
 
 
 def show(figures: Sequence[Figure], problems: dict[str, str], console: Console) -> None:
-    """The table: target and reached, side by side."""
+    """Print the table, with target and measured value side by side."""
     table = Table(title="coordd benchmarks", title_justify="left")
     for name in ("what", "target", "reached", "", "detail"):
         table.add_column(name, justify="right" if name in ("target", "reached") else "left", overflow="fold")
@@ -79,7 +79,7 @@ def show(figures: Sequence[Figure], problems: dict[str, str], console: Console) 
 
 
 def write(path: str, figures: Sequence[Figure], problems: dict[str, str], *, quick: bool, load: float) -> None:
-    """The same as JSON, with the samples' summaries and the machine they were taken on."""
+    """Write the JSON, with the summaries of the samples and a description of the machine."""
     record = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "quick": quick,

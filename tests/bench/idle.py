@@ -14,7 +14,7 @@ SECTION = "idle node in a cluster of three"
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Start-up, memory, and CPU over a minute (ten seconds when quick)."""
+    """Measure start-up time, memory, and CPU over a minute (ten seconds when quick)."""
     with cluster(3, {}) as nodes:
         starts = [_ready_after(nodes, nodes.nodes[-1], number) for number in range(3 if quick else 9)]
         watch_s = 10.0 if quick else 60.0
@@ -36,7 +36,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def _ready_after(nodes: Cluster, node: Node, number: int) -> float:
-    """Stop a node, start it again, and wait for its READY=1 as systemd does."""
+    """Stop a node and start it again. Returns the time until its READY=1, as systemd measures it."""
     node.stop()
     path = os.path.join(nodes.root, f"notify-{number}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:

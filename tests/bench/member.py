@@ -1,6 +1,6 @@
-"""One node of an election benchmark, as a process: the real driver, node and unix bus, and a bare socket beside them.
+"""One node of an election benchmark, as a process. It has the real driver, node and unix bus, and also a bare socket.
 
-It is told what to do by JSON lines on stdin and answers on stdout; at the end of stdin it ends.
+It reads commands as JSON lines from stdin, and answers on stdout. It ends at the end of stdin.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from coordd.core.ready import Now
 from coordd.services.driver import Driver, Keeper
 from coordd.services.ledger import LedgerService, boottime
 
-# No heartbeat is sent during a measurement, so the bus counts only elections. Other settings are the defaults: an
-# election with a lost message is decided at its timeout, and shows in the figures.
+# No heartbeat is sent during a measurement, so the bus counts only elections. All other settings are the defaults. If
+# an election loses a message, it is decided at its timeout, and the figures show that.
 SETTINGS = Settings(heartbeat_interval_s=3600.0)
 
-# A bare datagram is as long as a packet with one elect.
+# A bare datagram is as long as a packet with one elect event.
 PAYLOAD = b"x" * 260
 
-# A pause (seconds) between two measurements, so that all nodes are at rest.
+# Pause (seconds) between two measurements; after it all nodes are at rest.
 PAUSE_S = 0.003
 
 # Longer than an election's timeout.
@@ -86,7 +86,7 @@ class Member:
         self.asker: trio.socket.SocketType
 
     async def run(self) -> None:
-        """Until stdin ends."""
+        """Run until stdin ends."""
         self.asker = self._bare_socket("asker", self.index)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.bus.receive, self.driver.deliver, self._peer_dead)
@@ -101,20 +101,20 @@ class Member:
             nursery.cancel_scope.cancel()
         self.bus.close()
 
-    # ---- what it is told
+    # ---- commands
 
     async def do_join(self) -> dict[str, Any]:
-        """Wait until everybody is there."""
+        """Wait until all members are there."""
         while self.node.state != "ready" or len(self.node.ctx.membership.view()) < self.count:
             await trio.sleep(0.01)
         return {"name": self.node.full_hostname}
 
     async def do_counts(self) -> dict[str, int]:
-        """What the bus has counted."""
+        """The counters of the bus."""
         return self.bus.statistics()
 
     async def do_latency(self, prefix: str, rounds: int) -> dict[str, Any]:
-        """Bare exchanges and elections in turn, opened here."""
+        """Bare exchanges and elections, alternately. This node opens the elections."""
         bare, elections = [], {}
         for number in range(rounds):
             for what in ("bare", "election") if number % 2 else ("election", "bare"):
@@ -131,7 +131,7 @@ class Member:
         return {"bare": bare, "elections": elections}
 
     async def do_decided(self, prefix: str, count: int) -> dict[str, float]:
-        """When each election with that prefix was decided here (CLOCK_MONOTONIC); waits until ``count`` are decided.
+        """When this node decided each election with that prefix (CLOCK_MONOTONIC). Waits until ``count`` are decided.
 
         If a node never heard of an election, it stops waiting after GIVE_UP_S and returns fewer.
         """
@@ -144,7 +144,7 @@ class Member:
         return found
 
     async def do_burst(self, prefix: str, count: int, together: bool) -> dict[str, float]:
-        """Open many elections: in one turn, as a schedule does, or each by a turn of its own."""
+        """Open many elections: all in one turn of the loop, as a schedule does, or each in a turn of its own."""
         await trio.sleep(10 * PAUSE_S)
         idents = [f"{prefix}{number}/0" for number in range(count)]
         began = time.perf_counter()
@@ -178,7 +178,7 @@ class Member:
     def _peer_dead(self, name: str) -> None:
         self.driver.feed(self.node.peer_dead, name)
 
-    # ---- the bare exchange: one datagram to all, N - 1 answers
+    # ---- the bare exchange: one datagram to all nodes, N - 1 answers
 
     def _bare_socket(self, kind: str, index: int) -> trio.socket.SocketType:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

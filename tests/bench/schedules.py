@@ -1,4 +1,4 @@
-"""A scheduled run: how long after its fire time it is executed; on an idle machine and beside four CPU hogs."""
+"""The delay of a scheduled run: from its fire time to its execution, on an idle machine and next to four CPU hogs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bench.figures import Figure, percentile, summary
 
 SECTION = "scheduled run, exec after its fire time"
 
-# One run at a time: the next claim is made a second before its fire time, when the last program has ended.
+# One run at a time. The next run is claimed a second before its fire time, when the last program has ended.
 EVERY_S = 2
 JOBS = {"tick": f'schedule = "every {EVERY_S}s"\nmisfire = "skip"\n[command]\nargv = ["/bin/sleep", "0.6"]\n'}
 HOGS = 4
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """At least 30 fires each."""
+    """Measure at least 30 fire times in each case."""
     instants = 6 if quick else 31
     with cluster(3, JOBS) as nodes:
         figures = _figures("idle", _late(nodes, instants), 2.0, 5.0)
@@ -37,13 +37,13 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def _late(nodes: Cluster, instants: int) -> list[float]:
-    """How late (seconds) every run of the next fire times started."""
+    """The delay (seconds) of every run of the next fire times."""
     first = math.ceil(time.time() / EVERY_S + 1) * EVERY_S
     last = first + (instants - 1) * EVERY_S
     late: dict[str, float] = {}
     at = float(first)
     while at <= last:
-        time.sleep(max(0.0, at + 0.3 - time.time()))  # while they run, and no fire time is near
+        time.sleep(max(0.0, at + 0.3 - time.time()))  # while they run, and far from a fire time
         for directory in glob.glob(f"{nodes.root}/run*/runs/*"):
             facts = read_facts(directory)
             if "adopted" in facts and "started" in facts:

@@ -1,4 +1,4 @@
-"""The simulator's speed on one core: how much of the protocol's life a test run can see."""
+"""The simulator's speed on one core: the amount of simulated protocol that a test run can execute."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SCHEDULE_EVENTS = 500
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Some whole worlds, by this process's own CPU time."""
+    """Measure some whole worlds, in CPU time of this process."""
     rates = []
     events = 0
-    simulator.run(0)  # warm
+    simulator.run(0)  # warm up
     for seed in range(1, 5 if quick else 31):
         began = time.process_time()
         world = simulator.run(seed)

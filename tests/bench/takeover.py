@@ -1,4 +1,4 @@
-"""A machine's death: SIGKILL to daemon, runner, watcher and program, until another node has executed the program."""
+"""A machine dies: from SIGKILL to daemon, runner, watcher and program until another node has executed the program."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ GIVE_UP_S = 60.0
 
 JOBS = {"victim": '[command]\nargv = ["/bin/sleep", "600"]\n'}
 
-# Clusters at the same time: a takeover is mostly waiting.
+# Number of clusters at the same time. Most of a takeover is waiting.
 LANES = 4
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Twenty times (four when quick), in four clusters of three."""
+    """Measure twenty takeovers (four when quick), in four clusters of three nodes."""
     rounds = 1 if quick else 5
     took: list[float] = []
     failed: list[Exception] = []
@@ -35,7 +35,7 @@ def measure(*, quick: bool) -> list[Figure]:
         try:
             with cluster(3, JOBS, TIMINGS) as nodes:
                 took.extend(_takeover(nodes, f"{number}-{each}") for each in range(rounds))
-        except Exception as exc:  # shown by the caller: a thread must not die in silence
+        except Exception as exc:  # the caller shows it: a thread must not die silently
             failed.append(exc)
 
     threads = [threading.Thread(target=lane, args=(number,)) for number in range(LANES)]
@@ -56,7 +56,7 @@ def _takeover(nodes: Cluster, ident: str) -> float:
     asked = nodes.nodes[0]
     run = asked.call("run.trigger", job="victim", id=ident)["id"]
     owner, facts = nodes.started(run)
-    time.sleep(RENEW_S + random.random() * RENEW_S)  # anywhere between two renewals
+    time.sleep(RENEW_S + random.random() * RENEW_S)  # a random instant between two renewals
     assert owner.process is not None
     os.kill(owner.pid, signal.SIGSTOP)
     kill_attempt(facts)

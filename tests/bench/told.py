@@ -1,4 +1,4 @@
-"""What the processes of a benchmark share: what they are told, and a journal that keeps nothing."""
+"""Code that the processes of a benchmark share: their commands, and a journal that keeps nothing."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import trio
 
 
 class NoJournal:
-    """Elections about nothing are in no journal, and a peer that is measured beside us has none."""
+    """A journal that drops all events. The peer in the comparison has no journal either."""
 
     def append(self, records: object, *, sync: bool) -> None:
-        """Forget them."""
+        """Drop the events."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 async def commands() -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """(what to do, its arguments), from JSON lines on stdin, until that ends."""
+    """Yield (command, arguments) from JSON lines on stdin, until stdin ends."""
     stream = trio.lowlevel.FdStream(os.dup(0))
     buffer = b""
     async for data in stream:

@@ -1,4 +1,6 @@
-"""From a trigger to the program's execution, against the bare start of a Python; and what a runner takes."""
+"""The time from a trigger to the execution of the program, compared with the start of
+Python alone; a runner's memory.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,15 @@ SECTION = "trigger to exec"
 
 JOBS = {"probe": '[command]\nargv = ["/bin/sleep", "0.25"]\n', "long": '[command]\nargv = ["/bin/sleep", "60"]\n'}
 
-# Between two measurements everybody comes to rest.
+# Pause between two measurements; after it all processes are at rest.
 PAUSE_S = 0.1
 
-# By then a runner has renewed its lease, and has loaded all that it ever will.
+# After this time a runner has renewed its lease, and has loaded every module that it ever loads.
 RENEWED_S = 6.0
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Latency on one node and in a cluster of three, and the runner's memory."""
+    """Measure the latency on one node and in a cluster of three, and the runner's memory."""
     rounds = 10 if quick else 40
     figures = []
     for count in (1, 3):
@@ -56,7 +58,7 @@ def _latency(nodes: Cluster, rounds: int) -> Figure:
 
 
 def _bare_start() -> float:
-    """From before the start to its exit."""
+    """The time from just before the start to the exit."""
     time.sleep(PAUSE_S)
     began = time.perf_counter()
     pid = os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", "-E", "-c", "import sqlite3"], {})
@@ -65,12 +67,12 @@ def _bare_start() -> float:
 
 
 def _trigger(nodes: Cluster, ident: str) -> float:
-    """From before the client connects to the instant that the runner's ``started`` fact tells."""
+    """The time from just before the client connects to the instant in the runner's ``started`` fact."""
     node = nodes.nodes[0]
     time.sleep(PAUSE_S)
     began = time.time()
     run = node.call("run.trigger", job="probe", id=ident)["id"]
-    time.sleep(PAUSE_S)  # nobody looks while it starts
+    time.sleep(PAUSE_S)  # nothing polls while it starts
     _, facts = nodes.started(run)
     nodes.over(run, node)
     return float(facts["started"]["at"]) - began

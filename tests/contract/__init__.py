@@ -1,1 +1,1 @@
-"""One suite for each port: every adapter keeps the same promises, in memory and on real servers."""
+"""One suite for each port: every adapter keeps the same promises, in memory and with real servers."""

@@ -1,4 +1,6 @@
-"""What the contract suites share: one ledger of each kind, over a clock that only moves when told; servers to break."""
+"""Fixtures of the contract suites: one ledger of each kind, under a clock that tests move;
+servers that tests may break.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ KINDS = ("memory", "sqlite", "redis")
 
 @pytest.fixture(scope="session")
 def own_rabbit() -> Iterator[servers.Rabbit]:
-    """A broker that tests may break; each leaves it running."""
+    """A broker that tests may break. Each test leaves it running."""
     with servers.rabbit() as server:
         yield server
 

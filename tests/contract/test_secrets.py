@@ -1,4 +1,4 @@
-"""Passwords and TLS files: read again at each connection, from the right file, and never shown in a message."""
+"""Passwords and TLS files: they are read again at each connection, from the right file, and no message shows them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_a_sentence_and_does_not_hang(tmp_path: Path) -> 
 
 
 def handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str = "localhost") -> ssl.SSLObject:
-    """Let the two speak over memory; returns the client's end."""
+    """Let client and server do a TLS handshake in memory. Returns the client's end."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_hostname=name),
@@ -185,7 +185,7 @@ def test_tls_older_than_1_2_is_refused(
     make = ssl.create_default_context
 
     def lenient(**arguments: str | None) -> ssl.SSLContext:
-        """As of a Python or an OpenSSL that was configured for old servers."""
+        """The default context of a Python or an OpenSSL that was configured for old servers."""
         context = make(**arguments)  # type: ignore[arg-type]  # only cafile is passed
         context.minimum_version = ssl.TLSVersion.TLSv1
         return context

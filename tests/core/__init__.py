@@ -1,1 +1,1 @@
-"""Tests of the pure core, in folders named as the rooms of coordd/core."""
+"""Tests of the pure core, in the same folders as in coordd/core."""

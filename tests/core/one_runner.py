@@ -43,7 +43,7 @@ class Runner:
         return [action.word for action in actions]
 
     def wait(self, seconds: float) -> list[object]:
-        """Time passes without an answer; returns all actions."""
+        """Let time pass without an answer. Returns all actions."""
         end = self.now + seconds
         words = []
         while (at := self.attempt.timer_at()) <= end:
@@ -54,13 +54,13 @@ class Runner:
         return words
 
     def sleep(self, seconds: float) -> list[object]:
-        """The process is stopped for that long (seconds); then its timer runs."""
+        """Stop the process for that time (seconds); then its timer runs."""
         self.now += seconds
         self.attempt.timer(self.now)
         return self.take()
 
     def answer(self, answer: Answer | None, *, after_s: float = 0.01, question: str = "") -> list[object]:
-        """The answer to the last request, after that many seconds."""
+        """Give the answer to the last request after that number of seconds."""
         self.now = max(self.now, self.asked_at + after_s)
         self.attempt.answered(answer, sent_at=self.asked_at, now=self.now, question=question)
         return self.take()
@@ -77,7 +77,7 @@ class Runner:
 
     @property
     def words(self) -> list[object]:
-        """From all actions so far."""
+        """The words of all actions so far."""
         return [action.word for action in self.done]
 
 
@@ -86,7 +86,7 @@ def left(seconds: float = LEASE_S, word: str = OK) -> Answer:
 
 
 def running(**terms: object) -> Runner:
-    """Past the gate, at START and a little."""
+    """A runner past the gate, shortly after START."""
     runner = Runner(**terms)  # type: ignore[arg-type]  # typed where the keywords are made
     runner.answer(left())
     assert runner.attempt.phase == RUNNING

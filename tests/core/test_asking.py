@@ -1,4 +1,4 @@
-"""Requests to the ledger: each answer goes once to the part that asked, and only open requests are remembered."""
+"""Requests to the ledger: each answer goes once to the part that asked. Only open requests are stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMIT = Commit(grant=grant_of("sales#1", 0, 7, "n"))
 
 
 class Asking:
-    """A node that asks, and the answers that it got."""
+    """A node that asks the ledger, and the answers that it got."""
 
     def __init__(self) -> None:
         self.lone = Lone()

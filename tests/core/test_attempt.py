@@ -1,4 +1,6 @@
-"""The runner's decisions, request by request: what it asks, when it starts the program, and when it ends it."""
+"""The runner's decisions, request by request: its questions, when it starts the program,
+and when it ends the program.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,16 @@ def test_a_run_that_is_due_asks_the_gate_at_once_and_starts_when_it_opens() -> N
 
     words = runner.answer(left(50.0))
 
-    assert words == [PET, EXEC]  # the watcher first: nothing runs unwatched
+    assert words == [PET, EXEC]  # the watcher comes first, so no program runs without one
     pet = runner.done[-2]
     assert isinstance(pet, Pet)
-    assert pet.deadline == lease_deadline(START, LEASE_S)  # the granted lease is not shortened
+    assert pet.deadline == lease_deadline(START, LEASE_S)  # the deadline uses the whole granted lease
 
 
 def test_a_lease_of_which_little_is_left_is_renewed_at_once() -> None:
-    """The claim was answered late; a whole interval later half of what is left would be gone (simulator, seed 1950)."""
+    """The answer to the claim came late. A whole interval later, half of the rest would be
+    gone (simulator, seed 1950).
+    """
     runner = Runner()
     runner.answer(left(LEASE_S / 2))
     assert ASK_RENEW in runner.wait(0.0)
@@ -62,7 +66,7 @@ def test_it_waits_for_its_time_and_keeps_the_lease_meanwhile() -> None:
     assert [word for word, _ in asked] == [ASK_RENEW, ASK_RENEW, ASK_RENEW, ASK_GATE]
     assert asked[0][1] == pytest.approx(
         0.25, abs=0.01
-    )  # at the first timer, so that the gate's request finds everything ready
+    )  # at the first timer, so that everything is ready when the gate is asked
     assert asked[-1][1] == pytest.approx(12.0, abs=0.1)
 
 
@@ -70,7 +74,7 @@ def test_it_waits_for_its_time_and_keeps_the_lease_meanwhile() -> None:
 def test_no_renewal_begins_shortly_before_the_gate_and_nothing_spins(late_s: float) -> None:
     runner = Runner(wait_s=RENEW_S + QUIET_S + 0.1)
 
-    words = runner.sleep(RENEW_S + late_s)  # it was woken late
+    words = runner.sleep(RENEW_S + late_s)  # the runner was woken late
 
     assert words == ([ASK_RENEW] if late_s < 0.1 else [] if late_s < 0.6 else [ASK_GATE])
     assert runner.attempt.timer_at() > runner.now
@@ -112,7 +116,7 @@ def test_an_unanswered_gate_is_asked_again_and_given_up_while_the_lease_holds() 
     words = runner.wait(TIMEOUT_S)
 
     assert ASK_REPORT in words
-    assert runner.report[0] == "retry"  # it certainly never started
+    assert runner.report[0] == "retry"  # the program certainly never started
 
 
 def test_a_gate_that_answers_too_late_starts_nothing() -> None:
@@ -198,7 +202,7 @@ def test_an_unanswered_renewal_is_asked_again_as_soon_as_it_has_timed_out() -> N
     runner = running()
     runner.wait(RENEW_S)
 
-    runner.answer(None, after_s=TIMEOUT_S)  # the connection says so at the very moment
+    runner.answer(None, after_s=TIMEOUT_S)  # the connection reports the timeout at this very moment
 
     assert runner.wait(0.0) == [ASK_RENEW]
 
@@ -232,7 +236,7 @@ def test_news_for_the_ledger_bring_the_renewal_forward() -> None:
 def test_news_that_come_while_a_renewal_is_out_are_not_left_behind() -> None:
     runner = running()
     runner.wait(RENEW_S)
-    runner.do("hurry")  # for example the application id: that renewal was sent without it
+    runner.do("hurry")  # for example because of the application id, which the pending renewal does not contain
 
     runner.answer(left())
 
@@ -256,7 +260,7 @@ def test_a_late_renewal_does_not_pass_for_the_reports_answer() -> None:
 
 def test_a_late_gate_does_not_pass_for_a_renewal() -> None:
     runner = Runner()
-    runner.wait(TIMEOUT_S + 0.1)  # asked twice
+    runner.wait(TIMEOUT_S + 0.1)  # the request was sent twice
     runner.answer(left(), question=ASK_GATE)
     deadline = runner.attempt.deadline
 

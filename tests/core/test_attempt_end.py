@@ -1,4 +1,4 @@
-"""How an attempt ends: its lease, a person, its time, its program; what is reported, and until when."""
+"""How an attempt ends: by its lease, a person, its timeout or its program. Also what is reported, and for how long."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_job_that_is_held_is_never_killed_for_want_of_a_ledger() -> None:
 
     assert TERM not in words
     assert KILL not in words
-    assert words.count(ASK_RENEW) > 100  # and goes on asking
+    assert words.count(ASK_RENEW) > 100  # and the runner continues to ask
 
 
 @pytest.mark.parametrize("on_lost", ["relaunch", "hold"])
@@ -93,7 +93,7 @@ def test_a_timeout_is_a_failure() -> None:
     assert TERM not in runner.wait(1.9)
 
     assert TERM in runner.wait(0.2)
-    runner.do("ended", 0)  # it was told to end, and ended
+    runner.do("ended", 0)  # the program was told to end, and ended
 
     assert runner.report == ("failure", 0, "timeout after 12 s", False)
 

@@ -1,7 +1,7 @@
-"""The life of one attempt under any sequence of inputs: the runner never breaks its rules, and always ends.
+"""The life of one attempt under any sequence of inputs. The runner never breaks its rules, and always ends.
 
-The oracle keeps its own record: when each request was sent, the ledger's answers, whether the program is alive. From
-this record alone, and not from the attempt's phases, it derives the lease and the permitted actions.
+The oracle keeps its own record: when each request was sent, the ledger's answers, and whether the program is alive. It
+derives the lease and the permitted actions from this record alone, and not from the attempt's phases.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SAYS = {
     ASK_RESTORE: (OK, STALE),
 }
 
-# The longest that an attempt can take once nothing happens any more: a report is given up then.
+# The longest time until an attempt ends after the last input. By then the runner has given up its report.
 END_S = REPORT_LIMIT_S + 10 * LEASE_S
 
 
 class AttemptMachine(RuleBasedStateMachine):
-    """One runner, obeying. ``now`` is its CLOCK_BOOTTIME."""
+    """One runner that obeys its attempt. ``now`` is its CLOCK_BOOTTIME."""
 
     @initialize(
         wait_s=st.sampled_from((0.0, 0.0, 1.0, 20.0, 90.0)),
@@ -74,19 +74,20 @@ class AttemptMachine(RuleBasedStateMachine):
         self.alive = False
         self.term_at: float | None = None
         self.killed = False
-        self.wanted = False  # somebody has asked for its end: a person, or the ledger
-        self.asked: list[tuple[str, float]] = []  # what was asked and not answered, and when
-        self.reported: Any = None  # what was said of the end
+        self.wanted = False  # a person or the ledger has asked for the end of the attempt
+        self.asked: list[tuple[str, float]] = []  # requests without an answer, and when they were sent
+        self.reported: Any = None  # what was reported about the end
         self.report_taken = False
         self.recovering_until = 0.0
-        self.silenced = False  # the ledger has said, before the launch, that the grant is another's
-        self.forgotten = False  # the ledger has said that it does not know the grant: it is told that first
+        self.silenced = False  # before the launch the ledger has said that another node has the grant
+        # the ledger has said that it does not know the grant; the runner must restore the grant first
+        self.forgotten = False
         self.exited = False
 
     # ---- the process around it
 
     def obey(self) -> None:
-        """Do what it asks for, in its order."""
+        """Perform the requested actions in their order."""
         for action in self.attempt.take_actions():
             word = action.word
             assert not self.exited, f"{word} after its exit"
@@ -147,7 +148,7 @@ class AttemptMachine(RuleBasedStateMachine):
         if not self.exited:
             assert self.attempt.timer_at() > self.now, "woken again without anything to do"
 
-    # ---- what may happen
+    # ---- possible inputs
 
     @rule(seconds=st.sampled_from((0.1, 1.0, 3.0, 9.0)))
     def time_passes_and_it_wakes_when_it_wants_to(self, seconds: float) -> None:
@@ -159,7 +160,7 @@ class AttemptMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((0.5, 4.0, 20.0)))
     def all_goes_well_for_a_while(self, seconds: float) -> None:
-        """So that the search often goes beyond a launch."""
+        """So that the search often gets past a launch."""
         self.wake()
         until = self.now + seconds
         while not self.exited and (at := self.attempt.timer_at()) <= until and not self.reported:
@@ -170,7 +171,7 @@ class AttemptMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((1.0, 15.0, 50.0, 70.0)), answer_first=st.booleans())
     def the_machine_is_frozen(self, seconds: float, answer_first: bool) -> None:
-        """After a freeze it finds an answer first, or its timer."""
+        """After a freeze the runner sees an answer first, or its timer."""
         self.now += seconds
         if answer_first and self.asked and not self.exited:
             self.hear(len(self.asked) - 1, OK)
@@ -179,7 +180,7 @@ class AttemptMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked and not self.exited)
     @rule(data=st.data())
     def the_ledger_answers(self, data: st.DataObject) -> None:
-        """The answer to any open request, also to one that was given up long ago."""
+        """The answer to any open request, also to a request that was given up long ago."""
         index = data.draw(st.integers(0, len(self.asked) - 1))
         word = data.draw(st.sampled_from(SAYS[self.asked[index][0]]))
         self.hear(index, word, in_quarantine=data.draw(st.booleans()))
@@ -236,11 +237,11 @@ class AttemptMachine(RuleBasedStateMachine):
         self.attempt.ended(code, now=self.now)
         self.obey()
 
-    # ---- what must hold
+    # ---- invariants
 
     @invariant()
     def nothing_lives_past_its_deadline(self) -> None:
-        """The runner may be late by a freeze; as soon as it acts again everything is ended."""
+        """A freeze may make the runner late. As soon as it acts again, it ends everything."""
         if self.alive and not self.hold and self.now >= self.deadline - GRACE_S:
             self.wake()
             assert self.killed or (self.term_at is not None and self.now < self.deadline), "no TERM in time"
@@ -254,12 +255,12 @@ class AttemptMachine(RuleBasedStateMachine):
             assert self.report_taken or given_up, "it left and its report was not taken"
         elif not (
             self.forgotten and given_up
-        ):  # otherwise it had to restore the grant first, and got no answer to that
+        ):  # otherwise it had to restore the grant first, and got no answer to that request
             assert self.started_at is None, "it left and never told the end"
             assert self.silenced, "it left, and the grant was still its own"
 
     def teardown(self) -> None:
-        """With a ledger that accepts the report, or without a ledger, it ends in bounded time."""
+        """If the ledger accepts the report, or if there is no ledger, the runner ends in bounded time."""
         if not hasattr(self, "attempt"):
             return
         end_at = self.now + END_S

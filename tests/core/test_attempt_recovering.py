@@ -1,4 +1,4 @@
-"""The runner's decisions after the ledger went back: it restores its grant, and stays until its report is safe."""
+"""The runner's decisions after the ledger lost writes: it restores its grant, and stays until its report is safe."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_grant_that_the_ledger_forgot_is_put_back_and_renewed() -> None:
 
     assert words(attempt) == ["ask_renew"]
     assert attempt.phase == "running"
-    assert attempt.deadline == pytest.approx(100.0 + 60.0 * 0.98, abs=2)  # only a renewal moves it
+    assert attempt.deadline == pytest.approx(100.0 + 60.0 * 0.98, abs=2)  # only a renewal changes the deadline
 
 
 def test_a_restoration_that_is_not_answered_is_asked_again_and_the_lease_still_ends() -> None:
@@ -84,7 +84,7 @@ def test_an_end_that_the_ledger_cannot_place_is_restored_and_then_reported_again
     attempt.timer(110.0)
     assert words(attempt) == ["ask_report"]
     attempt.answered(Answer(OK), question="ask_report", sent_at=110.0, now=110.0)
-    assert attempt.phase == "reporting"  # the ledger may forget the restoration, too
+    assert attempt.phase == "reporting"  # the ledger may forget the restoration too
 
     attempt.timer(attempt.timer_at())
     assert words(attempt) == ["ask_report"]

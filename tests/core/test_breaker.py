@@ -106,7 +106,7 @@ def test_a_late_outcome_of_another_time_is_ignored() -> None:
         fail(breaker, 0.0)
     probe = breaker.allow(1.0)
 
-    breaker.succeeded(old, 1.0)  # began before it opened
+    breaker.succeeded(old, 1.0)  # this call began before the breaker opened
     assert breaker.state == HALF_OPEN
     breaker.failed(old, "late", 1.0, 1.0)
     assert (breaker.state, breaker.reason) == (HALF_OPEN, "no answer")

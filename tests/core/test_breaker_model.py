@@ -1,4 +1,4 @@
-"""The circuit breaker compared with a naive one that remembers every outcome."""
+"""The circuit breaker, compared with a simple one that remembers every outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILURES_MAX = 5
 
 
 class BreakerMachine(RuleBasedStateMachine):
-    """The naive one: a list of all outcomes since it last closed, and the permits that still count."""
+    """The simple breaker: a list of all outcomes since it last closed, and the permits that still count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,11 +30,11 @@ class BreakerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.state = CLOSED
         self.outcomes: list[bool] = []
-        self.trips = 0  # without a close in between
+        self.trips = 0  # opened that number of times since it last closed
         self.open_until = 0.0
         self.probe_at = 0.0
-        self.permits: list[tuple[int, int]] = []  # every permit ever given, and the time it belongs to
-        self.era = 0  # changes with each state, and with each probe
+        self.permits: list[tuple[int, int]] = []  # every permit ever given, and the era in which it was given
+        self.era = 0  # changes with each state and with each probe
 
     def close(self) -> None:
         self.state, self.outcomes, self.trips = CLOSED, [], 0
@@ -63,7 +63,7 @@ class BreakerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.permits)
     @rule(data=st.data(), works=st.sampled_from((False, False, True)), jitter=st.floats(0, 1))
     def an_outcome_is_told(self, data: st.DataObject, works: bool, jitter: float) -> None:
-        """The outcome of any permit, early or late, and perhaps twice."""
+        """Report the outcome of any permit: early or late, and perhaps twice."""
         permit, era = data.draw(st.sampled_from([*self.permits, *self.permits[-1:] * 9]))
         self.tell(permit, era, works, jitter)
 
@@ -82,7 +82,7 @@ class BreakerMachine(RuleBasedStateMachine):
         else:
             self.breaker.failed(permit, "no answer", self.now, jitter)
         if era != self.era or self.state == OPEN:
-            return  # it belongs to an earlier state
+            return  # the permit belongs to an earlier state
         self.outcomes.append(works)
         last = self.outcomes[-WINDOW:]
         in_a_row = self.outcomes[-FAILURES_MAX:] == [False] * FAILURES_MAX

@@ -43,7 +43,7 @@ def test_after_a_restart_at_any_moment_no_stamp_is_used_twice(steps: list[int | 
             before = clock.value
             clock.adjust(remote)
             assert clock.value >= before
-        # As a node does it: the mark is on the disk before the stamp leaves.
+        # As a node does: the mark is on the disk before the stamp is sent.
         mark = clock.reserve()
         if mark is not None:
             assert mark > persisted
@@ -58,4 +58,4 @@ def test_the_mark_is_written_once_for_many_events() -> None:
     for _ in range(2 * CLOCK_BLOCK):
         clock.forward()
         writes += clock.reserve() is not None
-    assert writes == 4  # one for each half block
+    assert writes == 4  # one write for each half block

@@ -1,4 +1,4 @@
-"""Elections: one statement each, decided when nobody is missing, the same succession for the same statements."""
+"""Elections: one statement per node, a decision when no statement is missing, and the same succession on every node."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_first_statement_of_each_counts() -> None:
 def test_a_lost_member_is_not_waited_for_but_what_it_said_counts() -> None:
     ballot = election()
     ballot.state("a.1", Candidacy(0, 1, "a.1"))
-    assert not ballot.lose("a.1")  # it has spoken: nothing changes
+    assert not ballot.lose("a.1")  # it has already stated its candidacy, so nothing changes
     assert not ballot.lose("nobody")
     assert not ballot.lose("b.2")
     assert ballot.lose("c.3")
@@ -96,4 +96,4 @@ def test_everybody_computes_the_same_succession_without_messages(names: set[str]
 def test_the_hash_spreads_runs_over_nodes() -> None:
     names = tuple(f"edge-{n}.1" for n in range(4))
     first = [rendezvous(f"job#{n}", names)[0] for n in range(400)]
-    assert min(first.count(name) for name in names) > 60  # 100 each, if it were perfect
+    assert min(first.count(name) for name in names) > 60  # a perfect distribution would have 100 each

@@ -1,4 +1,4 @@
-"""The order in which a ``Ready`` is performed, and the consequences of a full disk: the same for every shell."""
+"""The order in which a ``Ready`` is performed, and what a full disk causes: the same for every shell."""
 
 from collections.abc import Callable
 from typing import Any
@@ -88,7 +88,7 @@ def test_what_the_disk_does_not_keep_is_not_accepted() -> None:
 
 
 class Full(Noting):
-    """Its disk takes nothing."""
+    """A shell whose disk is full."""
 
     def journal(self, events: Any, *, sync: bool) -> str:
         return "no space"

@@ -1,4 +1,4 @@
-"""The line of a program's output that tells why it failed."""
+"""Finds the line of a program's output that says why the program failed."""
 
 from __future__ import annotations
 

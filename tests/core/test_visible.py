@@ -1,4 +1,4 @@
-"""Texts of others for people: no escape sequence reaches a terminal, and JSON keeps the values."""
+"""Text from other sources, shown to people: no escape sequence reaches a terminal, and JSON keeps the values."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ def test_secrets_are_taken_out_and_words_stay(text: str, told: str) -> None:
     "piece", ["a", "key", "key=", "://a:", "Bearer ", "x-", "cookie:", '"key": "', " ", "'", "a=", "X-a-", "Basic a"]
 )
 def test_a_long_text_takes_no_longer_than_its_length(piece: str) -> None:
-    """A pattern with quadratic time would need hours."""
+    """The time grows linearly with the length. A pattern with quadratic time would need hours."""
     redact_text(piece * (1_000_000 // len(piece)))

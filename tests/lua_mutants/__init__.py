@@ -1,5 +1,5 @@
 """The ledger's Lua scripts, changed one place at a time: the contract tests must notice each change.
 
-``edits`` makes the changes, ``recorder`` and ``conversation`` keep what the tests asked of the true scripts and ask a
-changed one the same, ``survivors.toml`` lists the changes that nothing notices, each with its reason.
+``edits`` makes the changes. ``recorder`` records what the tests asked the unchanged scripts; ``conversation`` asks a
+changed script the same. ``survivors.toml`` lists the changes that no test notices, each with its reason.
 """

@@ -1,8 +1,8 @@
 """`make mutants-lua`: change the ledger's scripts line by line; the contract tests must notice each change.
 
 make mutants-lua                        every line
-make mutants-lua ARGS="--only claim"    changes whose file or line has this in it
-make mutants-lua ARGS="--quick"         without the tests on real servers, which take ten seconds a change
+make mutants-lua ARGS="--only claim"    changes whose file or line contains this text
+make mutants-lua ARGS="--quick"         without the tests on real servers, which take ten seconds per change
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ COLUMNS = (
     TimeRemainingColumn(),
 )
 
-# The tools of each process of the pool.
+# Each process of the pool has these objects.
 ASKS: Interview
 EXPLANATIONS: dict[str, str]
 QUICK: bool
 
-# How a change ended.
+# The possible results of a change.
 INVALID = "invalid"
 STEPPED = "kept conversation"
 REAL = "real servers"
@@ -80,14 +80,14 @@ def main() -> int:
 
 
 def begin(kept: list[Exchange], explained: dict[str, str], quick: bool) -> None:
-    """In each process: a Redis of its own."""
-    global ASKS, EXPLANATIONS, QUICK  # how a pool's processes are given what they need
+    """Start a private Redis in each process."""
+    global ASKS, EXPLANATIONS, QUICK  # each process of a pool gets these values here
     ASKS, EXPLANATIONS, QUICK = notice.interview(kept), explained, quick
     multiprocessing.util.Finalize(None, ASKS.close, exitpriority=10)
 
 
 def look(edit: Edit) -> tuple[Edit, str, str]:
-    """The result of one change, with the reason."""
+    """The result of one change, and the reason for it."""
     said = ASKS.noticed(edit.rewrite())
     if said.startswith(INVALID):
         return edit, INVALID, said

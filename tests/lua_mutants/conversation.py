@@ -1,7 +1,7 @@
 """The requests and replies of the contract tests with the true scripts, recorded to be repeated with changed scripts.
 
-The tests under a stepped clock depend only on the scripts: one different reply detects a change. A replay takes a
-second, the tests themselves half a minute.
+The tests under a stepped clock depend only on the scripts, so one different reply detects a change. A replay takes a
+second; the tests themselves take half a minute.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from coordd.adapters.ledger.redis_server import Server
 from coordd.adapters.ledger.resp import Problem
 from coordd.errors import UnavailableError
 
-# A command as it is kept: of EVALSHA the operation stands where the script's name was.
+# A command as it is recorded. For EVALSHA the name of the operation replaces the hash of the script.
 Command = tuple[Any, ...]
 Exchange = tuple[Command, Any]
 
-# What there is a script for.
+# The operations that have a script.
 OPERATIONS = (*ROOM_OF, *SEVERAL.values())
 
-# Commands that are sent before their replies are compared.
+# Number of commands that are sent before their replies are compared.
 TOGETHER = 100
 
-# A script that takes longer never ends, and Redis serves nobody.
+# A script that takes longer never ends, and Redis then serves nobody.
 HANGS_AFTER_S = 5.0
 
-# Of a test's ledger.
+# The name of a test's ledger.
 NAME = re.compile(rb"t-[0-9a-f]{32}|(?<=\{coordd:)[^}]+")
 
 REPLICATION_ID = re.compile(rb"[0-9a-f]{40}")
 
-# Replies in no certain order, or about the server itself.
+# Replies without a certain order, or about the server itself.
 UNORDERED = ("KEYS", "SCAN", "SMEMBERS", "INFO", "CONFIG", "TIME", "DEL", "MEMORY")
 
 
 def load(path: Path) -> list[Exchange]:
-    """What ``recorder`` has written, in order."""
+    """The exchanges that ``recorder`` has written, in order."""
     with path.open("rb") as file:
         kept: list[Exchange] = pickle.load(file)  # noqa: S301  # written by this very run
     return kept
@@ -52,7 +52,7 @@ def load(path: Path) -> list[Exchange]:
 
 @contextlib.contextmanager
 def rewritten(rewrite: Callable[[str, str], str]) -> Iterator[None]:
-    """Within this context, scripts are changed when they are read."""
+    """Within this context, scripts are changed while they are read."""
     real = redis_scripts._read
     redis_scripts._read = lambda name: rewrite(name, real(name))
     try:
@@ -62,7 +62,7 @@ def rewritten(rewrite: Callable[[str, str], str]) -> Iterator[None]:
 
 
 def ledger_of(command: Command) -> bytes:
-    """The name of the ledger that a command is about: tests give each one a name of its own."""
+    """The name of the ledger that a command is about. Each test has a ledger name of its own."""
     for part in command[1:]:
         found = NAME.search(part if isinstance(part, bytes) else str(part).encode(errors="replace"))
         if found:
@@ -71,9 +71,10 @@ def ledger_of(command: Command) -> bytes:
 
 
 def by_ledger(kept: list[Exchange]) -> list[list[Exchange]]:
-    """The exchanges of each ledger by themselves, the shortest first: what one test looks for is soon found."""
+    """The exchanges of each ledger, the shortest list first: so a change that one test notices is found soon."""
     found: dict[bytes, list[Exchange]] = {}
-    together: list[Exchange] = []  # a transaction is one ledger's, which its first and last command do not name
+    # a transaction is about one ledger; its first and last command do not name the ledger
+    together: list[Exchange] = []
     for exchange in kept:
         together.append(exchange)
         if together[0][0][0] != "MULTI" or exchange[0][0] == "EXEC":
@@ -88,7 +89,7 @@ class Interview:
     """Repeats the recorded requests with changed scripts, on its own Redis."""
 
     def __init__(self, kept: list[Exchange], clock: Callable[[str], str]) -> None:
-        """``clock`` is the tests' own rewriting of the scripts, which brings the stepped clock in."""
+        """``clock`` is the rewriting of the scripts that the tests use: it adds the stepped clock."""
         self._parts = [
             (part, {command[1] for command, _ in part if command[0] == "EVALSHA"}) for part in by_ledger(kept)
         ]
@@ -104,7 +105,7 @@ class Interview:
             self._redis = None
 
     def noticed(self, rewrite: Callable[[str, str], str]) -> str:
-        """The first answer that differs; "" if all are equal."""
+        """The first reply that differs; "" if all are equal."""
         try:
             with rewritten(rewrite):
                 scripts = Scripts(self._clock)
@@ -118,7 +119,7 @@ class Interview:
         try:
             return self._ask(server, texts)
         except UnavailableError as exc:
-            self.close()  # it hangs in a script
+            self.close()  # the server hangs in a script
             return f"no answer: {exc}"
         finally:
             server.drop()
@@ -132,7 +133,7 @@ class Interview:
                 return f"invalid: {name.text}"
             names[op] = name
         changed = {op for op, text in texts.items() if text != self._true[op]}
-        # A ledger without a call of the changed script answers as before.
+        # If no call for a ledger uses the changed script, the replies for that ledger cannot differ.
         kept = [each for part, asked in self._parts if not changed or asked & changed for each in part]
         for begin in range(0, len(kept), TOGETHER):
             some = kept[begin : begin + TOGETHER]
@@ -147,10 +148,10 @@ class Interview:
 
 
 def plain(command: str, reply: Any) -> Any:
-    """A reply as it is kept and compared; of an error its first word.
+    """A reply in the form that is recorded and compared. Of an error only the first word is kept.
 
-    Fields in no certain order are sorted: a large hash is read by the server's hashes, an answer is made by Lua's
-    pairs(), and both have a random seed.
+    Fields without a certain order are sorted: the server's hash function orders a large hash, Lua's pairs() orders the
+    fields of an answer, and both use a random seed.
     """
     if isinstance(reply, Problem):
         return f"error {reply.word}"

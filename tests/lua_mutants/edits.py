@@ -1,7 +1,7 @@
 """The changes: one place of one line of Lua, as a substitution of text.
 
-A change is known by its line's text and what is done to it, never by a line number: it survives moves, also to another
-file. A line that stands in several places is known by its file too.
+A change is identified by the text of its line and by the edit, never by a line number. So it survives moves, also to
+another file. If the same line is in several places, the file identifies it too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SWAPS = (
     (r"\btrue\b", "false"), (r"\bfalse\b", "true"), (r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", "more"),
 )  # fmt: skip
 
-# A line that is a statement by itself, and may be left out.
+# A line that is a complete statement, and may be left out.
 STATEMENT = re.compile(
     r"\s*(?:return\b.*|local [\w, ]+ = .*|[\w.\[\]', ]+ = .*|[\w.]+\(.*\)|break|if .* then .* end)\s*$"
 )
@@ -36,7 +36,7 @@ CONDITION = re.compile(r"^(\s*(?:else)?if |\s*while )(.+?)( then| do)(\s.*)?$")
 
 @dataclass(frozen=True)
 class Edit:
-    """One change. ``nth`` counts the lines of that file with the same text, from 0, however they are indented.
+    """One change. ``nth`` counts the lines of that file with the same text from 0; the indentation does not matter.
 
     ``alone``: no other line of any script has this text.
     """
@@ -49,7 +49,7 @@ class Edit:
 
     @property
     def name(self) -> str:
-        """One line for people and for survivors.toml."""
+        """One line, for people and for survivors.toml."""
         number = f" ({self.nth + 1}.)" if self.nth else ""
         where = "" if self.alone else f"{self.file}: "
         return f"{where}{self.line.strip()}{number}  ->  {self.becomes.strip() or 'nothing'}"
@@ -69,9 +69,9 @@ class Edit:
 
 
 def edits() -> list[Edit]:
-    """Every change of every script, in the order of the lines.
+    """Every change of every script, in the order of the lines, except for the file of constants.
 
-    But not of the constants: that file is written from the rules in Python, and a test compares every byte of it.
+    That file is written from the rules in Python, and a test compares every byte of it.
     """
     paths = sorted(path for path in LUA.rglob("*.lua") if path != lua_constants.PATH)
     files = {str(path.relative_to(LUA)): path.read_text().split("\n") for path in paths}
@@ -87,7 +87,7 @@ def edits() -> list[Edit]:
 
 
 def changed(line: str) -> Iterator[str]:
-    """What one line may become; nothing for comments and empty lines."""
+    """The possible changes of one line; none for comments and empty lines."""
     code = code_of(line)
     if not code.strip():
         return
@@ -112,7 +112,7 @@ def _candidates(line: str, code: str) -> Iterator[str]:
 
 
 def code_of(line: str) -> str:
-    """The line with its comment and the inside of its texts blanked out, so that only code is changed."""
+    """The line, with spaces for its comment and for the contents of its strings: only code is changed."""
     kept: list[str] = []
     quote = ""
     for at, letter in enumerate(line):

@@ -1,4 +1,6 @@
-"""Which change is noticed, and by what: first the kept conversation, then the tests on real servers."""
+"""Finds which changes are noticed, and by which test: first by the recorded conversation,
+then by tests on real servers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from lua_mutants.edits import Edit
 ROOT = Path(__file__).resolve().parents[2]
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 
-# Under a stepped clock: their conversation is kept.
+# Tests under a stepped clock: their conversation is recorded.
 STEPPED = (
     "redis/test_ledger_differential.py",
     "ledger/test_ledger.py",
@@ -30,8 +32,8 @@ STEPPED = (
     "ledger/corners",
     "ledger/test_identity.py",
 )
-# With the old version's scripts beside them, with Redis's own time, with servers that are full, that fail, that
-# have replicas: run once for each change that is left.
+# Tests with the old version's scripts, with Redis's own time, and with servers that are full, that fail, or that have
+# replicas. They run once for each remaining change.
 REAL = (
     "../versions/test_old_rules.py",
     "ledger/test_identity.py",
@@ -43,11 +45,13 @@ SECONDS_MAX = 300
 
 
 class MissingError(Exception):
-    """The tests do not pass with the true scripts."""
+    """The tests do not pass with the unchanged scripts."""
 
 
 def record(*, brief: bool = False) -> list[Exchange]:
-    """What the tests under a stepped clock ask and hear; ``brief``: less of it. Raises MissingError when they fail."""
+    """The requests and replies of the tests under a stepped clock; ``brief``: fewer.
+    Raises MissingError if a test fails.
+    """
     with tempfile.TemporaryDirectory(prefix="coordd-lua-") as directory:
         path = Path(directory) / "conversation"
         done = _pytest(
@@ -61,12 +65,12 @@ def record(*, brief: bool = False) -> list[Exchange]:
 
 
 def interview(kept: list[Exchange]) -> Interview:
-    """Asks changed scripts the same; to be closed."""
+    """Make an Interview, which asks changed scripts the same. The caller must close it."""
     return Interview(kept, stepped_redis.rewritten)
 
 
 def by_real_servers(edit: Edit) -> str:
-    """What the tests with real servers say of a change; "" when they pass."""
+    """The first failure of the tests with real servers under a change; "" if they pass."""
     try:
         done = _pytest(REAL, ["-x", "-k", "not sqlite and not memory"], {"LUA_MUTANT": edit.name})
     except subprocess.TimeoutExpired:
@@ -78,7 +82,7 @@ def by_real_servers(edit: Edit) -> str:
 
 
 def known_survivors() -> dict[str, str]:
-    """The changes that nothing notices, and the reason of each."""
+    """The changes that no test notices, each with its reason."""
     return {one["edit"]: one["reason"] for one in tomllib.loads(SURVIVORS.read_text()).get("survivor", [])}
 
 

@@ -1,8 +1,9 @@
-"""A pytest plug-in: keeps what ledgers under a stepped clock ask and hear. The file is named by LUA_CONVERSATION.
+"""A pytest plug-in. It records what ledgers under a stepped clock ask and hear, in the file that LUA_CONVERSATION
+names.
 
-With LUA_BRIEF set, the search for differences ends after its first round, whatever it has seen by then.
+With LUA_BRIEF set, the search for differences ends after its first round, even if it has not seen everything.
 
-With LUA_MUTANT (the name of an edit) in the environment it changes the scripts for the whole run instead.
+With LUA_MUTANT (the name of an edit) in the environment, it changes the scripts for the whole run and records nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KEPT: list[Exchange] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test makes a ledger."""
+    """Runs before any test makes a ledger."""
     wanted = os.environ.get("LUA_MUTANT", "")
     if wanted:
         changed = contextlib.ExitStack()
@@ -68,7 +69,7 @@ def _listen() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """Write what was kept."""
+    """Write the record to the file."""
     path = os.environ.get("LUA_CONVERSATION", "")
     if path:
         with open(path, "wb") as file:

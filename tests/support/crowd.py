@@ -119,7 +119,7 @@ class Crowd:
             self._arm(place)
         self.now = 1000.0 + SETTINGS.heartbeat_interval_s
 
-    # ---- what is seen
+    # ---- observations
 
     def time(self) -> Now:
         return Now(self.now, EPOCH + self.now)

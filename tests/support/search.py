@@ -20,8 +20,8 @@ settings.register_profile("long", derandomize=False, deadline=None, print_blob=T
 
 
 def examples(count: int, steps: int = 50) -> settings:
-    """Settings with that number of examples and of steps of a state machine; more of both under the profile
-    ``long``.
+    """Settings with that number of examples and of steps of a state machine; more of both
+    under the profile ``long``.
     """
     longer = LONGER if settings.get_current_profile_name() == "long" else 1
     return settings(max_examples=count * longer, stateful_step_count=steps)

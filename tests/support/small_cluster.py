@@ -83,8 +83,8 @@ def open_answer(
 
 
 class QuietShell:
-    """A ``core.perform.Shell`` without a machine: disks accept everything, other steps have no effect and take no
-    time.
+    """A ``core.perform.Shell`` without a machine: disks accept everything, other steps
+    have no effect and take no time.
     """
 
     def stop(self, reason: str) -> None: ...

@@ -42,8 +42,8 @@ class OneClock(FakeClock):
         self.wall += seconds
 
     def parts(self) -> tuple[int, int]:
-        """The time in the form of Redis's TIME. The wall clock is rounded to the value that a script computes from
-        it.
+        """The time in the form of Redis's TIME. The wall clock is rounded to the value
+        that a script computes from it.
         """
         micros = round(self.wall * 1e6)
         self.wall = micros // 1_000_000 + micros % 1_000_000 / 1e6

@@ -1,5 +1,5 @@
-"""Definitions of jobs as bytes. A node keeps its earlier definitions for the runs that are still open after a
-restart.
+"""Definitions of jobs as bytes. A node keeps its earlier definitions for the runs that are
+still open after a restart.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 from coordd.core.jobs.job import Command, Job, SparkSubmit
 
-# A job is launched by one of two classes. The bytes name the class.
+# The launch of a job belongs to one of two classes. The bytes name the class.
 _KINDS: dict[str, type[Command | SparkSubmit]] = {"command": Command, "spark": SparkSubmit}
 
 

@@ -315,7 +315,7 @@ class ExecMethods(HoldMethods):
             raise UnavailableError("the ledger does not answer")
         return answer
 
-    # ---- what is wanted
+    # ---- the wanted run
 
     async def _wanted(self, params: dict[str, Any], caller: Caller) -> Wanted:
         """The run that the parameters describe. Raises RefusedError."""
@@ -440,8 +440,8 @@ def _mark(uid: int) -> str:
 
 
 def _held(params: dict[str, Any]) -> Launch:
-    """The attempt that a holder means. It does not depend on job files, because these may have changed since the
-    claim.
+    """The attempt that a holder means. It does not depend on job files, because these may
+    have changed since the claim.
     """
     run, policy = take(params, "run", str), take(params, "policy", str)
     job, mark, ident = run.partition("#")

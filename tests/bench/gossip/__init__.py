@@ -1,1 +1,1 @@
-"""Benchmarks of the gossip: elections on RabbitMQ beside Celery, faults, growth."""
+"""Benchmarks of the gossip: elections on RabbitMQ compared with Celery, faults, growth."""

@@ -1,7 +1,7 @@
-"""The peer: one real Celery worker (solo pool, gossip, mingle, heartbeat), whose elections are watched from outside.
+"""The peer: one real Celery worker (solo pool, gossip, mingle, heartbeat). The benchmark observes its elections.
 
-Celery's code is not changed. An election topic of its own keeps the task queue out of the measured path; what
-happens leaves as one datagram each: {"k": kind, "w": worker, "t": CLOCK_MONOTONIC in ns, …}.
+Celery's code is not changed. A separate election topic keeps the task queue out of the measured path. Each event is
+sent as one datagram: {"k": kind, "w": worker, "t": CLOCK_MONOTONIC in ns, …}.
 
 usage: celery_worker.py NAME BROKER_URL SOCKET WORKERS
 """
@@ -28,7 +28,7 @@ out.connect(SOCKET)
 
 
 def say(kind: str, **fields: Any) -> None:
-    """Print one fact for the benchmark."""
+    """Send one fact to the benchmark."""
     with contextlib.suppress(OSError):
         out.send(json.dumps({"k": kind, "w": NAME, "t": time.monotonic_ns(), **fields}).encode())
 

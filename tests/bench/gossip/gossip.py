@@ -1,4 +1,6 @@
-"""Elections on RabbitMQ, claims in Redis; Celery's own workers on the same broker in the same run, in turn with us."""
+"""Elections on RabbitMQ, claims in Redis. Celery's own workers use the same broker in the
+same run, alternately with us.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,16 @@ from bench.gossip.peers import Coordd, Peer
 
 SECTION = "election, RabbitMQ and Redis, against Celery"
 
-# (nodes, times faster than Celery from trigger to action, times its elections per second, size of a burst).
+# (nodes, required speed-up over Celery from trigger to action, required ratio of elections per second, burst size).
 CLUSTERS = ((3, 1.2, 15.0, 200), (5, 1.2, 15.0, 100), (8, 1.5, 25.0, 100), (12, 3.0, None, 30))
 
-# A pause (seconds) between two elections, so that both sides are at rest.
+# Pause (seconds) between two elections; after it both sides are at rest.
 PAUSE_S = 0.005
 
-# Celery's workers sometimes crash (one worker is too few, N = 2 as well); a round without them does not count.
+# Celery's workers sometimes crash (one worker is too few, N = 2 as well). A round without them does not count.
 BLOCK = 10
 
-# In Erlang: the broker's own counters over all protocols. A message that needs no acknowledgement counts once.
+# Erlang code: the broker's own counters over all protocols. A message that needs no acknowledgement counts once.
 COUNTS = """
 Sum = fun(Key) -> lists:sum([maps:get(Key, Value, 0) || Value <- maps:values(rabbit_global_counters:overview())]) end,
 lists:flatten(io_lib:format("~b ~b", [Sum(messages_received_total), Sum(messages_delivered_total)])).
@@ -35,7 +37,7 @@ BURST_LIMIT_S = 60.0
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """All cluster sizes."""
+    """Measure all cluster sizes."""
     figures: list[Figure] = []
     with rabbit() as broker, redis() as ledger:
         for count, faster, rate, burst in CLUSTERS[: 2 if quick else None]:
@@ -48,7 +50,7 @@ def measure(*, quick: bool) -> list[Figure]:
                 peer.wait_ready()
                 figures += latency(ours, peer, faster, rounds=4 if quick else 20)
                 figures += messages(ours, broker, rounds=50)
-                peer.close()  # its workers sometimes crash: a burst gets new ones
+                peer.close()  # its workers sometimes crash, so a burst gets new ones
                 peer = Peer(root, count, broker.url)
                 stack.callback(peer.close)
                 peer.wait_ready()
@@ -57,7 +59,9 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def latency(ours: Coordd, peer: Peer, faster: float, rounds: int) -> list[Figure]:
-    """From the trigger to the action. Celery's worker acts when it has won, our node when the ledger has granted."""
+    """The time from trigger to action. Celery's worker acts when it has won; our node acts
+    when the ledger has granted.
+    """
     ways = (("elect", ours), ("Celery", peer), ("trigger", ours))
     took: dict[str, list[float]] = {way: [] for way, _ in ways}
     lost = dict.fromkeys(took, 0)
@@ -101,7 +105,9 @@ def latency(ours: Coordd, peer: Peer, faster: float, rounds: int) -> list[Figure
 
 
 def messages(ours: Coordd, broker: Rabbit, rounds: int) -> list[Figure]:
-    """The messages of one election, counted at the broker, without heartbeats and without news of runs' ends."""
+    """The messages of one election, counted at the broker, without heartbeats and without
+    news about the ends of runs.
+    """
     prefix = "drill-"
     before = broker_counts(broker)
     began = time.monotonic()
@@ -113,7 +119,7 @@ def messages(ours: Coordd, broker: Rabbit, rounds: int) -> list[Figure]:
     took_s = time.monotonic() - began
     time.sleep(0.2)
     between = broker_counts(broker)
-    time.sleep(took_s + 0.2)  # as long again, with only the heartbeats of both sides
+    time.sleep(took_s + 0.2)  # the same time again, with only the heartbeats of both sides
     after = broker_counts(broker)
     published, delivered = (
         ((middle - first) - (last - middle)) / rounds
@@ -134,7 +140,9 @@ def broker_counts(broker: Rabbit) -> tuple[int, int]:
 
 
 def bursts(ours: Coordd, peer: Peer, rate: float | None, size: int) -> list[Figure]:
-    """Elections per second when many are due at once. Celery's end with the winner's action, ours on every node."""
+    """Elections per second when many are due at once. Celery's end at the winner's action,
+    ours when every node has decided.
+    """
     decided: list[float] = []
     granted: list[float] = []
     theirs: list[float] = []

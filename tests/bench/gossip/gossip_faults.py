@@ -1,4 +1,4 @@
-"""RabbitMQ and Redis: a node that is killed, a broker that is restarted, nodes that have nothing to do."""
+"""RabbitMQ and Redis with faults: a node is killed, a broker restarts, and nodes have nothing to do."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from bench.gossip.peers import Coordd
 
 SECTION = "RabbitMQ and Redis, faults and idleness"
 
-# All nodes have gossip again this long after the broker accepts connections; beyond it the round is given up.
+# Time limit for all nodes to have gossip again after the broker accepts connections. Beyond it the round is given up.
 BACK_LIMIT_S = 30.0
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Each with servers of its own."""
+    """Run each measurement with servers of its own."""
     return [*deaths(3 if quick else 10), *restarts(5 if quick else 50), *idle(10.0 if quick else 60.0)]
 
 
 @contextlib.contextmanager
 def members(count: int, broker: Rabbit, ledger_url: str) -> Iterator[Coordd]:
-    """Nodes that know each other."""
+    """A cluster of nodes that know each other."""
     with tempfile.TemporaryDirectory(prefix="cdb-", dir="/tmp") as root:
         side = Coordd(root, count, broker.url, ledger_url)
         try:
@@ -88,7 +88,8 @@ def restarts(rounds: int) -> list[Figure]:
             for attempt in range(int(BACK_LIMIT_S * 10)):
                 ident = f"restart-{number}-{attempt}"
                 side.tell(side.processes[number % 3], "drill", ident=ident)
-                # All nodes decide it, from the statements of all. Without a bus a node decides only its own elections.
+                # All nodes decide it, from the statements of all nodes. Without a bus a node decides only its own
+                # elections.
                 if side.watcher.until(lambda facts, i=ident: sum(f.get("id") == i for f in facts) >= side.count, 0.1):  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
                     took.append(time.monotonic() - accepted)
                     break
@@ -112,7 +113,7 @@ def restarts(rounds: int) -> list[Figure]:
 
 
 def idle(watch_s: float) -> list[Figure]:
-    """Five real daemons with nothing to do."""
+    """Measure five real daemons with nothing to do."""
     with rabbit() as broker, redis() as ledger, tempfile.TemporaryDirectory(prefix="cdb-", dir="/tmp") as root:
         keys = os.path.join(root, "keys.toml")
         subprocess.run(

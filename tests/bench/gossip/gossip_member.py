@@ -1,7 +1,7 @@
-"""One node of the RabbitMQ benchmark, as a process: the real driver, core, bus and Redis ledger, but no runners.
+"""One node of the RabbitMQ benchmark, as a process. It has the real driver, core, bus and Redis ledger, but no runners.
 
-It is told what to do by JSON lines on stdin. What happens leaves as one datagram each, as the peer's worker does it:
-{"k": kind, "w": node, "t": CLOCK_MONOTONIC in ns, …}. A run that was granted ends when it is told to finish.
+It reads commands as JSON lines from stdin. It sends each event as one datagram, as the peer's worker does:
+{"k": kind, "w": node, "t": CLOCK_MONOTONIC in ns, …}. A granted run ends when the command "finish" comes.
 
 usage: gossip_member.py '{"index": 0, "count": 3, "bus": URL, "ledger": URL, "cluster": NAME, "socket": PATH}'
 """
@@ -80,13 +80,13 @@ class Member:
         self._over: list[Launch] = []
 
     def say(self, kind: str, **fields: Any) -> None:
-        """Print one fact for the benchmark."""
+        """Send one fact to the benchmark."""
         fact = {"k": kind, "w": self.name, "t": time.monotonic_ns(), **fields}
         with contextlib.suppress(OSError):
             self._out.send(json.dumps(fact).encode())
 
     async def run(self) -> None:
-        """Until stdin ends."""
+        """Run until stdin ends."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.bus.receive, self.driver.deliver, self._peer_dead, self._bus_changed)
             nursery.start_soon(self.ledger.run, self.driver.ledger_answers)
@@ -101,27 +101,27 @@ class Member:
             nursery.cancel_scope.cancel()
         self.bus.close()
 
-    # ---- what it is told
+    # ---- commands
 
     async def do_join(self) -> None:
-        """Wait until everybody is there."""
+        """Wait until all nodes are there."""
         with trio.fail_after(LIMIT_S):
             while self.node.state != "ready" or len(self.node.ctx.membership.view()) < self.count:
                 await trio.sleep(0.01)
         self.say("ready", pid=os.getpid())
 
     async def do_elect(self, run: str) -> None:
-        """As the peer's election is asked for, and as the schedule does it: elected, then claimed."""
+        """An election as the peer's worker gets it and as the schedule makes it: elect, then claim."""
         self.node.pursuits.begin(Action(JOB, run, fire_at=time.time(), digest="bench"), self.driver.now())
         self.driver.pump()
 
     async def do_trigger(self, run: str) -> None:
-        """As `coordctl run trigger` does it: recorded in the ledger, then elected, then claimed."""
+        """A trigger as `coordctl run trigger` makes it: record it in the ledger, then elect, then claim."""
         of = Registration(run, JOB, "bench", self.job.policy(), time.time(), scheduled=False)
         self.driver.feed(self.node.trigger, of, 0)
 
     async def do_burst(self, prefix: str, count: int) -> None:
-        """As a schedule at 02:00: ``count`` runs are due in one tick."""
+        """As a schedule at 02:00 does: ``count`` runs are due in one tick."""
         for number in range(count):
             run = f"{JOB}#{prefix}{number}"
             action = Action(JOB, run, fire_at=time.time(), digest="bench")
@@ -133,7 +133,7 @@ class Member:
         self.driver.feed(self.node.open_election, ident, "drill", None)
 
     async def do_finish(self) -> None:
-        """Granted runs end, so that the next sweep finds nothing open."""
+        """End the granted runs, so that the next sweep finds no open run."""
         over, self._over = self._over, []
         for launch in over:
             self.node.ctx.ask(Gate(grant=launch.grant))
@@ -143,10 +143,10 @@ class Member:
         self.say("finished", runs=len(over))
 
     async def do_counts(self) -> None:
-        """What the bus has counted, and how far the logical clock is."""
+        """The counters of the bus, and the value of the logical clock."""
         self.say("counts", **self.bus.statistics())
 
-    # ---- what happens
+    # ---- events
 
     def _launch(self, launch: Launch) -> None:
         self.say("acted", id=launch.run)

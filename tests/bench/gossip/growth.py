@@ -1,7 +1,7 @@
-"""The cost of a growing cluster: messages, deliveries and bytes per second, and the time until all know a hung node.
+"""The cost of a growing cluster: messages, deliveries and bytes per second, and the time until all know of a hung node.
 
-Counted in virtual time with whole core nodes (tests/support/crowd.py), so the machine's speed does not matter. To run
-it alone:
+The counts are in virtual time with whole core nodes (tests/support/crowd.py), so the machine's speed does not matter.
+To run this benchmark alone:
 
     PYTHONPATH=.:tests python -m bench.gossip.growth [N ...]
 """
@@ -31,7 +31,7 @@ QUICK = (3, 8, 16, 17, 100, 300)
 DELIVERIES_MAX_S = 5_000
 LOST_MAX_S = 30.0
 
-# Seconds until everything is at rest, and seconds of counting after that.
+# Seconds until all nodes are at rest, and seconds of counting after that.
 SETTLED_S = 4.0
 COUNTED_S = 20.0
 PATIENCE_S = 120.0
@@ -39,7 +39,7 @@ PATIENCE_S = 120.0
 
 @dataclass
 class Cost:
-    """One size."""
+    """The cost of one cluster size."""
 
     nodes: int
     messages_s: float
@@ -55,9 +55,9 @@ class Cost:
 
 
 def cost(nodes: int) -> Cost:
-    """Run a cluster: an election, a node that hangs, a node that is killed, and a new node."""
+    """Run a cluster through four events: an election, a node that hangs, a node that is killed, a new node."""
     crowd = Crowd(nodes)
-    gc.freeze()  # a million member objects: the garbage collector would visit all of them again and again
+    gc.freeze()  # otherwise the garbage collector would visit a million member objects again and again
     try:
         crowd.run(SETTLED_S)
         crowd.count()
@@ -89,7 +89,7 @@ def cost(nodes: int) -> Cost:
 
 
 def _election(crowd: Crowd) -> tuple[int, int]:
-    """One election that all nodes open at once."""
+    """The cost of one election that all nodes open at once."""
     crowd.count()
     for place in crowd.places:
         place.node.topics.add("growth")
@@ -100,7 +100,7 @@ def _election(crowd: Crowd) -> tuple[int, int]:
 
 
 def _join(crowd: Crowd) -> int:
-    """How many messages a new node causes, beyond those that are sent anyway."""
+    """The number of messages that a new node causes, without the messages that are sent anyway."""
     crowd.count()
     crowd.join(crowd.boot(crowd.newcomer))
     crowd.run(2.0)
@@ -108,7 +108,7 @@ def _join(crowd: Crowd) -> int:
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """The largest against its targets; all of them in the JSON."""
+    """Measure all sizes. The table compares the largest one with its targets; the JSON has all of them."""
     costs = [cost(nodes) for nodes in (QUICK if quick else SIZES)]
     large = [one for one in costs if one.nodes > 16]
     most, last = max(costs, key=lambda one: one.deliveries_s), costs[-1]
@@ -125,7 +125,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def main(sizes: list[int]) -> int:
-    """The table, and the JSON beside it."""
+    """Print the table and write the JSON."""
     console = Console()
     table = Table(title="cost growth, virtual time, heartbeat_interval = 2 s", title_justify="left")
     heads = ("N", "said/s", "heard/s", "kB/s", "B", "elect", "heard", "hung", "killed", "join")

@@ -1,4 +1,4 @@
-"""coordd's nodes and Celery's workers as processes on one broker: started, told, and watched through one socket."""
+"""coordd's nodes and Celery's workers as processes on one broker. One socket receives the reports of each side."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Fact = dict[str, Any]
 
 
 class Watcher:
-    """Datagrams of all processes of one side, in the order of their arrival."""
+    """Receives the datagrams of all processes of one side, in the order of their arrival."""
 
     def __init__(self, root: str) -> None:
         self.path = os.path.join(root, uuid.uuid4().hex[:8])
@@ -37,12 +37,14 @@ class Watcher:
         self.facts: list[Fact] = []
 
     def clear(self) -> None:
-        """Forget what was heard."""
+        """Drop the facts received until now."""
         self.read(0.0)
         self.facts.clear()
 
     def read(self, wait_s: float) -> bool:
-        """Read the lines that have come; wait up to ``wait_s`` for the first one. Returns True if there was one."""
+        """Read the datagrams that have arrived; wait up to ``wait_s`` for the first one.
+        Returns True if there was one.
+        """
         if not select.select([self._socket], [], [], wait_s)[0]:
             return False
         while True:
@@ -53,7 +55,7 @@ class Watcher:
             self.facts.append(json.loads(data))
 
     def until(self, enough: Callable[[list[Fact]], bool], limit_s: float) -> bool:
-        """Read until there is enough; False when that takes too long."""
+        """Read until there is enough. Returns False if that takes too long."""
         limit = time.monotonic() + limit_s
         while not enough(self.facts):
             left = limit - time.monotonic()
@@ -63,15 +65,15 @@ class Watcher:
         return True
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the socket."""
         self._socket.close()
 
 
 class Side:
-    """One side of the comparison: its processes and the lines that they print."""
+    """One side of the comparison: its processes, and the facts that they send."""
 
     name = ""
-    settled = ""  # the last fact of an election that each process prints
+    settled = ""  # the last fact about an election that each process sends
 
     def __init__(self, root: str, count: int) -> None:
         self.count = count
@@ -79,15 +81,15 @@ class Side:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def trigger(self, how: str = "elect") -> tuple[str, int]:
-        """One election: its id, and the instant right before (CLOCK_MONOTONIC, ns)."""
+        """Start one election. Returns its id, and the instant just before (CLOCK_MONOTONIC, ns)."""
         raise NotImplementedError
 
     def burst(self, count: int) -> tuple[Callable[[str], bool], int]:
-        """Open many elections at once; returns their ids, and the instant right before."""
+        """Open many elections at once. Returns their ids, and the instant just before."""
         raise NotImplementedError
 
     def one(self, how: str = "elect") -> float | None:
-        """The milliseconds from trigger to action of one election; None when nobody acted in time."""
+        """The milliseconds from trigger to action in one election; None if no process acted in time."""
         self.watcher.clear()
         ident, began = self.trigger(how)
 
@@ -100,11 +102,11 @@ class Side:
         return (min(times) - began) / 1e6 if times else None
 
     def many(self, count: int, limit_s: float) -> tuple[float, int]:
-        """A burst: actions a second until the last one, and how many there were."""
+        """A burst. Returns the actions per second until the last action, and their number."""
         return self._burst(count, limit_s)[:2]
 
     def _burst(self, count: int, limit_s: float) -> tuple[float, int, int]:
-        """Actions a second, how many, and the instant right before (ns)."""
+        """Returns the actions per second, their number, and the instant just before (ns)."""
         self.watcher.clear()
         mine, began = self.burst(count)
 
@@ -122,17 +124,17 @@ class Side:
         return len(times) / ((max(times.values()) - began) / 1e9), len(times), began
 
     def rest(self, quiet_s: float = 0.7) -> None:
-        """Wait until no process has printed anything for a while: the burst is over."""
+        """Wait until no process has sent a fact for a while: then the burst is over."""
         limit = time.monotonic() + LIMIT_S
         while self.watcher.read(quiet_s) and time.monotonic() < limit:
             pass
 
     def dead(self) -> int:
-        """How many processes have ended by themselves."""
+        """The number of processes that have ended by themselves."""
         return sum(process.poll() is not None for process in self.processes)
 
     def spawn(self, *command: str, **options: Any) -> subprocess.Popen[bytes]:
-        """One process of this side."""
+        """Start one process of this side."""
         env = {**os.environ, "PYTHONPATH": f"{os.path.dirname(TESTS)}:{TESTS}", "PYTHONWARNINGS": "ignore"}
         process = subprocess.Popen(
             [sys.executable, *command], env=env, stdout=subprocess.DEVNULL, start_new_session=True, **options
@@ -141,7 +143,7 @@ class Side:
         return process
 
     def wait_ready(self) -> None:
-        """Wait until each process has printed that it is ready."""
+        """Wait until each process has said that it is ready."""
 
         def enough(facts: list[Fact]) -> bool:
             if self.dead():
@@ -152,7 +154,7 @@ class Side:
             raise TimeoutError(f"{self.name}: not all of {self.count} are ready within {START_S:g} s")
 
     def close(self) -> None:
-        """End the processes, those that were stopped too."""
+        """End all processes, also the stopped ones."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -185,7 +187,7 @@ class Coordd(Side):
         self._turn = 0
 
     def wait_ready(self) -> None:
-        """Wait also until runs are granted: nodes watch a new ledger for some seconds first."""
+        """Wait also until runs are granted, because nodes watch a new ledger for some seconds first."""
         super().wait_ready()
         limit = time.monotonic() + START_S
         while self.one() is None:
@@ -194,7 +196,9 @@ class Coordd(Side):
         self.rest()
 
     def decided(self, count: int, limit_s: float) -> tuple[float, float, int]:
-        """A burst: elections a second until the last node has decided the last one; grants a second, and how many."""
+        """A burst. Returns the elections per second until the last node has decided the last one, the grants per
+        second, and the number of grants.
+        """
         granted, acted, began = self._burst(count, limit_s)
 
         def all_decided(facts: list[Fact]) -> bool:
@@ -211,7 +215,7 @@ class Coordd(Side):
         super().rest(quiet_s)
 
     def tell(self, process: subprocess.Popen[bytes], do: str, **fields: Any) -> None:
-        """A command."""
+        """Send a command."""
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
@@ -222,7 +226,7 @@ class Coordd(Side):
         return self.processes[self._turn % self.count]
 
     def trigger(self, how: str = "elect") -> tuple[str, int]:
-        """``elect``: an election about a run. ``trigger``: `run trigger`, which records the run first."""
+        """``elect`` is an election about a run. ``trigger`` is `run trigger`, which first records the run."""
         ident = f"bench#{uuid.uuid4().hex}"
         began = time.monotonic_ns()
         self.tell(self._next(), how, run=ident)
@@ -259,7 +263,7 @@ class Peer(Side):
             )
 
     def wait_ready(self) -> None:
-        """Wait also until every worker knows every other: their views come from heartbeats."""
+        """Wait also until every worker knows all others. Workers learn of each other from heartbeats."""
         super().wait_ready()
         limit = time.monotonic() + START_S
         while True:

@@ -1,1 +1,1 @@
-"""Every bus, and what is special about each."""
+"""Tests of every bus, and of the special properties of each."""

@@ -16,12 +16,12 @@ DEADLINE_S = 20.0
 
 
 class Listener:
-    """What one bus delivered; ``bursts`` counts the ends of bursts."""
+    """The messages that one bus delivered. ``bursts`` counts the ends of bursts."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.dead: list[str] = []
-        self.ups: list[bool] = []  # what ``changed`` was told
+        self.ups: list[bool] = []  # the values that ``changed`` got
         self.bursts = 0
         self.unfinished = 0  # messages since the last end of a burst
 
@@ -36,7 +36,7 @@ class Listener:
 
 @asynccontextmanager
 async def _receiving(*buses: Bus) -> AsyncIterator[list[Listener]]:
-    """Each bus receives; yields, when all are connected, what each has heard."""
+    """Let each bus receive. Yields, when all are connected, one listener for each bus."""
     heard = [Listener() for _ in buses]
     async with trio.open_nursery() as nursery:
         for bus, listener in zip(buses, heard, strict=True):
@@ -52,14 +52,14 @@ def receiving(*buses: Bus) -> AbstractAsyncContextManager[list[Listener]]:
 
 
 async def until(true: Callable[[], object]) -> None:
-    """Wait for something to become true; fails the test after a while."""
+    """Wait until something is true. Fails the test after a time limit."""
     with trio.fail_after(DEADLINE_S):
-        while not true():  # what is waited for sets no event
+        while not true():  # no event tells when it becomes true
             await trio.sleep(0.001)
 
 
 async def talk(a: Bus, heard_b: Listener, word: bytes) -> None:
-    """Say something until it is heard; gossip may be lost."""
+    """Send a message again and again until it is heard, because gossip may be lost."""
 
     def said() -> bool:
         if word not in heard_b.messages:

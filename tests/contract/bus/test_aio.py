@@ -1,4 +1,4 @@
-"""The bridge between trio and asyncio: calls, cancellations, crashes on both sides, and its end."""
+"""The bridge between trio and asyncio: calls, cancellations, crashes on both sides, and the end of the bridge."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ class TestCrossing:
         crossing: Crossing[str] = Crossing(10, 10, lambda: wakes.append(1))
 
         class Racing(deque[tuple[int, str]]):
-            """The other thread puts something just when this one has found nothing more."""
+            """The other thread puts an item just after this thread has found the queue empty."""
 
             def popleft(self) -> tuple[int, str]:
                 if self:
@@ -348,7 +348,7 @@ class TestCrossing:
         assert crossing.take() == ["late"]
 
     def test_nothing_is_lost_between_two_threads(self) -> None:
-        """Each wake-up is answered by looking until nothing is left."""
+        """After each wake-up the reader takes items until nothing is left."""
         total = 20_000
         woken = threading.Event()
         crossing: Crossing[int] = Crossing(100, 1_000_000, woken.set)

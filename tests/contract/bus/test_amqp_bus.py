@@ -1,4 +1,4 @@
-"""RabbitMQ only: brokers that die, refuse, block or close, and the frames that we read ourselves."""
+"""RabbitMQ only: brokers that die, refuse, block or close, and the frames that our own code reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def own_server(own_rabbit: servers.Rabbit) -> servers.Rabbit:
 
 
 def raw(url: str, work: Callable[[Any], Any]) -> Any:
-    """An action of somebody else at the broker; ``work`` gets an open channel."""
+    """Perform an action of another client at the broker. ``work`` gets an open channel."""
 
     async def main() -> Any:
         async with await aio_pika.connect(url, timeout=20) as connection, connection.channel() as channel:
@@ -58,7 +58,7 @@ class TestBrokersThatFail:
                     a.send("b.2", b"there")
                     a.send("c.3", b"not there")
                     await until(lambda: heard_a.dead)
-                # The broker may take a first unicast before it has seen that b's connection is closed.
+                # The broker may accept a first unicast before it notices that b's connection is closed.
                 with trio.fail_after(DEADLINE_S):
                     while len(heard_a.dead) < 2:
                         a.send("b.2", b"gone")
@@ -110,7 +110,7 @@ class TestBrokersThatFail:
 
 
 def noting(bus: AmqpBus, errors: list[str]) -> Callable[[], None]:
-    """Record every error sentence of a bus, even a short-lived one; returns a function that stops it."""
+    """Record every error sentence of a bus, also one that is soon over. Returns a function that stops the recording."""
     went_down = bus._went_down
 
     def note(reason: str) -> None:
@@ -126,7 +126,7 @@ def noting(bus: AmqpBus, errors: list[str]) -> Callable[[], None]:
 
 
 class TestRefusals:
-    """Each has a sentence, and ends when it is mended."""
+    """Each refusal has a sentence, which ends when the cause is repaired."""
 
     async def refused(self, bus: AmqpBus, *words: str) -> None:
         await until(lambda: bus.state == "disconnected" and bus.error)
@@ -181,7 +181,7 @@ class TestRefusals:
         rabbit_server.ctl("add_user", cluster, "secret")
         rabbit_server.ctl("set_permissions", cluster, "^$", "^$", "^$")
         url = f"amqp://{cluster}:secret@{servers.HOST}:{rabbit_server.port}/"
-        rights = r"^coordd\."  # as the sentence advises
+        rights = r"^coordd\."  # the rights that the sentence recommends
         bus = AmqpBus([url], "a.1", cluster=cluster)
         self.check(
             bus,
@@ -192,7 +192,7 @@ class TestRefusals:
         assert "secret" not in bus.url
 
     def test_a_channel_that_the_broker_closes(self, rabbit_url: str, cluster: str) -> None:
-        """Somebody deletes our exchange: the next message closes the channel, and everything is declared again."""
+        """Somebody deletes our exchange. The next message closes the channel, and the bus declares everything again."""
 
         async def main() -> None:
             a, b = (AmqpBus([rabbit_url], name, cluster=cluster) for name in ("a.1", "b.2"))
@@ -206,7 +206,7 @@ class TestRefusals:
                 await until(lambda: heard_a.ups == [True, False, True])
                 note()
                 assert any("NOT_FOUND" in error for error in errors), errors
-                b.publish(b"there again?")  # its own binding went with the exchange
+                b.publish(b"there again?")  # the exchange's end removed b's own binding too
                 await until(lambda: heard_b.ups[-1:] == [True] and b.state == "connected")
                 await talk(b, heard_a, b"from b")
 
@@ -246,7 +246,8 @@ def test_tls_verifies_and_says_so(cluster: str, tmp_path: Any) -> None:
     with servers.rabbit(tls=made) as server:
 
         async def main() -> None:
-            a = AmqpBus([server.tls_url], "a.1", cluster=cluster)  # the system's authorities do not know it
+            # the system's certificate authorities do not know the server
+            a = AmqpBus([server.tls_url], "a.1", cluster=cluster)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(a.receive, lambda _data: None, lambda _name: None)
                 await until(lambda: a.state == "disconnected" and a.error)
@@ -278,7 +279,7 @@ def test_a_large_message_of_a_stranger_is_passed_over(rabbit_url: str, cluster: 
 
 
 class Told:
-    """A tap's listener that notes."""
+    """A listener of a tap. It records what it hears."""
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
@@ -296,7 +297,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 def tapped(chunks: list[bytes], told: Told, bytes_max: int = 1000) -> bytes:
-    """Feed a tap; returns what it passed on."""
+    """Feed a tap; returns the bytes that it passed on."""
 
     async def main() -> bytes:
         reader = asyncio.StreamReader()
@@ -441,7 +442,7 @@ def test_a_broker_that_hangs_is_given_up(own_server: servers.Rabbit, cluster: st
 
 
 def test_a_node_that_has_become_deaf_notices(rabbit_url: str, cluster: str) -> None:
-    """An operator has deleted the exchange and made it again: every connection is fine, and no queue is bound."""
+    """An operator has deleted the exchange and made it again. Every connection works, and no queue is bound."""
 
     async def exchange_anew(channel: Any) -> None:
         await channel.exchange_delete(f"coordd.{cluster}")
@@ -463,7 +464,7 @@ def test_a_node_that_has_become_deaf_notices(rabbit_url: str, cluster: str) -> N
 
 
 def test_a_broker_of_a_cluster_that_dies(cluster: str) -> None:
-    """Our queue is on our broker. It dies with that broker, and is created again on another one."""
+    """Our queue is on our broker. The queue dies with that broker, and is created again on another broker."""
     with servers.rabbit_cluster() as brokers:
 
         async def main() -> None:
@@ -486,7 +487,7 @@ def test_a_broker_of_a_cluster_that_dies(cluster: str) -> None:
 
 
 def broker_of(brokers: servers.RabbitCluster, connection: str) -> servers.Rabbit:
-    """The node that a client is connected to."""
+    """The broker node that a client is connected to."""
     listed = brokers.nodes[0].ctl("list_connections", "pid", "client_properties")
     line = next(line for line in listed.splitlines() if connection in line)
     return next(node for node in brokers.nodes if node.name in line)

@@ -1,4 +1,4 @@
-"""One suite for every bus: the port's promises, kept by the fake and by the real one alike."""
+"""One suite for every bus: the in-memory bus and the real ones keep the same promises of the port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coordd.core.wire.events import MESSAGE_BYTES_MAX
 from coordd.errors import LocalProtocolError
 from coordd.ports import Bus
 
-# More than any bus keeps for a node that does not read.
+# More messages than any bus keeps for a node that does not read.
 HUNG_MESSAGES = 12_000
 
 LOCAL = ["memory", "unix"]
@@ -34,7 +34,7 @@ _clusters = itertools.count()
 
 
 def maker(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeBus]:
-    """Buses of one cluster of their own."""
+    """Makes the buses of one separate cluster."""
     buses: list[Bus] = []
     exchange = MemoryExchange()
     cluster = f"contract-{next(_clusters)}"
@@ -76,7 +76,7 @@ KINDS_OF_SERVER = {"amqp": ("own_rabbit", AmqpBus), "redis": ("own_redis", Redis
 
 @pytest.fixture(params=BROKERED)
 def breakable(request: pytest.FixtureRequest) -> tuple[servers.Rabbit | servers.Redis, MakeBus]:
-    """A server that the test may break, and buses over it."""
+    """A server that the test may break, and buses that use it."""
     fixture, kind = KINDS_OF_SERVER[request.param]
     server = request.getfixturevalue(fixture)
     cluster = f"contract-{next(_clusters)}"
@@ -112,11 +112,11 @@ class TestEveryBus:
     def test_messages_of_one_sender_keep_their_order(self, make_bus: MakeBus) -> None:
         async def main() -> None:
             a, b = make_bus("a.1"), make_bus("b.2")
-            sent = [b"%d" % n for n in range(200)]  # more than the kernel queues at a time
+            sent = [b"%d" % n for n in range(200)]  # more than the kernel queues at one time
             async with receiving(a, b) as (_, heard_b):
                 for n, data in enumerate(sent):
                     a.publish(data)
-                    if n > 100:  # b reads in between, and makes room while others still wait
+                    if n > 100:  # b reads in between, which makes room while others still wait
                         await trio.lowlevel.checkpoint()
                 await until(lambda: len(heard_b.messages) == len(sent))
                 assert heard_b.messages == sent
@@ -242,7 +242,7 @@ class TestEveryLocalBus:
                         await until(lambda n=n: len(heard_c.messages) > n)  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
                 await until(lambda: len(heard_c.messages) == HUNG_MESSAGES)
                 assert a.statistics()["dropped"] > 0
-                async with receiving(b) as (heard_b,):  # it thaws, and hears what is new
+                async with receiving(b) as (heard_b,):  # it thaws, and hears the new messages
                     await until(lambda: heard_b.messages)
                     a.publish(b"welcome back")
                     await until(lambda: b"welcome back" in heard_b.messages)
@@ -367,7 +367,8 @@ class TestEveryBrokeredBus:
                 a.publish(b"lost too", said.append)
                 await until(lambda: len(said) == 2)
                 assert said == [False, False]
-                server.start()  # in this thread, which the server lives as long as: the core stands still meanwhile
+                # in this thread, because the server lives as long as its thread: the core stands still meanwhile
+                server.start()
                 await until(lambda: "connected" == a.state == b.state)
                 assert a.error == ""
                 assert heard_a.ups == [True, False, True]

@@ -1,4 +1,4 @@
-"""The in-memory bus that stands for a broker in other tests: who hears whom, and what is lost."""
+"""The in-memory bus, which replaces a broker in other tests: which node hears which, and what is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coordd.ports import Bus
 
 
 class Listener:
-    """Who listens on one bus, and what was heard."""
+    """A listener on one bus, and what it heard."""
 
     def __init__(self, bus: MemoryBus) -> None:
         self.bus: Bus = bus

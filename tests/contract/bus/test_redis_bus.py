@@ -53,7 +53,7 @@ def test_a_server_that_hangs_is_given_up(
 
 
 def refused(bus: RedisBus, mend: Callable[[], object], *words: str) -> None:
-    """It says what is wrong, and connects when it is mended."""
+    """The bus says what is wrong, and connects when the cause is repaired."""
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""The unix bus: what it promises beyond the port, about files, processes and room."""
+"""The unix bus: its promises beyond the port, about files, processes and buffer space."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class UnixLab:
         return bus
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
-        """Another process with a bus; it listens when this returns."""
+        """Start another process with a bus. The process listens when this returns."""
         script = (
             "import sys, trio; from coordd.adapters.bus.unix_bus import UnixBus\n"
             "async def main():\n"
@@ -146,9 +146,9 @@ class TestUnixBus:
                 a.publish(b"here?")
                 b.close()
                 a.publish(b"gone")
-                assert heard_a.dead == []  # the caller is in the middle of its own work
+                assert heard_a.dead == []  # the caller has not finished its own work
                 await until(lambda: heard_a.dead == ["b.2"])
-                assert heard_a.bursts  # so that the caller flushes what it made of it
+                assert heard_a.bursts  # so that the caller flushes the messages that result from it
 
         run(main)
 
@@ -179,7 +179,7 @@ class TestUnixBus:
     def test_a_new_node_is_seen_behind_a_time_stamp_that_has_not_moved(self, lab: UnixLab) -> None:
         async def main() -> None:
             a = lab.bus("a.1", check_interval_s=60.0)
-            tick = lab.path.stat().st_mtime_ns + 3600 * 10**9  # as if the kernel's clock had not ticked since
+            tick = lab.path.stat().st_mtime_ns + 3600 * 10**9  # as if the time stamp of the directory stayed the same
             for n in range(3):
                 os.utime(lab.path, ns=(tick, tick))
                 a.publish(b"who is there?")
@@ -210,7 +210,7 @@ class TestUnixBus:
                     for n in range(50):
                         a.publish(b"%d" % n)
                     b.kill()
-                with lab.process("b.2") as b:  # all this before our loop goes round again
+                with lab.process("b.2") as b:  # all this happens before our loop runs again
                     await until(lambda: b"re:49" in heard_a.messages)
                     b.kill()
                 assert heard_a.dead == []
@@ -241,7 +241,7 @@ class TestUnixBus:
         async def main() -> None:
             a, b = lab.bus("a.1"), lab.bus("b.2")
             async with receiving(a, b) as (heard_a, heard_b):
-                for _ in range(OLD_SOCKETS_MAX - 1):  # without a wait: neither loop goes round meanwhile
+                for _ in range(OLD_SOCKETS_MAX - 1):  # without a wait: neither loop runs meanwhile
                     (lab.path / "a.1").unlink()
                     assert b.peers() == ("a.1",)  # there is no file, and the old socket still listens
                     a.peers()  # makes the file again
@@ -365,7 +365,7 @@ class TestUnixBus:
                 async with receiving(a):
                     for n in range(30):
                         a.publish(b"%d" % n + b"x" * 60_000)
-                    for _ in range(200):  # the loop goes round, and nobody reads
+                    for _ in range(200):  # the loop runs, and nobody reads
                         await trio.lowlevel.checkpoint()
                     assert tries <= 2
                     async with receiving(b) as (heard_b,):
@@ -394,7 +394,7 @@ class TestUnixBus:
                         a.publish(b"%d" % n)
                     assert heard_a.dead == []
                     b.kill()
-                    await until(lambda: heard_a.dead == ["b.2"])  # nothing more is sent: the wait for room ends
+                    await until(lambda: heard_a.dead == ["b.2"])  # nothing more is sent: the wait for buffer space ends
 
         run(main)
 

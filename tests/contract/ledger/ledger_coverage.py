@@ -1,7 +1,7 @@
 """The coverage of a random search: answers by operation, and moves of runs.
 
-Two lists here are written by hand and not taken from the code: the answers that docs/protocol.md allows, and the moves
-of a run. A search must have seen all of both.
+Two lists here are written by hand, not taken from the code: the answers that docs/protocol.md allows, and the moves of
+a run. A search must have seen all entries of both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from coordd.core.ledger import requests, rules
 from coordd.core.ledger.answers import Answer
 from coordd.ports import Ledger
 
-# An operation and the word of its answer; of a claim that ended, or must wait, also why.
+# An operation and the words of its answers. For a claim that ended or must wait, the reason follows the word.
 ANSWERS = {
     "register": "ok exists conflict early",
     "claim": "granted early held lost differs outdated "
@@ -49,7 +49,7 @@ RECOVERING = {
     "activate": "recovering",
 }
 
-# Moves from one call to the next. "" is a run without a row.
+# The moves of a run from one call to the next. "" is a run without a row.
 MOVES = {
     "": "pending received rejected missed revoked",
     "pending": "received rejected missed revoked",
@@ -79,7 +79,7 @@ class Seen:
         self.moves: set[tuple[str, str]] = set()
 
     def note(self, op: str, answer: Any, before: dict[str, str], after: dict[str, str]) -> None:
-        """One call: what it said, and the states of all runs before and after it."""
+        """Note one call: its answer, and the states of all runs before and after it."""
         word = answer.word
         if op == "claim" and isinstance(answer, Answer) and word in ("finished", "limited"):
             word += ":" + (answer.state if word == "finished" else answer.by.partition(" ")[0].rstrip(":"))
@@ -98,13 +98,14 @@ class Seen:
         return wanted | ((pairs(MOVES) | {(state, "") for state in FORGOTTEN}) - self.moves)
 
 
-# Rounds of one search, each with other examples. The rarest steps, those out of UNKNOWN, take up to 14; the rest is
-# room for a change of the rules, or of hypothesis, that makes some corner rarer.
+# The number of rounds of one search; each has other examples. The rarest moves, those that leave UNKNOWN, need up to
+# 14. The rest is a reserve: a change of the rules or of hypothesis may make some case rarer.
 ROUNDS = 25
 
 
 def search(machine: Any, size: settings, *answers: dict[str, str]) -> None:
-    """Run a machine until it has seen every answer and move; fails after ROUNDS rounds. Its calls fill ``seen``.
+    """Run a machine until it has seen every answer and move; fails after ROUNDS rounds. The machine's calls fill
+    ``seen``.
 
     Pages are small during the search.
     """

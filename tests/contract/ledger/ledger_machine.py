@@ -1,6 +1,6 @@
-"""Any sequence of calls to a ledger and to the rules in memory: the answers must be equal. Each ledger extends it.
+"""Any sequence of calls to a ledger and to the rules in memory: the answers must be equal. A subclass for each ledger.
 
-Most calls come from the holder of the attempt; otherwise the search would rarely see calls that are accepted.
+Most calls come from the holder of the attempt. Otherwise the search would seldom see an accepted call.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ordinary = st.fixed_dictionaries(
         "start_within_s": st.sampled_from((50.0, 3600.0)),
     }
 )
-# A claimant's observation: difference from the row's token, from its beat, and the silence in leases.
+# A claimant's observation: difference from the row's token, difference from its beat, and the silence in leases.
 watches = st.sampled_from((None, (0, 0, 1.03), (0, 0, 1.03), (1, 0, 1.03), (0, 1, 1.03), (0, 0, 1.02), (0, 0, 1.01)))
 ends = st.sampled_from(("success", "failure", "revoked", "lost"))
 
@@ -79,7 +79,7 @@ def fields(thing: Any) -> Any:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """The requests of nodes and people, in any order. ``ledger`` and ``memory`` have one clock."""
+    """Requests of nodes and people in any order. ``ledger`` and ``memory`` have the same clock."""
 
     seen: ClassVar[Seen]
     ledger: Ledger
@@ -90,13 +90,13 @@ class LedgerMachine(RuleBasedStateMachine):
         self.start = clock.wall
         self.memory = MemoryLedger(clock)
         self.nodes = Nodes(self.memory, clock)
-        self.grants: dict[tuple[str, int], tuple[int, str]] = {}  # what each node believes to hold
+        self.grants: dict[tuple[str, int], tuple[int, str]] = {}  # the grants that each node believes to hold
         self.moved = False
 
-    # ---- what a test may look at more closely
+    # ---- hooks for a test that examines more
 
     def before_call(self) -> None:
-        """Right before each call to both."""
+        """Called just before each call to both."""
 
     def ask(self, request: Request[A]) -> A:
         """Ask both; the answers must be equal."""
@@ -108,7 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return answer
 
     def granted(self, claim: Claim, answer: Answer) -> None:
-        """A claim was granted, for the first time or again; ``grants`` does not have it yet."""
+        """A claim was granted, for the first time or again. ``grants`` does not contain the grant yet."""
 
     def forgotten(self, gone: set[str]) -> None:
         """Retention has forgotten these runs."""
@@ -123,7 +123,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ask(report)
 
     def an_older_version_was_there(self, row: JobRow) -> None:
-        """Leave that row of a job in the ledger, as an older version writes it, and nothing else."""
+        """Put this row of a job into the ledger as an older version writes it, and nothing else."""
         raise NotImplementedError
 
     @initialize(old=st.booleans())
@@ -134,7 +134,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.memory._store.commit()
             self.an_older_version_was_there(row)
 
-    # ---- what is asked for
+    # ---- what the requests contain
 
     def identity_from(self) -> float:
         kept = self.memory._store.meta("identity_from")
@@ -146,7 +146,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return self.nodes.of(run, fire_at=fire_at, digest=digest, **policy, **more)
 
     def held(self, data: st.DataObject) -> Grant:
-        """A grant: mostly of an attempt that is not over, and unchanged."""
+        """A grant, in most cases an unchanged one of an attempt that is not over."""
         rows = {row.run: row for row in self.memory.runs()}
         current = [key for key in self.grants if key[0] in rows and rows[key[0]].attempt == key[1]]
         live = [key for key in current if rows[key[0]].state in ACTIVE]
@@ -157,7 +157,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return grant_of(*key, token + wrong[0], wrong[1])
 
     def ask_claim(self, of: Registration, attempt: int, nonce: str, node: str, watched: Any) -> None:
-        """A node that claims a fire time has settled all earlier ones."""
+        """A node that claims a fire time has already settled all earlier ones."""
         claim = Claim(
             of=of,
             attempt=AttemptNumber(attempt),
@@ -232,7 +232,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(run=runs, policy=ordinary, go=st.booleans(), silent=st.booleans())
     def a_run_is_let_in(self, run: str, policy: dict[str, Any], go: bool, silent: bool) -> None:
-        """The ordinary case, so that the search often goes beyond a grant; also after the holder's silence."""
+        """The normal case, so that the search often gets further than a grant; also after silence of the holder."""
         if silent:
             self.clock.step(LEASE_S * 1.03)
         row = self.memory.run(run)
@@ -295,7 +295,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(run=runs, watch=watches, late=st.booleans(), silent=st.booleans())
     def settle(self, run: str, watch: Any, late: bool, silent: bool) -> None:
-        """A node that may not have the job asks to settle the run."""
+        """A node that may not run the job asks the ledger to settle the run."""
         if late or silent:
             self.clock.step(3700.0 if late else LEASE_S * 1.03)
         row = self.memory.run(run)
@@ -303,7 +303,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ask(Settle(run=run, attempt=AttemptNumber(row.attempt if row else 0), watched=watched))
 
     def sweep(self) -> None:
-        """All open rows, page by page, each one once."""
+        """Read all open rows page by page. Each row must come exactly once."""
         answer = self.ask(ListOpen(jobs=("a", "b")))
         shown = list(answer.runs)
         while answer.after is not None:
@@ -333,7 +333,7 @@ class LedgerMachine(RuleBasedStateMachine):
         run=st.sampled_from(RUNS[:4]),
     )
     def hold(self, key: str, on: bool, left_s: float, run: str) -> None:
-        """A job may stay suspended; the other holds end here, or the search would see little else."""
+        """A job may stay suspended. The other holds end here: otherwise the search would see few other things."""
         until = self.clock.wall + left_s
         if key in ("job:b", "job:c") or (key == "job:a" and left_s < 0.0):
             self.ask(Suspend(job=key[4:], suspended=on, by="ann"))

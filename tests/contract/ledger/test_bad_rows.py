@@ -1,4 +1,4 @@
-"""A damaged row: it is named and not used, and everything else continues. In SQLite and in Redis."""
+"""A damaged row, in SQLite and in Redis: the ledger names it and does not use it. Everything else continues."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def nodes(request: pytest.FixtureRequest, make_ledger: Callable[[str], Any], clo
 
 
 def spoil(nodes: Nodes, run: str, column: str, value: Any, table: str = "run") -> None:
-    """Write a value into a row as somebody who can reach the ledger may."""
+    """Write a value into a row, as anybody with access to the ledger can do."""
     ledger = nodes.ledger
     if isinstance(ledger, RedisLedger):
         raw = value if isinstance(value, bytes) else str(value).encode()
@@ -60,7 +60,7 @@ def spoil(nodes: Nodes, run: str, column: str, value: Any, table: str = "run") -
     db = sqlite3.connect(ledger.path)
     name = "job" if table in ("job", "standing") else "run"
     table = table if table == "standing" else f"{table}s"
-    with db:  # bytes as text that is not UTF-8, as a damaged page has them
+    with db:  # write bytes as text that is not UTF-8, as in a damaged page
         mark = "CAST(? AS TEXT)" if isinstance(value, bytes) else "?"
         db.execute(f'UPDATE {table} SET "{column}" = {mark} WHERE {name} = ?', (value, run))  # noqa: S608 - our words
     db.close()
@@ -89,12 +89,13 @@ def test_one_bad_row_spoils_nothing_else(nodes: Nodes, column: str, value: Any) 
     swept = nodes.ledger.ask(ListOpen(jobs=("sales",)))
     assert isinstance(swept, OpenAnswer)
     assert OTHER in [each.run for each in swept.runs]
-    if column not in ("policy", "reason", "created_at", "failures", "cancel", "exit_code"):  # a sweep is not told these
+    # a sweep does not contain these columns
+    if column not in ("policy", "reason", "created_at", "failures", "cancel", "exit_code"):
         assert [why for name, why in swept.bad.items() if name.startswith("sales") and column in why]
         assert RUN not in [each.run for each in swept.runs]
 
     if isinstance(nodes.ledger, RedisLedger) and column in ("node", "digest", "exit_code"):
-        nodes.claim(allowing(nodes, RUN))  # a script compares bytes: text that is not UTF-8 is text to it
+        nodes.claim(allowing(nodes, RUN))  # a script compares bytes, so it accepts text that is not UTF-8
     else:
         with pytest.raises(BadRowError, match=column):
             nodes.claim(allowing(nodes, RUN))
@@ -210,7 +211,7 @@ def test_a_mended_job_of_which_nothing_runs_goes_on_above_its_tokens(nodes: Node
     nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
 
     assert nodes.opened("sales").jobs["sales"].fence >= before.token
-    if isinstance(nodes.ledger, SteppedLedger):  # an older version is kept out, as before
+    if isinstance(nodes.ledger, SteppedLedger):  # older versions are still kept out
         (read,) = nodes.ledger.read([("HMGET", nodes.ledger.key("job:sales"), "suspended", "changed_by")])
         assert read == [b"1", BARRIER_BY.encode()]
 
@@ -245,11 +246,11 @@ def test_a_bad_row_of_a_job_stops_that_job_alone(nodes: Nodes, column: str, valu
 @pytest.mark.parametrize("table", ["job", "standing"])
 @pytest.mark.parametrize(("column", "value"), [("horizon", "x"), ("fence", "many"), ("fence", 2**60), ("version", "x")])
 def test_a_person_mends_a_bad_row_of_a_job_by_suspending_it(nodes: Nodes, table: str, column: str, value: Any) -> None:
-    """Without any valid row the job begins now; its active runs continue, and tokens still increase."""
+    """Without any valid row the job begins now. Its active runs continue, and tokens still increase."""
     if (table, column) == ("standing", "fence"):
         column = "sequence"
     before = nodes.granted(nodes.of(RUN, overlap="allow"))
-    nodes.clock.wall -= 5.0  # set back: tokens must still be above all earlier ones
+    nodes.clock.wall -= 5.0  # the clock is set back: tokens must still be larger than all earlier ones
     spoil(nodes, "sales", column, value, table=table)
     with pytest.raises(BadRowError, match=column):
         nodes.claim(allowing(nodes, OTHER))
@@ -279,8 +280,8 @@ def test_a_mended_job_goes_on_above_all_tokens_with_the_definition_that_was_acti
         nodes.granted(nodes.of(run, overlap="allow", digest="d2"))
         nodes.clock.step(1.0)
     nodes.granted(nodes.of("sales#3", overlap="allow", digest="d2"))
-    highest = nodes.ledger.run(order[1]).token  # type: ignore[union-attr]  # it is there
-    spoil(nodes, "sales#3", "token", 2**53 - 5)  # none to go on from
+    highest = nodes.ledger.run(order[1]).token  # type: ignore[union-attr]  # the row exists
+    spoil(nodes, "sales#3", "token", 2**53 - 5)  # too large: no token can follow it
     nodes.clock.wall -= 60.0
     for table in ("job", "standing"):
         spoil(nodes, "sales", "version", "x", table=table)
@@ -318,7 +319,7 @@ def test_attempts_that_cannot_be_read_are_shown_as_bad(nodes: Nodes) -> None:
 
 
 def test_a_file_whose_columns_take_anything(tmp_path: Path, clock: FakeClock) -> None:
-    """Another program may have made the tables, without our NOT NULL."""
+    """Another program may have made the tables without our NOT NULL."""
     ledger = SqliteLedger(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
     nodes = Nodes(ledger, clock)
     nodes.ask(Register(of=nodes.of(RUN)))

@@ -1,4 +1,4 @@
-"""Which definition of a job counts, on each kind of ledger."""
+"""The definition of a job that counts, on each kind of ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MINUTE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def known(nodes: Nodes) -> None:
-    """The job begins now."""
+    """The ledger learns of the job now."""
     nodes.ledger.ask(ListOpen(jobs=("sales",)))
 
 
@@ -33,7 +33,7 @@ def claim(nodes: Nodes, fire_at: float, digest: str, due: float = 0.0) -> str:
 
 
 def test_a_job_that_ran_and_is_moved_to_a_time_that_is_past_does_not_run_again(nodes: Nodes) -> None:
-    """It ran at 01:15; at 02:40 it is moved to 02:15."""
+    """The job ran at 01:15. At 02:40 its time is moved to 02:15."""
     activate(nodes, "at 01:15", "s1", "new")
     nodes.clock.step(75 * MINUTE_S)
     ran_at = nodes.clock.wall
@@ -47,7 +47,7 @@ def test_a_job_that_ran_and_is_moved_to_a_time_that_is_past_does_not_run_again(n
 
 
 def test_a_run_that_was_forgotten_and_is_due_later_by_a_new_jitter_is_settled_for_people_too(nodes: Nodes) -> None:
-    """A run of 01:00 is forgotten. At 01:10 its job gets a jitter, and would have been due at 01:07."""
+    """A run of 01:00 is forgotten. At 01:10 its job gets a jitter, by which the run would have been due at 01:07."""
     activate(nodes, "plain", "s1", "new")
     nodes.clock.step(HOUR_S)
     ran_at, run = nodes.clock.wall, scheduled_run("sales", nodes.clock.wall)
@@ -63,7 +63,7 @@ def test_a_run_that_was_forgotten_and_is_due_later_by_a_new_jitter_is_settled_fo
 
 
 def test_a_jitter_that_is_added_after_a_run_does_not_run_it_again(nodes: Nodes) -> None:
-    """It ran at 01:00; at 01:05 it gets a jitter, by which it would be due at 01:07."""
+    """The run of 01:00 has run. At 01:05 its job gets a jitter, by which the run would be due at 01:07."""
     activate(nodes, "plain", "s1", "new")
     nodes.clock.step(HOUR_S)
     ran_at = nodes.clock.wall
@@ -154,7 +154,7 @@ def test_a_definition_that_was_activated_while_the_clock_was_ahead_counts_from_n
     assert isinstance(answer, OpenAnswer)
 
     assert answer.current["sales"].counts_from == nodes.clock.wall
-    assert claim(nodes, nodes.clock.wall + 1.0, "d2") == "granted"  # it is opened a second ahead
+    assert claim(nodes, nodes.clock.wall + 1.0, "d2") == "granted"  # a run is opened a second ahead
     assert claim(nodes, nodes.clock.wall - 1.0, "d2") == "finished"
 
 
@@ -178,7 +178,7 @@ def test_what_is_claimed_late_after_such_a_clock_is_not_passed_over(nodes: Nodes
 def test_a_clock_that_was_set_back_for_a_while_opens_nothing_of_the_time_before_the_definition(
     nodes: Nodes, edited: str, op: str
 ) -> None:
-    """It is moved at 02:40 from 01:15 to 02:15; at 02:45 the ledger's clock says 01:45 for a minute."""
+    """At 02:40 the job is moved from 01:15 to 02:15. At 02:45 the ledger's clock says 01:45 for a minute."""
     activate(nodes, "at 01:15", "s1", "new")
     nodes.clock.step(100 * MINUTE_S)
     activate(nodes, "at 02:15", "s2")
@@ -217,7 +217,7 @@ def test_what_is_opened_while_such_a_clock_passes_the_time_that_it_had_said_is_n
 
 @pytest.mark.parametrize("how", ["new", "changed", "returned"])
 def test_a_schedule_that_a_known_job_is_given_opens_nothing_of_the_time_before(nodes: Nodes, how: str) -> None:
-    """It was only triggered until now."""
+    """Until now the job had no schedule, and was only triggered."""
     nodes.clock.step(HOUR_S)
     before = nodes.clock.wall
     nodes.clock.step(MINUTE_S)

@@ -1,4 +1,4 @@
-"""Every ledger: what a person stops, and how it begins again: by itself at its end, or because a person says so."""
+"""Every ledger: holds that a person makes. A hold ends by itself at its end time, or because a person ends it."""
 
 from __future__ import annotations
 
@@ -108,14 +108,16 @@ def test_a_drained_node_is_granted_nothing_and_keeps_what_it_holds(nodes: Nodes)
     other = nodes.of("sales#2", overlap="allow")
     assert nodes.gate(grant).word == "ok"
     assert nodes.renew(grant).word == "ok"
-    assert nodes.claim(other, node="edge-1.11").by == "drained"  # its next daemon too
+    assert nodes.claim(other, node="edge-1.11").by == "drained"  # a new daemon on the same node is drained too
     assert nodes.claim(other, node="edge-10.10").word == "granted"
     nodes.clock.step(60.0)
     assert nodes.claim(nodes.of("sales#3", overlap="allow"), node="edge-1.11").word == "granted"
 
 
 def test_what_an_older_version_suspends_has_no_end(kind: str, make_ledger: object, clock: FakeClock) -> None:
-    """It leaves the hold of an earlier suspension: another version of the row."""
+    """The older version leaves the hold of an earlier suspension in the ledger; that hold
+    is for another version of the row.
+    """
     both = Both(make_ledger(kind), clock)  # type: ignore[operator]  # the fixture's function
     both.older_row("sales", 7, EPOCH, 0, 0, "")
     both.ask(Suspend(job="sales", suspended=True, by="ann", until=EPOCH + 60.0))
@@ -137,7 +139,7 @@ def test_holds_move_with_an_export(kind: str, make_ledger: object, clock: FakeCl
     rows = list(first.ledger.export())  # type: ignore[attr-defined]  # both kinds can
     keep(second, "node:edge-2")
 
-    second.ledger.import_(rows, replace=True)  # type: ignore[attr-defined]  # as above
+    second.ledger.import_(rows, replace=True)  # type: ignore[attr-defined]  # both kinds can do this
 
     found = swept(second, "sales").holds
     assert {key: hold.text() for key, hold in found.items()} == {key: hold.text() for key, hold in told.items()}

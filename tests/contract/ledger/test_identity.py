@@ -1,4 +1,4 @@
-"""The identity of a ledger: one table of cases for every kind of ledger, with the rules in Python and in Lua."""
+"""The identity of a ledger: one table of cases for every kind of ledger, for the rules in Python and in Lua."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OURS, OTHER, BEFORE, PROPOSED = "1" * 16, "2" * 16, "3" * 16, "4" * 16
 
 
 class Place:
-    """One ledger; the test sets and reads its ``meta`` directly."""
+    """One ledger. The test sets and reads its ``meta`` directly."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Place:
 
 
 def asked(ledger: MemoryLedger | SqliteLedger, known: Known) -> OpenAnswer:
-    """The ledger's answer to a node with that knowledge of it."""
+    """The ledger's answer to a node that knows this about the ledger."""
     ledger.known = known
     answer = ledger.ask(ListOpen(jobs=("job",)))
     assert isinstance(answer, OpenAnswer)
@@ -92,7 +92,7 @@ def redis(_path: Path, url: str) -> Place:
         assert isinstance(answer, OpenAnswer)
         return answer
 
-    plain = SteppedLedger(url, clock, cluster=cluster, fresh=None)  # what it writes is kept by lua_mutants too
+    plain = SteppedLedger(url, clock, cluster=cluster, fresh=None)  # lua_mutants records what this writes too
 
     def write(*, recovering: bool = False, **meta: str) -> None:
         fields = dict(meta)
@@ -119,7 +119,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def made() -> Iterator[list[Any]]:
-    """Ledgers that are closed in the end."""
+    """Closes the ledgers of a test at its end."""
     ledgers: list[Any] = []
     yield ledgers
     for ledger in ledgers:
@@ -127,7 +127,9 @@ def made() -> Iterator[list[Any]]:
 
 
 class Case(NamedTuple):
-    """The ledger's values, the caller's knowledge, and the result; ``found`` None: the caller is refused."""
+    """The ledger's values, the caller's knowledge, and the result. With ``found`` None the
+    ledger refuses the caller.
+    """
 
     name: str
     meta: dict[str, Any]
@@ -220,7 +222,7 @@ def test_a_closed_one_answers_nobody(place: Place) -> None:
 
 
 def test_a_refusal_is_no_answer_for_whoever_knows_nothing_of_it() -> None:
-    """Services and runners that wait for a ledger go on waiting, and launch nothing."""
+    """Services and runners that wait for a ledger continue to wait, and launch nothing."""
     assert issubclass(ForeignLedgerError, UnavailableError)
     assert issubclass(LedgerClosedError, UnavailableError)
 
@@ -248,11 +250,11 @@ def test_a_flushed_redis_gets_its_identity_back_with_its_quarantine() -> None:
 
 
 def test_an_older_coordd_goes_on_with_the_same_file(tmp_path: Path) -> None:
-    """The table is added, the schema's version stays, and a file without it gets it."""
+    """The new version adds the table, and the schema's version stays. A file without the table gets it."""
     path = f"{tmp_path}/ledger.db"
     SqliteLedger(path).close()
     with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("DROP TABLE meta")  # as a version before made it
+        db.execute("DROP TABLE meta")  # the file as an earlier version made it
         assert db.execute("PRAGMA user_version").fetchone() == (1,)
     ledger = SqliteLedger(path, known=Known(proposal=OURS))
     answer = ledger.ask(ListOpen(jobs=("job",)))
@@ -263,7 +265,7 @@ def test_an_older_coordd_goes_on_with_the_same_file(tmp_path: Path) -> None:
         assert db.execute("PRAGMA user_version").fetchone() == (1,)
 
 
-# ---- closed, exported, and imported elsewhere
+# ---- close, export, and import elsewhere
 
 
 CLOSABLE = ["memory", "sqlite", "redis"]
@@ -360,7 +362,7 @@ def test_an_import_continues_the_closed_one_and_those_who_used_that_follow(
     with pytest.raises(RefusedError, match="does not continue it"):
         opened("old", Known("-")).import_(copy, replace=True)
     again = opened("old", Known("-"))
-    again.import_(rows, replace=True)  # back to where it was: a third identity, which continues the first
+    again.import_(rows, replace=True)  # back in the old place: a third identity, which continues the first one
     assert again.status()["predecessor"] == OURS
     assert again.status()["identity"] not in (OURS, answer.identity)
     assert again.status()["closed"] is None

@@ -1,4 +1,4 @@
-"""Every ledger adapter: each operation of a run's life, each answer, asked once and asked again."""
+"""Every ledger adapter: each operation of a run's life and each answer, for a first and for a repeated request."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_lost_reply_to_a_claim_is_asked_again(nodes: Nodes) -> None:
     nodes.clock.step(5.0)
     again = nodes.claim(nodes.of(), nonce="a")
     assert (again.word, again.token, again.left_s) == ("granted", first.token, LEASE_S)
-    # A whole lease is lent again: those who watch begin again.
+    # The lease begins again in full, so nodes that watch it begin again.
     until = before["until"]
     assert isinstance(until, float)
     assert row_of(nodes) == {**before, "until": until + 5.0, "beat": 1}
@@ -90,13 +90,13 @@ def test_a_run_is_claimed_a_little_ahead_but_not_more(nodes: Nodes) -> None:
 
 
 def test_a_scheduled_run_of_a_settled_past_is_finished(nodes: Nodes) -> None:
-    swept(nodes, "sales")  # the job begins now
+    swept(nodes, "sales")  # the ledger learns of the job now
     assert nodes.claim(nodes.of(FIRE, fire_at=EPOCH)).word == "finished"
     assert nodes.claim(nodes.of("sales@2025-01-29T08:00:01Z", fire_at=EPOCH + 1.0)).word == "granted"
 
 
 def test_a_fire_time_that_retention_has_forgotten_is_not_begun_again(nodes: Nodes) -> None:
-    """A node that was frozen meanwhile registers it, a person revokes it (simulator, seeds 260 and 150)."""
+    """A node that was frozen meanwhile registers the run, and a person revokes it (simulator, seeds 260 and 150)."""
     swept(nodes, "sales")
     of = nodes.of("sales@2025-01-29T08:00:01Z", fire_at=EPOCH + 1.0)
     nodes.clock.step(1.0)

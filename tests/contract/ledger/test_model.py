@@ -1,4 +1,4 @@
-"""Any sequence of calls: SQLite answers as the rules in memory do, and the invariants hold at every step."""
+"""Any sequence of calls: SQLite answers like the rules in memory, and the invariants hold at every step."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from coordd.core.ledger.rules import MOVES, Rules
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Report, Request
 from coordd.core.ledger.words import ACTIVE, TERMINAL, UNKNOWN
 
-# These tests do not depend on the disk itself, and its fsync is slow.
+# These tests do not depend on the disk, and its fsync is slow.
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
 class ModelMachine(LedgerMachine):
-    """SQLite and memory, and an observer of what they grant."""
+    """Compares SQLite with memory, and observes what they grant."""
 
     ledger: SqliteLedger
 
@@ -131,7 +131,7 @@ class ModelMachine(LedgerMachine):
         for run in RUNS:
             assert fields(self.ledger.attempts(run)) == fields(self.memory.attempts(run))
         self.sweep()
-        # As older versions read it.
+        # In the form that older versions read.
         read = "SELECT job, fence, horizon, suspended, version, changed_by FROM jobs ORDER BY job"
         assert self.ledger._read(read) == [row.values() for _, row in sorted(self.memory._store.jobs.items())]
         assert self.ledger.status()["runs"] == self.memory.status()["runs"]
@@ -154,7 +154,7 @@ class ModelMachine(LedgerMachine):
 
 
 def reachable(state: str) -> set[str]:
-    """Where one call may lead; an operation makes two moves at the most."""
+    """The states after one call. One operation makes at most two moves."""
     once = MOVES.get(state, frozenset())
     return set(once).union(*(MOVES.get(each, frozenset()) for each in once))
 

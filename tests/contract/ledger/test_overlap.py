@@ -24,7 +24,7 @@ def test_a_run_that_was_not_registered_waits_where_people_and_the_sweep_see_it(n
 
 
 def test_a_retry_waits_for_another_run_that_a_ledger_that_went_back_has_admitted(nodes: Nodes) -> None:
-    """The other run has a policy of its own, which admits it."""
+    """The other run has a policy of its own, and that policy admits it."""
     first, second = nodes.of(FIRST, overlap="queue", attempts=2), nodes.of(SECOND, overlap="allow")
     nodes.report(nodes.started(first), "failure", exit_code=1)
     other = nodes.started(second)

@@ -22,7 +22,7 @@ FIRE = "sales@2025-01-29T08:00:00Z"
 
 
 def test_a_run_is_revoked_before_it_starts_or_not_at_all(nodes: Nodes) -> None:
-    assert nodes.ask(Revoke(run=RUN, by="ann")).word == "ok"  # nobody has heard of it yet
+    assert nodes.ask(Revoke(run=RUN, by="ann")).word == "ok"  # no node has registered the run yet
     assert nodes.claim(nodes.of()).state == "revoked"
     assert (nodes.ask(Register(of=nodes.of())).word, nodes.ask(Register(of=nodes.of())).state) == ("exists", "revoked")
     grant = nodes.granted(nodes.of("sales#2"))
@@ -64,7 +64,7 @@ def test_a_cancelled_unknown_run_still_says_why_nobody_knows_its_end(nodes: Node
     for by in ("ann", "bob"):
         assert nodes.ask(Cancel(run=RUN, by=by)).state == "unknown"
         assert nodes.reason(RUN) == told
-    assert nodes.renew(grant).word == "cancel"  # the holder is back: who cancelled it is not forgotten
+    assert nodes.renew(grant).word == "cancel"  # the holder is back; the ledger still knows who cancelled the run
     assert nodes.report(grant, "revoked", None).word == "ok"
     assert nodes.reason(RUN) == told
 
@@ -106,7 +106,7 @@ def test_suspension_has_a_version_that_only_a_change_raises(nodes: Nodes) -> Non
 
 
 def test_a_run_that_was_revoked_before_anybody_asked_is_not_opened_again_once_it_is_forgotten(nodes: Nodes) -> None:
-    """Its job's jitter makes it due later than its id says."""
+    """The job's jitter makes the run due later than the time in its id."""
     swept(nodes, "sales")
     fire_at = nodes.clock.wall + 60.0
     run = f"sales@{iso(fire_at)}"
@@ -194,7 +194,7 @@ def test_what_was_read_is_nobodys_but_the_readers(nodes: Nodes) -> None:
     assert nodes.ledger.attempts(RUN)[0].state == "received"
 
 
-@pytest.mark.parametrize("nodes", ["memory", "sqlite"], indirect=True)  # Redis's rules are not these
+@pytest.mark.parametrize("nodes", ["memory", "sqlite"], indirect=True)  # Redis has its own rules
 def test_an_operation_that_breaks_leaves_nothing_behind(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     grant = nodes.started(nodes.of())
     before, jobs = row_of(nodes), swept(nodes, "sales").jobs
@@ -205,7 +205,7 @@ def test_an_operation_that_breaks_leaves_nothing_behind(nodes: Nodes, monkeypatc
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Life, "_record", broken)  # the last step: the rows of the job and of the run are written by then
+        patch.setattr(Life, "_record", broken)  # the last step: by then the rows of the job and of the run are written
         with pytest.raises(ZeroDivisionError):
             nodes.claim(nodes.of("sales#2", overlap="allow"))
         with pytest.raises(ZeroDivisionError):

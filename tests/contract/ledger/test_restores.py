@@ -1,4 +1,4 @@
-"""Every ledger that can go back: a witness restores attempts in a quarantine, unless the ledger knows better."""
+"""Every ledger that can lose writes: a witness restores attempts in a quarantine, unless the ledger knows better."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_grant_beside_the_one_that_is_known_is_stale_or_newer(nodes: Nodes, to
     go_back(nodes)
     other = granted_as(RUN, Answer("granted", token=grant.token + token), nonce)
     answer = restore(nodes, other, "success", 0)
-    if token > 0:  # granted after what the ledger remembers
+    if token > 0:  # granted after everything that the ledger remembers
         assert (answer.word, nodes.state(RUN)) == ("ok", "success")
     else:
         assert (answer.word, answer.state, nodes.state(RUN)) == ("stale", "started", "started")

@@ -1,4 +1,4 @@
-"""Every ledger adapter: the sweep in pages, and rows that nobody settles."""
+"""Every ledger adapter: the sweep in pages, and rows that no node settles."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_a_fire_time_far_ahead_is_never_recorded_and_settles_nothing(nodes: Node
     assert nodes.ledger.runs() == []
     soon = nodes.of("sales@2025-01-29T08:00:04Z", fire_at=EPOCH + 4.0)
     assert nodes.ask(Register(of=soon)).word == "ok"
-    assert nodes.ask(Revoke(run=ahead.run, by="ann")).word == "ok"  # a revoked run may be far ahead
+    assert nodes.ask(Revoke(run=ahead.run, by="ann")).word == "ok"  # the time of a revoked run may be far ahead
 
 
 def test_a_row_that_lies_far_ahead_all_the_same_is_nobodys_beginning(nodes: Nodes) -> None:
     ahead = nodes.of("sales@2025-01-29T11:00:00Z", fire_at=EPOCH + 3 * 3600.0)
-    first_page(nodes, "sales")  # the job is known from now on
+    first_page(nodes, "sales")  # the ledger knows the job from now on
     nodes.clock.step(3 * 3600.0)
     nodes.granted(ahead)
     nodes.clock.step(-3 * 3600.0)
@@ -176,7 +176,7 @@ def test_a_pause_is_waited_for_as_far_as_it_goes_also_by_a_clock_that_was_set_ba
 
 def test_a_retry_waits_for_its_fire_time_whatever_the_clock_did(nodes: Nodes) -> None:
     of = nodes.of("sales@2025-01-29T08:00:04Z", fire_at=EPOCH + 4.0, attempts=2, delay_s=50.0)
-    nodes.opened("sales")  # the job is known from now on
+    nodes.opened("sales")  # the ledger knows the job from now on
     nodes.clock.step(1000.0)
     nodes.report(nodes.started(of), "failure", 1)
     nodes.clock.step(-1000.0)
@@ -193,7 +193,7 @@ def test_a_retry_waits_for_its_fire_time_whatever_the_clock_did(nodes: Nodes) ->
 
 @pytest.mark.parametrize("op", ["settle", "claim"])
 def test_who_ends_an_attempt_is_told_of_which_definition_and_policy_it_was(nodes: Nodes, op: str) -> None:
-    """All witnesses tell a ledger that went back; the job's file may have changed by then."""
+    """All witnesses tell this to a ledger that lost writes. By then the job's file may have changed."""
     had = nodes.of(RUN, digest="d1", overlap="allow")
     nodes.started(had)
     watched, has = nodes.lapse(RUN), nodes.of(RUN, digest="d2", overlap="queue")
@@ -235,7 +235,7 @@ def test_a_run_that_waits_for_its_retry_is_settled_too_and_counts_from_the_retry
     nodes.clock.step(2.0)
     assert (
         nodes.ask(Settle(run=RUN, attempt=AttemptNumber(0))).word == "held"
-    )  # of an attempt that is over: it was seen before
+    )  # the attempt is over: its end was seen before
     assert nodes.ask(Settle(run=RUN, attempt=AttemptNumber(1))).state == "missed"
 
 

@@ -1,4 +1,4 @@
-"""Any sequence of calls: the scripts in Redis answer as the rules in core/ledger do, and leave the same rows."""
+"""Any sequence of calls: the scripts in Redis answer like the rules in core/ledger, and leave the same rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coordd.core.ledger.words import STATES
 
 
 class DifferentialMachine(LedgerMachine):
-    """The rules in memory, and the scripts, under one clock."""
+    """Compares the rules in memory with the scripts, under one clock."""
 
     url: ClassVar[str]
     clock: RecoveringClock
@@ -111,7 +111,7 @@ class DifferentialMachine(LedgerMachine):
     @precondition(lambda self: not self.moved and self.memory.runs() and self.identity_from() == 0.0)
     @rule()
     def the_ledger_is_exported_and_imported(self) -> None:
-        """The later writes are gone, and a quarantine follows."""
+        """The writes after the export are lost, and a quarantine follows."""
         self.moved = True
         rows = list(self.ledger.export())
         self.ledger.ask(Register(of=self.of("b#gone", {})))
@@ -127,7 +127,7 @@ class DifferentialMachine(LedgerMachine):
         for name, flat in zip(names, found, strict=True):
             assert fields(attempts_of(flat)) == fields(self.memory.attempts(name))
         self.sweep()
-        for job, row in self.memory._store.jobs.items():  # as an older version reads it
+        for job, row in self.memory._store.jobs.items():  # in the form that an older version reads
             (read,) = self.ledger.read([("HMGET", self.ledger.key(f"job:{job}"), *JOB_COLUMNS)])
             values = zip(JOB_COLUMNS, read, strict=True)
             assert tuple([value_of(column, value) for column, value in values]) == row.values()

@@ -1,4 +1,4 @@
-"""The contract tests notice what is changed in the scripts: a slice of `make mutants-lua`."""
+"""The contract tests notice changes in the scripts. This runs a part of `make mutants-lua`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLICE = 25
 
 
 def drawn() -> list[Edit]:
-    """The same changes every time, also when lines have moved; those with a reason to survive are left out."""
+    """The same changes every time, also when lines have moved. Changes with a known reason to survive are left out."""
     explained = notice.known_survivors()
     wanted = [edit for edit in edits() if edit.name not in explained]
     return sorted(wanted, key=lambda edit: hashlib.sha256(edit.name.encode()).digest())

@@ -1,4 +1,6 @@
-"""The Redis ledger with a full memory: scripts that create rows are refused; those that a running job needs are not."""
+"""The Redis ledger with a full memory: scripts that create rows are refused; scripts that
+a running job needs are not.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ QUARANTINE_S = 40.0
 
 
 class Full:
-    """A server of its own, with one ledger on it, that can be filled."""
+    """A server with one ledger that the test can fill."""
 
     def __init__(self, server: servers.Redis) -> None:
         self.server = server
@@ -77,7 +79,7 @@ def test_a_running_job_is_renewed_cancelled_and_its_end_recorded(full: Full) -> 
     grant, other = full.started(), full.started("sales#2")
     granted = full.nodes.granted(full.nodes.of("sales#3", overlap="allow"))
     full.fill()
-    for nodes in (full.nodes, full.connect(fresh=None)):  # the second brings its scripts now
+    for nodes in (full.nodes, full.connect(fresh=None)):  # the second connection sends its scripts only now
         assert nodes.renew(grant).word == "ok"
     assert full.nodes.commit(grant).word == "ok"
     assert full.nodes.report(grant).word == "ok"
@@ -151,7 +153,7 @@ def test_what_makes_rows_is_refused_and_nothing_is_changed_by_it(full: Full) -> 
 
 
 def test_what_is_refused_meanwhile_does_not_spoil_what_goes_on(full: Full) -> None:
-    """In one batch of one node."""
+    """Both requests are in one batch of one node."""
     grant = full.started()
     full.fill()
     with pytest.raises(UnavailableError, match="memory is full"):
@@ -160,7 +162,7 @@ def test_what_is_refused_meanwhile_does_not_spoil_what_goes_on(full: Full) -> No
 
 
 def test_forgetting_old_runs_makes_room(full: Full) -> None:
-    full.nodes.ask(Suspend(job="sales", suspended=False, by="ann"))  # the job has a row, whose horizon is now
+    full.nodes.ask(Suspend(job="sales", suspended=False, by="ann"))  # the job gets a row, whose horizon is now
     full.nodes.clock.wall = time.time()
     due = full.nodes.clock.wall
     full.nodes.report(full.started("sales@20260101T000000Z", due=due, fire_at=due))

@@ -1,4 +1,4 @@
-"""The Redis ledger when its server is in trouble: killed, emptied, set back, full, slow, a replica, failed over."""
+"""The Redis ledger when its server has a fault: killed, emptied, set back, full, slow, a replica, failed over."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_new_cluster_waits_a_little_and_only_because_others_might_know_better(
     first = nodes.claim(nodes.of())
     assert (first.word, 29.0 < first.in_s <= 30.0, first.left_s) == ("recovering", True, first.in_s)
     assert redis_of(nodes).status()["quarantine"] == "short"
-    nodes.claim(nodes.of())  # it has seen this ledger now, and no other
+    nodes.claim(nodes.of())  # the node has used this ledger now, and no other
     neutral = connect(redis_url, cluster=cluster, fresh=None, short_quarantine_s=30.0)
     assert neutral.claim(nodes.of()).in_s <= 30.0
     older = connect(redis_url, cluster=cluster, fresh=False, short_quarantine_s=30.0)
@@ -123,7 +123,7 @@ def test_a_quarantine_ends_by_itself(own: servers.Redis, connect: Callable[..., 
 
 
 def went_back(nodes: Nodes, grant: Grant) -> None:
-    """A run is active, and the ledger has forgotten the run, or its start."""
+    """Checks that the ledger has lost writes: it has forgotten a run that is active, or the start of that run."""
     other = nodes.claim(nodes.of(grant.run), nonce="b", node="edge-2.20")
     assert (other.word, other.in_s > 30.0) == ("recovering", True)
     answer = nodes.ledger.ask(ListOpen(jobs=("sales",)))
@@ -201,7 +201,7 @@ def test_an_old_snapshot_restored_in_mid_run_launches_nothing_twice(connect: Cal
         shutil.copy(own.directory / "old.rdb", dump)
         own.start()
         with pytest.raises(UnavailableError):
-            nodes.state(RUN)  # the connection of before
+            nodes.state(RUN)  # this uses the connection from before the restart
         assert nodes.state(RUN) == "retry"  # the run would be due now
         went_back(nodes, grant)
 
@@ -279,7 +279,7 @@ def test_a_batch_is_done_in_its_order_also_when_no_script_is_there_yet(
     own: servers.Redis, connect: Callable[..., Nodes]
 ) -> None:
     nodes = connect(own.url)
-    nodes.ask(Register(of=nodes.of()))  # one of the two scripts is known to the server
+    nodes.ask(Register(of=nodes.of()))  # so the server knows one of the two scripts
     other = connect(own.url, fresh=None)
     batch = [Cancel(run=RUN, by="ann"), Register(of=nodes.of())]
     assert [answer.word for answer in redis_of(other).ask_all(batch)] == ["ok", "exists"]
@@ -320,11 +320,11 @@ def test_a_user_with_the_advised_rights_can_do_all(own: servers.Redis, connect: 
     nodes = connect(own.url.replace("://", "://coordd:pw@"))
     nodes.report(nodes.started(nodes.of()))
     assert redis_of(nodes).prune(0.0) == 1
-    assert redis_of(nodes).import_(list(redis_of(nodes).export()), replace=True) == 1  # the job
-    assert redis_of(nodes).status()["persistence"]["rdb"] is None  # CONFIG is not for everybody
+    assert redis_of(nodes).import_(list(redis_of(nodes).export()), replace=True) == 1  # the one row is that of the job
+    assert redis_of(nodes).status()["persistence"]["rdb"] is None  # this user may not call CONFIG
 
 
-# ---- held by no lease
+# ---- jobs with on_lost = "hold"
 
 
 def test_a_hold_job_starts_only_when_a_replica_knows_of_it(connect: Callable[..., Nodes]) -> None:
@@ -337,7 +337,7 @@ def test_a_hold_job_starts_only_when_a_replica_knows_of_it(connect: Callable[...
         replica.pause()
         try:
             assert nodes.gate(relaunched).word == "ok"
-            for _ in range(2):  # the same on a new connection
+            for _ in range(2):  # the second time on a new connection
                 with pytest.raises(UnavailableError, match="no replica"):
                     nodes.gate(held)
                 redis_of(nodes)._server.drop()
@@ -368,7 +368,7 @@ def test_another_major_version_is_refused_and_unknown_fields_stay(
 def test_a_ledger_that_was_moved_remembers_which_definitions_are_over(
     own: servers.Redis, connect: Callable[..., Nodes], tmp_path: Path
 ) -> None:
-    """A node that returns with an old job file is also told on Redis."""
+    """A node that returns with an old job file is told so, on Redis too."""
     nodes = connect(own.url)
     nodes.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="edge-1"))
     nodes.ask(Activate(job="sales", digest="d2", schedule="s2", how="changed", by="edge-1"))
@@ -387,7 +387,7 @@ def test_a_ledger_that_was_moved_remembers_which_definitions_are_over(
     for bad in ("d", [["1", "d1", "s1", 0.0, 0.0, ""]], [[1, "d1"]], [[1, "d\n1", "s1", 0.0, 0.0, ""]]):
         with pytest.raises(RefusedError, match=r"row 1: (activations|sequence)"):
             file.import_([{**rows[0], "activations": bad}], replace=True)
-    # What an older version exports does not say it.
+    # The export of an older version does not contain the activations.
     file.import_([{key: value for key, value in rows[0].items() if key != "activations"}], replace=True)
     assert [past[1:] for [row] in [list(file.export())] for past in row["activations"]] == [
         [*rows[0]["activations"][1][1:5], "import"]
@@ -414,7 +414,7 @@ def test_rows_go_from_one_ledger_to_another_and_back(
     assert redis_of(nodes).import_(file.export(), replace=True) == 5
     file.close()
     assert sorted(map(str, redis_of(nodes).export())) == sorted(map(str, rows))
-    assert nodes.claim(nodes.of("sales#3")).word == "recovering"  # the rows are of an earlier time
+    assert nodes.claim(nodes.of("sales#3")).word == "recovering"  # the rows are from an earlier time
     redis_of(nodes).accept_epoch()
     assert nodes.report(grant).word == "ok"
     assert [row.run for row in redis_of(nodes).runs(job="sales", state="success")] == ["sales#2"]
@@ -455,7 +455,7 @@ def test_eight_nodes_claim_and_one_is_granted(redis_url: str, connect: Callable[
 
 
 def test_a_burst_in_one_script_says_what_one_by_one_says(redis_url: str, connect: Callable[..., Nodes]) -> None:
-    """Claims and registrations of a batch share a script, and each sees the writes of the earlier ones."""
+    """The claims and registrations of a batch share one script. Each of them sees the writes of the earlier ones."""
     ledger = redis_of(connect(redis_url, cluster=f"burst-{uuid.uuid4().hex}"))
     now = time.time()
 

@@ -1,4 +1,4 @@
-"""The Redis scripts as files: headers that say what they are given and answer, and constants of the rules."""
+"""The Redis scripts as files: headers that list arguments and answers, and the constants of the rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from coordd.core.ledger.words import SETTLED, STATES, WORDS, Record
 OPERATIONS = sorted(ROOM_OF)
 SHARED = sorted(path.stem for path in (LUA / "shared").glob("*.lua"))
 
-# From docs/protocol.md: answers that the differential search does not reach, or where the word is not enough.
+# From docs/protocol.md: answers that the differential search does not reach, or whose word alone is not enough.
 MORE_ANSWERS = {
     "register": "outdated differs finished",
     "open": "open",
@@ -33,17 +33,17 @@ MORE_ANSWERS = {
     "close": "ok held recovering",
     "put": "ok",
 }
-# These operations need no other row, or replace a bad one.
+# These operations need no other row, or they replace a bad row.
 NEVER_BAD = {"open", "page", "new_rules", "suspend", "keep", "accept_epoch", "close"}
 
 
 def code(text: str) -> str:
-    """The text without comments and without what stands in quotes."""
+    """The text without comments and without the contents of strings."""
     return "\n".join(code_of(line) for line in text.split("\n"))
 
 
 def defined(text: str) -> set[str]:
-    """The names that a file gives to those after it."""
+    """The names that a file defines for the files after it."""
     found: set[str] = set()
     for line in code(text).split("\n"):
         function = re.match(r"local function (\w+)", line)
@@ -56,7 +56,7 @@ def defined(text: str) -> set[str]:
 
 
 def used(text: str) -> set[str]:
-    """The names in a file's code, without fields and keys of a table."""
+    """The names that a file's code uses, without fields and keys of a table."""
     found, depth = set(), 0
     for at in re.finditer(r"[{}]|(?<![\w.])([A-Za-z_]\w*)( =(?!=))?", code(text)):
         depth += {"{": 1, "}": -1}.get(at[0], 0)
@@ -102,12 +102,12 @@ def test_a_header_lists_the_arguments_that_the_script_takes(op: str) -> None:
     fixed = found.arguments[:-1] if found.is_open else found.arguments
     assert len(taken) == len(fixed)
     for (name, unit), way in zip(fixed, taken, strict=True):
-        if " or " not in unit:  # a flag, or a number that may be missing, is read either way
+        if " or " not in unit:  # a flag, or a number that may be missing, may be read in either way
             assert way == ("take" if unit == "text" else "take_number"), name
     assert found.is_open == ("#ARGV" in found.body)
 
 
-# A header's name of a field -> the field of a value or of a request.
+# Name in a header -> type of the value. CALLED: field of a request or value -> its name in the header.
 VALUES: dict[str, type[Record]] = {"of": Registration, "grant": Grant, "watched": Watched, "after": Cursor}
 CALLED = {
     ("watched", "token"): "watched_token",
@@ -134,11 +134,11 @@ def test_a_request_is_sent_in_the_order_that_the_header_lists(request_type: type
 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_a_header_lists_the_words_that_the_ledger_may_answer(op: str) -> None:
-    """The answers that the differential search has seen (contract/ledger/ledger_coverage.py)."""
+    """The expected words are those that the differential search has seen (contract/ledger/ledger_coverage.py)."""
     said = " ".join(table.get(op, "") for table in (ANSWERS, RECOVERING, MORE_ANSWERS)).split()
     words = {word.partition(":")[0] for word in said}
     if headers.of(op).answers.keys() & {"open"}:
-        words -= {"ok"}  # how the Python reads it
+        words -= {"ok"}  # the Python code reads "ok" from an "open" answer
 
     assert headers.of(op).answers.keys() == words | (set() if op in NEVER_BAD else {"bad"})
 
@@ -154,7 +154,7 @@ def test_the_terms_before_the_arguments_are_those_that_the_beginning_lists() -> 
 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_a_script_needs_what_it_uses_and_nothing_else(op: str) -> None:
-    """An unknown name fails only where the line is reached."""
+    """An unknown name fails only when its line is executed."""
     found = headers.of(op)
     texts = {name: (LUA / f"shared/{name}.lua").read_text() for name in SHARED}
     homes = {name: file for file, text in texts.items() for name in defined(text)}

@@ -1,4 +1,4 @@
-"""The SQLite ledger when its file or its disk is in trouble."""
+"""The SQLite ledger when its file or its disk has a fault."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_a_locked_ledger_is_unavailable_after_the_deadline_and_well_again_after_
     began = time.monotonic()
     with pytest.raises(UnavailableError, match="locked by another process"):
         nodes.claim(nodes.of())
-    assert time.monotonic() - began >= 0.2  # it waited for its turn as long as it was told to
-    nodes.ledger.ask(ListOpen(jobs=("sales",)))  # nothing to write: no lock is needed
+    assert time.monotonic() - began >= 0.2  # it waited for the lock for the configured time
+    nodes.ledger.ask(ListOpen(jobs=("sales",)))  # there is nothing to write, so no lock is needed
     assert nodes.state("sales#1") == "pending"
     with pytest.raises(UnavailableError, match="locked"):
         nodes.ledger.ask(ListOpen(jobs=("a new job",)))
@@ -66,7 +66,7 @@ def test_a_thread_that_is_stuck_does_not_hold_up_the_others_for_ever(open_ledger
     assert nodes.state("sales#1") == ""
 
 
-# ---- another file than ours, or a damaged one
+# ---- a file that is not ours, or that is damaged
 
 
 def spoil(path: str, how: str) -> None:
@@ -163,7 +163,7 @@ def test_a_migration_that_fails_changes_nothing(open_ledger: Callable[..., Nodes
     assert open_ledger().ledger.status()["schema"] == 1
 
 
-# ---- places where no ledger can be
+# ---- places where a ledger is impossible
 
 
 @pytest.mark.parametrize("url", ["sqlite:///ledger.db", "sqlite://", "ledger.db", "", "sqlite:////tmp/", "/a\0b"])
@@ -191,7 +191,7 @@ def test_a_missing_directory_is_named(open_ledger: Callable[..., Nodes], tmp_pat
 
 @pytest.fixture
 def unprivileged_directory() -> Iterator[str]:
-    """A directory that nobody may write, not even root."""
+    """A directory where nobody may write, not even root."""
     with tempfile.TemporaryDirectory(prefix="coordd-ro-") as directory:
         root = os.geteuid() == 0
         yield directory
@@ -203,7 +203,7 @@ def unprivileged_directory() -> Iterator[str]:
 def lock_away(directory: str) -> None:
     os.chmod(directory, 0o500 if os.geteuid() else 0o555)
     if os.geteuid() == 0:
-        os.seteuid(65534)  # root may write anywhere; nobody may not
+        os.seteuid(65534)  # root may write anywhere; this user may not
 
 
 def test_a_directory_that_cannot_be_written_is_a_clear_error(
@@ -229,7 +229,9 @@ def test_a_ledger_that_cannot_be_written_is_a_clear_error(
 
 
 class SmallDisk:
-    """A directory whose disk can be filled: a tmpfs where we may mount one, else a bound on SQLite's own pages."""
+    """A directory whose disk the test can fill: a tmpfs if the test may mount one,
+    otherwise a limit on SQLite's own pages.
+    """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -247,7 +249,7 @@ class SmallDisk:
                 except OSError:
                     return
         assert ledger._db is not None
-        ledger._db.execute("PRAGMA max_page_count = 1")  # SQLite takes the present size, and not one page more
+        ledger._db.execute("PRAGMA max_page_count = 1")  # SQLite keeps the present size, and adds no page
 
     def free(self, ledger: SqliteLedger) -> None:
         if self.mounted:
@@ -262,7 +264,7 @@ class SmallDisk:
 
 @pytest.fixture
 def small_disk() -> Iterator[SmallDisk]:
-    # Not below pytest's own directory: a mount that outlives a killed test would break every later session there.
+    # Not below pytest's own directory: if a test is killed, its mount would make every later session fail there.
     with tempfile.TemporaryDirectory(prefix="coordd-disk-") as directory:
         disk = SmallDisk(directory)
         yield disk
@@ -276,7 +278,7 @@ def test_a_full_disk_is_unavailable_and_nothing_is_half_applied(small_disk: Smal
     small_disk.fill(ledger)
     asked = ""
     with pytest.raises(UnavailableError, match="the disk is full"):
-        for number in range(2000):  # far more than there is room for
+        for number in range(2000):  # far more than fit
             asked = f"j#{number}"
             nodes.granted(nodes.of(asked, overlap="allow"))
     newest = ledger.runs(limit=1)[0]
@@ -358,5 +360,5 @@ def test_what_the_rules_ask_is_answered_from_an_index(open_ledger: Callable[...,
     store = Transaction(Explained(), False)  # type: ignore[arg-type]  # all that it asks of a connection
     arguments = {"open_runs": (10,), "active_runs": ("j",), "ended_runs": (1.0, 10), "last_fire_at": ("j", 1e9)}[sql]
     getattr(store, sql)(*arguments)
-    assert len(plans) == (2 if sql == "last_fire_at" else 1), plans  # no temporary tree for the order either
+    assert len(plans) == (2 if sql == "last_fire_at" else 1), plans  # no temporary tree for the order
     assert f"USING INDEX {index}" in plans[0]

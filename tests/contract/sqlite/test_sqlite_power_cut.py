@@ -18,12 +18,12 @@ from syscalls.faults import compile_c
 
 ROOT = Path(__file__).parents[3]
 
-# As struct record in faults.c: kind (w write, t truncate, s sync), device, inode, offset, length; the bytes follow a w.
+# The struct record in faults.c: kind (w write, t truncate, s sync), device, inode, offset, length; data follows a w.
 RECORD = struct.Struct("<c7xQQqQ")
 
 RUNS = 40
 
-# Claims, starts and ends runs; after each answer it says so in a file of its own, which is on the tape as well.
+# Claims, starts and ends runs. After each answer it writes to a separate file, which is in the recording too.
 WORK = """
 import json, os, sys, time
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
@@ -50,7 +50,7 @@ for number in range(runs):
 
 
 class Disk:
-    """What would be there after a power cut: of each file what was synced, and the writes that were not."""
+    """The disk after a power cut: of each file the synced contents, and the writes that were not synced."""
 
     def __init__(self) -> None:
         self.synced: dict[int, bytearray] = {}
@@ -73,7 +73,7 @@ class Disk:
         return image
 
     def cut(self, inode: int, rng: random.Random) -> bytearray:
-        """Each write that was not synced is there, or is not."""
+        """Each write that was not synced is either on the disk or lost."""
         return self.after(inode, [write for write in self.waiting.get(inode, []) if rng.random() < 0.5])
 
 
@@ -85,7 +85,7 @@ class Answered(NamedTuple):
 
 
 def answers(tape: bytes, of: int) -> Iterator[Answered]:
-    """Play the tape; stop at each answer, with the disk as it is then. ``of`` is the inode of the answers' file."""
+    """Replay the recording; at each answer yield the disk of that moment. ``of`` is the inode of the answers' file."""
     disk = Disk()
     at = 0
     while at < len(tape):

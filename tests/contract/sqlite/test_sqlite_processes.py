@@ -1,4 +1,4 @@
-"""The SQLite ledger among processes and threads: who wins, and what a killed writer leaves."""
+"""The SQLite ledger with several processes and threads: which one wins, and what a killed writer leaves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coordd.core.ledger.requests import ListOpen
 
 ROOT = os.path.dirname(os.path.dirname(coordd.__file__))
 
-# What every child program begins with: a ledger at argv[1], and calls to it.
+# The beginning of every child program: a ledger at argv[1], and calls to it.
 CHILD = f"""
 import json, os, sys, time
 sys.path[:0] = [{ROOT!r}, {os.path.join(ROOT, "tests")!r}]
@@ -63,7 +63,7 @@ def test_four_processes_claim_the_same_runs_and_each_is_granted_once(path: str) 
     children = [child(CLAIM_ALL, path, f"edge-{n}.1") for n in range(4)]
     for each in children:
         assert each.stdout is not None
-        assert each.stdout.readline() == "ready\n"  # they also race for creating the file
+        assert each.stdout.readline() == "ready\n"  # they also compete to create the file
     for each in children:
         assert each.stdin is not None
         each.stdin.write("go\n")
@@ -123,7 +123,7 @@ def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told(path: str) -> N
         assert writer.stdout is not None
         acknowledged += [writer.stdout.readline().strip() for _ in range(20)]
         writer.kill()
-        # What came after the last line end was cut off by the kill.
+        # The kill cut off the text after the last line end.
         acknowledged += writer.communicate(timeout=60)[0].split("\n")[:-1]
     ledger = SqliteLedger(path)
     assert ledger.integrity() == []
@@ -143,7 +143,7 @@ def test_a_writer_killed_inside_an_operation_leaves_nothing_of_it(path: str, whe
     [row] = ledger.runs()
     assert (row.run, row.state, row.beat) == ("job#1", "received", 0)
     answer = ledger.ask(ListOpen(jobs=("job",)))
-    assert answer.jobs["job"].fence == row.token  # the fence of the killed claim is undone too
+    assert answer.jobs["job"].fence == row.token  # the fence of the killed claim was rolled back too
     ledger.close()
 
 

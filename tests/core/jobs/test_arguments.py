@@ -28,7 +28,7 @@ from coordd.errors import RefusedError
         ("{{day}}", "{day}"),
         ("{{{day}}}", "{mon}"),
         ('{{"day": "{day}"}}', '{"day": "mon"}'),
-        ("{braces}", "{day}"),  # a value is not filled again
+        ("{braces}", "{day}"),  # the program does not fill placeholders inside a value
     ],
 )
 def test_fill(text: str, filled: str) -> None:
@@ -75,7 +75,7 @@ def test_merge_takes_what_was_given_in_place_of_the_default() -> None:
     [
         ({"rgeion": "eu"}, 'declares no param "rgeion"', 'did you mean "region"?'),
         ({"xyzzy": "1"}, 'declares no param "xyzzy"', "known: region, size"),
-        ({"run": "1"}, 'declares no param "run"', ""),  # a built-in cannot be forged
+        ({"run": "1"}, 'declares no param "run"', ""),  # a caller cannot replace a built-in parameter
         ({"region": "a\nb"}, "control character '\\n'", "one line"),
         ({"region": "a\0b"}, "control character '\\x00'", "one line"),
         ({"region": "a\x9bb"}, "control character", "one line"),
@@ -132,7 +132,7 @@ def test_a_launch_is_filled_text_by_text() -> None:
     filled = fill_launch(spark, values)
     assert filled == SparkSubmit(
         application="/opt/j.py",
-        args=("--day", "mon; rm -rf /"),  # one argument stays one
+        args=("--day", "mon; rm -rf /"),  # one argument stays one argument
         conf={"spark.x": "mon; rm -rf /"},
         env={"DAY": "mon; rm -rf /"},
     )

@@ -1,4 +1,6 @@
-"""No parameter chooses the code that is run: not by Spark's properties, not by the environment, not in a script."""
+"""No parameter chooses the code that runs: not through Spark's properties, nor the
+environment, nor a script's arguments.
+"""
 
 from __future__ import annotations
 

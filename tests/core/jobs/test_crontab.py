@@ -1,4 +1,4 @@
-"""Crontabs: each line becomes an entry or is named; nothing is dropped."""
+"""Crontabs: each line becomes an entry, or the report names it. No line is dropped."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_variables_hold_for_the_lines_below_them() -> None:
 def test_the_user_column() -> None:
     entry = only("17 * * * *\troot    cd / && run-parts --report /etc/cron.hourly", system=True)
     assert (entry.user, entry.script) == ("root", "cd / && run-parts --report /etc/cron.hourly")
-    assert only("0 1 * * * root /bin/true").script == "root /bin/true"  # a user's own crontab has none
+    assert only("0 1 * * * root /bin/true").script == "root /bin/true"  # a user's own crontab has no user field
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_job_is_named_after_its_program(script: str, stem: str) -> None:
 
 @given(lists(sampled_from(CRONTAB.splitlines()) | text(max_size=60).filter(lambda line: "\n" not in line)))
 def test_every_line_is_told_of(lines: list[str]) -> None:
-    """Empty, a comment, a variable, an entry, or named."""
+    """Each line is one of these: empty, a comment, a variable, an entry, or named in the report."""
     for system in (False, True):
         found = read_crontab("\n".join(lines), system=system)
         told = {entry.line for entry in found.entries} | {named.line for named in found.named}

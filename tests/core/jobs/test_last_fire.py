@@ -1,4 +1,4 @@
-"""The latest fire time of a cron line, as `coordd exec --tick` means it."""
+"""The latest fire time of a cron line, for `coordd exec --tick`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def at(text: str) -> float:
         ("*/5 * * * *", "UTC", "2026-11-22T12:04:59.999Z", "2026-11-22T12:00:00Z"),
         ("0 2 * * *", "UTC", "2026-11-22T01:59:00Z", "2026-11-21T02:00:00Z"),
         ("0 2 * * *", "Europe/Berlin", "2026-11-22T12:00:00Z", "2026-11-22T01:00:00Z"),
-        ("30 2 * * *", "Europe/Berlin", "2026-03-29T12:00:00Z", "2026-03-29T01:00:00Z"),  # skipped by the clocks
+        ("30 2 * * *", "Europe/Berlin", "2026-03-29T12:00:00Z", "2026-03-29T01:00:00Z"),  # the clocks skipped it
         ("0 0 1 1 *", "UTC", "2026-11-22T12:00:00Z", "2026-01-01T00:00:00Z"),
         ("0 0 29 2 *", "UTC", "2027-11-22T12:00:00Z", "2024-02-29T00:00:00Z"),
         ("@hourly", "UTC", "2026-11-22T12:10:00Z", "2026-11-22T12:00:00Z"),

@@ -39,7 +39,7 @@ schedules = one_of(
 
 
 def plainly(old: Schedule | None, new: Schedule | None) -> tuple[set[float], set[float]]:
-    """The added and the removed fire times, from two whole lists."""
+    """The added and the removed fire times, computed from two complete lists."""
     come: set[float] = set()
     go: set[float] = set()
     for after, until in spans((old, new), NOW):

@@ -1,4 +1,4 @@
-"""Fire times: both clock changes, intervals, blackouts, limits."""
+"""Fire times: clock changes in both directions, intervals, blackouts, limits."""
 
 import math
 import re
@@ -56,11 +56,11 @@ CLOCK_CHANGES = [
     ("0,30 2 * * *", "Europe/Berlin", "2026-03-29T00:00", ["2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z"]),
     ("30 2 * * *", "America/New_York", "2026-03-08T00:00", ["2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"]),
     ("0 0 * * *", "Africa/Cairo", "2026-04-23T12:00", ["2026-04-23T22:00:00Z", "2026-04-24T21:00:00Z"]),
-    # A fixed time that comes twice fires the first time.
+    # A fixed time that occurs twice fires the first time.
     ("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]),
-    # Asked inside the repeated hour: a time that fired in the first hour does not fire again in the second.
+    # When the question is asked inside the repeated hour, a time that fired in the first hour does not fire again.
     ("30 2 * * *", "Europe/Berlin", "2026-10-25T01:10", ["2026-10-26T01:30:00Z"]),
-    # Wildcards: real time. No fire in the gap, and the repeated hour twice.
+    # Wildcards follow real time: no fire in the gap, and the repeated hour fires twice.
     (
         "30 * * * *",
         "Europe/Berlin",
@@ -74,13 +74,13 @@ CLOCK_CHANGES = [
         ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"],
     ),
     ("*/20 2 * * *", "Europe/Berlin", "2026-03-28T12:00", ["2026-03-30T00:00:00Z", "2026-03-30T00:20:00Z"]),
-    # A wildcard line whose first minute of the day does not exist starts with the first that does.
+    # If the first minute of the day does not exist, a wildcard line starts with the first minute that exists.
     ("*/30 * 24 4 *", "Africa/Cairo", "2026-04-20T00:00", ["2026-04-23T22:00:00Z", "2026-04-23T22:30:00Z"]),
     # The same if the hours of its line begin after the gap.
     ("*/30 1-4 * * 0", "America/Havana", "2026-03-08T02:00", ["2026-03-08T05:00:00Z", "2026-03-08T05:30:00Z"]),
     ("*/30 1 1 * 0", "America/Havana", "2026-03-02T00:00", ["2026-03-08T05:00:00Z", "2026-03-08T05:30:00Z"]),
     ("*/30 1 * 3 0", "America/Havana", "2026-03-02T00:00", ["2026-03-08T05:00:00Z", "2026-03-08T05:30:00Z"]),
-    # In an hour that does not exist nothing fires, whatever the instant of the question.
+    # In an hour that does not exist no line fires, at whatever instant the question is asked.
     ("*/30 0 24 4 *", "Africa/Cairo", "2026-04-20T00:00", ["2027-04-23T22:00:00Z"]),
     ("*/30 0 24 4 *", "Africa/Cairo", "2026-04-23T21:59:59", ["2027-04-23T22:00:00Z"]),
     # `every` ignores changes of clocks.
@@ -101,17 +101,17 @@ def test_clock_changes(text: str, timezone: str, after: str, expected: list[str]
 @pytest.mark.parametrize(
     ("text", "after", "expected"),
     [
-        ("0 2 * * *", "2026-05-01T02:00", ["2026-05-02T02:00:00Z"]),  # strictly after
+        ("0 2 * * *", "2026-05-01T02:00", ["2026-05-02T02:00:00Z"]),  # strictly after the given instant
         ("@daily", "2026-05-01T02:00", ["2026-05-02T00:00:00Z"]),
         (
             "0 0 13 * 5",
             "2026-02-01T00:00",
             ["2026-02-06T00:00:00Z", "2026-02-13T00:00:00Z"],
-        ),  # one of the two days is enough
+        ),  # it is enough that one of the two day fields matches
         ("0 0 29 2 *", "2026-01-01T00:00", ["2028-02-29T00:00:00Z"]),
         ("0 9 * * MON-FRI", "2026-05-01T10:00", ["2026-05-04T09:00:00Z"]),
         ("every 15m", "2026-05-01T02:07", ["2026-05-01T02:15:00Z", "2026-05-01T02:30:00Z"]),
-        ("every 7d", "2026-05-01T00:00", ["2026-05-07T00:00:00Z"]),  # counted from Thursday, 1970-01-01
+        ("every 7d", "2026-05-01T00:00", ["2026-05-07T00:00:00Z"]),  # counted from 1970-01-01, a Thursday
         ("at 2026-12-01T02:00", "2026-05-01T00:00", ["2026-12-01T02:00:00Z", "none"]),
         ("at 2026-12-01T02:00+02:00", "2026-05-01T00:00", ["2026-12-01T00:00:00Z"]),
     ],
@@ -135,7 +135,7 @@ def test_start_and_end_are_the_first_and_last_instants_that_fire() -> None:
 def test_jitter_is_carried_by_the_fire_time() -> None:
     schedule = parse_schedule("0 * * * *", offset_s=90.0)
     assert fires(schedule, "2026-05-01T02:00", 2) == ["2026-05-01T02:01:30Z", "2026-05-01T03:01:30Z"]
-    # Still strictly after, at the fire time itself and a moment before it.
+    # Still strictly after: asked at the fire time itself, and just before it.
     at = instant("2026-05-01T02:01:30")
     assert next_fire(schedule, at) == at + 3600
     assert next_fire(schedule, at - 0.001) == at
@@ -146,7 +146,8 @@ def test_jitter_is_stable_bounded_and_differs() -> None:
     assert offsets == [jitter_offset(f"job-{n}", 300.0) for n in range(200)]
     assert all(0 <= offset <= 300 and offset == int(offset) for offset in offsets)
     assert len(set(offsets)) > 100
-    assert jitter_offset("nightly-sales", 300.0) == 172.0  # the same in every version: run ids carry it
+    # every version must compute the same value, because run ids contain it
+    assert jitter_offset("nightly-sales", 300.0) == 172.0
     assert jitter_offset("nightly-sales", 0.0) == 0.0
 
 
@@ -154,7 +155,7 @@ class TestBlackout:
     def test_fixed(self) -> None:
         blackout = Blackout(start=instant("2026-05-01T03:00"), end=instant("2026-05-01T05:00"))
         schedule = parse_schedule("0 * * * *", blackout=[blackout])
-        # The end is not part of it.
+        # The end is not part of the blackout.
         assert fires(schedule, "2026-05-01T01:30", 3) == [
             "2026-05-01T02:00:00Z",
             "2026-05-01T05:00:00Z",
@@ -185,7 +186,7 @@ class TestBlackout:
         assert next_fire(parse_schedule("every 30d", blackout=[always]), 0.0) is None
 
     def test_a_long_one_before_many_fires_does_not_cost_their_number(self) -> None:
-        # Six years of seconds lie before the blackout: only the newest few are looked at.
+        # Six years with one fire time per second lie before the blackout. Only the newest ones are examined.
         blackout = Blackout(start=1.7e9, end=1.8e9)
         schedule = parse_schedule("every 1s", blackout=[blackout])
         assert fires_between(schedule, 1.5e9, 1.8e9 - 1, 3) == [1.7e9 - 3, 1.7e9 - 2, 1.7e9 - 1]
@@ -276,7 +277,7 @@ def test_fires_between_is_next_fire_again_and_again(
 @settings(max_examples=300, deadline=None)
 @given(SCHEDULES, INSTANTS, st.floats(0, DAY_S))
 def test_next_fire_depends_on_the_definition_alone(schedule: Schedule, after: float, later_s: float) -> None:
-    """Two nodes that look at different moments before a fire time agree on it."""
+    """Two nodes that ask at different instants before a fire time get the same fire time."""
     fire = next_fire(schedule, after)
     if fire is not None and after + later_s < fire:
         assert next_fire(schedule, after + later_s) == fire
@@ -354,8 +355,8 @@ def test_a_duration_that_was_written_is_read_back(days: int, hours: int, minutes
 )
 def test_bad_durations_say_what_was_expected(bad: object) -> None:
     with pytest.raises(ValueError, match="expected a duration") as caught:
-        parse_duration(bad)  # type: ignore[arg-type]  # what a file may hold
-    assert "found" in str(caught.value)  # 10**400 is refused by its size before Python would print it
+        parse_duration(bad)  # type: ignore[arg-type]  # a file may contain it
+    assert "found" in str(caught.value)  # 10**400 is refused by its size, before Python would print it
 
 
 BAD_SCHEDULES = [
@@ -398,7 +399,7 @@ def test_bad_schedules_say_what_was_expected_and_found(text: str, timezone: str,
 @given(st.text(alphabet="0123456789*/,-L#W@ MONSTUEJAFB", max_size=25) | st.text(max_size=25))
 def test_any_text_is_a_schedule_or_a_sentence(text: str) -> None:
     for read in (parse_schedule, parse_cron):
-        with suppress(ValueError):  # anything else would take the daemon down
+        with suppress(ValueError):  # any other exception would stop the daemon
             read(text)
 
 
@@ -408,12 +409,12 @@ def test_instants() -> None:
     assert parse_instant("2026-12-01", "UTC") == instant("2026-12-01")
     assert parse_instant(date(2026, 12, 1), "UTC") == instant("2026-12-01")
     assert parse_instant(datetime(2026, 12, 1, 2), "UTC") == instant("2026-12-01T02:00")  # noqa: DTZ001 - as TOML gives it
-    # Of two, the first: still summer time.
+    # Of two possible instants the first one counts: still summer time.
     assert parse_instant("2026-10-25T02:30", "Europe/Berlin") == instant("2026-10-25T00:30")
 
 
 def test_zones_come_from_the_package_and_not_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts differ in their versions; the digest of a job names the version of the package."""
+    """The zones of hosts have different versions. The digest of a job contains the version of the package."""
     import zoneinfo
 
     def refuse(_name: str) -> None:

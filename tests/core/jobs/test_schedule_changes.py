@@ -1,6 +1,6 @@
-"""Fire times around clock changes and leap days, against an oracle that looks at every single minute.
+"""Fire times around clock changes and leap days, compared with an oracle that checks every single minute.
 
-cronsim computes our fire times. The oracle here reads cron lines by itself: it walks through real time minute by minute
+cronsim computes our fire times. The oracle here reads cron lines itself: it goes through real time minute by minute
 and asks the zone for the local time.
 """
 
@@ -18,15 +18,15 @@ from coordd.core.jobs.schedule import fires_between, parse_schedule, zone
 
 DAY_S = 86400.0
 
-# A zone, and days on which its clocks go forward and back; on leap days and others nothing special happens.
+# A zone, and days on which its clocks go forward or back. On the other days, such as leap days, no clock changes.
 CHANGES = {
     "Europe/Berlin": ("2026-03-29", "2026-10-25"),
     "America/New_York": ("2026-03-08", "2026-11-01"),
-    "America/St_Johns": ("2026-03-08", "2026-11-01"),  # half an hour off
+    "America/St_Johns": ("2026-03-08", "2026-11-01"),  # by half an hour
     "Africa/Cairo": ("2026-04-24", "2026-10-29"),  # at midnight
     "Australia/Sydney": ("2026-10-04", "2026-04-05"),
     "America/Havana": ("2026-03-08", "2026-11-01"),  # midnight is skipped
-    "Asia/Kolkata": ("2026-05-01",),  # never
+    "Asia/Kolkata": ("2026-05-01",),  # no change
     "UTC": ("2028-02-29",),
 }
 LEAP_DAYS = ("2028-02-28", "2028-02-29", "2027-02-28", "2024-12-31")
@@ -62,12 +62,12 @@ def matches(line: str, local: datetime) -> bool:
 
 
 def expected(line: str, name: str, after: float, until: float) -> Iterator[float]:
-    """What the docstring of core/jobs/schedule.py promises, minute by minute."""
+    """The rule in the docstring of core/jobs/schedule.py, applied minute by minute."""
     tz = zone(name)
     wild = line.startswith("*") or line.split()[1].startswith("*")
     instant = datetime.fromtimestamp(after - after % 60 - DAY_S, UTC)
     before = instant.astimezone(tz).replace(tzinfo=None)
-    highest = before  # the clocks have shown all up to here
+    highest = before  # the clocks have shown all local times up to this one
     while instant.timestamp() <= until:
         local = instant.astimezone(tz).replace(tzinfo=None)
         skipped = [before + timedelta(minutes=n) for n in range(1, int((local - before) / timedelta(minutes=1)))]
@@ -113,7 +113,7 @@ def test_a_range_that_is_split_anywhere_has_the_same_fires(
         return
     begin = datetime.fromisoformat(day).replace(tzinfo=zone(name)).timestamp() + offset_s
     cuts = sorted(begin + cut for cut in cuts)
-    # Also exactly at a fire time: after < fire <= until decides in which interval it is.
+    # Also exactly at a fire time: the rule after < fire <= until says which interval a fire time belongs to.
     whole = fires_between(schedule, cuts[0], cuts[-1], 10_000)
     cuts = sorted({*cuts, *whole[:2]})
 

@@ -1,1 +1,1 @@
-"""Tests of core/ledger: the rules one by one, without a store of a real adapter."""
+"""Tests of core/ledger: the rules one by one, without the store of a real adapter."""

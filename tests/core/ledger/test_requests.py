@@ -14,11 +14,11 @@ GRANT = grant_of("sales#1", 0, 7, "n")
 
 
 def test_mypy_tells_a_token_from_an_attempt() -> None:
-    """If it did not, the ignores below would be unused, and that is an error of its own."""
+    """If mypy did not distinguish them, the ignores below would be unused, and mypy reports an unused ignore."""
     swapped = Grant(
         run="sales#1",
-        attempt=Token(7),  # type: ignore[arg-type]  # the test is that this is one
-        token=AttemptNumber(0),  # type: ignore[arg-type]  # the same
+        attempt=Token(7),  # type: ignore[arg-type]  # mypy must see an error here
+        token=AttemptNumber(0),  # type: ignore[arg-type]  # here too
         nonce="n",
     )
 

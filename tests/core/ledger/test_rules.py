@@ -1,4 +1,4 @@
-"""The ledger's rules one by one: overlap, lateness, back-off, clocks that step, horizons and tokens."""
+"""The ledger's rules one by one: overlap, lateness, back-off, steps of clocks, horizons and tokens."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_overlap_is_judged_at_the_fire_time_not_before(nodes: Nodes, overlap: st
     of = nodes.of(run, fire_at=EPOCH + 4.0, overlap=overlap)
     answer = nodes.claim(of, nonce="b")
     assert (answer.word, answer.in_s) == ("limited", OVERLAP_RETRY_S)
-    assert nodes.renew(running).word == "ok"  # nothing is replaced yet
+    assert nodes.renew(running).word == "ok"  # the running one is not replaced yet
     nodes.clock.step(3.5)
     assert nodes.claim(of, nonce="b").in_s == 0.5
     nodes.report(running)
@@ -140,7 +140,7 @@ def test_a_run_that_was_let_in_keeps_its_place_for_its_next_attempt(nodes: Nodes
     assert nodes.claim(of, 1).word == "granted"
 
 
-# ---- late, again, and how often
+# ---- lateness, retries and their number
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_losses_and_failures_are_counted_apart(nodes: Nodes) -> None:
     for attempt, state in enumerate(("lost", "failure", "lost")):
         nodes.report(nodes.started(of, attempt), state, 1)
         assert nodes.state(RUN) == "retry", attempt
-    nodes.clock.step(1.0)  # the second attempt that died at once
+    nodes.clock.step(1.0)  # the second attempt that ended immediately
     nodes.report(nodes.started(of, 3), "lost")
     assert nodes.state(RUN) == "lost"
     assert "no relaunch left" in reason(nodes, RUN)
@@ -230,7 +230,7 @@ def test_a_step_of_the_wall_clock_expires_no_lease(nodes: Nodes) -> None:
 
 
 def test_a_step_of_a_lease_clock_expires_no_lease_that_was_not_watched(nodes: Nodes) -> None:
-    nodes.clock.boot = ""  # where the lease clock is a wall clock
+    nodes.clock.boot = ""  # as on a system where the lease clock is a wall clock
     nodes.started(nodes.of())
     nodes.clock.lease += 1e6
     row = nodes.ledger.run(RUN)
@@ -244,7 +244,7 @@ def test_leases_of_another_boot_have_lapsed(nodes: Nodes) -> None:
     started = nodes.started(nodes.of("sales#0", overlap="allow"))
     claimed = nodes.granted(nodes.of(overlap="allow"))
     nodes.clock.boot = "boot-2"
-    nodes.clock.lease = 1.0  # it begins again: the old lease would seem to last for a long time
+    nodes.clock.lease = 1.0  # the clock begins again, so the old lease would seem to last for a long time
     answer = nodes.ledger.ask(ListOpen())
     assert isinstance(answer, OpenAnswer)
     assert [row.left_s for row in answer.runs] == [0.0, 0.0]
@@ -262,7 +262,7 @@ def test_tokens_increase_although_the_clock_goes_back_and_although_the_ledger_do
     tokens.append(nodes.granted(nodes.of("sales#1", overlap="allow")).token)
     nodes.clock.wall += 6000.0
     tokens.append(nodes.granted(nodes.of("sales#2", overlap="allow")).token)
-    nodes.ledger.restore(before)  # two grants are forgotten
+    nodes.ledger.restore(before)  # the ledger has forgotten two grants
     nodes.clock.step(0.001)
     tokens.append(nodes.granted(nodes.of("sales#3", overlap="allow")).token)
     assert tokens == sorted(set(tokens))
@@ -282,7 +282,7 @@ def test_a_run_is_claimed_this_long_before_its_fire_time(nodes: Nodes) -> None:
 
 
 def test_what_a_misfire_policy_settled_is_settled_for_good(nodes: Nodes) -> None:
-    job_of(nodes)  # the job begins
+    job_of(nodes)  # the ledger learns of the job
     old, mid = (nodes.of(f"sales@{n}", fire_at=EPOCH + n, overlap="allow") for n in (10.0, 20.0))
     nodes.clock.step(100.0)
     nodes.granted(nodes.of("sales@30", fire_at=EPOCH + 30.0, overlap="allow"), settled_to=EPOCH + 15.0)
@@ -297,7 +297,8 @@ def test_no_claim_settles_what_comes_after_it(nodes: Nodes) -> None:
     nodes.clock.step(100.0)
     nodes.granted(nodes.of("sales@30", fire_at=EPOCH + 30.0, overlap="allow"), settled_to=EPOCH + 1e6)
     assert job_of(nodes).horizon == EPOCH + 30.0
-    nodes.granted(nodes.of("sales#1", overlap="allow"), settled_to=EPOCH + 1e6)  # no place in the schedule
+    # a triggered run has no place in the schedule
+    nodes.granted(nodes.of("sales#1", overlap="allow"), settled_to=EPOCH + 1e6)
     assert job_of(nodes).horizon == EPOCH + 30.0
 
 
@@ -333,7 +334,7 @@ def test_a_run_revoked_unseen_is_dated_by_its_name(nodes: Nodes, run: str, insta
     assert row.fire_at == (instant if instant is not None else EPOCH + 7.0)
 
 
-# ---- what is stored
+# ---- values that are stored
 
 
 def test_a_policy_is_the_same_after_it_was_stored() -> None:
@@ -363,7 +364,7 @@ def restore(nodes: Nodes, grant: Grant, state: str = "started", **changes: Any) 
 
 @pytest.fixture
 def forgotten(nodes: Nodes) -> Grant:
-    """A run was started, and then the ledger went back to a time before the run."""
+    """A run was started; then the ledger returned to a time before the run."""
     assert isinstance(nodes.ledger, MemoryLedger)
     before = nodes.ledger.snapshot()
     grant = nodes.started(nodes.of(overlap="allow"))
@@ -378,10 +379,11 @@ def test_nothing_is_granted_or_launched_while_the_ledger_recovers(nodes: Nodes) 
     nodes.clock.recovering_s = 60.0
     answer = nodes.claim(nodes.of(overlap="allow"))
     assert (answer.word, answer.left_s, answer.in_s) == ("recovering", 60.0, 60.0)
-    assert nodes.claim(nodes.of("sales#0", overlap="allow")).word == "granted"  # the same grant, asked again
+    assert nodes.claim(nodes.of("sales#0", overlap="allow")).word == "granted"  # the same grant, requested again
     assert nodes.claim(nodes.of("sales#0", overlap="allow"), nonce="b").word == "recovering"
     assert (nodes.gate(claimed).word, nodes.gate(claimed).in_s) == ("early", 60.0)
-    assert nodes.gate(started).word == "early"  # a witness that knew only of the grant may have restored it so
+    # a witness that knew only of the grant may have restored the attempt in this state
+    assert nodes.gate(started).word == "early"
     assert nodes.renew(claimed).word == nodes.renew(started).word == "ok"
     sweep = nodes.ledger.ask(ListOpen())
     assert isinstance(sweep, OpenAnswer)
@@ -410,7 +412,7 @@ def test_nothing_is_asked_for_or_restored_without_a_quarantine(nodes: Nodes, for
 
 
 def test_a_restored_run_has_a_whole_lease_and_its_token_is_a_lower_bound(nodes: Nodes, forgotten: Grant) -> None:
-    nodes.clock.wall -= 5000.0  # the server that took over has another clock
+    nodes.clock.wall -= 5000.0  # the new primary has another clock
     answer = restore(nodes, forgotten)
     assert (answer.word, answer.left_s, answer.state) == ("ok", LEASE_S, "started")
     row = nodes.ledger.run(RUN)
@@ -424,7 +426,7 @@ def test_a_restored_run_has_a_whole_lease_and_its_token_is_a_lower_bound(nodes: 
 def test_a_restored_claim_passes_the_gate_only_after_the_quarantine(nodes: Nodes, forgotten: Grant) -> None:
     assert restore(nodes, forgotten, "received").state == "received"
     assert nodes.gate(forgotten).word == "early"
-    assert restore(nodes, forgotten, "started").state == "started"  # another witness heard more
+    assert restore(nodes, forgotten, "started").state == "started"  # another witness knows a later state
     assert restore(nodes, forgotten, "received").state == "started"
 
 
@@ -467,7 +469,8 @@ def test_nothing_newer_and_nothing_that_is_over_is_moved_back(nodes: Nodes, forg
     newer = granted_as(RUN, Answer("granted", token=forgotten.token + 5, attempt=1), "newer")
     assert restore(nodes, newer).word == "ok"
     assert [attempt.state for attempt in nodes.ledger.attempts(RUN)] == ["lost", "started"]
-    assert (restore(nodes, forgotten).word, nodes.renew(forgotten).word) == ("ok", "lost")  # known, and over
+    # the ledger knows the attempt, and it is over
+    assert (restore(nodes, forgotten).word, nodes.renew(forgotten).word) == ("ok", "lost")
     nodes.report(newer)
     newest = granted_as(RUN, Answer("granted", token=forgotten.token + 9, attempt=2), "newest")
     assert (restore(nodes, newest).word, nodes.state(RUN)) == ("stale", "success")
@@ -492,7 +495,7 @@ def test_a_restored_fire_time_is_not_planned_again_and_older_ones_stay_open(node
 
 
 def test_a_launch_whose_gate_was_forgotten_is_known_again_with_the_next_renewal(nodes: Nodes) -> None:
-    """Otherwise it would lapse like an attempt that was never launched, and be granted again."""
+    """Otherwise the ledger would let it lapse like an attempt that was never launched, and grant it again."""
     grant = nodes.granted(nodes.of())
 
     assert nodes.ask(Renew(grant=grant, lease_s=LEASE_S, launched=True)).word == "ok"
@@ -507,7 +510,7 @@ def test_a_launch_whose_gate_was_forgotten_is_known_again_with_the_next_renewal(
 def test_a_held_run_that_may_have_been_past_a_forgotten_gate_is_not_launched_again(
     nodes: Nodes, recovering_s: float, state: str
 ) -> None:
-    """Its node reports it as lost. A ledger that went back does not know whether it was started (seed 1004)."""
+    """Its node reports it as lost. A ledger that lost writes does not know whether the run was started (seed 1004)."""
     grant = nodes.granted(nodes.of(on_lost="hold"))
     nodes.clock.recovering_s = recovering_s
     assert nodes.report(grant, "lost", None, reason="the machine goes down").word == "ok"

@@ -1,4 +1,4 @@
-"""The checks of rows and of peers' messages before they are used."""
+"""The checks of rows, and of peers' messages, before the node uses them."""
 
 from __future__ import annotations
 

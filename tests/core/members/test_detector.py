@@ -1,6 +1,6 @@
 """Membership of large clusters: whole core nodes in virtual time, with faults.
 
-Most tests are on a scale of one to ten: a tenth of the deliveries is allowed, so 40 nodes are a large cluster.
+Most tests use a scale of one to ten: a tenth of the normal deliveries is allowed, so 40 nodes are a large cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordd.core.wire import codec
 from coordd.core.wire.events import MESSAGE_BYTES_MAX, Event, Packet, PeerSummary, WorkerSuspect, WorkerVouch
 
 N = 40
-SCALE = 10  # with it, watchers begin above 22 members; the benchmark measures 1,000 members in full size
+SCALE = 10  # with this scale, nodes have watchers above 22 members; the benchmark measures 1,000 members at full size
 
 INTERVAL_S = SETTINGS.heartbeat_interval_s
 LOST_BY_ALL_S = 30.0
@@ -31,11 +31,11 @@ def scale(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def full_size() -> None:
-    """Nothing is scaled."""
+    """Use the full size, without a scale."""
 
 
 def crowd(count: int = N, **options: float) -> Crowd:
-    """A cluster that has lived for a while."""
+    """A cluster that has been running for a while."""
     made = Crowd(count, **options)  # type: ignore[arg-type]  # seed and loss
     made.run(10.0)
     assert made.all_alive() or options.get("loss")
@@ -73,7 +73,8 @@ def test_a_hung_node_is_lost_by_all_and_comes_back_when_it_thaws() -> None:
     hung = made.places[17]
     made.hang(hung)
     made.run(2.2 * INTERVAL_S)
-    assert {made.sees(place, hung).state for place in made.there()} == {ALIVE, SUSPECT}  # its watchers, and the rest
+    # SUSPECT for its watchers, ALIVE for the others
+    assert {made.sees(place, hung).state for place in made.there()} == {ALIVE, SUSPECT}
     assert made.run(LOST_BY_ALL_S, lambda: made.lost_for_all([hung])) < LOST_BY_ALL_S
     assert said(made, WorkerSuspect) == 1  # one node tells all others
     made.thaw(hung, timers_first=True)
@@ -166,7 +167,7 @@ def test_one_liar_makes_nobody_lost() -> None:
     accused = liar.node.ctx.membership.roster()[:10]
     for _ in range(10):
         made.forge(liar, WorkerSuspect(suspects=tuple(accused)))
-        made.run(1.5 * LATENCY_S)  # it is heard, and not answered yet
+        made.run(1.5 * LATENCY_S)  # its message is heard, and the answer is not sent yet
         assert made.wrongly_lost() == []
         made.run(INTERVAL_S)
         assert made.wrongly_lost() == []
@@ -181,7 +182,7 @@ def test_who_cannot_hear_that_it_is_suspected_is_vouched_for_by_who_hears_it() -
     liar, *others = made.places
     deaf = next(
         place for place in others if place.node.heartbeats.due_at() > made.now + 8 * INTERVAL_S
-    )  # silent to all
+    )  # it sends no heartbeat to all meanwhile
     deaf.deaf = True
     made.run(0.5)
     made.forge(liar, WorkerSuspect(suspects=(PeerSummary(deaf.node.ctx.full_hostname, deaf.node.ctx.incarnation),)))
@@ -220,7 +221,7 @@ def test_a_broker_that_was_away_leaves_the_members_known() -> None:
     for place in made.places:
         made.do(place, place.node.bus_changed, True)
     assert made.run(10.0, made.all_alive) < 10.0
-    assert sum(made.delivered.values()) < 20 * N  # and not N² hellos
+    assert sum(made.delivered.values()) < 20 * N  # not N² hello messages
     made.run(4 * INTERVAL_S)
     assert (said(made, WorkerSuspect), made.wrongly_lost()) == (0, [])
 

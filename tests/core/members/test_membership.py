@@ -1,4 +1,4 @@
-"""Membership: silence, good-byes, proof of death, restarts, and messages in any order."""
+"""Membership: silence, good-bye messages, proof of death, restarts, and messages in any order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def changes(members: Membership) -> list[tuple[str, str]]:
 
 
 def in_state(members: Membership, state: str) -> Member:
-    """A member that reached a state through real inputs."""
+    """A member that has reached a state through real inputs."""
     member = hear(members)
     if state in (SUSPECT, LOST):
         members.sweep(INTERVAL_S * (SUSPECT_AFTER + 0.1))
@@ -80,9 +80,9 @@ def test_silence_makes_suspect_then_lost_on_our_own_clock(members: Membership) -
     member = hear(members, now=100.0)
     assert members.next_at() == 100.0 + SUSPECT_AFTER * INTERVAL_S
     members.sweep(members.next_at())
-    assert member.state == ALIVE  # not before it has passed
+    assert member.state == ALIVE  # still alive until the timeout has passed
     members.sweep(members.next_at() + 0.01)
-    assert (member.state, members.view()) == (SUSPECT, ("edge.7", "me.1"))  # a suspect is still asked
+    assert (member.state, members.view()) == (SUSPECT, ("edge.7", "me.1"))  # a suspect still takes part in elections
     assert members.next_at() == 100.0 + LOST_AFTER * INTERVAL_S
     members.sweep(members.next_at() + 0.01)
     assert (member.state, members.view()) == (LOST, ("me.1",))
@@ -123,7 +123,7 @@ def test_a_restart_replaces_the_old_incarnation_whatever_comes_late(members: Mem
     hear(members, SECOND, pid=8)
     assert changes(members) == [("join", FIRST), ("lost", FIRST), ("join", SECOND)]
     assert members.view() == ("edge.8", "me.1")
-    assert members.hear("edge", 7, FIRST, 99, 1.0) is None  # a message that was under way
+    assert members.hear("edge", 7, FIRST, 99, 1.0) is None  # this message was under way
     assert (changes(members), members.members["edge"].pid) == ([], 8)
 
 
@@ -164,7 +164,7 @@ def test_there_are_only_so_many_members(members: Membership, monkeypatch: pytest
     monkeypatch.setattr(membership, "MEMBERS_MAX", 2)
     heard = [members.hear(f"edge-{n}", 1, FIRST, 1, 0.0) for n in range(3)]
     assert [member is not None for member in heard] == [True, True, False]
-    assert members.hear("edge-0", 2, SECOND, 1, 0.0) is not None  # a restart of one that we know
+    assert members.hear("edge-0", 2, SECOND, 1, 0.0) is not None  # a known node has restarted
 
 
 def test_a_heartbeat_is_taken_over(members: Membership) -> None:
@@ -203,7 +203,7 @@ def test_only_who_is_vouched_for_comes_back_by_hearsay(members: Membership, vouc
     members.told([PeerSummary("edge.7", FIRST)], 50.0, vouched=vouched)
     assert member.state == (ALIVE if vouched else LOST)
     assert changes(members) == ([("join", FIRST)] if vouched else [])
-    members.told([PeerSummary("edge.8", SECOND)], 50.0, vouched=vouched)  # its own words are awaited
+    members.told([PeerSummary("edge.8", SECOND)], 50.0, vouched=vouched)  # the node waits for the member's own messages
     assert members.members["edge"] is member
 
 

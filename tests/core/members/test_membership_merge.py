@@ -1,11 +1,11 @@
-"""Membership hears messages in any order, and twice. These properties must not depend on the order.
+"""A node hears messages about members in any order, and twice. These properties must not depend on the order.
 
-In general the order matters: a member is alive if it was *heard* recently, and a proof of death or a good-bye counts
-from its place in the order. But for messages of one instant, in every order:
+In general the order matters: a member is alive if it was *heard* recently, and a proof of death or a good-bye has its
+effect at its place in the order. But for messages of one instant these properties hold in every order:
 
-- the same incarnation is current: the one with the highest boot;
-- a good-bye is final for its incarnation, whatever else of it is heard before or after;
-- a second delivery changes nothing visible, and announces nothing.
+- the same incarnation is current: the one with the highest boot number;
+- a good-bye is final for its incarnation, whatever other messages of it arrive before or after;
+- a message that arrives a second time changes nothing visible, and announces nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOSTS = ("edge-1", "edge-2")
 
 
 class Said(NamedTuple):
-    """One message. ``hello`` carries what its sender knows of the others."""
+    """One message. A ``hello`` contains its sender's knowledge of the other nodes."""
 
     kind: str  # heartbeat, offline, or hello
     hostname: str
@@ -47,7 +47,7 @@ deliveries = st.lists(said, min_size=1, max_size=10)
 
 
 def deliver(members: Membership, one: Said, others: list[PeerSummary]) -> None:
-    """As core.node does it: any message shows that its sender is alive; then it is handled."""
+    """Deliver a message as core.node does: first it shows that the sender is alive, then it is handled."""
     member = members.hear(one.hostname, one.boot, one.incarnation, one.clock, 0.0)
     if member is None:
         return
@@ -73,7 +73,7 @@ def after(told: list[Said]) -> Membership:
 
 
 def expected(told: list[Said]) -> dict[str, tuple[Any, ...]]:
-    """The naive rule: for each host the highest boot with its highest clock; left, if it ever said good-bye."""
+    """The simple rule: for each host the highest boot with its highest clock. It has left if it ever said good-bye."""
     view = {}
     for host in sorted({one.hostname for one in told}):
         mine = [one for one in told if one.hostname == host]
@@ -87,7 +87,9 @@ def expected(told: list[Said]) -> dict[str, tuple[Any, ...]]:
 @examples(200)
 @given(deliveries, st.randoms(use_true_random=False))
 def test_every_order_ends_in_the_same_view(told: list[Said], rng: random.Random) -> None:
-    """Only if the latest incarnation has not said good-bye: otherwise late messages of an older one may replace it."""
+    """Only if the latest incarnation has not said good-bye. Otherwise late messages of an
+    older incarnation may replace it.
+    """
     told = [one for one in told if one.kind != "offline" or one.boot == latest(told, one.hostname)]
     # After a good-bye, an older incarnation may be a node whose disk was set back: see below.
     leaving = {one.hostname for one in told if one.kind == "offline"}
@@ -135,7 +137,7 @@ def test_an_alive_node_is_never_replaced_by_its_past(earlier: list[Said], later:
 @examples(200)
 @given(deliveries)
 def test_changes_tell_what_the_view_is(told: list[Said]) -> None:
-    """The changes alone lead to the same members as a look at the whole table."""
+    """The reported changes alone lead to the same members as the whole table."""
     members = after(told)
     present: set[tuple[str, str]] = set()
     for what, member in members.take_changes():

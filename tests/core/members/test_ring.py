@@ -1,4 +1,6 @@
-"""The ring: one order for all nodes with the same view, neighbours on both sides, few changes at a join or a leave."""
+"""The ring: the same order on all nodes with the same view, neighbours on both sides, few
+changes at a join or a leave.
+"""
 
 from __future__ import annotations
 

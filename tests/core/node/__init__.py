@@ -1,1 +1,1 @@
-"""Tests of core/node: one node, input by input, and conversations of three nodes."""
+"""Tests of core/node: one node, input by input, and exchanges between three nodes."""

@@ -1,4 +1,4 @@
-"""Messages for the tests of a node."""
+"""Messages from nodes, for the tests of one node."""
 
 from __future__ import annotations
 

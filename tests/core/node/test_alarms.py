@@ -1,4 +1,4 @@
-"""Two starts of one attempt: an alarm that stays until a person clears it."""
+"""Two starts of one attempt raise an alarm, which stays until a person clears it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def alarms(one: Lone) -> Alarms:
 
 @pytest.mark.parametrize("order", [(5, 7), (7, 5)])
 def test_two_starts_under_different_tokens_raise_one(order: tuple[int, int]) -> None:
-    """Heard in any order, and again: every node finds the same id."""
+    """Whatever the order, and with repeated messages, every node computes the same id."""
     one = lone()
     for token in (*order, *order):
         one.hear(f"n{token}.1", started(token, f"n{token}.1"))
@@ -41,10 +41,10 @@ def test_two_starts_under_different_tokens_raise_one(order: tuple[int, int]) -> 
 @pytest.mark.parametrize(
     "others",
     [
-        [started(5, "b.1")],  # told twice
+        [started(5, "b.1")],  # the same start again
         [started(7, "b.1", attempt=1)],
         [started(7, "b.1", run="sales#2")],
-        [started(7, "b.1", kind=TaskReceived)],  # granted again, and never started before
+        [started(7, "b.1", kind=TaskReceived)],  # granted again, but never started under this token
         [started(0, "b.1")],
     ],
 )

@@ -23,7 +23,7 @@ SALES = job("sales")
 
 
 class One(Lone):
-    """A node of a cluster, with a pin or at its first start."""
+    """One node of a cluster, with a pin or at its first start."""
 
     def __init__(self, pin: str = "", acquainted: str = "") -> None:
         super().__init__(SALES)
@@ -65,7 +65,7 @@ class One(Lone):
 
     @property
     def launches_nothing(self) -> bool:
-        """It abstains, and does not even claim runs that are long overdue."""
+        """The node abstains, and does not even claim runs that are long overdue."""
         ctx = self.node.ctx
         action = Action("sales", "sales#1", fire_at=self.now.wall)
         assert bool(ctx.braked) == bool(self.node.pursuits.abstains(SALES, action))
@@ -94,8 +94,8 @@ def test_a_ledger_without_identities_is_compared_with_nothing() -> None:
     ("others", "brakes"),
     [
         ([OURS], False),
-        ([""], True),  # nothing is known of it: starting, or of an older version
-        ([OTHER], True),  # a tie launches nothing
+        ([""], True),  # its ledger is unknown: it is starting, or has an older version
+        ([OTHER], True),  # with a tie no node launches
         ([OURS, OTHER], False),
         ([OURS, ""], False),
         ([OTHER, OTHER], True),
@@ -129,7 +129,7 @@ def test_lost_members_count_and_those_that_left_do_not() -> None:
 
 
 def test_a_first_start_never_outvotes_who_has_used_another_one() -> None:
-    """Two of three agree, and still wait: the third may be launching at this very moment."""
+    """Two of three nodes agree, and still wait, because the third one may be launching at this moment."""
     one = One().member("b", OURS, pinned=False).member("c", OTHER, pinned=True).sees(OURS)
     assert one.launches_nothing
     assert "c.1 uses" in one.node.ctx.braked
@@ -173,7 +173,7 @@ def test_an_identity_that_is_given_in_a_quarantine_is_not_pinned_yet() -> None:
 @pytest.mark.parametrize(
     ("others", "brakes"),
     [
-        ([(OTHER, False)], False),  # a new node never stops a node that has used its ledger
+        ([(OTHER, False)], False),  # a new node never stops a node that has already used its ledger
         ([(OTHER, False), (OTHER, False), ("", False)], False),
         ([(OTHER, True)], True),
         ([(OTHER, True), (OURS, True)], False),
@@ -210,7 +210,7 @@ def test_a_person_moves_the_pin() -> None:
 
 
 def test_an_upgraded_node_that_meets_the_ledger_it_knows_needs_no_majority() -> None:
-    """Older members do not name their ledger; its epoch shows that it is the same."""
+    """Older members do not name their ledger. The ledger's epoch shows that it is the same one."""
     one = One(acquainted="7").member("b", "", pinned=False).sees(OURS, mark="7")
     assert not one.launches_nothing
     other = One(acquainted="6").member("b", "", pinned=False).sees(OURS, mark="7")
@@ -232,7 +232,7 @@ def test_a_hello_says_which_ledger_was_used_before_any_answer() -> None:
     assert [(e.ledger, e.pinned) for e in one.said if isinstance(e, WorkerHello)] == [(OURS, True)]
 
 
-# ---- what a braked node does not do
+# ---- the actions that a braked node leaves out
 
 
 def due(one: One) -> str:
@@ -305,7 +305,7 @@ def test_a_trigger_is_refused_where_its_run_would_never_start() -> None:
 
 
 def test_a_trigger_waits_on_this_node_until_its_ledger_is_known_to_be_the_right_one() -> None:
-    """A registration in the wrong ledger would be lost."""
+    """The request would be lost in the wrong ledger."""
     one = One().member("b", "", pinned=False).sees(OURS)
     of = Registration("sales#1", "sales", SALES.digest, Policy(), one.now.wall, scheduled=False)
     one.do(one.node.trigger, of, 1)

@@ -1,4 +1,4 @@
-"""A node and the definitions of its jobs: which ones it activates, and which runs it opens meanwhile."""
+"""A node and the definitions of its jobs: which definitions it activates, and which runs it opens meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 MINUTE_S = 60.0
 DAY_S = 24 * HOUR_S
 
-# A day: these tests do not depend on the heartbeat interval.
+# A day passes in these tests. They do not depend on the heartbeat interval, so it is long.
 CALM = structs.replace(SETTINGS, heartbeat_interval_s=30.0, renew_interval_s=20.0)
 
 
@@ -45,7 +45,7 @@ def hourly(digest: str = "d1", offset_s: float = 0.0) -> Job:
 
 
 def daily(cron: str, digest: str) -> Job:
-    """At EPOCH it is midnight there."""
+    """EPOCH is midnight in this time zone."""
     schedule = Schedule(kind="cron", cron=cron, timezone="America/Los_Angeles")
     return structs.replace(job(digest=digest), schedule=schedule)
 
@@ -81,13 +81,13 @@ def test_a_node_whose_file_was_changed_activates_it_and_opens_what_is_due_afterw
     lone.pass_time(HOUR_S + 40 * MINUTE_S)
     swept(lone, (2, "d2", lone.now.wall))
 
-    assert begun(lone) == []  # what was due before it counted is not opened
+    assert begun(lone) == []  # runs that were due before the definition counted are not opened
     lone.wait(HOUR_S)
     assert begun(lone) == [scheduled_run("sales", EPOCH + 2 * HOUR_S)]
 
 
 def test_a_node_that_had_this_very_definition_before_does_not_activate_it_again() -> None:
-    """It was down while the others changed to the next definition."""
+    """The node was down while the others changed to the next definition."""
     lone = started(hourly("d1"))
     lone.node.rulebook.definitions.had = {"sales": Had("d1", 3)}
 
@@ -127,7 +127,7 @@ def test_under_the_old_rules_it_is_named_by_when_it_is_due() -> None:
 
 
 def test_a_job_that_ran_and_is_moved_to_a_time_that_is_past_launches_nothing_until_the_next_day() -> None:
-    """It ran at 01:15; at 02:40 it is moved to 02:15. The node has the real rules of the ledger."""
+    """The job ran at 01:15. At 02:40 it is moved to 02:15. The node uses the real rules of the ledger."""
     before = structs.replace(daily("15 1 * * *", "d1"), misfire="all")
     after = structs.replace(daily("15 2 * * *", "d2"), misfire="all")
     cluster = Cluster("a", jobs=(before,), settings=CALM)
@@ -145,24 +145,24 @@ def test_a_job_that_ran_and_is_moved_to_a_time_that_is_past_launches_nothing_unt
     assert [launch.run for launch in shell.launches] == [ran]
     assert [row.run for row in cluster.ledger.runs(limit=10)] == [ran]
 
-    cluster.wait(DAY_S - 30 * MINUTE_S)  # over 02:15 of the next day
+    cluster.wait(DAY_S - 30 * MINUTE_S)  # past 02:15 of the next day
     tomorrow = scheduled_run("sales", EPOCH + DAY_S + 135 * MINUTE_S)
     assert [launch.run for launch in shell.launches] == [ran, tomorrow]
 
 
 def test_a_jitter_that_is_added_does_not_open_the_run_again_in_the_core() -> None:
-    """The 01:00 run is in the ledger; the jitter comes at 01:05."""
+    """The 01:00 run is in the ledger. The jitter is added at 01:05."""
     lone = started(hourly("d2", offset_s=420.0))
     lone.pass_time(HOUR_S + 5 * MINUTE_S)
     ran_at = EPOCH + HOUR_S
     swept(lone, (2, "d2", lone.now.wall), last=ran_at)
     lone.wait(5 * MINUTE_S)
 
-    assert begun(lone) == [scheduled_run("sales", ran_at)]  # the same name: the ledger has it, and it is over
+    assert begun(lone) == [scheduled_run("sales", ran_at)]  # the same name: the ledger has this run, and it is over
 
 
 def test_a_definition_that_is_not_activated_yet_opens_nothing() -> None:
-    """The job may have had no schedule until now: past fire times are not opened before the ledger has answered."""
+    """The job may have had no schedule until now. So no past fire time is opened before the ledger has answered."""
     lone = started(hourly("d1"))
     lone.pass_time(2 * HOUR_S)
     swept(lone, None)

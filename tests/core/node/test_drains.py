@@ -1,4 +1,4 @@
-"""Holds as nodes hear them from the ledger: drains, the pause of all jobs; and runs that one node alone may launch."""
+"""Holds that nodes learn from the ledger: drains and the pause of all jobs. Also runs that only one node may launch."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_only_the_named_node_launches_a_run_and_its_next_attempt() -> None:
     nodes.boot("b", 2)
     nodes.start("b")
     nodes.wait(20.0)
-    assert nodes.launches("sales#1") == [("b", 1)]  # what it launched in its life before is forgotten here
+    assert nodes.launches("sales#1") == [("b", 1)]  # the list does not contain launches from before the restart
     nodes.end("b", "sales#1")
     assert nodes.state("sales#1") == "success"
 
@@ -109,7 +109,7 @@ def test_the_others_say_why_they_do_not_launch_it() -> None:
 
 
 def test_an_event_of_the_grant_has_the_digest_of_the_row() -> None:
-    """Otherwise a witness would restore the run for any node."""
+    """Without the digest a witness would restore the run as one that any node may launch."""
     nodes = cluster()
     nodes.trigger("a", only("b"))
     nodes.wait(2.0)

@@ -1,4 +1,4 @@
-"""Elections between nodes: who states what, how often, and when each node decides."""
+"""Elections between nodes: which node states its candidacy, how often, and when each node decides."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def succession(lone: Lone, ident: str = "sales#1/0") -> tuple[str, ...] | None:
     return lone.node.elections.by_id[ident].succession
 
 
-# ---- the cost: one message per node per election
+# ---- the cost: one message per node and election
 
 
 @pytest.mark.parametrize("names", ["a", "ab", "abc", "abcde"])
@@ -69,7 +69,7 @@ def test_nodes_that_open_the_same_election_at_once_need_no_acks(names: str) -> N
     cluster.wait(50.0)
     cluster.said.clear()
 
-    cluster.wait(10.0)  # a second before the full minute, each node opens it by itself
+    cluster.wait(10.0)  # a second before the full minute each node opens it by itself
 
     said = Counter((name, event_type(event)) for name, event in cluster.said if hasattr(event, "candidacy"))
     assert said == {(name, "worker-elect"): 1 for name in names}
@@ -86,7 +86,7 @@ def test_no_election_waits_for_its_timeout_while_everybody_is_well() -> None:
     assert election.decided_at == election.opened_at
 
 
-# ---- one answer, the same every time
+# ---- the same answer every time
 
 
 def test_a_repeated_elect_gets_the_same_answer_once_per_repeat() -> None:
@@ -98,7 +98,7 @@ def test_a_repeated_elect_gets_the_same_answer_once_per_repeat() -> None:
     assert len(acks(lone)) == 3
     assert (
         len({ack.candidacy for ack in acks(lone)}) == 1
-    )  # the stamp of the first statement: no node may improve its place
+    )  # the stamp of the first statement: no node may improve its position
 
 
 def test_the_opener_of_an_election_does_not_answer_the_other_opener() -> None:
@@ -173,7 +173,7 @@ def test_a_member_that_is_found_gone_is_not_waited_for(how: str) -> None:
     elif how == "good-bye":
         lone.hear("c.1", WorkerOffline())
     elif how == "silence":
-        lone.wait(1.1)  # six seconds in all
+        lone.wait(1.1)  # six seconds in total
     else:
         lone.hear("c.2", WorkerHeartbeat(), incarnation="2-c")
 
@@ -285,7 +285,7 @@ def test_a_job_that_is_to_be_spread_sorts_by_load(placement: str, load: int) -> 
 
 
 def many(count: int) -> Lone:
-    """A node that knows ``count`` members, itself included."""
+    """A node that knows ``count`` members, including itself."""
     return Lone(job(), peers=tuple(f"m{number:02}.1" for number in range(count - 1))).ready()
 
 
@@ -361,7 +361,7 @@ def test_an_election_that_is_open_when_the_bus_is_lost_waits_for_nobody() -> Non
 
     lone.do(lone.node.bus_changed, False)
 
-    assert succession(lone) == rendezvous("sales#1/0", ("a.1", "b.1", "d.1"))  # c has said that it would not
+    assert succession(lone) == rendezvous("sales#1/0", ("a.1", "b.1", "d.1"))  # c has said that it would not run it
     assert lone.node.elections.open_ids == {}
     assert lone.node.pursuits.pursuits["sales#1"].phase in ("due", "claiming")
 
@@ -379,7 +379,7 @@ def test_once_the_bus_is_back_statements_are_exchanged_again() -> None:
 
 
 def test_whose_statement_is_lacking_is_asked_whether_it_is_there_once_a_second() -> None:
-    """On a broker, nothing else shows before the timeout that the member is gone."""
+    """On a broker only this question shows, before the timeout, that the member is gone."""
     lone = Lone(job(), peers=("b.1", "c.1")).ready()
     for number in range(3):
         lone.do(lone.node.open_election, f"try-{number}", "drill", None)

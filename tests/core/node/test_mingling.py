@@ -1,4 +1,4 @@
-"""How a node joins: it mingles, says hello again when the bus is back, and yields to another node with its name."""
+"""How a node joins: it mingles, says hello again when the bus is back, and gives way to another node with its name."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_who_stays_silent_when_the_bus_is_back_is_lost_after_its_time() -> None:
     assert {m.hostname: m.state for m in lone.node.ctx.membership.members.values()} == {"b": "alive", "c": "lost"}
 
 
-# ---- another node of our name
+# ---- another node with our name
 
 
 def test_a_newcomer_yields_to_the_live_node_of_its_name() -> None:
@@ -222,7 +222,7 @@ def test_a_newcomer_yields_to_the_live_node_of_its_name() -> None:
 
     assert "another live node is named 'a' (pid 9)" in lone.fatal
     lone.wait(10.0)
-    assert lone.node.ctx.state == "stopping"  # it takes no further part
+    assert lone.node.ctx.state == "stopping"  # the node takes part in nothing any more
     assert "worker-online" not in types(lone.said)
 
 
@@ -250,7 +250,7 @@ def test_of_two_that_start_at_once_exactly_one_yields(mine: str, theirs: str) ->
 
 def test_the_late_hello_of_a_predecessor_stops_nobody() -> None:
     lone = Lone(job())
-    lone.node.ctx.incarnation = "10-aa"  # the tenth boot; as text it would be below the ninth
+    lone.node.ctx.incarnation = "10-aa"  # the tenth boot; compared as text it would be lower than the ninth
     lone.do(lone.node.start, ("b.1",))
 
     lone.hear("a.7", WorkerHello(state="mingling"), incarnation="9-ff")

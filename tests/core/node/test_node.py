@@ -79,7 +79,7 @@ def test_an_absurd_clock_is_refused_and_what_came_with_it_is_not_done() -> None:
     assert lone.node.ctx.clock.value == before
     assert lone.heard_said("worker-elect-ack") == []
     refused = [notice.fields["count"] for notice in lone.notices if notice.event == "clock.jump_refused"]
-    assert refused == [1, 2, 4, 8]  # not a line for each of many messages
+    assert refused == [1, 2, 4, 8]  # one line for many messages, not one for each
 
 
 def test_a_mark_is_handed_out_before_any_stamp_that_it_covers() -> None:
@@ -319,7 +319,7 @@ def test_the_end_of_an_attempt_is_told_and_looked_after(state: str, said: str) -
         "app-1",
         1.5,
     )
-    assert event.result == state  # in the journal a lost attempt and one that was given back are both retried
+    assert event.result == state  # the journal shows a lost attempt and one that was given back as retried
     assert ready.journal_sync
     assert lone.node.pursuits.running == {}
     lone.wait(sweep.SWEEP_APART_S)
@@ -350,7 +350,7 @@ def test_a_failed_launch_is_given_back_and_this_node_leaves_the_job_to_others() 
     lone.do(lone.node.launch_failed, LAUNCH, "no space left")
     assert lone.waiting(Report) == [Report(grant=LAUNCH.grant, state="retry", reason="no space left")]
     lone.hear("b.1", elect("sales#2"))
-    lone.node.ctx.launch_problems = {}  # it was looked at again: there is space
+    lone.node.ctx.launch_problems = {}  # the check ran again: there is space now
     lone.hear("b.1", elect("sales#3"))
 
     abstains = [event.candidacy.abstains for event in lone.said if isinstance(event, WorkerElectAck)]

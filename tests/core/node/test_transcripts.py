@@ -1,4 +1,4 @@
-"""Conversations of three nodes and a ledger, kept as readable text.
+"""Exchanges between three nodes and a ledger, recorded as readable text.
 
 After an intended change: PYTHONPATH=.:tests python tests/core/node/test_transcripts.py --rewrite
 """
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent / "transcripts"
 
 
 def launch_on_three_nodes() -> Cluster:
-    """Three nodes start; one is asked for a run; one launches it; everybody hears how it ended."""
+    """Three nodes start. One of them gets a trigger, one launches the run, and all hear how it ended."""
     cluster = Cluster("a", "b", "c", jobs=[job()])
     cluster.wait(3.0)
     cluster.trigger("b", asked_for())
@@ -27,7 +27,9 @@ def launch_on_three_nodes() -> Cluster:
 
 
 def takeover() -> Cluster:
-    """The owner of a scheduled run is killed; the others watch its lease to the end; one of them goes on."""
+    """The owner of a scheduled run is killed. The others watch its lease until the end;
+    then one of them launches it again.
+    """
     cluster = Cluster("a", "b", "c", jobs=[job(every_s=300.0)])
     cluster.wait(290.0)
     cluster.log.clear()
@@ -42,7 +44,9 @@ def takeover() -> Cluster:
 
 
 def trigger_with_the_ledger_away() -> Cluster:
-    """A trigger is accepted while the ledger does not answer; it waits on the node's disk, and runs once it does."""
+    """A node accepts a trigger while the ledger does not answer. The request stays on the node's disk; the run starts
+    when the ledger answers.
+    """
     cluster = Cluster("a", "b", jobs=[job()])
     cluster.wait(3.0)
     cluster.log.clear()

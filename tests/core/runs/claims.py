@@ -22,17 +22,17 @@ def pursued(lone: Lone, run: str = RUN) -> Pursuit:
 
 
 def claims(lone: Lone, run: str = RUN) -> list[Claim]:
-    """Every claim so far."""
+    """Every claim so far for this run."""
     return [claim for claim in lone.requests(Claim) if claim.of.run == run]
 
 
 def out(lone: Lone, run: str = RUN) -> bool:
-    """A claim waits for its answer."""
+    """True if a claim waits for its answer."""
     return any(claim.of.run == run for claim in lone.waiting(Claim))
 
 
 def claiming(*jobs: Job) -> Lone:
-    """A node that is alone and has just asked for a triggered run."""
+    """A node that is alone and has just sent a claim for a triggered run."""
     lone = Lone(*(jobs or (job(),))).ready()
     lone.do(lone.node.trigger, asked_for(RUN, lone.node.ctx.jobs["sales"]), 1)
     lone.answer("register", Answer(OK, state=PENDING))
@@ -46,12 +46,12 @@ def granted(token: int = 7, left_s: float = LEASE_S, **fields: object) -> Answer
 def started(
     beat: int = 1, *, left_s: float = LEASE_S, attempt: int = 0, token: int = 7, state: str = STARTED
 ) -> OpenRun:
-    """The row as the sweep shows it while b holds it."""
+    """The row in the form in which the sweep shows it while b holds it."""
     return open_run(RUN, state, attempt=attempt, token=token, nonce="theirs", node="b.1", beat=beat, left_s=left_s)
 
 
 def sweeps(lone: Lone, seconds: float, *rows: OpenRun) -> None:
-    """For that time (seconds) every sweep shows these rows."""
+    """During that time (seconds) every sweep shows these rows."""
     end = lone.now.mono + seconds
     while lone.now.mono + RENEW_S <= end + 1e-6:
         lone.wait(RENEW_S)

@@ -1,4 +1,4 @@
-"""Rows that no node pursues: the node asks to settle them, and the ledger alone decides."""
+"""Rows that no node pursues. A node asks the ledger to settle them, and only the ledger decides."""
 
 from __future__ import annotations
 
@@ -165,14 +165,14 @@ def test_an_attempt_whose_end_nobody_knows_is_told_by_the_node_that_found_it() -
 
 
 def test_the_longest_lease_that_runs_counts_also_when_its_job_was_removed() -> None:
-    """The quarantine of a ledger that went back must outlast it."""
+    """The quarantine of a ledger that lost writes must last longer than this lease."""
     lone = Lone(job(), peers=("b.1",)).ready()
     gone = open_run("gone#1", STARTED, token=7, node="b.1", lease=900.0)
 
     lone.sweep(gone, open_run("gone#2", PENDING, lease=5000.0))
     assert lone.node.ctx.leased_s == 900.0
 
-    # The ledger has just lost its rows. The node must still remember what ran there.
+    # The ledger has just lost its rows. The node must still remember the lease of the run.
     lone.node.look_again(lone.now)
     lone.take()
     forgotten = open_answer(jobs=lone.node.ctx.jobs)
@@ -180,7 +180,7 @@ def test_the_longest_lease_that_runs_counts_also_when_its_job_was_removed() -> N
     lone.answer("open", forgotten)
     assert lone.node.ctx.leased_s == 900.0
 
-    # One page is not the whole sweep: a row on it counts at once; a row is missing only after the last page.
+    # One page is not the whole sweep. A row on a page counts at once; a row is missing only after the last page.
     lone.node.look_again(lone.now)
     lone.take()
     first = open_answer(open_run("gone#3", STARTED, token=8, node="b.1", lease=1000.0), jobs=lone.node.ctx.jobs)

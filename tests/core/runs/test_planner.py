@@ -1,4 +1,4 @@
-"""Fire times: every node opens each once, a little ahead. Missed fire times follow the job's policy."""
+"""Fire times: every node opens each one once, a little ahead. Missed fire times follow the policy of the job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def hourly(misfire: str = "once") -> Job:
 
 
 def run_at(hours: float) -> str:
-    """The hourly run, that many hours after the epoch of these tests."""
+    """The hourly run, that number of hours after the epoch of these tests."""
     return scheduled_run("sales", EPOCH + hours * HOUR_S)
 
 
@@ -34,7 +34,7 @@ def fires_noted(lone: Lone) -> list[tuple[str, object]]:
 
 
 def since(hours: float, *jobs: Job) -> Lone:
-    """A node that starts that many hours after the ledger's horizon: earlier fire times are settled."""
+    """A node that starts that number of hours after the ledger's horizon. Earlier fire times are settled."""
     lone = Lone(*jobs)
     lone.node.start((), lone.now)
     lone.take()
@@ -88,7 +88,7 @@ def test_a_job_without_a_schedule_is_left_alone() -> None:
     assert (begun(lone), lone.node.planner.next_at) == ([], {})
 
 
-# ---- fire times that were missed while no node was there
+# ---- fire times that were missed while all nodes were down
 
 
 def test_once_runs_the_newest_and_settles_the_others() -> None:
@@ -111,7 +111,7 @@ def test_all_runs_every_one_and_writes_them_down_first() -> None:
 def test_all_settles_no_fire_time_that_may_have_no_row_yet() -> None:
     lone = Lone(hourly("all")).ready()
 
-    lone.wait(HOUR_S)  # the ledger is away: both are repeated, and the later one may be recorded first
+    lone.wait(HOUR_S)  # the ledger is away: both requests are repeated, and the later run may be recorded first
     lone.wait(HOUR_S)
 
     assert begun(lone) == [run_at(1), run_at(2)]
@@ -127,7 +127,7 @@ def test_all_has_its_bound() -> None:
     lone.sweep()
 
     assert len(lone.questions("register")) == CATCH_UP_MAX
-    assert begun(lone)[-1] == scheduled_run("sales", EPOCH + 2.0 * CATCH_UP_MAX + LEAD_S)  # the newest ones
+    assert begun(lone)[-1] == scheduled_run("sales", EPOCH + 2.0 * CATCH_UP_MAX + LEAD_S)  # only the newest ones
 
 
 def test_skip_runs_none_that_is_older_than_a_moment() -> None:
@@ -172,12 +172,12 @@ def test_a_job_that_stays_as_it_is_keeps_its_place() -> None:
 
 
 def test_a_job_that_a_reload_brings_opens_nothing_that_was_due_before_it() -> None:
-    """The job may have been removed on all nodes meanwhile, and nodes that know it may be slower than this one."""
+    """The job may have been removed on all nodes for a while, and nodes that know it may be slower than this one."""
     lone = Lone(job("other")).ready()
     lone.wait(3.5 * HOUR_S)
 
     lone.do(lone.node.set_jobs, {"sales": hourly("all"), "other": job("other")})
-    lone.sweep()  # the ledger says that this definition has counted since the beginning
+    lone.sweep()  # the ledger says that this definition has counted from the beginning
     assert begun(lone) == []
     lone.wait(0.5 * HOUR_S)
 
@@ -200,10 +200,10 @@ def test_a_draining_node_opens_its_runs_all_the_same() -> None:
 
     lone.wait(HOUR_S)
 
-    assert begun(lone) == [run_at(1)]  # the others may have lost their ledger; it abstains, and waits
+    assert begun(lone) == [run_at(1)]  # the other nodes may have lost their ledger, so this node abstains and waits
 
 
-# ---- the wall clock steps
+# ---- steps of the wall clock
 
 
 def test_a_step_forward_is_seen_soon_once_the_ledger_says_the_same() -> None:
@@ -224,7 +224,7 @@ def test_what_a_clock_ran_ahead_of_fires_when_its_time_comes() -> None:
     lone = Lone(hourly()).ready()
     lone.step_wall(5 * HOUR_S)
     lone.wait(RECHECK_S)
-    assert begun(lone) == []  # four of them look missed, and the fifth due
+    assert begun(lone) == []  # four of them look missed, and the fifth looks due
 
     lone.step_wall(-5 * HOUR_S)
     while lone.questions("open"):
@@ -255,7 +255,7 @@ def test_one_timer_a_job_however_often_it_is_swept() -> None:
     assert [timer[2] for timer in lone.node.ctx.timers].count("plan") == 1
 
 
-# ---- a wall clock that is not the ledger's
+# ---- a wall clock that differs from the ledger's
 
 
 @pytest.mark.parametrize("off_s", [11.0, -11.0, 3 * 3600.0])
@@ -315,7 +315,7 @@ def test_when_a_run_is_due_is_told_by_its_name_and_its_jobs_jitter() -> None:
     jittered = replace(plain, schedule=replace(plain.schedule, offset_s=90.0))
     ctx = Lone(jittered).ready().node.ctx
     due = EPOCH + HOUR_S + 90.0
-    for identity_from in (0.0, due - 1.0, NEVER):  # by the old rules it is named by when it is due
+    for identity_from in (0.0, due - 1.0, NEVER):  # under the old rules the name contains the due time
         ctx.identity_from = identity_from
         assert ctx.due_of(scheduled_run("sales", fire_time(jittered, due, identity_from))) == due
     assert ctx.due_of("sales#1") == ctx.due_of("other@2025-01-29T08:00:00Z") == ctx.due_of("sales@nonsense") == 0.0

@@ -1,4 +1,4 @@
-"""A pursuit: when it claims, when it waits, and the only reasons to end it."""
+"""A pursuit: when it claims, when it waits, and the only reasons that end it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_who_cannot_take_it_looks_again_and_again() -> None:
     assert len(claims(lone)) == 1
 
 
-# ---- what the ledger says
+# ---- answers of the ledger
 
 
 @pytest.mark.parametrize("answer", [Answer(FINISHED, state=SUCCESS), Answer(FINISHED, state=MISSED), Answer(REVOKED)])
@@ -123,7 +123,7 @@ def test_only_the_ledger_ends_a_pursuit(answer: Answer) -> None:
     lone.answer("claim", answer)
 
     assert RUN not in lone.node.pursuits.pursuits
-    assert not lone.notices  # the log of the node that decided it tells
+    assert not lone.notices  # only the node that made the decision writes a log line
 
 
 def test_an_unanswered_claim_is_repeated_with_the_same_nonce_and_growing_pauses() -> None:
@@ -137,7 +137,7 @@ def test_an_unanswered_claim_is_repeated_with_the_same_nonce_and_growing_pauses(
 
     pauses = [later - earlier for earlier, later in pairwise(asked_at)]
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
-    assert len({claim.nonce for claim in claims(lone)}) == 1  # the grant may be there already, under this nonce
+    assert len({claim.nonce for claim in claims(lone)}) == 1  # the grant may exist already, under this nonce
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_an_unanswered_claim_is_repeated_with_the_same_nonce_and_growing_pauses(
     [
         (Answer(EARLY, in_s=4.0), 4.0),
         (Answer(RECOVERING, left_s=4.0), 4.0),
-        (Answer(RECOVERING, left_s=30.0), BACKOFF_MAX_S),  # a person may end it sooner
+        (Answer(RECOVERING, left_s=30.0), BACKOFF_MAX_S),  # a person may end the quarantine sooner
         (Answer(LIMITED, by="suspended", in_s=5.0), 5.0),
         (Answer(LIMITED, by="overlap with sales#0", in_s=0.1), BACKOFF_MIN_S),
         (Answer(DIFFERS), BACKOFF_MAX_S),
@@ -168,7 +168,7 @@ def test_lost_means_the_next_attempt_when_it_is_due() -> None:
     lone.answer("claim", Answer(LOST, attempt=1, in_s=30.0))
     lone.wait(28.9)
     assert not out(lone)
-    lone.wait(0.2)  # elected a second ahead
+    lone.wait(0.2)  # it was elected a second ahead
 
     assert out(lone)
     assert [claim.attempt for claim in claims(lone)] == [0, 1]
@@ -202,7 +202,7 @@ def test_a_grant_that_comes_too_late_to_start_is_left_to_lapse() -> None:
 
 def test_a_token_that_others_drew_meanwhile_does_not_spoil_our_grant() -> None:
     lone = claiming()
-    lone.hear("b.1", of_b(TaskReceived, run="sales#2", token=9))  # granted after ours, heard of before
+    lone.hear("b.1", of_b(TaskReceived, run="sales#2", token=9))  # granted after our run, but heard of before
 
     lone.answer("claim", granted(token=8))
 
@@ -246,7 +246,7 @@ def test_a_token_of_the_future_that_a_peer_claims_refuses_no_grant(word: str, le
 
 def test_a_repeated_grant_keeps_the_floor_of_its_first_question() -> None:
     lone = claiming()
-    lone.answer("claim", Answer(UNAVAILABLE))  # granted, and the reply was lost
+    lone.answer("claim", Answer(UNAVAILABLE))  # the ledger granted the run, and the reply was lost
     lone.hear("b.1", of_b(TaskReceived, run="sales#2", token=9))
     lone.wait(BACKOFF_MIN_S)
 
@@ -255,7 +255,7 @@ def test_a_repeated_grant_keeps_the_floor_of_its_first_question() -> None:
     assert [launch.token for launch in lone.launches] == [8]
 
 
-# ---- held: watch, and come back
+# ---- held: watch, and claim later
 
 
 def test_held_is_claimed_again_when_a_whole_lease_was_watched() -> None:
@@ -287,7 +287,7 @@ def test_an_outage_begins_the_watch_anew_however_short() -> None:
     lone.answer("claim", Answer(HELD, by="b.1", left_s=LEASE_S, held=held_of(7, 1)))
     sweeps(lone, 50.0, started())
     lone.do(lone.node.look_again)
-    lone.answer("open", Answer(UNAVAILABLE))  # at that moment the holder's state is unknown
+    lone.answer("open", Answer(UNAVAILABLE))  # at this moment the holder's state is unknown
 
     sweeps(lone, LEASE_S, started(left_s=0.0))
     assert len(claims(lone)) == 1
@@ -336,7 +336,7 @@ def test_no_more_runs_than_the_budget_and_the_next_as_soon_as_one_ends() -> None
     assert lone.questions("claim") == []
     lone.do(lone.node.runner_ended, lone.launches[0], "success", 0, "", "", 1.0)
 
-    assert [claim.of.run for claim in lone.waiting(Claim)] == ["urgent#1"]  # before older ones
+    assert [claim.of.run for claim in lone.waiting(Claim)] == ["urgent#1"]  # before older runs
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_a_claim_that_comes_to_nothing_costs_no_budget(answer: Answer) -> None:
 def test_the_first_in_the_queue_asks_again_as_soon_as_a_run_has_ended() -> None:
     lone = Lone(job(overlap="queue"), peers=("b.1",)).ready()
     lone.sweep(*[open_run(f"sales#{number}", wall=EPOCH + number) for number in (2, 3)])
-    for _ in range(6):  # both now look only rarely
+    for _ in range(6):  # both now look at long intervals
         while lone.questions("claim"):
             lone.answer("claim", Answer(LIMITED, by="overlap with sales#1", in_s=1.0))
         lone.wait(10.0)
@@ -377,13 +377,13 @@ def test_an_end_that_is_heard_while_the_claim_is_out_is_not_lost() -> None:
     assert out(lone)
 
     lone.hear("b.1", of_b(TaskSucceeded, run="sales#0"))
-    lone.answer("claim", Answer(LIMITED, by="overlap with sales#0", in_s=1.0))  # said before it ended
+    lone.answer("claim", Answer(LIMITED, by="overlap with sales#0", in_s=1.0))  # the answer was made before it ended
     lone.wait(1.0)
 
     assert out(lone)
 
 
-# ---- together
+# ---- several nodes
 
 
 def test_when_the_holder_dies_exactly_one_of_the_others_takes_over() -> None:
@@ -394,7 +394,7 @@ def test_when_the_holder_dies_exactly_one_of_the_others_takes_over() -> None:
 
     cluster.kill("a")
     cluster.wait(LEASE_S)
-    assert cluster.launches(RUN) == [("a", 0)]  # not before its lease has been watched to the end
+    assert cluster.launches(RUN) == [("a", 0)]  # not before its lease has been watched until the end
     cluster.wait(2 * RENEW_S + LEASE_S * 0.1)
 
     assert len(cluster.launches(RUN)) == 2

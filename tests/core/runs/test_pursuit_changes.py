@@ -1,4 +1,4 @@
-"""A job that changes while runs of it are open, and while a claim is under way."""
+"""A job changes while runs of it are open, and while a claim is under way."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_scheduled_run_that_nobody_takes_is_recorded_in_the_end_so_that_its_ab
     sweeps(lone, 10.0)
     (of,) = [register.of for register in lone.waiting(Register)]
     assert (of.run, of.scheduled, of.digest) == (run, True, "d1")
-    assert claims(lone, run) == []  # it is not for this node to launch
+    assert claims(lone, run) == []  # this node may not launch it
 
     lone.answer("register", Answer(OK, state=PENDING))
     sweeps(lone, 10.0, open_run(run))
@@ -97,7 +97,7 @@ def test_a_run_that_was_to_be_recorded_and_is_over_ends_its_pursuit(state: str) 
 
 
 def redefined(lone: Lone, **changes: Any) -> None:
-    """The job's file is changed, and read again."""
+    """Change the job's file and read it again."""
     lone.do(lone.node.set_jobs, {"sales": job(digest="d2", **changes)})
 
 
@@ -128,7 +128,7 @@ def test_a_grant_of_a_run_that_was_begun_again_under_the_new_definition_is_given
     lone.sweep()
     assert pursued(lone, run) is not first
     assert len(claims(lone, run)) == (2 if claimed_again else 1)
-    lone.answer("claim", granted())  # the first one's
+    lone.answer("claim", granted())  # the answer to the first claim
 
     assert lone.launches == []
     assert lone.node.pursuits.running == {}
@@ -157,7 +157,7 @@ def test_a_claim_that_was_not_answered_is_repeated_with_the_definition_it_was_ma
 
 def test_a_claim_whose_definition_is_not_that_of_the_row_is_made_again_with_the_present_one() -> None:
     lone = claiming()
-    pursued(lone).action = Action("sales", RUN)  # of a peer that does not say which definition
+    pursued(lone).action = Action("sales", RUN)  # as from a peer that does not name the definition
     redefined(lone)
     lone.answer("claim", Answer(DIFFERS))
     lone.wait(BACKOFF_MAX_S + 1.0)
@@ -171,7 +171,7 @@ def test_a_claim_whose_definition_is_not_that_of_the_row_is_made_again_with_the_
 
 
 def test_a_run_of_an_earlier_definition_is_taken_over_with_that_one() -> None:
-    """The file is changed on all nodes while it runs; then its node dies."""
+    """The file is changed on all nodes while the run is active. Then the run's node dies."""
     lone = Lone(job(lease_s=20.0), peers=("b.1",)).ready()
     held = open_run(RUN, "started", token=5, nonce="n5", node="b.1", lease=20.0)
     lone.sweep(held)

@@ -38,7 +38,7 @@ from core.runs.claims import (
     sweeps,
 )
 
-# ---- what peers say
+# ---- news from peers
 
 
 def test_received_postpones_and_never_ends() -> None:
@@ -48,7 +48,7 @@ def test_received_postpones_and_never_ends() -> None:
     lone.hear("b.1", of_b(TaskReceived))
     lone.wait(4.0)
     assert claims(lone) == []
-    sweeps(lone, 80.0, started(left_s=0.0))  # and then b is never heard of again
+    sweeps(lone, 80.0, started(left_s=0.0))  # after that, b is never heard again
 
     assert len(claims(lone)) == 1
 
@@ -77,7 +77,7 @@ def test_a_run_that_was_over_before_we_saw_its_row_is_forgotten() -> None:
 def test_what_a_peer_says_of_a_fire_time_counts_for_nothing_but_its_name(
     run: str, fire_at: float, scheduled: bool, taken: bool
 ) -> None:
-    """Otherwise one lie would launch a run before its time, and then again (simulator, seeds 3396 and 5550)."""
+    """Otherwise one false message would launch a run too early, and then again (simulator, seeds 3396 and 5550)."""
     lone = Lone(job(), peers=("b.1",)).ready()
     action = Action("sales", run, fire_at=fire_at, scheduled=scheduled)
     elect = WorkerElect(id=f"{run}/0", topic="command", candidacy=Candidacy(0, 5, "b.1"), view=("b.1",), action=action)
@@ -197,7 +197,7 @@ def test_an_unknown_run_is_left_to_its_holder_or_a_person() -> None:
     sweeps(lone, 200.0, started(state=UNKNOWN))
     assert claims(lone) == []
     assert "run resolve" in pursued(lone).why
-    sweeps(lone, RENEW_S, open_run(RUN, RETRY, attempt=1))  # somebody said: relaunch
+    sweeps(lone, RENEW_S, open_run(RUN, RETRY, attempt=1))  # a person has decided: relaunch
 
     assert [claim.attempt for claim in claims(lone)] == [1]
 
@@ -216,7 +216,7 @@ def test_the_next_attempt_does_not_begin_here_while_the_last_one_still_lives_her
     lone = Lone(job()).ready()
     lone.node.runner_adopted(
         RUN, "sales", 0, 7, waits=False
-    )  # for example, it has just thawed: it is about to be ended
+    )  # for example, the runner has just thawed and is about to be ended
     lone.sweep(open_run(RUN, RETRY, attempt=1, token=7))
 
     lone.wait(4.0)

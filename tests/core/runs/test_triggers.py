@@ -1,4 +1,4 @@
-"""Triggers: a node's answer to the caller, and the requests that it keeps until the ledger has them."""
+"""Triggers: a node's answer to the caller, and the requests that the node stores until the ledger has them."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_with_the_ledger_away_a_trigger_is_kept_here_and_offered_again() -> None
     lone.wait(triggers.REGISTER_AGAIN_S)
     lone.answer("register", Answer(OK, state="pending"))
 
-    assert len(lone.replies) == 1  # the caller was answered once
+    assert len(lone.replies) == 1  # the caller got one answer only
     assert lone.node.requests == {}
     assert [claim.attempt for claim in lone.waiting(Claim)] == [0]
 
 
 def test_of_two_that_ask_for_the_same_run_the_late_answer_leaves_nothing_on_the_disk() -> None:
-    """The second call reaches the ledger; the answer to the first is lost (simulator, seed 97)."""
+    """The second call reaches the ledger. The answer to the first call is lost (simulator, seed 97)."""
     lone = Lone(job()).ready()
     lone.do(lone.node.trigger, asked_for(), 3)
     lone.do(lone.node.trigger, asked_for(), 4)
@@ -62,7 +62,9 @@ def test_of_two_that_ask_for_the_same_run_the_late_answer_leaves_nothing_on_the_
 
 
 def test_what_was_accepted_is_not_dropped_when_the_disk_is_full_later() -> None:
-    """The same trigger twice: the disk accepts the first request, and is full at the second (simulator, seed 170)."""
+    """The same trigger comes twice. The disk accepts the first request, and is full at the
+    second (simulator, seed 170).
+    """
     lone = Lone(job()).ready()
     lone.do(lone.node.trigger, asked_for(), 3)
     lone.answer("register", Answer(UNAVAILABLE))
@@ -71,7 +73,7 @@ def test_what_was_accepted_is_not_dropped_when_the_disk_is_full_later() -> None:
     lone.do(lone.node.trigger, asked_for(), 4)
     lone.answer("register", Answer(UNAVAILABLE))
 
-    assert lone.kept == []  # nothing for the disk to refuse
+    assert lone.kept == []  # there is nothing that the disk could refuse
     assert [reply.result["durable"] for reply in lone.replies] == ["node", "node"]
 
 

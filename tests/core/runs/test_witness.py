@@ -1,4 +1,4 @@
-"""Witnesses tell a ledger that went back what it forgot. Late news launches nothing."""
+"""Witnesses tell a ledger that lost writes what it forgot. Late news launches nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def news(kind: type[Task], run: str = "sales#1", *, token: int = 7, attempt: int
 
 
 def quarantine(lone: Lone, left_s: float = 40.0, epoch: str = "1") -> None:
-    """The next sweep finds the ledger in the quarantine of that epoch, or (0.0) in none."""
+    """The next sweep finds the ledger in the quarantine of that epoch; with 0.0 it finds no quarantine."""
     if not lone.questions("open"):
         lone.do(lone.node.look_again)
     answer = open_answer(jobs=lone.node.ctx.jobs)
@@ -201,7 +201,7 @@ def test_late_facts_are_no_sign_of_life() -> None:
 
 
 def test_late_facts_of_an_earlier_life_of_a_node_are_remembered_and_nothing_else_of_it() -> None:
-    """A successor of its sender is alive: the packet is late."""
+    """A successor of the sender is alive, so the packet is late."""
     lone = Lone(job(), peers=("b.2",)).ready()
     successor = lone.node.ctx.membership.members["b"].incarnation
     view = ("b.1", lone.node.ctx.full_hostname)
@@ -234,7 +234,7 @@ def test_what_it_took_before_it_went_back_once_more_counts_for_nothing() -> None
     quarantine(lone, 40.0, "2")
     assert len(restored(lone)) == 2, "the second is asked although the first has no answer yet"
 
-    lone.answer("restore", Answer(OK))  # to the first
+    lone.answer("restore", Answer(OK))  # the answer to the first request
     assert lone.node.witness.seen["sales#1", 0, 7].restored == "", "nobody has told the ledger of now"
 
     lone.answer("restore", Answer(OK))
@@ -261,7 +261,7 @@ def test_a_failure_that_was_final_stays_so() -> None:
 
 
 def test_a_run_that_the_ledger_forgot_before_it_was_granted_is_claimed_once_it_has_recovered() -> None:
-    """The trigger was acknowledged, so the claim writes its row again."""
+    """The trigger was acknowledged, so the claim writes the row of the run again."""
     lone = Lone(job(), peers=("b.1",)).ready()
     lone.do(lone.node.trigger, asked_for(), 1)
     lone.answer("register", Answer(OK, state="pending"))
@@ -290,7 +290,7 @@ GRANTED: dict[str, Any] = {"digest": "d1", "policy": job(on_lost="hold").policy(
 def test_what_was_granted_is_put_back_whatever_the_job_is_today(jobs: tuple[Job, ...]) -> None:
     lone = Lone(*jobs).ready()
     lone.hear("b.1", news(TaskReceived, **GRANTED))
-    lone.hear("b.1", news(TaskStarted))  # of a node that does not say it again
+    lone.hear("b.1", news(TaskStarted))  # from a node that does not send it again
 
     quarantine(lone)
 
@@ -319,7 +319,7 @@ def test_a_policy_that_is_none_ends_no_daemon(policy: str) -> None:
 
 
 def test_an_end_that_another_made_is_put_back_with_the_definition_that_had_run() -> None:
-    """A node that ends a lapsed attempt names the definition from the ledger: by now all nodes may have another one."""
+    """A node that ends a lapsed attempt takes the definition from the ledger: by now all nodes may have another one."""
     teller = Lone(job(digest="d2", on_lost="hold")).ready()
     ended = ended_of(0, 7, "n7", "b.1", "its lease lapsed", policy=job().policy().pack(), lease_s=60.0)
     answer = Answer("lost", attempt=1, ended=ended)

@@ -1,4 +1,4 @@
-"""The chain of audit records: every change of the journal is found, with its place."""
+"""The chain of audit records: every change of the journal is found, and so is its place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordd.core.wire.journal_line import encode_line
 
 
 def journal(count: int, *, per_file: int = 4) -> tuple[list[Line], Head]:
-    """Audit records among other lines, over several segments."""
+    """Audit records between other lines, in several segments."""
     head: Head | None = None
     made: list[bytes] = []
     for number in range(1, count + 1):
@@ -55,7 +55,7 @@ def test_an_edited_record_is_named_with_its_place(at: int) -> None:
     record = {"type": "control", "timestamp": at + 1.0, "method": "run.revoke", "n": at + 1}
     prev = "" if at == 0 else link(lines[place - 2].data)
     made = [*lines[:place], old._replace(data=encode_line({**record, "prev": prev})), *lines[place + 1 :]]
-    breaks = checked(made, head).breaks  # with a checksum of its own
+    breaks = checked(made, head).breaks  # the changed record has a correct checksum of its own
     assert [(b.file, b.line) for b in breaks] == [(old.file, old.number)]
     assert "not what was written" in breaks[0].problem
 
@@ -86,7 +86,7 @@ def test_a_record_that_was_put_in_is_named() -> None:
     assert checked(twice, head).breaks[0].file == "twice"
     bare = Line("bare", 1, encode_line({"type": "control", "timestamp": 1.0, "method": "x"}))
     assert checked([*lines[:6], bare, *lines[6:]], head).breaks[0].file == "bare"
-    assert checked([bare, *lines], head).breaks == []  # before the first: of an older version
+    assert checked([bare, *lines], head).breaks == []  # before the first record of the chain: from an older version
 
 
 @pytest.mark.parametrize("kept", range(1, 9))

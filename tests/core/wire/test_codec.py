@@ -1,4 +1,4 @@
-"""The wire: other readers understand our packets, and no bytes of others raise an unexpected error."""
+"""The wire: other readers understand our packets, and no bytes from others raise an unexpected error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Envelopes: a message sealed with a key of the cluster is opened unchanged, and no other message is opened."""
+"""Envelopes: a message that is sealed with a key of the cluster is opened unchanged. No other message is opened."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_is_sealed_is_opened(payload: bytes) -> None:
 
 @pytest.mark.parametrize("secret", [b"n" * 32, b"x" * 64, b"y" * 65, b"z" * 1024], ids=len)
 def test_the_mac_is_hmac_sha256_over_everything_else(secret: bytes) -> None:
-    """Another program can write it: RFC 2104 as the standard library has it."""
+    """Another program can compute the MAC: it is HMAC of RFC 2104, as in the standard library."""
     ring = Keyring((Key("k-now", "sign", secret),))
     start = b"CD1\x01k-now\0\0\0"
     for channel in (ALL, "b.2"):
@@ -178,7 +178,7 @@ def as_many(head: bytes, unit: bytes, tail: bytes = b"") -> bytes:
 
 
 def events_of(size: int, unit: bytes = b"") -> bytes:
-    """A packet with that many events, or the beginning of one."""
+    """A packet with that number of events, or the beginning of such a packet."""
     said = {"v": 1, "cluster": "prod", "hostname": "m", "pid": 1, "incarnation": "1-a", "seq": 0, "utcoffset": 0}
     head: bytes = msgpack.packb(said)
     return b"\x88" + head[1:] + b"\xa6events" + b"\xdd" + size.to_bytes(4, "big") + unit * (size if unit else 0)

@@ -1,4 +1,4 @@
-"""The line format: a written line is read back, and other lines are refused."""
+"""The line format: a written line can be read back, and other lines are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The merge rules against Celery's own event state."""
+"""The merge rules, compared with Celery's own event state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Events = list[dict[str, Any]]
 
 
 def events(attempts: bool) -> st.SearchStrategy[Events]:
-    """Few values for each field, so that ties and late events are common."""
+    """Each field has few values, so that ties and late events are common."""
     optional: dict[str, st.SearchStrategy[Any]] = dict.fromkeys(TEXT_FIELDS, st.sampled_from(("x", "y", "z")))
     optional |= {"retries": st.integers(0, 2), "runtime": st.sampled_from((0.0, 1.5)), "exit_code": st.integers(0, 1)}
     if attempts:
@@ -39,14 +39,14 @@ def events(attempts: bool) -> st.SearchStrategy[Events]:
         "clock": st.integers(0, 6),
         "timestamp": st.sampled_from((10.0, 10.5, 11.0)),
     }
-    # Events of one run that share their whole key would be the same event: nobody could order them.
+    # If two events of one run had the same whole key, they would be the same event: nobody could order them.
     return st.lists(
         st.fixed_dictionaries(required, optional=optional), max_size=14, unique_by=lambda e: (e["uuid"], run_key(e))
     )
 
 
 def celery_says(told: Events) -> dict[str, dict[str, Any]]:
-    """Celery's state of each task, fed in this order, in our words."""
+    """Celery's state of each task after these events in this order, in our words."""
     cluster = State()
     for event in told:
         cluster.event({**event, "local_received": 0})
@@ -109,14 +109,14 @@ def test_merge_minds_neither_order_nor_duplicates(told: Events, rng: random.Rand
 @examples(200)
 @given(events(attempts=True))
 def test_merge_is_what_the_rules_say_without_any_fold(told: Events) -> None:
-    """The rules applied to the whole history at once, as the pipeline on Spark does it."""
+    """The rules applied to the whole history at once, as the pipeline on Spark does."""
     expected = {}
     for uuid in {event["uuid"] for event in told}:
         story = sorted((event for event in told if event["uuid"] == uuid), key=run_key)
         states_told = [core.state_of(event["type"]) for event in story]
         since = max((n for n, state in enumerate(states_told) if state == "retry"), default=0)
         if states_told[since] == "retry" and since < len(story) - 1:
-            since += 1  # whatever follows it counts
+            since += 1  # every event after it counts
         last = min((core.precedence(state), -n) for n, state in enumerate(states_told) if n >= since)[1]
         fields: dict[str, Any] = {}
         for n, event in enumerate(story):

@@ -1,4 +1,4 @@
-"""The idempotent receiver: each message once, late facts are accepted, late messages that act are not."""
+"""The idempotent receiver: it accepts each message once. It accepts late facts, and refuses late messages that act."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def packet(seq: int, *said: AnyEvent, hostname: str = "edge", incarnation: str =
 
 
 class Listener:
-    """Windows with a clock of its own."""
+    """Windows with its own clock."""
 
     def __init__(self, *, started: bool = False) -> None:
         self.windows = Windows(MONO, WALL) if started else Windows()
@@ -195,9 +195,8 @@ def test_a_node_whose_clock_is_off_is_still_a_member(skew_s: float) -> None:
 
 
 DAY_S = 86400.0
-MARK = (
-    70_000  # of the logical clock: what this node, and those whom it had heard, had said before its restart was below
-)
+# The logical clock at the restart. Every message that this node had sent or heard before is below this value.
+MARK = 70_000
 
 
 def test_an_old_heartbeat_after_a_restart_brings_nobody_to_life() -> None:
@@ -313,7 +312,9 @@ def test_an_empty_packet_is_no_event() -> None:
 
 
 def test_every_event_has_its_place() -> None:
-    """An event is a fact, or a node speaks about itself, or it acts. The author of a new type decides that here."""
+    """An event is a fact, or a statement of a node about itself, or a command. The author
+    of a new type decides that here.
+    """
     kinds: dict[str, set[str]] = {"fact": set(), "acts": set(), "itself": set()}
     for kind in get_args(AnyEvent):
         place = "fact" if issubclass(kind, Task) else "acts" if kind in windows.ACTS else "itself"
@@ -327,7 +328,7 @@ def test_every_event_has_its_place() -> None:
 @given(st.data())
 @settings(max_examples=100)
 def test_a_replay_of_a_whole_recording_changes_nothing(data: st.DataObject) -> None:
-    """The attacker has everything that was ever said, and may send it again in any order, at any time."""
+    """The attacker has recorded every message, and may send each one again, in any order and at any time."""
     listener = Listener(started=True)
     recording = []
     seq = 0

@@ -1,4 +1,4 @@
-"""The replay window against a naive receiver that never forgets what it has heard."""
+"""The replay window, compared with a simple receiver that never forgets a message."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ SENDERS = ("edge-1", "edge-2", "edge-3")
 
 
 class WindowMachine(RuleBasedStateMachine):
-    """Senders that restart, a network that delays and repeats, and a receiver that restarts too.
+    """Senders that restart, a network that delays and repeats messages, and a receiver that also restarts.
 
-    All clocks agree: what clocks that are apart do is tested one by one in test_windows.py.
+    All clocks agree here. test_windows.py tests clocks that differ.
     """
 
-    senders_max: ClassVar[int] = len(SENDERS) - 1  # one sender too many: somebody is forgotten now and then
+    # one less than the number of senders, so one sender is forgotten now and then
+    senders_max: ClassVar[int] = len(SENDERS) - 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,14 +31,14 @@ class WindowMachine(RuleBasedStateMachine):
         self.after_s = 0.0
         self.windows = Windows(MONO, WALL)
         self.listening_since = 0.0
-        self.clock = self.mark = 0  # the logical clock of all, as if each heard the others at once
+        self.clock = self.mark = 0  # the logical clock of all nodes, as if each node heard the others immediately
         self.shown: dict[tuple[str, str], int] = {}
         self.lives = dict.fromkeys(SENDERS, 1)
         self.next_seq: dict[tuple[str, int], int] = {}
-        self.said: list[tuple[Packet, float]] = []  # all that was ever said, and when
+        self.said: list[tuple[Packet, float]] = []  # every message that was ever sent, and when
         self.acted: set[tuple[str, str, int]] = set()
-        self.heard: dict[tuple[str, str], set[int]] = {}  # since the receiver began, for ever
-        self.latest: list[tuple[str, str]] = []  # who was heard last stands last
+        self.heard: dict[tuple[str, str], set[int]] = {}  # the messages since the receiver began; never forgotten
+        self.latest: list[tuple[str, str]] = []  # the sender that was heard last is at the end
 
     def teardown(self) -> None:
         windows.SENDERS_MAX = self.kept
@@ -48,7 +49,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule(hostname=st.sampled_from(SENDERS), skipped=st.sampled_from((0, 0, 1, 500, REACH - 1, REACH, 3 * REACH)))
     def somebody_speaks(self, hostname: str, skipped: int) -> None:
-        """What it says need not arrive at once, or ever."""
+        """The message may arrive later, or never."""
         life = self.lives[hostname]
         seq = self.next_seq.get((hostname, life), 0) + skipped
         self.next_seq[hostname, life] = seq + 1
@@ -77,7 +78,7 @@ class WindowMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.said)
     @rule(data=st.data())
     def something_arrives(self, data: st.DataObject) -> None:
-        """Anything that was ever said: for the first time, or again."""
+        """Any message that was ever sent arrives: for the first time, or again."""
         self.after_s += 0.001
         index = data.draw(st.integers(0, min(len(self.said) - 1, 12)))
         packet, said_at = self.said[-1 - index]
@@ -87,7 +88,7 @@ class WindowMachine(RuleBasedStateMachine):
             del self.heard[sender]
             self.shown.pop(sender, None)
         heard = self.heard.setdefault(sender, set())
-        crowded = len({*self.latest, sender}) > self.senders_max  # what is older than now may not act any more
+        crowded = len({*self.latest, sender}) > self.senders_max  # messages older than now may not act any more
         fresh = packet.seq not in heard
         within_reach = fresh and packet.seq > max(heard, default=-1) - REACH
         age_s = self.after_s - said_at
@@ -106,7 +107,8 @@ class WindowMachine(RuleBasedStateMachine):
         young = age_s <= EXPIRY_S + CLOCK_SKEW_MAX_S and said_at > self.listening_since
         if within_reach and young and not crowded:
             assert acts, "a fresh command is refused"
-        below = max(heard, default=-1) - packet.seq >= REACH  # where nobody knows any more whether it was heard
+        # too old: the receiver cannot know any more whether it heard this message
+        below = max(heard, default=-1) - packet.seq >= REACH
         assert fact or not fresh, "a fact counts, however late"
         assert not fact or fresh or below, "a fact counts twice"
         stamp = packet.events[0].clock
@@ -121,7 +123,7 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 class RoomForAll(WindowMachine):
-    """Nobody is ever forgotten, so that nothing excuses a refusal but the receiver's own restart."""
+    """No sender is ever forgotten. So only the receiver's own restart excuses a refusal."""
 
     senders_max = 1000
 

@@ -1,4 +1,4 @@
-"""A ledger beside the rules in memory."""
+"""A ledger together with the rules in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A, B, C, D = "sales#1", "sales#2", "sales#3", "sales#4"
 
 
 class Both:
-    """What a ledger says, held against the rules."""
+    """Sends each call to a ledger and to the rules, and compares the answers."""
 
     def __init__(self, ledger: Any, clock: FakeClock) -> None:
         self.ledger, self.memory, self.clock = ledger, MemoryLedger(clock), clock
@@ -48,13 +48,13 @@ class Both:
         for row in rows:
             assert fields(self.ledger.attempts(row.run)) == fields(self.memory.attempts(row.run))
         if isinstance(self.ledger, SteppedLedger):
-            for name, job in self.memory._store.jobs.items():  # as an older version reads it
+            for name, job in self.memory._store.jobs.items():  # in the form that an older version reads
                 (read,) = self.ledger.read([("HMGET", self.ledger.key(f"job:{name}"), *JOB_COLUMNS)])
                 values = zip(JOB_COLUMNS, read, strict=True)
                 assert tuple([value_of(column, value) for column, value in values]) == job.values()
 
     def older_row(self, job: str, fence: int, horizon: float, suspended: int, version: int, by: str) -> None:
-        """An older version writes a job's row."""
+        """Write a job's row as an older version does."""
         row = JobRow(job, fence, horizon, suspended, version, by)
         self.memory._store.put_job(row)
         self.memory._store.commit()
@@ -69,7 +69,7 @@ class Both:
         return self.memory.run(run)
 
     def goes_back(self, ago_s: float = 0.0) -> None:
-        """A quarantine that began that many seconds ago."""
+        """Begin a quarantine in the past: that many seconds ago."""
         if isinstance(self.clock, RecoveringClock):
             assert isinstance(self.ledger, SteppedLedger)
             self.ledger.read([("HSET", self.ledger.key("meta"), "epoch", "of another server")])

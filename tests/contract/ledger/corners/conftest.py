@@ -1,4 +1,4 @@
-"""Each kind of ledger that is held against the rules."""
+"""Each kind of ledger that is compared with the rules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Both]:
 
 @pytest.fixture
 def nodes(both: Both) -> Nodes:
-    return Nodes(both, both.clock)  # type: ignore[arg-type]  # as much of a ledger as Nodes asks
+    return Nodes(both, both.clock)  # type: ignore[arg-type]  # it has the parts of a ledger that Nodes uses
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Requests about a run and a job: retries, overlap, people, definitions."""
+"""Requests about a run or a job: retries, overlap, people, definitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordd.core.ledger.rows import ACTIVATIONS_MAX
 def test_a_run_that_was_let_in_keeps_its_place(nodes: Nodes) -> None:
     grant = nodes.started(of(nodes, A, overlap="forbid", attempts=2, delay_s=5.0))
     nodes.report(grant, "failure", 3)
-    assert nodes.claim(of(nodes, A, overlap="forbid", attempts=2)).in_s == 5.0  # asked for the attempt before
+    assert nodes.claim(of(nodes, A, overlap="forbid", attempts=2)).in_s == 5.0  # a claim for the earlier attempt
     assert nodes.claim(of(nodes, B, overlap="queue")).word == "limited"
     nodes.clock.step(5.0)
 
@@ -44,7 +44,8 @@ def test_a_queue_goes_by_time_and_then_by_name(nodes: Nodes) -> None:
     nodes.clock.step(1.0)
 
     assert nodes.claim(of(nodes, C, overlap="queue")).word == "limited"
-    assert nodes.claim(of(nodes, D, overlap="queue", age_s=60.0)).word == "granted"  # not registered, and before all
+    # not registered, and earlier than all others
+    assert nodes.claim(of(nodes, D, overlap="queue", age_s=60.0)).word == "granted"
 
 
 @pytest.mark.parametrize("overlap", ["forbid", "replace", "queue"])
@@ -59,7 +60,7 @@ def test_overlap_sees_every_state(nodes: Nodes, overlap: str) -> None:
         nodes.clock.step(1.0)
 
 
-# ---- what is asked of a run
+# ---- requests about a run
 
 
 def test_a_run_that_was_asked_for_and_revoked_is_still_known(nodes: Nodes) -> None:

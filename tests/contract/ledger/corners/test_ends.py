@@ -1,4 +1,4 @@
-"""How attempts end: leases, losses, pauses, and what is too late."""
+"""How attempts end: leases, losses, pauses, and requests that come too late."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_pauses_between_failures(nodes: Nodes, backoff: str) -> None:
         nodes.clock.step(30_000.0)
 
 
-# ---- what is too late
+# ---- requests that come too late
 
 
 @pytest.mark.parametrize("asks", ["claim", "settle"])

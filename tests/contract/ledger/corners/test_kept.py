@@ -1,4 +1,4 @@
-"""What a ledger forgets, what it keeps through a change of rules or a move, and when it closes."""
+"""The rows that a ledger forgets, the rows that survive a change of rules or a move, and the closing of a ledger."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_what_is_forgotten_and_what_stays(both: Both, nodes: Nodes) -> None:
     nodes.claim(of(nodes, "sales@2025-01-29T08:00:49Z", fire_at=nodes.clock.wall - 1.0))
 
     assert both.prune(60.0) == 0
-    assert both.prune(30.0) == 2  # what ended just then stays
+    assert both.prune(30.0) == 2  # a run that ended exactly then stays
     assert both.prune(0.0, 0) == 0
     assert both.prune(0.0, 2) == 2
     nodes.clock.step(5.0)
-    assert both.prune(5.0) == 1  # what was revoked ahead of its time stays as long as if it had run
+    assert both.prune(5.0) == 1  # a run that was revoked before its time stays as long as if it had run
     assert both.prune(4.5) == 1
     assert both.prune(0.0) == 0
     assert nodes.ask(Register(of=of(nodes, ahead, fire_at=nodes.clock.wall - 5.0))).state == "settled"
@@ -72,8 +72,8 @@ def test_a_job_of_an_older_version_through_the_change_of_rules(both: Both, nodes
     claims("other@c", begin)
     for _ in range(2):
         nodes.ledger.ask(ListOpen(jobs=("sales", "other")))
-        both.older_row("sales", 2_000_000, 3.2e10, 0, 4, "ann")  # an older node resumes it
-        both.older_row("fourth", 9, nodes.clock.wall, 0, 1, "ann")  # and makes another
+        both.older_row("sales", 2_000_000, 3.2e10, 0, 4, "ann")  # an older node resumes the job
+        both.older_row("fourth", 9, nodes.clock.wall, 0, 1, "ann")  # and creates another job
         nodes.ledger.ask(ListOpen(jobs=("sales", "other", "third", "fourth")))
         nodes.clock.step(3.0)
         nodes.ask(Gate(grant=grant_of("sales@b", 0, waits.token, "n1")))

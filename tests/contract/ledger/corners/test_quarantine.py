@@ -1,4 +1,4 @@
-"""Answers and restorations in a quarantine: the ledger may have gone back."""
+"""Answers and restorations during a quarantine: the ledger may have lost its last writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callabl
     nodes.ledger.ask(ListOpen(jobs=("other",)))
     nodes.clock.step(-100.0)
     back(QUARANTINE_S - 0.5)
-    nodes.ledger.ask(ListOpen(jobs=("other",)))  # first heard of by a clock that was ahead
+    nodes.ledger.ask(ListOpen(jobs=("other",)))  # the ledger first hears of this job while its clock is ahead
 
     assert nodes.claim(of(nodes, D)).word == "recovering"
     assert nodes.ask(Settle(run=C, attempt=AttemptNumber(0), watched=None)).word == "recovering"
@@ -86,7 +86,7 @@ def test_what_is_put_back_over_an_older_row_is_what_was_granted(nodes: Nodes, ba
 
     for run, attempt in ((A, 0), (B, 1), (C, 2), (C, 1), (D, 0)):
         restore(nodes, run, attempt, newer, attempts=3, delay_s=0.0)
-        restore(nodes, run, attempt, newer, attempts=3, delay_s=0.0)  # asked again
+        restore(nodes, run, attempt, newer, attempts=3, delay_s=0.0)  # the same request again
     for grant in (held, waits, cancelled):
         restore(nodes, grant.run, grant.attempt, grant.token)
     restore(nodes, "sales#5", 0, newer, "received")
