@@ -439,7 +439,8 @@ class Judge:
     def _overlap(self, child: Child, job: Job, earlier: list[Child]) -> None:
         """O: if a job forbids overlap, no two of its runs live at the same time.
 
-        A run that was let in keeps its place: its next attempt may start beside a run whose definition allows overlap.
+        A run that was let in keeps its place: a run whose definition allows overlap may be granted beside it, also
+        before its program starts, and its next attempt may start beside such a run.
         """
         if job.overlap == "allow":
             return
@@ -447,7 +448,8 @@ class Judge:
             assert other.job is not None
             if other.run == child.run or not other.run.startswith((f"{job.name}@", f"{job.name}#")):
                 continue
-            if child.attempt and other.job.overlap == "allow":
+            let_in = child.attempt > 0 or self.grants[child.key].written[0] < self.grants[other.key].written[0]
+            if let_in and other.job.overlap == "allow":
                 continue
             verdict = f"O {other.run} lives while {child.run} starts, and {job.name} says {job.overlap}"
             if self.ends_forgotten & {child.run, other.run}:
