@@ -10,13 +10,11 @@ import time
 from collections.abc import Iterator
 from typing import Any, Self
 
+from coordd.adapters.control_line import ANSWER_BYTES_MAX, CONNECT_AGAIN_S, result_of
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
-
-DEFAULT_SOCKET = "/run/coordd/coordd.sock"
 
 # A daemon accepts within milliseconds; if it takes longer, its queue of clients is full.
 CONNECT_S = 5.0
-CONNECT_AGAIN_S = 0.02
 
 # Timeout for a read: a few times the slowest answer of the ledger (ledger_timeout is 2 s).
 ANSWER_S = 10.0
@@ -31,14 +29,8 @@ ASK_FIRST_S = 30.0
 # A stream sends a sign of life every 15 s.
 SILENCE_S = 50.0
 
-# 10,000 runs are about 5 MiB; a larger answer does not come from coordd.
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
-
 # The daemon refuses a longer line; refusing it here is quicker than sending it.
 LINE_BYTES_MAX = 1024 * 1024
-
-# The caller's own mistakes: not a request, no such method, invalid parameters.
-USAGE_CODES = (-32600, -32601, -32602)
 
 
 class Client:
@@ -77,7 +69,7 @@ class Client:
             while True:
                 message = self._receive(deadline, f"{method} within {timeout_s:g} s")
                 if message.get("id") == ident or (message.get("id") is None and "error" in message):
-                    return _result(message)
+                    return result_of(message)
         except (UnavailableError, RemoteProtocolError):
             self.close()
             raise
@@ -229,17 +221,3 @@ def _message(line: bytes, path: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise RemoteProtocolError(f"the server at {path} was expected to send JSON objects, found {found!r:.80}")
     return found
-
-
-def _result(message: dict[str, Any]) -> Any:
-    error = message.get("error")
-    if error is None:
-        return message.get("result")
-    if not isinstance(error, dict):
-        raise RemoteProtocolError(f"an error was expected to be an object, found {error!r:.80}")
-    data = error.get("data")
-    data = data if isinstance(data, dict) else {}
-    kind = str(data.get("kind", "failed"))
-    if error.get("code") in USAGE_CODES and kind != "not_available":
-        kind = "invalid_params"
-    raise RefusedError(str(error.get("message", "refused")), kind=kind, hint=str(data.get("hint", "")))

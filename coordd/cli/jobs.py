@@ -29,7 +29,8 @@ def complete_runs(_context: click.Context, _parameter: click.Parameter, begun: s
 def _known(method: str, key: str) -> list[str]:
     import os
 
-    from coordd.cli.client import DEFAULT_SOCKET, Client
+    from coordd.adapters.control_line import DEFAULT_SOCKET
+    from coordd.cli.client import Client
     from coordd.errors import CoorddError
 
     with Client(os.environ.get("COORDD_SOCKET", DEFAULT_SOCKET), COMPLETION_S) as client:

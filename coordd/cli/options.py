@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
-from coordd.cli.client import DEFAULT_SOCKET, Client
+from coordd.adapters.control_line import DEFAULT_SOCKET
+from coordd.cli.client import Client
 from coordd.core.visible import visible_json
 from coordd.errors import ConfigError, CoorddError, JobFileError, RefusedError, UnavailableError
 

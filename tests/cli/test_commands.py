@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.fake_daemon import EVENT, RUN, STATUS, FakeDaemon, Stream, refusal
 
+from coordd.adapters import control_line
 from coordd.cli import client as client_module, coordctl
 from coordd.cli.client import Client
 from coordd.cli.show import phrases
@@ -78,7 +79,7 @@ def test_what_others_wrote_cannot_steer_the_terminal() -> None:
 
 def test_the_constants_of_both_ends_agree() -> None:
     assert client_module.LINE_BYTES_MAX == rpc.LINE_BYTES_MAX
-    assert set(client_module.USAGE_CODES) == {rpc.INVALID_REQUEST, rpc.METHOD_NOT_FOUND, rpc.INVALID_PARAMS}
+    assert set(control_line.USAGE_CODES) == {rpc.INVALID_REQUEST, rpc.METHOD_NOT_FOUND, rpc.INVALID_PARAMS}
 
 
 @pytest.mark.parametrize("answer", [b"hello\n", b"[]\n", b'{"id":1,"error":5}\n', b"\xff\n"])
