@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from support.fake_daemon import FakeDaemon, open_directory, refusal
+from support.fake_daemon import FakeDaemon, refusal
 
 from coordd.adapters.control_line import ControlLine
 from coordd.adapters.ledger.by_daemon import LedgerByDaemon
@@ -17,16 +15,6 @@ from coordd.errors import LocalProtocolError, RemoteProtocolError, UnavailableEr
 GRANT = Grant(run="j#1", attempt=AttemptNumber(2), token=Token(7), nonce="n")
 OF = Registration("j#1", "j", "", Policy(), 5.0, scheduled=False)
 NAMED = {"run": "j#1", "attempt": 2, "token": 7, "nonce": "n"}
-
-
-@pytest.fixture
-def daemon() -> Iterator[FakeDaemon]:
-    with open_directory() as directory:
-        served = FakeDaemon(f"{directory}/s")
-        try:
-            yield served
-        finally:
-            served.close()
 
 
 @pytest.mark.parametrize(

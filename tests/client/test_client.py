@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import pytest
-from support.fake_daemon import RUN, STATUS, FakeDaemon, Stream, open_directory, refusal
+from support.fake_daemon import RUN, STATUS, FakeDaemon, Stream, refusal
 
 from coordd import client
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
@@ -24,16 +24,6 @@ BY_NAME = {
     "ledger.accept_epoch", "ledger.accept-epoch", "ledger.accept_identity", "ledger.accept-identity",
     "exec", "exec.gate", "exec.renew", "exec.report", "exec.restore",
 }  # fmt: skip
-
-
-@pytest.fixture
-def daemon() -> Iterator[FakeDaemon]:
-    with open_directory() as directory:
-        served = FakeDaemon(f"{directory}/s")
-        try:
-            yield served
-        finally:
-            served.close()
 
 
 @pytest.fixture(params=BACKENDS)

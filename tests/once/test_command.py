@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.fake_daemon import FakeDaemon, open_directory, refusal
+from support.fake_daemon import FakeDaemon, refusal
 
 from coordd.cli import coordd as cli
 from coordd.once import command
 from coordd.once.command import Options, parsed
-
-
-@pytest.fixture
-def daemon() -> Iterator[FakeDaemon]:
-    with open_directory() as directory:
-        served = FakeDaemon(f"{directory}/s")
-        try:
-            yield served
-        finally:
-            served.close()
 
 
 def waits(word: str, **more: Any) -> dict[str, Any]:
