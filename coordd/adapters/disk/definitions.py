@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from coordd.adapters.disk.files import set_aside, write_atomic
+from coordd.adapters.disk.files import kept_aside, write_atomic
 from coordd.errors import UnavailableError
 
 # More than ten thousand jobs need; a longer file is not ours.
@@ -38,14 +38,8 @@ class DefinitionsFile:
         except OSError as exc:
             return {}, f"{self.path} is not readable ({exc.strerror or exc}); {_FORGOTTEN}"
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as exc:
-            return {}, f"{self.path} is not readable ({exc}){self._set_aside()}; {_FORGOTTEN}"
+            return {}, f"{self.path} is not readable ({exc}){kept_aside(self.path)}; {_FORGOTTEN}"
         return found, ""
-
-    def _set_aside(self) -> str:
-        try:
-            return f", kept as {set_aside(self.path)}"
-        except UnavailableError as exc:
-            return f"; {exc}"
 
     def save(self, jobs: Mapping[str, tuple[str, int, float]]) -> None:
         """Write it; it is on the disk when this returns. Raises UnavailableError when the disk refuses it."""

@@ -57,6 +57,14 @@ def set_aside(path: str) -> str:
     return kept
 
 
+def kept_aside(path: str) -> str:
+    """Set a damaged file aside; the end of a sentence that says where it is now, or why it stays."""
+    try:
+        return f", kept as {set_aside(path)}"
+    except UnavailableError as exc:
+        return f"; {exc}"
+
+
 class NodeState(NamedTuple):
     """A node's state. ``boots`` counts starts, ``clock_mark`` is the Lamport clock's high-water mark.
 

@@ -6,9 +6,10 @@ definitions for the runs that are still open. Losing the file does little harm: 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
-from coordd.adapters.disk.files import set_aside, write_atomic
+from coordd.adapters.disk.files import kept_aside, write_atomic
 from coordd.core.jobs import kept
 from coordd.core.jobs.job import Job
 from coordd.errors import UnavailableError
@@ -22,28 +23,34 @@ class JobDefinitionsFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._written = b""  # the digest of the content, as far as this process knows it
 
     def load(self) -> tuple[list[Job], str]:
         """The definitions, and a sentence for the log if the file is unusable: it is then kept under another name."""
         try:
             with open(self.path, "rb") as file:
-                return kept.unpack(file.read(BYTES_MAX)), ""
+                data = file.read(BYTES_MAX)
+            found = kept.unpack(data)
         except FileNotFoundError:
             return [], ""
         except OSError as exc:
             return [], f"{self.path} is not readable ({exc.strerror or exc})"
         except ValueError as exc:
-            return [], f"{self.path} is not readable ({exc}){self._set_aside()}"
-
-    def _set_aside(self) -> str:
-        try:
-            return f", kept as {set_aside(self.path)}"
-        except UnavailableError as exc:
-            return f"; {exc}"
+            return [], f"{self.path} is not readable ({exc}){kept_aside(self.path)}"
+        self._written = _digest(data)
+        return found, ""
 
     def save(self, jobs: Iterable[Job]) -> None:
-        """Replace the content. Raises UnavailableError when the disk refuses it."""
+        """Replace the content, unless it is the same. Raises UnavailableError when the disk refuses it."""
+        data = kept.pack(jobs)
+        if _digest(data) == self._written:
+            return  # most starts and reloads change nothing, and a synced write is slow
         try:
-            write_atomic(self.path, kept.pack(jobs))
+            write_atomic(self.path, data)
         except OSError as exc:
             raise UnavailableError(f"cannot write {self.path}: {exc.strerror or exc}") from exc
+        self._written = _digest(data)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
