@@ -148,7 +148,23 @@ class Untouched(Output):
         return ""
 
 
-class ForegroundRunner(Runner):
+class HeldRunner(Runner):
+    """A runner that the daemon did not start.
+
+    It keeps no facts, and only the ledger and its parent give it commands.
+    """
+
+    def _introduce(self) -> None:
+        self.facts = Untold("")
+
+    def _listen(self) -> None:
+        """There is no socket for the daemon's commands."""
+
+    def _can_follow(self) -> bool:
+        return True
+
+
+class ForegroundRunner(HeldRunner):
     """Holds the lease of a command in the foreground."""
 
     def _fork_program(self) -> Program:
@@ -164,15 +180,6 @@ class ForegroundRunner(Runner):
         os.close(null)
         os.chdir("/")
         return program
-
-    def _introduce(self) -> None:
-        self.facts = Untold("")
-
-    def _listen(self) -> None:
-        """Only the ledger gives us commands."""
-
-    def _can_follow(self) -> bool:
-        return True
 
     def _follow(self) -> Output:
         return Untouched()

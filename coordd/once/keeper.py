@@ -11,9 +11,8 @@ code's process when the lease ends. The two talk over the pipes of a runner and 
 import _signal  # type: ignore[import-not-found]  # no stub; signal itself costs 3 ms
 import os
 
-from coordd.once.foreground import Untold, Untouched, be_silent
+from coordd.once.foreground import HeldRunner, Untouched, be_silent
 from coordd.runner import kernel
-from coordd.runner.holder import Runner
 from coordd.runner.kernel import SIGKILL, boottime
 from coordd.runner.output import Output
 from coordd.runner.program import Program
@@ -101,7 +100,7 @@ class Told(Untouched):
         return self._keeper.reason
 
 
-class Keeper(Runner):
+class Keeper(HeldRunner):
     """The process that holds the lease of the body."""
 
     def __init__(self, spec: "dict[str, Any]") -> None:
@@ -116,15 +115,6 @@ class Keeper(Runner):
 
     def _fork_program(self) -> Program:
         return Body(self.spec["owner"])
-
-    def _introduce(self) -> None:
-        self.facts = Untold("")
-
-    def _listen(self) -> None:
-        """Only the ledger and the body's process give us commands."""
-
-    def _can_follow(self) -> bool:
-        return True
 
     def _follow(self) -> Output:
         return Told(self)

@@ -216,7 +216,7 @@ class Standing:
         if begin != NEVER and job.digest:
             if of.digest != job.digest:
                 return Answer(DIFFERS)
-            if of.due <= min(job.counts_from, now.wall):  # activated while this clock was ahead: from now on
+            if of.due <= _counts_from(job, now):
                 return Answer(FINISHED, state=SETTLED)
             if now.wall - of.due > LATE_S and of.due <= self._was_to_count_from(store, job) <= now.wall:
                 return Answer(FINISHED, state=SETTLED)
@@ -231,7 +231,7 @@ class Standing:
         if job is None or now.recovering_s > 0:
             return False
         defined = job.digest != "" and self._identity_from(store) != NEVER
-        return due <= job.horizon or (defined and due <= min(job.counts_from, now.wall))
+        return due <= job.horizon or (defined and due <= _counts_from(job, now))
 
     def _was_to_count_from(self, store: "Store", job: JobRow) -> float:
         """The instant from which the definition was to count, as said at its activation.
@@ -355,3 +355,8 @@ class Holds(Standing):
     def _every_hold(self, store: "Store") -> "dict[str, Hold]":
         """For an export: all of them, ended ones too."""
         return {key[len(_META) :]: Hold.read(text) for key, text in store.metas_like(_META).items()}
+
+
+def _counts_from(job: JobRow, now: LedgerTime) -> float:
+    """From when the job's definition counts. If it was activated while the clock was ahead, it counts from now on."""
+    return min(job.counts_from, now.wall)

@@ -237,7 +237,7 @@ class Pursuits(Phases):
         if word not in (words.UNAVAILABLE, words.RECOVERING, words.LIMITED, words.BAD):
             pursuit.backoff_s = BACKOFF_MIN_S
         if word == words.GRANTED:
-            self._granted(pursuit, answer, sent_at, now)
+            self._granted(pursuit, claim.of.digest, answer, sent_at, now)
         elif word == words.HELD and answer.state == words.UNKNOWN:
             self._ctx.note("run.unknown", run=pursuit.action.run, job=pursuit.action.job, node=answer.by)
             self._leave_to_people(pursuit, answer.by)
@@ -403,7 +403,7 @@ class Pursuits(Phases):
             pursuit.nonce = ""  # nothing was granted under it: this is another claim
         return current
 
-    def _granted(self, pursuit: Pursuit, answer: Answer, sent_at: float, now: Now) -> None:
+    def _granted(self, pursuit: Pursuit, digest: str, answer: Answer, sent_at: float, now: Now) -> None:
         ctx, action = self._ctx, pursuit.action
         nonce, pursuit.nonce = pursuit.nonce, ""
         job, pursuit.claimed = pursuit.claimed, None
@@ -418,7 +418,6 @@ class Pursuits(Phases):
             self._held(pursuit, ctx.full_hostname, 0.0, now)
             return
         ctx.saw_token(action.job, answer.token)
-        digest = pinned(job.digest, unpinned(action.digest)[1])
         deadline = sent_at + min(answer.left_s, job.lease_s) * (1 - 2 * RHO)
         if now.mono >= deadline - ctx.settings.kill_grace_s:
             self._held(pursuit, ctx.full_hostname, answer.left_s, now)  # too late to start: let it lapse
