@@ -52,6 +52,7 @@ from coordd.core.ledger.words import (
     TERMINAL,
     UNKNOWN,
     Policy,
+    Token,
 )
 from coordd.errors import BadRowError, LocalProtocolError
 
@@ -501,8 +502,10 @@ class Rules(People):
         for row in rows:
             if row.scheduled:
                 job = self._job(store, row.job, now)
-                if row.due_at > job.horizon:
-                    job.horizon = row.due_at
+                if row.due_at > job.horizon or job.fence == 0:
+                    job.horizon = max(job.horizon, row.due_at)
+                    # A horizon that settles something is not moved back when the clock was ahead (_swept_job).
+                    job.fence = Token(max(job.fence, 1))
                     self._put_job(store, job)
             store.drop_run(row.run)
         return Answer(OK, token=len(rows))

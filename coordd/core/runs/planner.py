@@ -8,6 +8,7 @@ before its definition counts. All instants here are due times; the ids of the ru
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 
 from coordd.core.context import LEAD_S, Context
@@ -35,7 +36,7 @@ RECHECK_S = 30.0
 class Planner:
     """The next fire time of every job with a schedule."""
 
-    __slots__ = ("_arrived", "_begin", "_ctx", "_offset", "_settled", "_stale", "cursors", "next_at")
+    __slots__ = ("_arrived", "_begin", "_ctx", "_offset", "_settled", "_stale", "_starts", "cursors", "next_at")
 
     def __init__(
         self, ctx: Context, begin: Callable[[Action, Now, float], object], stale: Callable[[], Mapping[str, str]]
@@ -47,6 +48,7 @@ class Planner:
         self.cursors: dict[str, float] = {}  # job -> the fire time up to which this node has opened runs
         self.next_at: dict[str, float] = {}  # job -> the next fire time (Unix seconds)
         self._settled: dict[str, float] = {}  # job -> its horizon in the ledger, as last heard
+        self._starts: dict[str, tuple[float, float]] = {}  # job -> where it starts: counts_from, horizon before any run
         self._arrived: dict[str, tuple[float, float]] = {}  # job -> when a reload brought its schedule (mono, wall)
         self._offset = float("-inf")  # wall clock minus the clock that never steps
 
@@ -65,6 +67,11 @@ class Planner:
             if name not in self.cursors or self.cursors[name] < counts_from:
                 self.cursors[name] = self._settled[name]
                 self.plan(name, now)
+            starts = counts_from, stands.horizon if stands.fence == 0 else math.inf
+            if any(map(operator.lt, starts, self._starts.get(name, starts))):
+                # The ledger's clock was ahead when it said where the job starts, and it has been set right.
+                self.open_again(name, math.nextafter(self._settled[name], math.inf), now)
+            self._starts[name] = starts
 
     def take(self, before: Mapping[str, Job], now: Now, *, reloaded: bool) -> None:
         """The job files are other ones now; ``reloaded``: by a reload, not at the start.
@@ -98,7 +105,7 @@ class Planner:
 
     def forget(self, name: str) -> None:
         """The job was changed or removed, or is stale here: its schedule is read again with the next sweep."""
-        for told in (self.cursors, self.next_at, self._settled):
+        for told in (self.cursors, self.next_at, self._settled, self._starts):
             told.pop(name, None)
 
     def open_again(self, name: str, due: float, now: Now) -> None:

@@ -235,6 +235,22 @@ def test_what_a_clock_ran_ahead_of_fires_when_its_time_comes() -> None:
     assert [notice.event for notice in lone.notices].count("wall_clock.set_back") == 1
 
 
+def test_a_definition_that_was_to_count_later_counts_from_the_ledgers_corrected_clock() -> None:
+    lone = Lone(hourly())
+    lone.node.start((), lone.now)
+    lone.take()
+    jobs = lone.node.ctx.jobs
+    lone.answer("open", open_answer(jobs=jobs, horizon=EPOCH + 5 * HOUR_S))  # the ledger's clock was ahead then
+    lone.wait(2 * HOUR_S)
+    assert begun(lone) == []
+
+    while lone.questions("open"):
+        lone.answer("open", open_answer(jobs=jobs, horizon=EPOCH + 0.5 * HOUR_S))
+    lone.wait(HOUR_S)
+
+    assert begun(lone) == [run_at(2), run_at(3)]
+
+
 def test_a_small_correction_is_no_step() -> None:
     lone = Lone(hourly()).ready()
 

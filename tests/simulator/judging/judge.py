@@ -351,7 +351,8 @@ class Judge:
             if known is None or not known.digest:
                 del self.scheduled_as[job], self.sequences[job]  # the next node to bring the job may not remember it
             else:
-                self.sequences[job] = known.sequence  # the ledger gives later numbers again
+                # The ledger gives later numbers again, and a schedule that it has forgotten counts later.
+                self.sequences[job], self.scheduled_as[job] = known.sequence, known.schedule
         for run in list(self.terminal):
             row = self.world.ledger.run(run)
             if row is None or row.state != self.terminal[run][0]:

@@ -7,6 +7,7 @@ from support.ledger_calls import Nodes, grant_of
 from support.stepped_redis import SteppedLedger
 
 from contract.ledger.corners.both import A, Both, of
+from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Activate, Close, ListOpen, NewRules, Register, Revoke, Suspend
 from coordd.core.ledger.runner_requests import Gate
@@ -47,6 +48,20 @@ def test_many_that_were_revoked_far_ahead_do_not_hide_what_is_to_be_forgotten(bo
     assert both.ledger.prune(1.5) == 2
     assert both.ledger.prune(0.5) == 1
     assert both.ledger.prune(0.5) == 0
+
+
+def test_what_is_forgotten_while_the_clock_is_ahead_is_never_opened_again(both: Both, nodes: Nodes) -> None:
+    ahead = float(int(nodes.clock.wall) + 30)
+    run = scheduled_run("sales", ahead)
+    nodes.ask(Revoke(run=run, by="ann", due=0.0))
+    nodes.clock.step(3600.0)
+    assert both.prune(60.0) == 1
+    nodes.clock.step(-3600.0)
+
+    both.ask(ListOpen(jobs=("sales",)))
+
+    nodes.clock.step(30.0)
+    assert nodes.claim(of(nodes, run, fire_at=ahead)).word == "finished"
 
 
 def test_a_job_of_an_older_version_through_the_change_of_rules(both: Both, nodes: Nodes) -> None:

@@ -36,8 +36,9 @@ while count < limit do
     if row and not fault and not (row.scheduled == 1 and due_at(row) >= before) then
       if row.scheduled == 1 then
         local job = job_row(row.job)
-        if due_at(row) > job.horizon then
-          job.horizon = due_at(row)
+        if due_at(row) > job.horizon or job.fence == 0 then
+          job.horizon = math.max(job.horizon, due_at(row))
+          job.fence = math.max(job.fence, 1)  -- what settles something is not moved back (open.lua)
           put_job(job)
         end
       end
