@@ -27,7 +27,7 @@ from coordd.adapters.disk.definitions import DefinitionsFile
 from coordd.adapters.disk.files import NodeState, StateFile
 from coordd.adapters.disk.job_definitions import JobDefinitionsFile
 from coordd.adapters.disk.requests import RequestFiles
-from coordd.adapters.process import ProcessLauncher
+from coordd.adapters.recording import RecordingLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import safety
 from coordd.config.for_core import settings_of
@@ -108,7 +108,7 @@ class Daemon:
             self.connections.open_ledger, config.cluster.ledger_timeout, open_any=self.connections.open_any_ledger
         )
         runtime_dir = config.node.runtime_dir
-        self._launcher = ProcessLauncher(runtime_dir)
+        self._launcher = RecordingLauncher(runtime_dir, config.node.state_dir, log.warning)
         self.builder = LaunchBuilder(config, self.node, self._launcher.directory, self.connections)
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
         self.driver = self._make_driver()
@@ -311,9 +311,9 @@ class Daemon:
         take = self.node.recall if self.connections.ledger_can_go_back else self.node.alarms.saw
         try:
             for record in journal_files.newest(self._journal.directory, RECALLED_BYTES_MAX):
-                event = task_of(record)
-                if event is not None:
+                if (event := task_of(record)) is not None:
                     take(event)
+                    self.runners.saw(event)
         except UnavailableError as exc:
             log.error(
                 "journal.not_recalled", reason=str(exc), lost="fewer rows can be restored if the ledger goes back"

@@ -16,6 +16,7 @@ from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Launch
+from coordd.core.runs.knowledge import DRIVER, EXECUTORS
 from coordd.errors import CoorddError, UnavailableError
 from coordd.services.logfiles import log_path
 
@@ -76,6 +77,7 @@ class LaunchBuilder:
             "digest": launch.digest,
             "policy": job.policy().pack(),
             "scheduled": launch.run.startswith(f"{job.name}@"),
+            "elsewhere": self._elsewhere(job),
             "argv": program.argv,
             "env": program.env,
             "cwd": program.cwd,
@@ -83,6 +85,15 @@ class LaunchBuilder:
             "log_path": log_path(self.log_dir, launch.run, launch.attempt),
             "log_bytes_max": LOG_BYTES_MAX,
         }
+
+    def _elsewhere(self, job: Job) -> str:
+        """What a run of this job has on other machines: one of the words of core/runs/knowledge.py."""
+        launch = job.launch
+        if not isinstance(launch, SparkSubmit):
+            return ""
+        if launch.deploy_mode == "cluster":
+            return DRIVER
+        return "" if (launch.master or self.config.spark.master).startswith("local") else EXECUTORS
 
     def argv(self, job: Job, args: dict[str, str]) -> list[str]:
         """The command, for `run trigger --dry-run`."""

@@ -199,7 +199,8 @@ class Launcher(Protocol):
         """True if the runner, or a watcher that still has to end something, is alive."""
 
     def bury(self, directory: str) -> None:
-        """Runner and watcher are gone without a report: end everything that they left, and report the attempt lost.
+        """Runner and watcher are gone without a report: end everything that they left. If it is certain then that the
+        attempt is over, report it lost.
 
         Raises UnavailableError when that cannot be begun.
         """
@@ -215,6 +216,14 @@ class Launcher(Protocol):
 
     def forget(self, directory: str) -> None:
         """Remove an attempt's files."""
+
+    def records(self) -> list[tuple[str, dict[str, Any], str]]:
+        """The records of attempts in the state directory: (name of the attempt's directory, fields of the spec or {}
+        if they are damaged, why the attempt is certainly over or "").
+        """
+
+    def forget_record(self, name: str) -> None:
+        """Remove such a record."""
 
     def reap(self) -> list[str]:
         """Collect the runners that have exited since the last call."""

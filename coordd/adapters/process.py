@@ -22,6 +22,7 @@ import time
 from typing import Any
 
 import coordd
+from coordd.adapters.place import here
 from coordd.core.jobs.job import run_tag
 from coordd.core.ledger.sound import text_fault
 from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX
@@ -77,6 +78,7 @@ TEXTS = (
     "digest",
     "policy",
     "application_id",
+    "elsewhere",
 )
 MAY_BE_NULL = ("exit_code", "application_id")
 
@@ -125,6 +127,7 @@ class ProcessLauncher:
         full = {
             "log_path": f"{directory}/log",
             "cgroup": self._cgroup(directory),
+            "place": here(),
             **spec,
             "directory": directory,
             # Older processes cannot belong to the attempt, and are never killed for it.
@@ -175,7 +178,7 @@ class ProcessLauncher:
         with contextlib.suppress(OSError):
             for entry in os.scandir(self.runs_dir):
                 if entry.path not in wanted and entry.is_dir(follow_symlinks=False) and not self.alive(entry.path):
-                    self.forget(entry.path)
+                    self._remove(entry.path)
 
     def spec(self, directory: str) -> dict[str, Any]:
         """The request of an earlier daemon, without its secrets."""
@@ -183,7 +186,7 @@ class ProcessLauncher:
             spec = json.loads(_read(f"{directory}/spec.json"))
         except (OSError, ValueError, RecursionError) as exc:
             raise UnavailableError(f"{directory}/spec.json: {exc}") from exc
-        if not _says(spec, SPEC_NEEDS):
+        if not says(spec, SPEC_NEEDS):
             raise UnavailableError(f"{directory}/spec.json: it is not the request that was once written")
         self._known.setdefault(directory, _Known(spec))
         return dict(spec)
@@ -192,7 +195,8 @@ class ProcessLauncher:
         """The runner's facts so far, oldest first.
 
         ``fact`` is adopted (runner and watcher there), started (the program was executed), application (its id is
-        known), ended or refused (never executed), reported (the ledger has answered); each with ``at`` (Unix seconds),
+        known), ended or refused (never executed), untold (nobody knows whether it has ended), reported (the ledger has
+        answered); each with ``at`` (Unix seconds),
         ``boottime``, ``pid``, ``start_ticks``. A partial line is left out; a missing or unreadable file counts as
         empty.
         """
@@ -212,7 +216,7 @@ class ProcessLauncher:
             fact = json.loads(line)
         except (ValueError, RecursionError):
             return None  # partial, by the death of its writer or a full disk, or not complete yet
-        if _says(fact, ("fact", "at")) and _says(fact, FACT_NEEDS.get(fact["fact"], ())):
+        if says(fact, ("fact", "at")) and says(fact, FACT_NEEDS.get(fact["fact"], ())):
             return dict(fact)
         return None
 
@@ -246,8 +250,8 @@ class ProcessLauncher:
             self._write_spec(directory, known.spec)
 
     def bury(self, directory: str) -> None:
-        """Runner and watcher are both gone without a report: end everything that they left, and report the attempt
-        lost.
+        """Runner and watcher are both gone without a report: end everything that they left. If it is certain then that
+        the attempt is over (core/runs/knowledge.py), report it lost.
 
         A new watcher does it. The facts tell when it has finished; if the disk refuses them, ``buried`` does. Raises
         UnavailableError when the watcher cannot be started.
@@ -267,6 +271,7 @@ class ProcessLauncher:
                 "session": session,
                 "petted": True,
                 "cgroup": said["cgroup"] if said else spec["cgroup"],
+                "introduced": bool(said),  # otherwise the program may not be in that cgroup
                 "deadline": spec["deadline"],
             }
             self._spawn(directory, spec, None)
@@ -279,6 +284,9 @@ class ProcessLauncher:
 
     def forget(self, directory: str) -> None:
         """Remove an attempt's files. It is over, and the daemon has read all it needs."""
+        self._remove(directory)
+
+    def _remove(self, directory: str) -> None:
         assert os.path.dirname(directory) == self.runs_dir, directory
         self._known.pop(directory, None)
         self._buried.discard(directory)
@@ -407,7 +415,7 @@ class ProcessLauncher:
         return True
 
 
-def _says(record: Any, needs: tuple[str, ...]) -> bool:
+def says(record: Any, needs: tuple[str, ...]) -> bool:
     """True if this is a record with these fields, and each field has a valid value."""
     if not isinstance(record, dict) or not all(key in record for key in needs):
         return False
@@ -416,6 +424,9 @@ def _says(record: Any, needs: tuple[str, ...]) -> bool:
         value = said.get(key, least)
         if key in said and (type(value) not in kinds or not least <= value <= most):  # a NaN is refused too
             return False
+    place = said.get("place", {})
+    if not isinstance(place, dict) or not all(isinstance(value, str) for value in place.values()):
+        return False
     return not any(text_fault(key, said[key]) for key in TEXTS if key in said)
 
 

@@ -259,6 +259,9 @@ class ForegroundWatcher(Watcher):
     def _facts(self) -> "list[dict[str, Any]]":
         return []
 
+    def _has_children(self) -> bool:
+        return False  # the caller's process may have had children of its own before it became this one
+
     def _see_off(self) -> None:
         """The runner has said "bye" and will exit soon. Any other process of the command
         is then a descendant of ours.

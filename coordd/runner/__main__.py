@@ -142,6 +142,8 @@ def _watch_again(spec: "dict[str, Any]") -> None:
     tree.session = watch["session"]
     watcher = Watcher(spec, tree, watch["runner"], pet_fd, watch["runner_start_ticks"])
     watcher.gone = not watch["runner"]
+    watcher.guarded = False  # orphans of the time before may have another parent
+    watcher.introduced = watch.get("introduced", True)
     watcher.deadline = watch["deadline"]
     watcher.petted = watch["petted"]
     watcher.run()

@@ -85,6 +85,18 @@ class Tree:
             environ = read_proc(f"/proc/{pid}/task/{thread}/environ")  # the main thread has ended, with its memory
         return self.nonce in (environ or b"") + b"\0"
 
+    def has_strangers(self) -> bool:
+        """True if a living process carries the label of the attempt, of whatever user: it may have become another one.
+
+        ``members`` does not count it: anybody can put the label on a process. Raises OSError as ``members`` does.
+        """
+        for name in os.listdir("/proc"):
+            if name.isdigit() and self.label in (read_proc(f"/proc/{name}/limits") or b""):
+                stat = stat_of(int(name))
+                if stat is not None and stat[0] not in "ZX":
+                    return True
+        return False
+
     def _cgroup_members(self, path: str, depth: int) -> "list[int]":
         pids = [int(line) for line in (read_proc(f"{path}/cgroup.procs") or b"").split()]
         if depth < CGROUP_DEPTH_MAX:

@@ -8,9 +8,11 @@ import os
 import select
 import sys
 
+from coordd.adapters import place
 from coordd.core.attempt import watcher_kill_at
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.words import FAILURE, LOST, RECOVERING, RETRY, STALE
+from coordd.core.runs import knowledge
 from coordd.runner import kernel
 from coordd.runner.asker import Asker
 from coordd.runner.facts import FACT_FILE, Facts
@@ -59,6 +61,9 @@ class Watcher:
         self.said: dict[str, Any] | None = None  # the end according to the runner; state "" once it has reported
         self.said_bye = False
         self.gone = False
+        # It has lived throughout, as the parent of the runner: so it has had every orphan of the attempt as its child.
+        self.guarded = True
+        self.introduced = True  # the tree's cgroup is the one that the runner has used
         self._rest = b""
         self._terminated = False
         os.set_blocking(pet_fd, False)
@@ -171,10 +176,15 @@ class Watcher:
         left = self._kill_everything()
         facts = self._open_facts()
         if left:
-            facts.append("ended", sync=True, state="", reason=f"{why}; these cannot be killed: {left}", watcher=True)
+            facts.append("untold", sync=True, reason=f"{why}; these cannot be killed: {left}", watcher=True)
+            return
+        said = self._last_said()
+        if said is None and not self._knows():
+            reason = f"{why}; whether all of its processes have ended cannot be seen from here"
+            kernel.complain(reason)
+            facts.append("untold", sync=True, reason=reason, watcher=True)
             return
         asker = Asker(self.spec["ledger"], self.spec["ledger_timeout_s"], self.spec.get("ledger_options"))
-        said = self._last_said()
         told: Answer | None = None
         if said is None:
             # Without a pet, the runner never had permission to execute anything.
@@ -186,6 +196,31 @@ class Watcher:
                 facts.append("ended" if self.petted else "refused", sync=True, watcher=True, lines=[], **said)
         if said["state"]:
             self._report(asker, facts, said, told)
+
+    def _knows(self) -> bool:
+        """True if the attempt is certainly over, now that this watcher has found nothing more to kill."""
+        elsewhere = str(self.spec.get("elsewhere", ""))
+        return bool(knowledge.is_over(self.spec.get("place", {}), place.here(), self._seen(), elsewhere))
+
+    def _seen(self) -> str:
+        if self.guarded:
+            return knowledge.GUARDED
+        if self.introduced and self.tree.cgroup:
+            return knowledge.CGROUP if place.cgroup_is_empty(self.tree.cgroup) else knowledge.NOTHING
+        try:
+            everything = place.shows_every_process() and not self.tree.has_strangers()
+        except OSError as exc:
+            kernel.complain(f"cannot see all processes: {exc}")
+            return knowledge.NOTHING
+        return knowledge.ALL if everything else knowledge.NOTHING
+
+    def _has_children(self) -> bool:
+        """True if a process of the attempt is our child: a subreaper gets each orphan, even one that /proc hides."""
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return True
 
     def _kill_everything(self) -> "list[int]":
         """Kill until nothing is left; returns the processes that cannot be killed."""
@@ -211,7 +246,7 @@ class Watcher:
         try:
             self.tree.signal(SIGKILL)
             self._wait(pause_s)
-            return self.tree.members() or ([0] if self.tree.populated() else [])
+            return self.tree.members() or ([0] if self.tree.populated() or self._has_children() else [])
         except OSError as exc:
             kernel.complain(f"cannot see all of the program's processes, and tries again: {exc}")
             self._wait(pause_s)

@@ -16,6 +16,7 @@ import trio
 
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Launch
+from coordd.core.wire.events import Task, TaskFailed, TaskRetried, TaskRevoked, TaskSucceeded
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Launcher
 from coordd.services.driver import Driver
@@ -37,6 +38,28 @@ POKE_BYTES_MAX = 128 * 1024
 
 # After the end of an attempt is known, its directory is kept for this many rounds: the runner may still write.
 LINGER_LOOKS = 5
+
+
+# The events of the journal that tell of an attempt's end.
+ENDS = (TaskSucceeded, TaskFailed, TaskRevoked, TaskRetried)
+
+
+def launch_of(spec: dict[str, Any]) -> Launch:
+    """The grant that a spec was made for. Raises KeyError if the spec lacks a part of it."""
+    return Launch(
+        spec["run"],
+        spec["job"],
+        AttemptNumber(spec["attempt"]),
+        Token(spec["token"]),
+        spec["nonce"],
+        spec["fire_at"],
+        spec.get("args", "{}"),
+        spec["deadline"],
+        spec["lease_s"],
+        digest=spec.get("digest", ""),
+        policy=spec.get("policy", ""),
+        due=float(spec.get("due", 0.0)),
+    )
 
 
 class RunnerHandle:
@@ -79,6 +102,8 @@ class Runners:
         self._poke_path = poke_path
         self.driver: Driver  # set by the composition root: the two need each other
         self.runners: dict[str, RunnerHandle] = {}
+        self._ends: dict[tuple[str, int, str], Task] = {}  # from the journal, until ``adopt``
+        self._records: set[str] = set()  # names of records that the ledger is told of
 
     # ---- for the driver
 
@@ -119,27 +144,19 @@ class Runners:
 
     # ---- life
 
+    def saw(self, event: Task) -> None:
+        """An event of this node's journal, before ``adopt``: the end of an attempt whose files are gone counts."""
+        if isinstance(event, ENDS):
+            self._ends[event.run, event.token, event.nonce] = event
+
     def adopt(self) -> int:
-        """Find the runners of an earlier daemon, before the node joins; returns how many are alive."""
+        """Find the attempts of an earlier daemon, before the node joins; returns how many runners are alive."""
         alive = 0
         self._launcher.clear_away()
         for directory in self._launcher.scan():
             try:
                 spec = self._launcher.spec(directory)
-                launch = Launch(
-                    spec["run"],
-                    spec["job"],
-                    AttemptNumber(spec["attempt"]),
-                    Token(spec["token"]),
-                    spec["nonce"],
-                    spec["fire_at"],
-                    spec.get("args", "{}"),
-                    spec["deadline"],
-                    spec["lease_s"],
-                    digest=spec.get("digest", ""),
-                    policy=spec.get("policy", ""),
-                    due=float(spec.get("due", 0.0)),
-                )
+                launch = launch_of(spec)
             except (UnavailableError, KeyError) as exc:
                 log.error("runner.not_adopted", directory=directory, reason=str(exc))
                 continue
@@ -148,7 +165,29 @@ class Runners:
                 alive += 1
                 self.driver.node.runner_adopted(launch.run, launch.job, launch.attempt, launch.token, runner.waits)
                 log.info("runner.adopted", run=launch.run, attempt=launch.attempt, directory=directory)
+        self._testify()
         return alive
+
+    def _testify(self) -> None:
+        """Attempts without a directory: tell the ledger how they ended, or that they are certainly over."""
+        found = {os.path.basename(directory) for directory in self.runners}
+        testimonies, now = self.driver.node.testimonies, self.driver.now()
+        for name, spec, why in self._launcher.records():
+            if name in found:
+                continue
+            launch = launch_of(spec) if spec else None
+            end = self._ends.get((launch.run, launch.token, launch.nonce)) if launch is not None else None
+            if end is not None:
+                testimonies.ended(name, end, now)
+            elif launch is not None and why:
+                log.warning("runner.over", run=launch.run, attempt=launch.attempt, reason=why)
+                testimonies.over(name, launch, why, now)
+            else:
+                log.warning("runner.end_not_known", name=name, waits_for="the end of its lease")
+                self._launcher.forget_record(name)
+                continue
+            self._records.add(name)
+        self._ends.clear()
 
     async def run(self) -> None:
         """Listen for pokes, and read facts now and then."""
@@ -196,6 +235,7 @@ class Runners:
 
     def _look(self) -> None:
         self._launcher.reap()
+        self._repeat()
         for runner in list(self.runners.values()):
             self._take_in(runner)
             if runner.ended:
@@ -206,6 +246,15 @@ class Runners:
                 self._take_in(runner)  # its last facts may just have been written
                 if not runner.ended and runner.directory in self.runners:
                     self._bury(runner)
+
+    def _repeat(self) -> None:
+        """Testimonies that had no answer; the records of the others are not needed any more."""
+        if self._records:
+            testimonies = self.driver.node.testimonies
+            for name in self._records - testimonies.waiting.keys():
+                self._launcher.forget_record(name)
+            self._records &= testimonies.waiting.keys()
+            self.driver.feed(testimonies.again)
 
     def _take_in(self, runner: RunnerHandle) -> None:
         facts = self._launcher.facts(runner.directory)
@@ -239,6 +288,8 @@ class Runners:
             )
         elif what == "reported":
             runner.reported = True
+        elif what == "untold":
+            log.warning("runner.end_not_known", run=launch.run, attempt=launch.attempt, reason=fact.get("reason", ""))
 
     def _ended(self, directory: str) -> bool:
         return any(fact.get("fact") in ("ended", "refused") for fact in self._launcher.facts(directory))

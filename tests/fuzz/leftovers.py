@@ -21,7 +21,7 @@ from coordd.adapters.disk.backlog import SqliteBacklog
 from coordd.adapters.disk.files import StateFile
 from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.lean_json import encode
-from coordd.adapters.process import ProcessLauncher
+from coordd.adapters.recording import RecordingLauncher
 from coordd.core.ledger.words import Policy
 from coordd.core.wire import codec
 from coordd.errors import UnavailableError
@@ -62,7 +62,7 @@ class World:
     def __init__(self, root: str) -> None:
         self.root = root
         self.node = BusWorld()
-        self.launcher = ProcessLauncher(root)
+        self.launcher = RecordingLauncher(root, root, print)
         self.directory = f"{root}/runs/one"
         os.makedirs(f"{root}/requests")
 

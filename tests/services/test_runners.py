@@ -15,7 +15,7 @@ from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.errors import RefusedError, UnavailableError
 from coordd.launching import LaunchBuilder
-from coordd.services.runners import Runners
+from coordd.services.runners import RunnerHandle, Runners
 
 LAUNCH = Launch("sales#1", "sales", AttemptNumber(0), Token(7), "nonce", 0.0, "{}", 100.0, 60.0)
 
@@ -88,3 +88,16 @@ def test_what_a_ledger_says_of_a_run_is_not_believed(args: str, fire_at: float, 
     launch = Launch("sales#1", "sales", AttemptNumber(0), Token(7), "nonce", fire_at, args, 100.0, 60.0)
     with pytest.raises(RefusedError):
         builder.spec(launch)
+
+
+@pytest.mark.parametrize("reason", ["these cannot be killed: [12]", "whether all have ended cannot be seen from here"])
+def test_a_watcher_that_cannot_tell_ends_nothing(reason: str) -> None:
+    """Its words must not be published as an end: another node would report the attempt lost while it lives."""
+    told: list[str] = []
+    node = SimpleNamespace(runner_ended=lambda *_: told.append("ended"), runner_gone=lambda *_: told.append("gone"))
+    runners = Runners(SimpleNamespace(), lambda _launch: {}, "")
+    runners.driver = SimpleNamespace(node=node, feed=lambda call, *args: call(*args))  # type: ignore[assignment]  # as above
+    runner = RunnerHandle("/run/x", LAUNCH, waits=False)
+    runners._fact(runner, {"fact": "untold", "at": 1.0, "reason": reason})
+    assert told == []
+    assert not runner.ended

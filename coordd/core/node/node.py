@@ -112,7 +112,7 @@ class Node(Shown):
         runners = RunnerEvents(self.ctx, self.pursuits, self.sweep)
         self.runner_adopted, self.runner_gone = runners.adopted, runners.gone
         self.runner_started, self.runner_ended = runners.started, runners.ended
-        self.exec_granted = runners.granted
+        self.exec_granted, self.testimonies = runners.granted, runners.testimonies
         self.launch_failed, self.launch_refused = runners.launch_failed, runners.launch_refused
         self._handlers = self._by_event()
 

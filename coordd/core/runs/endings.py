@@ -47,18 +47,20 @@ class Endings:
         final = self.finals.get(row.run)
         if final is None or (final.token, final.nonce) != (row.token, row.nonce) or row.state == words.RETRY:
             return
+        self._ctx.ask(self.report_of(final))
+
+    def report_of(self, event: Task) -> Report:
+        """What the holder would have reported, from its event."""
         state = {"task-succeeded": "success", "task-failed": "failure", "task-revoked": "revoked"}.get(
-            event_type(final), words.LOST
+            event_type(event), words.LOST
         )
-        self._ctx.ask(
-            Report(
-                grant=granted_in(final),
-                state=state,
-                exit_code=final.exit_code,
-                reason=final.reason,
-                application_id=final.application_id,
-                final=is_final(final, self._ctx.jobs.get(final.name)),
-            )
+        return Report(
+            grant=granted_in(event),
+            state=state,
+            exit_code=event.exit_code,
+            reason=event.reason,
+            application_id=event.application_id,
+            final=is_final(event, self._ctx.jobs.get(event.name)),
         )
 
     def tell(self, action: Action, answer: Answer, now: Now) -> None:

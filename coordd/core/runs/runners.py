@@ -7,10 +7,11 @@ from typing import TypeVar
 from coordd.core.context import Context
 from coordd.core.jobs.job import run_uuid, unpinned
 from coordd.core.ledger.runner_requests import Report
-from coordd.core.ledger.words import FAILURE, RETRY
+from coordd.core.ledger.words import FAILURE, LOST, RETRY
 from coordd.core.ready import Launch, Now
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.runs.sweep import Sweep
+from coordd.core.runs.testimony import Testimonies
 from coordd.core.wire import events
 from coordd.core.wire.events import TASK_END, Task
 
@@ -23,12 +24,13 @@ NOT_WRITTEN = "the journal cannot be written"
 class RunnerEvents:
     """Passes these events to the pursuits, the ledger and the other nodes."""
 
-    __slots__ = ("_ctx", "_pursuits", "_sweep")
+    __slots__ = ("_ctx", "_pursuits", "_sweep", "testimonies")
 
     def __init__(self, ctx: Context, pursuits: Pursuits, sweep: Sweep) -> None:
         self._ctx = ctx
         self._pursuits = pursuits
         self._sweep = sweep
+        self.testimonies = Testimonies(ctx, pursuits.endings, self._lost)
 
     def adopted(self, run: str, job: str, attempt: int, token: int, waits: bool) -> None:
         """A runner of an earlier daemon is alive."""
@@ -78,6 +80,10 @@ class RunnerEvents:
         self._pursuits.gone(launch.run, launch.token, now)
         self._pursuits.run_ended(launch.job, now)
         self._sweep.soon(now)
+
+    def _lost(self, launch: Launch, reason: str, now: Now) -> None:
+        """The ledger has taken our word that an earlier daemon's attempt is over."""
+        self.ended(launch, LOST, None, reason, "", None, now)
 
     def gone(self, launch: Launch, now: Now) -> None:
         """A runner died without a report: only the ledger can decide about the attempt."""

@@ -312,6 +312,24 @@ def test_a_report_ends_the_attempt_once(
         assert row_of(nodes) == after
 
 
+@pytest.mark.parametrize("wrong", ["token", "nonce", "both, of the attempt before", "the attempt before"])
+@pytest.mark.parametrize("policy", [{}, {"on_lost": "hold"}])
+def test_nobody_ends_an_attempt_that_was_not_granted_to_them(nodes: Nodes, policy: dict[str, Any], wrong: str) -> None:
+    first = nodes.started(nodes.of())
+    nodes.report(first, "lost")
+    second = nodes.started(nodes.of(**policy), 1, nonce="b")
+    others = {
+        "token": grant_of(RUN, 1, first.token, second.nonce),
+        "nonce": grant_of(RUN, 1, second.token, first.nonce),
+        "both, of the attempt before": grant_of(RUN, 1, first.token, first.nonce),
+        "the attempt before": grant_of(RUN, 0, second.token, second.nonce),
+    }
+    before = row_of(nodes)
+    assert nodes.report(others[wrong], "lost", None, reason="its machine has restarted").word == "stale"
+    assert row_of(nodes) == before
+    assert nodes.state(RUN) == "started"
+
+
 def test_attempts_that_die_at_once_are_not_hurried(nodes: Nodes) -> None:
     of = nodes.of(relaunches=10)
     pauses = []

@@ -43,6 +43,29 @@ def takeover() -> Cluster:
     return cluster
 
 
+def back_after_a_restart() -> Cluster:
+    """The machine of the owner restarts. Its daemon is back after two seconds and tells the ledger that
+    the attempt is over. Nobody waits for the lease.
+    """
+    cluster = Cluster("a", "b", "c", jobs=[job()])
+    cluster.wait(3.0)
+    cluster.trigger("b", asked_for())
+    cluster.wait(7.0)
+    launch = cluster.shells["b"].launch_of("sales#1")
+    cluster.log.clear()
+    cluster.kill("b")
+    cluster.wait(2.0)
+    cluster.tell("b", "is back, after another boot")
+    back = cluster.boot("b", 2)
+    back.do(back.node.testimonies.over, "record", launch, "its machine has restarted")
+    cluster.start("b")
+    cluster.wait(3.0)
+    [successor] = [name for name, attempt in cluster.launches("sales#1") if attempt == 1]
+    cluster.end(successor, "sales#1")
+    cluster.wait(1.0)
+    return cluster
+
+
 def trigger_with_the_ledger_away() -> Cluster:
     """A node accepts a trigger while the ledger does not answer. The request stays on the node's disk; the run starts
     when the ledger answers.
@@ -62,7 +85,12 @@ def trigger_with_the_ledger_away() -> Cluster:
     return cluster
 
 
-CONVERSATIONS: tuple[Callable[[], Cluster], ...] = (launch_on_three_nodes, takeover, trigger_with_the_ledger_away)
+CONVERSATIONS: tuple[Callable[[], Cluster], ...] = (
+    launch_on_three_nodes,
+    takeover,
+    back_after_a_restart,
+    trigger_with_the_ledger_away,
+)
 
 
 def told(conversation: Callable[[], Cluster]) -> str:

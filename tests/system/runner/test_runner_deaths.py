@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coordd.adapters.process import ROOT, ProcessLauncher
-from coordd.runner.kernel import start_ticks
+from coordd.runner.kernel import label_of, start_ticks
 from coordd.runner.tree import Tree
 from system.lab.backends import locked as locked_file
 from system.lab.cluster import cluster_of
@@ -178,6 +178,86 @@ def test_both_are_killed_and_the_next_daemon_buries_them(either: World) -> None:
     row = attempt.over()
     assert attempt.pids() == []
     assert (row.state, row.attempt) == ("retry", 1)
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [{"pid_ns": "4026532001"}, {"boot": "another", "machine": "another"}, {"boot": ""}, {}]
+)
+def test_a_burial_from_another_place_ends_what_it_sees_and_says_nothing(
+    either: World, elsewhere: dict[str, str]
+) -> None:
+    attempt = either.sh(STUBBORN).begun()
+    kill_together(attempt.watcher(), attempt.runner())
+    until(lambda: not either.launcher.alive(attempt.directory))
+    spec = either.launcher._known[attempt.directory].spec
+    spec["place"] = {**spec["place"], **elsewhere} if elsewhere else {}  # {}: an older version has launched it
+    either.launcher.bury(attempt.directory)
+    assert "cannot be seen" in attempt.fact("untold")["reason"]
+
+    def is_buried() -> bool:
+        either.launcher.reap()
+        return either.launcher.buried(attempt.directory)
+
+    until(is_buried)
+    assert attempt.pids() == []
+    assert attempt.row().state == "started", "an attempt that lives may be there: the lease decides"
+    assert set(attempt.facts()) == {"adopted", "started", "untold"}
+
+
+def test_a_burial_after_a_restart_of_the_machine_reports_it(either: World) -> None:
+    """Where RUNTIME_DIR is on a disk. The new boot is what the record says: it was written on another one."""
+    attempt = either.sh(STUBBORN).begun()
+    kill_together(attempt.watcher(), attempt.runner())
+    until(lambda: not either.launcher.alive(attempt.directory))
+    spec = either.launcher._known[attempt.directory].spec
+    spec["place"] = {**spec["place"], "boot": "the one before"}
+    here = spec["place"]["container"]
+    either.launcher.bury(attempt.directory)
+    attempt.fact("untold" if here else "reported")
+    assert attempt.row().state == ("started" if here else "retry")
+
+
+@pytest.mark.parametrize("by", ["another user, or older", "nobody"])
+def test_a_labelled_process_that_is_no_member_is_noticed(by: str) -> None:
+    nonce = f"nonce of {by}"
+    label = label_of(nonce) if by != "nobody" else label_of("another nonce")
+    script = f"import resource, time; resource.setrlimit(10, ({label}, {label})); print(flush=True); time.sleep(1000)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            tree = Tree(nonce, "", {os.getpid()}, 2**62)  # every process is older than the attempt
+            assert tree.has_strangers() is (by != "nobody")
+        finally:
+            process.kill()
+    assert not tree.has_strangers()
+
+
+HIDING = """
+import os, subprocess
+from coordd.runner.tree import Tree
+from coordd.runner.watcher import Watcher
+
+class Blind(Tree):
+    def members(self):
+        return []
+
+spec = {"deadline": 0.0, "directory": "/", "on_lost": "relaunch", "kill_grace_s": 1.0}
+pet, other = os.pipe()
+watcher = Watcher(spec, Blind("nonce", "", {os.getpid()}, 2**62), 0, pet, 0)
+child = subprocess.Popen(["/bin/sleep", "1000"])
+print(watcher._kill_tree(0.0), flush=True)
+os.kill(child.pid, 9)
+while (left := watcher._kill_tree(0.01)):
+    pass
+print(left)
+"""
+
+
+def test_a_child_that_proc_hides_has_not_ended() -> None:
+    """A watcher has every orphan of its attempt as its child, and the kernel tells it of children that /proc hides."""
+    told = subprocess.run([sys.executable, "-c", HIDING], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert told.stdout.split() == ["[0]", "[]"]
 
 
 def test_the_program_dies_with_its_runner_even_if_nobody_buries_it(either: World) -> None:
