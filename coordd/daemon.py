@@ -108,7 +108,8 @@ class Daemon:
             self.connections.open_ledger, config.cluster.ledger_timeout, open_any=self.connections.open_any_ledger
         )
         runtime_dir = config.node.runtime_dir
-        self._launcher = RecordingLauncher(runtime_dir, config.node.state_dir, log.warning)
+        warm_for = config.cluster.ledger if config.node.fast_start else ""
+        self._launcher = RecordingLauncher(runtime_dir, config.node.state_dir, log.warning, warm_for=warm_for)
         self.builder = LaunchBuilder(config, self.node, self._launcher.directory, self.connections)
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
         self.driver = self._make_driver()
@@ -366,6 +367,7 @@ class Daemon:
     def _close(self) -> None:
         if self.driver.outbox is not None:
             self.driver.outbox.close()
+        self._launcher.close()
         self.bus.close()
         self.ledger.close()
         self._save_ledger_mark()
@@ -554,7 +556,5 @@ _NEEDS_RESTART = (
     ("node", "name"), ("node", "state_dir"), ("node", "runtime_dir"), ("cluster", "name"), ("cluster", "bus"),
     ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
     ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
-    ("cluster", "unsigned"),
+    ("cluster", "unsigned"), ("node", "fast_start"),
 )  # fmt: skip
-
-# Accepted, but without effect until the adapters for them exist.

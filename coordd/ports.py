@@ -227,3 +227,6 @@ class Launcher(Protocol):
 
     def reap(self) -> list[str]:
         """Collect the runners that have exited since the last call."""
+
+    def notices(self) -> list[str]:
+        """Why warm parents were given up since the last call."""

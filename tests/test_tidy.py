@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "config": {"core", "errors"},
     "services": {"__init__", "ports", "config", "core", "errors"},
     "adapters": {"__init__", "ports", "config", "core", "errors"},
-    "runner": {"adapters", "ports", "core", "errors"},
+    "runner": {"__init__", "adapters", "ports", "core", "errors"},
     "connecting": {"services", "adapters", "config", "ports", "core", "errors"},
     "launching": {"connecting", "services", "adapters", "config", "core", "errors"},
     "daemon": {"__init__", "connecting", "launching", "services", "adapters", "config", "ports", "core", "errors"},

@@ -22,6 +22,8 @@ import time
 from typing import Any
 
 import coordd
+from coordd.adapters.launch.cgroups import own_cgroup, remove_cgroup
+from coordd.adapters.launch.warm import WarmParent
 from coordd.adapters.place import here
 from coordd.core.jobs.job import run_tag
 from coordd.core.ledger.sound import text_fault
@@ -33,6 +35,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(coordd.__file__)))
 
 # The runner's program text: -c with -I -S -E is the fastest way to start Python, and needs no site-packages.
 BOOT = f"import sys; sys.path.insert(0, {ROOT!r}); from coordd.runner.__main__ import main; main()"
+BOOT_WARM = BOOT.replace("coordd.runner.__main__", "coordd.runner.warm.parent")
 
 # The prefix of an attempt's directory; the run's tag follows.
 CGROUP_PREFIX = "attempt-"
@@ -103,12 +106,16 @@ class _Known:
 class ProcessLauncher:
     """ports.Launcher with plain processes."""
 
-    def __init__(self, runtime_dir: str, *, python: str = sys.executable, use_cgroups: bool = True) -> None:
+    def __init__(
+        self, runtime_dir: str, *, python: str = sys.executable, use_cgroups: bool = True, warm_for: str = ""
+    ) -> None:
+        """``warm_for``: the ledger's URL for a warm parent, which the first ``reap`` starts; "" for none."""
         self.runtime_dir = os.path.abspath(runtime_dir)
         self.runs_dir = f"{self.runtime_dir}/runs"
         self.python = python
         self.cgroup_parent = own_cgroup() if use_cgroups else ""
         self._sweep_cgroups()
+        self.warm = WarmParent(python, BOOT_WARM, warm_for) if warm_for else None
         self._children: dict[int, str] = {}  # pid -> directory; our own children, not reaped yet
         self._known: dict[str, _Known] = {}  # kept in case somebody removes a directory
         self._buried: set[str] = set()  # a watcher has ended the rest of these
@@ -223,7 +230,8 @@ class ProcessLauncher:
     def alive(self, directory: str) -> bool:
         """True if the runner, or a watcher with work left, is alive. True also if that cannot be seen."""
         try:
-            if any(of == directory and _start_ticks(pid) for pid, of in self._children.items()):
+            children = [*self._children.items(), *(self.warm.children() if self.warm is not None else ())]
+            if any(of == directory and _start_ticks(pid) for pid, of in children):
                 return True
             locked = _is_locked(f"{directory}/{COMPLAINTS}")
             if locked is False and self._locks(directory):
@@ -291,7 +299,7 @@ class ProcessLauncher:
         self._known.pop(directory, None)
         self._buried.discard(directory)
         if self.cgroup_parent:
-            _remove_cgroup(self._cgroup(directory))
+            remove_cgroup(self._cgroup(directory))
         with contextlib.suppress(OSError):
             os.unlink(f"{directory}/spec.json")  # first: if we die now, the next daemon finds no attempt here
         shutil.rmtree(directory, ignore_errors=True)
@@ -322,10 +330,23 @@ class ProcessLauncher:
                     continue
             except ChildProcessError:
                 pass  # another part has collected it: it has exited all the same
-            ended.append(self._children.pop(pid))
-            if status == 0:
-                self._buried.add(ended[-1])
-        return ended
+            ended.append((self._children.pop(pid), status))
+        if self.warm is not None:
+            ended += self.warm.look()
+        self._buried.update(directory for directory, status in ended if status == 0)
+        return [directory for directory, _ in ended]
+
+    def notices(self) -> list[str]:
+        """Why warm parents were given up since the last call."""
+        if self.warm is None:
+            return []
+        lost, self.warm.lost = self.warm.lost, []
+        return lost
+
+    def close(self) -> None:
+        """The daemon stops. Runners go on."""
+        if self.warm is not None:
+            self.warm.close()
 
     # ---- steps
 
@@ -339,7 +360,7 @@ class ProcessLauncher:
         for entry in os.scandir(self.cgroup_parent):
             # A new, empty one may wait for its program to start in it.
             if entry.name.startswith(CGROUP_PREFIX) and not _is_newer(entry.path, START_LIMIT_S):
-                _remove_cgroup(entry.path)
+                remove_cgroup(entry.path)
 
     def _try_lock(self, directory: str) -> bool:
         """True if locks work here: then a runner without a lock on this attempt's file is not alive."""
@@ -380,9 +401,10 @@ class ProcessLauncher:
             with open(memory, "wb", closefd=False) as file:
                 file.write(marshal.dumps(spec))
             os.lseek(memory, 0, os.SEEK_SET)
-            files = [(memory, 0), (complaints, 1), (complaints, 2)]
-            if listener is not None:
-                files.append((listener.fileno(), LISTENER_FD))
+            passed = [memory, complaints, *([listener.fileno()] if listener is not None else ())]
+            if self.warm is not None and "watch" not in spec and self.warm.start(directory, passed):
+                return
+            files = [*zip(passed, (0, 1, LISTENER_FD), strict=False), (complaints, 2)]
             pid = os.posix_spawn(
                 self.python,
                 [self.python, "-I", "-S", "-E", "-c", BOOT, *_shown_in_ps(spec)],
@@ -485,39 +507,11 @@ def _is_locked(path: str) -> bool | None:
     return False
 
 
-def _remove_cgroup(path: str) -> None:
-    """Remove an empty cgroup; one with living processes cannot be removed, and stays."""
-    try:
-        os.rmdir(path)
-    except OSError:
-        return
-
-
 def _submits(spec: dict[str, Any]) -> bool:
     """True if the program is spark-submit, whose driver can send its application id through the launcher's
     back-channel.
     """
     return str(spec["argv"][0]).rpartition("/")[2] == "spark-submit"
-
-
-def own_cgroup() -> str:
-    """The directory of this process's own cgroup (version 2) if it may have children; else ""."""
-    for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
-        if not os.path.exists(f"{mount}/cgroup.procs"):
-            continue
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            paths = [line[3:].strip() for line in file if line.startswith("0::")]
-        if not paths:
-            return ""
-        path = f"{mount}{paths[0]}".rstrip("/")
-        probe = f"{path}/coordd-probe-{os.getpid()}"
-        try:
-            os.mkdir(probe)
-            os.rmdir(probe)
-        except OSError:
-            return ""
-        return path
-    return ""
 
 
 def _boot_id() -> str:

@@ -28,9 +28,9 @@ KEPT = (*SPEC_NEEDS, "due", "args", "digest", "policy", "elsewhere", "place")
 class RecordingLauncher(ProcessLauncher):
     """A launcher whose attempts can be found without their directories."""
 
-    def __init__(self, runtime_dir: str, state_dir: str, warn: Callable[..., object]) -> None:
+    def __init__(self, runtime_dir: str, state_dir: str, warn: Callable[..., object], *, warm_for: str = "") -> None:
         """``warn``: is called with the name of an event and its fields when a record cannot be written or read."""
-        super().__init__(runtime_dir)
+        super().__init__(runtime_dir, warm_for=warm_for)
         self.records_dir = f"{state_dir}/attempts"
         self._warn = warn
 

@@ -27,6 +27,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     runtime_dir: str = "/run/coordd"
     jobs_dir: str = "/etc/coordd/jobs.d"
     budget: Budget = Budget()
+    fast_start: bool = True
 
 
 class ClusterConfig(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ def main() -> None:
     """The whole life of both processes; never returns. The spec comes on stdin, as marshal (json costs 8 ms)."""
     code = 1
     try:
-        _live(read_spec())
+        live(read_spec())
         code = 0
     except BaseException:  # after any exception, the watcher must see this process end
         sys.excepthook(*sys.exc_info())
@@ -51,14 +51,15 @@ def read_spec() -> "dict[str, Any]":
     return spec
 
 
-def _live(spec: "dict[str, Any]") -> None:
+def live(spec: "dict[str, Any]") -> None:
+    """Watch the attempt, and fork its runner, until it is over."""
     os.chdir("/")
     _close_all_but(spec["watch"]["fds"] if "watch" in spec else (spec.get("launcher_fd", 0),))
     kernel.become_subreaper()
     if "watch" in spec:
         _watch_again(spec)
         return
-    _import_ledger(spec["ledger"])
+    import_ledger(spec["ledger"])
     gc.freeze()  # both processes share what is loaded so far
     life_fd, its_life = os.pipe()
     its_pet, pet_fd = os.pipe()
@@ -92,7 +93,7 @@ def _close_all_but(fds: "tuple[int, ...] | None") -> None:
     os.closerange(begin, FDS_MAX)
 
 
-def _import_ledger(url: str) -> None:
+def import_ledger(url: str) -> None:
     """Before the fork, so that both processes share it."""
     if url.startswith("sqlite:"):
         # The package sqlite3 is this module plus converters of dates that are not used here, for 2.5 ms.

@@ -29,6 +29,7 @@ SIGCHLD: int = _signal.SIGCHLD
 # purpose. systemd ignores names in parentheses (its own helpers have them). At most 15 bytes.
 RUNNER_NAME = "(coordd-runner)"
 WATCHER_NAME = "(coordd-watch)"
+WARM_NAME = "(coordd-warm)"
 
 # A limit that Linux shows and inherits, and has not used since 2.4.25: see ``label_of``.
 RLIMIT_LOCKS = 10

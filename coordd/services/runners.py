@@ -236,6 +236,8 @@ class Runners:
     def _look(self) -> None:
         self._launcher.reap()
         self._repeat()
+        for reason in self._launcher.notices():
+            log.warning("runner.warm_parent_lost", reason=reason, effect="until the next one, attempts start slower")
         for runner in list(self.runners.values()):
             self._take_in(runner)
             if runner.ended:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from support import servers
+from system.lab.processes import warm_parents
 
 from chaos.cluster import BROKER, Arena, Member
 from chaos.grants import Grant, Grants, facts
@@ -114,6 +115,23 @@ def kill_runner_and_daemon(scene: Scene) -> Done | None:
     scene.node.signal(signal.SIGSTOP)  # so that it does not see its runner die
     _signalled(pids["runner"], signal.SIGKILL)
     return kill_daemon(scene)
+
+
+def _warm_parent(scene: Scene) -> int:
+    """The pid of the node's warm parent; 0 without one."""
+    process = scene.node.process
+    return next(iter(warm_parents(process.pid)), 0) if process else 0
+
+
+def kill_warm_parent(scene: Scene) -> Done | None:
+    pid = _warm_parent(scene)
+    return Done(0.0, _nothing) if pid and _signalled(pid, signal.SIGKILL) else None
+
+
+def stop_warm_parent(scene: Scene) -> Done | None:
+    """It is not continued: the daemon kills it when it does not answer."""
+    pid = _warm_parent(scene)
+    return Done(0.0, _nothing) if pid and _signalled(pid, signal.SIGSTOP) else None
 
 
 def _stop(name: str, bounds: tuple[float, float]) -> Callable[[Scene], Done | None]:
@@ -281,6 +299,8 @@ KINDS = {
     "stop runner, long": Kind("node", 5, _stop("runner", LONG_S)),
     "stop watcher, short": Kind("node", 1, _stop("watcher", SHORT_S)),
     "stop watcher, long": Kind("node", 2, _stop("watcher", LONG_S)),
+    "kill warm parent": Kind("node", 2, kill_warm_parent),
+    "stop warm parent": Kind("node", 2, stop_warm_parent),
     "clock jumps": Kind("node", 4, jump),
     "disk full": Kind("node", 3, fill_disk),
     "runtime directory full": Kind("node", 4, fill_runtime_directory),

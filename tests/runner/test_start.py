@@ -33,8 +33,8 @@ SLOW = {
 
 def loaded(url: str) -> set[str]:
     """The modules of a process that has come as far as the fork of its runner."""
-    start = boot(str(ROOT)).replace("import main; main()", "import _import_ledger")
-    program = f"{start}; _import_ledger({url!r}); print(*sys.modules)"
+    start = boot(str(ROOT)).replace("import main; main()", "import import_ledger")
+    program = f"{start}; import_ledger({url!r}); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-S", "-E", "-c", program], check=True, capture_output=True, text=True)
     return set(done.stdout.split())
 

@@ -23,7 +23,7 @@ from syscalls.faults import FAIL, KILL, Plan
 from syscalls.trial import LIFES, Outcome, Trial, trial
 
 # The roles that make calls in a run that ends by itself, and in one whose runner and watcher are killed.
-ROLES = {"ends": ("daemon", "watcher", "runner", "program"), "waits": ("daemon", "burial")}
+ROLES = {"ends": ("daemon", "warm", "watcher", "runner", "program"), "waits": ("daemon", "burial")}
 
 # A line of progress after this many cases.
 PROGRESS = 100
@@ -34,7 +34,7 @@ DRY_RUNS = 2
 
 # A lasting error: this many calls of the same kind fail. If a daemon could start nothing for longer than that, it would
 # use up the run's attempts. That is correct behaviour, but the run would have another end.
-LASTING = {"daemon": 3, "watcher": 40, "runner": 40, "program": 40, "burial": 40}
+LASTING = {"daemon": 3, "warm": 3, "watcher": 40, "runner": 40, "program": 40, "burial": 40}
 
 
 def count(arena: Trial) -> dict[tuple[str, str], int]:

@@ -2,9 +2,11 @@
 
    Each process has a role: the daemon says its own, the first process that it starts for an attempt is "watcher", what
    that forks is "runner", what the runner forks is "program" (until it executes, after which this library is not in it
-   any more); what the daemon or a runner starts after that is "burial". All share one page (FAULTS names its file), in
-   which the test says what is to happen, and in which the calls of each role are counted: of a runner from the moment
-   at which it has read its spec, of the daemon while the test has armed it. PAGE in faults.py has the same fields. */
+   any more); what the daemon or a runner starts after that is "burial". The daemon's warm parent is "warm"; what it
+   forks for an attempt has the role of what the daemon would have started. All share one page (FAULTS names its file),
+   in which the test says what is to happen, and in which the calls of each role are counted: of a runner from the
+   moment at which it was forked or has read its spec, of daemon and warm parent while the test has armed it. PAGE in
+   faults.py has the same fields. */
 
 /* With FAULTS_NO_CGROUP no cgroup can be made.
 
@@ -23,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -31,7 +34,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DAEMON, WATCHER, RUNNER, PROGRAM, BURIAL, ROLES, LATER };
+enum { DAEMON, WATCHER, RUNNER, PROGRAM, BURIAL, WARM, ROLES, LATER };
 enum { FAIL = 1, KILL = 2 };
 
 struct page {
@@ -68,12 +71,12 @@ __attribute__((constructor)) static void begin(void) {
     snprintf(kept_page, sizeof kept_page, "%s", path);
     snprintf(kept_library, sizeof kept_library, "%s", getenv("LD_PRELOAD"));
     role = who ? atoi(who) : WATCHER;
-    counting = role == DAEMON;
+    counting = role == DAEMON || role == WARM;
 }
 
 /* 0: go on. -1: the call fails, errno is set. */
 static int fault(const char *call, int n_errors, const int *errors) {
-    if (!page || !counting || inside || role >= ROLES || (role == DAEMON && !page->armed)) return 0;
+    if (!page || !counting || inside || role >= ROLES || ((role == DAEMON || role == WARM) && !page->armed)) return 0;
     int now = atomic_fetch_add(&page->count[role], 1) + 1;
     if (role != page->role || !page->n || now < page->n) return 0;
     if (now > page->n && (page->action == KILL || page->fired >= page->repeat || strcmp(page->call, call))) return 0;
@@ -237,6 +240,23 @@ ssize_t recv(int fd, void *data, size_t length, int flags) {
     FAULT("recv", EAGAIN, EINTR);
     return REAL(recv)(fd, data, length, flags);
 }
+ssize_t send(int fd, const void *data, size_t length, int flags) {
+    FAULT("send", ENOBUFS, EINTR);
+    return REAL(send)(fd, data, length, flags);
+}
+ssize_t sendmsg(int fd, const struct msghdr *of, int flags) {
+    FAULT("sendmsg", EAGAIN, ENOBUFS, ETOOMANYREFS, EINTR);
+    return REAL(sendmsg)(fd, of, flags);
+}
+ssize_t recvmsg(int fd, struct msghdr *of, int flags) {
+    FAULT("recvmsg", ENOMEM, EINTR);
+    return REAL(recvmsg)(fd, of, flags);
+}
+int socketpair(int domain, int type, int protocol, int fds[2]) {
+    FAULT("socketpair", EMFILE, ENFILE);
+    return REAL(socketpair)(domain, type, protocol, fds);
+}
+int eventfd(unsigned value, int flags) { FAULT("eventfd", EMFILE, ENOMEM); return REAL(eventfd)(value, flags); }
 DIR *opendir(const char *path) {
     static const int errors[] = {EMFILE, ENOMEM};
     return fault("opendir", 2, errors) ? NULL : REAL(opendir)(path);
@@ -245,10 +265,17 @@ int poll(struct pollfd *fds, nfds_t count, int wait) { FAULT("poll", EINTR); ret
 
 /* ---- processes */
 
+/* The role of what is started for an attempt now; the third is the next attempt, which is left alone. */
+static int started(void) {
+    int nth = atomic_fetch_add(&page->spawns, 1);
+    return nth == 0 ? WATCHER : nth == 1 ? BURIAL : LATER;
+}
+
 pid_t fork(void) {
     FAULT("fork", EAGAIN, ENOMEM);
     pid_t pid = REAL(fork)();
-    if (pid == 0 && page && role != DAEMON) role = role == WATCHER ? RUNNER : role == RUNNER ? PROGRAM : LATER;
+    if (pid == 0 && page && role == WARM) role = started();
+    else if (pid == 0 && page && role != DAEMON) role = role == WATCHER ? RUNNER : role == RUNNER ? PROGRAM : LATER;
     return pid;
 }
 long syscall(long number, ...) {
@@ -280,8 +307,9 @@ int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *
     if (page) {
         snprintf(library, sizeof library, "LD_PRELOAD=%s", kept_library);
         snprintf(file, sizeof file, "FAULTS=%s", kept_page);
-        int nth = atomic_fetch_add(&page->spawns, 1); /* the third is the next attempt, which is left alone */
-        snprintf(who, sizeof who, "FAULTS_ROLE=%d", nth == 0 ? WATCHER : nth == 1 ? BURIAL : LATER);
+        int warm = 0;
+        for (int i = 0; argv[i]; i++) warm |= !strcmp(argv[i], "coordd-warm");
+        snprintf(who, sizeof who, "FAULTS_ROLE=%d", warm ? WARM : started());
         more[count++] = library;
         more[count++] = file;
         more[count++] = who;

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 HERE = Path(__file__).parent
 
-ROLES = ("daemon", "watcher", "runner", "program", "burial")
+ROLES = ("daemon", "watcher", "runner", "program", "burial", "warm")
 FAIL, KILL = 1, 2
 
 # The same layout as struct page in faults.c.
-PAGE = struct.Struct("<8i24s6i")
+PAGE = struct.Struct("<8i24s7i")
 
 
 class Plan(NamedTuple):
@@ -54,7 +54,7 @@ class Page:
     def set(self, plan: Plan, *, armed: bool = True) -> None:
         """Use this plan from now on. All counts start from 0 again."""
         self._map[: PAGE.size] = bytes(PAGE.size)
-        fields = (plan.action, plan.pick, plan.repeat, 0, 0, b"", *[0] * 6)
+        fields = (plan.action, plan.pick, plan.repeat, 0, 0, b"", *[0] * 7)
         self._map[: PAGE.size] = PAGE.pack(0, ROLES.index(plan.role), plan.n, *fields)
         self._map[:4] = struct.pack("<i", armed)
 
@@ -64,7 +64,7 @@ class Page:
 
     def seen(self) -> Seen:
         fields = PAGE.unpack(self._map[: PAGE.size])
-        counts = dict(zip(ROLES, fields[9:14], strict=True))
+        counts = dict(zip(ROLES, fields[9:15], strict=True))
         return Seen(fields[6], fields[7], fields[8].rstrip(b"\0").decode(), counts)
 
 

@@ -107,6 +107,17 @@ def processes(marks: Iterable[str]) -> set[int]:
     return found
 
 
+def warm_parents(daemon: int) -> set[int]:
+    """The pid of a daemon's warm parent; nothing if it has none now."""
+    found = set()
+    with contextlib.suppress(OSError):  # the daemon is gone
+        for child in Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                if b"\0coordd-warm\0" in Path(f"/proc/{child}/cmdline").read_bytes() and exists(int(child)):
+                    found.add(int(child))
+    return found
+
+
 def _has(pid: str, fd: int) -> bool:
     return os.path.lexists(f"/proc/{pid}/fd/{fd}")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from coordd.adapters.launch.warm import WarmParent
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.adapters.process import ProcessLauncher
 from coordd.core.ledger.answers import Answer
@@ -176,10 +177,13 @@ class Attempt:
 class World:
     """A ledger and a launcher in their own directory."""
 
-    def __init__(self, path: Path, *, use_cgroups: bool) -> None:
+    def __init__(self, path: Path, *, use_cgroups: bool, warm: bool) -> None:
         self.path = path
         self.ledger = SqliteLedger(f"sqlite:///{path}/ledger.db")
-        self.launcher = ProcessLauncher(f"{path}/run", use_cgroups=use_cgroups)
+        warm_for = self.ledger.url if warm else ""
+        self.launcher = ProcessLauncher(f"{path}/run", use_cgroups=use_cgroups, warm_for=warm_for)
+        if warm:
+            self.warm_up()
         self.attempts: list[Attempt] = []
 
     def spec(self, argv: list[str], **changes: Any) -> tuple[dict[str, Any], Attempt]:
@@ -237,6 +241,13 @@ class World:
     def python(self, script: str, **changes: Any) -> Attempt:
         return self.start([sys.executable, "-I", "-c", script], **changes)
 
+    def warm_up(self) -> WarmParent:
+        """Wait until a warm parent is ready."""
+        warm = self.launcher.warm
+        assert warm is not None
+        until(lambda: self.launcher.reap() is not None and not warm.problem)
+        return warm
+
     def close(self) -> None:
         """Kill every process that is left, whatever the test did."""
         for attempt in self.attempts:
@@ -248,6 +259,7 @@ class World:
                 if exists(pid):
                     os.kill(pid, signal.SIGKILL)
         until(lambda: self.launcher.reap() is not None and not self.launcher._children)
+        self.launcher.close()
         self.ledger.close()
 
 
@@ -286,9 +298,9 @@ def locked(world: World) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def world_in(path: Path, *, use_cgroups: bool = False) -> Iterator[World]:
-    """A ``World`` that leaves nothing behind."""
-    world = World(path, use_cgroups=use_cgroups)
+def world_in(path: Path, *, use_cgroups: bool = False, warm: bool = False) -> Iterator[World]:
+    """A ``World`` that leaves nothing behind. ``warm``: a warm parent forks its runners."""
+    world = World(path, use_cgroups=use_cgroups, warm=warm)
     try:
         yield world
     finally:

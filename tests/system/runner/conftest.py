@@ -10,10 +10,10 @@ import pytest
 from system.lab.runner_lab import World, world_in
 
 
-@pytest.fixture(params=["cgroup", "no cgroup"])
+@pytest.fixture(params=["cgroup", "no cgroup", "warm parent"])
 def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """Each test runs twice: with a cgroup (if this machine has cgroups), and without."""
-    with world_in(tmp_path, use_cgroups=request.param == "cgroup") as world:
+    """Each test runs three times: with a cgroup (if this machine has cgroups), without, and forked by a warm parent."""
+    with world_in(tmp_path, use_cgroups=request.param == "cgroup", warm=request.param == "warm parent") as world:
         yield world
 
 

@@ -16,7 +16,7 @@ from coordd.runner.kernel import label_of, start_ticks
 from coordd.runner.tree import Tree
 from system.lab.backends import locked as locked_file
 from system.lab.cluster import cluster_of
-from system.lab.processes import kill_at_once
+from system.lab.processes import kill_at_once, warm_parents
 from system.lab.runner_lab import (
     BEATING,
     HEADLESS,
@@ -37,9 +37,10 @@ from system.lab.runner_lab import (
 )
 
 
-def children_of(pid: int) -> set[int]:
-    """The pids of a process's children that exist and are not zombies."""
-    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if exists(int(child))}
+def burials_of(pid: int) -> set[int]:
+    """The pids of a daemon's children that exist and are not zombies, except its warm parent."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return {child for child in children if exists(child) and child not in warm_parents(pid)}
 
 
 # ---- a process dies
@@ -322,7 +323,7 @@ def test_a_burial_that_is_cut_off_is_begun_again() -> None:
             assert node.process is not None
             daemon = node.process.pid
             for _ in range(3):
-                children = until(lambda: children_of(daemon))
+                children = until(lambda: burials_of(daemon))
                 time.sleep(0.2)
                 for pid in children:
                     kill(pid)
