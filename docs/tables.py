@@ -269,7 +269,10 @@ _METHODS = {
     "job.show": ("`job`", "one job"),
     "job.next": ("`job`, `count`? (5)", "the next fire times"),
     "job.activate": ("`job`", "this node's definition of the job counts from now on"),
-    "job.suspend": ("`job`, or `all` (takes an operator), `until`?, `note`?", "grant nothing of it, on any node"),
+    "job.suspend": (
+        "`job`, or `all` (takes an operator), `until`?, `note`?",
+        "grant nothing of it, on any node. `begun`: what starts nevertheless",
+    ),
     "job.resume": ("`job`, or `all`", "grant again"),
     "run.list": ("`job`?, `state`?, `node`?, `since`? (Unix seconds), `limit`? (100)", "runs, newest first"),
     "run.show": ("`id` (or a job: its newest run)", "one run with its `attempts` and `timeline`"),
@@ -370,6 +373,7 @@ _LIMITS = (
     ("core.runs.planner", "CATCH_UP_MAX", "missed fire times that `misfire = all` catches up"),
     ("core.runs.planner", "SKIP_GRACE_S", "seconds after which `misfire = skip` skips"),
     ("core.ledger.words", "CLAIM_AHEAD_S", "seconds before its time that a run may be claimed"),
+    ("core.ledger.words", "GATE_AHEAD_S", "seconds before its time that its gate may open"),
     ("core.context", "LEAD_S", "seconds before its time that an election is opened"),
     (
         "core.context",
@@ -378,6 +382,7 @@ _LIMITS = (
     ),
     ("core.ledger.words", "RHO", "clock-rate error tolerated between two machines"),
     ("core.attempt", "REPORT_LIMIT_S", "seconds that a runner repeats its report"),
+    ("core.attempt", "HEAD_START_S", "seconds before its instant that a program is released; it waits for the rest"),
     ("core.attempt", "KILL_PART", "part of `kill_grace` that is left for KILL"),
     ("core.attempt", "WATCHER_PART", "part of `kill_grace` that is left for the watcher"),
     ("runner.holder", "WATCHERS_MAX", "watchers of one attempt; the job ends when the last of these was killed"),

@@ -96,6 +96,7 @@ IMPORT_FREE = {
     "core/ledger/steps.py",
     "core/ledger/people.py",
     "core/ledger/rules.py",
+    "core/actions.py",
     "core/attempt.py",
 }
 

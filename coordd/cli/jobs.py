@@ -100,6 +100,8 @@ def _held(said: Any, text: str) -> None:
 
     told = held({key: said.get(key) for key in ("until", "note")})
     click.echo(f"{text}, {told}" if told else text)
+    for run in said.get("begun", ()):
+        click.echo(f"{run} has begun, and starts: coordctl run cancel {run}")
 
 
 @node.command("drain")

@@ -4,19 +4,39 @@ A sans-I/O machine: answers, exits and the time go in; actions come out, in the 
 it (coordd/runner) only executes them; the simulator runs this very class. Instants are seconds on the runner's own
 CLOCK_BOOTTIME, except fire times, which only the ledger's gate judges.
 
-    WAITING -> GATING -> RUNNING -> ENDING -> REPORTING -> DONE
+    WAITING -> GATING -> READY -> RUNNING -> ENDING -> REPORTING -> DONE
 
 The lease deadline is the instant at which the answered *request* was sent, plus the seconds left according to the
 ledger, minus the clock-rate error of both sides. Counted from the answer, it would be too late by the round trip.
 
+The gate is asked just ahead of the fire time. Its answer says what is left until then, and READY waits for that, plus
+the clock-rate error. This is counted from the *receipt* of the answer: from the request, it would be too early.
+
 Like rows.py this file is loaded before a job starts, so it imports no library.
 """
 
+from coordd.core.actions import (
+    ASK_GATE,
+    ASK_RENEW,
+    ASK_REPORT,
+    ASK_RESTORE,
+    EXIT,
+    KILL,
+    TERM,
+    Action,
+    AskGate,
+    AskReport,
+    AskRestore,
+    Exec,
+    Pet,
+    Terms,
+)
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.words import (
     CANCEL,
     EARLY,
     FAILURE,
+    GATE_AHEAD_S,
     LOST,
     OK,
     RECEIVED,
@@ -31,6 +51,7 @@ from coordd.core.ledger.words import (
 
 WAITING = "waiting"
 GATING = "gating"
+READY = "ready"  # the gate is open ahead of the fire time
 RUNNING = "running"
 ENDING = "ending"
 REPORTING = "reporting"
@@ -38,23 +59,13 @@ DONE = "done"
 
 MOVES: "dict[str, frozenset[str]]" = {
     WAITING: frozenset((GATING, REPORTING, DONE)),
-    GATING: frozenset((WAITING, RUNNING, REPORTING, DONE)),
+    GATING: frozenset((WAITING, READY, RUNNING, REPORTING, DONE)),
+    READY: frozenset((RUNNING, REPORTING, DONE)),
     RUNNING: frozenset((ENDING, REPORTING)),
     ENDING: frozenset((REPORTING,)),
     REPORTING: frozenset((DONE,)),
     DONE: frozenset(),
 }
-
-# The words of ``Action``.
-ASK_GATE = "ask_gate"
-ASK_RENEW = "ask_renew"
-ASK_REPORT = "ask_report"
-ASK_RESTORE = "ask_restore"
-EXEC = "exec"
-TERM = "term"
-KILL = "kill"
-PET = "pet"
-EXIT = "exit"
 
 # The request of each phase.
 QUESTIONS: "dict[str, str]" = {
@@ -76,6 +87,14 @@ ASK_AGAIN_S = 0.2
 # A gate that is early is asked again after at most this time (seconds): a person may resume a job, or end a quarantine.
 EARLY_MAX_S = 10.0
 
+# The gate is asked ahead of the fire time by this (seconds), and by twice the longest of the last round trips. Before
+# the first one was measured, it counts as FIRST_TRIP_S.
+LEAD_S = 0.003
+FIRST_TRIP_S = 0.005
+
+# The program is told to start this long (seconds) before its instant, and waits for the rest: to wake it takes time.
+HEAD_START_S = 0.0008
+
 # A waiting runner renews once after this time (seconds): then connection, files and pages are ready for the gate.
 WARM_UP_S = 0.05
 
@@ -92,87 +111,14 @@ def lease_deadline(sent_at: float, left_s: float) -> float:
     return sent_at + left_s * (1 - 2 * RHO)
 
 
+def exec_at(received_at: float, in_s: float) -> float:
+    """The instant at which that time until the fire time is over, counted from when the answer was RECEIVED."""
+    return received_at + in_s * (1 + 2 * RHO)
+
+
 def watcher_kill_at(deadline: float, kill_grace_s: float) -> float:
     """When the watcher kills everything, unless the deadline has moved meanwhile."""
     return deadline - kill_grace_s * WATCHER_PART
-
-
-class Terms:
-    """The terms of an attempt. Durations in seconds; ``deadline`` on CLOCK_BOOTTIME."""
-
-    __slots__ = (
-        "deadline",
-        "final_exit_codes",
-        "kill_grace_s",
-        "lease_s",
-        "ledger_timeout_s",
-        "on_lost",
-        "renew_interval_s",
-        "timeout_s",
-    )
-
-    def __init__(
-        self,
-        *,
-        deadline: float,
-        lease_s: float,
-        renew_interval_s: float,
-        ledger_timeout_s: float,
-        kill_grace_s: float,
-        on_lost: str,
-        timeout_s: float = 0.0,
-        final_exit_codes: "tuple[int, ...]" = (),
-    ) -> None:
-        self.deadline = deadline
-        self.lease_s = lease_s
-        self.renew_interval_s = renew_interval_s
-        self.ledger_timeout_s = ledger_timeout_s
-        self.kill_grace_s = kill_grace_s
-        self.on_lost = on_lost
-        self.timeout_s = timeout_s
-        self.final_exit_codes = final_exit_codes
-
-
-class Action:
-    """Something that the process is to do; where a word does not say it all, a class of its own does."""
-
-    __slots__ = ("word",)
-
-    def __init__(self, word: str) -> None:
-        self.word = word
-
-
-class Pet(Action):
-    """The watcher may count on the lease until ``deadline``."""
-
-    __slots__ = ("deadline",)
-
-    def __init__(self, deadline: float) -> None:
-        self.word = PET
-        self.deadline = deadline
-
-
-class AskReport(Action):
-    """Tell the ledger how it ended."""
-
-    __slots__ = ("exit_code", "final", "reason", "state")
-
-    def __init__(self, state: str, exit_code: "int | None", reason: str, final: bool) -> None:
-        self.word = ASK_REPORT
-        self.state = state
-        self.exit_code = exit_code
-        self.reason = reason
-        self.final = final
-
-
-class AskRestore(Action):
-    """The ledger went back and has forgotten the grant: tell it, and the ``state`` that the attempt is in."""
-
-    __slots__ = ("state",)
-
-    def __init__(self, state: str) -> None:
-        self.word = ASK_RESTORE
-        self.state = state
 
 
 class Attempt:
@@ -180,10 +126,13 @@ class Attempt:
 
     __slots__ = (
         "actions",
+        "ahead_s",
         "ask_at",
         "asked_at",
         "deadline",
+        "due_at",
         "ended_by",
+        "exec_at",
         "exit_code",
         "final",
         "hurried",
@@ -198,6 +147,7 @@ class Attempt:
         "restoring",
         "started_at",
         "terms",
+        "trip_s",
     )
 
     def __init__(self, terms: Terms, *, wait_s: float, now: float) -> None:
@@ -205,7 +155,12 @@ class Attempt:
         self.terms = terms
         self.phase = WAITING
         self.deadline = terms.deadline
-        self.ask_at = now + max(0.0, wait_s)  # the next gate, renew or report
+        self.due_at = now + max(0.0, wait_s)  # the fire time, as far as is known
+        self.trip_s = FIRST_TRIP_S  # the longest of the last round trips
+        self.ahead_s = 0.0  # how far ahead of the fire time the last gate could be answered
+        self.exec_at = 0.0  # from READY on: when the program may be executed
+        self.ask_at = 0.0  # the next gate, renew or report
+        self._aim()
         # for renewals while it waits for the gate; soon, because the first call is the slow one
         self.renew_at = now + WARM_UP_S
         self.asked_at = 0.0
@@ -233,7 +188,7 @@ class Attempt:
                 self.renew_at = now
             else:
                 self.ask_at = now
-        if self.phase in (WAITING, GATING):
+        if self.phase in (WAITING, GATING, READY):
             self._timer_before(now)
         elif self.phase in (RUNNING, ENDING):
             self._timer_running(now)
@@ -252,6 +207,8 @@ class Attempt:
             if not self.renewing and self.ask_at - self.renew_at > QUIET_S:
                 at = min(at, self.renew_at)
             return min(at, self._end_at())
+        if self.phase == READY:
+            return min(self.exec_at - HEAD_START_S, self._end_at())
         if self.phase == RUNNING:
             at = min(at, self._end_at())
             if self.terms.timeout_s:
@@ -274,10 +231,10 @@ class Attempt:
         if question and question != QUESTIONS.get(self.phase):
             if answer is not None and answer.word == RECOVERING:
                 self._told_of_quarantine(answer, now)
-            elif answer is not None and self.phase == GATING:  # a renewal that was given up before the gate was asked
-                if answer.word == CANCEL:
+            elif answer is not None and self.phase in (GATING, READY):  # a request that was given up
+                if answer.word in (CANCEL, REVOKED):
                     self._report(REVOKED, "cancelled before it started", now)
-                elif answer.word == LOST:
+                elif answer.word in (LOST, STALE):
                     self._done()
             return
         self.renewing = False
@@ -333,14 +290,14 @@ class Attempt:
 
     def cancel(self, reason: str, *, now: float) -> None:
         """A person, the ledger or a newer run wants it to end."""
-        if self.phase in (WAITING, GATING):
+        if self.phase in (WAITING, GATING, READY):
             self._report(REVOKED, reason, now)
         elif self.phase == RUNNING:
             self._end(REVOKED, reason, now)
 
     def shut_down(self, reason: str, *, now: float) -> None:
         """The machine shuts down: end it and report at once, so that another node need not wait."""
-        if self.phase in (WAITING, GATING):
+        if self.phase in (WAITING, GATING, READY):
             self._report(RETRY, reason, now)
         elif self.phase == RUNNING:
             self._end(LOST, reason, now)
@@ -360,6 +317,7 @@ class Attempt:
             self._move(WAITING)
         if self.phase == WAITING:
             self.renew_at = now
+            self.due_at = max(self.due_at, now + ASK_AGAIN_S)
             self.ask_at = max(self.ask_at, now + ASK_AGAIN_S)
         else:
             self.ask_at = now
@@ -383,6 +341,9 @@ class Attempt:
         if self._too_late(now):
             # The gate may have opened or not; nothing was started, and we report that.
             self._report(RETRY, "refused: the lease was too near its end to start", now)
+        elif self.phase == READY:
+            if now >= self.exec_at - HEAD_START_S:
+                self._start(now)
         elif self.renewing:
             return
         elif now >= self.ask_at:
@@ -400,6 +361,8 @@ class Attempt:
         if answer is None:
             self.renew_at = max(now, sent_at + ASK_AGAIN_S)
             return
+        self._measure(now - sent_at)
+        self._aim()
         self.renew_at = now + self.terms.renew_interval_s
         if answer.word == LOST:
             self._done()
@@ -411,28 +374,52 @@ class Attempt:
     def _gate_answered(self, answer: "Answer | None", sent_at: float, now: float) -> None:
         if answer is None:
             self.ask_at = max(now, sent_at + ASK_AGAIN_S)
-        elif answer.word == EARLY:
-            self._move(WAITING)  # our wall clock is ahead of the ledger's
-            self.ask_at = now + min(answer.in_s, EARLY_MAX_S)
+            return
+        self._measure(now - sent_at)
+        if answer.word == EARLY or (answer.word == OK and not answer.in_s <= GATE_AHEAD_S):
+            # Our wall clock is ahead of the ledger's. Or its own was set back since it answered, or the answer is damaged.
+            self._move(WAITING)
+            in_s = min(EARLY_MAX_S, answer.in_s)
+            self.due_at = now + in_s
             self.renew_at = now
+            self._aim()
+            if in_s <= self.ahead_s:
+                self.ask_at = self.due_at  # an older version's ledger opens no gate ahead of the time
         elif answer.word == OK:
             # The gate does not extend the lease: the rest in its answer could only come from a clock that may have been
             # set back.
             if self._too_late(now):
                 self._report(RETRY, "refused: the gate's answer came too late to start", now)
                 return
-            self._move(RUNNING)
-            self.started_at = now
             # The seconds left tell how long ago the lease was renewed: long ago if the claim's answer was late.
             age_s = max(0.0, self.terms.lease_s - answer.left_s)
             self.ask_at = now + max(0.0, self.terms.renew_interval_s - age_s)
-            self.actions.append(Pet(self.deadline))
-            self.actions.append(Action(EXEC))
+            self.exec_at = exec_at(now, max(0.0, answer.in_s))
+            if answer.in_s > 0:
+                self._move(READY)
+            else:
+                self._start(now)
         elif answer.word == REVOKED:
             # Reported even if the ledger has ended it: if an earlier answer of the gate was lost, the row is STARTED.
             self._report(REVOKED, "cancelled before it started", now)
         else:
             self._done()  # stale: another holder has it
+
+    def _start(self, now: float) -> None:
+        self._move(RUNNING)
+        self.started_at = max(now, self.exec_at)
+        self.actions.append(Pet(self.deadline))
+        self.actions.append(Exec(self.started_at))
+
+    def _measure(self, trip_s: float) -> None:
+        self.trip_s = max(trip_s, self.trip_s / 2)
+
+    def _lead_s(self) -> float:
+        return min(GATE_AHEAD_S, LEAD_S + 2 * self.trip_s)
+
+    def _aim(self) -> None:
+        """Ask the gate so early that its answer is here at the fire time."""
+        self.ask_at = self.due_at - self._lead_s()
 
     def may_exec(self, now: float) -> bool:
         """The last check, right before exec: time has passed since the gate's answer."""
@@ -486,7 +473,8 @@ class Attempt:
         return self.terms.on_lost != "hold"
 
     def _end_at(self) -> float:
-        return self.deadline - self.terms.kill_grace_s if self._fences() or self.phase == WAITING else float("inf")
+        ends = self._fences() or self.phase in (WAITING, READY)
+        return self.deadline - self.terms.kill_grace_s if ends else float("inf")
 
     def _end(self, outcome: str, reason: str, now: float) -> None:
         """TERM now; KILL later, and in any case before the lease ends."""
@@ -518,6 +506,9 @@ class Attempt:
         self.asked_at = now
         if self.restoring:
             self.actions.append(AskRestore(RECEIVED if self.phase in (WAITING, GATING) else STARTED))
+        elif question == ASK_GATE:
+            self.ahead_s = min(GATE_AHEAD_S, 2 * self._lead_s())
+            self.actions.append(AskGate(self.ahead_s))
         elif question == ASK_REPORT:
             self.actions.append(AskReport(self.outcome, self.exit_code, self.reason, self.final))
         else:

@@ -18,7 +18,7 @@ from coordd.runner.facts import Facts
 from coordd.runner.holder import Runner
 from coordd.runner.kernel import SIGTERM, boottime
 from coordd.runner.output import Output
-from coordd.runner.program import GO, Program, execute
+from coordd.runner.program import Program, execute, has_leave
 from coordd.runner.tree import Tree
 from coordd.runner.watcher import BYE_S, Watcher
 
@@ -94,7 +94,7 @@ def _be_the_command(
         kernel.reset_signals()
         for number in ignored_signals:
             _signal.signal(number, _signal.SIG_IGN)
-        if os.read(held, 1) != GO:
+        if not has_leave(held):
             os._exit(NOT_EXECUTABLE)
         execute(argv, env)
     except OSError as exc:

@@ -46,8 +46,9 @@ class Body(Program):
         """0: the session is not ours."""
         return 0
 
-    def release(self) -> bool:
-        """Let the body begin. Returns False if its process is gone."""
+    def release(self, at: float) -> bool:
+        """Let the body begin ``at`` that instant, or now. Returns False if its process is gone."""
+        kernel.wait_until(at)
         self.discard()  # when this pipe is closed, the body counts as executed
         try:
             os.write(SAYS_FD, b"go\n")

@@ -9,7 +9,23 @@ import os
 import time
 
 from coordd.core import attempt as core
-from coordd.core.attempt import Action, AskReport, AskRestore, Attempt, Pet, Terms
+from coordd.core.actions import (
+    ASK_GATE,
+    ASK_RENEW,
+    ASK_REPORT,
+    ASK_RESTORE,
+    EXIT,
+    KILL,
+    TERM,
+    Action,
+    AskGate,
+    AskReport,
+    AskRestore,
+    Exec,
+    Pet,
+    Terms,
+)
+from coordd.core.attempt import Attempt
 from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Renew, Report, Restore
 from coordd.runner import kernel
 from coordd.runner.asker import Asker
@@ -46,6 +62,8 @@ LOAD_AGAIN_S = 0.02
 
 NEVER = float("inf")
 
+# There is no leave to execute yet.
+BEFORE_EXEC = (core.WAITING, core.GATING, core.READY)
 
 # If this machine's clock and the ledger's differ by less than this (seconds), this machine's is more precise: the
 # ledger's time has an error of half a round trip.
@@ -81,7 +99,7 @@ class Runner:
         self.socket: socket | None = None  # for commands
         self.output: Output | None = None  # from the program's execution on
         self.exec_failure = ""
-        self.asked = core.ASK_RENEW  # the last request of the asker's thread
+        self.asked = ASK_RENEW  # the last request of the asker's thread
         self.refused = ""  # the gate's answer if it was not ok
         self.recorded = False
         self.last_words = b""  # the end as told to the watcher: a new watcher is told it too
@@ -121,13 +139,15 @@ class Runner:
     def run(self) -> None:
         """Run until the attempt is over and reported."""
         while not self.done:
+            if self.attempt.phase == core.READY:
+                self.loop.look()  # a command that has come is obeyed, rather than the program started
             self.attempt.timer(boottime())
             self._act()
             self._look_after_program()
             self._act()
             if self.done:
                 break
-            waits = self.attempt.phase in (core.WAITING, core.GATING)
+            waits = self.attempt.phase in BEFORE_EXEC
             if waits and self.facts is None:
                 self._introduce()
             wait_at = min(self.attempt.timer_at(), self.look_at, self.kill_again_at)
@@ -150,38 +170,38 @@ class Runner:
 
     def _do(self, action: Action) -> None:
         word = action.word
-        if word == core.ASK_GATE:
-            self._ask_gate()
+        if isinstance(action, AskGate):
+            self._ask_gate(action.ahead_s)
         elif isinstance(action, Pet):
             self._tell_watcher(f"pet {action.deadline} {self.program.session} {self.program.pid}\n".encode())
-        elif word == core.EXEC:
-            self._execute()
-        elif word == core.ASK_RENEW:
+        elif isinstance(action, Exec):
+            self._execute(action.at)
+        elif word == ASK_RENEW:
             launched = self.attempt.phase in (core.RUNNING, core.ENDING)
             renew = Renew(
                 grant=self.grant, lease_s=self.spec["lease_s"], application_id=self._application_id(), launched=launched
             )
             if self.asker.ask(renew):
-                self.asked = core.ASK_RENEW
+                self.asked = ASK_RENEW
         elif isinstance(action, AskRestore):
             self._ask_restore(action.state)
-        elif word == core.TERM:
+        elif word == TERM:
             self._signal_tree(SIGTERM)
-        elif word == core.KILL:
+        elif word == KILL:
             self._kill()
         elif isinstance(action, AskReport):
             self._ask_report(action)
-        elif word == core.EXIT:
+        elif word == EXIT:
             if not self.recorded:
                 gate = f"the gate said {self.refused}"
                 self._record("", gate if self.refused else "the ledger has given this attempt up")
             self.done = True
 
-    def _ask_gate(self) -> None:
+    def _ask_gate(self, ahead_s: float) -> None:
         sent_at = boottime()
-        answer = self.asker.call(Gate(grant=self.grant))
+        answer = self.asker.call(Gate(grant=self.grant, ahead_s=ahead_s))
         self.refused = answer.word if answer is not None else ""
-        self.attempt.answered(answer, question=core.ASK_GATE, sent_at=sent_at, now=boottime())
+        self.attempt.answered(answer, question=ASK_GATE, sent_at=sent_at, now=boottime())
 
     def _renewed(self, _fd: int) -> None:
         answer, sent_at = self.asker.take()
@@ -216,11 +236,11 @@ class Runner:
         self._say("restoring", state=state)
         if self.attempt.phase != core.REPORTING:
             if self.asker.ask(restore):
-                self.asked = core.ASK_RESTORE
+                self.asked = ASK_RESTORE
             return
         sent_at = boottime()
         answer = self.asker.call(restore)  # no process is left that would have to be killed meanwhile
-        self.attempt.answered(answer, question=core.ASK_RESTORE, sent_at=sent_at, now=boottime())
+        self.attempt.answered(answer, question=ASK_RESTORE, sent_at=sent_at, now=boottime())
 
     def _ask_report(self, end: AskReport) -> None:
         if not self.recorded:
@@ -238,7 +258,7 @@ class Runner:
         if answer is not None:
             self._last_words(b"told\n")
             self._say("reported", state=end.state, answer=answer.word)
-        self.attempt.answered(answer, question=core.ASK_REPORT, sent_at=sent_at, now=boottime())
+        self.attempt.answered(answer, question=ASK_REPORT, sent_at=sent_at, now=boottime())
 
     def _application_id(self) -> str:
         return self.output.application_id if self.output is not None else ""
@@ -374,12 +394,12 @@ class Runner:
         label = kernel.label_of(spec["nonce"])
         return Program(spec["argv"], self._environment(), spec.get("cwd", ""), spec.get("cgroup", ""), label)
 
-    def _execute(self) -> None:
-        if not self.attempt.may_exec(boottime()):
+    def _execute(self, at: float) -> None:
+        if not self.attempt.may_exec(max(at, boottime())):
             self.program.discard()
             self.attempt.refused_late(now=boottime())
             return
-        if not self.program.release():
+        if not self.program.release(at):
             self.exec_failure = "it was killed before it could be executed"
         self.loop.on(self.program.status_fd, self._status)
 
@@ -519,7 +539,7 @@ class Runner:
             "session": self.program.session,
             "cgroup": self.tree.cgroup,
             "deadline": self.attempt.deadline,
-            "petted": self.attempt.phase not in (core.WAITING, core.GATING),
+            "petted": self.attempt.phase not in BEFORE_EXEC,
         }
         self.watchers += 1
         self.childless = False

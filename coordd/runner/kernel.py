@@ -34,6 +34,9 @@ WARM_NAME = "(coordd-warm)"
 # A limit that Linux shows and inherits, and has not used since 2.4.25: see ``label_of``.
 RLIMIT_LOCKS = 10
 
+# A sleep ends late by up to this (seconds) on an idle machine.
+SPIN_S = 0.0008
+
 # If reading /proc fails with one of these, the process is gone, or belongs to another user. Any other error (no
 # descriptor left, a read error) says nothing about the process, and must not count as its death. (EOPNOTSUPP: a
 # threaded cgroup has no list of processes; its parent has.)
@@ -43,6 +46,13 @@ NONE_OF_OURS = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EACCES, errno.EPE
 def boottime() -> float:
     """Seconds on CLOCK_BOOTTIME, the clock that leases are counted on."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def wait_until(at: float) -> None:
+    """Return when CLOCK_BOOTTIME reaches ``at``, and not before. Only the last SPIN_S are spent reading the clock."""
+    while (left_s := at - boottime()) > 0:
+        if left_s > SPIN_S:
+            time.sleep(left_s - SPIN_S)
 
 
 def take_signals(ended: "Callable[[], None]") -> int:

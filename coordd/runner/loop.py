@@ -45,6 +45,10 @@ class Loop:
             return
         else:
             milliseconds = int(min(wait_s - FINE_WAIT_S, LOOK_S) * 1000)
+        self.look(milliseconds)
+
+    def look(self, milliseconds: int = 0) -> None:
+        """Call the handlers of what is readable, or will be in that time."""
         for fd, _ in self._poll.poll(milliseconds):
             handler = self._handlers.get(fd)
             if handler is not None:  # otherwise an earlier handler has closed it

@@ -4,8 +4,10 @@ import os
 
 from coordd.runner import kernel
 
-# The byte that starts the program; anything else, especially the end of the pipe, means: do not start.
+# What starts the program: this byte, and the instant (CLOCK_BOOTTIME) before which it does not start. Anything else,
+# especially the end of the pipe, means: do not start.
 GO = b"g"
+GO_BYTES_MAX = 64
 
 
 class Program:
@@ -48,10 +50,10 @@ class Program:
         """The session that belongs to the program alone, which leads it."""
         return self.pid
 
-    def release(self) -> bool:
-        """Let it execute; False if it is gone."""
+    def release(self, at: float) -> bool:
+        """Let it execute ``at`` that instant (CLOCK_BOOTTIME), or now; False if it is gone."""
         try:
-            os.write(self._release, GO)
+            os.write(self._release, GO + repr(at).encode())
             return True
         except BrokenPipeError:
             return False
@@ -104,7 +106,7 @@ def _be_the_program(
         what = f"enter {cwd}"
         if cwd:
             os.chdir(cwd)
-        if os.read(held, 1) != GO:
+        if not has_leave(held):
             os._exit(126)
         what = f"execute {argv[0]}"
         execute(argv, env)
@@ -112,6 +114,15 @@ def _be_the_program(
         os.write(status, f"cannot {what}: {exc.strerror}".encode())
     finally:
         os._exit(127)
+
+
+def has_leave(held: int) -> bool:
+    """Wait for the leave to execute, and for its instant; False if it will never come."""
+    text = os.read(held, GO_BYTES_MAX)
+    if text[:1] != GO:
+        return False
+    kernel.wait_until(float(text[1:]))
+    return True
 
 
 def execute(argv: "list[str]", env: "dict[str, str]") -> None:

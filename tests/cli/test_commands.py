@@ -330,6 +330,14 @@ def test_every_method_of_the_contract_is_asked_for(ctl: Callable[..., Result], d
     assert daemon.asked[-1] == ("run.list", {"job": "j", "state": "lost", "limit": 5})
 
 
+def test_a_suspension_says_what_has_begun(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    daemon.answers["job.suspend"] = {"job": "j", "suspended": True, "begun": ["j@2025-01-29T08:00:00Z"]}
+    run = "j@2025-01-29T08:00:00Z"
+    assert ctl("job", "suspend", "j").stdout == (
+        f"j is suspended\n{run} has begun, and starts: coordctl run cancel {run}\n"
+    )
+
+
 def test_doctor_fails_when_a_check_does(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     daemon.answers["doctor"] = [{"check": "disk", "state": "warn", "text": "low", "advice": "make room"}]
     assert ctl("doctor").exit_code == 0

@@ -30,6 +30,9 @@ REMOVED_ABOVE_S = 8.0
 ASKED_BEFORE_S = 0.15
 ASIDE = 1000
 
+# The probability that somebody forbids or ends a run in the moment in which its gate has opened.
+COMES_LATE = 0.1
+
 # How often (seconds) somebody looks for runs whose end nobody knows, and the probability that such a run is resolved.
 LOOKS_S = 7.0
 RESOLVED = 0.5
@@ -75,6 +78,14 @@ class People:
                 daemon.feed(daemon.node.look_again)
 
         self.world.server.ask(host, request, answered)
+
+    def come_late(self, host: Host, run: str) -> None:
+        """In worlds that strike at the worst moment: forbid or end a run whose gate is open ahead of its fire time."""
+        if self.world.targeted and host.daemon is not None and self.world.rng.random() < COMES_LATE:
+            kind: type[Cancel | Revoke] = self.world.rng.choice((Cancel, Revoke))
+            self.world.say(f"PEOPLE come late to {kind.op} {run}")
+            self.world.acts[f"late_{kind.op}"] += 1
+            self._ledger(host, kind(run=run, by=PERSON))
 
     # ---- the acts
 

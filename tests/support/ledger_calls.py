@@ -138,8 +138,8 @@ class Nodes:
         assert isinstance(answer, OpenAnswer)
         return answer
 
-    def gate(self, grant: Grant) -> Answer:
-        return self.ask(Gate(grant=grant))
+    def gate(self, grant: Grant, ahead_s: float = 0.0) -> Answer:
+        return self.ask(Gate(grant=grant, ahead_s=ahead_s))
 
     def renew(self, grant: Grant, application_id: str = "") -> Answer:
         return self.ask(Renew(grant=grant, lease_s=LEASE_S, application_id=application_id, launched=False))

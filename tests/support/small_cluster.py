@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from coordd.core.attempt import FIRST_TRIP_S, LEAD_S, exec_at
 from coordd.core.context import Settings
 from coordd.core.jobs.job import Command, Job, Schedule
 from coordd.core.ledger.answers import Answer
@@ -15,7 +16,7 @@ from coordd.core.ledger.requests import Activate, Claim, ListOpen
 from coordd.core.ledger.rows import JobRow, LedgerTime
 from coordd.core.ledger.runner_requests import Gate, Registration, Renew, Report, Request
 from coordd.core.ledger.steps import Life
-from coordd.core.ledger.words import EARLY, OK, PENDING, UNAVAILABLE, Policy
+from coordd.core.ledger.words import EARLY, OK, PENDING, REVOKED, UNAVAILABLE, Policy
 from coordd.core.node.node import Node
 from coordd.core.perform import perform, pump
 from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Now, Ready, Reply
@@ -31,6 +32,9 @@ R = TypeVar("R", bound=Request[Any])
 
 # Maximum number of steps at one instant; with more, the test is in an endless loop.
 STEPS_MAX = 10_000
+
+# The runners here ask their gate this long (seconds) ahead of the fire time.
+GATE_LEAD_S = LEAD_S + 2 * FIRST_TRIP_S
 
 SETTINGS = Settings()
 
@@ -291,7 +295,8 @@ class Shell(QuietShell):
             rng=random.Random(f"{name}{boot}"),
         )
         self.launches: list[Launch] = []
-        self.gate_at: dict[str, float] = {}  # run -> fire time, for its runners that wait
+        self.gate_at: dict[str, float] = {}  # run -> when it asks its gate, for its runners that wait
+        self.start_at: dict[str, float] = {}  # run -> fire time, for its runners whose gate is open
         self.renew_at: dict[str, float] = {}  # run -> next renewal, for its runners whose program runs
         self.replies: list[Reply] = []
         self.journaled: list[Event] = []
@@ -404,6 +409,11 @@ class Cluster:
         shell.do(shell.node.trigger, of, reply)
         self.settle()
 
+    def person_asks(self, request: Request[Answer]) -> None:
+        """A person asks the ledger for something."""
+        about = run_of(request) or getattr(request, request.wire[0])
+        self.tell("", f"a person asks the ledger: {request.op} {about} -> {worded(self.ledger.ask(request))}")
+
     # ---- the world
 
     def settle(self) -> None:
@@ -421,7 +431,11 @@ class Cluster:
         for _ in range(STEPS_MAX):
             self.settle()
             there = [shell for shell in self.shells.values() if shell.alive]
-            runners = [at for shell in there for at in (*shell.gate_at.values(), *shell.renew_at.values())]
+            runners = [
+                at
+                for shell in there
+                for at in (*shell.gate_at.values(), *shell.start_at.values(), *shell.renew_at.values())
+            ]
             at = min([shell.node.timer_at() for shell in there] + runners, default=end)
             if at > end:
                 break
@@ -432,6 +446,9 @@ class Cluster:
                 for run in [run for run, gate_at in shell.gate_at.items() if gate_at <= self.mono]:
                     del shell.gate_at[run]
                     self.launched(shell, shell.launch_of(run))
+                for run in [run for run, start_at in shell.start_at.items() if start_at <= self.mono]:
+                    del shell.start_at[run]
+                    self._start(shell, shell.launch_of(run))
                 for run in [run for run, renew_at in shell.renew_at.items() if renew_at <= self.mono]:
                     self._renew(shell, shell.launch_of(run))
         else:
@@ -461,15 +478,29 @@ class Cluster:
     # ---- runners
 
     def launched(self, shell: Shell, launch: Launch) -> None:
-        """The runner of a run passes the gate and starts the program."""
-        answer = self.ledger.ask(Gate(grant=grant_of(launch.run, launch.attempt, launch.token, launch.nonce)))
+        """The runner of a run asks its gate, and starts the program when it is due."""
+        grant = grant_of(launch.run, launch.attempt, launch.token, launch.nonce)
+        answer = self.ledger.ask(Gate(grant=grant, ahead_s=2 * GATE_LEAD_S))
         self.tell(shell.name, f"runner asks the ledger: gate {launch.run}/{launch.attempt} -> {worded(answer)}")
         assert isinstance(answer, Answer)
-        if answer.word == OK:
-            shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
-            shell.do(shell.node.runner_started, launch)
+        if answer.word == OK and answer.in_s > 0:
+            shell.start_at[launch.run] = exec_at(self.mono, answer.in_s)
+        elif answer.word == OK:
+            self._start(shell, launch)
         elif answer.word == EARLY:
-            shell.gate_at[launch.run] = self.mono + answer.in_s
+            shell.gate_at[launch.run] = self.mono + max(0.0, answer.in_s - GATE_LEAD_S)
+
+    def cancelled(self, name: str, run: str) -> None:
+        """The runner of a run whose gate is open is told that the run is cancelled."""
+        shell = self.shells[name]
+        del shell.start_at[run]
+        self.tell(name, f"runner of {run} is told to end, and has started nothing")
+        shell.renew_at[run] = self.mono + self.settings.renew_interval_s
+        self.end(name, run, REVOKED, None)
+
+    def _start(self, shell: Shell, launch: Launch) -> None:
+        shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
+        shell.do(shell.node.runner_started, launch)
 
     def _renew(self, shell: Shell, launch: Launch) -> None:
         self.ledger.ask(

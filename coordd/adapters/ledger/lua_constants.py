@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from coordd.adapters.ledger import redis_people, redis_rows
-from coordd.core.ledger import rows, rules, sound, standing, steps, words
+from coordd.core.ledger import people, rows, rules, sound, standing, steps, words
 
 PATH = Path(__file__).parent / "lua" / "shared" / "constants.lua"
 
@@ -25,6 +25,9 @@ _FIGURES = (
     (words, "RHO", "clock-rate error between two machines"),
     (words, "CLOCK_EXACT_S", "seconds"),
     (words, "CLAIM_AHEAD_S", "seconds"),
+    (words, "GATE_AHEAD_S", "seconds"),
+    (words, "OPEN_PAGE", "rows on one page of a sweep"),
+    (people, "BEGUN_MAX", "runs in an answer"),
     (rules, "SUSPENDED_RETRY_S", "seconds"),
     (rules, "OVERLAP_RETRY_S", "seconds"),
     (rules, "NAMED_MAX", "runs in a sentence"),

@@ -4,13 +4,15 @@ The runner loads this file before it starts a job, so it imports only its neighb
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.rows import OF_JOB, Hold, LedgerTime
+from coordd.core.ledger.rows import ALL, OF_JOB, Cursor, Hold, LedgerTime
 from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import (
     FAILURE,
     FINISHED,
+    GATE_AHEAD_S,
     LOST,
     OK,
+    OPEN_PAGE,
     PENDING,
     RETRY,
     REVOKED,
@@ -26,6 +28,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from coordd.core.ledger.requests import Cancel, Keep, Resolve, Revoke, Suspend
     from coordd.core.ledger.rows import Store
+
+
+# How many runs an answer names that are past their gate.
+BEGUN_MAX = 10
 
 
 class People(Life):
@@ -84,7 +90,8 @@ class People(Life):
 
     def suspend(self, store: "Store", said: "Suspend", now: LedgerTime) -> Answer:
         """Suspend a job, or resume it: ok, or finished if ``until`` is over. A bad row of the job is replaced by a
-        valid one. A job that is suspended already gets the new end and note.
+        valid one. A job that is suspended already gets the new end and note. ``by`` names the runs that start
+        nevertheless: they are past their gate.
         """
         if said.suspended and 0.0 < said.until <= now.wall:
             return Answer(FINISHED)
@@ -96,14 +103,21 @@ class People(Life):
             row.changed_by = said.by
             self._put_job(store, row)
         self._put_hold(store, OF_JOB + row.job, _hold(said, row.version, now) if said.suspended else None)
-        return Answer(OK, token=row.version)
+        return Answer(OK, token=row.version, by=self._begun(store, row.job, now) if said.suspended else "")
 
     def keep(self, store: "Store", said: "Keep", now: LedgerTime) -> Answer:
-        """Hold all jobs or a node, or end that: ok, or finished if ``until`` is over."""
+        """Hold all jobs or a node, or end that: ok, or finished if ``until`` is over. ``by``: as in ``suspend``."""
         if said.held and 0.0 < said.until <= now.wall:
             return Answer(FINISHED)
         self._put_hold(store, said.key, _hold(said, 0, now) if said.held else None)
-        return Answer(OK)
+        return Answer(OK, by=self._begun(store, "", now) if said.held and said.key == ALL else "")
+
+    def _begun(self, store: "Store", job: str, now: LedgerTime) -> str:
+        """The runs that are past their gate ahead of their fire time, of one job or of all (""); at most BEGUN_MAX."""
+        rows, _ = store.open_runs(OPEN_PAGE, Cursor(not_before=now.wall, run=""))
+        soon = [row for row in rows if now.wall < row.not_before <= now.wall + GATE_AHEAD_S]
+        begun = [row.run for row in soon if row.state == STARTED and job in ("", row.job)]
+        return " ".join(begun[:BEGUN_MAX])
 
 
 def _hold(said: "Suspend | Keep", version: int, now: LedgerTime) -> Hold:

@@ -33,6 +33,7 @@ from coordd.core.ledger.words import (
     EXISTS,
     FAILURE,
     FINISHED,
+    GATE_AHEAD_S,
     HELD,
     LIMITED,
     LOST,
@@ -264,7 +265,11 @@ class Rules(People):
         return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=self._ended_as(row, row.reason))
 
     def gate(self, store: "Store", said: Gate, now: LedgerTime) -> Answer:
-        """RECEIVED -> STARTED: the final check before exec. A repeat with the same token and nonce is allowed."""
+        """RECEIVED -> STARTED: the final check before exec. A repeat with the same token and nonce is allowed.
+
+        It may open a little ahead of the fire time. Then ``in_s`` is what is left until it, and the run has begun: it
+        is too late to revoke it.
+        """
         row = self._mine(store, said.grant)
         if row is None:
             return self._unknown(store, said.grant, STALE, now)
@@ -275,7 +280,8 @@ class Rules(People):
         if row.state not in (RECEIVED, STARTED):
             return Answer(REVOKED if row.state == REVOKED else STALE)
         ahead_s = due_in(row, now)
-        if ahead_s > 0:  # even if a witness restored it as started: it knew only of the grant
+        # Even if a witness restored it as started: it knew only of the grant.
+        if ahead_s > max(0.0, min(GATE_AHEAD_S, said.ahead_s)):
             return Answer(EARLY, in_s=ahead_s)
         if row.state == RECEIVED and self._past(row, now):
             return Answer(STALE)
@@ -284,15 +290,15 @@ class Rules(People):
             # that knew only of the grant may have restored it so.
             return Answer(EARLY, in_s=now.recovering_s)
         if row.state == STARTED:
-            return Answer(OK, left_s=self._left(row, now))
+            return Answer(OK, left_s=self._left(row, now), in_s=ahead_s)
         if self._nothing_starts(store, self._job(store, row.job, now), now):
             return Answer(EARLY, in_s=SUSPENDED_RETRY_S)
         self._move(row, STARTED)
-        row.started_at = now.wall
+        row.started_at = now.wall + ahead_s
         row.beat += 1
         store.put_run(row)
         self._record(store, row)
-        return Answer(OK, left_s=self._left(row, now))
+        return Answer(OK, left_s=self._left(row, now), in_s=ahead_s)
 
     # ---- while it runs
 

@@ -110,14 +110,18 @@ class Registration(Record):
 
 
 class Gate(Request[Answer]):
-    """The final check before the program is executed."""
+    """The final check before the program is executed.
+
+    ``ahead_s``: the caller can wait for this long (seconds) by itself, if the run is not due yet.
+    """
 
     op = "gate"
-    wire = ("grant",)
+    wire = ("grant", "ahead_s")
     __slots__ = wire
 
-    def __init__(self, *, grant: Grant) -> None:
+    def __init__(self, *, grant: Grant, ahead_s: float = 0.0) -> None:
         self.grant = grant
+        self.ahead_s = ahead_s
 
 
 class Renew(Request[Answer]):

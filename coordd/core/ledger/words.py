@@ -42,6 +42,9 @@ CLOCK_EXACT_S = 0.001
 # A scheduled run may be claimed this long (seconds) before its fire time: the runner then waits at the gate.
 CLAIM_AHEAD_S = 5.0
 
+# Its gate may open this long (seconds) before the fire time: the runner then waits for the rest by its own clock.
+GATE_AHEAD_S = 0.25
+
 # The operations of a sweep, which have an answer of their own.
 SWEEPS = ("open", "page")
 

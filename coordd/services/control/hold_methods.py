@@ -60,7 +60,8 @@ class HoldMethods(JobMethods):
             raise _is_over(said.until)
         self._audit(caller, "job.suspend", said.text(job.name))
         self._driver.feed(self._driver.node.look_again)
-        return {"job": job.name, "suspended": True, "version": answer.token, **_told(caller, said)}
+        begun = answer.by.split()
+        return {"job": job.name, "suspended": True, "version": answer.token, "begun": begun, **_told(caller, said)}
 
     async def job_resume(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         if take(params, "all", bool, False):
@@ -83,10 +84,14 @@ class HoldMethods(JobMethods):
             )
         if said is not None:
             self._knows_holds(self._driver.node.rulebook.held_back_by(), "suspend each job by its name")
-        await self._keep(ALL, caller, said)
+        begun = await self._keep(ALL, caller, said)
         self._audit(caller, "job.suspend" if said else "job.resume", said.text("all jobs") if said else "all jobs")
         self._driver.feed(self._driver.node.look_again)
-        return {"job": "all", "suspended": said is not None, **(_told(caller, said) if said else {})}
+        return {
+            "job": "all",
+            "suspended": said is not None,
+            **({"begun": begun, **_told(caller, said)} if said else {}),
+        }
 
     # ---- nodes
 
@@ -166,11 +171,14 @@ class HoldMethods(JobMethods):
             raise _is_over(until)
         return Asked(float(until), note)
 
-    async def _keep(self, key: str, caller: Caller, said: Asked | None) -> None:
+    async def _keep(self, key: str, caller: Caller, said: Asked | None) -> list[str]:
+        """Write a hold, or end it. Returns the runs that start nevertheless: they are past their gate."""
         asked = said or Asked(0.0, "")
         keep = Keep(key=key, held=said is not None, by=caller.name, uid=caller.uid, until=asked.until, note=asked.note)
-        if (await self._change(keep)).word == FINISHED:
+        answer = await self._change(keep)
+        if answer.word == FINISHED:
             raise _is_over(asked.until)
+        return answer.by.split()
 
     def _knows_holds(self, old: list[str], instead: str) -> None:
         """Raises RefusedError if nodes of the version before would not obey."""

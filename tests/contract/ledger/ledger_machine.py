@@ -113,8 +113,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def forgotten(self, gone: set[str]) -> None:
         """Retention has forgotten these runs."""
 
-    def ask_gate(self, grant: Grant) -> None:
-        self.ask(Gate(grant=grant))
+    def ask_gate(self, grant: Grant, ahead_s: float = 0.0) -> None:
+        self.ask(Gate(grant=grant, ahead_s=ahead_s))
 
     def ask_commit(self, grant: Grant) -> None:
         self.ask(Commit(grant=grant))
@@ -272,6 +272,18 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def gate(self, data: st.DataObject) -> None:
         self.ask_gate(self.held(data))
+
+    @precondition(lambda self: self.grants)
+    @rule(data=st.data(), ahead_s=st.sampled_from((0.01, 0.25, 100.0)), short_s=st.sampled_from((0.2, 0.005, 0.3)))
+    def gate_shortly_before_the_fire_time(self, data: st.DataObject, ahead_s: float, short_s: float) -> None:
+        """Shortly before a fire time, or at any other time. Then a person may suspend the job."""
+        held = self.held(data)
+        row = self.memory.run(held.run)
+        if row is not None and (wait_s := row.not_before - self.clock.wall - short_s) > 0:
+            self.clock.step(wait_s)
+        self.ask_gate(held, ahead_s)
+        if data.draw(st.booleans()):
+            self.ask(Suspend(job=held.run.partition("@")[0].partition("#")[0], suspended=True, by="ann"))
 
     @precondition(lambda self: self.grants)
     @rule(data=st.data())

@@ -76,8 +76,8 @@ class ModelMachine(LedgerMachine):
                 for key in [key for key in book if key[0] == run]:
                     del book[key]
 
-    def ask_gate(self, grant: Grant) -> None:
-        if self.ask(Gate(grant=grant)).word == "ok":
+    def ask_gate(self, grant: Grant, ahead_s: float = 0.0) -> None:
+        if self.ask(Gate(grant=grant, ahead_s=ahead_s)).word == "ok":
             run, token = grant.run, grant.token
             assert self.launched.setdefault((run, grant.attempt), token) == token, "S1: one launch per (run, attempt)"
             row = self.memory.run(run)

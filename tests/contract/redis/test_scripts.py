@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lua_mutants.edits import code_of
+from support.ledger_calls import FakeClock, Nodes
 from support.lua import headers
 from support.lua.headers import LUA
 
@@ -15,9 +17,9 @@ from contract.ledger.ledger_coverage import ANSWERS, RECOVERING
 from coordd.adapters.ledger import lua_constants
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import BEGINNING, ROOM_OF, ROOMS, SEVERAL, Scripts
-from coordd.core.ledger.requests import Watched
+from coordd.core.ledger.requests import ListOpen, Watched
 from coordd.core.ledger.rows import Cursor
-from coordd.core.ledger.runner_requests import Grant, Registration, Request
+from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Request
 from coordd.core.ledger.words import SETTLED, STATES, WORDS, Record
 
 OPERATIONS = sorted(ROOM_OF)
@@ -198,6 +200,24 @@ def test_a_script_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) 
 
     assert [name for name in read if not name.startswith("shared/")] == ["runners/gate.lua", "runners/renew.lua"]
     assert len(read) == len(set(read))
+
+
+def test_the_gate_of_a_runner_of_an_older_version_opens_at_the_fire_time(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade a runner that waits may read the new script, and it says nothing of a time ahead."""
+    ledger = RedisLedger(redis_url, 5.0, cluster=f"t-{uuid.uuid4().hex}")
+    ledger.accept_epoch()
+    nodes = Nodes(ledger, FakeClock())
+    now = ledger.ask(ListOpen()).wall
+    waits = nodes.granted(nodes.of("a@2025-01-29T08:00:04Z", fire_at=now + 4.9))
+    due = nodes.granted(nodes.of("b#1"))
+    monkeypatch.setattr(Gate, "wire", ("grant",))
+
+    early, opened = nodes.gate(waits), nodes.gate(due)
+    ledger.close()
+
+    assert (early.word, opened.word, opened.in_s) == ("early", "ok", 0.0)
 
 
 def test_what_passes_a_full_memory_says_so_first() -> None:

@@ -18,6 +18,7 @@ import coordd
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger, path_of, system_clock
 from coordd.adapters.ledger.sqlite_rows import MIGRATIONS, Transaction
 from coordd.core.ledger.requests import ListOpen, Register, Suspend
+from coordd.core.ledger.rows import LedgerTime
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
 ROOT = os.path.dirname(os.path.dirname(coordd.__file__))
@@ -269,6 +270,30 @@ def small_disk() -> Iterator[SmallDisk]:
         disk = SmallDisk(directory)
         yield disk
         disk.unmount()
+
+
+@pytest.mark.parametrize(("commit_s", "left_s"), [(0.0, 0.125), (0.0625, 0.0625), (0.5, 0.0), (-60.0, 60.125)])
+def test_what_is_left_until_the_fire_time_is_told_as_of_the_end_of_the_commit(
+    path: str, clock: FakeClock, commit_s: float, left_s: float
+) -> None:
+    """The caller counts it from the receipt of the answer. Or the clock was set back meanwhile."""
+
+    def takes_a_while() -> LedgerTime:
+        now = clock()
+        clock.step(commit_s * slow)
+        return now
+
+    slow = 0
+    ledger = SqliteLedger(path, clock=takes_a_while)
+    nodes = Nodes(ledger, clock)
+    grant = nodes.granted(nodes.of("j@2025-01-29T08:00:04Z", fire_at=clock.wall + 4.0))
+    clock.step(3.875)
+    slow = 1
+
+    answer = nodes.gate(grant, 0.25)
+
+    assert (answer.word, answer.in_s) == ("ok", left_s)
+    ledger.close()
 
 
 def test_a_full_disk_is_unavailable_and_nothing_is_half_applied(small_disk: SmallDisk, clock: FakeClock) -> None:

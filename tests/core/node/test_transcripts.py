@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
-from support.small_cluster import Cluster, asked_for, job
+from support.small_cluster import EPOCH, MONO, Cluster, asked_for, job
+
+from coordd.core.ledger.requests import Cancel, Revoke, Suspend
 
 HERE = Path(__file__).parent / "transcripts"
 
@@ -85,10 +88,34 @@ def trigger_with_the_ledger_away() -> Cluster:
     return cluster
 
 
+def gate_ahead() -> Cluster:
+    """The gate of a scheduled run opens shortly before its fire time, and people come in between: it has begun. The
+    runner of the first run is told of its cancellation before it starts anything; the second run starts.
+    """
+    cluster = Cluster("a", "b", jobs=[job(every_s=300.0)])
+    cluster.wait(298.0)
+    cluster.log.clear()
+    for fire_time in ("2025-01-29T08:05:00Z", "2025-01-29T08:10:00Z"):
+        run = f"sales@{fire_time}"
+        cluster.wait(datetime.fromisoformat(fire_time).timestamp() - EPOCH - (cluster.mono - MONO) - 0.005)
+        (owner, _), *_ = cluster.launches(run)
+        cluster.person_asks(Revoke(run=run, by="ann"))
+        cluster.person_asks(Suspend(job="sales", suspended=True, by="ann"))
+        cluster.person_asks(Suspend(job="sales", suspended=False, by="ann"))
+        if fire_time.endswith("05:00Z"):
+            cluster.person_asks(Cancel(run=run, by="ann"))
+            cluster.cancelled(owner, run)
+        else:
+            cluster.wait(1.0)
+            cluster.end(owner, run)
+    return cluster
+
+
 CONVERSATIONS: tuple[Callable[[], Cluster], ...] = (
     launch_on_three_nodes,
     takeover,
     back_after_a_restart,
+    gate_ahead,
     trigger_with_the_ledger_away,
 )
 

@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from coordd.core.jobs.job import Job
-from coordd.core.ledger import runner_requests
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Resolve
-from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Request, Restore
+from coordd.core.ledger.runner_requests import Commit, Renew, Request, Restore
 from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
@@ -36,6 +34,7 @@ from simulator.judging.excuses import (
     Excuse,
 )
 from simulator.judging.knowledge import Key, Knowledge
+from simulator.judging.leave import EXACT_S, Leave, nominal
 from simulator.judging.records import LEDGER, THAW_S
 from simulator.terms import LEDGER_TIMEOUT, WALL
 
@@ -47,9 +46,6 @@ if TYPE_CHECKING:
 
 # The judge measures a quarantine in true time, the ledger by its own clock. They may differ by this much (seconds).
 SLACK_S = 0.5
-
-# Equal instants may differ by this much (seconds), because clocks are rounded.
-EXACT_S = 0.001
 
 # A fire time at most this long (seconds) before a new schedule may already belong to that schedule.
 ACTIVE_S = 1.0
@@ -122,7 +118,7 @@ class Judge:
         self.same_grant: dict[tuple[str, int, str], int] = {}
         self.terminal: dict[str, tuple[str, float]] = {}  # run -> its last state, and when it was due
         self.transitions: set[tuple[str, str]] = set()  # every step of a run's life that was seen
-        self.gated: set[tuple[str, int, int, str]] = set()  # (run, attempt, token, nonce) that the gate let through
+        self.leave = Leave(world)
         self.published: dict[str, tuple[int, float]] = {}  # run -> the token under which it was published, and when
         self.resolved: set[Key] = set()  # attempts whose end a person has stated
         self.forgotten_by_retention: set[str] = set()
@@ -156,8 +152,7 @@ class Judge:
                 self._taken_away(before, row, request.nonce)
             if op in LENDS and answer.word in (OK, CANCEL, GRANTED) and answer.left_s > row.lease + EXACT_S:
                 world.violate(f"K {row.run}: {op} lends {answer.left_s:.3f} s, and its lease lasts {row.lease:g} s")
-        if isinstance(request, Gate) and answer.word == OK:
-            self._let_through(request.grant)
+        self.leave.operation(request, answer, before)
         if answer.word == EARLY and row is not None:
             self._waits(answer, row)
         if isinstance(request, Commit) and answer.word == OK:
@@ -256,13 +251,6 @@ class Judge:
         if answer.in_s > (PAUSE_MAX_S if row.attempt else 0.0) + EXACT_S:
             world.violate(f"L {row.run}/{row.attempt} is to wait for {answer.in_s:.1f} s, and for nothing")
 
-    def _let_through(self, grant: runner_requests.Grant) -> None:
-        """E: the gate lets no run through before its fire time, by the ledger's clock as it is now."""
-        run = grant.run
-        self.gated.add((run, grant.attempt, grant.token, grant.nonce))
-        if "@" in run and self.world.server.wall() < nominal(run) - EXACT_S:
-            self.world.violate(f"E {run} was let through the gate before its fire time")
-
     def _taken_away(self, before: Any, row: Any, nonce: str) -> None:
         """C: while a holder may rely on its grant, the ledger gives it to no other node and does not give it up."""
         if (row.token, row.nonce, row.state) == (before.token, before.nonce, before.state) or before.nonce == nonce:
@@ -334,6 +322,7 @@ class Judge:
         """From now on, a request for a run with one of these ids asks for a new run."""
         for run in again:
             self.terminal.pop(run, None)
+            self.leave.is_another(run)
             self.published.pop(run, None)
         self.launches = Counter({key: count for key, count in self.launches.items() if key[0] not in again})
         for child in self.children:
@@ -346,6 +335,7 @@ class Judge:
 
         If it has forgotten the newer state of a run or a job, that may continue from the present row.
         """
+        self.leave.went_back()
         for job in list(self.scheduled_as):
             known = self.world.server.job(job)
             if known is None or not known.digest:
@@ -379,8 +369,7 @@ class Judge:
         world = self.world
         child.job = job
         child.key = (launch.run, launch.attempt, launch.token)
-        if (launch.run, launch.attempt, launch.token, launch.nonce) not in self.gated:
-            world.violate(f"I3 {launch.run}/{launch.attempt} was launched, and the ledger has not let it through")
+        self.leave.launched(launch)
         world.say(f"n{child.node} LAUNCH {child.run}/{child.attempt}")
         if "@" in launch.run:
             self._was_known(launch, job)
@@ -524,11 +513,6 @@ def intended(host: Host, granted: Launch | TaskReceived) -> bool:
         isinstance(event, TaskReceived) and event.token == granted.token and event.run == granted.run
         for event in reversed(disk.journal[: disk.synced])
     )
-
-
-def nominal(run: str) -> float:
-    """The fire time that a scheduled run's id names, as Unix seconds."""
-    return datetime.fromisoformat(run.partition("@")[2]).timestamp()
 
 
 def machine_of(node: str) -> int:

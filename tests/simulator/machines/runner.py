@@ -6,7 +6,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from coordd.core import attempt as life
-from coordd.core.attempt import AskReport, AskRestore, Attempt, Pet, Terms
+from coordd.core.actions import (
+    ASK_RENEW,
+    ASK_REPORT,
+    EXIT,
+    KILL,
+    TERM,
+    AskGate,
+    AskReport,
+    AskRestore,
+    Exec,
+    Pet,
+    Terms,
+)
+from coordd.core.attempt import Attempt
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.runner_requests import Commit, Gate, Registration, Renew, Report, Request, Restore
 from coordd.core.ledger.words import OK, RECOVERING
@@ -60,6 +73,7 @@ class Runner:
         self.watcher_at = float("inf")
         self.timer_set = float("inf")
         self.told = False
+        self.was_ready = False  # its gate was open ahead of the fire time
         self.told_until = 0.0  # end of the quarantine, as the ledger said: until then it may lose writes again
         self.taken = False  # the ledger's last answer said that it has our report
         host.runners.append(self)
@@ -99,6 +113,8 @@ class Runner:
 
     def cancel(self, reason: str) -> None:
         if not self._late(self.cancel, reason):
+            if self.attempt.phase in (life.WAITING, life.GATING, life.READY):
+                self.world.judge.leave.told_to_end(self.launch)
             self.attempt.cancel(reason, now=self.world.mono(self.host))
             self.obey()
 
@@ -113,9 +129,9 @@ class Runner:
         for action in self.attempt.take_actions():
             word = action.word
             grant = self.launch.grant
-            if word == life.ASK_GATE:
-                self._ask(Gate(grant=grant))
-            elif word == life.ASK_RENEW:
+            if isinstance(action, AskGate):
+                self._ask(Gate(grant=grant, ahead_s=action.ahead_s))
+            elif word == ASK_RENEW:
                 launched = self.attempt.phase in (life.RUNNING, life.ENDING)
                 self._ask(Renew(grant=grant, lease_s=self.launch.lease_s, launched=launched))
             elif isinstance(action, AskReport):
@@ -135,18 +151,23 @@ class Runner:
                 if self.on_lost != "hold":
                     self.watcher_at = life.watcher_kill_at(action.deadline, world.plan.kill_grace_s)
                     world.at((self.watcher_at - world.mono(host)) / host.rate, self._watch, self.watcher_at)
-            elif word == life.EXEC:
+            elif isinstance(action, Exec):
                 self._strike_before_exec()
-                world.at(world.rng.uniform(0.0, 0.003), self._exec)
-            elif word == life.TERM:
+                wait_s = max(0.0, action.at - world.mono(host)) / host.rate
+                world.at(wait_s + world.rng.uniform(0.0, 0.003), self._exec)
+            elif word == TERM:
                 if self.child is not None:
                     world.at(world.rng.choice(TERMS_S), self._child_dies, "term")
-            elif word == life.KILL:
+            elif word == KILL:
                 self._child_dies("kill")
-            elif word == life.EXIT:
+            elif word == EXIT:
                 world.judge.left(self.key, host, self.told_until if self.taken else 0.0)
                 self._leave()
                 return
+        if self.attempt.phase == life.READY and not self.was_ready:
+            self.was_ready = True
+            self._strike_before_exec()
+            world.people.come_late(host, self.launch.run)
         at = self.attempt.timer_at()
         if at < self.timer_set and at != float("inf"):
             self.timer_set = at
@@ -193,7 +214,7 @@ class Runner:
 
     def _answered(self, answer: Any, sent: float, question: str) -> None:
         if not self._late(self._answered, answer, sent, question):
-            self.taken = question == life.ASK_REPORT and answer is not None and answer.word == OK
+            self.taken = question == ASK_REPORT and answer is not None and answer.word == OK
             if answer is not None and answer.word == RECOVERING and question == life.QUESTIONS.get(self.attempt.phase):
                 self.told_until = self._recovers_until(question)
             if self.taken:

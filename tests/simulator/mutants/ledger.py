@@ -10,7 +10,7 @@ from coordd.core.ledger import rules
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.runner_requests import Grant, Report
-from coordd.core.ledger.words import RECEIVED, STALE, STARTED, TERMINAL, Policy
+from coordd.core.ledger.words import OK, RECEIVED, REVOKED, STALE, STARTED, TERMINAL, Policy
 from simulator.mutants.mutant import Mutant, instead
 
 
@@ -43,6 +43,27 @@ def _the_gate_knows_no_time(real: Callable[..., Answer], self: Rules, store: Any
         row.not_before = now.wall
         store.put_run(row)
     return real(self, store, said, now)
+
+
+@instead(Rules, "gate")
+def _the_gate_opens_for_a_cancelled_run(real: Any, self: Rules, store: Any, said: Any, now: Any) -> Answer:
+    row = self._mine(store, said.grant)
+    if row is not None and row.cancel and row.state == RECEIVED:
+        row.cancel = 0
+        store.put_run(row)
+    answer: Answer = real(self, store, said, now)
+    return answer
+
+
+@instead(Rules, "revoke")
+def _an_open_gate_is_revoked(real: Any, self: Rules, store: Any, said: Any, now: Any) -> Answer:
+    """A run that is not due yet is revoked, although its runner waits behind an open gate."""
+    row = store.run(said.run)
+    if row is not None and row.state == STARTED and row.not_before > now.wall:
+        self._end(store, row, REVOKED, f"revoked by {said.by}", now)
+        return Answer(OK, state=REVOKED)
+    answer: Answer = real(self, store, said, now)
+    return answer
 
 
 def _a_date_is_believed(row: Any, now: Any) -> float:
@@ -85,6 +106,19 @@ MUTANTS = (
     ),
     Mutant("a terminal state is left", "§9 S5", "S5", _terminal_states_are_left),
     Mutant("the gate opens early", "§6 gate: not before the fire time", "E", _the_gate_knows_no_time),
+    Mutant(
+        "the gate opens for a cancelled run",
+        "§6 gate: to be cancelled: revoked",
+        "X",
+        _the_gate_opens_for_a_cancelled_run,
+    ),
+    Mutant(
+        "an open gate is revoked",
+        "§7: past its gate a run has begun, and is not revoked",
+        "X",
+        _an_open_gate_is_revoked,
+        ("targeted",),
+    ),
     Mutant(
         "a clock that was ahead is waited for",
         "§6 claim: a run waits for its fire time and its pause",

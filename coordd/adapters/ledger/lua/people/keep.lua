@@ -8,7 +8,7 @@
 --   until             Unix seconds; when it ends by itself; 0: it does not
 --   note              text; why
 -- Answers:
---   ok                ; it is as asked
+--   ok                by; it is as asked. by: with all jobs held, the runs that start nevertheless
 --   finished          ; that end is over already
 --
 -- When the memory is full: passes
@@ -17,4 +17,4 @@
 local key, wanted, by, uid, ends, note = take(), take_number(), take(), take_number(), take_number(), take()
 if wanted == 1 and ends > 0 and ends <= now then return answer(FINISHED) end
 if wanted == 1 then put_hold(key, 0, by, uid, ends, note, now) else drop_hold(key) end
-return answer(OK)
+return answer(OK, { by = wanted == 1 and key == ALL and begun_runs() or '' })

@@ -8,7 +8,7 @@
 --   until             Unix seconds; when it ends by itself; 0: it does not
 --   note              text; why
 -- Answers:
---   ok                token; the version of the job's row
+--   ok                token, by; the version of the job's row, and its runs that start nevertheless
 --   finished          ; that end is over already
 --
 -- When the memory is full: passes
@@ -56,4 +56,4 @@ if job.suspended ~= suspended then
   put_job(job)
 end
 if suspended == 1 then put_hold(OF_JOB .. name, job.version, by, uid, ends, note, now) else drop_hold(OF_JOB .. name) end
-return answer(OK, { token = job.version })
+return answer(OK, { token = job.version, by = suspended == 1 and begun_runs(name) or '' })

@@ -5,8 +5,10 @@
 --   attempt           number; from 0
 --   token             number; the fencing token of the grant
 --   nonce             text; the claimant's own random text
+--   ahead_s           seconds or nothing; the caller can wait for this long by itself. An older version does not say it
 -- Answers:
---   ok                left_s, replicas; go. replicas: how many there are, if on_lost is hold; one must confirm it first
+--   ok                left_s, in_s, replicas; go, in that time. replicas: how many there are, if on_lost is hold; one must
+--                     confirm it first
 --   revoked           ; it was cancelled, or revoked
 --   stale             ; the grant is not the current one any more, or its lease is over
 --   early             in_s; not yet: its time, a quarantine, or a suspended job
@@ -16,7 +18,7 @@
 -- When the memory is full: passes
 -- Needs: rows runs policies jobs grants moves
 
-local run, attempt, token, nonce = take(), take_number(), take_number(), take()
+local run, attempt, token, nonce, ahead_s = take(), take_number(), take_number(), take(), tonumber(take() or '') or 0
 local row = mine(run, attempt, token, nonce)
 if not row then return not_mine(run, token, STALE) end
 if row.cancel == 1 then
@@ -27,7 +29,7 @@ if row.cancel == 1 then
 end
 -- A job with on_lost = hold runs on without a lease: if there are replicas, the caller WAITs until one has its start.
 local function open_gate()
-  local fields = { left_s = left(row) }
+  local fields = { left_s = left(row), in_s = due_in(row) }
   if replicas > 0 and unpack_policy(row.policy).on_lost == 'hold' then fields.replicas = replicas end
   return answer(OK, fields)
 end
@@ -35,7 +37,7 @@ if row.state ~= RECEIVED and row.state ~= STARTED then
   return answer(row.state == REVOKED and REVOKED or STALE)
 end
 -- Also where a witness put it back as started: it only knew of the grant.
-if due_in(row) > 0 then return answer(EARLY, { in_s = due_in(row) }) end
+if due_in(row) > math.max(0, math.min(GATE_AHEAD_S, ahead_s)) then return answer(EARLY, { in_s = due_in(row) }) end
 if row.state == RECEIVED and now >= row['until'] then return answer(STALE) end
 if recovering_s() > 0 then return answer(EARLY, { in_s = recovering_s() }) end
 if row.state == STARTED then
@@ -44,7 +46,7 @@ if row.state == STARTED then
 end
 if nothing_starts(job_row(row.job)) then return answer(EARLY, { in_s = SUSPENDED_RETRY_S }) end
 move(row, STARTED)
-row.started_at = now
+row.started_at = now + due_in(row)
 row.beat = row.beat + 1
 put_run(row)
 record(row)

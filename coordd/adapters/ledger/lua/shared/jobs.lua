@@ -169,3 +169,17 @@ local function is_suspended(job)
 end
 
 local function nothing_starts(job) return is_suspended(job) or get_hold(ALL) ~= nil end
+
+-- The runs that are past their gate ahead of their fire time, of one job or of all (nil): a hold comes too late for them.
+local function begun_runs(job)
+  local found = {}
+  local soon = redis.call('ZRANGEBYSCORE', prefix .. 'open', '(' .. exact(now), exact(now + GATE_AHEAD_S),
+    'LIMIT', 0, OPEN_PAGE)
+  for _, run in ipairs(soon) do
+    local row, fault = look_at_run(run)
+    if row and not fault and row.state == STARTED and (not job or row.job == job) and #found < BEGUN_MAX then
+      found[#found + 1] = run
+    end
+  end
+  return table.concat(found, ' ')
+end

@@ -12,23 +12,22 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.search import examples
 
-from coordd.core.attempt import (
+from coordd.core.actions import (
     ASK_GATE,
     ASK_RENEW,
     ASK_REPORT,
     ASK_RESTORE,
-    EXEC,
     EXIT,
     KILL,
-    REPORT_LIMIT_S,
     TERM,
     AskReport,
-    Attempt,
+    Exec,
     Pet,
     Terms,
 )
+from coordd.core.attempt import HEAD_START_S, REPORT_LIMIT_S, Attempt
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.words import CANCEL, EARLY, LOST, OK, RECOVERING, REVOKED, RHO, STALE
+from coordd.core.ledger.words import CANCEL, EARLY, GATE_AHEAD_S, LOST, OK, RECOVERING, REVOKED, RHO, STALE
 
 LEASE_S, RENEW_S, TIMEOUT_S, GRACE_S = 60.0, 5.0, 2.0, 10.0
 QUESTIONS = (ASK_GATE, ASK_RENEW, ASK_REPORT, ASK_RESTORE)
@@ -71,6 +70,7 @@ class AttemptMachine(RuleBasedStateMachine):
         self.attempt = Attempt(terms, wait_s=wait_s, now=self.now)
         self.timeout_s = timeout_s
         self.started_at: float | None = None
+        self.due_at: float | None = None  # the earliest instant of the fire time that an answer of the gate has told
         self.alive = False
         self.term_at: float | None = None
         self.killed = False
@@ -100,8 +100,8 @@ class AttemptMachine(RuleBasedStateMachine):
                 self.reported = told
             elif isinstance(action, Pet):
                 assert action.deadline == self.deadline, "the watcher counts on another lease"
-            elif word == EXEC:
-                self.execute()
+            elif isinstance(action, Exec):
+                self.execute(action.at)
             elif word == TERM:
                 self.told_to_end()
             elif word == KILL:
@@ -110,7 +110,10 @@ class AttemptMachine(RuleBasedStateMachine):
                 assert not self.alive, "it leaves a program behind"
                 self.exited = True
 
-    def execute(self) -> None:
+    def execute(self, at: float) -> None:
+        assert self.due_at is not None, "exec without leave"
+        assert at >= self.due_at, "exec before the fire time"
+        assert self.now <= at <= self.now + HEAD_START_S, "exec at another time"
         assert self.started_at is None, "S1: exec a second time"
         assert self.now < self.deadline - GRACE_S, "exec at the end of the lease"
         assert not self.wanted, "exec of what was cancelled"
@@ -183,15 +186,22 @@ class AttemptMachine(RuleBasedStateMachine):
         """The answer to any open request, also to a request that was given up long ago."""
         index = data.draw(st.integers(0, len(self.asked) - 1))
         word = data.draw(st.sampled_from(SAYS[self.asked[index][0]]))
-        self.hear(index, word, in_quarantine=data.draw(st.booleans()))
+        # How far ahead of the fire time the gate opens. More than it may is a damaged answer.
+        in_s = data.draw(st.sampled_from((0.0, 0.0, 0.004, GATE_AHEAD_S, 0.3, 1e9)))
+        self.hear(index, word, in_quarantine=data.draw(st.booleans()), in_s=in_s)
 
-    def hear(self, index: int, word: str, *, in_quarantine: bool = False) -> None:
+    def hear(self, index: int, word: str, *, in_quarantine: bool = False, in_s: float = 0.0) -> None:
         question, sent_at = self.asked.pop(index)
         left_s = LEASE_S if word in (OK, CANCEL) else 30.0
+        if question == ASK_GATE and word == OK and in_s <= GATE_AHEAD_S:
+            due_at = self.now + in_s * (1 + 2 * RHO)
+            self.due_at = due_at if self.due_at is None else min(self.due_at, due_at)
         if question == ASK_REPORT and word == OK and not in_quarantine:
             left_s = 0.0
         deadline = self.attempt.deadline
-        answer = Answer(word, left_s=left_s, in_s=1.0 if word == EARLY else left_s)
+        if (question, word) != (ASK_GATE, OK):
+            in_s = 1.0 if word == EARLY else left_s
+        answer = Answer(word, left_s=left_s, in_s=in_s)
         self.attempt.answered(answer, question=question, sent_at=sent_at, now=self.now)
         if self.attempt.deadline != deadline:
             assert word in (OK, CANCEL), "a lease of nothing"
@@ -207,6 +217,8 @@ class AttemptMachine(RuleBasedStateMachine):
             if word == OK:
                 self.recovering_until = max(self.recovering_until, self.now + left_s)
             self.report_taken = word == STALE or self.now >= self.recovering_until
+        if (question, word) == (ASK_GATE, REVOKED):
+            self.wanted = True
         if (question, word) in {(ASK_GATE, STALE), (ASK_RENEW, LOST)}:
             self.silenced = True
         self.obey()

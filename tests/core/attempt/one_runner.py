@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from coordd.core.attempt import ASK_RENEW, RUNNING, Action, AskReport, Attempt, Terms
+from coordd.core.actions import ASK_RENEW, Action, AskReport, Terms
+from coordd.core.attempt import RUNNING, Attempt
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.words import OK, RHO
 

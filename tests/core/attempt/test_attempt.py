@@ -8,27 +8,33 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coordd.core import attempt as life
+from coordd.core.actions import ASK_GATE, ASK_RENEW, ASK_REPORT, EXEC, EXIT, PET, Pet
 from coordd.core.attempt import (
     ASK_AGAIN_S,
-    ASK_GATE,
-    ASK_RENEW,
-    ASK_REPORT,
     DONE,
     ENDING,
-    EXEC,
-    EXIT,
     GATING,
-    PET,
     QUIET_S,
+    READY,
     REPORTING,
     RUNNING,
     WAITING,
-    Pet,
     lease_deadline,
 )
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.words import CANCEL, EARLY, LOST, REVOKED, STALE
-from core.one_runner import DEADLINE, GRACE_S, LEASE_S, RENEW_S, START, TIMEOUT_S, Runner, left, renewed, running
+from core.attempt.one_runner import (
+    DEADLINE,
+    GRACE_S,
+    LEASE_S,
+    RENEW_S,
+    START,
+    TIMEOUT_S,
+    Runner,
+    left,
+    renewed,
+    running,
+)
 
 # ---- the gate
 
@@ -351,7 +357,7 @@ def test_it_never_spins_never_starts_twice_and_never_outlives_its_lease(
 
 
 def test_the_phases_go_one_way() -> None:
-    after = {WAITING: 0, GATING: 0, RUNNING: 1, ENDING: 2, REPORTING: 3, DONE: 4}
+    after = {WAITING: 0, GATING: 0, READY: 1, RUNNING: 2, ENDING: 3, REPORTING: 4, DONE: 5}
 
     for phase, nexts in life.MOVES.items():
         assert all(after[following] >= after[phase] for following in nexts)

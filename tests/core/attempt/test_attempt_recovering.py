@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordd.core.attempt import AskReport, AskRestore, Attempt, Terms
+from coordd.core.actions import AskReport, AskRestore, Terms
+from coordd.core.attempt import Attempt
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.words import OK, RECOVERING
 

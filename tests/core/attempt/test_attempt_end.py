@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coordd.core.attempt import ASK_RENEW, ASK_REPORT, EXIT, KILL, KILL_PART, REPORT_LIMIT_S, TERM, watcher_kill_at
+from coordd.core.actions import ASK_RENEW, ASK_REPORT, EXIT, KILL, TERM
+from coordd.core.attempt import KILL_PART, REPORT_LIMIT_S, watcher_kill_at
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.words import CANCEL, LOST, OK, STALE
-from core.one_runner import DEADLINE, GRACE_S, LEASE_S, RENEW_S, START, TIMEOUT_S, left, renewed, running
+from core.attempt.one_runner import DEADLINE, GRACE_S, LEASE_S, RENEW_S, START, TIMEOUT_S, left, renewed, running
 
 # ---- the end of the lease
 
