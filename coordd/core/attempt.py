@@ -137,6 +137,7 @@ class Attempt:
         "final",
         "hurried",
         "kill_at",
+        "not_before",
         "outcome",
         "phase",
         "reason",
@@ -155,7 +156,9 @@ class Attempt:
         self.terms = terms
         self.phase = WAITING
         self.deadline = terms.deadline
-        self.due_at = now + max(0.0, wait_s)  # the fire time, as far as is known
+        # Not before the node's own clock shows the fire time, either: programs look at it.
+        self.not_before = now + max(0.0, wait_s)
+        self.due_at = self.not_before  # the fire time, as far as is known
         self.trip_s = FIRST_TRIP_S  # the longest of the last round trips
         self.ahead_s = 0.0  # how far ahead of the fire time the last gate could be answered
         self.exec_at = 0.0  # from READY on: when the program may be executed
@@ -394,8 +397,8 @@ class Attempt:
             # The seconds left tell how long ago the lease was renewed: long ago if the claim's answer was late.
             age_s = max(0.0, self.terms.lease_s - answer.left_s)
             self.ask_at = now + max(0.0, self.terms.renew_interval_s - age_s)
-            self.exec_at = exec_at(now, max(0.0, answer.in_s))
-            if answer.in_s > 0:
+            self.exec_at = max(self.not_before, exec_at(now, max(0.0, answer.in_s)))
+            if self.exec_at > now:
                 self._move(READY)
             else:
                 self._start(now)

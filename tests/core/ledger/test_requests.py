@@ -29,7 +29,7 @@ def test_requests_are_equal_by_kind_and_values() -> None:
     assert Gate(grant=GRANT) == Gate(grant=grant_of("sales#1", 0, 7, "n"))
     assert Gate(grant=GRANT) != Gate(grant=grant_of("sales#1", 0, 8, "n"))
     assert Gate(grant=GRANT) != Commit(grant=GRANT)
-    assert repr(Gate(grant=GRANT)) == "Gate(grant=Grant(run='sales#1', attempt=0, token=7, nonce='n'))"
+    assert repr(Gate(grant=GRANT)) == "Gate(grant=Grant(run='sales#1', attempt=0, token=7, nonce='n'), ahead_s=0.0)"
 
 
 def test_a_request_says_no_word_that_the_ledger_does_not_know() -> None:
