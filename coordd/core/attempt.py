@@ -380,7 +380,7 @@ class Attempt:
             return
         self._measure(now - sent_at)
         if answer.word == EARLY or (answer.word == OK and not answer.in_s <= GATE_AHEAD_S):
-            # Our wall clock is ahead of the ledger's. Or its own was set back since it answered, or the answer is damaged.
+            # Our wall clock is ahead of the ledger's. Or its own was set back since, or the answer is damaged.
             self._move(WAITING)
             in_s = min(EARLY_MAX_S, answer.in_s)
             self.due_at = now + in_s
