@@ -170,10 +170,10 @@ class Cluster:
                 file.write(text)
         self.nodes = [Node(root, index, timings, bus, ledger) for index in range(count)]
 
-    def start(self) -> None:
+    def start(self, **env: str) -> None:
         """Start all nodes, and wait until each one knows the others."""
         for node in self.nodes:
-            node.start()
+            node.start(**env)
         for node in self.nodes:
             until(lambda node=node: node.ready(len(self.nodes)), f"{node.name} is ready")  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
 
@@ -269,14 +269,15 @@ def cpu_s(pid: int) -> float:
 
 @contextlib.contextmanager
 def cluster(
-    count: int, jobs: dict[str, str], timings: str = "", *, bus: str = "", ledger: str = ""
+    count: int, jobs: dict[str, str], timings: str = "", *, bus: str = "", ledger: str = "", **env: str
 ) -> Iterator[Cluster]:
-    """A running cluster. At the end it is removed with all of its programs. ``timings`` contains lines of [cluster]."""
+    """A running cluster. At the end it is removed with all of its programs. ``timings`` contains lines of [cluster],
+    ``env`` variables of the daemons."""
     with tempfile.TemporaryDirectory(prefix="coordd-bench-") as root:
         bus, ledger = bus or f"unix://{root}/bus", ledger or f"sqlite:///{root}/ledger.db"
         made = Cluster(root, count, jobs, timings, bus, ledger)
         try:
-            made.start()
+            made.start(**env)
             yield made
         finally:
             for node in made.nodes:

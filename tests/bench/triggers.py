@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 
-from bench.cluster import Cluster, cluster, memory_mb
+from bench.cluster import SETTLE_S, Cluster, cluster, memory_mb
 from bench.figures import Figure, summary
 
 SECTION = "trigger to exec"
@@ -24,37 +24,57 @@ RENEWED_S = 6.0
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure the latency on one node and in a cluster of three, and the runner's memory."""
+    """Measure the latency on one node, with and without its warm parent, and in a cluster of three; and the runner's
+    memory."""
     rounds = 10 if quick else 40
-    figures = []
-    for count in (1, 3):
-        with cluster(count, JOBS) as nodes:
-            figures.append(_latency(nodes, rounds))
-            if count == 1:
-                figures += _memory(nodes)
-    return figures
+    with cluster(1, JOBS) as warm, cluster(1, JOBS, COORDD_NODE_FAST_START="false") as cold:
+        figures = _latency({"N = 1": (warm, 0.6), "N = 1, fast_start = false": (cold, 1.5)}, rounds)
+        figures += _memory(warm)
+    with cluster(3, JOBS) as nodes:
+        return figures + _latency({"N = 3": (nodes, 1.5)}, rounds)
 
 
-def _latency(nodes: Cluster, rounds: int) -> Figure:
-    bare, triggered = [], []
-    _trigger(nodes, "warm")
+def _latency(clusters: dict[str, tuple[Cluster, float]], rounds: int) -> list[Figure]:
+    """A figure for each cluster and its target; the clusters and bare starts are measured in turn."""
+    time.sleep(SETTLE_S)  # a warm parent is started after READY
+    bare: list[float] = []
+    fsyncs: list[float] = []
+    triggered: dict[str, list[float]] = {name: [] for name in clusters}
+    for nodes, _ in clusters.values():
+        _trigger(nodes, "warm")
     _bare_start()
     for number in range(rounds):
         bare.append(_bare_start())
-        triggered.append(_trigger(nodes, str(number)))
-    base = statistics.median(bare)
-    reached = statistics.median(triggered)
-    count = len(nodes.nodes)
-    return Figure(
-        SECTION,
-        f"N = {count}: p50 ÷ bare start of python -I -S -E",
-        reached / base,
-        "x",
-        1.5,
-        "<=",
-        f"p50 {reached * 1e3:.1f} ms, bare {base * 1e3:.1f} ms; {rounds} of each in turn",
-        {"milliseconds": {"bare": summary(bare, 1e3), "triggered": summary(triggered, 1e3)}},
-    )
+        for name, (nodes, _) in clusters.items():
+            triggered[name].append(_trigger(nodes, str(number)))
+            fsyncs.append(_fsync(nodes.root))
+    base, fsync = statistics.median(bare), statistics.median(fsyncs)
+    figures = []
+    for name, (_, most) in clusters.items():
+        reached = statistics.median(triggered[name])
+        figures.append(
+            Figure(
+                SECTION,
+                f"{name}: p50 ÷ bare start of python -I -S -E",
+                reached / base,
+                "x",
+                most,
+                "<=",
+                f"p50 {reached * 1e3:.1f} ms, bare {base * 1e3:.1f} ms, fsync {fsync * 1e3:.1f} ms; {rounds} of each",
+                {"milliseconds": {"bare": summary(bare, 1e3), "triggered": summary(triggered[name], 1e3)}},
+            )
+        )
+    return figures
+
+
+def _fsync(directory: str) -> float:
+    """The time of one fsync there: a launch waits for several."""
+    path = f"{directory}/fsync"
+    with open(path, "wb", buffering=0) as file:
+        file.write(bytes(4096))
+        began = time.perf_counter()
+        os.fsync(file.fileno())
+        return time.perf_counter() - began
 
 
 def _bare_start() -> float:

@@ -4,7 +4,8 @@ Everything here may fail at any moment; then the caller starts the runner as a p
 
 - The caller does so only if this side has taken the permit of the request. Then no child of the warm parent can take
   it, and none goes on. The kernel gives the permit (an eventfd with the value 1) to one reader.
-- A warm parent that did not answer in time is killed, not asked again.
+- A warm parent that did not even fork in time is killed, not asked again. One that is only slow goes on: on a busy
+  machine a new one would cost more.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class WarmParent:
         self._argv.append("." * COMMAND_LINE_BYTES)
         self._socket: socket.socket | None = None
         self._number = 0
+        self._has_refused = False
         self._children: dict[int, str] = {}  # pid -> directory
+        self._late: dict[str, str] = {}  # number of a request whose child goes on before the answer came -> directory
         self._ended: list[tuple[str, int]] = []
         self._killed: set[int] = set()  # not reaped yet
         self._again_at = 0.0  # on CLOCK_MONOTONIC
@@ -67,9 +70,17 @@ class WarmParent:
         except OSError:
             return False
         try:
-            return self._ask(directory, [*fds[:2], permit, *fds[2:]]) or not _take(permit)
+            if self._ask(directory, [*fds[:2], permit, *fds[2:]]):
+                return True
+            if not _take(permit):
+                if self._socket is not None:
+                    self._late[str(self._number)] = directory
+                return True
         finally:
             os.close(permit)
+        if not self._has_refused:
+            self._end(f"it did not answer within {ANSWER_S * 1e3:g} ms")
+        return False
 
     def children(self) -> list[tuple[int, str]]:
         """(pid, directory) of the children that have not been reported as ended."""
@@ -128,9 +139,10 @@ class WarmParent:
         self.problem = "it is starting"
 
     def _ask(self, directory: str, fds: list[int]) -> bool:
-        """True if a child was forked; False if it refused, or nobody knows."""
+        """True if a child was forked; False if it refused, or did not answer."""
         assert self._socket is not None
         self._number += 1
+        self._has_refused = False
         limit = time.monotonic() + ANSWER_S
         try:
             socket.send_fds(self._socket, [f"start {self._number}".encode()], fds, socket.MSG_NOSIGNAL)
@@ -145,13 +157,12 @@ class WarmParent:
                         self._pause_s = AGAIN_S
                         return True
                     if words[:2] == ["refused", str(self._number)]:
+                        self._has_refused = True
                         return False
                 if self._socket is None:
                     return False
         except (OSError, ValueError, IndexError) as exc:
             self._end(f"it cannot be asked: {exc}")
-            return False
-        self._end(f"it did not answer within {ANSWER_S * 1e3:g} ms")
         return False
 
     def _listen(self) -> None:
@@ -179,6 +190,8 @@ class WarmParent:
             elif words[0] == "exited":
                 directory = self._children.pop(int(words[1]), "")
                 self._ended.append((directory, int(words[2])))
+            elif words[0] == "started" and words[1] in self._late:
+                self._children[int(words[2])] = self._late.pop(words[1])
             else:
                 answers.append(words)
         return answers
@@ -199,6 +212,7 @@ class WarmParent:
         self._socket.close()
         self._socket = None
         self._children.clear()
+        self._late.clear()
         with contextlib.suppress(ProcessLookupError):  # another part has collected it
             os.kill(self.pid, signal.SIGKILL)
         self._killed.add(self.pid)

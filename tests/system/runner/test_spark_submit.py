@@ -47,9 +47,9 @@ CONF = {
 }
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with world_in(tmp_path) as world:
+@pytest.fixture(params=["a program", "warm parent"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    with world_in(tmp_path, warm=request.param == "warm parent") as world:
         yield world
 
 

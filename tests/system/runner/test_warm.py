@@ -260,6 +260,7 @@ def test_only_a_child_with_the_permit_goes_on(hot: World, monkeypatch: pytest.Mo
 
     def ask(_directory: str, fds: list[int]) -> bool:
         seen.extend(os.dup(fd) for fd in fds)
+        warm._has_refused = True  # else it would be killed
         return False
 
     monkeypatch.setattr(warm, "_ask", ask)
@@ -286,5 +287,16 @@ def test_the_daemon_starts_a_program_only_if_it_has_the_permit(
 ) -> None:
     """No answer came, and the child has the permit or has not."""
     warm = warm_of(hot)
+    pid = warm.pid
     monkeypatch.setattr(warm, "_ask", lambda _directory, fds: bool(is_taken and not os.read(fds[2], 8)))
     assert warm.start("/nowhere", [0, 2]) == is_taken
+    assert warm.pid == (pid if is_taken else 0), "one that is only slow is not killed"
+
+
+def test_a_child_whose_answer_comes_late_is_known_and_collected(hot: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_adapter, "ANSWER_S", 0.0)
+    monkeypatch.setattr(warm_adapter, "_take", lambda _permit: False)  # as if the child always had it
+    attempt = hot.sh("exit 0")
+    assert attempt.over().state == "success"
+    until(lambda: hot.launcher.reap() is not None and hot.launcher.buried(attempt.directory))
+    assert warm_of(hot).children() == []
