@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 # The modules of ours that both kinds of ledger need. A new one makes every launch slower: is there another way?
 BOTH = (
-    "coordd adapters adapters.ledger core core.attempt core.ledger core.ledger.answers core.ledger.identity "
-    "core.ledger.runner_requests core.ledger.words errors runner runner.__main__ runner.asker "
+    "coordd adapters adapters.ledger core core.actions core.attempt core.ledger core.ledger.answers "
+    "core.ledger.identity core.ledger.runner_requests core.ledger.words errors runner runner.__main__ runner.asker "
     "runner.holder runner.kernel runner.loop runner.program runner.tree"
 )
 LOADED = {
