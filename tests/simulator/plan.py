@@ -41,6 +41,12 @@ PRODUCTION: dict[str, tuple[float, float]] = {
     "forged": (0.0, 1.0),
 }
 
+# In these worlds a disk moves: its daemon is started on another machine, or in another PID namespace, while the runners
+# go on unseen. (m, r): the seeds with seed % m == r. The amount: seconds until that daemon begins.
+MOVED = "moved"
+MOVED_SEEDS = (20, 1)
+MOVED_S = (0.5, 6.0)
+
 # How a ledger goes back: a replica without the last writes takes over; a restart from an old snapshot; a flush.
 SETBACKS = ("failover", "old_snapshot", "flush")
 
@@ -162,8 +168,8 @@ def draw(
         while len(chosen & set(STRIKES)) < 2:
             chosen.add(rng.choice([fault for fault in there if fault in STRIKES]))
     else:
-        production = forgetful or bool(set(faults) & {*PRODUCTION, MISPLACED})
-        chosen = set(faults) - {MISPLACED, PINNED} - set(configuration.CHANCES)
+        production = forgetful or bool(set(faults) & {*PRODUCTION, MISPLACED, MOVED})
+        chosen = set(faults) - {MISPLACED, PINNED, MOVED} - set(configuration.CHANCES)
     misplaced = MISPLACED in faults if faults is not None else _of_kind(seed, MISPLACED_SEEDS)
     pinned = forgetful and (PINNED in faults if faults is not None else _of_kind(seed, PINNED_SEEDS))
     if misplaced:
@@ -178,6 +184,8 @@ def draw(
         items += configured
         if any(item.kind in configuration.CONFIGURES for item in configured):
             jobs = configuration.short_lived(jobs)
+    if MOVED in faults if faults is not None else _of_kind(seed, MOVED_SEEDS) and not misplaced:
+        items += _moves(seed)
     skews = [rng.choice((0.0, rng.uniform(-40, 40))) for _ in range(nodes)]
     late = [rng.uniform(5, 30) if number else rng.uniform(0, 0.5) for number in range(nodes)]
     early = [rng.uniform(0, 0.5) for _ in range(nodes)]
@@ -287,6 +295,14 @@ def _strike(rng: random.Random, fault: str, forgets: bool) -> Item:
     else:
         amount = rng.uniform(low, high)
     return Item(rng.uniform(3, CHAOS_S), fault, rng.random(), amount)
+
+
+def _moves(seed: int) -> list[Item]:
+    """The disks that move, from a random stream of their own."""
+    rng = random.Random(f"moves of {seed}")
+    return [
+        Item(rng.uniform(3, CHAOS_S), MOVED, rng.random(), rng.uniform(*MOVED_S)) for _ in range(rng.choice((2, 4)))
+    ]
 
 
 def _triggers(rng: random.Random) -> list[Item]:

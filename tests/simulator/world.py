@@ -7,7 +7,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
@@ -30,7 +30,7 @@ from simulator.machines.disk import Disk
 from simulator.machines.runner import Runner
 from simulator.machines.server import Elsewhere, Server
 from simulator.people import People
-from simulator.plan import ACTS, CONTINUOUS, SETBACKS, Plan
+from simulator.plan import ACTS, CONTINUOUS, MOVED, SETBACKS, Plan
 from simulator.terms import CHAOS_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
 
 # A world has about 6,000 events. A world with more events than this is in an endless loop.
@@ -78,6 +78,7 @@ class Host:
     mark_lost: bool = False  # the previous daemon died with a clock's mark that the full disk had not accepted
     outbox: list[OutboxEntry] = field(default_factory=list)
     facts: list[tuple[Launch, str, int | None, str]] = field(default_factory=list)  # ends that no daemon has read yet
+    place: dict[str, str] = field(default_factory=dict)  # as in core/runs/knowledge.py
 
     @property
     def name(self) -> str:
@@ -123,10 +124,12 @@ class World:
         ]
         for host in self.hosts:
             host.misplaced = host.index >= plan.nodes - plan.misplaced
+            host.place = {"machine": f"m{host.index}", "host": host.name, "boot": "1", "pid_ns": "1", "container": ""}
             if plan.pinned:
                 host.disk.pin = (IDENTITY, self.server.address)
         if plan.pinned:
             self.ledger._store.metas["identity"] = IDENTITY
+        self.unseen: list[Host] = []  # machines, or namespaces, whose disk has moved away: with their runners alone
         self.bus: Bus = Broker(self) if plan.production else Datagrams(self)
         self.intruder = Intruder(self)
         self.people = People(self)
@@ -252,9 +255,12 @@ class World:
         self.records.befell(host.index, "power", self.now, back_in)
         host.disk.power_cut(self.rng)
         host.down_until = self.now + back_in
-        for runner in list(host.runners):
-            runner.vanish()
-        host.runners.clear()
+        for there in (host, *self.unseen):  # in other namespaces of this machine too
+            if there is host or there.place["machine"] == host.place["machine"]:
+                for runner in list(there.runners):
+                    runner.vanish()
+                there.runners.clear()
+        host.place = {**host.place, "boot": f"{host.place['boot']}+"}
 
     def shut_down(self, host: Host, back_in: float) -> None:
         """Shut a machine down cleanly.
@@ -277,6 +283,23 @@ class World:
         for host in self.hosts:
             self.power_cut(host, back_in)
         self.server.reboots()
+
+    def moves(self, host: Host, amount: float) -> None:
+        """The next daemon of this disk is on another machine, or in another PID namespace. What runs here goes on."""
+        if self.now < host.frozen_until:
+            return
+        self.crash_daemon(host, amount)
+        self.records.befell(host.index, "moved", self.now, amount)
+        away = replace(host, runners=list(host.runners), outbox=[], facts=[])
+        for runner in away.runners:
+            runner.host = away
+        host.runners.clear()
+        self.unseen.append(away)
+        number = str(len(self.unseen) + 1)
+        if amount % 1.0 < 0.5:
+            host.place = {**host.place, "pid_ns": number}
+        else:
+            host.place = {**host.place, "machine": f"spare {number}", "boot": number}
 
     def freeze(self, host: Host, seconds: float) -> None:
         """Freeze the whole machine. After that time its processes go on where they stopped."""
@@ -347,6 +370,8 @@ class World:
         elif kind == "disk_full":
             host.disk.full_until = max(host.disk.full_until, self.now + amount)
             self.records.befell(host.index, kind, self.now, amount)
+        elif kind == MOVED:
+            self.moves(host, amount)
         elif kind == "forged":
             self.intruder.forges()
         elif kind == "liar":
@@ -413,6 +438,10 @@ class World:
             else:
                 self.at(0.5, self.boot, host)
             for runner in list(host.runners):
+                runner.resume()
+        for away in self.unseen:
+            away.ledger_cut = away.ledger_deaf = 0.0
+            for runner in list(away.runners):
                 runner.resume()
         self.records.healed(self.now)
         self.bus.heal()

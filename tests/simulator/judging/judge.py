@@ -474,6 +474,13 @@ class Judge:
                     return
         world.violate(verdict)
 
+    def testified(self, daemon: Daemon, launch: Launch, why: str) -> None:
+        """T: a node says of no attempt that it is over while the attempt's program lives, seen or not."""
+        self.world.say(f"{daemon.name} TESTIFIES {launch.run}/{launch.attempt}: {why}")
+        for child in self.children:
+            if child.key == (launch.run, launch.attempt, launch.token) and child.ended is None:
+                self.world.violate(f"T {daemon.name} says of {launch.run}/{launch.attempt} that {why}, and it lives")
+
     def ended_by_watcher(self, runner: Runner) -> None:
         """F: a watcher ends a program only if the runner cannot act. A runner that can act ends its program sooner."""
         world = self.world

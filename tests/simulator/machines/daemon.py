@@ -22,8 +22,9 @@ from coordd.core.node.elections import Elections
 from coordd.core.node.node import Node
 from coordd.core.perform import pump
 from coordd.core.ready import Launch, LedgerRequest, Notice, Now, Reply
+from coordd.core.runs import knowledge
 from coordd.core.wire import codec
-from coordd.core.wire.events import Event, Task
+from coordd.core.wire.events import Event, Task, TaskFailed, TaskRetried, TaskRevoked, TaskSucceeded
 from coordd.core.wire.windows import Windows
 from simulator.judging.knowledge import Key
 from simulator.machines.runner import Runner
@@ -38,6 +39,12 @@ PROBE_S = 2.0
 # Seconds until a node looks again at the jobs that it could not launch.
 CHECK_S = 5.0
 LAUNCH_FAILS = 0.1
+
+# Interval (seconds) at which a daemon repeats a testimony without an answer.
+AGAIN_S = 1.0
+
+# The events of the journal that tell of an attempt's end.
+ENDS = (TaskSucceeded, TaskFailed, TaskRevoked, TaskRetried)
 
 # Faults by which a daemon dies between two steps.
 DEADLY = frozenset(("crash", "power"))
@@ -141,11 +148,45 @@ class Daemon(QuietShell):
         self.pump()
         if not self.alive:
             return
+        self._testify(now)
         facts, host.facts = host.facts, []
         for fact in facts:
             self.runner_ended(*fact)
         for runner in list(host.runners):
             runner.tell()
+
+    def _testify(self, now: Now) -> None:
+        """As services.runners does: tell the ledger of attempts that left neither a runner nor an end in its file."""
+        host, testimonies = self.host, self.node.testimonies
+        known = {runner.launch.token for runner in host.runners} | {launch.token for launch, *_ in host.facts}
+        ends = {(event.run, event.token): event for event in host.disk.journal if isinstance(event, ENDS)}
+        for name, (launch, then) in list(host.disk.attempts.items()):
+            why = knowledge.is_over(then, host.place, knowledge.NOTHING, "")
+            if launch.token in known:
+                continue
+            if (end := ends.get((launch.run, launch.token))) is not None:
+                testimonies.ended(name, end, now)
+            elif why:
+                self.world.fault_log["testified"] += 1
+                self.world.judge.testified(self, launch, why)
+                testimonies.over(name, launch, why, now)
+            else:
+                self.world.fault_log["cannot_tell"] += 1
+                del host.disk.attempts[name]
+        self.world.at(AGAIN_S, self._repeat)
+
+    def _repeat(self) -> None:
+        """Ask again what had no answer. The other records are not needed any more, once their runners are gone."""
+        if self._late(self._repeat):
+            return
+        waiting = self.node.testimonies.waiting
+        known = {runner.launch.token for runner in self.host.runners} | {launch.token for launch, *_ in self.host.facts}
+        for name, (launch, _) in list(self.host.disk.attempts.items()):
+            if name not in waiting and launch.token not in known:
+                del self.host.disk.attempts[name]
+        if waiting:
+            self.feed(self.node.testimonies.again)
+        self.world.at(AGAIN_S, self._repeat)
 
     @property
     def paused(self) -> bool:
@@ -437,4 +478,6 @@ class Daemon(QuietShell):
             self.pump()
             return
         self.world.judge.spawned(self.host, launch)
+        if not self.full:
+            self.host.disk.attempts[f"{launch.run}.{launch.token}"] = (launch, self.host.place)
         Runner(self.world, self.host, launch, job)

@@ -11,6 +11,7 @@ import random
 from typing import Any
 
 from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ready import Launch
 from coordd.core.wire.events import Task, flatten, task_of
 from coordd.core.wire.journal_line import decode_line, encode_line
 
@@ -26,6 +27,8 @@ class Disk:
         self.pin = ("", "")  # the identity and the address of the ledger that the node has used
         self.requests: dict[str, Registration] = {}
         self.definitions: dict[str, Any] = {}
+        # records of attempts: the grant, and the place where it was launched (core/runs/knowledge.py)
+        self.attempts: dict[str, tuple[Launch, dict[str, str]]] = {}
         self.journal: list[Task] = []
         self.synced = 0  # how many lines of the journal are synced
         self.torn = 0  # how many lines a power cut has left incomplete

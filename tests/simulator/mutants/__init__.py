@@ -7,7 +7,7 @@ There is one file for each subject, and each file ends with its MUTANTS. A new m
 whose rule it breaks.
 """
 
-from simulator.mutants import identity, jobs, lease, ledger, node, order, pursuit, recovery, runner, wire
+from simulator.mutants import identity, jobs, lease, ledger, node, order, pursuit, recovery, runner, testimony, wire
 from simulator.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -19,6 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *lease.MUTANTS,
     *runner.MUTANTS,
     *recovery.MUTANTS,
+    *testimony.MUTANTS,
     *jobs.MUTANTS,
     *wire.MUTANTS,
 )

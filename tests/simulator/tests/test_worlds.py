@@ -125,6 +125,12 @@ def test_every_fault_strikes_in_many_worlds(many: command.Sums) -> None:
     assert {"pause_runner_before_exec", "kill_runner_before_exec", "crash_after_claim"} <= many.struck.keys()
 
 
+def test_some_daemons_know_that_their_attempts_are_over_and_some_cannot_tell(many: command.Sums) -> None:
+    assert many.struck["testified"] > 50
+    assert many.struck["cannot_tell"] > 20
+    assert many.struck["moved"] > 5, "the runners of an earlier daemon live, unseen"
+
+
 def test_every_field_of_a_job_and_every_clock_is_changed_in_some_worlds(many: command.Sums) -> None:
     assert set(configuration.NAMES) <= {act.removeprefix("edit ") for act in many.acts}
     assert many.acts["remove"] > 3
