@@ -64,7 +64,7 @@ NUMBERS: dict[str, tuple[tuple[type, ...], float, float]] = {
     "attempt": ((int,), 0, ATTEMPT_MAX),
     "token": ((int,), 0, TOKEN_MAX),
     "exit_code": ((int,), -(2**31), 2**32),
-    **dict.fromkeys(("at", "fire_at", "due"), ((float, int), 0.0, INSTANT_MAX)),
+    **dict.fromkeys(("at", "called", "fire_at", "due"), ((float, int), 0.0, INSTANT_MAX)),
     "deadline": ((float, int), -INSTANT_MAX, 2 * INSTANT_MAX),
     "lease_s": ((float, int), 0.0, DURATION_MAX_S),
 }

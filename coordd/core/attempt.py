@@ -92,8 +92,9 @@ EARLY_MAX_S = 10.0
 LEAD_S = 0.003
 FIRST_TRIP_S = 0.005
 
-# The program is told to start this long (seconds) before its instant, and waits for the rest: to wake it takes time.
-HEAD_START_S = 0.0008
+# The program is told to start this long (seconds) before its instant, and waits for the rest: to wake a process takes
+# time, on a busy machine milliseconds.
+HEAD_START_S = 0.003
 
 # A waiting runner renews once after this time (seconds): then connection, files and pages are ready for the gate.
 WARM_UP_S = 0.05

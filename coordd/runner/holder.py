@@ -418,7 +418,8 @@ class Runner:
             return
         pid = self.program.pid
         self.output = self._follow()
-        self._say("started", at=executed_at, program=pid, program_start_ticks=_ticks(pid))
+        called_at = self.program.called_at()
+        self._say("started", at=executed_at, called=called_at, program=pid, program_start_ticks=_ticks(pid))
 
     def _follow(self) -> "Output":
         """Follow the program's output."""

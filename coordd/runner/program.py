@@ -1,6 +1,7 @@
 """The program: forked early, held back by a pipe, executed when the gate has opened."""
 
 import os
+import time
 
 from coordd.runner import kernel
 
@@ -8,10 +9,13 @@ from coordd.runner import kernel
 # especially the end of the pipe, means: do not start.
 GO = b"g"
 GO_BYTES_MAX = 64
+CALLED_BYTES_MAX = 64
 
 
 class Program:
     """A child of the runner that will execute, or has executed, the program."""
+
+    _called = -1  # where the child says when it calls execve
 
     def __init__(self, argv: "list[str]", env: "dict[str, str]", cwd: str, cgroup: str, label: int) -> None:
         """Fork it. It leads its own session, has the ``label`` (``kernel.label_of``), and waits.
@@ -22,6 +26,7 @@ class Program:
         held, self._release = os.pipe()
         self.status_fd, status = os.pipe()
         self.output_fd, output = os.pipe()
+        self._called, called = os.pipe()
         parent = os.getpid()
         self.in_cgroup = False
         self.pid = -1
@@ -38,7 +43,8 @@ class Program:
                 self.in_cgroup = _move_into(cgroup, self.pid)
         if self.pid == 0:
             os.close(self._release)
-            _be_the_program(argv, env, cwd, label, held, status, output, parent)
+            _be_the_program(argv, env, cwd, label, held, status, output, called, parent)
+        os.close(called)
         os.close(held)
         os.close(status)
         os.close(output)
@@ -67,6 +73,14 @@ class Program:
             os.close(self._release)
             self._release = -1
 
+    def called_at(self) -> float:
+        """When it called execve (Unix seconds); 0.0 if it cannot be told. To be asked once, after ``failure``."""
+        if self._called < 0:
+            return 0.0
+        text = os.read(self._called, CALLED_BYTES_MAX)
+        os.close(self._called)
+        return float(text or b"0")
+
     def failure(self) -> "str | None":
         """Why it could not be executed; "" once it has been; None while unknown."""
         try:
@@ -90,7 +104,15 @@ def _move_into(cgroup: str, pid: int) -> bool:
 
 
 def _be_the_program(
-    argv: "list[str]", env: "dict[str, str]", cwd: str, label: int, held: int, status: int, output: int, parent: int
+    argv: "list[str]",
+    env: "dict[str, str]",
+    cwd: str,
+    label: int,
+    held: int,
+    status: int,
+    output: int,
+    called: int,
+    parent: int,
 ) -> None:
     """In the child: prepare, wait for the byte, become the program. Never returns."""
     try:
@@ -109,6 +131,7 @@ def _be_the_program(
         if not has_leave(held):
             os._exit(126)
         what = f"execute {argv[0]}"
+        os.write(called, repr(time.time()).encode())
         execute(argv, env)
     except OSError as exc:
         os.write(status, f"cannot {what}: {exc.strerror}".encode())
