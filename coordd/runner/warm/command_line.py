@@ -23,9 +23,7 @@ class CommandLine:
             raise ValueError("/proc/self/stat does not say where the command line is")
 
     def show(self, words: "list[str]") -> None:
-        """Replace it; the rest is filled with NUL bytes. Raises ValueError when it does not fit."""
-        text = b"".join([word.encode(errors="replace") + b"\0" for word in words])
-        if len(text) > self.size:
-            raise ValueError(f"a command line of {len(text)} bytes does not fit into {self.size}")
+        """Replace it; the rest is filled with NUL bytes. What does not fit is cut off: an attempt must not fail by it."""
+        text = b"".join([word.encode(errors="replace") + b"\0" for word in words])[: self.size - 1]
         text += bytes(self.size - len(text))
         _ctypes.call_cdeclfunction(_memmove, (_Pointer(self._start), text, len(text)))
