@@ -23,7 +23,7 @@ class CommandLine:
             raise ValueError("/proc/self/stat does not say where the command line is")
 
     def show(self, words: "list[str]") -> None:
-        """Replace it; the rest is filled with NUL bytes. A text that is too long is cut off: no attempt may fail by it."""
+        """Replace it, and fill the rest with NUL bytes. A longer text is cut off: no attempt may fail by it."""
         text = b"".join([word.encode(errors="replace") + b"\0" for word in words])[: self.size - 1]
         text += bytes(self.size - len(text))
         _ctypes.call_cdeclfunction(_memmove, (_Pointer(self._start), text, len(text)))
