@@ -52,7 +52,7 @@ class Testimonies:
 
     def again(self, _now: Now) -> None:
         """Ask again what had no answer."""
-        for name in self.waiting.keys() - self._asked:
+        for name in sorted(self.waiting.keys() - self._asked):
             self._ask(name)
 
     def _give(self, name: str, report: Report, launch: Launch | None) -> None:

@@ -81,3 +81,15 @@ def test_an_end_in_the_journal_is_reported_as_it_was() -> None:
     lone.answer("report", Answer(OK))
     assert lone.said == [], "it was published then"
     assert lone.node.testimonies.waiting == {}
+
+
+def test_what_is_asked_again_has_the_order_of_its_names() -> None:
+    """A simulated world must be the same in every process, whatever Python's hashes are."""
+    lone = Lone(job()).ready()
+    for number in range(9):
+        launch = Launch(f"sales#{number}", "sales", AttemptNumber(0), Token(7), "nonce", 0.0, "{}", 100.0, 60.0)
+        lone.do(lone.node.testimonies.over, f"x{number}", launch, WHY)
+    for _ in range(9):
+        lone.answer("report", Answer(UNAVAILABLE))
+    lone.do(lone.node.testimonies.again)
+    assert [said.grant.run for said in lone.waiting(Report)] == [f"sales#{number}" for number in range(9)]
