@@ -134,7 +134,7 @@ class ProcessLauncher:
         full = {
             "log_path": f"{directory}/log",
             "cgroup": self._cgroup(directory),
-            "place": here(),
+            "place": spec.get("place") or here(),
             **spec,
             "directory": directory,
             # Older processes cannot belong to the attempt, and are never killed for it.
