@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.fires import Decided
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.runner_requests import Request
@@ -32,6 +33,17 @@ class Ledger(Protocol):
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]: ...
     def attempts(self, run: str) -> list[AttemptRow]: ...
     def status(self) -> dict[str, Any]: ...
+
+    def fires(self, job: str) -> Decided:
+        """The record of a job's fire times without a row."""
+
+    def fired(self, job: str, after: float, upto: float, limit: int = 1000) -> list[Row]:
+        """A job's scheduled runs that are due after ``after``, up to ``upto``, oldest first; not those that were
+        revoked before any claim.
+        """
+
+    def succeeded(self, jobs: Sequence[str]) -> dict[str, float]:
+        """The end (Unix seconds) of the last success of each job that has one, since this version is in use."""
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
         """Forget at most ``limit`` runs that ended over ``keep_s`` ago by the ledger's clock; returns how many."""

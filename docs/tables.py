@@ -268,6 +268,10 @@ _METHODS = {
     "job.list": ("", "every job file of this node, bad ones with their `problems`"),
     "job.show": ("`job`", "one job"),
     "job.next": ("`job`, `count`? (5)", "the next fire times"),
+    "job.fires": (
+        "`job`, `from`?, `to`? (Unix seconds or ISO 8601)",
+        "`[{fire_time, due, decision, reason, run}]`: what became of each fire time, oldest first",
+    ),
     "job.activate": ("`job`", "this node's definition of the job counts from now on"),
     "job.suspend": (
         "`job`, or `all` (takes an operator), `until`?, `note`?",
@@ -372,6 +376,9 @@ _LIMITS = (
     ("core.runs.leftovers", "WATCHED_MAX", "holders that a node watches to settle what they leave"),
     ("core.runs.planner", "CATCH_UP_MAX", "missed fire times that `misfire = all` catches up"),
     ("core.runs.planner", "SKIP_GRACE_S", "seconds after which `misfire = skip` skips"),
+    ("core.runs.passing", "GRACE_S", "seconds after `start_within` when a fire time is passed over"),
+    ("core.ledger.fires", "STRETCHES_MAX", "stretches of a job that the ledger keeps"),
+    ("services.views.fire_methods", "FIRES_MAX", "fire times in one answer of `job.fires`"),
     ("core.ledger.words", "CLAIM_AHEAD_S", "seconds before its time that a run may be claimed"),
     ("core.ledger.words", "GATE_AHEAD_S", "seconds before its time that its gate may open"),
     ("core.context", "LEAD_S", "seconds before its time that an election is opened"),

@@ -87,6 +87,21 @@ def until(_context: click.Context, _parameter: click.Parameter, value: str | Non
             raise click.BadParameter(f"{exc}, or a duration such as 2h or 7d") from exc
 
 
+def instant(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """An instant, or a duration before now, in Unix seconds."""
+    from coordd.core.jobs.schedule import parse_duration, parse_instant
+
+    if value is None:
+        return None
+    try:
+        return time.time() - parse_duration(value)
+    except ValueError:
+        try:
+            return parse_instant(value, "UTC")
+        except ValueError as exc:
+            raise click.BadParameter(f"{exc}, or a duration such as 2h or 7d") from exc
+
+
 def holding(command: Any) -> Any:
     """The options of what stops something: until when, and why."""
     ends = click.option(
@@ -218,6 +233,27 @@ def job_next(name: str, count: int) -> None:
             whose = "--all" if stopped.get("all") else name
             end = f"{stopped['until']}, or " if stopped.get("until") else ""
             say(f"{name} is suspended: none of these starts until {end}coordctl job resume {whose}")
+
+
+@job.command("fires")
+@click.argument("name", shell_complete=complete_jobs)
+@click.option(
+    "--from", "begin", metavar="T", callback=instant, help="The first fire time (UTC), or a duration before now: 7d."
+)
+@click.option("--to", "end", metavar="T", callback=instant, help="The last one.")
+def job_fires(name: str, begin: float | None, end: float | None) -> None:
+    """What became of each fire time: launched, coalesced, skipped, missed, rejected, suspended, blackout or limited.
+
+    Without --from: the last 50. Equal neighbours are one line; --output json has every fire time.
+    """
+
+    def draw(fires: Any) -> None:
+        from coordd.cli.show import tables
+        from coordd.cli.show.brief import spans
+
+        tables.draw(tables.DECISIONS, spans(fires), f"{name} had no fire time then.")
+
+    asked().show(asked().call("job.fires", job=name, **{"from": begin, "to": end}), draw)
 
 
 @job.command("activate")

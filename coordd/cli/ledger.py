@@ -147,7 +147,7 @@ def _opened(path: str) -> IO[bytes]:
 
 def _check(file: IO[bytes], name: str) -> int:
     """Counts the rows and checks every one, before the daemon sees the first."""
-    from coordd.core.ledger.dump import checked, take_head
+    from coordd.adapters.ledger.dump import checked, take_head
 
     file.seek(0)
     try:

@@ -12,8 +12,8 @@ import pytest
 from click.testing import Result
 from support.fake_daemon import STATUS, FakeDaemon, Stream, refusal
 
+from coordd.adapters.ledger.dump import exported
 from coordd.cli import ledger as module
-from coordd.core.ledger.dump import exported
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import Policy
 

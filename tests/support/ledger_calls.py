@@ -6,7 +6,7 @@ from typing import Any
 
 from coordd.core.ledger.answers import Answer, Ended, Held
 from coordd.core.ledger.open_answer import JobState, OpenAnswer
-from coordd.core.ledger.requests import Claim, ListOpen, Watched
+from coordd.core.ledger.requests import NOTHING_SETTLED, Claim, ListOpen, Settled, Watched
 from coordd.core.ledger.rows import LedgerTime
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Registration, Renew, Report, Request
 from coordd.core.ledger.words import AttemptNumber, Policy, Token
@@ -108,7 +108,7 @@ class Nodes:
         nonce: str = "n1",
         node: str = "edge-1.10",
         watched: Watched | None = None,
-        settled_to: float = 0.0,
+        settled: Settled = NOTHING_SETTLED,
     ) -> Answer:
         return self.ask(
             Claim(
@@ -118,7 +118,7 @@ class Nodes:
                 node=node,
                 lease_s=LEASE_S,
                 watched=watched,
-                settled_to=settled_to,
+                settled=settled,
             )
         )
 

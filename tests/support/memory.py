@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import trio
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.fires import SUCCEEDED, Decided
 from coordd.core.ledger.identity import Known, admit, refusal
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Prune
@@ -137,6 +138,11 @@ class MemoryStore:
         self._set_run(run, None)
         self.attempts.pop(run, None)
 
+    def count_fired(self, job: str, after: float, upto: float) -> int:
+        return sum(
+            1 for row in self.runs.values() if row.job == job and _counts_as_fired(row) and after < row.due_at <= upto
+        )
+
     def last_fire_at(self, job: str, before: float) -> float:
         newest = self.fired.get(job, 0.0)
         if newest <= before:
@@ -242,6 +248,25 @@ class MemoryLedger:
         """The attempts of one run, from first to last."""
         found = self._read(lambda store: sorted(store.attempts.get(run, {}).items()))
         return [AttemptRow(row.values()) for _, row in found]
+
+    def fires(self, job: str) -> Decided:
+        """The record of a job's fire times without a row."""
+        return self._read(lambda store: self._rules._decided(store, job))
+
+    def fired(self, job: str, after: float, upto: float, limit: int = 1000) -> list[Row]:
+        """A job's scheduled runs that are due in that time, oldest first."""
+
+        def due(store: MemoryStore) -> list[Row]:
+            rows = [row for row in store.runs.values() if row.job == job and _counts_as_fired(row)]
+            found = sorted((row for row in rows if after < row.due_at <= upto), key=lambda row: (row.due_at, row.run))
+            return [row.copy() for row in found[:limit]]
+
+        return self._read(due)
+
+    def succeeded(self, jobs: Sequence[str]) -> dict[str, float]:
+        """The end of the last success of each job that has one."""
+        known = self._read(lambda store: {job: store.meta(SUCCEEDED + job) for job in jobs})
+        return {job: float(at) for job, at in known.items() if at}
 
     def status(self) -> dict[str, Any]:
         """The number of runs in each state."""

@@ -436,7 +436,7 @@ class Cluster:
                 for shell in there
                 for at in (*shell.gate_at.values(), *shell.start_at.values(), *shell.renew_at.values())
             ]
-            at = min([shell.node.timer_at() for shell in there] + runners, default=end)
+            at = min([shell.node.timer_at() for shell in there] + runners, default=float("inf"))
             if at > end:
                 break
             self.mono = max(self.mono, at)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from coordd.adapters.ledger import redis_people, redis_rows
-from coordd.core.ledger import people, rows, rules, sound, standing, steps, words
+from coordd.core.ledger import fires, people, rows, rules, sound, standing, steps, words
 
 PATH = Path(__file__).parent / "lua" / "shared" / "constants.lua"
 
@@ -35,6 +35,11 @@ _FIGURES = (
     (words, "BACKOFF_MAX_S", "seconds"),
     (words, "BACKOFF_DOUBLINGS_MAX", "doublings of a delay"),
     (rows, "ACTIVATIONS_MAX", "definitions of a job that are remembered"),
+    (fires, "STRETCHES_MAX", "stretches of a job that are remembered"),
+    (fires, "SUSPENDED", "what became of fire times: the job was suspended"),
+    (fires, "REDEFINED", "what became of fire times: the definition changed"),
+    (fires, "HELD_BY_SUSPENSION", "in the reason of a missed run"),
+    (fires, "HELD_BY_OTHERS", "in the reason of a missed run"),
     (standing, "IDENTITY_AHEAD_S", "seconds"),
     (standing, "LATE_S", "seconds"),
     (standing, "BARRIER_AT", "Unix seconds: the horizon that older versions read"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from coordd.core.ledger.answers import Answer
+    from coordd.core.ledger.fires import Decided
     from coordd.core.ledger.open_answer import OpenAnswer
     from coordd.core.ledger.rows import AttemptRow, Row
     from coordd.core.ledger.runner_requests import Request
@@ -152,6 +153,24 @@ class RedisLedger:
 
         (flat,) = self.read([("HGETALL", self.key(f"attempts:{run}"))])
         return attempts_of(flat)
+
+    def fires(self, job: str) -> "Decided":
+        """The record of a job's fire times without a row."""
+        from coordd.adapters.ledger.redis_people import decided
+
+        return decided(self, job)
+
+    def fired(self, job: str, after: float, upto: float, limit: int = 1000) -> "list[Row]":
+        """A job's scheduled runs that are due in that time, oldest first."""
+        from coordd.adapters.ledger.redis_people import fired
+
+        return fired(self, job, after, upto, limit)
+
+    def succeeded(self, jobs: "Sequence[str]") -> "dict[str, float]":
+        """The end of the last success of each job that has one."""
+        from coordd.adapters.ledger.redis_people import succeeded
+
+        return succeeded(self, jobs)
 
     def status(self) -> "dict[str, Any]":
         """The status of the ledger and its server, and what is less safe than advised."""

@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
+from coordd.adapters.ledger.dump import checked, exported, exported_hold, head, take_head
 from coordd.adapters.ledger.redis_rows import attempts_of, value_of
 from coordd.adapters.ledger.resp import Problem
-from coordd.core.ledger.dump import checked, exported, exported_hold, head, take_head
+from coordd.core.ledger.fires import Decided, as_text, stretches
 from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, begin_again
-from coordd.core.ledger.rows import JOB_COLUMNS, STANDING_COLUMNS, Hold, JobRow, Row
+from coordd.core.ledger.rows import JOB_COLUMNS, STANDING_COLUMNS, Activation, Hold, JobRow, Row
 from coordd.core.ledger.words import STATES
 from coordd.errors import RefusedError, UnavailableError
 
@@ -144,11 +145,13 @@ def export(ledger: Asked) -> Iterator[dict[str, Any]]:
         yield head(identity, closed)
     jobs, runs = ledger.read([("SMEMBERS", ledger.key("jobs")), ("ZRANGE", ledger.key("list::"), 0, -1)])
     for name in sorted(jobs):
-        read, standing, past = ledger.read(
+        read, standing, past, settled, succeeded = ledger.read(
             [
                 ("HMGET", ledger.prefix.encode() + b"job:" + name, *JOB_COLUMNS),
                 ("HMGET", ledger.prefix.encode() + b"standing:" + name, *STANDING_COLUMNS),
                 ("LRANGE", ledger.prefix.encode() + b"activations:" + name, 0, -1),
+                ("HGET", ledger.key("fires"), name),
+                ("HGET", ledger.key("succeeded"), name),
             ]
         )
         if read[0] is not None:
@@ -159,6 +162,8 @@ def export(ledger: Asked) -> Iterator[dict[str, Any]]:
                 job = JobRow.of_standing([value_of(column, value) for column, value in values])
                 job.fence = fence
             job.past = [_activation(line) for line in past]
+            job.fires = as_text(stretches((settled or b"").decode(errors="replace")))
+            job.succeeded_at = float(succeeded or 0.0)
             yield exported(job)
     for hashed in ledger.read([("HGETALL", ledger.key(name)) for name in HOLDS]):
         for key, text in sorted(zip(hashed[::2], hashed[1::2], strict=True)):
@@ -173,6 +178,33 @@ def _activation(kept: bytes) -> tuple[int, str, str, float, float, str]:
     """An activated definition, in the scripts' format: a line for each value."""
     sequence, digest, schedule, activated_at, counts_from, by = kept.decode(errors="replace").split("\n", 5)
     return int(sequence), digest, schedule, float(activated_at), float(counts_from), by
+
+
+def decided(ledger: Asked, job: str) -> Decided:
+    """The record of a job's fire times without a row."""
+    text, past, standing, read = ledger.read(
+        [
+            ("HGET", ledger.key("fires"), job),
+            ("LRANGE", ledger.key(f"activations:{job}"), 0, -1),
+            ("HGET", ledger.key(f"standing:{job}"), "horizon"),
+            ("HGET", ledger.key(f"job:{job}"), "horizon"),
+        ]
+    )
+    activations = [Activation(*_activation(line)) for line in past]
+    return Decided(float(standing or read or 0.0), stretches((text or b"").decode(errors="replace")), activations)
+
+
+def fired(ledger: Asked, job: str, after: float, upto: float, limit: int) -> list[Row]:
+    """A job's scheduled runs that are due in that time, oldest first."""
+    range_ = (f"({after!r}", repr(upto), "LIMIT", 0, limit)
+    (names,) = ledger.read([("ZRANGEBYSCORE", ledger.key(f"fired:{job}"), *range_)])
+    return list(ledger.rows(names))
+
+
+def succeeded(ledger: Asked, jobs: Sequence[str]) -> dict[str, float]:
+    """The end of the last success of each job that has one."""
+    (found,) = ledger.read([("HMGET", ledger.key("succeeded"), *jobs)]) if jobs else ([],)
+    return {job: float(at) for job, at in zip(jobs, found, strict=True) if at}
 
 
 def _identity(ledger: Asked) -> tuple[str, str, str]:
@@ -229,7 +261,7 @@ def import_rows(ledger: Asked, rows: Iterable[dict[str, Any]], *, replace: bool)
     drops = [b"run:" + run for run in old_runs] + [b"attempts:" + run for run in old_runs]
     kinds = (b"job:", b"standing:", b"activations:", b"active:", b"waiting:", b"fired:")
     drops += [kind + job for kind in kinds for job in old_jobs]
-    drops += [b"jobs", b"open", b"ended", *[name.encode() for name in HOLDS]]
+    drops += [b"jobs", b"open", b"ended", b"fires", b"succeeded", *[name.encode() for name in HOLDS]]
     drops += [f"list:{state}:".encode() + job for state in ("", *STATES) for job in (b"", *old_jobs)]
     writes = [ledger.script("put", texts[i : i + PUT_MAX]) for i in range(0, len(texts), PUT_MAX)]
     commands = [

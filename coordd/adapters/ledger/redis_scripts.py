@@ -44,7 +44,7 @@ _PASSES, _PASSES_NOT = "local passes = true\n", "local passes = false\n"
 # The path of each operation's script, by its caller: lua/<room>/<operation>.lua. Its header lists its arguments and
 # answers, the files of lua/shared that it needs, and whether it passes when the memory is full.
 ROOMS = {
-    "nodes": ("register", "claim", "settle", "restore", "open", "page", "prune", "new_rules", "activate"),
+    "nodes": ("register", "claim", "settle", "restore", "open", "page", "prune", "new_rules", "activate", "pass_over"),
     "runners": ("gate", "renew", "report", "commit"),
     "people": ("revoke", "cancel", "resolve", "suspend", "keep", "accept_epoch", "close", "put"),
 }

@@ -17,6 +17,7 @@ import time
 from coordd.adapters.ledger.sqlite_rows import (
     APPLICATION_ID,
     ATTEMPT_LIST,
+    FIRED,
     GET_RUN,
     MIGRATIONS,
     RUN_LIST,
@@ -27,6 +28,7 @@ from coordd.adapters.ledger.sqlite_rows import (
     migrate,
 )
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.fires import FIRES, SUCCEEDED
 from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, Known, admit, begin_again, refusal
 from coordd.core.ledger.rows import AttemptRow, JobRow, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, TypeVar
 
+    from coordd.core.ledger.fires import Decided
     from coordd.core.ledger.open_answer import OpenAnswer
     from coordd.core.ledger.rows import Hold
     from coordd.core.ledger.runner_requests import Request
@@ -185,6 +188,20 @@ class SqliteLedger:
         found = self._read(f"SELECT {ATTEMPT_LIST} FROM attempts WHERE run = ? ORDER BY attempt", run)
         return [AttemptRow(values) for values in found]
 
+    def fires(self, job: str) -> "Decided":
+        """The record of a job's fire times without a row."""
+        return self._transact(lambda store, _: self._rules._decided(store, job), writes=False, admitted=False)
+
+    def fired(self, job: str, after: float, upto: float, limit: int = 1000) -> list[Row]:
+        """A job's scheduled runs that are due in that time, oldest first."""
+        sql = f"SELECT {RUN_LIST} FROM runs WHERE {FIRED} ORDER BY max(fire_at, due), run LIMIT ?4"
+        return [Row(values) for values in self._read(sql, job, after, upto, limit)]
+
+    def succeeded(self, jobs: "Iterable[str]") -> "dict[str, float]":
+        """The end of the last success of each job that has one."""
+        known = {f"{SUCCEEDED}{job}": job for job in jobs}
+        return {known[key]: float(value) for key, value in self._meta().items() if key in known}
+
     def status(self) -> "dict[str, Any]":
         """The status of the ledger: its identity, path, size, and runs by state."""
         meta = self._meta()
@@ -216,7 +233,7 @@ class SqliteLedger:
 
     def export(self) -> "Iterator[dict[str, Any]]":
         """All rows, as JSON objects: jobs, then each run with its attempts."""
-        from coordd.core.ledger.dump import exported, exported_hold, head
+        from coordd.adapters.ledger.dump import exported, exported_hold, head
 
         def known(store: Transaction, _: LedgerTime) -> "tuple[list[JobRow | None], dict[str, Hold]]":
             return [self._rules._told(store, name) for name in store.job_names()], self._rules._every_hold(store)
@@ -237,10 +254,12 @@ class SqliteLedger:
 
         Raises RefusedError when a row is invalid, or when there are rows already and ``replace`` is not set.
         """
-        from coordd.core.ledger.dump import checked, take_head
+        from coordd.adapters.ledger.dump import checked, take_head
 
         predecessor, rest = take_head(rows)
         jobs, runs, attempts, holds = checked(rest)
+        told = {FIRES + job.job: job.fires for job in jobs}
+        told.update({SUCCEEDED + job.job: repr(job.succeeded_at) for job in jobs if job.succeeded_at})
         made = os.urandom(8).hex()
 
         def put(store: Transaction, _: LedgerTime) -> int:
@@ -252,6 +271,8 @@ class SqliteLedger:
                 store.put_run(run)
             for attempt in attempts:
                 store.put_attempt(attempt)
+            for key in {**store.metas_like(FIRES), **store.metas_like(SUCCEEDED), **told}:
+                store.put_meta(key, told.get(key, ""))
             for key in {**self._rules._every_hold(store), **holds}:
                 self._rules._put_hold(store, key, holds.get(key))
             return len(jobs) + len(runs) + len(attempts) + len(holds)

@@ -109,6 +109,11 @@ ATTEMPT_LIST = ", ".join(ATTEMPT_COLUMNS)
 _JOB = ", ".join(JOB_COLUMNS)
 _STANDING = ", ".join(STANDING_COLUMNS)
 _ACTIVATION = ", ".join(f'"{column}"' for column in ACTIVATION_COLUMNS)
+# The scheduled runs of job ?1 that are due after ?2, up to ?3. Rows of an older version have no due time.
+FIRED = (
+    "job = ?1 AND scheduled = 1 AND NOT (state = 'revoked' AND token = 0)"
+    " AND (due > ?2 AND due <= ?3 OR due = 0 AND fire_at > ?2 AND fire_at <= ?3)"
+)
 GET_RUN = f"SELECT {RUN_LIST} FROM runs WHERE run = ?"
 
 
@@ -282,6 +287,10 @@ class Transaction:
         # "\x7f" follows every character of a name; in this table a range of names is read by its primary key.
         found = self._execute("SELECT key, value FROM meta WHERE key >= ? AND key < ?", (prefix, prefix + "\x7f"))
         return {str(key): str(value) for key, value in found}
+
+    def count_fired(self, job: str, after: float, upto: float) -> int:
+        sql = f"SELECT count(*) FROM runs WHERE {FIRED}"
+        return int(self._execute(sql, (job, after, upto)).fetchone()[0])
 
     def last_fire_at(self, job: str, before: float) -> float:
         newest = 0.0

@@ -36,6 +36,18 @@ def coloured(word: str, text: str | None = None) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if code and wanted else text
 
 
+def spans(fires: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Fire times with equal neighbours as one: `fire_time`, `to` and `count`."""
+    found: list[dict[str, Any]] = []
+    for fire in fires:
+        last = found[-1] if found else {}
+        if fire["decision"] != "launched" and all(last.get(key) == fire[key] for key in ("decision", "reason", "run")):
+            last.update(to=fire["fire_time"], count=last["count"] + 1)
+        else:
+            found.append({**fire, "count": 1})
+    return found
+
+
 def wrapped(text: str) -> str:
     """A sentence, wrapped to the terminal's width; one line for a program."""
     text = safe(text)

@@ -25,7 +25,8 @@ STYLES = {
     "enabled": "green", "released": "green", "done": "green", "refused": "bold red",
     "started": "bold cyan", "received": "cyan", "pending": "blue", "retry": "yellow",
     "suspect": "yellow", "warn": "yellow", "starting": "yellow", "mingling": "yellow", "draining": "yellow",
-    "suspended": "yellow", "held": "yellow", "missed": "yellow", "rejected": "yellow", "revoked": "magenta",
+    "suspended": "yellow", "held": "yellow", "launched": "green", "skipped": "yellow",
+    "limited": "yellow", "missed": "yellow", "rejected": "yellow", "revoked": "magenta",
     "failure": "bold red", "fail": "bold red", "lost": "bold red", "unknown": "bold red reverse",
     "open": "bold red", "half-open": "yellow", "recovering": "yellow",
     "disabled": "red", "disconnected": "red", "unavailable": "bold red", "left": "dim", "stopping": "dim",
@@ -194,6 +195,11 @@ JOBS = (
 )
 
 
+def _to(row: Mapping[str, Any]) -> str:
+    """The end of a span of fire times."""
+    return f" to {plain(row['to'])}" if row.get("to") else ""
+
+
 def _problems(row: Mapping[str, Any]) -> str:
     """A job's suspension, and its problems."""
     stopped = row.get("suspended") or {}
@@ -217,6 +223,14 @@ FIRES = (
     Column("CLOCKS", lambda row, _now: _clocks(row.get("clocks_s") or 0.0)),
     Column("", lambda row, now: distance(instant(row.get("fire_time")), now), right=True),
     Column("RUN", text("run"), whole=True),
+)
+
+DECISIONS = (
+    Column("FIRE TIME (UTC)", lambda row, _now: plain(row["fire_time"]) + _to(row)),
+    Column("COUNT", text("count"), right=True),
+    Column("DECISION", lambda row, _now: stated(row.get("decision") or "-")),
+    Column("RUN", text("run"), whole=True),
+    Column("REASON", text("reason")),
 )
 
 PLAN = (

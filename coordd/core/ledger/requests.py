@@ -32,6 +32,26 @@ class Watched(Record):
         self.unchanged_s = unchanged_s
 
 
+class Settled(Record):
+    """Fire times that need no run any more: those that are due up to ``upto`` (Unix seconds) and have no row.
+
+    ``decision``: one of fires.STRETCH_WORDS; "": nothing is recorded. The caller's schedule has ``count`` fire times
+    that are due after ``after``, up to ``upto``; below 0: not counted.
+    """
+
+    wire = ("upto", "decision", "after", "count")
+    __slots__ = wire
+
+    def __init__(self, upto: float, decision: str = "", after: float = -1.0, count: int = -1) -> None:
+        self.upto = upto
+        self.decision = decision
+        self.after = after
+        self.count = count
+
+
+NOTHING_SETTLED = Settled(0.0)
+
+
 # ---- before a launch
 
 
@@ -49,12 +69,12 @@ class Register(Request[Answer]):
 class Claim(Request[Answer]):
     """A node asks for one attempt.
 
-    ``watched`` is the claimant's own observation of the holder, or None. ``settled_to``: fire times up to it are
+    ``watched`` is the claimant's own observation of the holder, or None. ``settled``: fire times up to there are
     settled under the job's misfire policy.
     """
 
     op = "claim"
-    wire = ("of", "attempt", "nonce", "node", "lease_s", "watched", "settled_to")
+    wire = ("of", "attempt", "nonce", "node", "lease_s", "watched", "settled")
     __slots__ = wire
 
     def __init__(
@@ -66,7 +86,7 @@ class Claim(Request[Answer]):
         node: str,
         lease_s: float,
         watched: "Watched | None" = None,
-        settled_to: float = 0.0,
+        settled: "Settled" = NOTHING_SETTLED,
     ) -> None:
         self.of = of
         self.attempt = attempt
@@ -74,7 +94,7 @@ class Claim(Request[Answer]):
         self.node = node
         self.lease_s = lease_s
         self.watched = watched
-        self.settled_to = settled_to
+        self.settled = settled
 
 
 class Settle(Request[Answer]):
@@ -119,6 +139,21 @@ class Page(Request[OpenAnswer]):
         """``limit``: rows per page; 0: OPEN_PAGE."""
         self.limit = limit or OPEN_PAGE
         self.after = after
+
+
+class PassOver(Request[Answer]):
+    """Settle fire times that no node will launch: their start_within (seconds) has passed, and no row waits for one."""
+
+    op = "pass_over"
+    wire = ("job", "digest", "identity_from", "start_within_s", "settled")
+    __slots__ = wire
+
+    def __init__(self, *, job: str, digest: str, identity_from: float, start_within_s: float, settled: Settled) -> None:
+        self.job = job
+        self.digest = digest
+        self.identity_from = identity_from
+        self.start_within_s = start_within_s
+        self.settled = settled
 
 
 class NewRules(Request[Answer]):

@@ -53,6 +53,11 @@ if TYPE_CHECKING:
         def drop_run(self, run: str) -> None:
             """Forget a run and its attempts."""
 
+        def count_fired(self, job: str, after: float, upto: float) -> int:
+            """How many of a job's scheduled rows are due after ``after``, up to ``upto``; not those that were revoked
+            before any claim.
+            """
+
         def last_fire_at(self, job: str, before: float) -> float:
             """The newest due time, up to ``before``, of a job's scheduled rows, or 0.0.
 
@@ -222,10 +227,11 @@ class JobRow:
 
     The definition is identified by its ``digest`` ("": none was activated yet) and the digest of its ``schedule`` part.
     It was activated as number ``sequence`` at ``activated_at``, for runs that are due after ``counts_from``. ``past``
-    has the values of all remembered definitions, oldest first; only exported rows have it.
+    has the values of all remembered definitions, oldest first; ``fires`` the stretches of fire times without a row, and
+    ``succeeded_at`` the end of the last success (core/ledger/fires.py). Only exported rows have these three.
     """
 
-    __slots__ = (*JOB_COLUMNS, *STANDING_COLUMNS[5:], "past")
+    __slots__ = (*JOB_COLUMNS, *STANDING_COLUMNS[5:], "fires", "past", "succeeded_at")
 
     def __init__(
         self,
@@ -252,6 +258,8 @@ class JobRow:
         self.schedule = schedule
         self.activated_at = activated_at
         self.counts_from = counts_from
+        self.fires = ""
+        self.succeeded_at = 0.0
         self.past: list[tuple[int, str, str, float, float, str]] = []
 
     def values(self) -> "tuple[object, ...]":

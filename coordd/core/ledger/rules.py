@@ -109,10 +109,14 @@ class Rules(People):
             job = self._known(store, of.job)
             if of.scheduled and self._settled(job, of.due, now):
                 return Answer(EXISTS, state=SETTLED)
-            refused = self._opens(store, job or self._job(store, of.job, now), of, now)
+            job = job or self._job(store, of.job, now)
+            refused = self._opens(store, job, of, now)
             if refused is not None:
                 return refused
-            store.put_run(self._new_row(of, now))
+            row = self._new_row(of, now)
+            if self._is_given_up(store, job, row, of, now):
+                return Answer(EXISTS, state=SETTLED)
+            store.put_run(row)
             return Answer(OK, state=PENDING)
         known = row.digest or row.state != REVOKED  # otherwise it was revoked by its id alone, before any trigger
         if known and (row.digest != of.digest or row.args != of.args):
@@ -135,6 +139,8 @@ class Rules(People):
             if refused is not None:
                 return refused
             row = self._new_row(of, now)
+            if self._is_given_up(store, job, row, of, now, claim.settled):
+                return Answer(FINISHED, state=SETTLED)
         if row.state in TERMINAL:
             return Answer(FINISHED, state=row.state, attempt=row.attempt)
         if claim.attempt < row.attempt:
@@ -191,7 +197,7 @@ class Rules(People):
         why = f"no node could launch it within {within_s:g} s of its time ({late_s:.0f} s late)"
         if row.digest != digest:
             why += "; the job's definition has changed since"
-        self._end(store, row, MISSED, why, now)
+        self._end(store, row, MISSED, why + self._was_held_up(store, row, now), now)
         return self._ended(row)
 
     def _claim_due(self, store: "Store", job: JobRow, row: Row, claim: "Claim", now: LedgerTime) -> Answer:
@@ -216,7 +222,7 @@ class Rules(People):
             return blocked
         if claim.of.scheduled:
             # Not past the run itself: its later fire times are not known yet.
-            job.horizon = max(job.horizon, min(claim.settled_to, row.due_at))
+            self._settle(store, job, claim.settled, row.due_at)
         return self._grant(store, job, row, claim, now)
 
     def _overlap(self, store: "Store", row: Row, policy: Policy, now: LedgerTime) -> "Answer | None":
@@ -508,6 +514,7 @@ class Rules(People):
         for row in rows:
             if row.scheduled:
                 job = self._job(store, row.job, now)
+                self._forget_fires(store, row.job, row.due_at)
                 if row.due_at > job.horizon or job.fence == 0:
                     job.horizon = max(job.horizon, row.due_at)
                     # A horizon that settles something is not moved back when the clock was ahead (_swept_job).

@@ -177,7 +177,11 @@ class Standing:
             job.counts_from = now.wall
         if begins_ahead or counts_ahead:
             self._put_job(store, job)
+            self._clock_is_right(store, job)
         return job
+
+    def _clock_is_right(self, store: "Store", job: JobRow) -> None:
+        """The job's horizon, or where its definition counts from, was ahead of the clock, and is not any more."""
 
     def _put_job(self, store: "Store", row: JobRow) -> None:
         if self._identity_from(store) == NEVER:
@@ -193,6 +197,8 @@ class Standing:
         row = self._known(store, name)
         if row is not None:
             row.past = [past.values() for past in store.activations(name)]
+            row.fires = store.meta(f"fires:{name}")  # core/ledger/fires.py
+            row.succeeded_at = float(store.meta(f"succeeded:{name}") or 0.0)
         return row
 
     def _take(self, store: "Store", row: JobRow) -> None:

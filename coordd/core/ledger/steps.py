@@ -11,9 +11,9 @@ it imports only its neighbours.
 """
 
 from coordd.core.ledger.answers import Answer, Ended, Held
+from coordd.core.ledger.fires import SUCCEEDED, Fires
 from coordd.core.ledger.rows import ATTEMPT_COLUMNS, AttemptRow, JobRow, LedgerTime, Row, due_in, left_of, was_set_back
 from coordd.core.ledger.runner_requests import Grant, Registration, Restore
-from coordd.core.ledger.standing import Holds
 from coordd.core.ledger.words import (
     DIFFERS,
     FAILURE,
@@ -63,7 +63,7 @@ SHORT_LIVED_S = 10.0
 HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
 
 
-class Life(Holds):
+class Life(Fires):
     """The single steps. ``store`` is one transaction; ``now`` is the ledger's time."""
 
     def _settled(self, job: "JobRow | None", due: float, now: LedgerTime) -> bool:
@@ -241,6 +241,8 @@ class Life(Holds):
         row.ended_at = now.wall
         row.reason = reason
         store.put_run(row)
+        if state == SUCCESS:
+            store.put_meta(SUCCEEDED + row.job, repr(now.wall))
         if held:
             self._record(store, row)
 

@@ -34,6 +34,7 @@ from coordd.core.node.elections import Elections
 from coordd.core.node.rulebook import Rulebook
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Elected, Now, Outcome, Ready
+from coordd.core.runs.passing import Passing
 from coordd.core.runs.planner import Planner
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.runs.runners import NOT_WRITTEN, RunnerEvents
@@ -98,7 +99,8 @@ class Node(Shown):
         self.alarms = Alarms(self.ctx)
         self.drains = Drains(self.ctx, self._drained)
         self.rulebook = Rulebook(self.ctx)
-        self.planner = Planner(self.ctx, self._begin_scheduled, lambda: self.rulebook.definitions.stale)
+        self.planner = Planner(self.ctx, self.pursuits.begin, lambda: self.rulebook.definitions.stale)
+        self.passing = Passing(self.ctx, self.planner.cursors, self.pursuits.pursuits)
         self.heartbeats = Heartbeats(self.ctx, self._says)
         self.detector = FailureDetector(self.ctx, self.heartbeats)
         self.namesakes = Namesakes(self.ctx, self.heartbeats.reply, self._become)
@@ -518,9 +520,6 @@ class Node(Shown):
             elif election.rank(self.ctx.full_hostname) == 0:
                 self.ctx.out.elected.append(Elected(election.id, election.topic, election.action))
 
-    def _begin_scheduled(self, action: Action, now: Now, settled_to: float) -> None:
-        self.pursuits.begin(action, now, settled_to=settled_to)
-
     def _begin_triggered(self, action: Action, now: Now) -> None:
         self.pursuits.begin(action, now, in_ledger=True)
 
@@ -537,6 +536,7 @@ class Node(Shown):
             self.witness.ledger_says(answer.recovering_s, answer.epoch)
             self.rulebook.swept(answer, self.pursuits.pursuits, self.planner, self.elections.bus_up, now)
             self.planner.horizons(answer, now)
+            self.passing.swept(answer)
             self.drains.swept(answer, now)
 
     def _members_swept(self, now: Now) -> None:

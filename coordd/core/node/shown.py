@@ -139,6 +139,10 @@ class Shown:
         """The ledger rules in force."""
         return self.ctx.rules
 
+    def past(self, job: str) -> tuple[Job, ...]:
+        """The earlier definitions of a job that this node keeps, newest last."""
+        return self.ctx.past.get(job, ())
+
     @property
     def identity_from(self) -> float:
         """Runs that are due after this (Unix seconds) have their nominal time in their id."""

@@ -15,9 +15,10 @@ from coordd.core.context import LEAD_S, Context
 from coordd.core.jobs.job import Job, fire_time, scheduled_run
 from coordd.core.jobs.schedule import fires_between, next_fire
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.requests import Register
+from coordd.core.ledger.requests import NOTHING_SETTLED, Register, Settled
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Now
+from coordd.core.runs.passing import settled
 from coordd.core.wire.events import Action
 
 # With misfire = "skip", a fire time older than this (seconds) counts as missed: no node was there to launch it.
@@ -36,10 +37,21 @@ RECHECK_S = 30.0
 class Planner:
     """The next fire time of every job with a schedule."""
 
-    __slots__ = ("_arrived", "_begin", "_ctx", "_offset", "_settled", "_stale", "_starts", "cursors", "next_at")
+    __slots__ = (
+        "_arrived",
+        "_begin",
+        "_ctx",
+        "_horizons",
+        "_offset",
+        "_settled",
+        "_stale",
+        "_starts",
+        "cursors",
+        "next_at",
+    )
 
     def __init__(
-        self, ctx: Context, begin: Callable[[Action, Now, float], object], stale: Callable[[], Mapping[str, str]]
+        self, ctx: Context, begin: Callable[[Action, Now, Settled], object], stale: Callable[[], Mapping[str, str]]
     ) -> None:
         """``stale``: the jobs whose scheduled runs this node does not open, because another definition counts."""
         self._ctx = ctx
@@ -49,6 +61,7 @@ class Planner:
         self.next_at: dict[str, float] = {}  # job -> the next fire time (Unix seconds)
         self._settled: dict[str, float] = {}  # job -> its horizon in the ledger, as last heard
         self._starts: dict[str, tuple[float, float]] = {}  # job -> where it starts: counts_from, horizon before any run
+        self._horizons: dict[str, float] = {}  # job -> up to where the ledger has settled its fire times
         self._arrived: dict[str, tuple[float, float]] = {}  # job -> when a reload brought its schedule (mono, wall)
         self._offset = float("-inf")  # wall clock minus the clock that never steps
 
@@ -63,6 +76,7 @@ class Planner:
                 continue
             current = answer.current.get(name)
             counts_from = current.counts_from if current is not None else 0.0
+            self._horizons[name] = max(stands.horizon, counts_from)
             self._settled[name] = max(stands.horizon, stands.last_fire_at, counts_from, self._arrived_at(name, now))
             if name not in self.cursors or self.cursors[name] < counts_from:
                 self.cursors[name] = self._settled[name]
@@ -105,7 +119,7 @@ class Planner:
 
     def forget(self, name: str) -> None:
         """The job was changed or removed, or is stale here: its schedule is read again with the next sweep."""
-        for told in (self.cursors, self.next_at, self._settled, self._starts):
+        for told in (self.cursors, self.next_at, self._settled, self._starts, self._horizons):
             told.pop(name, None)
 
     def open_again(self, name: str, due: float, now: Now) -> None:
@@ -177,8 +191,9 @@ class Planner:
                     identity_from=self._ctx.identity_from,
                 )
                 self._ctx.ask(Register(of=of))
+        known = settled(job, settled_to, self._horizons.get(job.name, 0.0)) if settled_to else NOTHING_SETTLED
         for due in fires:
-            self._begin(self._action(job, due), now, settled_to)
+            self._begin(self._action(job, due), now, known)
 
     def _action(self, job: Job, due: float) -> Action:
         fire_at = fire_time(job, due, self._ctx.identity_from)

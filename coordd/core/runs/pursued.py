@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordd.core.context import Context
 from coordd.core.jobs.job import Job
+from coordd.core.ledger.requests import Settled
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Now
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
@@ -38,16 +39,16 @@ class Pursuit:
         "phase",
         "rank",
         "row_at",
-        "settled_to",
+        "settled",
         "unanswered",
         "watch",
         "why",
     )
 
-    def __init__(self, action: Action, settled_to: float) -> None:
+    def __init__(self, action: Action, settled: Settled) -> None:
         self.action = action
         self.attempt = AttemptNumber(action.attempt)
-        self.settled_to = settled_to
+        self.settled = settled  # older fire times that its launch settles
         self.phase = ELECTING
         self.at = 0.0
         self.rank: int | None = None

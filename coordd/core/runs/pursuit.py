@@ -24,7 +24,7 @@ from coordd.core.jobs.job import Command, Job, is_named, pinned, run_uuid, unpin
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenRun
-from coordd.core.ledger.requests import Claim, Register
+from coordd.core.ledger.requests import NOTHING_SETTLED, Claim, Register, Settled
 from coordd.core.ledger.runner_requests import Grant, Registration, Report
 from coordd.core.ledger.words import RHO, SETTLED, AttemptNumber
 from coordd.core.node.elections import Elections
@@ -90,12 +90,14 @@ class Pursuits(Phases):
 
     # ---- start
 
-    def begin(self, action: Action, now: Now, *, settled_to: float = 0.0, in_ledger: bool = False) -> Pursuit:
+    def begin(
+        self, action: Action, now: Now, settled: Settled = NOTHING_SETTLED, *, in_ledger: bool = False
+    ) -> Pursuit:
         """Pursue a run: open its election (or join it)."""
         pursuit = self.pursuits.get(action.run)
         # A peer may have opened it first, under a definition that does not count any more: then nobody could claim it.
         if pursuit is None or (pursuit.action.digest != action.digest and pursuit.row_at == float("inf")):
-            pursuit = self._new(action, settled_to, now)
+            pursuit = self._new(action, settled, now)
             self._elect(pursuit, now)
         if in_ledger:
             pursuit.row_at = min(pursuit.row_at, now.mono)
@@ -109,7 +111,7 @@ class Pursuits(Phases):
             named = is_named(action.run, action.job, action.fire_at, scheduled=action.scheduled)
             named = named and fits(action.args) and self._ctx.is_named_now(action)
             if named and action.job in self._ctx.jobs and action.run not in self.epitaphs:
-                self._new(action, 0.0, now)
+                self._new(action, NOTHING_SETTLED, now)
         elif action.attempt > pursuit.attempt and pursuit.phase not in (OWNED, CLAIMING):
             pursuit.attempt = AttemptNumber(action.attempt)
             pursuit.phase = ELECTING
@@ -332,8 +334,8 @@ class Pursuits(Phases):
 
     # ---- steps
 
-    def _new(self, action: Action, settled_to: float, now: Now) -> Pursuit:
-        pursuit = self.pursuits[action.run] = Pursuit(action, settled_to)
+    def _new(self, action: Action, settled: Settled, now: Now) -> Pursuit:
+        pursuit = self.pursuits[action.run] = Pursuit(action, settled)
         self._be_patient(pursuit, action.due_at - now.wall if action.scheduled else 0.0, now)
         return pursuit
 
@@ -352,8 +354,7 @@ class Pursuits(Phases):
             self.decided(election, now)  # at once, or before we joined
 
     def _claim_if_eligible(self, pursuit: Pursuit, now: Now) -> None:
-        ctx = self._ctx
-        action = pursuit.action
+        ctx, action = self._ctx, pursuit.action
         job = self._definition(pursuit)
         if job is None:
             del self.pursuits[action.run]  # if the job comes back, the sweep or its schedule brings the run back
@@ -371,25 +372,14 @@ class Pursuits(Phases):
         pursuit.phase = CLAIMING
         pursuit.why = "asking the ledger"
         self.claiming += 1
-        of = Registration(
-            action.run,
-            action.job,
-            pinned(job.digest, unpinned(action.digest)[1]),
-            job.policy(),
-            action.fire_at,
-            scheduled=action.scheduled,
-            args=action.args,
-            due=action.due,
-            identity_from=ctx.identity_from,
-        )
         claim = Claim(
-            of=of,
+            of=self._registration(action, job),
             attempt=pursuit.attempt,
             nonce=pursuit.nonce,
             node=ctx.full_hostname,
             lease_s=job.lease_s,
             watched=pursuit.watch.watched(now.mono) if pursuit.watch else None,
-            settled_to=pursuit.settled_to,
+            settled=pursuit.settled,
         )
         ctx.ask(claim, partial(self.claim_answered, pursuit, claim))
 
@@ -478,7 +468,7 @@ class Pursuits(Phases):
         if pursuit is None:
             if row.job not in ctx.jobs or ours:
                 return
-            pursuit = self._new(asked_for(row, row.attempt), 0.0, now)
+            pursuit = self._new(asked_for(row, row.attempt), NOTHING_SETTLED, now)
             pursuit.phase = SLEEPING
             pursuit.at = float("inf")
         pursuit.row_at = min(pursuit.row_at, now.mono)
@@ -533,9 +523,21 @@ class Pursuits(Phases):
         if recorded or not action.scheduled or action.digest not in ("", job.digest):
             return
         if self._ctx.state == "ready" and now.mono >= pursuit.late_at:
-            of = Registration(action.run, action.job, job.digest, job.policy(), action.fire_at, scheduled=True)
             self._recording.add(action.run)
-            self._ctx.ask(Register(of=of), partial(self._recorded, action.run))
+            self._ctx.ask(Register(of=self._registration(action, job)), partial(self._recorded, action.run))
+
+    def _registration(self, action: Action, job: Job) -> Registration:
+        return Registration(
+            action.run,
+            action.job,
+            pinned(job.digest, unpinned(action.digest)[1]),
+            job.policy(),
+            action.fire_at,
+            scheduled=action.scheduled,
+            args=action.args,
+            due=action.due,
+            identity_from=self._ctx.identity_from,
+        )
 
     def _recorded(self, run: str, answer: Answer, _sent_at: float, now: Now) -> None:
         """The ledger has a row for it, or says that it is over."""

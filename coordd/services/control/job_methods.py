@@ -10,22 +10,18 @@ from coordd.core.ledger.words import OUTDATED, RECOVERING
 from coordd.errors import RefusedError
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import VIEWER_LIST_MAX
-from coordd.services.control.lookups import Lookups, Work
+from coordd.services.control.lookups import Work
 from coordd.services.control.rpc import take
 from coordd.services.ledger import ONLY_LOOKS
 from coordd.services.views import jobview, objects
 from coordd.services.views.explanations import Explanations
+from coordd.services.views.fire_methods import FIRES_MAX
 from coordd.services.views.objects import Stop
 from coordd.services.views.troubles import Trouble
-
-# The maximum number of fire times in one answer; computing one may take a millisecond.
-FIRES_MAX = 1000
 
 
 class JobMethods(Explanations):
     """The methods that show a job, or activate it."""
-
-    _lookups: Lookups  # made by the class that has all methods
 
     def table(self) -> dict[str, Method]:
         """Every method, with the lowest role that may call it."""
@@ -33,6 +29,7 @@ class JobMethods(Explanations):
             "job.list": Method(self.job_list),
             "job.show": Method(self.job_show),
             "job.next": Method(self.job_next),
+            "job.fires": Method(self.job_fires),
             "job.activate": Method(self.job_activate, OPERATOR, changes=True),
             **super().table(),
         }
@@ -129,6 +126,9 @@ class JobMethods(Explanations):
         count = min(max(1, take(params, "count", int, 5)), VIEWER_LIST_MAX if looks else FIRES_MAX)
         fires = await self._lookups.do(lambda work: objects.next_fires(job, now, count, work.check), looks=looks)
         return objects.fire_views(job, fires, now, self._driver.node.identity_from)
+
+    async def job_fires(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        return await self.fires_of(self._job(params), params, caller)
 
     async def job_activate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)

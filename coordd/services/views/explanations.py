@@ -17,11 +17,12 @@ from coordd.errors import UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control import disclosure
 from coordd.services.control.callers import VIEWER, Caller, Method
-from coordd.services.control.core_methods import VIEWER_LIST_MAX, CoreMethods
+from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.rpc import take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.views import objects, timeline, why
+from coordd.services.views.fire_methods import FireMethods
 from coordd.services.views.objects import Stop
 from coordd.services.views.troubles import Troubles
 from coordd.services.views.why import CALM, Absent, Holder, Obstacles, Surroundings
@@ -33,7 +34,7 @@ Explained = tuple[str, list[dict[str, Any]]]
 ROWS_MAX = 1000
 
 
-class Explanations(CoreMethods):
+class Explanations(FireMethods):
     """Explains what delays a run or a job."""
 
     def __init__(

@@ -36,6 +36,7 @@ ANSWERS = {
     "settle": "finished held lost",
     "new_rules": "ok",
     "activate": "ok differs outdated",
+    "pass_over": "ok finished early differs outdated",
 }
 RECOVERING = {
     "claim": "recovering",
@@ -47,6 +48,7 @@ RECOVERING = {
     "settle": "recovering",
     "new_rules": "recovering",
     "activate": "recovering",
+    "pass_over": "recovering",
 }
 
 # The moves of a run from one call to the next. "" is a run without a row.

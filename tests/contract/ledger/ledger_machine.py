@@ -14,8 +14,10 @@ from support.memory import MemoryLedger
 
 from contract.ledger.ledger_coverage import Seen, states
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.fires import STRETCH_WORDS
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import (
+    NOTHING_SETTLED,
     Activate,
     Cancel,
     Claim,
@@ -23,10 +25,12 @@ from coordd.core.ledger.requests import (
     ListOpen,
     NewRules,
     Page,
+    PassOver,
     Register,
     Resolve,
     Revoke,
     Settle,
+    Settled,
     Suspend,
 )
 from coordd.core.ledger.rows import ALL, JobRow
@@ -92,6 +96,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.nodes = Nodes(self.memory, clock)
         self.grants: dict[tuple[str, int], tuple[int, str]] = {}  # the grants that each node believes to hold
         self.moved = False
+        self.turns = 0
 
     # ---- hooks for a test that examines more
 
@@ -104,8 +109,25 @@ class LedgerMachine(RuleBasedStateMachine):
         before = states(self.memory)
         answer = self.memory.ask(request)
         assert fields(self.ledger.ask(request)) == fields(answer), request
+        if request.op in ("claim", "register", "activate", "pass_over"):
+            self.same_fires()
         self.seen.note(request.op, answer, before, states(self.memory))
         return answer
+
+    def same_fires(self) -> None:
+        """Both have decided the same about fire times without a row, and nothing twice."""
+        for job in ("a", "b"):
+            known = self.memory.fires(job)
+            assert fields(self.ledger.fires(job)) == fields(known)
+            ends = [at for one in known.stretches for at in (one.after, one.upto)]
+            assert ends == sorted(ends), f"{job}: two stretches overlap"
+            assert all(one.after < one.upto for one in known.stretches)
+        assert self.ledger.succeeded(("a", "b", "c")) == self.memory.succeeded(("a", "b", "c"))
+        fired = [
+            [row.run for row in ledger.fired("a", self.start, self.start + 60.0)]
+            for ledger in (self.memory, self.ledger)
+        ]
+        assert fired[0] == fired[1]
 
     def granted(self, claim: Claim, answer: Answer) -> None:
         """A claim was granted, for the first time or again. ``grants`` does not contain the grant yet."""
@@ -156,6 +178,14 @@ class LedgerMachine(RuleBasedStateMachine):
         wrong = data.draw(st.sampled_from((*[(0, nonce)] * 8, (1, nonce), (-1, nonce), (0, "z"))))
         return grant_of(*key, token + wrong[0], wrong[1])
 
+    def settles(self, job: str, upto: float) -> Settled:
+        """Older fire times, by turns with each word, and counted rightly, wrongly or not at all."""
+        self.turns += 1
+        known = self.memory.fires(job)
+        begin = max([known.horizon, *[one.upto for one in known.stretches]])
+        after, count = ((begin, 1), (begin, 0), (begin - 1.0, 0), (-1.0, -1), (begin, 2))[self.turns % 5]
+        return Settled(upto, ("", *STRETCH_WORDS)[self.turns % 6], after, count)
+
     def ask_claim(self, of: Registration, attempt: int, nonce: str, node: str, watched: Any) -> None:
         """A node that claims a fire time has already settled all earlier ones."""
         claim = Claim(
@@ -165,7 +195,7 @@ class LedgerMachine(RuleBasedStateMachine):
             node=node,
             lease_s=LEASE_S,
             watched=watched,
-            settled_to=of.due if of.scheduled else 0.0,
+            settled=self.settles(of.job, of.due) if of.scheduled else NOTHING_SETTLED,
         )
         answer = self.ask(claim)
         if answer.word == "granted":
@@ -229,6 +259,34 @@ class LedgerMachine(RuleBasedStateMachine):
                 counts_from=self.clock.wall - ago_s,
             )
         )
+
+    @rule(
+        digest=st.sampled_from(("d1", "d1", "d2")),
+        known=st.sampled_from((None, None, None, NEVER)),
+        start_within_s=st.sampled_from((0.0, 50.0)),
+        upto=st.sampled_from((0.0, 1.0, 67.25, 3000.0)),
+    )
+    def fire_times_are_passed_over(self, digest: str, known: float | None, start_within_s: float, upto: float) -> None:
+        self.ask(
+            PassOver(
+                job="a",
+                digest=digest,
+                identity_from=self.identity_from() if known is None else known,
+                start_within_s=start_within_s,
+                settled=self.settles("a", self.start + upto),
+            )
+        )
+
+    @rule(run=st.sampled_from(sorted(FIRE_AT)), claims=st.booleans())
+    def a_fire_time_passes_while_its_job_is_suspended(self, run: str, claims: bool) -> None:
+        self.ask(Suspend(job="a", suspended=True, by="ann"))
+        self.clock.step(130.0)
+        of = self.of(run, {"start_within_s": 50.0})
+        if claims:
+            self.ask_claim(of, 0, "x", NODES[0], None)
+        else:
+            self.ask(Register(of=of))
+        self.ask(Suspend(job="a", suspended=False, by="ann"))
 
     @rule(run=runs, policy=ordinary, go=st.booleans(), silent=st.booleans())
     def a_run_is_let_in(self, run: str, policy: dict[str, Any], go: bool, silent: bool) -> None:
@@ -367,6 +425,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.before_call()
         known = states(self.memory)
         assert self.ledger.prune(keep_s, limit) == self.memory.prune(keep_s, limit)
+        self.same_fires()
         left = states(self.memory)
         self.seen.move(known, left)
         self.forgotten(known.keys() - left.keys())

@@ -8,7 +8,7 @@ from support.ledger_calls import EPOCH, LEASE_S, Nodes
 from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import Current, OpenAnswer
-from coordd.core.ledger.requests import Activate, Claim, ListOpen, Register, Revoke
+from coordd.core.ledger.requests import Activate, Claim, ListOpen, Register, Revoke, Settled
 from coordd.core.ledger.words import AttemptNumber
 
 HOUR_S = 3600.0
@@ -299,7 +299,7 @@ def test_what_such_a_job_was_granted_while_the_clock_was_ahead_stays_settled(nod
                 node="edge-1.10",
                 lease_s=LEASE_S,
                 watched=None,
-                settled_to=nodes.clock.wall - 1.0,
+                settled=Settled(nodes.clock.wall - 1.0),
             )
         ).word
         == "granted"

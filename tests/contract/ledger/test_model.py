@@ -14,10 +14,10 @@ from support.search import examples
 
 from contract.ledger.ledger_coverage import ANSWERS, search
 from contract.ledger.ledger_machine import RUNS, A, LedgerMachine, fields
+from coordd.adapters.ledger.dump import exported, exported_hold
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger import requests, rules, words
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.dump import exported, exported_hold
 from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.rows import JobRow
 from coordd.core.ledger.rules import MOVES, Rules

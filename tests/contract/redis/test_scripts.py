@@ -17,7 +17,7 @@ from contract.ledger.ledger_coverage import ANSWERS, RECOVERING
 from coordd.adapters.ledger import lua_constants
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import BEGINNING, ROOM_OF, ROOMS, SEVERAL, Scripts
-from coordd.core.ledger.requests import ListOpen, Watched
+from coordd.core.ledger.requests import ListOpen, Settled, Watched
 from coordd.core.ledger.rows import Cursor
 from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Request
 from coordd.core.ledger.words import SETTLED, STATES, WORDS, Record
@@ -110,11 +110,21 @@ def test_a_header_lists_the_arguments_that_the_script_takes(op: str) -> None:
 
 
 # Name in a header -> type of the value. CALLED: field of a request or value -> its name in the header.
-VALUES: dict[str, type[Record]] = {"of": Registration, "grant": Grant, "watched": Watched, "after": Cursor}
+VALUES: dict[str, type[Record]] = {
+    "of": Registration,
+    "grant": Grant,
+    "watched": Watched,
+    "settled": Settled,
+    "after": Cursor,
+}
 CALLED = {
     ("watched", "token"): "watched_token",
     ("watched", "beat"): "watched_beat",
     ("watched", "unchanged_s"): "watched_s",
+    ("settled", "upto"): "settled_to",
+    ("settled", "decision"): "settled_as",
+    ("settled", "after"): "settled_after",
+    ("settled", "count"): "settled_count",
     ("open", "jobs"): "jobs...",
 }
 
@@ -123,7 +133,9 @@ def names_of(kind: type[Record], whose: str) -> list[str]:
     """The fields of a request, or of a value in it, in the order in which they are sent."""
     names: list[str] = []
     for name in kind.wire:
-        names += names_of(VALUES[name], name) if name in VALUES else [CALLED.get((whose, name), name)]
+        names += (
+            names_of(VALUES[name], name) if name in VALUES and whose != "settled" else [CALLED.get((whose, name), name)]
+        )
     return names
 
 
@@ -224,5 +236,14 @@ def test_what_passes_a_full_memory_says_so_first() -> None:
     scripts = Scripts()
     passing = {op for op in ROOM_OF if scripts.text(op).startswith(b"local passes = true\n")}
 
-    assert ROOM_OF.keys() - passing == {"register", "claim", "open", "page", "new_rules", "activate", "put"}
+    assert ROOM_OF.keys() - passing == {
+        "register",
+        "claim",
+        "open",
+        "page",
+        "pass_over",
+        "new_rules",
+        "activate",
+        "put",
+    }
     assert all(scripts.text(several).startswith(b"local passes = false\n") for several in SEVERAL.values())

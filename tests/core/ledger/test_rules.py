@@ -10,7 +10,7 @@ from support.memory import MemoryLedger
 
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import JobState, OpenAnswer
-from coordd.core.ledger.requests import ListOpen, Register, Revoke, Suspend, nominal_time
+from coordd.core.ledger.requests import ListOpen, Register, Revoke, Settled, Suspend, nominal_time
 from coordd.core.ledger.rules import OVERLAP_RETRY_S, REPORTED, Rules
 from coordd.core.ledger.runner_requests import Commit, Grant, Renew, Restore
 from coordd.core.ledger.steps import HOLDING, MOVES
@@ -285,7 +285,7 @@ def test_what_a_misfire_policy_settled_is_settled_for_good(nodes: Nodes) -> None
     job_of(nodes)  # the ledger learns of the job
     old, mid = (nodes.of(f"sales@{n}", fire_at=EPOCH + n, overlap="allow") for n in (10.0, 20.0))
     nodes.clock.step(100.0)
-    nodes.granted(nodes.of("sales@30", fire_at=EPOCH + 30.0, overlap="allow"), settled_to=EPOCH + 15.0)
+    nodes.granted(nodes.of("sales@30", fire_at=EPOCH + 30.0, overlap="allow"), settled=Settled(EPOCH + 15.0))
     job = job_of(nodes)
     assert (job.horizon, job.last_fire_at) == (EPOCH + 15.0, EPOCH + 30.0)
     assert nodes.claim(old, nonce="b").state == "settled"
@@ -295,10 +295,10 @@ def test_what_a_misfire_policy_settled_is_settled_for_good(nodes: Nodes) -> None
 def test_no_claim_settles_what_comes_after_it(nodes: Nodes) -> None:
     job_of(nodes)
     nodes.clock.step(100.0)
-    nodes.granted(nodes.of("sales@30", fire_at=EPOCH + 30.0, overlap="allow"), settled_to=EPOCH + 1e6)
+    nodes.granted(nodes.of("sales@30", fire_at=EPOCH + 30.0, overlap="allow"), settled=Settled(EPOCH + 1e6))
     assert job_of(nodes).horizon == EPOCH + 30.0
     # a triggered run has no place in the schedule
-    nodes.granted(nodes.of("sales#1", overlap="allow"), settled_to=EPOCH + 1e6)
+    nodes.granted(nodes.of("sales#1", overlap="allow"), settled=Settled(EPOCH + 1e6))
     assert job_of(nodes).horizon == EPOCH + 30.0
 
 
@@ -307,7 +307,7 @@ def test_a_row_that_exists_may_run_although_its_time_is_settled(nodes: Nodes) ->
     of = nodes.of("sales@10", fire_at=EPOCH + 10.0, overlap="allow")
     nodes.clock.step(20.0)
     nodes.report(nodes.started(of), "lost")
-    nodes.granted(nodes.of("sales@20", fire_at=EPOCH + 20.0, overlap="allow"), settled_to=EPOCH + 20.0)
+    nodes.granted(nodes.of("sales@20", fire_at=EPOCH + 20.0, overlap="allow"), settled=Settled(EPOCH + 20.0))
     assert nodes.claim(of, 1).word == "granted"
 
 

@@ -95,7 +95,7 @@ def test_once_runs_the_newest_and_settles_the_others() -> None:
     lone = since(3.5, hourly("once"))
 
     assert begun(lone) == [run_at(3)]
-    assert lone.node.pursuits.pursuits[run_at(3)].settled_to == EPOCH + 2 * HOUR_S
+    assert lone.node.pursuits.pursuits[run_at(3)].settled.upto == EPOCH + 2 * HOUR_S
     assert [(n.event, n.fields["count"]) for n in lone.notices if n.event.startswith("fires")] == [
         ("fires.coalesced", 2)
     ]
@@ -115,7 +115,7 @@ def test_all_settles_no_fire_time_that_may_have_no_row_yet() -> None:
     lone.wait(HOUR_S)
 
     assert begun(lone) == [run_at(1), run_at(2)]
-    assert all(pursuit.settled_to < EPOCH + HOUR_S for pursuit in lone.node.pursuits.pursuits.values())
+    assert all(pursuit.settled.upto < EPOCH + HOUR_S for pursuit in lone.node.pursuits.pursuits.values())
 
 
 def test_all_has_its_bound() -> None:

@@ -11,6 +11,7 @@ from support.small_cluster import Lone, job
 
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.open_answer import Current, OpenAnswer
+from coordd.core.ledger.requests import NOTHING_SETTLED
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import AttemptNumber, Policy, Token
 from coordd.core.ready import Now
@@ -70,7 +71,7 @@ def test_a_row_that_cannot_be_believed_is_passed_over() -> None:
 
 def test_a_run_that_waits_its_turn_is_not_late() -> None:
     looks = Looks()
-    pursuit = looks.pursuits["j#1"] = Pursuit(Action("j", "j#1"), 0.0)
+    pursuit = looks.pursuits["j#1"] = Pursuit(Action("j", "j#1"), NOTHING_SETTLED)
     pursuit.limited = True
     assert not looks.at(LATE_RUN_S + 1, row("pending")).late
 

@@ -16,7 +16,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: refused
--- Needs: rows runs jobs definitions
+-- Needs: rows runs policies jobs fires
 
 local name, digest, schedule, how, by, sequence, counts_from =
   take(), take(), take(), take(), take(), take_number(), take_number()
@@ -40,6 +40,7 @@ else
     if how ~= 'returned' and was_scheduled then begins = job.horizon end
   end
 end
+if how ~= 'restored' and job.digest ~= '' and begins > job.counts_from then settle_to(job, begins, REDEFINED, -1, -1) end
 job.sequence = math.max(job.sequence, sequence) + 1
 job.digest, job.schedule, job.activated_at, job.counts_from = digest, schedule, now, begins
 put_job(job)

@@ -9,7 +9,10 @@
 --   watched_token     number, or "" for nothing watched; what the caller has seen of the holder:
 --   watched_beat      number, or ""; of this token this beat,
 --   watched_s         seconds, or ""; for this long by its own clock
---   settled_to        Unix seconds; up to here older fire times are settled
+--   settled_to        Unix seconds; up to here older fire times without a row are settled
+--   settled_as        text; what became of them, or "" for nothing to record
+--   settled_after     Unix seconds; after it, the caller's schedule has
+--   settled_count     number; of fire times, up to there; below 0: not counted
 -- Answers:
 --   granted           token, left_s, in_s, args, attempt; in_s: until its time
 --   held              by, left_s, state, until_token; by whom. until_token: "<token> <beat>"
@@ -23,7 +26,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: refused
--- Needs: rows runs policies jobs registrations grants moves losses
+-- Needs: rows runs policies jobs fires registrations grants moves endings missed
 
 local function is_repeat(row, nonce, node) return row.state == RECEIVED and row.nonce == nonce and row.node == node end
 
@@ -52,7 +55,7 @@ end
 local of = take_registration()
 local claim = { attempt = take_number(), nonce = take(), node = take(), lease_s = take_number() }
 local watched = { token = take_number(), beat = take_number(), seconds = take_number() }
-claim.settled_to = take_number()
+claim.settled = { upto = take_number(), decision = take(), after = take_number(), count = take_number() }
 
 local row = get_run(of.run)
 
@@ -148,7 +151,7 @@ local function claim_due()
   end
   local blocked = overlap(policy)
   if blocked then return blocked end
-  if of.scheduled == 1 then job.horizon = math.max(job.horizon, math.min(claim.settled_to, due_at(row))) end
+  if of.scheduled == 1 then settle_up_to(job, claim.settled, due_at(row)) end
   return grant(job, row, of, claim)
 end
 
@@ -159,6 +162,7 @@ if not row then
   local word, in_s = refused(job, of)
   if word then return answer(word, { state = word == FINISHED and SETTLED or '', in_s = in_s or 0 }) end
   row = new_row(of)
+  if is_given_up(job, row, of, claim.settled) then return answer(FINISHED, { state = SETTLED }) end
 end
 if TERMINAL[row.state] then return answer(FINISHED, { state = row.state, attempt = row.attempt }) end
 if claim.attempt < row.attempt then

@@ -8,7 +8,7 @@
 --                     (shared/pages.lua says more). A job that is bad is named there, and begins nothing by schedule
 --
 -- When the memory is full: refused
--- Needs: rows runs jobs definitions pages
+-- Needs: rows runs policies jobs fires pages
 
 local limit, jobs, holds = take_number(), {}, {}
 local function tell(key, kept)
@@ -31,7 +31,10 @@ for i = at + 1, #ARGV do
     local counts_ahead = job.digest ~= '' and job.counts_from > now
     if begins_ahead then job.horizon = now end
     if counts_ahead then job.counts_from = now end
-    if begins_ahead or counts_ahead then put_job(job) end
+    if begins_ahead or counts_ahead then
+      put_job(job)
+      clock_is_right(job)
+    end
     if is_suspended(job) then tell(OF_JOB .. ARGV[i], (hold_of(job))) end
     jobs[#jobs + 1] = {
       ARGV[i], exact(job.horizon), exact(last_fire_at(job.job)), exact(job.suspended), exact(job.fence),

@@ -8,7 +8,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes
--- Needs: rows runs jobs
+-- Needs: rows runs policies jobs fires
 
 local function drop_run(row)
   local run, job = row.run, row.job
@@ -36,6 +36,7 @@ while count < limit do
     if row and not fault and not (row.scheduled == 1 and due_at(row) >= before) then
       if row.scheduled == 1 then
         local job = job_row(row.job)
+        forget_fires(row.job, due_at(row))
         if due_at(row) > job.horizon or job.fence == 0 then
           job.horizon = math.max(job.horizon, due_at(row))
           job.fence = math.max(job.fence, 1)  -- what settles something is not moved back (open.lua)

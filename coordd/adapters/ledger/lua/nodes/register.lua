@@ -13,15 +13,18 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: refused
--- Needs: rows runs policies jobs registrations
+-- Needs: rows runs policies jobs fires registrations
 
 local of = take_registration()
 local row = get_run(of.run)
 if not row then
   if of.scheduled == 1 and settled(of.job, of.due) then return answer(EXISTS, { state = SETTLED }) end
-  local word, in_s = refused(job_row(of.job), of)
+  local job = job_row(of.job)
+  local word, in_s = refused(job, of)
   if word then return answer(word, { state = word == FINISHED and SETTLED or '', in_s = in_s or 0 }) end
-  put_run(new_row(of))
+  row = new_row(of)
+  if is_given_up(job, row, of) then return answer(EXISTS, { state = SETTLED }) end
+  put_run(row)
   return answer(OK, { state = PENDING })
 end
 local known = row.digest ~= '' or row.state ~= REVOKED

@@ -18,7 +18,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes
--- Needs: rows runs policies jobs registrations grants moves losses reports
+-- Needs: rows runs policies jobs registrations grants moves endings
 
 local of = take_registration()
 local attempt, token, nonce, node, lease_s = take_number(), take_number(), take(), take(), take_number()

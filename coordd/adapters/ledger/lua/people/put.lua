@@ -7,7 +7,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: refused
--- Needs: rows runs jobs definitions
+-- Needs: rows runs jobs
 
 -- Rows of an export; the caller has checked them. Whoever reads them next finds a ledger that went back.
 for i = at + 1, #ARGV do
@@ -20,6 +20,9 @@ for i = at + 1, #ARGV do
     put_hold(row.key, row.version, row.by, row.uid, row['until'], row.note, row.at)
   else
     put_job(row)
+    -- Of an older version's export, cjson has none of these.
+    if (row.fires or '') ~= '' then hset(prefix .. 'fires', row.job, row.fires) end
+    if (row.succeeded_at or 0) > 0 then hset(prefix .. 'succeeded', row.job, exact(row.succeeded_at)) end
     for _, past in ipairs(row.activations or {}) do
       local sequence, digest, schedule, activated_at, counts_from, by = unpack(past)
       put_activation({

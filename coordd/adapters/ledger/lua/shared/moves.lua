@@ -21,6 +21,7 @@ local function finish(row, state, reason)
   move(row, state)
   row.ended_at, row.reason = now, reason
   put_run(row)
+  if state == SUCCESS then hset(prefix .. 'succeeded', row.job, exact(now)) end
   if held_before then record(row) end
 end
 

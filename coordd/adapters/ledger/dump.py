@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from coordd.core.ledger.fires import Stretch, as_text, stretches
 from coordd.core.ledger.rows import (
     ACTIVATION_COLUMNS,
     ATTEMPT_COLUMNS,
@@ -34,6 +35,8 @@ _TYPES: dict[str, type] = {
     "schedule": str,
     "activated_at": float,
     "counts_from": float,
+    "fires": str,
+    "succeeded_at": float,
     "key": str,
     "at": float,
     "uid": int,
@@ -41,7 +44,15 @@ _TYPES: dict[str, type] = {
 }
 # Columns that an older version does not export.
 _LATER: dict[str, dict[str, Any]] = {
-    "job": {"sequence": 0, "digest": "", "schedule": "", "activated_at": 0.0, "counts_from": 0.0},
+    "job": {
+        "sequence": 0,
+        "digest": "",
+        "schedule": "",
+        "activated_at": 0.0,
+        "counts_from": 0.0,
+        "fires": "",
+        "succeeded_at": 0.0,
+    },
     "run": {"due": 0.0},
 }
 
@@ -81,6 +92,7 @@ def exported(row: JobRow | Row | AttemptRow) -> dict[str, Any]:
     fields = {"kind": kind, **dict(zip(COLUMNS[kind], row.values(), strict=True))}
     if isinstance(row, JobRow):
         fields.update(zip(STANDING_COLUMNS, row.standing(), strict=True))
+        fields.update(fires=row.fires, succeeded_at=row.succeeded_at)
         fields["activations"] = [list(values) for values in row.past]
     return fields
 
@@ -131,9 +143,19 @@ def _row(fields: Any) -> JobRow | Row | AttemptRow | Hold:
         job = JobRow(*values)
         for column in STANDING_COLUMNS:
             setattr(job, column, _value(column, {**_LATER["job"], **fields}))
+        job.fires = as_text(_stretches(fields))
+        job.succeeded_at = _value("succeeded_at", {**_LATER["job"], **fields})
         job.past = [_past(values) for values in _list("activations", fields.get("activations", []))]
         return job
     return Row(values) if fields["kind"] == "run" else AttemptRow(values)
+
+
+def _stretches(fields: dict[str, Any]) -> list[Stretch]:
+    """The record of fire times without a row."""
+    text = _value("fires", {**_LATER["job"], **fields})
+    found = stretches(text)
+    _assert(len(found) == len(text.splitlines()), "fires: expected lines of two instants and a word")
+    return found
 
 
 def _past(values: Any) -> tuple[int, str, str, float, float, str]:

@@ -1,0 +1,92 @@
+"""The control methods about fire times that are over: `job.fires`, and what other methods tell of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from coordd.core.jobs.job import Job, job_of
+from coordd.core.jobs.schedule import parse_instant
+from coordd.core.ledger.fires import Decided
+from coordd.core.ledger.requests import nominal_time
+from coordd.core.ledger.rows import Row
+from coordd.core.ledger.words import REVOKED
+from coordd.errors import RefusedError
+from coordd.ports import Ledger
+from coordd.services.control.callers import VIEWER, Caller
+from coordd.services.control.core_methods import VIEWER_LIST_MAX, CoreMethods
+from coordd.services.control.lookups import Lookups
+from coordd.services.control.rpc import INVALID_PARAMS, RpcError
+from coordd.services.views import fires
+from coordd.services.views.fires import Fire, Known
+
+# The maximum number of fire times in one answer; computing one may take a millisecond.
+FIRES_MAX = 1000
+
+# How many fire times `job.fires` shows if nobody says from when.
+FIRES_SHOWN = 50
+
+# How many revoked runs of a job are looked at.
+REVOKED_MAX = 1000
+
+
+class FireMethods(CoreMethods):
+    """What became of fire times."""
+
+    _lookups: Lookups  # made by the class that has all methods
+
+    async def fires_of(self, job: Job, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        """The answer of `job.fires`."""
+        begin, end = _instant(params, "from", -math.inf), _instant(params, "to", math.inf)
+        if begin > end:
+            raise RefusedError("from is later than to", kind="invalid_params", hint="exchange the two instants")
+        most = FIRES_SHOWN if begin == -math.inf else FIRES_MAX
+        found = await self._fires(job, begin, end, most, looks=caller.role <= VIEWER)
+        return [fire.view() for fire in found]
+
+    async def decision(self, run: str, *, looks: bool) -> Fire | None:
+        """What became of the fire time that a run's id names; None if this node knows of no such fire time."""
+        job, at = self._driver.node.jobs.get(job_of(run)), nominal_time(run)
+        if job is None or at is None:
+            return None
+        found = await self._fires(job, at, at, 1, looks=looks)
+        return found[0] if found else None
+
+    async def _fires(self, job: Job, begin: float, end: float, most: int, *, looks: bool) -> list[Fire]:
+        """The newest fire times between two nominal instants (Unix seconds). Raises UnavailableError."""
+        node, now = self._driver.node, self._driver.now()
+        limit = min(most, VIEWER_LIST_MAX) if looks else most
+        present = now.wall - node.skew_s(now)
+        end = min(end, present)
+        decided = await self._ledger.query(lambda ledger: ledger.fires(job.name))
+        parts = fires.segments(decided.activations, (job, *reversed(node.past(job.name))))
+        identity_from = node.identity_from
+        dues = await self._lookups.do(
+            lambda _: fires.enumerated(parts, max(begin, 0.0), end, limit, identity_from, present), looks=looks
+        )
+        first = math.nextafter(dues[0].due, -math.inf) if dues else max(begin, 0.0) - job.offset_s
+        last = max(dues[-1].due if dues else 0.0, end + job.offset_s)
+        known = await self._ledger.query(lambda ledger: _known(ledger, job.name, decided, first, last, limit))
+        return fires.fires(dues, known, max(begin, first - job.offset_s), end, identity_from, present)[-limit:]
+
+
+def _known(ledger: Ledger, job: str, decided: Decided, first: float, last: float, limit: int) -> Known:
+    """Runs in the ledger's thread: the rows of these fire times, and the first one after them."""
+    rows: list[Row] = ledger.fired(job, first, last, 2 * limit + REVOKED_MAX)
+    later = ledger.fired(job, last, last + 1e9, 1)
+    # A run that was revoked before any claim is in no order of due times.
+    revoked = [row for row in ledger.runs(job=job, state=REVOKED, limit=REVOKED_MAX) if first < row.due_at <= last]
+    return Known(decided, {row.run: row for row in (*rows, *revoked)}, later[0].run if later else "")
+
+
+def _instant(params: dict[str, Any], name: str, missing: float) -> float:
+    """An instant, in Unix seconds or as ISO 8601 (UTC)."""
+    value = params.get(name)
+    if value is None:
+        return missing
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    try:
+        return parse_instant(str(value), "UTC")
+    except ValueError as exc:
+        raise RpcError(INVALID_PARAMS, f"{name}: {exc}", kind="invalid_params", hint="2026-11-21T02:00Z") from exc

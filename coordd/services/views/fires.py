@@ -1,0 +1,186 @@
+"""`job fires`: the fire times of a job, each with its one decision. Pure.
+
+A fire time's run tells the decision, if it has a row. Otherwise the ledger's stretches do (core/ledger/fires.py), and a
+blackout follows from the definition itself. What none of them knows is said to be unknown, not guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from coordd.core.jobs.job import Job, due_time, fire_time, scheduled_run
+from coordd.core.jobs.schedule import fires_between, without_blackouts
+from coordd.core.ledger.fires import (
+    COALESCED,
+    GIVEN_UP,
+    HELD_BY_OTHERS,
+    HELD_BY_SUSPENSION,
+    REDEFINED,
+    SKIPPED,
+    SUSPENDED,
+    Decided,
+    Stretch,
+)
+from coordd.core.ledger.rows import Activation, Row
+from coordd.core.ledger.sound import run_fault
+from coordd.core.ledger.words import MISSED, PENDING
+from coordd.services.views.objects import instant
+
+LAUNCHED = "launched"
+BLACKOUT = "blackout"
+LIMITED = "limited"
+# Every decision, in the order in which they are counted.
+DECISIONS = (LAUNCHED, COALESCED, SKIPPED, GIVEN_UP, "rejected", SUSPENDED, BLACKOUT, LIMITED)
+
+# The decision of a stretch, and the reason that goes with it.
+_STRETCHES = {
+    COALESCED: (COALESCED, "misfire = once: a later run stands for it"),
+    SKIPPED: (SKIPPED, "misfire = skip: no node launched it at its time"),
+    GIVEN_UP: (GIVEN_UP, "no node launched it within start_within of its time"),
+    SUSPENDED: (SUSPENDED, "the job was suspended until its start_within had passed"),
+    REDEFINED: (SKIPPED, "another definition of the job was activated before a node launched it"),
+}
+NOT_YET = "not decided yet: "
+NOT_RECORDED = "not recorded: it is older than the history kept, or a node of an earlier version decided it"
+
+
+class Fire(NamedTuple):
+    """One fire time (Unix seconds, nominal and due). ``decision`` is "" if none is known; ``run``: its run, or the run
+    that stands for it.
+    """
+
+    fire_at: float
+    due: float
+    decision: str
+    reason: str
+    run: str = ""
+
+    def view(self) -> dict[str, Any]:
+        """As in `job.fires`."""
+        return {
+            "fire_time": instant(self.fire_at),
+            "due": instant(self.due),
+            "decision": self.decision or None,
+            "reason": self.reason or None,
+            "run": self.run or None,
+        }
+
+
+class Known(NamedTuple):
+    """The facts about a job's fire times."""
+
+    decided: Decided
+    rows: Mapping[str, Row]  # by run; also revoked runs, which no node has claimed
+    later: str  # the first run that is due after these rows; "" if there is none
+
+
+def segments(activations: Sequence[Activation], jobs: Iterable[Job]) -> list[tuple[float, float, Job | None]]:
+    """(after, up to, definition): which definition counts for which due times, oldest first. None: not known here.
+
+    Without activations (the old rules), the present definition counts for all times. ``jobs``: the present definition
+    first.
+    """
+    known = list(jobs)
+    if not activations:
+        return [(-math.inf, math.inf, known[0])] if known else []
+    found: list[tuple[float, float, Job | None]] = []
+    upto = math.inf
+    for one in reversed(activations):
+        if one.counts_from < upto:
+            job = next((job for job in known if one.schedule and job.schedule_digest == one.schedule), None)
+            found.append((one.counts_from, upto, job))
+            upto = one.counts_from
+    return found[::-1]
+
+
+class Due(NamedTuple):
+    """A fire time of a definition, before anybody has looked what became of it."""
+
+    due: float
+    job: Job
+    blackout: bool
+
+
+def enumerated(
+    parts: Sequence[tuple[float, float, Job | None]],
+    begin: float,
+    end: float,
+    limit: int,
+    identity_from: float,
+    now: float,
+) -> list[Due]:
+    """The newest fire times of a job that are due by now, oldest first, at most ``limit``, with begin <= nominal time
+    <= end. Those of a definition that this node does not know are missing.
+    """
+    found: list[Due] = []
+    for after, upto, job in parts:
+        if job is None or job.schedule is None:
+            continue
+        low = max(after, math.nextafter(due_time(job, begin, identity_from), -math.inf))
+        high = min(upto, due_time(job, end, identity_from), now)
+        if high > low:
+            bare = without_blackouts(job.schedule)
+            allowed = set(fires_between(job.schedule, low, high, limit)) if job.schedule.blackout else set()
+            fire_times = fires_between(bare, low, high, limit)
+            found += [Due(due, job, bool(job.schedule.blackout) and due not in allowed) for due in fire_times]
+    return found[-limit:]
+
+
+def fires(dues: Sequence[Due], known: Known, begin: float, end: float, identity_from: float, now: float) -> list[Fire]:
+    """Each of these fire times with its decision, and the runs between ``begin`` and ``end`` that belong to none of
+    them: the definition may not be known here.
+    """
+    listed = {one.due: _fire(one.job, one.due, known, identity_from, now, blackout=one.blackout) for one in dues}
+    told = {scheduled_run(one.job.name, fire_time(one.job, one.due, identity_from)) for one in dues}
+    for row in known.rows.values():
+        if row.run not in told and row.scheduled and begin <= row.fire_at <= end and not run_fault(row):
+            listed.setdefault(row.due_at, _of_row(row))
+    return [listed[due] for due in sorted(listed)]
+
+
+def counted(found: Iterable[Fire]) -> dict[str, int]:
+    """How many fire times have which decision; ``undecided`` are those without one."""
+    counts = dict.fromkeys((*DECISIONS, "undecided"), 0)
+    for fire in found:
+        counts[fire.decision or "undecided"] += 1
+    return counts
+
+
+def _fire(job: Job, due: float, known: Known, identity_from: float, now: float, *, blackout: bool) -> Fire:
+    at = fire_time(job, due, identity_from)
+    run = scheduled_run(job.name, at)
+    row = known.rows.get(run)
+    if row is not None and not run_fault(row):
+        return _of_row(row)._replace(due=due)  # an older version wrote rows without the jitter
+    if blackout:
+        return Fire(at, due, BLACKOUT, "its time lies in a blackout of the job")
+    stretch = next((one for one in known.decided.stretches if one.after < due <= one.upto), None)
+    if stretch is not None:
+        return _of_stretch(stretch, at, due, known)
+    if due <= known.decided.horizon:
+        return Fire(at, due, "", NOT_RECORDED)
+    return Fire(at, due, "", f"{NOT_YET}it was due {now - due:.0f} s ago, and no node has claimed it")
+
+
+def _of_stretch(stretch: Stretch, at: float, due: float, known: Known) -> Fire:
+    decision, reason = _STRETCHES.get(stretch.decision, ("", f"recorded as {stretch.decision!r}"))
+    if decision != COALESCED:
+        return Fire(at, due, decision, reason)
+    later = [(row.due_at, row.run) for row in known.rows.values() if row.scheduled and row.due_at > due]
+    run = min(later)[1] if later else known.later
+    return Fire(at, due, decision, f"misfire = once: {run} stands for it" if run else reason, run)
+
+
+def _of_row(row: Row) -> Fire:
+    """The decision that a run's row tells."""
+    at, due = row.fire_at, row.due_at
+    if row.token or row.attempt:
+        return Fire(at, due, LAUNCHED, f"its run is {row.state}", row.run)
+    if row.state == PENDING:
+        return Fire(at, due, "", f"{NOT_YET}its run waits to be launched", row.run)
+    if row.state == MISSED:
+        held = SUSPENDED if HELD_BY_SUSPENSION in row.reason else LIMITED if HELD_BY_OTHERS in row.reason else GIVEN_UP
+        return Fire(at, due, held, row.reason, row.run)
+    return Fire(at, due, "rejected", row.reason, row.run)
