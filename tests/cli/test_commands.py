@@ -322,7 +322,8 @@ def test_every_method_of_the_contract_is_asked_for(ctl: Callable[..., Result], d
         assert daemon.asked[-1] == question
         assert done.stdout
     daemon.answers["job.show"] = {"suspended": False}
-    for args in (("node", "list"), ("job", "list"), ("election", "list"), ("job", "next", "j"), ("doctor",)):
+    lists = (("node", "list"), ("job", "list"), ("election", "list"), ("job", "next", "j"), ("job", "fires", "j"))
+    for args in (*lists, ("doctor",)):
         daemon.answers[".".join(args[:2])] = []
         assert ctl(*args).exit_code == 0
     daemon.answers["run.list"] = []

@@ -27,6 +27,7 @@ argv = ["/bin/sh", "-c", "echo $0 >&2; exit 3", "{who}"]
 QUESTIONS: dict[str, dict[str, Any]] = {
     "ping": {}, "status": {}, "node.list": {}, "job.list": {}, "job.show": {"job": "talks"},
     "job.next": {"job": "tick"},
+    "job.fires": {"job": "tick"},
     "run.list": {}, "run.show": {"id": "talks#1"}, "why": {"id": "talks#1"}, "election.list": {}, "breaker.list": {},
     "events.subscribe": {"backlog": 2000, "follow": False}, "doctor": {}, "ledger.status": {},
 }  # fmt: skip

@@ -58,6 +58,7 @@ HELD["policy"] = Policy().pack()
 REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ping", {}), ("status", {}), ("node.list", {}), ("node.drain", {"node": "a"}), ("node.resume", {"node": "a"}),
     ("job.list", {}), ("job.show", {"job": "sales"}), ("job.next", {"name": "tick", "count": 3}),
+    ("job.fires", {"name": "tick", "from": 1.5, "to": "2030-01-01T00:00Z"}),
     ("job.suspend", {"job": "sales"}), ("job.resume", {"job": "sales"}),
     ("run.list", {"job": "sales", "state": "pending", "limit": 5}), ("run.show", {"id": "sales#1"}),
     ("run.trigger", {"job": "sales", "id": "1", "args": {"day": "2"}}),
