@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +120,33 @@ def test_a_job_without_a_success_in_time_is_late_until_it_succeeds(node: Node) -
     node.wait_until(lambda: node.json("status")["late_jobs"] == ["expected"])
     assert "no success in time: expected" in node.ctl("status").stdout
     assert "job expected is late" in node.ctl("doctor", code=1).stdout
+    listed = {job["name"]: job for job in node.json("job", "list")}
+    expected, hello = listed["expected"], listed["hello"]
+    assert (expected["late"], expected["expect_within_s"], expected["last_success_at"]) == (True, 1.0, None)
+    assert (hello["late"], hello["expect_within_s"], hello["breaker"]) == (False, None, None)
+    assert "late" in next(line for line in node.ctl("job", "list").stdout.splitlines() if "expected" in line)
+
+
+def test_a_late_job_is_on_time_again_after_a_success_and_each_change_is_logged_once(node: Node) -> None:
+    write_job(node.directory, "weekly", 'expect_within = "1s"\n' + HELLO)
+    node.ctl("reload")
+    node.wait_until(lambda: "weekly" in node.json("status")["late_jobs"])
+    write_job(node.directory, "weekly", 'expect_within = "1d"\n' + HELLO)
+    node.ctl("reload")
+    node.ctl("run", "trigger", "weekly", "--id", "1", "--wait")
+    node.wait_until(lambda: "weekly" not in node.json("status")["late_jobs"])
+    (weekly,) = [job for job in node.json("job", "list") if job["name"] == "weekly"]
+    assert weekly["last_success_at"] == node.json("run", "show", "weekly#1")["ended_at"]
+    shown = node.json("job", "show", "weekly")
+    assert shown["fires"]["launched"] == 0  # it has no schedule
+    lines = [json.loads(line) for line in Path(node.directory, "log").read_text().splitlines() if line[:1] == "{"]
+    told = [(line["event"], line["level"]) for line in lines if line.get("job") == "weekly"]
+    assert [one for one in told if one[0] in ("job.late", "job.on_time")] == [
+        ("job.late", "warning"),
+        ("job.on_time", "info"),
+    ]
+    os.unlink(f"{node.directory}/jobs.d/weekly.toml")
+    node.ctl("reload")
 
 
 def test_a_job_stands_for_its_newest_run(node: Node) -> None:

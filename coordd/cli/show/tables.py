@@ -26,7 +26,7 @@ STYLES = {
     "started": "bold cyan", "received": "cyan", "pending": "blue", "retry": "yellow",
     "suspect": "yellow", "warn": "yellow", "starting": "yellow", "mingling": "yellow", "draining": "yellow",
     "suspended": "yellow", "held": "yellow", "launched": "green", "skipped": "yellow",
-    "limited": "yellow", "missed": "yellow", "rejected": "yellow", "revoked": "magenta",
+    "limited": "yellow", "late": "yellow", "missed": "yellow", "rejected": "yellow", "revoked": "magenta",
     "failure": "bold red", "fail": "bold red", "lost": "bold red", "unknown": "bold red reverse",
     "open": "bold red", "half-open": "yellow", "recovering": "yellow",
     "disabled": "red", "disconnected": "red", "unavailable": "bold red", "left": "dim", "stopping": "dim",
@@ -128,6 +128,8 @@ def _job_state(row: Mapping[str, Any], _now: float) -> Text:
         return stated("disabled" if row.get("problems") else "held")
     if row.get("suspended"):
         return stated("suspended")
+    if row.get("late"):
+        return stated("late")
     return stated("warn" if row.get("problems") else "enabled")
 
 
@@ -189,6 +191,7 @@ JOBS = (
     Column("SCHEDULE", lambda row, _now: plain(row.get("schedule")) or ("by hand" if row.get("enabled", True) else "")),
     Column("ZONE", text("timezone")),
     Column("NEXT (UTC)", when("next")),
+    Column("LAST SUCCESS", when("last_success_at")),
     Column("ON LOST", text("on_lost")),
     Column("STARTS", lambda row, _now: plain(row.get("starts"))),
     Column("PROBLEMS", lambda row, _now: _problems(row)),

@@ -133,6 +133,10 @@ _JOB: dict[str, Shape] = {
             "timezone",
             "next",
             "next_fire_at",
+            "last_success_at",
+            "expect_within_s",
+            "late",
+            "breaker",
             "kind",
             "on_lost",
             "overlap",
@@ -152,7 +156,7 @@ _JOB: dict[str, Shape] = {
 _JOB_SHOWN: dict[str, Shape] = {
     **{key.field: SHOW if key.public else HIDE for key in PLAIN.values()},
     **_JOB,
-    **dict.fromkeys(("start", "end", "jitter_offset_s", "blackout", "retry"), SHOW),
+    **dict.fromkeys(("start", "end", "jitter_offset_s", "blackout", "retry", "fires"), SHOW),
     "spark": HIDE,
     "command": HIDE,
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import OUTDATED, RECOVERING
-from coordd.errors import RefusedError
+from coordd.errors import RefusedError, UnavailableError
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.lookups import Work
@@ -17,11 +18,13 @@ from coordd.services.views import jobview, objects
 from coordd.services.views.explanations import Explanations
 from coordd.services.views.fire_methods import FIRES_MAX
 from coordd.services.views.objects import Stop
-from coordd.services.views.troubles import Trouble
+from coordd.services.views.troubles import Trouble, last_successes
 
 
 class JobMethods(Explanations):
     """The methods that show a job, or activate it."""
+
+    _last_won: dict[str, float] = {}  # noqa: RUF012 - replaced, never changed
 
     def table(self) -> dict[str, Method]:
         """Every method, with the lowest role that may call it."""
@@ -66,13 +69,13 @@ class JobMethods(Explanations):
         ONLY_LOOKS.set(False)  # an owner's change need not wait behind viewers
 
     async def job_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
-        stopped = await self._stopped()
+        stopped, won = await self._stopped(), await self._won()
         now = self._driver.now().wall
         jobs = dict(self._driver.node.jobs)  # a copy of the present jobs: the rest is done in a thread
 
         def look(work: Work) -> list[dict[str, Any]]:
             all_problems = self._job_problems()
-            listed = [self._job_view(job, stopped, now, caller, all_problems, work) for job in jobs.values()]
+            listed = [self._job_view(job, stopped, won, now, caller, all_problems, work) for job in jobs.values()]
             listed += [
                 {"name": name, "enabled": False, "problems": problems}
                 for name, problems in all_problems.items()
@@ -86,6 +89,7 @@ class JobMethods(Explanations):
         self,
         job: Job,
         stopped: dict[str, Stop],
+        won: dict[str, float],
         now: float,
         caller: Caller,
         all_problems: dict[str, list[str]],
@@ -106,16 +110,31 @@ class JobMethods(Explanations):
         if not problem and job.overlap != "allow":
             problem = next((blocked(one) for one in self._troubles.found.unknown if one.job == job.name), "")
         return objects.job_view(
-            job, stop=stop, next_at=fires[0] if fires else None, problem=problem, redacted=caller.role <= VIEWER
+            job,
+            stop=stop,
+            next_at=fires[0] if fires else None,
+            problem=problem,
+            redacted=caller.role <= VIEWER,
+            succeeded_at=won.get(job.name, 0.0),
+            late=job.name in self._troubles.found.late_jobs,
         )
+
+    async def _won(self) -> dict[str, float]:
+        """The end of the last success of each job that has one."""
+        jobs = tuple(self._driver.node.jobs)
+        with contextlib.suppress(UnavailableError):  # then the last known ones; the ledger's state is shown beside them
+            self._last_won = await self._ledger.query(lambda ledger: last_successes(ledger, jobs))
+        return self._last_won
 
     async def job_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
-        stopped, now = await self._stopped(), self._driver.now().wall
+        stopped, won, now = await self._stopped(), await self._won(), self._driver.now().wall
+        counts = await self.fire_counts(job, looks=caller.role <= VIEWER)
         return await self._lookups.do(
             lambda work: {
-                **self._job_view(job, stopped, now, caller, self._job_problems(), work),
+                **self._job_view(job, stopped, won, now, caller, self._job_problems(), work),
                 **jobview.everything(job, redacted=caller.role <= VIEWER),
+                "fires": counts,
             },
             looks=caller.role <= VIEWER,
         )

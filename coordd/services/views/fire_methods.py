@@ -11,13 +11,13 @@ from coordd.core.ledger.fires import Decided
 from coordd.core.ledger.requests import nominal_time
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import REVOKED
-from coordd.errors import RefusedError
+from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller
 from coordd.services.control.core_methods import VIEWER_LIST_MAX, CoreMethods
 from coordd.services.control.lookups import Lookups
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError
-from coordd.services.views import fires
+from coordd.services.views import fires, objects
 from coordd.services.views.fires import Fire, Known
 
 # The maximum number of fire times in one answer; computing one may take a millisecond.
@@ -43,6 +43,14 @@ class FireMethods(CoreMethods):
         most = FIRES_SHOWN if begin == -math.inf else FIRES_MAX
         found = await self._fires(job, begin, end, most, looks=caller.role <= VIEWER)
         return [fire.view() for fire in found]
+
+    async def fire_counts(self, job: Job, *, looks: bool) -> dict[str, Any] | None:
+        """How many of the newest fire times have which decision; None while the ledger does not answer."""
+        try:
+            found = await self._fires(job, -math.inf, math.inf, FIRES_MAX, looks=looks)
+        except UnavailableError:
+            return None
+        return {"from": objects.instant(found[0].fire_at) if found else None, **fires.counted(found)}
 
     async def decision(self, run: str, *, looks: bool) -> Fire | None:
         """What became of the fire time that a run's id names; None if this node knows of no such fire time."""

@@ -13,6 +13,7 @@ from coordd.services.views.objects import REDACTED, instant
 # These fields are in the list of jobs too: objects.job_view shows them.
 LISTED = frozenset((
     "description", "owner", "enabled", "timezone", "misfire", "overlap", "on_lost", "tags", "lease_s", "params",
+    "expect_within_s",
 ))  # fmt: skip
 
 

@@ -265,8 +265,17 @@ def hold_view(hold: Hold | None) -> dict[str, Any] | None:
     }
 
 
-def job_view(job: Job, *, stop: Stop | None, next_at: float | None, problem: str, redacted: bool) -> dict[str, Any]:
-    """One job that can be run."""
+def job_view(
+    job: Job,
+    *,
+    stop: Stop | None,
+    next_at: float | None,
+    problem: str,
+    redacted: bool,
+    succeeded_at: float = 0.0,
+    late: bool = False,
+) -> dict[str, Any]:
+    """One job that can be run. ``succeeded_at``: the end of its last success (Unix seconds); 0.0: it has none."""
     launch, planned = job.launch, job.schedule or job.held
     starts = job.enabled and (stop is None or (stop.hold is not None and stop.hold.until))
     upcoming = instant(next_at) if next_at and starts else None  # otherwise it does not start then
@@ -278,7 +287,11 @@ def job_view(job: Job, *, stop: Stop | None, next_at: float | None, problem: str
         "timezone": planned.timezone if planned else None,
         "next": upcoming,
         "next_fire_at": upcoming,
+        "last_success_at": instant(succeeded_at),
+        "expect_within_s": job.expect_within_s or None,
+        "late": late,
         "suspended": stop.view() if stop else None,
+        "breaker": None,  # jobs have none in this version
         "kind": "command" if isinstance(launch, Command) else "spark",
         "starts": REDACTED if redacted else (launch.argv[0] if isinstance(launch, Command) else launch.application),
         "on_lost": job.on_lost,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import structlog
 import trio
 
 from coordd.core.jobs.job import Job
@@ -22,6 +23,8 @@ from coordd.errors import UnavailableError
 from coordd.ports import Ledger
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
+
+log = structlog.get_logger()
 
 # A run that is due for longer than this (seconds), and has not started, is late.
 LATE_RUN_S = 60.0
@@ -132,7 +135,9 @@ class Troubles:
                 self._beats.clear()  # silence cannot be judged over a time without looks
             self._looked_at = boottime()
             terms = Terms(settings.renew_interval_s, settings.ledger_timeout_s, settings.kill_grace_s)
+            before = self.found.late_jobs
             self.found = self.judge(rows, last, jobs, node.pursuits.pursuits, terms, self._driver.now())
+            _log_late(before, self.found.late_jobs)
             return self.found
 
     def judge(
@@ -210,13 +215,37 @@ def read(ledger: Ledger, expecting: list[str]) -> tuple[list[Row], dict[str, tup
     """Runs in the ledger's thread: open rows; for each job its last success, and since when it is known."""
     rows = [row for state in _OPEN for row in ledger.runs(state=state, limit=ROWS_MAX)]
     last = {}
+    kept = ledger.succeeded(expecting)
     activated = _activated(ledger, expecting)
     for job in expecting:
-        won = ledger.runs(job=job, state=SUCCESS, limit=1)
-        known = [] if won else [row for row in ledger.runs(job=job, limit=ROWS_MAX) if not run_fault(row)]
-        ended_at = won[0].ended_at if won and not run_fault(won[0]) else 0.0
+        ended_at = max(
+            kept.get(job, 0.0), _newest_success(ledger, job)
+        )  # an older version's runner reports only to the row
+        known = [] if ended_at else [row for row in ledger.runs(job=job, limit=ROWS_MAX) if not run_fault(row)]
         last[job] = (ended_at, activated.get(job) or min((row.created_at for row in known), default=0.0))
     return rows, last
+
+
+def last_successes(ledger: Ledger, jobs: Sequence[str]) -> dict[str, float]:
+    """Runs in the ledger's thread: the end (Unix seconds) of the last success of each job that has one."""
+    found = ledger.succeeded(jobs)
+    for job in jobs:
+        if job not in found and (ended_at := _newest_success(ledger, job)):
+            found[job] = ended_at  # an older version has reported it
+    return found
+
+
+def _newest_success(ledger: Ledger, job: str) -> float:
+    won = ledger.runs(job=job, state=SUCCESS, limit=1)
+    return won[0].ended_at if won and not run_fault(won[0]) else 0.0
+
+
+def _log_late(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Each job that has become late, or is on time again, is logged once, by each node."""
+    for job in sorted(now.keys() - before.keys()):
+        log.warning("job.late", job=job, reason=now[job])
+    for job in sorted(before.keys() - now.keys()):
+        log.info("job.on_time", job=job)
 
 
 def _activated(ledger: Ledger, jobs: list[str]) -> dict[str, float]:

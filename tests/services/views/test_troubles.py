@@ -155,7 +155,7 @@ def test_a_ledger_that_hangs_is_waited_for_once() -> None:
 def test_a_job_that_never_succeeded_counts_from_the_activation_that_the_ledger_keeps() -> None:
     """A restart of the daemon does not restart the count."""
     answer = OpenAnswer([], {}, WALL, current={"j": Current(sequence=1, digest="d", counts_from=WALL - 500.0)})
-    ledger = SimpleNamespace(runs=lambda **_wanted: [], ask=lambda _request: answer)
+    ledger = SimpleNamespace(runs=lambda **_wanted: [], ask=lambda _request: answer, succeeded=lambda _jobs: {})
     _, last = read(ledger, ["j"])
     looks = Looks(job("j", expect_within_s=400.0))
     looks.last = last
