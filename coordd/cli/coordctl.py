@@ -80,7 +80,15 @@ def why(subject: str) -> None:
     """Why a run did or did not run, or what keeps a job from its next run."""
     from coordd.cli.show.brief import wrapped
 
-    asked().show(asked().call("why", id=subject), lambda said: click.echo(wrapped(said["why"])))
+    def draw(said: Any) -> None:
+        click.echo(wrapped(said["why"]))
+        if said.get("timeline"):
+            from coordd.cli.show import tables
+
+            click.echo()
+            tables.draw(tables.TIMELINE, said["timeline"], "")
+
+    asked().show(asked().call("why", id=subject), draw)
 
 
 @program.command("doctor")

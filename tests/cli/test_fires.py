@@ -34,6 +34,14 @@ def test_each_fire_time_has_one_line_and_a_suspension_is_one_span() -> None:
             launched = decisions(node)["launched"]
             node.wait_until(lambda: decisions(node)["launched"] > launched)
 
+            (fire, *_) = [one for one in node.json("job", "fires", "tick") if one["decision"] == "suspended"]
+            answer = node.ctl("why", f"tick@{fire['fire_time']}").stdout
+            assert "was suspended: the job was suspended until its start_within had passed" in answer.replace("\n", " ")
+            run = next(one["run"] for one in node.json("job", "fires", "tick") if one["decision"] == "launched")
+            timeline = node.ctl("why", run).stdout
+            assert "AT (UTC)" in timeline
+            assert "granted" in timeline
+
             spans = [line for line in table.splitlines() if "the job was suspended" in line]
             assert len(spans) == 1
             assert " to 2" in spans[0]

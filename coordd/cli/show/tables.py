@@ -236,6 +236,13 @@ DECISIONS = (
     Column("REASON", text("reason")),
 )
 
+TIMELINE = (
+    Column("AT (UTC)", text("at"), whole=True),
+    Column("NODE", lambda row, _now: host(row.get("node"))),
+    Column("WHAT", lambda row, _now: stated(str(row.get("what") or ""))),
+    Column("DETAIL", text("detail")),
+)
+
 PLAN = (
     Column("JOB", text("job"), whole=True),
     Column("CHANGE", text("change"), whole=True),

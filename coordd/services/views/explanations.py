@@ -23,6 +23,7 @@ from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.views import objects, timeline, why
 from coordd.services.views.fire_methods import FireMethods
+from coordd.services.views.fires import Fire
 from coordd.services.views.objects import Stop
 from coordd.services.views.troubles import Troubles
 from coordd.services.views.why import CALM, Absent, Holder, Obstacles, Surroundings
@@ -94,7 +95,7 @@ class Explanations(FireMethods):
                     told.reason = disclosure.reason(told.reason)
         holder = absent = None
         if row is None:
-            absent = self._absent(run)
+            absent = self._absent(run)._replace(fire=await self._decision(run, caller))
         elif row.state in (RECEIVED, STARTED):
             holder = self._holder(row)
         no_file = job_of(run) not in node.jobs
@@ -144,6 +145,16 @@ class Explanations(FireMethods):
         gone_at = self._driver.lost_at.get(hostname)
         lost_s = now - gone_at if gone_at is not None else None
         return Holder(member.state, now - member.heard_at, lost_s, silent_s, row.lease, turn_in_s)
+
+    async def _decision(self, run: str, caller: Caller) -> Fire | None:
+        """What the ledger has decided about a fire time; None also while it does not answer."""
+        try:
+            fire = await self.decision(run, looks=caller.role <= VIEWER)
+        except UnavailableError:
+            return None
+        if fire is not None and caller.role <= VIEWER:
+            fire = fire._replace(reason=disclosure.reason(fire.reason))
+        return fire
 
     def _absent(self, run: str) -> Absent:
         """Known facts about a run that has no row."""

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 from coordd.core.election import Election
 from coordd.core.jobs.job import Job, iso, job_of, unpinned
+from coordd.core.ledger.fires import COALESCED
 from coordd.core.ledger.rows import AttemptRow, Hold, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
 from coordd.core.ledger.words import Policy
 from coordd.core.node.node import Node
 from coordd.core.runs.pursued import Pursuit
+from coordd.services.views.fires import BLACKOUT, Fire
 from coordd.services.views.objects import Stop
 
 # A run in one of these states will still be launched, so obstacles to launching matter.
@@ -98,6 +100,7 @@ class Absent(NamedTuple):
     misfire: str = ""
     now: float = 0.0
     blacked_out: bool = False  # a fire time of the schedule, if it had no blackouts
+    fire: Fire | None = None  # what the ledger has decided about it
 
 
 def why_run(
@@ -171,7 +174,10 @@ def _without_row(
         text = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
         return text + troubles + _held_back(job_of(run), obstacles)
     told = f"The ledger has no run {run!r}: {_absent(absent)}"
-    open_still = absent.is_fire_time and (absent.settled_to is None or (absent.fire_at or 0.0) > absent.settled_to)
+    undecided = absent.fire is None or not absent.fire.decision
+    open_still = (
+        undecided and absent.is_fire_time and (absent.settled_to is None or (absent.fire_at or 0.0) > absent.settled_to)
+    )
     return told + (_held_back(job_of(run), obstacles) if open_still else "")
 
 
@@ -268,6 +274,8 @@ def _absent(about: Absent) -> str:
         return "it was never triggered, or it is older than the history kept."
     if not about.known:
         return "it was never due, or it is older than the history kept; this node does not know its job's schedule."
+    if about.fire is not None and about.fire.decision and about.fire.decision != BLACKOUT:
+        return _decided(about.fire)
     if about.blacked_out:
         said = "its time lies in a blackout of the job, and nothing fires then"
         return f"{said}; the next time is {iso(about.following)}." if about.following else f"{said}."
@@ -291,6 +299,12 @@ def _absent(about: Absent) -> str:
     else:
         said += ". It is from before the job was first seen, or older than the history kept"
     return f"{said}; which of these, this node cannot know."
+
+
+def _decided(fire: Fire) -> str:
+    """What became of a fire time whose run has no row."""
+    into = f" into {fire.run}" if fire.decision == COALESCED and fire.run else ""
+    return f"it was a fire time of the job, due {_at(fire.due)}, and was {fire.decision}{into}: {fire.reason}."
 
 
 def why_no_job(

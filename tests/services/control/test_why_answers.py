@@ -9,10 +9,12 @@ from support.small_cluster import Lone, job
 
 from coordd.core.election import Election
 from coordd.core.jobs.job import pinned
+from coordd.core.ledger.fires import HELD_BY_OTHERS, HELD_BY_SUSPENSION
 from coordd.core.ledger.rows import AttemptRow, Hold, Row
 from coordd.core.ledger.words import AttemptNumber, Policy
 from coordd.core.wire.events import Candidacy
 from coordd.services.views import timeline
+from coordd.services.views.fires import Fire
 from coordd.services.views.objects import Stop
 from coordd.services.views.why import Absent, Obstacles, Surroundings, why_job, why_run
 
@@ -134,6 +136,41 @@ def test_it_was_passed_over(word: str, misfire: str) -> None:
         f"The ledger has no run '{RUN}': it was due, and was {word}: nobody was there to launch it, and the job says "
         f"misfire = {misfire}."
     )
+
+
+@pytest.mark.parametrize(
+    ("decision", "reason", "into"),
+    [
+        ("coalesced", "misfire = once: sales@2027-01-15T11:00:00Z stands for it", "sales@2027-01-15T11:00:00Z"),
+        ("skipped", "misfire = skip: no node launched it at its time", ""),
+        ("skipped", "another definition of the job was activated before a node launched it", ""),
+        ("missed", "no node launched it within start_within of its time", ""),
+        ("suspended", "the job was suspended until its start_within had passed", ""),
+    ],
+)
+def test_the_ledger_has_decided_about_a_fire_time_without_a_row(decision: str, reason: str, into: str) -> None:
+    fire = Fire(DUE, DUE, decision, reason, into)
+    named = f" into {into}" if into else ""
+    told = (
+        f"The ledger has no run '{RUN}': it was a fire time of the job, due 2027-01-15T08:00:00Z, and was "
+        f"{decision}{named}: {reason}."
+    )
+    absent = Absent(True, DUE, True, DUE + HOUR_S, now=DUE + 3 * HOUR_S, fire=fire)
+    # Its schedule may have been changed since, and its job suspended: what is decided stays as it is.
+    for about in (absent, absent._replace(is_fire_time=False, passed_over="coalesced", misfire="once")):
+        assert said(None, absent=about, obstacles=Obstacles(stop=Stop(HOLD))) == told
+
+
+def test_nothing_is_decided_or_recorded_about_it() -> None:
+    fire = Fire(DUE, DUE, "", "not decided yet: it was due 1 s ago, and no node has claimed it")
+    absent = Absent(True, DUE, True, DUE + HOUR_S, DUE - HOUR_S, now=DUE + 1.0, fire=fire)
+    assert said(None, absent=absent).endswith("it was due, and no node has claimed it yet.")
+
+
+def test_it_waited_for_another_run_or_for_its_job_until_it_was_too_late() -> None:
+    late = "no node could launch it within 60 s of its time (75 s late)"
+    for held_up in (HELD_BY_SUSPENSION, f"{HELD_BY_OTHERS}sales#1"):
+        assert said(row("missed", reason=late + held_up)) == f"{RUN} was not launched: {late}{held_up}."
 
 
 def test_it_lies_in_a_blackout() -> None:
