@@ -31,7 +31,7 @@ from simulator.machines.runner import Runner
 from simulator.machines.server import Elsewhere, Server
 from simulator.people import People
 from simulator.plan import ACTS, CONTINUOUS, MOVED, SETBACKS, Plan
-from simulator.terms import CHAOS_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
+from simulator.terms import CHAOS_S, PASSED_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
 
 # A world has about 6,000 events. A world with more events than this is in an endless loop.
 EVENTS_MAX = 150_000
@@ -149,6 +149,7 @@ class World:
         """A context in which this world's limits hold: how many messages of each sender are remembered, and others."""
         patches = contextlib.ExitStack()
         patches.enter_context(mock.patch.multiple(windows, REACH=self.plan.reach, _FULL=(1 << self.plan.reach) - 1))
+        patches.enter_context(mock.patch("coordd.core.runs.passing.GRACE_S", PASSED_S))
         for name, value in self.plan.limits.items():
             patches.enter_context(mock.patch(name, value))
         return patches

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.jobs.schedule import fires_between
+from coordd.core.ledger.fires import REDEFINED, SUSPENDED
 from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN, Policy
 from coordd.core.runs.planner import CATCH_UP_MAX
 from simulator.configuration import CATCH_UP
@@ -16,6 +17,7 @@ from simulator.judging.excuses import (
     NOT_CAUGHT_UP,
     TRIGGER_FORGOTTEN,
 )
+from simulator.judging.fires import word_of
 from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
 
 if TYPE_CHECKING:
@@ -118,6 +120,8 @@ def _nothing_says_why(world: World, job: str, run: str, at: float, every: list[f
     judge = world.judge
     later = sum(1 for fire_at in every if fire_at > at)
     if run in judge.forgotten_by_retention:
+        return
+    if word_of(world.server.ledger.fires(job).stretches, at) in (SUSPENDED, REDEFINED):
         return
     verdict = f"L {run} has no row: it never ran, and nothing says why"
     if any(run in setback.runs for setback in world.server.setbacks):

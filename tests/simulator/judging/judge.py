@@ -33,6 +33,7 @@ from simulator.judging.excuses import (
     STRANGER,
     Excuse,
 )
+from simulator.judging.fires import Fires
 from simulator.judging.knowledge import Key, Knowledge
 from simulator.judging.leave import EXACT_S, Leave, nominal
 from simulator.judging.records import LEDGER, THAW_S
@@ -110,6 +111,7 @@ class Judge:
     def __init__(self, world: World) -> None:
         self.world = world
         self.knowledge = Knowledge(world)
+        self.fires = Fires(world)
         self.launches: Counter[tuple[str, int]] = Counter()
         self.live: dict[str, Child] = {}
         self.children: list[Child] = []

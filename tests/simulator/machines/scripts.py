@@ -17,6 +17,7 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger, answer_of
 from coordd.adapters.ledger.redis_rows import row_of
 from coordd.adapters.ledger.redis_scripts import Scripts, packed
 from coordd.adapters.ledger.resp import Problem
+from coordd.core.ledger.fires import Decided
 from coordd.core.ledger.requests import AcceptEpoch
 from coordd.core.ledger.rows import RUN_COLUMNS, JobRow, LedgerTime, Row
 from coordd.core.ledger.runner_requests import Request
@@ -43,6 +44,7 @@ class ScriptedLedger:
             scripts=scripts or Scripts(rewritten),
         )
         self._left: dict[str, Row] | None = None  # its rows when it was closed
+        self._left_fires: dict[str, Decided] = {}
         self._done: list[tuple[float, list[Any], list[Any]]] = []  # (when, command that sets the clock, operation)
         self.step(AcceptEpoch(), "", 0.0)
 
@@ -72,14 +74,24 @@ class ScriptedLedger:
 
     def job(self, name: str) -> JobRow | None:
         """One job's row, with only the columns that a world reads."""
-        columns = ("horizon", "suspended")
+        columns = ("horizon", "suspended", "digest", "counts_from")
         found = self._redis.read(
             [("HMGET", self._redis.key(f"{kind}:{name}"), *columns) for kind in ("standing", "job")]
         )
-        for horizon, suspended in found:  # an older version kept them in the job's own row
+        for horizon, suspended, digest, counts_from in found:  # an older version kept them in the job's own row
             if horizon is not None:
-                return JobRow(name, horizon=float(horizon), suspended=int(suspended))
+                return JobRow(
+                    name,
+                    horizon=float(horizon),
+                    suspended=int(suspended),
+                    digest=(digest or b"").decode(),
+                    counts_from=float(counts_from or 0.0),
+                )
         return None
+
+    def fires(self, job: str) -> Decided:
+        """The record of a job's fire times without a row."""
+        return self._redis.fires(job) if self._left is None else self._left_fires.get(job, Decided(0.0, [], []))
 
     def goes_back(self, to: float) -> None:
         """Forget the operations after that time of the world. With 0.0, forget everything."""
@@ -98,6 +110,7 @@ class ScriptedLedger:
     def close(self) -> None:
         """Delete all its data from the server. Its last rows can still be read from this object."""
         self._left = {row.run: row for row in self._redis.runs(limit=100_000)}
+        self._left_fires = {job: self._redis.fires(job) for job in {row.job for row in self._left.values()}}
         self._clear()
         self._redis.close()
 

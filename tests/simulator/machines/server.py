@@ -191,7 +191,9 @@ class Server:
             for job in setback.jobs - self.known_again.keys():
                 if self.job(job) is not None:
                     self.known_again[job] = self.wall()
+        world.judge.fires.operation(request, before, after)
         if isinstance(request, Prune):
+            world.judge.fires.forget()
             world.judge.pruned(there - self.runs(), self.wall() - request.keep_s)
         else:
             self.answers[answer.word] += 1
@@ -265,6 +267,7 @@ class Server:
         for job in jobs:
             self.known_again.pop(job, None)
         world.judge.went_back()
+        world.judge.fires.forget()
         world.say(f"the ledger has forgotten what was written after {kept_to:.3f}")
         self._new_epoch = True
 

@@ -7,7 +7,7 @@ There is one file for each subject, and each file ends with its MUTANTS. A new m
 whose rule it breaks.
 """
 
-from simulator.mutants import identity, jobs, lease, ledger, node, order, pursuit, recovery, runner, testimony, wire
+from simulator.mutants import fires, identity, jobs, lease, ledger, node, order, pursuit, recovery, runner, testimony, wire
 from simulator.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -21,5 +21,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *recovery.MUTANTS,
     *testimony.MUTANTS,
     *jobs.MUTANTS,
+    *fires.MUTANTS,
     *wire.MUTANTS,
 )
