@@ -66,7 +66,7 @@ class Fires:
             self.world.violate(f"F two stretches of {name} overlap: {[(s.after, s.upto, s.decision) for s in known]}")
 
     def _is_kept(self, name: str, one: Stretch, known: list[Stretch]) -> None:
-        """What was decided stays, but not what a clock that was ahead has decided about times to come."""
+        """A decision stays, but not one that a clock that was ahead has made about times to come."""
         upto = min(one.upto, self.world.server.wall())
         for at in (one.upto, (one.after + one.upto) / 2):
             if at <= upto and word_of(known, at) != one.decision:

@@ -7,7 +7,20 @@ There is one file for each subject, and each file ends with its MUTANTS. A new m
 whose rule it breaks.
 """
 
-from simulator.mutants import fires, identity, jobs, lease, ledger, node, order, pursuit, recovery, runner, testimony, wire
+from simulator.mutants import (
+    fires,
+    identity,
+    jobs,
+    lease,
+    ledger,
+    node,
+    order,
+    pursuit,
+    recovery,
+    runner,
+    testimony,
+    wire,
+)
 from simulator.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
