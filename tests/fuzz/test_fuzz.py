@@ -97,7 +97,7 @@ BROKEN: list[tuple[str, object, str, Callable[..., Any], str]] = [
     ("values", sqlite_rows, "run_fault", lambda _row: "", "Error"),
     ("values", sqlite_rows, "job_fault", lambda _row: "", "Wrong: the node has said what its peers"),
     ("values", objects, "run_fault", lambda _row: "", "Error"),
-    ("leftovers", process, "_says", lambda _record, _needs: True, "Error"),
+    ("leftovers", process, "says", lambda _record, _needs: True, "Error"),
 ]
 
 
