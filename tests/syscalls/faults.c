@@ -71,7 +71,7 @@ __attribute__((constructor)) static void begin(void) {
     snprintf(kept_page, sizeof kept_page, "%s", path);
     snprintf(kept_library, sizeof kept_library, "%s", getenv("LD_PRELOAD"));
     role = who ? atoi(who) : WATCHER;
-    counting = role == DAEMON || role == WARM;
+    counting = role == DAEMON;
 }
 
 /* 0: go on. -1: the call fails, errno is set. */
@@ -261,7 +261,11 @@ DIR *opendir(const char *path) {
     static const int errors[] = {EMFILE, ENOMEM};
     return fault("opendir", 2, errors) ? NULL : REAL(opendir)(path);
 }
-int poll(struct pollfd *fds, nfds_t count, int wait) { FAULT("poll", EINTR); return REAL(poll)(fds, count, wait); }
+int poll(struct pollfd *fds, nfds_t count, int wait) {
+    if (role == WARM) counting = 1; /* its start is over: no code of ours can handle an error of an import */
+    FAULT("poll", EINTR);
+    return REAL(poll)(fds, count, wait);
+}
 
 /* ---- processes */
 

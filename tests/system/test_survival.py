@@ -16,7 +16,7 @@ from coordd.adapters.disk import journal
 from coordd.core.wire.journal_line import decode_line
 from coordd.core.wire.merge import merge
 from system.lab.cluster import CallError, Cluster, Node, cluster_of
-from system.lab.processes import boottime, exists, until
+from system.lab.processes import boottime, exists, until, warm_parents
 
 IDS = 300
 everywhere = pytest.mark.parametrize("backend", ["embedded", "production"])
@@ -287,7 +287,7 @@ def test_the_runner_alone_is_killed(backend: str) -> None:
         assert "the runner died" in row["reason"]
         until(lambda: not exists(pid))
         assert len(cluster.starts()) == 1
-        until(lambda: node.family() == {_pid(node)}, why="the daemon is all that is left")
+        until(lambda: node.family() - warm_parents(_pid(node)) == {_pid(node)}, why="the daemon is all that is left")
 
 
 @everywhere
@@ -299,7 +299,7 @@ def test_the_runner_and_its_watcher_are_killed(backend: str) -> None:
         _kill(said["watcher"], said["pid"])
         cluster.becomes(run, "lost")
         until(lambda: not exists(pid))
-        until(lambda: node.family() == {_pid(node)}, why="the daemon is all that is left")
+        until(lambda: node.family() - warm_parents(_pid(node)) == {_pid(node)}, why="the daemon is all that is left")
 
 
 @everywhere
