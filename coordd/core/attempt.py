@@ -87,9 +87,10 @@ ASK_AGAIN_S = 0.2
 # A gate that is early is asked again after at most this time (seconds): a person may resume a job, or end a quarantine.
 EARLY_MAX_S = 10.0
 
-# The gate is asked ahead of the fire time by this (seconds), and by twice the longest of the last round trips. Before
-# the first one was measured, it counts as FIRST_TRIP_S.
-LEAD_S = 0.003
+# The gate is asked ahead of the fire time by this (seconds), and by so many of the longest of the last round trips. A
+# longer wait is less precise: the clock-rate error grows with it. Until a trip is measured, it counts as FIRST_TRIP_S.
+LEAD_S = 0.005
+TRIPS = 1.25
 FIRST_TRIP_S = 0.005
 
 # The program is told to start this long (seconds) before its instant, and waits for the rest: to wake a process takes
@@ -419,7 +420,7 @@ class Attempt:
         self.trip_s = max(trip_s, self.trip_s / 2)
 
     def _lead_s(self) -> float:
-        return min(GATE_AHEAD_S, LEAD_S + 2 * self.trip_s)
+        return min(GATE_AHEAD_S, LEAD_S + TRIPS * self.trip_s)
 
     def _aim(self) -> None:
         """Ask the gate so early that its answer is here at the fire time."""

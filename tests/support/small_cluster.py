@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from coordd.core.attempt import FIRST_TRIP_S, LEAD_S, exec_at
+from coordd.core.attempt import FIRST_TRIP_S, LEAD_S, TRIPS, exec_at
 from coordd.core.context import Settings
 from coordd.core.jobs.job import Command, Job, Schedule
 from coordd.core.ledger.answers import Answer
@@ -34,7 +34,7 @@ R = TypeVar("R", bound=Request[Any])
 STEPS_MAX = 10_000
 
 # The runners here ask their gate this long (seconds) ahead of the fire time.
-GATE_LEAD_S = LEAD_S + 2 * FIRST_TRIP_S
+GATE_LEAD_S = LEAD_S + TRIPS * FIRST_TRIP_S
 
 SETTINGS = Settings()
 
