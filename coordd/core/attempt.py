@@ -87,8 +87,8 @@ ASK_AGAIN_S = 0.2
 # A gate that is early is asked again after at most this time (seconds): a person may resume a job, or end a quarantine.
 EARLY_MAX_S = 10.0
 
-# The gate is asked ahead of the fire time by this (seconds), and by so many of the longest of the last round trips. A
-# longer wait is less precise: the clock-rate error grows with it. Until a trip is measured, it counts as FIRST_TRIP_S.
+# The gate is asked ahead of the fire time by LEAD_S (seconds), and by TRIPS times the longest of the last trips. A
+# longer wait is less precise: the clock-rate error grows with it. Until a trip is measured, FIRST_TRIP_S is used.
 LEAD_S = 0.005
 TRIPS = 1.25
 FIRST_TRIP_S = 0.005
