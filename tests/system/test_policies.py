@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from coordd.core.jobs.job import iso
 from system.lab.cluster import CallError, Cluster, Node, cluster_of, fire_time
 from system.lab.processes import exists, until
 
@@ -332,3 +333,35 @@ def test_a_trigger_while_the_ledger_is_silent_survives_the_death_of_its_daemon(b
         assert node.call("run.trigger", job="asked", id="1")["state"] == "success"
         assert len(cluster.starts()) == 1
         assert not list((node.state_dir / "requests").glob("*.json"))
+
+
+def test_each_fire_time_has_one_decision_although_the_owner_of_a_run_is_killed() -> None:
+    """All nodes answer alike, and each decision fits the starts that the programs have written themselves."""
+    with cluster_of(3, backend="production") as cluster:
+        cluster.job("ticks", "sleep", 1, schedule="every 2s", overlap="allow", start_within="6s")
+        cluster.job("forbids", "sleep", 3, schedule="every 2s", start_within="6s")
+        cluster.start()
+        until(lambda: any(entry.run.startswith("ticks@") for entry in cluster.starts()))
+        killed = cluster.owner(next(entry.run for entry in cluster.starts() if entry.run.startswith("ticks@")))
+        killed.kill()
+        one, two = cluster.others(killed)
+
+        def decided(node: Node, job: str) -> dict[float, str]:
+            fires = node.call("job.fires", job=job)
+            times = [fire_time(f"{job}@{fire['fire_time']}") for fire in fires]
+            assert times == [times[0] + 2.0 * step for step in range(len(times))], "none is missing, none comes twice"
+            return {at: fire["decision"] for at, fire in zip(times, fires, strict=True) if fire["decision"]}
+
+        until(lambda: min(len(decided(one, job)) for job in ("ticks", "forbids")) >= 6, why="six decisions each")
+        one.call("job.suspend", job="ticks")
+        until(lambda: "suspended" in decided(two, "ticks").values(), why="a fire time is suspended")
+        one.call("job.resume", job="ticks")
+        killed.start()
+        for job, words in (("ticks", {"launched", "suspended"}), ("forbids", {"launched", "rejected"})):
+            told, again = decided(one, job), decided(two, job)
+            assert told.items() <= again.items(), "another node says the same, a moment later"
+            assert words <= set(told.values()) <= {*words, "coalesced", "missed"}
+            begun = {fire_time(entry.run) for entry in cluster.starts() if entry.run.startswith(f"{job}@")}
+            assert {at for at in begun & told.keys() if told[at] != "launched"} == set()
+        suspended = min(at for at, word in decided(one, "ticks").items() if word == "suspended")
+        assert "was suspended: " in two.why(f"ticks@{iso(suspended)}")
