@@ -12,7 +12,7 @@ from coordd.core.context import Settings
 from coordd.core.jobs.job import Command, Job, Schedule
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import Current, JobState, OpenAnswer, OpenRun
-from coordd.core.ledger.requests import Activate, Claim, ListOpen
+from coordd.core.ledger.requests import Activate, Claim, ListOpen, PassOver
 from coordd.core.ledger.rows import JobRow, LedgerTime
 from coordd.core.ledger.runner_requests import Gate, Registration, Renew, Report, Request
 from coordd.core.ledger.steps import Life
@@ -550,7 +550,7 @@ def told(event: Event) -> str:
 def said_of(request: Request[Any]) -> str:
     """A request, without the parts that differ from test to test."""
     attempt = f"/{request.attempt}" if isinstance(request, Claim) else ""
-    subject = request.job if isinstance(request, Activate) else run_of(request)
+    subject = request.job if isinstance(request, (Activate, PassOver)) else run_of(request)
     return f"{request.op} {subject}{attempt}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -111,11 +111,34 @@ def gate_ahead() -> Cluster:
     return cluster
 
 
+def fire_times_that_nobody_launched() -> Cluster:
+    """The only node is away for three fire times of a job with `misfire = "once"`. The last of them is launched, and
+    settles the others. Then the job is suspended until the next one is too late: it leaves no row. The first request
+    after that finds it settled.
+    """
+    cluster = Cluster("a", jobs=[job(every_s=300.0, start_within_s=60.0)])
+    cluster.wait(5.0)
+    cluster.kill("a")
+    cluster.wait(901.0)
+    cluster.log.clear()
+    cluster.boot("a", 2)
+    cluster.start("a")
+    cluster.wait(10.0)
+    cluster.end("a", "sales@2025-01-29T08:15:00Z")
+    cluster.person_asks(Suspend(job="sales", suspended=True, by="ann"))
+    cluster.wait(380.0)
+    for one in cluster.ledger.fires("sales").stretches:
+        after, upto = (datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S") for at in (one.after, one.upto))
+        cluster.tell("ledger", f"keeps: {one.decision} after {after} up to {upto}")
+    return cluster
+
+
 CONVERSATIONS: tuple[Callable[[], Cluster], ...] = (
     launch_on_three_nodes,
     takeover,
     back_after_a_restart,
     gate_ahead,
+    fire_times_that_nobody_launched,
     trigger_with_the_ledger_away,
 )
 
