@@ -29,6 +29,7 @@ STEPPED = (
     "ledger/test_definitions.py",
     "ledger/test_bad_rows.py",
     "ledger/test_overlap.py",
+    "test_fires.py",
     "ledger/corners",
     "ledger/test_identity.py",
 )
