@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from system.lab.cluster import Cluster, Node, cluster_of, fire_time
-from system.lab.processes import exists, until
+from system.lab.processes import exists, until, warm_parents
 
 RESTARTS = 5
 
@@ -187,7 +187,10 @@ def test_the_winner_is_paused_before_its_action_and_goes_on_when_another_has_tak
         cluster.meet()
         assert node.process is not None
         daemon = node.process.pid
-        until(lambda: not [pid for pid in stopped - {daemon} if exists(pid)], why="its runner has given up")
+        until(
+            lambda: not [pid for pid in stopped - {daemon} - warm_parents(daemon) if exists(pid)],
+            why="its runner has given up",
+        )
         assert node.up
         assert exists(start.pid)
         cluster.go("once").touch()
