@@ -75,7 +75,7 @@ class LaunchBuilder:
             "ledger": self._connections.ledger_url,
             "ledger_options": self._connections.ledger_options(),
             "digest": launch.digest,
-            "policy": job.policy().pack(),
+            "policy": launch.policy,
             "scheduled": launch.run.startswith(f"{job.name}@"),
             "elsewhere": self._elsewhere(job),
             "argv": program.argv,

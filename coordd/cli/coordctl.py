@@ -15,7 +15,7 @@ from coordd import __version__
 from coordd.cli import options
 from coordd.cli.alarms import alarm
 from coordd.cli.client import is_subscription, not_running
-from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, job, node, seconds
+from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, job, node, pool, seconds
 from coordd.cli.ledger import ledger
 from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, say
 from coordd.cli.plan import plan
@@ -51,7 +51,7 @@ def program() -> None:
     """
 
 
-for group in (node, job, run, election, ledger, alarm):
+for group in (node, job, pool, run, election, ledger, alarm):
     program.add_command(group)
 program.add_command(plan)
 

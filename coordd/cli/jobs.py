@@ -294,6 +294,53 @@ def job_resume(name: str, every: bool) -> None:
         say("all jobs are suspended still: coordctl job resume --all")
 
 
+# ---- pools
+
+
+@click.group("pool", cls=Group)
+def pool() -> None:
+    """Pools: runs of all jobs that name one share its size."""
+
+
+@pool.command("list")
+def pool_list() -> None:
+    """Every pool: its size, the runs in it, and the runs that wait for it."""
+    asked().show(asked().call("pool.list"), _draw)
+
+
+def _draw(found: list[dict[str, Any]]) -> None:
+    from coordd.cli.show import tables
+
+    columns = [
+        tables.Column("POOL", tables.text("name"), whole=True),
+        *(tables.Column(key.upper(), tables.text(key), right=True) for key in ("size", "active", "waiting")),
+        tables.Column("SET BY", tables.text("by")),
+        tables.Column("UNTIL", tables.text("until")),
+    ]
+    tables.draw(columns, found, "No pools: name them in [pools] of coordd.toml.")
+
+
+@pool.command("set")
+@click.argument("name")
+@click.argument("size", type=click.IntRange(min=0))
+@click.option(
+    "--until", metavar="T", callback=until, help="The configured size counts again then (UTC), or after: 2h, 7d."
+)
+def pool_set(name: str, size: int, until: float | None) -> None:
+    """Give a pool another size in the whole cluster. 0: nothing in it starts. Active runs continue."""
+    said = asked().call("pool.set", name=name, size=size, until=until)
+    end = f" until {said['until']}" if said["until"] else ""
+    asked().show(said, lambda said: click.echo(f"pool {said['name']}: {said['size']}{end}"))
+
+
+@pool.command("unset")
+@click.argument("name")
+def pool_unset(name: str) -> None:
+    """The size in [pools] of coordd.toml counts again."""
+    said = asked().call("pool.unset", name=name)
+    asked().show(said, lambda said: click.echo(f"pool {said['name']}: {said['size']}"))
+
+
 # ---- elections
 
 

@@ -24,6 +24,7 @@ def settings_of(config: Config, version: str) -> Settings:
         budget_client=config.node.budget.client,
         budget_cluster=config.node.budget.cluster,
         tags=config.node.tags,
+        pools=config.pools,
         version=version,
         system=platform.system(),
     )

@@ -20,7 +20,7 @@ from coordd.config import jobkeys, values
 from coordd.config.sections import Config
 from coordd.config.settings import read_config, timing_conflict
 from coordd.config.tomlfile import Places, Problem, read_toml
-from coordd.core.jobs.arguments import check_launch
+from coordd.core.jobs.arguments import check_launch, nearest, placeholders
 from coordd.core.jobs.job import Blackout, Command, Job, Retry, Schedule, SparkSubmit
 from coordd.core.jobs.schedule import jitter_offset, next_fire, parse_cron, parse_instant, parse_schedule
 from coordd.core.jobs.secrecy import exposed
@@ -138,10 +138,15 @@ class _Reading:
         enabled = fields.get("enabled", True)
         retry = self.retry(said.get("retry", {}))
         self.relations(said, launch, config)
+        self.limits(said, config)
         if launch is None:
             return None
         computes = isinstance(launch, SparkSubmit) and launch.deploy_mode == "client"
-        defaults = {"placement": "spread" if computes else "first", "lease_s": config.cluster.lease}
+        defaults = {
+            "placement": "spread" if computes else "first",
+            "lease_s": config.cluster.lease,
+            "pool_size": config.pools.get(said.get("pool", ""), 0),
+        }
         job = Job(
             name=name,
             digest="",
@@ -272,6 +277,30 @@ class _Reading:
                 warning=True,
             )
 
+    def limits(self, said: Mapping[str, Any], config: Config) -> None:
+        """Checks of pool, concurrency, rate and queue."""
+        pool = said.get("pool", "")
+        if pool and pool not in config.pools:
+            self.wrong("pool", f'there is no pool "{pool}" in [pools] of coordd.toml; {nearest(pool, config.pools)}')
+        concurrency = said.get("concurrency")
+        if concurrency is not None:
+            for name in placeholders(concurrency.per):
+                if name not in said.get("params", {}):
+                    near = nearest(name, said.get("params", {}))
+                    self.wrong("concurrency", f'per: there is no param "{name}"; {near}')
+            if "rate" in said:
+                self.wrong("concurrency", "concurrency has no effect beside rate: the rate counts", warning=True)
+            elif concurrency.max > 1 and said.get("overlap", "forbid") != "allow":
+                self.wrong(
+                    "concurrency",
+                    'concurrency above 1 has no effect without overlap = "allow": one run of the job is in the way of'
+                    " another",
+                    warning=True,
+                )
+        for key in ("queue_max", "queue_keep"):
+            if key in said and said.get("overlap", "forbid") != "queue":
+                self.wrong(key, f'{key} has no effect without overlap = "queue"', warning=True)
+
 
 # ---- identity
 
@@ -287,7 +316,7 @@ def digest(job: Job, *, own_lease: bool) -> str:
 
     lease_s = job.lease_s if own_lease else 0.0
     defined = msgspec.structs.replace(
-        job, digest="", description="", schedule_text="", lease_s=lease_s, expect_within_s=0.0
+        job, digest="", description="", schedule_text="", lease_s=lease_s, expect_within_s=0.0, pool_size=0
     )
     canonical = msgspec.json.encode([_definition(defined), IANA_VERSION], order="deterministic")
     return hashlib.sha256(canonical).hexdigest()[:32]

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from coordd.config import values
 from coordd.config.values import converted, found
-from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params
+from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params, placeholders
+from coordd.core.jobs.job import Concurrency, Rate, Rates
 from coordd.core.jobs.schedule import parse_duration, zone
 from coordd.core.ledger import words
 from coordd.errors import RefusedError
@@ -31,7 +32,7 @@ TRIES_MAX = 1000
 
 # Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
 LATER = (
-    "pool", "concurrency", "rate", "queue_max", "queue_keep", "after", "expand", "dedupe", "breaker", "check",
+    "after", "expand", "dedupe", "breaker", "check",
     "trigger", "sink", "run_as",
 )  # fmt: skip
 
@@ -44,6 +45,7 @@ OWNED_CONF = {
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*:/\S+", re.ASCII | re.IGNORECASE)
 _CONF_KEY = re.compile(r"spark\.[A-Za-z0-9._-]{1,200}", re.ASCII)
+_RATE = re.compile(r"([0-9]{1,9})/([smhd])", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -214,6 +216,39 @@ def _never_on(value: object) -> tuple[int | str, ...]:
     return tuple(items[:ENTRIES_MAX])
 
 
+def _concurrency(value: object) -> Concurrency:
+    if isinstance(value, dict):
+        if {"min", "by"} & set(value):
+            raise ValueError("min, max and by are not available in this version: write a number, or { per, max }")
+        if set(value) != {"per", "max"}:
+            raise ValueError(f"expected a whole number or {{ per, max }}, found {', '.join(value) or 'nothing'}")
+        per = values.text(value["per"])
+        try:
+            names = placeholders(per)
+        except RefusedError as exc:
+            raise ValueError(f"per: {exc}: {exc.hint}") from exc
+        if not names:
+            raise ValueError(f"per: expected a template that names a parameter, found {found(per)}")
+        return Concurrency(max=_whole(0, values.SIZE_MAX)(value["max"]), per=per)
+    return Concurrency(max=_whole(0, values.SIZE_MAX)(value))
+
+
+def _rate(value: object) -> Rate:
+    said = values.text(value)
+    match = _RATE.fullmatch(said)
+    if not match or int(match[1]) > values.SIZE_MAX:
+        raise ValueError(f'expected starts per time, such as "200/m" (s, m, h or d), found {found(said)}')
+    return Rate(count=int(match[1]), period_s=int(parse_duration(f"1{match[2]}")))
+
+
+def _rates(value: object) -> Rates:
+    if not isinstance(value, dict):
+        return Rates(cluster=_rate(value))
+    if not value or not set(value) <= {"cluster", "per_node"}:
+        raise ValueError(f"expected cluster, per_node or both, found {', '.join(value) or 'nothing'}")
+    return Rates(**{key: _rate(said) for key, said in value.items()})
+
+
 def _blackouts(value: object) -> list[dict[str, Any]]:
     tables: list[dict[str, Any]] = converted(
         value, list[dict[str, Any]], "a list of tables { from, to } or { cron, duration }"
@@ -244,6 +279,11 @@ PLAIN: dict[str, Key] = {
     "placement": Key(_word("first", "spread"), "placement", public=True),
     "tags": Key(values.tags, "tags", public=True),
     "priority": Key(_whole(-PRIORITY_MAX, PRIORITY_MAX), "priority", public=True),
+    "pool": Key(values.name, "pool", public=True),
+    "concurrency": Key(_concurrency, "concurrency", public=True),
+    "rate": Key(_rates, "rate", public=True),
+    "queue_max": Key(_whole(0, values.SIZE_MAX), "queue_max", public=True),
+    "queue_keep": Key(_word(*words.QUEUE_KEEP), "queue_keep", public=True),
     "timeout": Key(_longer_than_nothing, "timeout_s", public=True),
     "lease": Key(values.number, "lease_s", public=True),
     "params": Key(_params, "params", public=False),

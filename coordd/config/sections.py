@@ -145,6 +145,7 @@ class Config(msgspec.Struct, frozen=True):
     spark: SparkConfig = SparkConfig()
     control: ControlConfig = ControlConfig()
     history: HistoryConfig = HistoryConfig()
+    pools: dict[str, int] = {}
     path: str = ""
 
     def redacted(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "history": HistoryConfig,
 }
 # Sections that this version does not implement.
-LATER = ("check", "hook", "limits", "metrics", "pools", "tracing")
+LATER = ("check", "hook", "limits", "metrics", "tracing")
 
 _BY_TYPE: dict[Any, Reader] = {
     str: values.text,
@@ -170,6 +170,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     variables: dict[str, str] = {}  # the variable that each setting came from, if any
     places = Places("")
     settings: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    pools: dict[str, int] = {}
 
     def report(setting: str, message: str) -> None:
         if setting in variables:
@@ -189,9 +190,11 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
                 break  # not a configuration at all
             if section in LATER:
                 report(section, f"[{section}] is not available in this version")
+            elif section == "pools" and isinstance(table, dict):
+                pools = values.read_pools(table, partial(_report_in, report, section))
             elif section not in SECTIONS:
                 shown = values.printable(section[:60])
-                report(shown, f'unknown section "{shown}"; {nearest(shown, SECTIONS)}')
+                report(shown, f'unknown section "{shown}"; {nearest(shown, (*SECTIONS, "pools"))}')
             elif not isinstance(table, dict):
                 report(section, f"expected a table, found {found(table)}")
             else:
@@ -206,7 +209,8 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
         settings[section].update(values.read_table(one, _readers(section), partial(_report_in, report, section)))
     if not problems:
         settings["node"].setdefault("name", default_node_name())
-        config = Config(**{section: SECTIONS[section](**settings[section]) for section in SECTIONS}, path=source)  # type: ignore[arg-type]  # each section under its own name
+        sections: dict[str, Any] = {section: SECTIONS[section](**settings[section]) for section in SECTIONS}
+        config = Config(**sections, pools=pools, path=source)
         for setting, message in (
             *_conflicts(config),
             *safety.missing(config.cluster, environ),

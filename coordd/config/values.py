@@ -19,6 +19,10 @@ from coordd.core.visible import visible
 # A file with more unknown keys is another kind of file; naming all of them would take quadratic time.
 UNKNOWN_MAX = 20
 
+# The size of a pool, a concurrency, a rate or a queue, and how many pools there may be.
+SIZE_MAX = 1_000_000
+POOLS_MAX = 1000
+
 Reader = Callable[[Any], Any]
 
 
@@ -105,6 +109,23 @@ def path(value: object) -> str:
 
 def path_or_none(value: object) -> str:
     return path(value) if value != "" else ""
+
+
+def read_pools(table: Mapping[str, Any], report: Callable[[str, str], None]) -> dict[str, int]:
+    """The sizes of pools by name; problems are reported by key."""
+    pools: dict[str, int] = {}
+    for key, value in table.items():
+        if len(pools) >= POOLS_MAX:
+            report(printable(key[:60]), f"expected at most {POOLS_MAX} pools, found {len(table)}")
+            break
+        try:
+            size: int = converted(value, int, "a whole number")
+            if not 0 <= size <= SIZE_MAX:
+                raise ValueError(f"expected a whole number from 0 to {SIZE_MAX}, found {size}")
+            pools[name(key)] = size
+        except ValueError as exc:
+            report(printable(key[:60]), str(exc))
+    return pools
 
 
 def read_table(

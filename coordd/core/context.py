@@ -43,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     budget_client: int = 2
     budget_cluster: int = 20
     tags: tuple[str, ...] = ()
+    pools: dict[str, int] = {}  # the sizes of pools
     version: str = ""
     system: str = "Linux"
 

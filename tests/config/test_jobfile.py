@@ -83,7 +83,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
 
 def test_every_field_of_a_job_is_filled_by_a_key_or_put_together() -> None:
     """A key in the table is read, shown and disclosed without another line elsewhere."""
-    put_together = {"name", "digest", "launch", "schedule", "held", "schedule_text", "retry"}
+    put_together = {"name", "digest", "launch", "schedule", "held", "schedule_text", "retry", "pool_size"}
 
     filled = [key.field for key in jobkeys.PLAIN.values()]
     assert sorted({*filled, *put_together}) == sorted(Job.__struct_fields__)
@@ -192,9 +192,17 @@ BAD_JOBS = [
     (SPARK + 'proxy_user = "etl"\nprincipal = "p@R"\n', "spark.proxy_user", "does not go together with principal"),
     (SPARK + 'proxy_user = "etl"\nkeytab = "/k"\n', "spark.proxy_user", "does not go together with principal"),
     # Known, but not in this version.
-    ('pool = "etl"\n' + SPARK, "pool", "not available in this version"),
-    ("concurrency = 2\n" + SPARK, "concurrency", "not available in this version"),
-    ('rate = "200/m"\n' + SPARK, "rate", "not available in this version"),
+    ('concurrency = { min = 1, max = 4, by = "load" }\n' + SPARK, "concurrency", "not available in this version"),
+    ('pool = "etl"\n' + SPARK, "pool", 'no pool "etl" in [pools] of coordd.toml; none is known'),
+    ("concurrency = -1\n" + SPARK, "concurrency", "expected a whole number from 0"),
+    ("concurrency = { max = 1 }\n" + SPARK, "concurrency", "expected a whole number or { per, max }"),
+    ('concurrency = { per = "x", max = 1 }\n' + SPARK, "concurrency", "expected a template that names a parameter"),
+    ('concurrency = { per = "{who}", max = 1 }\n' + SPARK, "concurrency", 'there is no param "who"'),
+    ('rate = "fast"\n' + SPARK, "rate", 'expected starts per time, such as "200/m"'),
+    ('rate = { cluster = "2/w" }\n' + SPARK, "rate", "expected starts per time"),
+    ('rate = { node = "2/m" }\n' + SPARK, "rate", "expected cluster, per_node or both, found node"),
+    ('queue_max = -1\noverlap = "queue"\n' + SPARK, "queue_max", "expected a whole number from 0"),
+    ('queue_keep = "all"\noverlap = "queue"\n' + SPARK, "queue_keep", "expected one of first, last"),
     ('after = ["other"]\n' + SPARK, "after", "not available in this version"),
     ('run_as = "etl"\n' + SPARK, "run_as", "not available in this version"),
     ('expect_within = "0s"\n' + SPARK, "expect_within", "expected a duration above zero"),

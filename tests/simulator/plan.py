@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
-from coordd.core.jobs.job import Command, Job, Retry, Schedule, scheduled_run
+from msgspec import structs
+
+from coordd.core.jobs.job import Command, Concurrency, Job, Rate, Rates, Retry, Schedule, scheduled_run
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.words import RHO
 from coordd.core.wire import windows
@@ -84,6 +87,9 @@ FORGETFUL_SEEDS = frozenset((4, 5, 9))
 
 # Of PRODUCTION_SEEDS, the remainders (seed % 20) of the seeds whose ledger is Redis's own scripts.
 SCRIPTED_SEEDS = frozenset((8, 9))
+
+# (m, r): the seeds with seed % m == r draw limits: pools, concurrency, rates, the length of queues.
+LIMITED_SEEDS = (7, 3)
 
 # How many messages of each sender a receiver remembers, in some worlds with a broker. With the real number, which is
 # larger, hardly any message would be late.
@@ -175,7 +181,7 @@ def draw(
     if misplaced:
         chosen = chosen & HEARING | ({"ledger_cut", "pause_runner"} if faults is None else set())
     nodes = rng.choice((3, 4, 5, 6))
-    jobs = _jobs(rng)
+    jobs = _limited(seed, _jobs(rng)) if _of_kind(seed, LIMITED_SEEDS) else _jobs(rng)
     items = [*_strikes(rng, sorted(chosen), forgetful), *_triggers(rng), *_acts(rng, jobs, forgetful)]
     if misplaced:
         items = [item for item in items if item.kind not in ACTS]
@@ -267,6 +273,19 @@ def _jobs(rng: random.Random) -> dict[str, Job]:
         Job(name="morph", digest="d7", launch=launch, lease_s=LEASE, overlap="allow", start_within_s=20.0),
     ]
     return {job.name: job for job in made}
+
+
+def _limited(seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
+    """The jobs with limits, from a stream of their own: all else in that world stays as it is."""
+    rng = random.Random(f"limits of {seed}")
+    pool: dict[str, Any] = {"pool": "shared", "pool_size": rng.choice((1, 2, 3))}
+    drawn: dict[str, dict[str, Any]] = {
+        "hand": rng.choice((pool, {"concurrency": Concurrency(max=rng.choice((1, 2)))})),
+        "morph": rng.choice((pool, {"rate": Rates(cluster=Rate(count=2, period_s=5))})),
+        "spread": rng.choice((pool, {})),
+        "guarded": {"queue_max": rng.choice((1, 3)), "queue_keep": rng.choice(("first", "last"))},
+    }
+    return {name: structs.replace(job, **drawn.get(name, {})) for name, job in jobs.items()}
 
 
 def _strikes(rng: random.Random, chosen: list[str], forgets: bool) -> list[Item]:

@@ -18,7 +18,8 @@ from coordd.core.ledger.requests import Prune
 from coordd.core.ledger.rows import ACTIVATIONS_MAX, Activation, AttemptRow, Cursor, JobRow, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.runner_requests import Request
-from coordd.core.ledger.words import ACTIVE, PENDING, REVOKED, TERMINAL
+from coordd.core.ledger.steps import HOLDING
+from coordd.core.ledger.words import ACTIVE, PENDING, REVOKED, SLOTS, TERMINAL
 from coordd.errors import LocalProtocolError, UnavailableError
 
 A = TypeVar("A", bound=Answer | OpenAnswer)
@@ -35,7 +36,19 @@ class MemoryStore:
     snapshot is a shallow copy, and putting the old objects back undoes a failed operation.
     """
 
-    __slots__ = ("_undo", "active", "attempts", "definitions", "fired", "jobs", "metas", "open", "runs", "standings")
+    __slots__ = (
+        "_undo",
+        "active",
+        "attempts",
+        "definitions",
+        "fired",
+        "jobs",
+        "metas",
+        "open",
+        "runs",
+        "standings",
+        "started",
+    )
 
     def __init__(self) -> None:
         self.runs: dict[str, Row] = {}
@@ -48,6 +61,7 @@ class MemoryStore:
         self.open: dict[str, Row] = {}
         self.active: dict[str, set[str]] = {}
         self.fired: dict[str, float] = {}  # job -> its newest fire time
+        self.started: dict[str, dict[str, float]] = {}  # a rate's key -> the attempts that it counts, and when
         self._undo: list[Callable[[], None]] = []
 
     # ---- core.ledger.rows.Store
@@ -112,6 +126,24 @@ class MemoryStore:
 
     def active_runs(self, job: str) -> list[Row]:
         return [self.runs[run].copy() for run in sorted(self.active.get(job, ()))]
+
+    def slot_holders(self, key: str) -> list[Row]:
+        active = sorted({run for runs in self.active.values() for run in runs})
+        holding = [row for row in map(self.runs.__getitem__, active) if row.state in HOLDING]
+        return [row.copy() for row in holding if f"{SLOTS}{key}=" in row.policy]
+
+    def starts(self, key: str, since: float) -> list[float]:
+        return sorted(at for at in self.started.get(key, {}).values() if at > since)
+
+    def put_start(self, key: str, attempt: str, at: float, since: float) -> None:
+        old = self.started.get(key)
+        self._undo.append(lambda: _put_back(self.started, key, old))
+        kept = {name: start for name, start in (old or {}).items() if start > since}
+        self.started[key] = {**kept, attempt: at}
+
+    def waiting_before(self, job: str, not_before: float, run: str) -> int:
+        waiting = [row for row in self.open.values() if row.job == job and row.state == PENDING]
+        return sum((row.not_before, row.run) < (not_before, run) for row in waiting)
 
     def first_waiting(self, job: str) -> Row | None:
         waiting = [row for row in self.open.values() if row.job == job and row.state == PENDING]
@@ -179,6 +211,7 @@ class MemoryStore:
         copy.standings, copy.definitions = dict(self.standings), dict(self.definitions)
         copy.open, copy.fired, copy.metas = dict(self.open), dict(self.fired), dict(self.metas)
         copy.active = {job: set(runs) for job, runs in self.active.items()}
+        copy.started = dict(self.started)
         return copy
 
     def _set_run(self, run: str, row: Row | None) -> None:

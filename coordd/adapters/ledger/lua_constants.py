@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordd.adapters.ledger import redis_people, redis_rows
 from coordd.core.ledger import fires, people, rows, rules, sound, standing, steps, words
+from coordd.core.ledger.limits import rule as limiting, text as limits
 
 PATH = Path(__file__).parent / "lua" / "shared" / "constants.lua"
 
@@ -48,6 +49,7 @@ _FIGURES = (
     (rows, "ALL", "the key of the hold on every job"),
     (rows, "OF_NODE", "the keys of drained nodes begin so"),
     (rows, "OF_JOB", "the keys of suspended jobs begin so"),
+    (rows, "OF_POOL", "the keys of the sizes of pools begin so"),
     (words, "RELAUNCH_PAUSE_S", "seconds"),
     (words, "RELAUNCH_DOUBLINGS_MAX", "doublings of that pause"),
     (words, "INSTANT_MAX", "Unix seconds: the year 3000"),
@@ -78,6 +80,8 @@ def constants() -> str:
         "",
         "-- Words of a policy, in their order: the valid ones, or the largest number (core/ledger/words.py).",
         f"local POLICY = {_policy()}",
+        "-- Limits (core/ledger/limits); one table, because Lua knows at most 200 names at a time.",
+        f"local LIMIT = {_limits()}",
         "",
         "-- Figures.",
         *[f"local {name} = {_value(getattr(module, name))}  -- {says}" for module, name, says in _FIGURES],
@@ -98,6 +102,17 @@ def constants() -> str:
         f"local INSTANT_COLUMNS = {_list([column for column in columns if _is_instant(column)])}",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _limits() -> str:
+    figures = {
+        "POOL": limits.POOL,
+        "RETRY_S": limiting.LIMIT_RETRY_S,
+        "DROPPED_MAX": limiting.DROPPED_MAX,
+        "QUEUE_MAX": words.QUEUE_MAX,
+    }
+    kinds = _table([f"['{kind}'] = true" for kind in words.LIMITS])
+    return _table([*[f"{name} = {_value(value)}" for name, value in figures.items()], f"KINDS = {kinds}"])
 
 
 def _policy() -> str:

@@ -31,7 +31,8 @@ from coordd.core.ledger.sound import (
     sound_run,
     standing_fault,
 )
-from coordd.core.ledger.words import ACTIVE, INSTANT_MAX, PENDING, TERMINAL
+from coordd.core.ledger.steps import HOLDING
+from coordd.core.ledger.words import ACTIVE, INSTANT_MAX, PENDING, SLOTS, TERMINAL
 from coordd.errors import BadRowError, RefusedError
 
 TYPE_CHECKING = False
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x43444C31
 
 _ACTIVE = f"state IN ({', '.join(repr(state) for state in sorted(ACTIVE))})"
+_HOLDING = f"state IN ({', '.join(repr(state) for state in sorted(HOLDING))})"
 _TERMINAL = f"state IN ({', '.join(repr(state) for state in sorted(TERMINAL))})"
 
 # One entry per schema version: a file of version n is upgraded with the entries from n on.
@@ -91,6 +93,9 @@ ADDED = {
         job TEXT NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, schedule TEXT NOT NULL,
         activated_at REAL NOT NULL, counts_from REAL NOT NULL, "by" TEXT NOT NULL,
         PRIMARY KEY (job, sequence)) WITHOUT ROWID""",
+    # The starts of attempts that a rate counts (limiting.py).
+    "starts": """CREATE TABLE IF NOT EXISTS starts (
+        key TEXT NOT NULL, attempt TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (key, attempt)) WITHOUT ROWID""",
 }
 # Columns that were added later: an older version writes rows without them. (table, column, declaration)
 ADDED_COLUMNS = (("runs", "due", "REAL NOT NULL DEFAULT 0"),)
@@ -224,6 +229,22 @@ class Transaction:
         # A bad one of them may be running: nothing starts beside it.
         return [sound_run(Row(values)) for values in self._execute(sql, (job,))]
 
+    def slot_holders(self, key: str) -> list[Row]:
+        sql = f"SELECT {RUN_LIST} FROM runs WHERE {_ACTIVE} AND {_HOLDING} AND instr(policy, ?) ORDER BY run"
+        return [sound_run(Row(values)) for values in self._execute(sql, (f"{SLOTS}{key}=",))]
+
+    def starts(self, key: str, since: float) -> list[float]:
+        found = self._execute("SELECT at FROM starts WHERE key = ? AND at > ? ORDER BY at", (key, since))
+        return [float(at) for (at,) in found]
+
+    def put_start(self, key: str, attempt: str, at: float, since: float) -> None:
+        self._write("DELETE FROM starts WHERE key = ? AND at <= ?", (key, since))
+        self._write("INSERT OR REPLACE INTO starts (key, attempt, at) VALUES (?, ?, ?)", (key, attempt, at))
+
+    def waiting_before(self, job: str, not_before: float, run: str) -> int:
+        sql = f"SELECT count(*) FROM runs WHERE job = ? AND state = '{PENDING}' AND (not_before, run) < (?, ?)"
+        return int(self._execute(sql, (job, not_before, run)).fetchone()[0])
+
     def first_waiting(self, job: str) -> Row | None:
         sql = f"SELECT {RUN_LIST} FROM runs WHERE job = ? AND state = '{PENDING}' ORDER BY not_before, run"
         return next(self._sound(self._execute(sql, (job,))), None)
@@ -267,7 +288,7 @@ class Transaction:
                 kind="not_empty",
                 hint="export them, then import with --replace",
             )
-        for table in ("runs", "attempts", "jobs", "standing", "activations"):
+        for table in ("runs", "attempts", "jobs", "standing", "activations", "starts"):
             self._write(f"DELETE FROM {table}", ())
 
     def meta(self, key: str) -> str:

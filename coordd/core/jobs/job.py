@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from coordd.core.ledger.words import INSTANT_MAX, Policy
+from coordd.core.ledger.words import INSTANT_MAX, QUEUE_MAX, Policy
 
 # The namespace of run uuids; a run's uuid is the same on every node.
 RUN_NAMESPACE = uuid.UUID("6f0cbb0e-4ac5-5d5c-9a57-0d6a6cf9a7f1")
@@ -82,6 +82,27 @@ class Command(msgspec.Struct, frozen=True):
     cwd: str = ""
 
 
+class Concurrency(msgspec.Struct, frozen=True):
+    """At most ``max`` runs of the job at a time; with ``per`` (a template over its parameters), of each filled text."""
+
+    max: int
+    per: str = ""
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most ``count`` starts in any ``period_s`` seconds."""
+
+    count: int
+    period_s: int
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """The rates of a job: in the whole cluster, and on each node."""
+
+    cluster: Rate | None = None
+    per_node: Rate | None = None
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One validated job file. Durations in seconds."""
 
@@ -103,6 +124,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     placement: Literal["first", "spread"] = "first"
     tags: tuple[str, ...] = ()
     priority: int = 0
+    pool: str = ""
+    pool_size: int = 0  # as this node's [pools] say; no part of the definition
+    concurrency: Concurrency | None = None
+    rate: Rates | None = None
+    queue_max: int = QUEUE_MAX
+    queue_keep: Literal["first", "last"] = "first"
     timeout_s: float = 0.0
     lease_s: float = 60.0
     params: dict[str, str] = {}
@@ -134,7 +161,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.launch, SparkSubmit) and self.launch.deploy_mode == "cluster"
 
     def policy(self) -> Policy:
-        """The policy that the ledger needs to know."""
+        """The policy that the ledger needs to know; a claim adds the limits (limits.py)."""
         return Policy(
             on_lost=self.on_lost,
             overlap=self.overlap,

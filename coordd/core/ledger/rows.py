@@ -39,8 +39,20 @@ if TYPE_CHECKING:
         def active_runs(self, job: str) -> "list[Row]":
             """The job's rows in an ACTIVE state, by id."""
 
+        def slot_holders(self, key: str) -> "list[Row]":
+            """The rows in a HOLDING state whose policy names the slots of that key (limits.py), by id."""
+
+        def starts(self, key: str, since: float) -> "list[float]":
+            """When attempts were started under a rate's key, later than ``since`` (Unix seconds), oldest first."""
+
+        def put_start(self, key: str, attempt: str, at: float, since: float) -> None:
+            """Record the start of an attempt (RUN/NUMBER) at that instant; those up to ``since`` are forgotten."""
+
         def first_waiting(self, job: str) -> "Row | None":
             """The job's first PENDING row by (not_before, run)."""
+
+        def waiting_before(self, job: str, not_before: float, run: str) -> int:
+            """How many PENDING rows of the job come before that one, by (not_before, run)."""
 
         def open_runs(self, limit: int, after: "Cursor | None" = None) -> "tuple[list[Row], Cursor | None]":
             """Open rows (read-only) by (not_before, run), starting after a cursor; and the cursor of the next page,
@@ -315,6 +327,8 @@ class Activation:
 ALL = "all"
 OF_NODE = "node:"
 OF_JOB = "job:"
+# No hold, but kept as one: a person's size of a pool, in its note.
+OF_POOL = "pool:"
 
 
 class Hold:

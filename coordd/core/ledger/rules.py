@@ -20,6 +20,7 @@ job, so it imports only its neighbours and the errors, and no requests but the r
 
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.identity import CLOSED
+from coordd.core.ledger.limits.rule import Limiting
 from coordd.core.ledger.people import People
 from coordd.core.ledger.rows import OF_JOB, Cursor, Hold, JobRow, LedgerTime, Row, due_in, is_overdue, key_of_node
 from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Report, Request, Restore
@@ -87,7 +88,7 @@ REPORTED: "dict[str, frozenset[str]]" = {
 }
 
 
-class Rules(People):
+class Rules(People, Limiting):
     """The operations, each named by its request's word (requests.py). ``store`` is one transaction; ``now`` is the
     ledger's time, never a client's.
     """
@@ -218,8 +219,11 @@ class Rules(People):
         if self._hold(store, key_of_node(claim.node), now) is not None:
             return Answer(LIMITED, by="drained", in_s=SUSPENDED_RETRY_S)
         blocked = self._overlap(store, row, policy, now)
+        if blocked is None:
+            blocked = self._limited(store, row, policy.limits, now)
         if blocked is not None:
             return blocked
+        self._started(store, row, policy.limits, now)
         if claim.of.scheduled:
             # Not past the run itself: its later fire times are not known yet.
             self._settle(store, job, claim.settled, row.due_at)
@@ -233,6 +237,8 @@ class Rules(People):
             return self._admitted_twice(store, row)
         first = store.first_waiting(row.job) if policy.overlap == "queue" else None
         if first is not None and (first.not_before, first.run) < (row.not_before, row.run):
+            if self._overfull(store, row, policy.limits, now):
+                return self._ended(row)
             if store.run(row.run) is None:
                 store.put_run(row)  # it waits where people and the sweep can see it
             return Answer(LIMITED, by=f"queue: {first.run} is first", in_s=OVERLAP_RETRY_S)
@@ -245,6 +251,8 @@ class Rules(People):
             return Answer(LIMITED, by=f"overlap with {other.run}", in_s=min(ahead_s, OVERLAP_RETRY_S))
         if policy.overlap == "forbid":
             self._end(store, row, REJECTED, f"overlap: {other.run} is {other.state} on {other.node or 'no node'}", now)
+            return self._ended(row)
+        if policy.overlap == "queue" and self._overfull(store, row, policy.limits, now):
             return self._ended(row)
         if policy.overlap == "replace":
             for old in others:
@@ -404,6 +412,7 @@ class Rules(People):
         row = store.run(of.run)
         if row is None or self._is_older(row, grant):
             row = self._put_back(store, row, said, now)
+            self._started(store, row, of.policy.limits, now)
         elif not self._is_of(row, grant):
             past = store.attempt(of.run, grant.attempt)
             known = past is not None and self._is_of(past, grant)

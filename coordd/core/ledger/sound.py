@@ -6,7 +6,17 @@ only its neighbours and the errors.
 """
 
 from coordd.core.ledger.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, STANDING_COLUMNS
-from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, POLICY, RETRY, STATES, TOKEN_MAX, Policy
+from coordd.core.ledger.words import (
+    ATTEMPT_MAX,
+    DURATION_MAX_S,
+    INSTANT_MAX,
+    LIMITS,
+    POLICY,
+    RETRY,
+    STATES,
+    TOKEN_MAX,
+    Policy,
+)
 from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
@@ -130,6 +140,8 @@ def policy_fault(text: str) -> str:
         value = getattr(policy, name)
         if words and value not in words:
             return f"policy: {name} must be one of {', '.join(words)}, found {_shown(value)}"
+        if name == "limits" and value and not all(item.startswith(LIMITS) for item in value.split(",")):
+            return f"policy: limits cannot be read, found {_shown(value)}"
         if kind is not str and not 0 <= value <= most:  # also for NaN
             return f"policy: {name} must be 0 to {most:.0f}, found {_shown(text)}"
     return ""

@@ -118,6 +118,14 @@ ON_LOST = ("relaunch", "hold")
 OVERLAP = ("forbid", "allow", "replace", "queue")
 BACKOFF = ("fixed", "linear", "exponential")
 
+QUEUE_KEEP = ("first", "last")
+
+# Each item of a policy's limits begins with one of these (limits.py).
+SLOTS, RATE, QUEUE = LIMITS = ("slots:", "rate:", "queue=")
+
+# With ``overlap = "queue"``, at most this many runs of a job wait, unless its policy says another number.
+QUEUE_MAX = 100
+
 # The words of a policy, in their order: the type, the valid words, or the largest number. The checks in Python and in
 # Lua (lua/shared/constants.lua) follow from this table.
 POLICY: "dict[str, tuple[type[str | int | float], tuple[str, ...], float]]" = {
@@ -128,6 +136,7 @@ POLICY: "dict[str, tuple[type[str | int | float], tuple[str, ...], float]]" = {
     "delay_s": (float, (), DURATION_MAX_S),
     "backoff": (str, BACKOFF, 0.0),
     "start_within_s": (float, (), DURATION_MAX_S),
+    "limits": (str, (), 0.0),  # limits.py
 }
 # Every row has this many of them. A word that is added later comes last, and only rows that need it have it.
 POLICY_WORDS_MIN = 7
@@ -148,6 +157,7 @@ class Policy:
         delay_s: float = 30.0,
         backoff: str = "fixed",
         start_within_s: float = 3600.0,
+        limits: str = "",
     ) -> None:
         self.on_lost = on_lost
         self.overlap = overlap
@@ -156,15 +166,19 @@ class Policy:
         self.delay_s = delay_s
         self.backoff = backoff
         self.start_within_s = start_within_s
+        self.limits = limits
 
     def pack(self) -> str:
-        """One text, with the words in the order of POLICY."""
-        return " ".join([str(getattr(self, name)) for name in POLICY])
+        """One text, with the words in the order of POLICY; without the last one if there are no limits."""
+        return " ".join([str(getattr(self, name)) for name in POLICY]).rstrip()
 
     @classmethod
     def unpack(cls, text: str) -> "Policy":
         """The inverse of ``pack``. Raises ValueError for too few or too many words, and for a word of another type."""
-        return cls(*[kind(word) for kind, word in zip(_KINDS, text.split(" "), strict=True)])
+        said = text.split(" ")
+        if len(said) == POLICY_WORDS_MIN:
+            said.append("")
+        return cls(*[kind(word) for kind, word in zip(_KINDS, said, strict=True)])
 
     def delay_after(self, failures: int) -> float:
         """Seconds before the next try, after this many failures (>= 1)."""

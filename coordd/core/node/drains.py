@@ -37,6 +37,11 @@ class Drains:
         """The hold on all jobs."""
         return self.holds.get(ALL)
 
+    @property
+    def pools(self) -> Mapping[str, int]:
+        """The sizes of pools by this node's settings; a hold (``pool:NAME``) overrules them."""
+        return self._ctx.settings.pools
+
     def of_node(self, hostname: str) -> Hold | None:
         """The drain of a node."""
         return self.own if hostname == self._ctx.hostname else self.holds.get(OF_NODE + hostname)

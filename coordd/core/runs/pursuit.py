@@ -21,6 +21,7 @@ from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
 from coordd.core.jobs.arguments import fits
 from coordd.core.jobs.job import Command, Job, is_named, pinned, run_uuid, unpinned
+from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenRun
@@ -41,7 +42,7 @@ from coordd.core.runs.pursued import (
     OWNED,
     SLEEPING,
     WAITING,
-    Phases,
+    Line,
     Pursuit,
 )
 from coordd.core.wire.events import Action, Task, TaskReceived, asked_for
@@ -58,7 +59,7 @@ BURST_APART_S = 0.05
 CLAIM_COST_S = 0.002
 
 
-class Pursuits(Phases):
+class Pursuits(Line):
     """Every run that this node pursues, and every run that runs here."""
 
     __slots__ = (
@@ -70,7 +71,6 @@ class Pursuits(Phases):
         "endings",
         "epitaphs",
         "leftovers",
-        "pursuits",
         "running",
     )
 
@@ -79,7 +79,6 @@ class Pursuits(Phases):
         super().__init__(ctx)
         self._elections = elections
         self._sweep_soon = sweep_soon
-        self.pursuits: dict[str, Pursuit] = {}
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
         self.claiming = 0
         self._burst = (0, 0.0)  # how many were decided before in the same burst, and when the last was
@@ -190,15 +189,6 @@ class Pursuits(Phases):
         elif pursuit.phase == SLEEPING:
             self._elect(pursuit, now)
 
-    def run_ended(self, job: str, now: Now) -> None:
-        """A run of a job is over: the first run in its queue need not wait for its next try."""
-        queued = [p for p in self.pursuits.values() if p.limited and p.phase in (DUE, CLAIMING) and p.action.job == job]
-        if queued:
-            first = min(queued, key=lambda p: (p.action.fire_at, p.action.run))
-            first.backoff_s = BACKOFF_MIN_S  # the event may come before the ledger knows the end: then try again soon
-            if first.phase == DUE:
-                self._again(first, (1 + (first.rank or 0)) * self._ctx.stagger_s, first.why, now)
-
     def slot_freed(self, now: Now) -> None:
         """A run has ended here: start the next one that only waited for the budget."""
         waiting = [p for p in self.pursuits.values() if p.phase == WAITING]
@@ -238,8 +228,9 @@ class Pursuits(Phases):
             pursuit.row_at = min(pursuit.row_at, now.mono)
         if word not in (words.UNAVAILABLE, words.RECOVERING, words.LIMITED, words.BAD):
             pursuit.backoff_s = BACKOFF_MIN_S
+            self._left_line(pursuit, now)
         if word == words.GRANTED:
-            self._granted(pursuit, claim.of.digest, answer, sent_at, now)
+            self._granted(pursuit, claim.of, answer, sent_at, now)
         elif word == words.HELD and answer.state == words.UNKNOWN:
             self._ctx.note("run.unknown", run=pursuit.action.run, job=pursuit.action.job, node=answer.by)
             self._leave_to_people(pursuit, answer.by)
@@ -253,8 +244,7 @@ class Pursuits(Phases):
         elif word in (words.LIMITED, words.BAD):
             if word == words.BAD:
                 self._ctx.name_bad_rows({pursuit.action.run: answer.by}, swept=False)
-            self._again(pursuit, max(answer.in_s, pursuit.backoff_s), f"{word}: {answer.by}", now)
-            pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
+            self._limited(pursuit, answer, now)
         elif word == words.OUTDATED:
             self._again(pursuit, pursuit.backoff_s, "other rules are in force than this node knew", now)
         elif word == words.DIFFERS:
@@ -393,7 +383,7 @@ class Pursuits(Phases):
             pursuit.nonce = ""  # nothing was granted under it: this is another claim
         return current
 
-    def _granted(self, pursuit: Pursuit, digest: str, answer: Answer, sent_at: float, now: Now) -> None:
+    def _granted(self, pursuit: Pursuit, of: Registration, answer: Answer, sent_at: float, now: Now) -> None:
         ctx, action = self._ctx, pursuit.action
         nonce, pursuit.nonce = pursuit.nonce, ""
         job, pursuit.claimed = pursuit.claimed, None
@@ -428,8 +418,8 @@ class Pursuits(Phases):
             fire_at=action.fire_at,
             due=action.due,
             retries=pursuit.attempt,
-            digest=digest,
-            policy=job.policy().pack(),
+            digest=of.digest,
+            policy=of.policy.pack(),
             lease=job.lease_s,
         )
         ctx.record(received, now, sync=True)
@@ -445,8 +435,8 @@ class Pursuits(Phases):
                 deadline,
                 job.lease_s,
                 sent_at + answer.in_s,
-                digest,
-                job.policy().pack(),
+                of.digest,
+                of.policy.pack(),
                 action.due,
             )
         )
@@ -509,6 +499,7 @@ class Pursuits(Phases):
     def _over(self, pursuit: Pursuit, state: str, now: Now) -> None:
         run = pursuit.action.run
         del self.pursuits[run]
+        self._left_line(pursuit, now)
         self.endings.forget(run)
         if len(self.epitaphs) >= EPITAPHS_MAX:
             del self.epitaphs[next(iter(self.epitaphs))]
@@ -531,7 +522,7 @@ class Pursuits(Phases):
             action.run,
             action.job,
             pinned(job.digest, unpinned(action.digest)[1]),
-            job.policy(),
+            claimed_policy(job, action.args, self._ctx.hostname),
             action.fire_at,
             scheduled=action.scheduled,
             args=action.args,
@@ -550,9 +541,6 @@ class Pursuits(Phases):
                 self._over(pursuit, answer.state, now)
         else:
             pursuit.row_at = min(pursuit.row_at, now.mono)
-
-    def _priority(self, pursuit: Pursuit) -> int:
-        return job.priority if (job := self._ctx.definition_for(pursuit.action)) else 0
 
     def _budget_left(self, job: Job) -> bool:
         settings = self._ctx.settings

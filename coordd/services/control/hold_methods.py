@@ -1,15 +1,24 @@
-"""The control methods that stop something until an instant: job.suspend, job.resume, node.drain, node.resume."""
+"""The control methods that stop something until an instant: job.suspend, job.resume, node.drain, node.resume.
+
+Also those that give a pool another size: pool.list, pool.set, pool.unset.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
+from coordd.config.values import SIZE_MAX
+from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.schedule import parse_instant
+from coordd.core.ledger.limits.text import POOL, slots
 from coordd.core.ledger.requests import Keep, Suspend
-from coordd.core.ledger.rows import ALL, OF_NODE, Hold
-from coordd.core.ledger.words import FINISHED, INSTANT_MAX
+from coordd.core.ledger.rows import ALL, OF_NODE, OF_POOL, Hold, Row
+from coordd.core.ledger.steps import HOLDING
+from coordd.core.ledger.words import FINISHED, INSTANT_MAX, PENDING, RECEIVED, RETRY, STARTED, UNKNOWN, Policy
 from coordd.core.members.membership import LEFT
 from coordd.errors import RefusedError, UnavailableError
+from coordd.ports import Ledger
 from coordd.services.control.callers import OPERATOR, Caller, Method
 from coordd.services.control.job_methods import JobMethods
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
@@ -17,6 +26,9 @@ from coordd.services.views import objects
 
 # Characters of a note.
 NOTE_MAX = 500
+
+# So many runs in each state are looked at, for the figures of the pools.
+POOL_RUNS_MAX = 1000
 
 
 class Asked(NamedTuple):
@@ -41,6 +53,9 @@ class HoldMethods(JobMethods):
             "node.resume": Method(self.node_resume, OPERATOR),
             "job.suspend": Method(self.job_suspend, changes=True),
             "job.resume": Method(self.job_resume, changes=True),
+            "pool.list": Method(self.pool_list),
+            "pool.set": Method(self.pool_set, OPERATOR),
+            "pool.unset": Method(self.pool_unset, OPERATOR),
             **super().table(),
         }
 
@@ -156,6 +171,65 @@ class HoldMethods(JobMethods):
         if member is None or member.state == LEFT:
             return {"node": name, "state": LEFT, "active": 0, "self": False}
         return {"node": name, "state": member.says, "active": member.active, "self": False}
+
+    # ---- pools
+
+    async def pool_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        node = self._driver.node
+
+        def read(ledger: Ledger) -> list[Row]:
+            states = (RECEIVED, STARTED, UNKNOWN, PENDING, RETRY)
+            return [row for state in states for row in ledger.runs(state=state, limit=POOL_RUNS_MAX)]
+
+        rows = await self._ledger.query(read)
+        wall = self._driver.now().wall
+        active = Counter(
+            key for row in rows if row.state in HOLDING for key, _ in slots(Policy.unpack(row.policy).limits)
+        )
+        waiting = Counter(
+            job.pool
+            for row in rows
+            if row.state not in HOLDING and row.not_before <= wall and (job := node.jobs.get(row.job)) is not None
+        )
+        return [
+            {**self._pool(name), "active": active[POOL + name], "waiting": waiting[name]}
+            for name in sorted(self._pools())
+        ]
+
+    async def pool_set(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        name, size, until = self._named_pool(params), take(params, "size", int), self._asked(params).until
+        if not 0 <= size <= SIZE_MAX:
+            raise RpcError(INVALID_PARAMS, f"the size must be 0 to {SIZE_MAX}, found {size}", kind="invalid_params")
+        await self._keep(OF_POOL + name, caller, Asked(until, str(size)))
+        self._audit(caller, "pool.set", Asked(until, str(size)).text(f"pool {name}"))
+        self._driver.feed(self._driver.node.look_again)
+        return {**self._pool(name), "size": size, "until": objects.instant(until), "by": caller.name}
+
+    async def pool_unset(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        name = self._named_pool(params)
+        await self._keep(OF_POOL + name, caller, None)
+        self._audit(caller, "pool.unset", f"pool {name}")
+        self._driver.feed(self._driver.node.look_again)
+        return {"name": name, "size": self._driver.node.drains.pools.get(name, 0), "until": None, "by": None}
+
+    def _pools(self) -> set[str]:
+        node = self._driver.node
+        return {*node.drains.pools, *(job.pool for job in node.jobs.values() if job.pool)}
+
+    def _named_pool(self, params: dict[str, Any]) -> str:
+        name: str = take(params, "name", str)
+        if name not in self._pools():
+            hint = "a pool is named in [pools] of coordd.toml; " + nearest(name, self._pools())
+            raise RefusedError(f"no pool {name!r} is known here", kind="unknown_pool", hint=hint)
+        return name
+
+    def _pool(self, name: str) -> dict[str, Any]:
+        """Its size, as the last sweep knows it, and who set it until when."""
+        node = self._driver.node
+        hold = node.drains.holds.get(OF_POOL + name)
+        if hold is None or not hold.note.isdecimal():
+            return {"name": name, "size": node.drains.pools.get(name, 0), "until": None, "by": None}
+        return {"name": name, "size": int(hold.note), "until": objects.instant(hold.until), "by": hold.by}
 
     # ---- both
 

@@ -9,8 +9,9 @@ from support.ledger_calls import LEASE_S, FakeClock, Nodes, granted_as
 from support.stepped_redis import SteppedLedger
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Cancel
+from coordd.core.ledger.requests import AcceptEpoch, Cancel
 from coordd.core.ledger.runner_requests import Grant, Restore
+from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.ports import Ledger
 
 RUN = "sales#1"
@@ -130,3 +131,21 @@ def test_a_cancellation_outlives_what_is_put_back(nodes: Nodes) -> None:
     assert row is not None
     assert (row.cancel, row.reason) == (1, "cancelled by ann")
     assert nodes.renew(newer).word == "cancel"
+
+
+def test_a_restored_attempt_takes_its_slot_again(nodes: Nodes) -> None:
+    limited = nodes.of(RUN, overlap="allow", limits="slots:pool/heavy=1")
+    go_back(nodes)
+    grant = Grant(run=RUN, attempt=AttemptNumber(0), token=Token(7), nonce="n1")
+
+    nodes.ask(
+        Restore(
+            of=limited, grant=grant, node="edge-1.10", lease_s=LEASE_S, state="started", exit_code=None, reason="",
+            application_id="", final=False,
+        )
+    )  # fmt: skip
+    nodes.clock.recovering_s = 0.0
+    if isinstance(nodes.ledger, SteppedLedger):
+        nodes.ask(AcceptEpoch())
+
+    assert nodes.claim(nodes.of("stock#1", overlap="allow", limits="slots:pool/heavy=1")).word == "limited"

@@ -21,6 +21,7 @@ from simulator.judging.fires import word_of
 from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
 
 if TYPE_CHECKING:
+    from coordd.core.ledger.rows import Row
     from simulator.world import Host, World
 
 # The faults that end a daemon.
@@ -35,19 +36,32 @@ ENDED_S = 30.0
 
 def judge(world: World) -> None:
     """Liveness after the faults (L1, L2, L3): nothing hangs, nothing is forgotten, everything has a reason."""
-    for row in world.ledger.runs(limit=100_000):
+    rows = world.ledger.runs(limit=100_000)
+    taken = {key for row in rows if row.state == UNKNOWN for key in _slots(row)}
+    for row in rows:
         held = row.state == UNKNOWN and row.policy.startswith("hold")
-        if row.state not in TERMINAL and not held:
+        if row.state not in TERMINAL and not held and not _waits(row, taken):
             world.violate(f"L {row.run} is still {row.state} long after healing")
         if row.state in ("missed", "rejected", "revoked", "lost") and not row.reason:
             world.violate(f"L {row.run} is {row.state} without a reason")
     _judge_witnesses(world)
     for run in sorted(world.accepted):
-        _judge_trigger(world, run, world.accepted[run])
+        _judge_trigger(world, run, world.accepted[run], taken)
     for job in world.jobs.values():
         if job.schedule is not None:
             _judge_schedule(world, job)
     _judge_nodes(world)
+
+
+def _waits(row: Row, taken: set[str]) -> bool:
+    """True if it waits for slots that a run takes until a person resolves it."""
+    return row.state in (PENDING, RETRY) and bool(taken & _slots(row))
+
+
+def _slots(row: Row) -> set[str]:
+    """The keys whose slots a run takes."""
+    limits = Policy.unpack(row.policy).limits
+    return {item.rpartition("=")[0] for item in limits.split(",") if item.startswith("slots:")}
 
 
 def judge_waiting(world: World) -> None:
@@ -84,7 +98,7 @@ def _judge_witnesses(world: World) -> None:
         world.violate(f"W {run} attempt {attempt} was known to n{host}, and the ledger was not told")
 
 
-def _judge_trigger(world: World, run: str, keeper: Host | None) -> None:
+def _judge_trigger(world: World, run: str, keeper: Host | None, taken: set[str]) -> None:
     row = world.ledger.run(run)
     verdict = f"L the trigger {run} was accepted and is nowhere"
     if row is None and keeper is not None and keeper.gone:
@@ -95,7 +109,7 @@ def _judge_trigger(world: World, run: str, keeper: Host | None) -> None:
         world.judge.excuse(TRIGGER_FORGOTTEN, verdict)
     elif row is None:
         world.violate(verdict)
-    elif row.state not in TERMINAL and row.state != UNKNOWN:
+    elif row.state not in TERMINAL and row.state != UNKNOWN and not _waits(row, taken):
         world.violate(f"L the trigger {run} was accepted and is {row.state}")
 
 

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coordd.core.jobs.job import Job
+from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Resolve
 from coordd.core.ledger.runner_requests import Commit, Renew, Request, Restore
 from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
+from simulator.judging import limits
 from simulator.judging.excuses import (
     DUE_AGAIN,
     END_FORGOTTEN,
@@ -128,6 +130,7 @@ class Judge:
         self.takeovers = 0
         self.sequences: dict[str, int] = {}  # job -> number of the definition that counts
         self.scheduled_as: dict[str, str] = {}  # job -> the schedule that the ledger was told of last
+        self.starts = limits.Starts()
         self.counts_from: dict[str, float] = {}  # job -> since when that schedule counts (the ledger's wall clock)
         # run -> (when the ledger made its first row, when the world began by the ledger's clock as it was at that time)
         self.opened: dict[str, tuple[float, float]] = {}
@@ -217,6 +220,9 @@ class Judge:
             world.now, machine_of(claim.node), 0.0, world.server.boots, row.digest, row.policy, [world.now]
         )
         self._lend(key, claim.lease_s)
+        definition = world.known_jobs.get(row.digest)
+        if definition is not None:
+            self.starts.granted(self, f"{row.run}/{row.attempt}", definition, max(world.server.wall(), row.not_before))
         if claim.attempt:
             self.takeovers += 1
 
@@ -390,6 +396,7 @@ class Judge:
                 f"S2 {child.run}: attempt {other.attempt} on n{other.node} lives while {child.attempt} starts",
             )
         self._overlap(child, job, earlier)
+        limits.judge_launch(self, child, job)
         unknown = [c for c in earlier if c.how != "exit" and not c.fences and c.key not in self.resolved]
         if unknown:
             self._unless_unknown(unknown, f"H {child.run} is held, and was launched again after an unknown end")
@@ -422,9 +429,10 @@ class Judge:
     def _as_granted(self, child: Child, job: Job) -> None:
         """D: a program executes the definition whose digest the row had at the grant, under the row's policy then."""
         grant = self.grants[child.key]
-        if (job.digest, job.policy().pack()) != (grant.digest, grant.policy):
+        policy = claimed_policy(job, "{}", "").pack()
+        if (job.digest, policy) != (grant.digest, grant.policy):
             self.world.violate(
-                f"D {child.run}/{child.attempt} executes {job.digest} ({job.policy().pack()}), and {grant.digest}"
+                f"D {child.run}/{child.attempt} executes {job.digest} ({policy}), and {grant.digest}"
                 f" ({grant.policy}) was granted"
             )
 
@@ -448,6 +456,10 @@ class Judge:
                 self.excuse(END_FORGOTTEN, verdict)
             else:
                 self._lives_on(other, [other, *earlier], verdict)
+
+    def crowded(self, other: Child, untold: list[Child], verdict: str) -> None:
+        """A limit is exceeded while ``other`` and the ``untold`` programs live."""
+        self._lives_on(other, untold, verdict)
 
     def _lives_on(self, other: Child, untold: list[Child], verdict: str) -> None:
         """A violation, unless a person, a frozen machine or a ledger that went back explains why ``other`` still lives.

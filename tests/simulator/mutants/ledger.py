@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+from support.memory import MemoryStore
+
 from coordd.core.ledger import rules
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.rules import Rules
@@ -85,6 +87,20 @@ def _hold_is_relaunched(_real: Any, self: Rules, store: Any, row: Any, reason: s
     self._relaunch(store, row, Policy.unpack(row.policy), reason, now)
 
 
+@instead(Rules, "_limited")
+def _limits_are_not_asked(_real: Any, _rules: Rules, *_args: Any) -> None:
+    """Whoever claims gets it, however full the pool is."""
+
+
+@instead(MemoryStore, "slot_holders")
+def _a_granted_run_takes_no_slot_yet(real: Callable[..., Any], store: MemoryStore, key: str) -> Any:
+    return [row for row in real(store, key) if row.state != RECEIVED]
+
+
+@instead(MemoryStore, "put_start")
+def _starts_are_not_kept(_real: Any, _store: MemoryStore, *_args: Any) -> None: ...
+
+
 MUTANTS = (
     Mutant(
         "tokens from a bare counter",
@@ -134,4 +150,7 @@ MUTANTS = (
     ),
     Mutant("a run is published twice", "§6 commit: no commit yet", "S4", _commit_twice),
     Mutant("a held run is launched again", "§6 claim: UNKNOWN under hold", "H", _hold_is_relaunched),
+    Mutant("limits are not asked", "§6 claim: limits", "Y", _limits_are_not_asked),
+    Mutant("a granted run takes no slot yet", "§6 claim: limits", "Y", _a_granted_run_takes_no_slot_yet),
+    Mutant("starts are not kept", "§6 claim: rates", "Y", _starts_are_not_kept),
 )

@@ -18,7 +18,7 @@
 --   held              by, left_s, state, until_token; by whom. until_token: "<token> <beat>"
 --   lost              attempt, in_s, ended; the attempt is over, this one is next. ended: by this very call
 --   finished          state, attempt, in_s, ended; the run is over
---   limited           by, in_s; the job is suspended, the node is drained, or another run of it is in the way
+--   limited           by, in_s; the job is suspended, the node is drained, another run is in the way, or a limit is
 --   early             state, in_s; it lies too far ahead
 --   differs           state, in_s; the run, or its job, has another definition
 --   outdated          state, in_s; the caller goes by other rules than those in force
@@ -73,6 +73,76 @@ if recovering_s() > 0 then
 end
 local job = job_row(of.job)
 
+-- ---- limits (core/ledger/limits)
+
+local function limit_name(key)
+  return string.sub(key, 1, #LIMIT.POOL) == LIMIT.POOL and 'pool ' .. string.sub(key, #LIMIT.POOL + 1) or 'concurrency'
+end
+
+-- How many slots there are: as the claim says, or, for a pool, as a person says.
+local function size_of(key, said)
+  local kept = string.sub(key, 1, #LIMIT.POOL) == LIMIT.POOL and get_hold(OF_POOL .. string.sub(key, #LIMIT.POOL + 1))
+  return tonumber(kept and string.match(kept, '^[^\n]*\n[^\n]*\n(%d+)$') or said)
+end
+
+local function waits(row, why, in_s)
+  local ahead_s = due_in(row)
+  if ahead_s > 0 then return answer(LIMITED, { by = why, in_s = math.max(ahead_s, in_s) }) end
+  if not row.was then put_run(row) end
+  return answer(LIMITED, { by = why, in_s = in_s })
+end
+
+-- The answer to a claim that a limit stops, or nil.
+local function limited(row, limits)
+  for key, said in string.gmatch(limits, 'slots:([^=,]+)=(%d+)') do
+    local size, slots = size_of(key, said), prefix .. 'slots:' .. key
+    local taken = redis.call('ZCARD', slots)
+    if redis.call('ZSCORE', slots, row.run) then taken = taken - 1 end
+    if taken >= size then
+      return waits(row, limit_name(key) .. ': ' .. exact(taken) .. ' of ' .. exact(size) .. ' run', LIMIT.RETRY_S)
+    end
+  end
+  local due = math.max(now, row.not_before)
+  for key, said, period in string.gmatch(limits, 'rate:([^=,]+)=(%d+)/(%d+)') do
+    local count, since = tonumber(said), due - tonumber(period)
+    local starts = redis.call('ZRANGEBYSCORE', prefix .. 'starts:' .. key, '(' .. exact(since), '+inf', 'WITHSCORES')
+    local found = #starts / 2
+    if found >= count then
+      local in_s = count > 0 and tonumber(starts[2 * (found - count + 1)]) - since or LIMIT.RETRY_S
+      return waits(row, 'rate: ' .. exact(found) .. ' started within ' .. period .. ' s', math.max(in_s, 0))
+    end
+  end
+  return nil
+end
+
+local function waiting_before(row)
+  local waiting = prefix .. 'waiting:' .. row.job
+  if row.was == PENDING then return redis.call('ZRANK', waiting, row.run) or 0 end
+  local count = redis.call('ZCOUNT', waiting, '-inf', '(' .. exact(row.not_before))
+  for _, run in ipairs(redis.call('ZRANGEBYSCORE', waiting, exact(row.not_before), exact(row.not_before))) do
+    if precedes(run, row.run) then count = count + 1 end
+  end
+  return count
+end
+
+-- Reject what does not fit into the job's queue; true if it was this run. A run that is not due yet may wait.
+local function overfull(row, limits)
+  if due_in(row) > 0 then return false end
+  local said, keep = string.match(limits, 'queue=(%d+)/(%a+)')
+  local size = tonumber(said or LIMIT.QUEUE_MAX)
+  if keep == 'last' and size > 0 then
+    for _ = 1, LIMIT.DROPPED_MAX do
+      if waiting_before(row) < size then return false end
+      local first = redis.call('ZRANGE', prefix .. 'waiting:' .. row.job, 0, 0)[1]
+      finish(get_run(first), REJECTED, 'the queue is full: ' .. exact(size) .. ' wait, and the last are kept')
+    end
+    return false
+  end
+  if waiting_before(row) < size then return false end
+  finish(row, REJECTED, 'the queue is full: ' .. exact(size) .. ' wait before it')
+  return true
+end
+
 local function overlaps_with(other)
   return answer(LIMITED, { by = 'overlap with ' .. other.run, in_s = OVERLAP_RETRY_S })
 end
@@ -99,6 +169,7 @@ local function overlap(policy)
     end
     local before = tonumber(first[2])
     if before and (before < row.not_before or before == row.not_before and precedes(first[1], row.run)) then
+      if overfull(row, policy.limits or '') then return ended(row) end
       if not row.was then put_run(row) end
       return answer(LIMITED, { by = 'queue: ' .. first[1] .. ' is first', in_s = OVERLAP_RETRY_S })
     end
@@ -120,6 +191,7 @@ local function overlap(policy)
       .. (other.node ~= '' and other.node or 'no node'))
     return ended(row)
   end
+  if policy.overlap == 'queue' and overfull(row, policy.limits or '') then return ended(row) end
   if policy.overlap == 'replace' then
     for _, run in ipairs(others) do
       other = get_run(run)
@@ -149,10 +221,13 @@ local function claim_due()
   if get_hold(OF_NODE .. (string.match(claim.node, '^(.*)%.') or '')) then
     return answer(LIMITED, { by = 'drained', in_s = SUSPENDED_RETRY_S })
   end
-  local blocked = overlap(policy)
+  local limits = policy.limits or ''
+  local blocked = overlap(policy) or limited(row, limits)
   if blocked then return blocked end
   if of.scheduled == 1 then settle_up_to(job, claim.settled, due_at(row)) end
-  return grant(job, row, of, claim)
+  local answered = grant(job, row, of, claim)
+  started(row, limits)
+  return answered
 end
 
 if not row then

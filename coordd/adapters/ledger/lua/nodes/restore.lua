@@ -48,6 +48,7 @@ if not row or is_older(row, token) then
   if row.cancel == 0 then row.reason = '' end
   put_run(row)
   record(row)
+  started(row, of.policy.limits or '')
 elseif row.attempt ~= attempt or row.token ~= token or row.nonce ~= nonce then
   local past = get_attempt(of.run, attempt)
   local known = past and past.token == token and past.nonce == nonce

@@ -64,6 +64,12 @@ local POLICY = {
   { name = 'delay_s', most = 315360000 },
   { name = 'backoff', words = { exponential = true, fixed = true, linear = true } },
   { name = 'start_within_s', most = 315360000 },
+  { name = 'limits' },
+}
+-- Limits (core/ledger/limits); one table, because Lua knows at most 200 names at a time.
+local LIMIT = {
+  POOL = 'pool/', RETRY_S = 1, DROPPED_MAX = 100, QUEUE_MAX = 100,
+  KINDS = { ['slots:'] = true, ['rate:'] = true, ['queue='] = true },
 }
 
 -- Figures.
@@ -96,6 +102,7 @@ local SHORT_LIVED_S = 10  -- seconds
 local ALL = 'all'  -- the key of the hold on every job
 local OF_NODE = 'node:'  -- the keys of drained nodes begin so
 local OF_JOB = 'job:'  -- the keys of suspended jobs begin so
+local OF_POOL = 'pool:'  -- the keys of the sizes of pools begin so
 local RELAUNCH_PAUSE_S = 1  -- seconds
 local RELAUNCH_DOUBLINGS_MAX = 6  -- doublings of that pause
 local INSTANT_MAX = 32503680000  -- Unix seconds: the year 3000

@@ -118,11 +118,12 @@ end
 
 -- ---- holds: what a person has stopped, until an instant or until the person ends it (core/ledger/rows.py).
 --
--- The hash drains has those on nodes, so that a sweep reads nothing else; the hash holds has the others. The field is
--- the key. The value is text: "version until at uid", the user, the note, a line each.
+-- The hash drains has those on nodes and the sizes of pools, so that a sweep reads nothing else; the hash holds has the
+-- others. The field is the key. The value is text: "version until at uid", the user, the note, a line each.
 
 local function hold_hash(key)
-  return prefix .. (string.sub(key, 1, #OF_NODE) == OF_NODE and 'drains' or 'holds')
+  local swept = string.sub(key, 1, #OF_NODE) == OF_NODE or string.sub(key, 1, #OF_POOL) == OF_POOL
+  return prefix .. (swept and 'drains' or 'holds')
 end
 
 local function drop_hold(key) redis.call('HDEL', hold_hash(key), key) end

@@ -21,6 +21,11 @@ local function run_fault(row, fault)
     local of, number = POLICY[n] or {}, tonumber(word)
     if of.words then sound = sound and of.words[word] end
     if of.most then sound = sound and number and number >= 0 and number <= of.most end
+    if of.name == 'limits' then
+      for item in string.gmatch(word, '[^,]+') do
+        sound = sound and LIMIT.KINDS[string.match(item, '^%a+[:=]') or '']
+      end
+    end
   end
   if not sound or n < POLICY_WORDS_MIN or n > #POLICY then
     return 'policy: expected ' .. #POLICY .. ' words as a node writes them, found ' .. string.sub(row.policy, 1, 60)
@@ -51,11 +56,28 @@ local function list_keys(job, state)
   return prefix .. 'list:' .. state .. ':', prefix .. 'list:' .. state .. ':' .. job
 end
 
+-- The slots that a run takes by its policy (core/ledger/limits.py): under each key stand the runs that hold it.
+local function slots_of(policy) return string.gmatch(policy, 'slots:([^=,]+)=') end
+
+-- Count this grant in its rates.
+local function started(row, limits)
+  for key, period in string.gmatch(limits, 'rate:([^=,]+)=%d+/(%d+)') do
+    local starts = prefix .. 'starts:' .. key
+    redis.call('ZREMRANGEBYSCORE', starts, '-inf', exact(now - tonumber(period)))
+    redis.call('ZADD', starts, exact(math.max(now, row.not_before)), row.run .. '/' .. exact(row.attempt))
+  end
+end
+
 local function put_run(row)
   local run, job, state, was = row.run, row.job, row.state, row.was
   local due_was = row.kept and row.kept.not_before
+  local policy_was = row.kept and row.kept.policy
   row.kept = row.kept or {}
   write_row(prefix .. 'run:' .. run, RUN_COLUMNS, row, '', row.kept)
+  if was ~= state or policy_was ~= row.policy then
+    for key in slots_of(HOLDING[was] and policy_was or '') do redis.call('ZREM', prefix .. 'slots:' .. key, run) end
+    for key in slots_of(HOLDING[state] and row.policy or '') do redis.call('ZADD', prefix .. 'slots:' .. key, 0, run) end
+  end
   if was ~= state then
     local created_at = exact(row.created_at)
     local all, of_job = list_keys(job, state)

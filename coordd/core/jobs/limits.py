@@ -1,0 +1,43 @@
+"""The policy of a run with its limits, as a claim carries them (core/ledger/limits/text.py has the format)."""
+
+from __future__ import annotations
+
+import hashlib
+
+from coordd.core.jobs.arguments import fill, unpacked
+from coordd.core.jobs.job import Job
+from coordd.core.ledger.limits.text import POOL
+from coordd.core.ledger.words import QUEUE, QUEUE_MAX, RATE, SLOTS, Policy
+from coordd.errors import RefusedError
+
+
+def claimed_policy(job: Job, args: str, node: str) -> Policy:
+    """The policy of one run; a rate overrides the concurrency.
+
+    ``args``: its arguments in JSON; ``node``: who claims it.
+    """
+    policy = job.policy()
+    items = []
+    if job.pool:
+        items.append(f"{SLOTS}{POOL}{job.pool}={job.pool_size}")
+    if job.rate is not None:
+        for rate, key in ((job.rate.cluster, f"job/{job.name}"), (job.rate.per_node, f"node/{node}/{job.name}")):
+            if rate is not None:
+                items.append(f"{RATE}{key}={rate.count}/{rate.period_s}")
+    elif job.concurrency is not None:
+        token = f"/{_token(job, args)}" if job.concurrency.per else ""
+        items.append(f"{SLOTS}job/{job.name}{token}={job.concurrency.max}")
+    if (job.queue_max, job.queue_keep) != (QUEUE_MAX, "first"):
+        items.append(f"{QUEUE}{job.queue_max}/{job.queue_keep}")
+    policy.limits = ",".join(items)
+    return policy
+
+
+def _token(job: Job, args: str) -> str:
+    """The digest of the filled template: any text may come out of it."""
+    assert job.concurrency is not None
+    try:
+        text = fill(job.concurrency.per, {**job.params, **unpacked(args)})
+    except RefusedError:
+        text = args  # such a run is refused before its launch; until then it has a slot of its own
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,154 @@
+"""Limits are judged with the claim: slots of a pool and of a job, rates, and the length of a queue."""
+
+from __future__ import annotations
+
+import pytest
+from support.ledger_calls import Nodes, granted_as
+
+from coordd.core.jobs.job import scheduled_run
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
+from coordd.core.ledger.requests import Keep, Register
+from coordd.core.ledger.rows import OF_POOL
+
+POOL = "slots:pool/heavy=2"
+
+
+def claim(nodes: Nodes, run: str, limits: str, overlap: str = "allow", **more: object) -> Answer:
+    of = nodes.of(run, limits=limits, overlap=overlap, **more)
+    return nodes.claim(of, nonce=run)
+
+
+def run_through(nodes: Nodes, run: str, limits: str) -> None:
+    finish(nodes, run, claim(nodes, run, limits))
+
+
+def finish(nodes: Nodes, run: str, granted: Answer, state: str = "success") -> None:
+    assert granted.word == "granted"
+    grant = granted_as(run, granted, run)
+    assert nodes.gate(grant).word == "ok"
+    nodes.report(grant, state)
+
+
+def test_a_pool_is_shared_by_the_runs_of_all_jobs(nodes: Nodes) -> None:
+    first = claim(nodes, "sales#1", POOL)
+    assert claim(nodes, "third#1", POOL).word == "granted"
+
+    waits = claim(nodes, "other#1", POOL)
+    assert (waits.word, waits.by, waits.in_s) == ("limited", "pool heavy: 2 of 2 run", LIMIT_RETRY_S)
+    assert nodes.state("other#1") == "pending"
+    assert claim(nodes, "fourth#1", "slots:pool/light=1").word == "granted"
+
+    finish(nodes, "sales#1", first)
+    assert claim(nodes, "other#1", POOL).word == "granted"
+    assert claim(nodes, "fourth#2", POOL).word == "limited"
+
+
+def test_the_same_claim_again_needs_no_second_slot(nodes: Nodes) -> None:
+    one = "slots:pool/heavy=1"
+    first = claim(nodes, "sales#1", one)
+
+    again = claim(nodes, "sales#1", one)
+
+    assert (again.word, again.token) == ("granted", first.token)
+
+
+def test_a_size_that_a_person_set_counts_until_its_end(nodes: Nodes) -> None:
+    claim(nodes, "sales#1", POOL)
+    key = OF_POOL + "heavy"
+    nodes.ask(Keep(key=key, held=True, by="ann", until=nodes.clock.wall + 60.0, note="1"))
+    assert claim(nodes, "sales#2", POOL).by == "pool heavy: 1 of 1 run"
+
+    nodes.clock.step(61.0)
+    assert claim(nodes, "sales#2", POOL).word == "granted"
+    nodes.ask(Keep(key=key, held=True, by="ann", note="3"))
+    assert claim(nodes, "sales#3", POOL).word == "granted"
+    nodes.ask(Keep(key=key, held=False, by="ann"))
+    assert claim(nodes, "sales#4", POOL).by == "pool heavy: 3 of 2 run"
+
+
+def test_a_run_that_waits_for_its_retry_holds_no_slot(nodes: Nodes) -> None:
+    one = "slots:job/sales=1"
+    finish(nodes, "sales#1", claim(nodes, "sales#1", one, attempts=2), "failure")
+    assert nodes.state("sales#1") == "retry"
+
+    assert claim(nodes, "sales#2", one).word == "granted"
+
+
+def test_the_slots_of_one_token_are_its_own(nodes: Nodes) -> None:
+    assert claim(nodes, "sales#1", "slots:job/sales/aa=1").word == "granted"
+    assert claim(nodes, "sales#2", "slots:job/sales/bb=1").word == "granted"
+    assert claim(nodes, "sales#3", "slots:job/sales/aa=1").by == "concurrency: 1 of 1 run"
+
+
+def test_no_slots_at_all_suspend(nodes: Nodes) -> None:
+    assert claim(nodes, "sales#1", "slots:job/sales=0").by == "concurrency: 0 of 0 run"
+    assert claim(nodes, "sales#1", "rate:job/sales=0/60").word == "limited"
+
+
+def test_a_rate_is_a_window_that_slides(nodes: Nodes) -> None:
+    rate = "rate:job/sales=2/60"
+    run_through(nodes, "sales#1", rate)
+    nodes.clock.step(20.0)
+    run_through(nodes, "sales#2", rate)
+    nodes.clock.step(30.0)
+
+    waits = claim(nodes, "sales#3", rate)
+    assert (waits.word, waits.by) == ("limited", "rate: 2 started within 60 s")
+    assert waits.in_s == pytest.approx(10.0, abs=0.001)
+    nodes.clock.step(10.1)
+    run_through(nodes, "sales#3", rate)
+    assert claim(nodes, "sales#4", rate).in_s == pytest.approx(19.9, abs=0.001)
+
+
+def test_a_start_that_is_claimed_ahead_counts_from_its_time(nodes: Nodes) -> None:
+    rate = "rate:job/sales=1/60"
+    due = float(int(nodes.clock.wall) + 4)
+    assert claim(nodes, scheduled_run("sales", due), rate, fire_at=due).word == "granted"
+
+    waits = claim(nodes, "sales#1", rate)
+
+    assert waits.word == "limited"
+    assert waits.in_s == pytest.approx(due + 60.0 - nodes.clock.wall, abs=0.001)
+
+
+def test_a_limited_run_that_is_claimed_ahead_is_asked_about_again_at_its_time(nodes: Nodes) -> None:
+    one = "slots:job/sales=1"
+    claim(nodes, "sales#1", one)
+    due = float(int(nodes.clock.wall) + 4)
+
+    waits = claim(nodes, scheduled_run("sales", due), one, fire_at=due)
+
+    assert waits.word == "limited"
+    assert waits.in_s >= due - nodes.clock.wall - 0.001
+    assert nodes.ledger.run(scheduled_run("sales", due)) is None
+
+
+@pytest.mark.parametrize("keep", ["first", "last"])
+def test_a_full_queue_rejects(nodes: Nodes, keep: str) -> None:
+    limits = f"queue=2/{keep}"
+    claim(nodes, "sales#0", limits, "queue")
+    for number in (1, 2, 3):
+        nodes.clock.step(1.0)
+        nodes.ask(Register(of=nodes.of(f"sales#{number}", overlap="queue")))
+
+    answers = {number: claim(nodes, f"sales#{number}", limits, "queue").word for number in (1, 2, 3)}
+
+    if keep == "first":
+        assert answers == {1: "limited", 2: "limited", 3: "finished"}
+        assert nodes.reason("sales#3") == "the queue is full: 2 wait before it"
+    else:
+        assert answers == {1: "limited", 2: "limited", 3: "limited"}
+        assert nodes.state("sales#1") == "rejected"
+        assert nodes.reason("sales#1") == "the queue is full: 2 wait, and the last are kept"
+    assert [nodes.state(f"sales#{number}") for number in (1, 2, 3)].count("rejected") == 1
+
+
+def test_a_queue_that_nobody_bounded_has_a_bound(nodes: Nodes) -> None:
+    claim(nodes, "sales#x", "", "queue")
+    for number in range(101):
+        nodes.clock.step(1.0)
+        nodes.ask(Register(of=nodes.of(f"sales#{number}", overlap="queue")))
+
+    assert claim(nodes, "sales#99", "", "queue").word == "limited"
+    assert claim(nodes, "sales#100", "", "queue").state == "rejected"

@@ -1,0 +1,81 @@
+"""The runs that wait for slots: only the first of them ask every second."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec import structs
+from support.small_cluster import SETTINGS, Lone, asked_for, job
+
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
+from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.words import FINISHED, LIMITED, OK, PENDING, SUCCESS
+from coordd.core.runs.pursued import BACKOFF_MAX_S, FIRST
+
+FULL = Answer(LIMITED, by="pool heavy: 4 of 4 run", in_s=LIMIT_RETRY_S)
+RUNS = 12
+
+
+def waiting(priorities: dict[str, int] | None = None) -> Lone:
+    """A node with a dozen runs, each of a job of its own, that all wait for one pool."""
+    names = [f"job{number:02}" for number in range(RUNS)]
+    jobs = [job(name=name, pool="heavy", priority=(priorities or {}).get(name, 0)) for name in names]
+    lone = Lone(*jobs, settings=structs.replace(SETTINGS, budget_client=100)).ready()
+    for name in names:
+        lone.do(lone.node.trigger, asked_for(f"{name}#1", lone.node.ctx.jobs[name]), 1)
+        lone.answer("register", Answer(OK, state=PENDING))
+    asked_in(lone, 3 * BACKOFF_MAX_S)  # until the others ask seldom
+    return lone
+
+
+def asked_in(lone: Lone, seconds: float) -> Counter[str]:
+    """How often each run was asked for in that time. Every answer is that the pool is full."""
+    asked: Counter[str] = Counter()
+    for _ in range(round(seconds / 0.25)):
+        lone.wait(0.25)
+        while lone.questions("claim"):
+            asked[lone.waiting(Claim)[0].of.run] += 1
+            lone.answer("claim", FULL)
+    return asked
+
+
+def test_the_first_ask_every_second_and_the_others_seldom() -> None:
+    asked = asked_in(waiting(), 9.0)
+
+    often = sorted(run for run, count in asked.items() if count > 4)
+    assert often == [f"job{number:02}#1" for number in range(FIRST)]
+    assert all(asked[f"job{number:02}#1"] <= 2 for number in range(FIRST, RUNS))
+
+
+def test_a_higher_priority_is_among_the_first() -> None:
+    asked = asked_in(waiting({"job11": 5}), 9.0)
+
+    assert asked["job11#1"] > 4
+    assert asked[f"job{FIRST - 1:02}#1"] <= 2
+
+
+def test_when_the_first_is_over_the_next_comes_up() -> None:
+    lone = waiting()
+    while not lone.questions("claim") or lone.waiting(Claim)[0].of.run != "job00#1":
+        if lone.questions("claim"):
+            lone.answer("claim", FULL)
+        lone.wait(0.05)
+    lone.answer("claim", Answer(FINISHED, state=SUCCESS))
+
+    asked = asked_in(lone, 6.0)
+
+    assert asked[f"job{FIRST:02}#1"] > 3
+    assert asked[f"job{FIRST + 1:02}#1"] <= 1
+
+
+def test_the_end_of_a_run_in_the_pool_wakes_the_first() -> None:
+    lone = waiting()
+    asked_in(lone, 0.25)
+
+    lone.do(lone.node.pursuits.run_ended, "job11")
+    lone.wait(0.1)
+
+    asked = {claim.of.run for claim in lone.waiting(Claim)}
+    assert asked >= {f"job{number:02}#1" for number in range(FIRST)}
+    assert f"job{FIRST:02}#1" not in asked

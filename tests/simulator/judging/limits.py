@@ -1,0 +1,66 @@
+"""Y: never are more programs alive than a pool or a job's concurrency allows, nor more attempts granted than a rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from coordd.core.jobs.job import Job
+
+if TYPE_CHECKING:
+    from simulator.judging.judge import Child, Judge
+
+
+def judge_launch(judge: Judge, child: Child, job: Job) -> None:
+    """Check the programs that live when that one starts. Each counts by the definition that it executes."""
+    others = [other for other in judge.live.values() if other.run != child.run and other.job is not None]
+    if job.pool:
+        _crowd(judge, child, [o for o in others if o.job and o.job.pool == job.pool], job.pool_size, f"pool {job.pool}")
+    if job.concurrency is not None and job.rate is None:
+        beside = [o for o in others if o.run.startswith((f"{job.name}@", f"{job.name}#"))]
+        _crowd(judge, child, beside, job.concurrency.max, f"concurrency of {job.name}")
+
+
+def _crowd(judge: Judge, child: Child, others: list[Child], size: int, what: str) -> None:
+    if len(others) < size:
+        return
+    verdict = f"Y {child.run} starts beside {', '.join(o.run for o in others)}, and the {what} is {size}"
+    judge.crowded(_excused_first(judge, others), others, verdict)
+
+
+def _excused_first(judge: Judge, others: Iterable[Child]) -> Child:
+    """The program that lives on for a known reason, if there is one."""
+    frozen = judge.world.records.frozen_over
+
+    def lives_on(other: Child) -> bool:
+        lent = judge.grants[other.key].lent_until
+        return other.key in judge.resolved or (other.fences and frozen(other.node, lent, judge.world.now))
+
+    return max(others, key=lives_on)
+
+
+class Starts:
+    """The grants that count in the rate of each job, by the ledger's clock, which may step, and by true time."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[str, tuple[float, float]]] = {}
+
+    def granted(self, judge: Judge, attempt: str, job: Job, at: float) -> None:
+        """An attempt was granted; ``at``: the ledger's time, or its fire time if that is later. An attempt that was
+        never launched, and is granted once more, counts once.
+        """
+        rate = job.rate.cluster if job.rate is not None else None
+        if rate is None:
+            return
+        starts = self._of.setdefault(job.name, {})
+        since, here = at - rate.period_s, judge.world.now
+        within = [
+            other
+            for other, (told, when) in starts.items()
+            if other != attempt and told > since and when > here - rate.period_s
+        ]
+        starts[attempt] = at, here
+        if len(within) >= rate.count and not judge.world.server.setbacks:
+            judge.world.violate(
+                f"Y {attempt} is start {len(within) + 1} within {rate.period_s} s, and {rate.count} may be"
+            )

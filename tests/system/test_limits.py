@@ -1,0 +1,116 @@
+"""Limits hold in a real cluster: by the programs' own record, never more are alive than a pool or a job allows."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from system.lab.cluster import Entry, cluster_of
+from system.lab.processes import until
+from system.test_policies import trigger
+
+POOLS = "\n[pools]\nheavy = 2\n"
+
+
+def most_alive(entries: list[Entry], killed: str = "", killed_at: float = 0.0) -> int:
+    """How many programs were alive at once. Those of the killed node that wrote no end died at that instant."""
+    changes = [(entry.at, {"start": 1, "end": -1}.get(entry.word, 0)) for entry in entries]
+    ended = {(entry.run, entry.attempt) for entry in entries if entry.word == "end"}
+    changes += [
+        (killed_at, -1)
+        for entry in entries
+        if entry.word == "start" and entry.node == killed and (entry.run, entry.attempt) not in ended
+    ]
+    alive = most = 0
+    for _, change in sorted(changes):
+        alive += change
+        most = max(most, alive)
+    return most
+
+
+@pytest.mark.parametrize("backend", ["embedded", "production"])
+def test_a_pool_is_never_overfull_and_no_run_is_lost_when_an_owner_dies(backend: str) -> None:
+    with cluster_of(3, backend=backend) as cluster:
+        for node in cluster.nodes:
+            node.settings = POOLS
+        for job in ("etl", "ml"):
+            cluster.job(job, "sleep", 0.5, overlap="allow", pool="heavy")
+        cluster.job("held", "until", cluster.go("held"), overlap="allow", pool="heavy")
+        cluster.start()
+        one, two, three = cluster.nodes
+        victim_run = trigger(one, "held")
+        cluster.started(victim_run)
+        victim = cluster.owner(victim_run)
+        runs = [trigger(node, job, f"{n}") for n, node in enumerate((one, two, three) * 2) for job in ("etl", "ml")]
+        other = next(node for node in cluster.nodes if node is not victim)
+        until(lambda: any("pool heavy: 2 of 2 run" in other.why(run) for run in runs))
+        [pool] = other.call("pool.list")
+        assert (pool["name"], pool["size"]) == ("heavy", 2)
+
+        victim.kill_family()
+        killed_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        cluster.go("held").touch()
+        for run in (victim_run, *runs):
+            cluster.becomes(run, "success")
+
+        assert most_alive(cluster.entries(), victim.name, killed_at) == 2
+        assert len(cluster.starts(victim_run)) == 2
+
+
+def test_a_pool_is_closed_and_opened_by_a_person_from_any_node() -> None:
+    with cluster_of(3, backend="production") as cluster:
+        for node in cluster.nodes:
+            node.settings = POOLS
+        cluster.job("etl", "sleep", 0, overlap="allow", pool="heavy")
+        cluster.start()
+        one, two, three = cluster.nodes
+
+        one.call("pool.set", name="heavy", size=0)
+        run = trigger(two, "etl")
+        until(lambda: "pool heavy: 0 of 0 run" in three.why(run))
+        until(lambda: [pool["size"] for pool in three.call("pool.list")] == [0])
+        assert not cluster.starts(run)
+
+        three.call("pool.unset", name="heavy")
+        cluster.becomes(run, "success")
+
+
+def test_one_at_a_time_of_each_customer_on_all_nodes() -> None:
+    with cluster_of(3, backend="production") as cluster:
+        cluster.job(
+            "bill",
+            "sleep",
+            0.5,
+            overlap="allow",
+            params={"customer": "none"},
+            concurrency={"per": "{customer}", "max": 1},
+        )
+        cluster.start()
+        of = {
+            customer: [
+                trigger(node, "bill", f"{customer}{n}", customer=customer) for n, node in enumerate(cluster.nodes)
+            ]
+            for customer in ("ann", "bob")
+        }
+
+        for runs in of.values():
+            for run in runs:
+                cluster.becomes(run, "success")
+
+        for runs in of.values():
+            assert most_alive([entry for run in runs for entry in cluster.entries(run)]) == 1
+        assert most_alive(cluster.entries()) == 2
+
+
+def test_a_rate_holds_after_its_owner_is_killed() -> None:
+    with cluster_of(3, backend="production") as cluster:
+        cluster.job("mail", "sleep", 0, overlap="allow", rate="2/m")
+        cluster.start()
+        runs = [trigger(cluster.nodes[0], "mail", f"{n}") for n in range(3)]
+        until(lambda: sum(cluster.row(run)["state"] == "success" for run in runs) == 2)
+        waits = next(run for run in runs if cluster.row(run)["state"] != "success")
+        cluster.nodes[0].kill()
+
+        until(lambda: "rate: 2 started within 60 s" in cluster.nodes[1].why(waits))
+        assert not cluster.starts(waits)
