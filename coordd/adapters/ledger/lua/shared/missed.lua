@@ -1,13 +1,8 @@
 -- Runs that nobody launched in time (core/ledger/rules.py), and what held them up (core/ledger/fires.py).
 
 local function was_held_up(row)
-  local _, fault = look_at_job(row.job)
-  local beside
-  if not fault and identity_from() ~= NEVER then
-    _, beside = read_row(prefix .. 'standing:' .. row.job, STANDING_COLUMNS)
-  end
-  local job = not fault and not beside and get_job(row.job)
-  if job and nothing_starts(job) then return HELD_BY_SUSPENSION end
+  local sound, job = pcall(get_job, row.job)  -- the run ends, also if the row of its job is bad
+  if sound and job and nothing_starts(job) then return HELD_BY_SUSPENSION end
   local overlap = unpack_policy(row.policy).overlap
   if row.attempt == 0 and (overlap == 'queue' or overlap == 'replace') then
     for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. row.job, 0, -1)) do
