@@ -22,7 +22,7 @@ from coordd.core.actions import (
 from coordd.core.attempt import Attempt
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.runner_requests import Commit, Gate, Registration, Renew, Report, Request, Restore
-from coordd.core.ledger.words import OK, RECOVERING
+from coordd.core.ledger.words import OK, RECOVERING, Policy
 from coordd.core.ready import Launch
 from simulator.judging.judge import Child
 from simulator.terms import LEDGER_TIMEOUT, RENEW
@@ -204,7 +204,7 @@ class Runner:
             launch.run,
             launch.job,
             job.digest,
-            job.policy(),
+            Policy.unpack(self.launch.policy),
             launch.fire_at,
             scheduled=scheduled,
             args=launch.args,
