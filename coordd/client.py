@@ -178,8 +178,10 @@ class Methods:
         raise NotImplementedError
 
     @_method("node.drain")
-    def node_drain(self, node: str | None = None) -> dict[str, Any]:
-        """Take no new runs."""
+    def node_drain(
+        self, node: str | None = None, until: float | str | None = None, note: str | None = None
+    ) -> dict[str, Any]:
+        """Take no new runs. ``until``: it ends by itself then (Unix seconds, or an instant as text)."""
         raise NotImplementedError
 
     @_method("node.resume")
@@ -208,13 +210,38 @@ class Methods:
         raise NotImplementedError
 
     @_method("job.suspend")
-    def job_suspend(self, job: str) -> dict[str, Any]:
-        """Grant no run of the job, on any node."""
+    def job_suspend(
+        self,
+        job: str | None = None,
+        all: bool | None = None,  # noqa: A002 - the parameter's name on the wire
+        until: float | str | None = None,
+        note: str | None = None,
+    ) -> dict[str, Any]:
+        """Grant no run of the job, or of any job (``all``), on any node. ``until`` as in ``node_drain``."""
         raise NotImplementedError
 
     @_method("job.resume")
-    def job_resume(self, job: str) -> dict[str, Any]:
-        """Grant runs of the job again."""
+    def job_resume(
+        self,
+        job: str | None = None,
+        all: bool | None = None,  # noqa: A002 - the parameter's name on the wire
+    ) -> dict[str, Any]:
+        """Grant runs of the job again, or end the suspension of all jobs."""
+        raise NotImplementedError
+
+    @_method("pool.list")
+    def pool_list(self) -> list[dict[str, Any]]:
+        """Every pool: its size, the runs in it, and the runs that wait for it."""
+        raise NotImplementedError
+
+    @_method("pool.set")
+    def pool_set(self, name: str, size: int, until: float | str | None = None) -> dict[str, Any]:
+        """Give a pool another size in the whole cluster. ``until`` as in ``node_drain``."""
+        raise NotImplementedError
+
+    @_method("pool.unset")
+    def pool_unset(self, name: str) -> dict[str, Any]:
+        """The size in the configuration counts again."""
         raise NotImplementedError
 
     @_method("run.list")
@@ -241,8 +268,11 @@ class Methods:
         args: Mapping[str, str] | None = None,
         id: str | None = None,  # noqa: A002 - the parameter's name on the wire
         dry_run: bool | None = None,
+        node: str | None = None,
     ) -> Triggered:
-        """Trigger a run; the same ``id`` twice, on whichever nodes, is the same run."""
+        """Trigger a run; the same ``id`` twice, on whichever nodes, is the same run. ``node``: only that one launches
+        it.
+        """
         raise NotImplementedError
 
     @_method("run.cancel")
