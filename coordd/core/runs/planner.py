@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from coordd.core.context import LEAD_S, Context
 from coordd.core.jobs.job import Job, fire_time, scheduled_run
+from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import fires_between, next_fire
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import NOTHING_SETTLED, Register, Settled
@@ -184,7 +185,7 @@ class Planner:
                     named.run,
                     job.name,
                     job.digest,
-                    job.policy(),
+                    claimed_policy(job, named.args, self._ctx.hostname),
                     named.fire_at,
                     scheduled=True,
                     due=named.due,

@@ -14,6 +14,7 @@ import trio
 from coordd import __version__
 from coordd.core.jobs.arguments import merge_params, packed
 from coordd.core.jobs.job import IDENT, Job, job_of, pinned, triggered_run
+from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import OUTCOMES, Cancel, Resolve, Revoke
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.runner_requests import Registration
@@ -276,7 +277,7 @@ class Methods(ExecMethods):
             triggered_run(job.name, ident),
             job.name,
             pinned(job.digest, only),
-            job.policy(),
+            claimed_policy(job, packed(values), self._driver.node.hostname),
             self._driver.now().wall,
             scheduled=False,
             args=packed(values),

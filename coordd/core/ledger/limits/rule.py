@@ -5,9 +5,10 @@ row, and waits. The runner loads this file before it starts a job, so text.py is
 """
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.fires import HELD_BY_OTHERS
 from coordd.core.ledger.rows import OF_POOL, LedgerTime, Row, due_in
 from coordd.core.ledger.steps import Life
-from coordd.core.ledger.words import LIMITED, REJECTED
+from coordd.core.ledger.words import LIMITED, REJECTED, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,17 @@ class Limiting(Life):
 
     def _limited(self, store: "Store", row: Row, said: str, now: LedgerTime) -> "Answer | None":
         """The answer to a claim that a limit stops; None if none does."""
+        full = self._full(store, row, said, now)
+        return self._waits(store, row, *full, now) if full is not None else None
+
+    def _was_held_up(self, store: "Store", row: Row, now: LedgerTime) -> str:
+        """What held up a run that is missed; a limit too."""
+        held = super()._was_held_up(store, row, now)
+        full = self._full(store, row, Policy.unpack(row.policy).limits, now) if not held else None
+        return HELD_BY_OTHERS + full[0] if full is not None else held
+
+    def _full(self, store: "Store", row: Row, said: str, now: LedgerTime) -> "tuple[str, float] | None":
+        """Which limit stops the run now, and for how long (seconds) nobody need ask again; None if none does."""
         if not said:
             return None
         from coordd.core.ledger.limits import text as limits
@@ -33,14 +45,13 @@ class Limiting(Life):
             size = self._size_of(store, key, slots, now)
             taken = sum(1 for other in store.slot_holders(key) if other.run != row.run)
             if taken >= size:
-                return self._waits(store, row, f"{_named(key)}: {taken} of {size} run", LIMIT_RETRY_S, now)
+                return f"{_named(key)}: {taken} of {size} run", LIMIT_RETRY_S
         at = max(now.wall, row.not_before)
         for key, count, period_s in limits.rates(said):
             starts = store.starts(key, at - period_s)
             if len(starts) >= count:
                 in_s = starts[-count] + period_s - at if count else LIMIT_RETRY_S
-                why = f"rate: {len(starts)} started within {period_s} s"
-                return self._waits(store, row, why, max(in_s, 0.0), now)
+                return f"rate: {len(starts)} started within {period_s} s", max(in_s, 0.0)
         return None
 
     def _size_of(self, store: "Store", key: str, said: int, now: LedgerTime) -> int:

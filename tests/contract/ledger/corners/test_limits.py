@@ -7,6 +7,7 @@ from support.ledger_calls import Nodes, granted_as
 
 from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.fires import HELD_BY_OTHERS
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Keep, Register
 from coordd.core.ledger.rows import OF_POOL
@@ -152,3 +153,15 @@ def test_a_queue_that_nobody_bounded_has_a_bound(nodes: Nodes) -> None:
 
     assert claim(nodes, "sales#99", "", "queue").word == "limited"
     assert claim(nodes, "sales#100", "", "queue").state == "rejected"
+
+
+@pytest.mark.parametrize("limits", [POOL, "rate:job/sales=2/600"])
+def test_a_run_that_is_missed_while_it_is_limited_says_so(nodes: Nodes, limits: str) -> None:
+    for number in range(2):
+        claim(nodes, f"sales#{number}", limits)
+    waits = claim(nodes, "sales#2", limits, start_within_s=30.0)
+    nodes.clock.step(31.0)
+
+    assert claim(nodes, "sales#2", limits, start_within_s=30.0).state == "missed"
+
+    assert nodes.reason("sales#2").endswith(f"{HELD_BY_OTHERS}{waits.by}")

@@ -75,16 +75,6 @@ local job = job_row(of.job)
 
 -- ---- limits (core/ledger/limits)
 
-local function limit_name(key)
-  return string.sub(key, 1, #LIMIT.POOL) == LIMIT.POOL and 'pool ' .. string.sub(key, #LIMIT.POOL + 1) or 'concurrency'
-end
-
--- How many slots there are: as the claim says, or, for a pool, as a person says.
-local function size_of(key, said)
-  local kept = string.sub(key, 1, #LIMIT.POOL) == LIMIT.POOL and get_hold(OF_POOL .. string.sub(key, #LIMIT.POOL + 1))
-  return tonumber(kept and string.match(kept, '^[^\n]*\n[^\n]*\n(%d+)$') or said)
-end
-
 local function waits(row, why, in_s)
   local ahead_s = due_in(row)
   if ahead_s > 0 then return answer(LIMITED, { by = why, in_s = math.max(ahead_s, in_s) }) end
@@ -94,25 +84,8 @@ end
 
 -- The answer to a claim that a limit stops, or nil.
 local function limited(row, limits)
-  for key, said in string.gmatch(limits, 'slots:([^=,]+)=(%d+)') do
-    local size, slots = size_of(key, said), prefix .. 'slots:' .. key
-    local taken = redis.call('ZCARD', slots)
-    if redis.call('ZSCORE', slots, row.run) then taken = taken - 1 end
-    if taken >= size then
-      return waits(row, limit_name(key) .. ': ' .. exact(taken) .. ' of ' .. exact(size) .. ' run', LIMIT.RETRY_S)
-    end
-  end
-  local due = math.max(now, row.not_before)
-  for key, said, period in string.gmatch(limits, 'rate:([^=,]+)=(%d+)/(%d+)') do
-    local count, since = tonumber(said), due - tonumber(period)
-    local starts = redis.call('ZRANGEBYSCORE', prefix .. 'starts:' .. key, '(' .. exact(since), '+inf', 'WITHSCORES')
-    local found = #starts / 2
-    if found >= count then
-      local in_s = count > 0 and tonumber(starts[2 * (found - count + 1)]) - since or LIMIT.RETRY_S
-      return waits(row, 'rate: ' .. exact(found) .. ' started within ' .. period .. ' s', math.max(in_s, 0))
-    end
-  end
-  return nil
+  local why, in_s = full(row, limits)
+  return why and waits(row, why, in_s)
 end
 
 local function waiting_before(row)
