@@ -165,3 +165,43 @@ def test_a_run_that_is_missed_while_it_is_limited_says_so(nodes: Nodes, limits: 
     assert claim(nodes, "sales#2", limits, start_within_s=30.0).state == "missed"
 
     assert nodes.reason("sales#2").endswith(f"{HELD_BY_OTHERS}{waits.by}")
+
+
+@pytest.mark.parametrize(("overlap", "word"), [("queue", "finished"), ("replace", "limited")])
+def test_only_a_queue_has_a_length(nodes: Nodes, overlap: str, word: str) -> None:
+    claim(nodes, "sales#0", "", overlap)
+
+    assert claim(nodes, "sales#1", "queue=0/first", overlap).word == word
+
+
+def test_of_a_queue_that_keeps_the_last_as_many_are_rejected_as_must_be(nodes: Nodes) -> None:
+    claim(nodes, "sales#0", "", "queue")
+    for number in range(1, 7):
+        nodes.clock.step(1.0)
+        nodes.ask(Register(of=nodes.of(f"sales#{number}", overlap="queue")))
+
+    assert claim(nodes, "sales#6", "queue=2/last", "queue").word == "limited"
+
+    states = [nodes.state(f"sales#{number}") for number in range(1, 7)]
+    assert states == ["rejected"] * 4 + ["pending"] * 2
+    assert claim(nodes, "sales#7", "queue=0/last", "queue").state == "rejected"
+
+
+def test_a_run_that_was_not_registered_counts_those_before_it(nodes: Nodes) -> None:
+    claim(nodes, "sales#0", "", "queue")
+    for name in ("a", "b", "d"):
+        nodes.ask(Register(of=nodes.of(f"sales#{name}", overlap="queue")))  # all at one instant: their names order them
+
+    assert claim(nodes, "sales#c", "queue=2/first", "queue").state == "rejected"
+    assert claim(nodes, "sales#aa", "queue=2/first", "queue").word == "limited"
+
+
+def test_a_run_that_is_not_due_yet_is_not_too_many(nodes: Nodes) -> None:
+    claim(nodes, "sales#0", "", "queue")
+    nodes.ask(Register(of=nodes.of("sales#1", overlap="queue")))
+    due = float(int(nodes.clock.wall) + 4)
+    run = scheduled_run("sales", due)
+
+    assert claim(nodes, run, "queue=1/first", "queue", fire_at=due).word == "limited"
+    nodes.clock.step(5.0)
+    assert claim(nodes, run, "queue=1/first", "queue", fire_at=due).state == "rejected"
