@@ -306,7 +306,7 @@ def break_rules(console: Console, only: str) -> int:
         for number, needed, said in pool.imap(notice, chosen):
             mutant = mutants.MUTANTS[number]
             seeds = f"{needed:,}" if said else f"[bold red]not in {needed:,}"
-            other = bool(said) and said.split()[0] != mutant.caught_as  # for example X: the mutant itself is broken
+            other = bool(said) and said.split()[0] not in mutant.caught_as.split()  # X: it is broken itself
             told = f"[bold red]expected {mutant.caught_as}:[/] {said}" if other else said
             table.add_row(mutant.name, mutant.rule, seeds, told or "[bold red]NOT NOTICED")
             found[mutant.name] = {"rule": mutant.rule, "seeds": needed, "said": "" if other else said}

@@ -146,9 +146,9 @@ class Mixed(Cluster):
         shell.launches = [
             kind(**{f: getattr(one, f) for f in kind._fields if hasattr(one, f)}) for one in before.launches
         ]
-        shell.gate_at, shell.renew_at = before.gate_at, before.renew_at
+        shell.gate_at, shell.start_at, shell.renew_at = before.gate_at, before.start_at, before.renew_at
         shell.bus = before.bus
-        for run in [*shell.gate_at, *shell.renew_at]:
+        for run in [*shell.gate_at, *shell.start_at, *shell.renew_at]:
             launch = shell.launch_of(run)
             shell.node.runner_adopted(run, launch.job, launch.attempt, launch.token, False)
         self.start(name)
@@ -205,10 +205,13 @@ class Mixed(Cluster):
             if answer.word == "ok":
                 shell.renew_at[launch.run] = self.mono + self.settings.renew_interval_s
                 shell.do(shell.node.runner_started, launch)
+                self.started_at.setdefault(launch.run, self.mono)
             elif answer.word == "early":
                 shell.gate_at[launch.run] = self.mono + answer.in_s
-        if launch.run in shell.renew_at:
-            self.started_at.setdefault(launch.run, self.mono)
+
+    def _start(self, shell: Shell, launch: Launch) -> None:
+        super()._start(shell, launch)
+        self.started_at.setdefault(launch.run, self.mono)
 
     def _renew(self, shell: Shell, launch: Launch) -> None:
         key = (launch.run, launch.attempt, launch.token, launch.nonce)

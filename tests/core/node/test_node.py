@@ -418,6 +418,7 @@ def test_a_job_that_is_changed_again_and_again_leaves_no_timers_behind() -> None
 def test_a_busy_day_leaves_nothing_behind() -> None:
     cluster = Cluster("a", "b", "c", jobs=[job("quick", every_s=10.0, overlap="allow")])
 
+    cluster.wait(5.0)
     for _ in range(30):
         cluster.wait(10.0)
         for name, shell in cluster.shells.items():

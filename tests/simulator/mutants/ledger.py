@@ -149,7 +149,7 @@ MUTANTS = (
         lambda: mock.patch.object(Rules, "_overlap", lambda *_: None),
     ),
     Mutant("a run is published twice", "§6 commit: no commit yet", "S4", _commit_twice),
-    Mutant("a held run is launched again", "§6 claim: UNKNOWN under hold", "H", _hold_is_relaunched),
+    Mutant("a held run is launched again", "§6 claim: UNKNOWN under hold", "H S2", _hold_is_relaunched),
     Mutant("limits are not asked", "§6 claim: limits", "Y", _limits_are_not_asked),
     Mutant("a granted run takes no slot yet", "§6 claim: limits", "Y", _a_granted_run_takes_no_slot_yet),
     Mutant("starts are not kept", "§6 claim: rates", "Y", _starts_are_not_kept),

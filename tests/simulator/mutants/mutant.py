@@ -17,7 +17,7 @@ class Mutant:
 
     name: str
     rule: str
-    caught_as: str  # the property that breaks
+    caught_as: str  # the property that breaks; several words: one of them, whichever a world shows first
     patch: Patch
     faults: tuple[str, ...] | None = None
     forgets: bool = False  # only worlds whose ledger loses acknowledged writes

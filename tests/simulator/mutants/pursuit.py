@@ -31,8 +31,8 @@ def _never_again() -> Iterator[None]:
         if self.epitaphs.get(row.run) != "given up":
             real_seen(self, row, now)
 
-    def begin(self: Pursuits, action: Any, now: Any, **rest: Any) -> Any:
-        return None if self.epitaphs.get(action.run) == "given up" else real_begin(self, action, now, **rest)
+    def begin(self: Pursuits, action: Any, now: Any, *more: Any, **rest: Any) -> Any:
+        return None if self.epitaphs.get(action.run) == "given up" else real_begin(self, action, now, *more, **rest)
 
     with mock.patch.object(Pursuits, "_row_seen", seen), mock.patch.object(Pursuits, "begin", begin):
         yield

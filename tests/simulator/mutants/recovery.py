@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         "the runner is not a witness",
         "§6: runners put their own grant back",
-        "W",
+        "W S1",
         _runner_does_not_restore,
         ("crash", "broker_down"),
         forgets=True,

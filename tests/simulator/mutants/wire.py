@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(
         "a backlog replays elections",
         "§3, S8: backlog messages never launch anything",
-        "S6",
+        "S6 S8",
         _the_backlog_acts,
         ("straggler", "broker_down", "forged"),
     ),

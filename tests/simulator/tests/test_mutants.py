@@ -14,4 +14,4 @@ def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
     found = next(command.find(mutant, SEEDS_MAX), None)
 
     assert found is not None, f"{mutant.rule}: broken, and {SEEDS_MAX} worlds did not notice"
-    assert found[1].split()[0] == mutant.caught_as, f"noticed as {found[1]!r}, expected {mutant.caught_as}"
+    assert found[1].split()[0] in mutant.caught_as.split(), f"noticed as {found[1]!r}, expected {mutant.caught_as}"

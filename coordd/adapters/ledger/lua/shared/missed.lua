@@ -32,7 +32,6 @@ do
         return 'rate: ' .. exact(found) .. ' started within ' .. period .. ' s', math.max(in_s, 0)
       end
     end
-    return nil
   end
 end
 
