@@ -84,7 +84,7 @@ end
 
 -- The answer to a claim that a limit stops, or nil.
 local function limited(row, limits)
-  local why, in_s = full(row, limits)
+  local why, in_s = stopped_by(row, limits)
   return why and waits(row, why, in_s)
 end
 

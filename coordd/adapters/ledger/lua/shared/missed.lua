@@ -1,8 +1,7 @@
 -- Runs that nobody launched in time (core/ledger/rules.py), and what held them up (core/ledger/fires.py).
 
 -- Which limit stops the run now, and for how long nobody need ask again; or nil (core/ledger/limits/rule.py).
-local full
-do
+local function stopped_by(row, limits)
   local function limit_name(key)
     return string.sub(key, 1, #LIMIT.POOL) == LIMIT.POOL and 'pool ' .. string.sub(key, #LIMIT.POOL + 1) or 'concurrency'
   end
@@ -13,24 +12,22 @@ do
     return tonumber(kept and string.match(kept, '^[^\n]*\n[^\n]*\n(%d+)$') or said)
   end
 
-  function full(row, limits)
-    for key, said in string.gmatch(limits, 'slots:([^=,]+)=(%d+)') do
-      local size, slots = size_of(key, said), prefix .. 'slots:' .. key
-      local taken = redis.call('ZCARD', slots)
-      if redis.call('ZSCORE', slots, row.run) then taken = taken - 1 end
-      if taken >= size then
-        return limit_name(key) .. ': ' .. exact(taken) .. ' of ' .. exact(size) .. ' run', LIMIT.RETRY_S
-      end
+  for key, said in string.gmatch(limits, 'slots:([^=,]+)=(%d+)') do
+    local size, slots = size_of(key, said), prefix .. 'slots:' .. key
+    local taken = redis.call('ZCARD', slots)
+    if redis.call('ZSCORE', slots, row.run) then taken = taken - 1 end
+    if taken >= size then
+      return limit_name(key) .. ': ' .. exact(taken) .. ' of ' .. exact(size) .. ' run', LIMIT.RETRY_S
     end
-    local due = math.max(now, row.not_before)
-    for key, said, period in string.gmatch(limits, 'rate:([^=,]+)=(%d+)/(%d+)') do
-      local count, since = tonumber(said), due - tonumber(period)
-      local starts = redis.call('ZRANGEBYSCORE', prefix .. 'starts:' .. key, '(' .. exact(since), '+inf', 'WITHSCORES')
-      local found = #starts / 2
-      if found >= count then
-        local in_s = count > 0 and tonumber(starts[2 * (found - count + 1)]) - since or LIMIT.RETRY_S
-        return 'rate: ' .. exact(found) .. ' started within ' .. period .. ' s', math.max(in_s, 0)
-      end
+  end
+  local due = math.max(now, row.not_before)
+  for key, said, period in string.gmatch(limits, 'rate:([^=,]+)=(%d+)/(%d+)') do
+    local count, since = tonumber(said), due - tonumber(period)
+    local starts = redis.call('ZRANGEBYSCORE', prefix .. 'starts:' .. key, '(' .. exact(since), '+inf', 'WITHSCORES')
+    local found = #starts / 2
+    if found >= count then
+      local in_s = count > 0 and tonumber(starts[2 * (found - count + 1)]) - since or LIMIT.RETRY_S
+      return 'rate: ' .. exact(found) .. ' started within ' .. period .. ' s', math.max(in_s, 0)
     end
   end
 end
@@ -44,7 +41,7 @@ local function was_held_up(row)
       if run ~= row.run and get_run(run) then return HELD_BY_OTHERS .. run end
     end
   end
-  local why = full(row, unpack_policy(row.policy).limits or '')
+  local why = stopped_by(row, unpack_policy(row.policy).limits or '')
   return why and HELD_BY_OTHERS .. why or ''
 end
 
