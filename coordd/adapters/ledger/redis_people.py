@@ -13,6 +13,7 @@ from coordd.adapters.ledger.redis_rows import attempts_of, value_of
 from coordd.adapters.ledger.resp import Problem
 from coordd.core.ledger.fires import Decided, as_text, stretches
 from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, begin_again
+from coordd.core.ledger.limits.text import slots
 from coordd.core.ledger.rows import JOB_COLUMNS, STANDING_COLUMNS, Activation, Hold, JobRow, Row
 from coordd.core.ledger.words import STATES
 from coordd.errors import RefusedError, UnavailableError
@@ -263,6 +264,8 @@ def import_rows(ledger: Asked, rows: Iterable[dict[str, Any]], *, replace: bool)
     drops += [kind + job for kind in kinds for job in old_jobs]
     drops += [b"jobs", b"open", b"ended", b"fires", b"succeeded", *[name.encode() for name in HOLDS]]
     drops += [f"list:{state}:".encode() + job for state in ("", *STATES) for job in (b"", *old_jobs)]
+    (still_open,) = ledger.read([("ZRANGE", ledger.key("open"), 0, -1)])
+    drops += {f"slots:{key}".encode() for row in ledger.rows(still_open) for key, _ in slots(row.policy.split(" ")[-1])}
     writes = [ledger.script("put", texts[i : i + PUT_MAX]) for i in range(0, len(texts), PUT_MAX)]
     commands = [
         ledger.bring("put"),

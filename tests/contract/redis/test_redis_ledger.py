@@ -327,6 +327,19 @@ def test_a_user_with_the_advised_rights_can_do_all(own: servers.Redis, connect: 
 # ---- jobs with on_lost = "hold"
 
 
+def test_an_import_that_replaces_gives_back_the_slots_of_the_old_runs(
+    own: servers.Redis, connect: Callable[..., Nodes]
+) -> None:
+    nodes = connect(own.url)
+    before = list(redis_of(nodes).export())
+    limited = nodes.of("sales#1", overlap="allow", limits="slots:pool/heavy=1")
+    assert nodes.claim(limited).word == "granted"
+
+    redis_of(nodes).import_(before, replace=True)
+
+    assert redis_of(nodes).read([("EXISTS", redis_of(nodes).key("slots:pool/heavy"))]) == [0]
+
+
 def test_a_hold_job_starts_only_when_a_replica_knows_of_it(connect: Callable[..., Nodes]) -> None:
     with servers.redis() as primary, servers.redis() as replica:
         replica.replicates(primary)
