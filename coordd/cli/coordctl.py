@@ -6,7 +6,6 @@ import json
 import select
 import signal
 import sys
-import time
 from typing import Any, NoReturn
 
 import click
@@ -15,7 +14,7 @@ from coordd import __version__
 from coordd.cli import options
 from coordd.cli.alarms import alarm
 from coordd.cli.client import is_subscription, not_running
-from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, job, node, pool, seconds
+from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, instant, job, node, pool, seconds
 from coordd.cli.ledger import ledger
 from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, say
 from coordd.cli.plan import plan
@@ -167,23 +166,8 @@ def call(method: str, params: str) -> None:
 # ---- the audit
 
 
-def _since(_context: click.Context, _parameter: click.Parameter, given: str | None) -> float | None:
-    """Unix seconds of an instant, or of a duration before now."""
-    from coordd.core.jobs.schedule import parse_duration, parse_instant
-
-    if given is None:
-        return None
-    try:
-        return time.time() - parse_duration(given)
-    except ValueError:
-        try:
-            return parse_instant(given, "UTC")
-        except ValueError as exc:
-            raise click.BadParameter(f"{exc}, or a duration such as 2h or 7d") from exc
-
-
 @program.command("audit")
-@click.option("--since", metavar="T", callback=_since, help="From this instant (UTC), or this long ago: 2h, 7d.")
+@click.option("--since", metavar="T", callback=instant, help="From this instant (UTC), or this long ago: 2h, 7d.")
 @click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="How many.")
 @click.pass_context
 def audit(context: click.Context, since: float | None, limit: int) -> None:

@@ -74,27 +74,19 @@ def node_list() -> None:
 
 def until(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """An instant ahead, or a duration from now, in Unix seconds."""
-    from coordd.core.jobs.schedule import parse_duration, parse_instant
-
-    if value is None:
-        return None
-    try:
-        return time.time() + parse_duration(value)
-    except ValueError:
-        try:
-            return parse_instant(value, "UTC")
-        except ValueError as exc:
-            raise click.BadParameter(f"{exc}, or a duration such as 2h or 7d") from exc
+    return None if value is None else _instant(value, 1)
 
 
 def instant(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """An instant, or a duration before now, in Unix seconds."""
+    return None if value is None else _instant(value, -1)
+
+
+def _instant(value: str, direction: int) -> float:
     from coordd.core.jobs.schedule import parse_duration, parse_instant
 
-    if value is None:
-        return None
     try:
-        return time.time() - parse_duration(value)
+        return time.time() + direction * parse_duration(value)
     except ValueError:
         try:
             return parse_instant(value, "UTC")
