@@ -93,7 +93,7 @@ ADDED = {
         job TEXT NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, schedule TEXT NOT NULL,
         activated_at REAL NOT NULL, counts_from REAL NOT NULL, "by" TEXT NOT NULL,
         PRIMARY KEY (job, sequence)) WITHOUT ROWID""",
-    # The starts of attempts that a rate counts (limiting.py).
+    # The starts of attempts that a rate counts (core/ledger/limits/rule.py).
     "starts": """CREATE TABLE IF NOT EXISTS starts (
         key TEXT NOT NULL, attempt TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (key, attempt)) WITHOUT ROWID""",
 }

@@ -161,7 +161,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.launch, SparkSubmit) and self.launch.deploy_mode == "cluster"
 
     def policy(self) -> Policy:
-        """The policy that the ledger needs to know; a claim adds the limits (limits.py)."""
+        """The policy that the ledger needs to know; a claim adds the limits (core/jobs/limits.py)."""
         return Policy(
             on_lost=self.on_lost,
             overlap=self.overlap,

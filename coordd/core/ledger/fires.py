@@ -94,6 +94,14 @@ class Fires(Holds):
             self._settle_to(store, job, job.counts_from, REDEFINED)
         return answer
 
+    def _told(self, store: "Store", name: str) -> "JobRow | None":
+        """As in ``Standing``, with what is recorded about its fire times."""
+        row = super()._told(store, name)
+        if row is not None:
+            row.fires = store.meta(FIRES + name)
+            row.succeeded_at = float(store.meta(SUCCEEDED + name) or 0.0)
+        return row
+
     def _settle_to(
         self, store: "Store", job: JobRow, upto: float, decision: str, after: float = -1.0, count: int = -1
     ) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
             """The job's rows in an ACTIVE state, by id."""
 
         def slot_holders(self, key: str) -> "list[Row]":
-            """The rows in a HOLDING state whose policy names the slots of that key (limits.py), by id."""
+            """The rows in a HOLDING state whose policy names the slots of that key (limits/text.py), by id."""
 
         def starts(self, key: str, since: float) -> "list[float]":
             """When attempts were started under a rate's key, later than ``since`` (Unix seconds), oldest first."""

@@ -54,7 +54,6 @@ from coordd.core.ledger.words import (
     TERMINAL,
     UNKNOWN,
     Policy,
-    Token,
 )
 from coordd.errors import BadRowError, LocalProtocolError
 
@@ -239,9 +238,7 @@ class Rules(People, Limiting):
         if first is not None and (first.not_before, first.run) < (row.not_before, row.run):
             if self._overfull(store, row, policy.limits, now):
                 return self._ended(row)
-            if store.run(row.run) is None:
-                store.put_run(row)  # it waits where people and the sweep can see it
-            return Answer(LIMITED, by=f"queue: {first.run} is first", in_s=OVERLAP_RETRY_S)
+            return self._waits(store, row, f"queue: {first.run} is first", OVERLAP_RETRY_S)
         others = [other for other in store.active_runs(row.job) if other.run != row.run]
         if not others:
             return None
@@ -263,9 +260,7 @@ class Rules(People, Limiting):
                         self._end(store, old, REVOKED, old.reason, now)
                     else:
                         store.put_run(old)
-        if store.run(row.run) is None:
-            store.put_run(row)  # it waits where people and the sweep can see it
-        return Answer(LIMITED, by=f"overlap with {other.run}", in_s=OVERLAP_RETRY_S)
+        return self._waits(store, row, f"overlap with {other.run}", OVERLAP_RETRY_S)
 
     def _admitted_twice(self, store: "Store", row: Row) -> "Answer | None":
         """A ledger that went back may have admitted another run meanwhile: a retry waits until that one is over."""
@@ -526,8 +521,6 @@ class Rules(People, Limiting):
                 self._forget_fires(store, row.job, row.due_at)
                 if row.due_at > job.horizon or job.fence == 0:
                     job.horizon = max(job.horizon, row.due_at)
-                    # A horizon that settles something is not moved back when the clock was ahead (_swept_job).
-                    job.fence = Token(max(job.fence, 1))
-                    self._put_job(store, job)
+                    self._stand(store, job)
             store.drop_run(row.run)
         return Answer(OK, token=len(rows))

@@ -197,8 +197,6 @@ class Standing:
         row = self._known(store, name)
         if row is not None:
             row.past = [past.values() for past in store.activations(name)]
-            row.fires = store.meta(f"fires:{name}")  # core/ledger/fires.py
-            row.succeeded_at = float(store.meta(f"succeeded:{name}") or 0.0)
         return row
 
     def _take(self, store: "Store", row: JobRow) -> None:

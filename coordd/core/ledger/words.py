@@ -120,7 +120,7 @@ BACKOFF = ("fixed", "linear", "exponential")
 
 QUEUE_KEEP = ("first", "last")
 
-# Each item of a policy's limits begins with one of these (limits.py).
+# Each item of a policy's limits begins with one of these (limits/text.py).
 SLOTS, RATE, QUEUE = LIMITS = ("slots:", "rate:", "queue=")
 
 # With ``overlap = "queue"``, at most this many runs of a job wait, unless its policy says another number.
@@ -136,7 +136,7 @@ POLICY: "dict[str, tuple[type[str | int | float], tuple[str, ...], float]]" = {
     "delay_s": (float, (), DURATION_MAX_S),
     "backoff": (str, BACKOFF, 0.0),
     "start_within_s": (float, (), DURATION_MAX_S),
-    "limits": (str, (), 0.0),  # limits.py
+    "limits": (str, (), 0.0),  # limits/text.py
 }
 # Every row has this many of them. A word that is added later comes last, and only rows that need it have it.
 POLICY_WORDS_MIN = 7

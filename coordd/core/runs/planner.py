@@ -8,7 +8,6 @@ before its definition counts. All instants here are due times; the ids of the ru
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
 
 from coordd.core.context import LEAD_S, Context
@@ -82,11 +81,13 @@ class Planner:
             if name not in self.cursors or self.cursors[name] < counts_from:
                 self.cursors[name] = self._settled[name]
                 self.plan(name, now)
-            starts = counts_from, stands.horizon if stands.fence == 0 else math.inf
-            if any(map(operator.lt, starts, self._starts.get(name, starts))):
+            begins = stands.horizon if stands.fence == 0 else math.inf
+            told_counts, told_begins = self._starts.get(name, (counts_from, begins))
+            if counts_from < told_counts or begins < told_begins:
                 # The ledger's clock was ahead when it said where the job starts, and it has been set right.
-                self.open_again(name, math.nextafter(self._settled[name], math.inf), now)
-            self._starts[name] = starts
+                self.cursors[name] = min(self.cursors[name], self._settled[name])
+                self.plan(name, now)
+            self._starts[name] = counts_from, begins
 
     def take(self, before: Mapping[str, Job], now: Now, *, reloaded: bool) -> None:
         """The job files are other ones now; ``reloaded``: by a reload, not at the start.

@@ -390,7 +390,7 @@ class Judge:
             self._unless_unknown(others, f"S1 {child.run} attempt {child.attempt} was launched twice")
         other = self.live.get(child.run)
         if other is not None:
-            self._lives_on(
+            self.lives_on(
                 other,
                 [other],
                 f"S2 {child.run}: attempt {other.attempt} on n{other.node} lives while {child.attempt} starts",
@@ -455,13 +455,9 @@ class Judge:
             if self.ends_forgotten & {child.run, other.run}:
                 self.excuse(END_FORGOTTEN, verdict)
             else:
-                self._lives_on(other, [other, *earlier], verdict)
+                self.lives_on(other, [other, *earlier], verdict)
 
-    def crowded(self, other: Child, untold: list[Child], verdict: str) -> None:
-        """A limit is exceeded while ``other`` and the ``untold`` programs live."""
-        self._lives_on(other, untold, verdict)
-
-    def _lives_on(self, other: Child, untold: list[Child], verdict: str) -> None:
+    def lives_on(self, other: Child, untold: list[Child], verdict: str) -> None:
         """A violation, unless a person, a frozen machine or a ledger that went back explains why ``other`` still lives.
 
         ``untold``: the programs of which perhaps nobody could tell the ledger.

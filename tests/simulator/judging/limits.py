@@ -25,7 +25,7 @@ def _crowd(judge: Judge, child: Child, others: list[Child], size: int, what: str
     if len(others) < size:
         return
     verdict = f"Y {child.run} starts beside {', '.join(o.run for o in others)}, and the {what} is {size}"
-    judge.crowded(_excused_first(judge, others), others, verdict)
+    judge.lives_on(_excused_first(judge, others), others, verdict)
 
 
 def _excused_first(judge: Judge, others: Iterable[Child]) -> Child:

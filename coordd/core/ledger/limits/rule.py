@@ -27,7 +27,13 @@ class Limiting(Life):
     def _limited(self, store: "Store", row: Row, said: str, now: LedgerTime) -> "Answer | None":
         """The answer to a claim that a limit stops; None if none does."""
         full = self._full(store, row, said, now)
-        return self._waits(store, row, *full, now) if full is not None else None
+        if full is None:
+            return None
+        why, in_s = full
+        ahead_s = due_in(row, now)
+        if ahead_s > 0:  # claimed ahead: by then it may be free, and it is checked only then
+            return Answer(LIMITED, by=why, in_s=max(ahead_s, in_s))
+        return self._waits(store, row, why, in_s)
 
     def _was_held_up(self, store: "Store", row: Row, now: LedgerTime) -> str:
         """What held up a run that is missed; a limit too."""
@@ -63,10 +69,8 @@ class Limiting(Life):
         hold = self._hold(store, OF_POOL + key[len(POOL) :], now)
         return int(hold.note) if hold is not None and hold.note.isdecimal() else said
 
-    def _waits(self, store: "Store", row: Row, why: str, in_s: float, now: LedgerTime) -> Answer:
-        ahead_s = due_in(row, now)
-        if ahead_s > 0:  # claimed ahead: by then it may be free, and it is checked only then
-            return Answer(LIMITED, by=why, in_s=max(ahead_s, in_s))
+    def _waits(self, store: "Store", row: Row, why: str, in_s: float) -> Answer:
+        """A claim that comes too early for the run's turn: it gets a row."""
         if store.run(row.run) is None:
             store.put_run(row)  # it waits where people and the sweep can see it
         return Answer(LIMITED, by=why, in_s=in_s)

@@ -75,9 +75,8 @@ local job = job_row(of.job)
 
 -- ---- limits (core/ledger/limits)
 
+-- It waits, with a row, where people and the sweep can see it.
 local function waits(row, why, in_s)
-  local ahead_s = due_in(row)
-  if ahead_s > 0 then return answer(LIMITED, { by = why, in_s = math.max(ahead_s, in_s) }) end
   if not row.was then put_run(row) end
   return answer(LIMITED, { by = why, in_s = in_s })
 end
@@ -85,7 +84,10 @@ end
 -- The answer to a claim that a limit stops, or nil.
 local function limited(row, limits)
   local why, in_s = stopped_by(row, limits)
-  return why and waits(row, why, in_s)
+  if not why then return nil end
+  local ahead_s = due_in(row)
+  if ahead_s > 0 then return answer(LIMITED, { by = why, in_s = math.max(ahead_s, in_s) }) end
+  return waits(row, why, in_s)
 end
 
 local function waiting_before(row)
@@ -116,15 +118,13 @@ local function overfull(row, limits)
   return true
 end
 
-local function overlaps_with(other)
-  return answer(LIMITED, { by = 'overlap with ' .. other.run, in_s = OVERLAP_RETRY_S })
-end
-
 -- A ledger that went back may have admitted another run meanwhile: a retry waits until that one is over.
 local function admitted_twice()
   for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. row.job, 0, -1)) do
     local other = run ~= row.run and get_run(run)
-    if other and other.state ~= RETRY then return overlaps_with(other) end
+    if other and other.state ~= RETRY then
+      return answer(LIMITED, { by = 'overlap with ' .. other.run, in_s = OVERLAP_RETRY_S })
+    end
   end
   return nil
 end
@@ -143,8 +143,7 @@ local function overlap(policy)
     local before = tonumber(first[2])
     if before and (before < row.not_before or before == row.not_before and precedes(first[1], row.run)) then
       if overfull(row, policy.limits or '') then return ended(row) end
-      if not row.was then put_run(row) end
-      return answer(LIMITED, { by = 'queue: ' .. first[1] .. ' is first', in_s = OVERLAP_RETRY_S })
+      return waits(row, 'queue: ' .. first[1] .. ' is first', OVERLAP_RETRY_S)
     end
   end
   local others = {}
@@ -155,10 +154,8 @@ local function overlap(policy)
   if not others[1] then return nil end
   local other = get_run(others[1])
   local ahead_s = due_in(row)
-  local waits = overlaps_with(other)
-  if ahead_s > 0 then
-    return answer(LIMITED, { by = 'overlap with ' .. other.run, in_s = math.min(ahead_s, OVERLAP_RETRY_S) })
-  end
+  local why = 'overlap with ' .. other.run
+  if ahead_s > 0 then return answer(LIMITED, { by = why, in_s = math.min(ahead_s, OVERLAP_RETRY_S) }) end
   if policy.overlap == 'forbid' then
     finish(row, REJECTED, 'overlap: ' .. other.run .. ' is ' .. other.state .. ' on '
       .. (other.node ~= '' and other.node or 'no node'))
@@ -175,8 +172,7 @@ local function overlap(policy)
       end
     end
   end
-  if not row.was then put_run(row) end
-  return waits
+  return waits(row, why, OVERLAP_RETRY_S)
 end
 
 local function claim_due()

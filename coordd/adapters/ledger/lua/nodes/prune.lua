@@ -39,8 +39,7 @@ while count < limit do
         forget_fires(row.job, due_at(row))
         if due_at(row) > job.horizon or job.fence == 0 then
           job.horizon = math.max(job.horizon, due_at(row))
-          job.fence = math.max(job.fence, 1)  -- what settles something is not moved back (open.lua)
-          put_job(job)
+          stand(job)
         end
       end
       drop_run(row)

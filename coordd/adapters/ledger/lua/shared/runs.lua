@@ -56,7 +56,7 @@ local function list_keys(job, state)
   return prefix .. 'list:' .. state .. ':', prefix .. 'list:' .. state .. ':' .. job
 end
 
--- The slots that a run takes by its policy (core/ledger/limits.py): under each key stand the runs that hold it.
+-- The slots that a run takes by its policy (core/ledger/limits/text.py): under each key stand the runs that hold it.
 local function slots_of(policy) return string.gmatch(policy, 'slots:([^=,]+)=') end
 
 -- Count this grant in its rates.
