@@ -20,6 +20,7 @@ from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Resolve
 from coordd.core.ledger.runner_requests import Commit, Renew, Request, Restore
+from coordd.core.ledger.standing import LATE_S
 from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
@@ -150,7 +151,7 @@ class Judge:
         if row is not None and (before is None or before.state != row.state):
             self.transitions.add((before.state if before is not None else "", row.state))
         if before is None and row is not None:
-            self.opened.setdefault(row.run, (world.now, WALL + world.server.step))
+            self.opened.setdefault(row.run, (world.now, self._began(row)))
         elif row is not None:
             self._lost(before, row)
             if isinstance(request, Claim) and before.state in (RECEIVED, STARTED):
@@ -401,6 +402,16 @@ class Judge:
         if unknown:
             self._unless_unknown(unknown, f"H {child.run} is held, and was launched again after an unknown end")
         self.live[child.run] = child
+
+    def _began(self, row: Row) -> float:
+        """When the world began, by the ledger's clock as it is now.
+
+        A ledger whose clock was behind for a while moved the start of its jobs back then (``Standing._swept_job``).
+        When its clock is right again, it opens what is due after that start and not later than LATE_S.
+        """
+        server = self.world.server
+        in_time = server.wall() - max(row.not_before, row.due_at) <= LATE_S
+        return WALL + (server.lowest if in_time else server.step)
 
     def _was_known(self, launch: Launch, job: Job) -> None:
         """N: no run is launched that was due before its job or its definition was known.

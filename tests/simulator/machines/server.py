@@ -56,6 +56,7 @@ class Server:
         self.world = world
         self.rate = rate
         self.step = 0.0
+        self.lowest = 0.0  # the least that step ever was
         self.far = 0.0  # sum (seconds) of the far steps that healing takes back
         self.glitch_s = 0.0  # how far (seconds) it is ahead for a moment
         self.ahead_s = 0.0  # sum of all steps back (seconds): its rows may be dated that far ahead
@@ -239,6 +240,7 @@ class Server:
                 setback.opens_at = max(now, setback.opens_at - seconds / self.rate)
                 setback.shortened = setback.shortened or seconds > 0
         self.step += seconds
+        self.lowest = min(self.lowest, self.step)
         self.ahead_s += max(0.0, -seconds)
         self.world.records.befell(LEDGER, "ledger_step", now)
 
