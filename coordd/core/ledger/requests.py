@@ -170,14 +170,26 @@ class NewRules(Request[Answer]):
 
 
 class Activate(Request[Answer]):
-    """That definition of a job counts from now on. ``how`` is one of HOW; see the rule."""
+    """That definition of a job counts from now on. ``how`` is one of HOW; see the rule.
+
+    ``before``: the digests that the node knows to be older, oldest first, with a space between them.
+    """
 
     op = "activate"
-    wire = ("job", "digest", "schedule", "how", "by", "sequence", "counts_from")
+    wire = ("job", "digest", "schedule", "how", "by", "sequence", "counts_from", "before")
     __slots__ = wire
 
     def __init__(
-        self, *, job: str, digest: str, schedule: str, how: str, by: str, sequence: int = 0, counts_from: float = 0.0
+        self,
+        *,
+        job: str,
+        digest: str,
+        schedule: str,
+        how: str,
+        by: str,
+        sequence: int = 0,
+        counts_from: float = 0.0,
+        before: str = "",
     ) -> None:
         assert how in HOW, f"{job}: activated as {how}"
         self.job = job
@@ -187,6 +199,7 @@ class Activate(Request[Answer]):
         self.by = by
         self.sequence = sequence
         self.counts_from = counts_from
+        self.before = before
 
 
 class Prune(Request[Answer]):

@@ -22,7 +22,18 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.identity import CLOSED
 from coordd.core.ledger.limits.rule import Limiting
 from coordd.core.ledger.people import People
-from coordd.core.ledger.rows import OF_JOB, Cursor, Hold, JobRow, LedgerTime, Row, due_in, is_overdue, key_of_node
+from coordd.core.ledger.rows import (
+    OF_JOB,
+    AttemptRow,
+    Cursor,
+    Hold,
+    JobRow,
+    LedgerTime,
+    Row,
+    due_in,
+    is_overdue,
+    key_of_node,
+)
 from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Report, Request, Restore
 from coordd.core.ledger.steps import HOLDING, MOVES
 from coordd.core.ledger.words import (
@@ -410,6 +421,8 @@ class Rules(People, Limiting):
             self._started(store, row, of.policy.limits, now)
         elif not self._is_of(row, grant):
             past = store.attempt(of.run, grant.attempt)
+            if past is None:
+                self._was_given(store, row, said, now)
             known = past is not None and self._is_of(past, grant)
             return Answer(OK if known else STALE, state=row.state)
         elif row.state == RECEIVED and state != RECEIVED:
@@ -427,6 +440,17 @@ class Rules(People, Limiting):
             row = store.run(of.run)
             assert row is not None
         return Answer(OK, left_s=self._left(row, now) if row.state in HOLDING else 0.0, state=row.state)
+
+    def _was_given(self, store: "Store", row: Row, said: Restore, now: LedgerTime) -> None:
+        """A witness tells of an attempt under an older token, which the ledger has forgotten: its number is not given
+        again.
+        """
+        grant, state, at = said.grant, said.state if said.state in REPORTED else LOST, now.wall
+        given = (grant.run, grant.attempt, grant.token, grant.nonce, said.node, state)
+        store.put_attempt(AttemptRow([*given, at, at, at, said.exit_code, said.application_id, said.reason]))
+        if row.state == RETRY:
+            row.attempt = self._unused(store, row.run, row.attempt)
+            store.put_run(row)
 
     # ---- the sweep, and the ledger as a whole
 

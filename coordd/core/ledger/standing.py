@@ -264,7 +264,8 @@ class Standing:
         before), ``new`` (it never had one: then only a definition that is new to the ledger counts), ``returned`` (the
         node had no schedule of that job since ``sequence``: runs that were due meanwhile are not opened, even by the
         same definition), ``restored`` (the ledger forgot it: ``sequence`` and ``counts_from`` are as the node
-        remembers), ``person``.
+        remembers), ``person``. If the ledger remembers no definition of the job, it is told the older ones, so that a
+        node whose file is not edited yet does not bring one of them as if it were new.
         """
         name, how, sequence = said.job, said.how, said.sequence
         if now.recovering_s > 0 and how != "restored":
@@ -289,7 +290,11 @@ class Standing:
                 begins, began = job.counts_from, self._was_to_count_from(store, job)
             elif not job.digest:
                 begins = self._first_counts_from(store, job, how, now)
+        older = [] if store.activations(name) else said.before.split()
         job.sequence = max(job.sequence, sequence - (how == "restored")) + 1
+        older = older[max(0, len(older) - job.sequence + 1) :]
+        for number, digest in enumerate(older, job.sequence - len(older)):
+            store.put_activation(name, Activation(number, digest, "", now.wall, begins, said.by))
         job.digest, job.schedule, job.activated_at, job.counts_from = said.digest, said.schedule, now.wall, begins
         self._put_job(store, job)
         first = max(begins, began)

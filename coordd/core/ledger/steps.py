@@ -326,10 +326,16 @@ class Life(Fires):
         closed.state = ended
         store.put_attempt(closed)
         self._move(row, RETRY)
-        row.attempt = AttemptNumber(row.attempt + 1)
+        row.attempt = self._unused(store, row.run, AttemptNumber(row.attempt + 1))
         # Never before its fire time: an attempt that was claimed ahead may be returned before that.
         row.not_before = max(row.due_at, now.wall + delay_s)
         store.put_run(row)
+
+    def _unused(self, store: "Store", run: str, number: AttemptNumber) -> AttemptNumber:
+        """That number of an attempt, or the next one that was not given: a ledger that went back may have given it."""
+        while store.attempt(run, number) is not None:
+            number = AttemptNumber(number + 1)
+        return number
 
     def _record(self, store: "Store", row: Row) -> None:
         store.put_attempt(self._attempt_row(row))

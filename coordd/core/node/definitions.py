@@ -137,7 +137,8 @@ class Definitions:
         elif had is not None and not had.digest:
             self._ask(name, Had(job.digest, had.sequence), job.schedule_digest, "returned", by)
         else:
-            self._ask(name, Had(job.digest), job.schedule_digest, "new" if had is None else "changed", by)
+            how = "new" if had is None else "changed"
+            self._ask(name, Had(job.digest, had.sequence if had else 0), job.schedule_digest, how, by)
 
     def _ask(self, name: str, had: Had, schedule: str, how: str, by: str) -> None:
         activate = Activate(
@@ -148,6 +149,7 @@ class Definitions:
             by=by,
             sequence=had.sequence,
             counts_from=had.counts_from,
+            before=" ".join(past.digest for past in self._ctx.past.get(name, ())),
         )
         self.asked[name] = had
         self._ctx.ask(activate, partial(self._answered, name))

@@ -257,6 +257,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 by="ann\nb",
                 sequence=sequence,
                 counts_from=self.clock.wall - ago_s,
+                before="d3 d1 d4" if ago_s else "",
             )
         )
 

@@ -21,9 +21,13 @@ def known(nodes: Nodes) -> None:
     nodes.ledger.ask(ListOpen(jobs=("sales",)))
 
 
-def activate(nodes: Nodes, digest: str, schedule: str = "s1", how: str = "changed", sequence: int = 0) -> Answer:
+def activate(
+    nodes: Nodes, digest: str, schedule: str = "s1", how: str = "changed", sequence: int = 0, before: str = ""
+) -> Answer:
     return nodes.ask(
-        Activate(job="sales", digest=digest, schedule=schedule, how=how, by="edge-1.10", sequence=sequence)
+        Activate(
+            job="sales", digest=digest, schedule=schedule, how=how, by="edge-1.10", sequence=sequence, before=before
+        )
     )
 
 
@@ -116,6 +120,15 @@ def test_a_node_that_never_had_one_brings_back_no_definition_of_before(nodes: No
 
     assert activate(nodes, "d1", how="new").word == "differs"
     assert activate(nodes, "d1", how="person").word == "ok"
+
+
+def test_a_ledger_that_forgot_all_definitions_is_told_the_older_ones(nodes: Nodes) -> None:
+    """The ledger was emptied while people edited the file. A node that still has the old file comes last."""
+    assert activate(nodes, "d5", how="changed", sequence=2, before="d1 d2 d4").token == 3
+
+    assert activate(nodes, "d2", how="returned", sequence=2).word == "differs"
+    assert activate(nodes, "d4", how="new").word == "differs"
+    assert activate(nodes, "d1", how="new").word == "ok", "no number is left for the oldest one"
 
 
 def test_of_a_definition_that_the_ledger_forgot_the_latest_counts(nodes: Nodes) -> None:

@@ -121,6 +121,49 @@ def test_an_attempt_that_still_seemed_to_run_is_closed_by_a_newer_one(nodes: Nod
     assert [(one.attempt, one.state) for one in nodes.ledger.attempts(RUN)] == [(0, "lost"), (1, "received")]
 
 
+@pytest.mark.parametrize("state", ["started", "lost"])
+@pytest.mark.parametrize("newer_first", [True, False])
+def test_a_number_that_was_given_under_an_older_token_is_not_given_again(
+    nodes: Nodes, state: str, newer_first: bool
+) -> None:
+    """The ledger went back twice. Nobody told it of attempts 1 to 3 the first time, so 1 was given once more."""
+    go_back(nodes)
+    token = int(nodes.clock.wall * 1e6)
+    older = granted_as(RUN, Answer("granted", token=token, attempt=3), "n1")
+    newer = granted_as(RUN, Answer("granted", token=token + 9, attempt=1), "n2")
+    if newer_first:
+        assert restore(nodes, newer, "started").word == "ok"
+        assert restore(nodes, older, state).word == "stale"
+        assert restore(nodes, older, state).word == "ok", "it is known now"
+        restore(nodes, granted_as(RUN, Answer("granted", token=token + 3, attempt=2), "n3"), state)
+    else:
+        restore(nodes, granted_as(RUN, Answer("granted", token=token - 3, attempt=2), "n3"), "lost")
+        assert restore(nodes, older, "started").word == "ok"
+        assert restore(nodes, newer, "started").word == "ok"
+    assert restore(nodes, newer, "lost").word == "ok"
+
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.state, row.attempt) == ("retry", 4)
+
+
+def test_a_number_that_was_given_under_an_older_token_is_not_the_next_one(nodes: Nodes) -> None:
+    """As above, but the run waits for its retry already."""
+    go_back(nodes)
+    token = int(nodes.clock.wall * 1e6)
+    newer = granted_as(RUN, Answer("granted", token=token + 9, attempt=0), "n2")
+    assert restore(nodes, newer, "lost").word == "ok"
+    older = granted_as(RUN, Answer("granted", token=token, attempt=1), "n1")
+    assert restore(nodes, older, "success", 0).word == "stale"
+
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.state, row.attempt) == ("retry", 2)
+    assert [(one.attempt, one.node, one.state) for one in nodes.ledger.attempts(RUN)][1:] == [
+        (1, "edge-1.10", "success")
+    ]
+
+
 def test_a_cancellation_outlives_what_is_put_back(nodes: Nodes) -> None:
     nodes.started(nodes.of())
     nodes.ask(Cancel(run=RUN, by="ann"))

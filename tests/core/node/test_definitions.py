@@ -106,6 +106,18 @@ def test_what_the_ledger_forgot_is_brought_back_as_it_was() -> None:
     assert (asked.how, asked.by, asked.sequence, asked.counts_from) == ("restored", "a.1", 3, EPOCH)
 
 
+def test_a_node_names_the_older_definitions_that_it_had() -> None:
+    """The ledger was emptied, and remembers none. Another node may still have one of them."""
+    lone = started(hourly("d1"))
+    lone.do(lone.node.set_jobs, {"sales": hourly("d2")})
+    lone.take()
+    lone.node.rulebook.definitions.had = {"sales": Had("d1", 3)}
+    swept(lone, None)
+
+    (asked,) = lone.waiting(Activate)
+    assert (asked.how, asked.sequence, asked.before) == ("changed", 3, "d1")
+
+
 def test_a_run_is_named_by_its_nominal_time() -> None:
     lone = started(hourly("d1", offset_s=420.0))
     swept(lone, (1, "d1", EPOCH))

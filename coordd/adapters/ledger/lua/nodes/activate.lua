@@ -8,6 +8,7 @@
 --   by                text; who or what brought it
 --   sequence          number; since which the node was without it, or which it had
 --   counts_from       Unix seconds; of a restored one
+--   before            text; older digests, oldest first, with a space between them
 -- Answers:
 --   ok                token; its sequence
 --   differs           token; another one counts: its sequence
@@ -18,8 +19,8 @@
 -- When the memory is full: refused
 -- Needs: rows runs policies jobs fires
 
-local name, digest, schedule, how, by, sequence, counts_from =
-  take(), take(), take(), take(), take(), take_number(), take_number()
+local name, digest, schedule, how, by, sequence, counts_from, before =
+  take(), take(), take(), take(), take(), take_number(), take_number(), take()
 if recovering_s() > 0 and how ~= 'restored' then return recovering() end
 if identity_from() == NEVER then return answer(OUTDATED) end
 local job = job_row(name)
@@ -41,8 +42,19 @@ else
   end
 end
 if how ~= 'restored' and job.digest ~= '' and begins > job.counts_from then settle_to(job, begins, REDEFINED, -1, -1) end
-job.sequence = math.max(job.sequence, sequence) + 1
-job.digest, job.schedule, job.activated_at, job.counts_from = digest, schedule, now, begins
+local number = math.max(job.sequence, sequence) + 1
+job.activated_at, job.counts_from = now, begins
+-- A ledger that remembers no definition is told the older ones: a node whose file is not edited yet brings none of them.
+local older = {}
+if remembers_none(name) then
+  for one in string.gmatch(before, '%S+') do older[#older + 1] = one end
+end
+job.schedule = ''
+for at = math.max(1, #older - number + 2), #older do
+  job.sequence, job.digest = number - #older + at - 1, older[at]
+  put_activation(job, by)
+end
+job.sequence, job.digest, job.schedule = number, digest, schedule
 put_job(job)
 job.counts_from = math.max(begins, said)
 put_activation(job, by)

@@ -51,6 +51,17 @@ if not row or is_older(row, token) then
   started(row, of.policy.limits or '')
 elseif row.attempt ~= attempt or row.token ~= token or row.nonce ~= nonce then
   local past = get_attempt(of.run, attempt)
+  if not past then  -- its number is not given again
+    put_attempt({
+      run = of.run, attempt = attempt, token = token, nonce = nonce, node = node,
+      state = REPORTED[state] and state or LOST, received_at = now, started_at = now, ended_at = now,
+      exit_code = exit_code, application_id = application_id, reason = reason,
+    })
+    if row.state == RETRY then
+      row.attempt = unused(row.run, row.attempt)
+      put_run(row)
+    end
+  end
   local known = past and past.token == token and past.nonce == nonce
   return answer(known and OK or STALE, { state = row.state })
 elseif row.state == RECEIVED and state ~= RECEIVED then

@@ -201,6 +201,8 @@ local function was_activated(name, digest)
   return false
 end
 
+local function remembers_none(name) return redis.call('EXISTS', prefix .. 'activations:' .. name) == 0 end
+
 -- sequence, digest, digest of the schedule, when, from when it counts, by whom: a line each.
 local function put_activation(job, by)
   local key = prefix .. 'activations:' .. job.job

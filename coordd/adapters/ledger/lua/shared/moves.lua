@@ -36,12 +36,18 @@ local function ended(row)
   return answer(FINISHED, { state = row.state, attempt = row.attempt, ended = ended_as(row, row.reason) })
 end
 
+-- That number of an attempt, or the next one that was not given: a ledger that went back may have given it.
+local function unused(run, number)
+  while get_attempt(run, number) do number = number + 1 end
+  return number
+end
+
 -- Close this attempt and make the next one due.
 local function again(row, ended_as, delay_s, reason)
   row.ended_at, row.reason = now, reason
   close_attempt(row, ended_as)
   move(row, RETRY)
-  row.attempt = row.attempt + 1
+  row.attempt = unused(row.run, row.attempt + 1)
   row.not_before = math.max(due_at(row), now + delay_s)
   put_run(row)
 end
