@@ -453,7 +453,7 @@ _KEYS = {
     "proxy_user, env, properties_file, class",
     "command": "`[command]`: argv, env, cwd; instead of `[spark]`",
     "retry": "`[retry]`: attempts (1, failures), relaunches (5, losses), delay (30s), backoff (`fixed`, `linear`, "
-    "`exponential`), never_on (exit codes and patterns)",
+    "`exponential`), jitter (0; by which part of itself, up to 1, a delay grows), never_on (exit codes and patterns)",
 }
 
 

@@ -200,6 +200,7 @@ class _Reading:
             backoff=said.get("backoff", default.backoff),
             never_on_codes=tuple([item for item in never_on if isinstance(item, int)]),
             never_on_patterns=tuple([item for item in never_on if isinstance(item, str)]),
+            jitter=said.get("jitter", default.jitter),
         )
 
     def schedule(self, name: str, said: Mapping[str, Any]) -> Schedule | None:

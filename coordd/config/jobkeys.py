@@ -68,6 +68,13 @@ def _word(*words: str) -> values.Reader:
     return read
 
 
+def _part(value: object) -> float:
+    part = values.number(value)
+    if not 0 <= part <= 1:
+        raise ValueError(f"expected a number from 0 to 1, found {part:g}")
+    return part
+
+
 def _longer_than_nothing(value: Any) -> float:
     seconds = parse_duration(value)
     if seconds <= 0:
@@ -322,6 +329,7 @@ RETRY: dict[str, values.Reader] = {
     "relaunches": _whole(0, TRIES_MAX),
     "delay": parse_duration,
     "backoff": _word(*words.BACKOFF),
+    "jitter": _part,
     "never_on": _never_on,
 }
 BLACKOUT: dict[str, values.Reader] = {

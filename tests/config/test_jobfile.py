@@ -73,7 +73,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         properties_file="/p.conf",
         class_name="com.example.Main",
     )
-    assert job.retry == Retry(3, 0, 60.0, "exponential", (2, -9), ("OutOfMemory.*",))
+    assert job.retry == Retry(3, 0, 60.0, "exponential", (2, -9), ("OutOfMemory.*",), 0.25)
     assert job.params == {"region": "eu", "n": "3", "full": "true"}
     assert (job.misfire, job.overlap, job.on_lost, job.placement) == ("all", "queue", "hold", "first")
     assert (job.tags, job.priority, job.timeout_s, job.lease_s) == (("gpu",), -3, 90.0, 120.0)
@@ -184,6 +184,8 @@ BAD_JOBS = [
     (SPARK + "[retry]\nrelaunches = -1\n", "retry.relaunches", "from 0 to 1000"),
     (SPARK + '[retry]\nbackoff = "slow"\n', "retry.backoff", "expected one of fixed, linear, exponential"),
     (SPARK + '[retry]\ndelay = "soon"\n', "retry.delay", "expected a duration"),
+    (SPARK + "[retry]\njitter = 1.5\n", "retry.jitter", "expected a number from 0 to 1, found 1.5"),
+    (SPARK + '[retry]\njitter = "10s"\n', "retry.jitter", "expected a number"),
     (SPARK + "[retry]\nnever_on = [0]\n", "retry.never_on", "exit codes from 1"),
     (SPARK + '[retry]\nnever_on = ["("]\n', "retry.never_on", "expected a regular expression"),
     (SPARK + '[retry]\nnever_on = ["[[a]"]\n', "retry.never_on", "a later Python will read"),

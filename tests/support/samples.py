@@ -52,6 +52,7 @@ attempts = 3
 relaunches = 0
 delay = "1m"
 backoff = "exponential"
+jitter = 0.25
 never_on = [2, -9, "OutOfMemory.*"]
 """
 

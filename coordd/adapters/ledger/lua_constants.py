@@ -110,6 +110,7 @@ def _limits() -> str:
         "RETRY_S": limiting.LIMIT_RETRY_S,
         "DROPPED_MAX": limiting.DROPPED_MAX,
         "QUEUE_MAX": words.QUEUE_MAX,
+        "JITTER_MAX": words.JITTER_MAX,
     }
     kinds = _table([f"['{kind}'] = true" for kind in words.LIMITS])
     return _table([*[f"{name} = {_value(value)}" for name, value in figures.items()], f"KINDS = {kinds}"])

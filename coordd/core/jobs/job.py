@@ -44,7 +44,10 @@ class Schedule(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Retries after failures (``attempts``, in total) and after losses (``relaunches``), counted separately."""
+    """Retries after failures (``attempts``, in total) and after losses (``relaunches``), counted separately.
+
+    ``jitter``: by which part of itself, 0 to 1, the delay after a failure may grow.
+    """
 
     attempts: int = 1
     relaunches: int = 5
@@ -52,6 +55,7 @@ class Retry(msgspec.Struct, frozen=True):
     backoff: Literal["fixed", "linear", "exponential"] = "fixed"
     never_on_codes: tuple[int, ...] = ()
     never_on_patterns: tuple[str, ...] = ()
+    jitter: float = 0.0
 
 
 class SparkSubmit(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import hashlib
 from coordd.core.jobs.arguments import fill, unpacked
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.limits.text import POOL
-from coordd.core.ledger.words import QUEUE, QUEUE_MAX, RATE, SLOTS, Policy
+from coordd.core.ledger.words import JITTER, QUEUE, QUEUE_MAX, RATE, SLOTS, Policy
 from coordd.errors import RefusedError
 
 
@@ -29,6 +29,8 @@ def claimed_policy(job: Job, args: str, node: str) -> Policy:
         items.append(f"{SLOTS}job/{job.name}{token}={job.concurrency.max}")
     if (job.queue_max, job.queue_keep) != (QUEUE_MAX, "first"):
         items.append(f"{QUEUE}{job.queue_max}/{job.queue_keep}")
+    if job.retry.jitter > 0 and job.retry.attempts > 1:
+        items.append(f"{JITTER}{round(1000 * job.retry.jitter)}")
     policy.limits = ",".join(items)
     return policy
 

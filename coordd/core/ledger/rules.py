@@ -374,7 +374,7 @@ class Rules(People, Limiting):
         if state == FAILURE:
             row.failures += 1
             if not said.final and not row.cancel and row.failures < policy.attempts:
-                self._again(store, row, FAILURE, policy.delay_after(row.failures), reason, now)
+                self._again(store, row, FAILURE, policy.retry_after(row.failures, row.run, row.attempt), reason, now)
                 return taken
         elif state == LOST:
             self._lose(store, row, reason, now)

@@ -121,7 +121,10 @@ BACKOFF = ("fixed", "linear", "exponential")
 QUEUE_KEEP = ("first", "last")
 
 # Each item of a policy's limits begins with one of these (limits/text.py).
-SLOTS, RATE, QUEUE = LIMITS = ("slots:", "rate:", "queue=")
+SLOTS, RATE, QUEUE, JITTER = LIMITS = ("slots:", "rate:", "queue=", "jitter=")
+
+# A jitter of this many thousandths at most doubles a delay.
+JITTER_MAX = 1000
 
 # With ``overlap = "queue"``, at most this many runs of a job wait, unless its policy says another number.
 QUEUE_MAX = 100
@@ -188,9 +191,34 @@ class Policy:
             return min(self.delay_s * float(2 ** min(failures - 1, BACKOFF_DOUBLINGS_MAX)), BACKOFF_MAX_S)
         return self.delay_s
 
+    def jitter(self) -> float:
+        """By which part of itself a delay may grow, 0 to 1."""
+        for item in self.limits.split(","):
+            said = item[len(JITTER) :]
+            if item.startswith(JITTER) and said.isascii() and said.isdecimal():
+                return min(int(said), JITTER_MAX) / 1000
+        return 0.0
+
+    def retry_after(self, failures: int, run: str, attempt: int) -> float:
+        """Seconds before the next try, after the failure of this attempt, which was so many failures (>= 1).
+
+        The jitter's share is a hash of run and attempt: runs that fail together are not tried again together, and both
+        ledgers compute the same instant.
+        """
+        jitter = self.jitter()
+        return self.delay_after(failures) * (1 + jitter * hashed(f"{run}/{attempt}") if jitter else 1)
+
     def longest_pause(self) -> float:
         """The longest possible pause (seconds) between two attempts."""
-        return max(self.delay_after(max(1, self.attempts - 1)), RELAUNCH_PAUSE_S * 2.0**RELAUNCH_DOUBLINGS_MAX)
+        longest = self.delay_after(max(1, self.attempts - 1)) * (1 + self.jitter())
+        return max(longest, RELAUNCH_PAUSE_S * 2.0**RELAUNCH_DOUBLINGS_MAX)
+
+
+def hashed(text: str) -> float:
+    """A number from 0 to below 1 that only depends on the text."""
+    import _sha1  # type: ignore[import-not-found]  # no stub; here, because only few runners need it
+
+    return int(_sha1.sha1(text.encode()).hexdigest()[:8], 16) / 2**32
 
 
 # The first pause (seconds) before the retry of an attempt that was lost right after its grant, and how often it may

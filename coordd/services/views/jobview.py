@@ -35,6 +35,7 @@ def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
             "relaunches": job.retry.relaunches,
             "delay_s": job.retry.delay_s,
             "backoff": job.retry.backoff,
+            "jitter": job.retry.jitter,
             "never_on": [*job.retry.never_on_codes, *job.retry.never_on_patterns],
         },
         "command" if isinstance(job.launch, Command) else "spark": REDACTED if redacted else launch,

@@ -162,6 +162,24 @@ def test_failures_are_tried_again_after_growing_delays(nodes: Nodes, backoff: st
     assert [attempt.state for attempt in nodes.ledger.attempts(RUN)] == ["failure"] * 5
 
 
+def test_the_jitter_of_a_retry_is_a_share_of_its_delay_that_only_run_and_attempt_decide(nodes: Nodes) -> None:
+    plain, half = Policy(delay_s=100.0), Policy(delay_s=100.0, limits="slots:pool/p=1,jitter=500")
+    assert plain.retry_after(1, RUN, 0) == 100.0
+    pauses = [half.retry_after(1, f"job#{n}", attempt) for n in range(100) for attempt in (0, 1)]
+    assert all(100.0 <= pause < 150.0 for pause in pauses)
+    assert len({round(pause) for pause in pauses}) > 40
+    assert half.retry_after(1, RUN, 0) == half.retry_after(1, RUN, 0)
+    for unreadable in ("jitter=", "jitter=-5", "jitter=1.5", "jitter=\u0663"):
+        assert Policy(limits=unreadable).jitter() == 0.0
+    assert Policy(limits="jitter=9999").jitter() == 1.0
+
+    # it is due when the jitter has passed, although that is later than the delay itself
+    of = nodes.of(attempts=2, delay_s=100.0, limits="jitter=1000")
+    nodes.report(nodes.started(of, 0), "failure", 1)
+    assert 100.0 < nodes.claim(of, 0).in_s < 200.0
+    assert nodes.claim(of, 1).word == "early"
+
+
 def test_an_exponential_delay_stops_growing() -> None:
     policy = Policy(backoff="exponential", delay_s=30.0)
     assert policy.delay_after(1000) == BACKOFF_MAX_S

@@ -5,6 +5,7 @@ A policy's last word has them, separated by commas:
     slots:KEY=SIZE             at most SIZE runs hold a lease (or are UNKNOWN) under that key
     rate:KEY=COUNT/PERIOD_S    at most COUNT attempts start in any PERIOD_S seconds
     queue=SIZE/first|last      for ``overlap = "queue"``: how many may wait, and which of them are kept
+    jitter=THOUSANDTHS         limits nothing: by how much the delay before a retry may grow (words.py reads it)
 
 A key is ``pool/NAME``, ``job/NAME`` or ``job/NAME/TOKEN``. Where the ledger has a hold ``pool:NAME``, its note is the
 size of that pool. An item that cannot be read limits nothing: the text comes from the node that claims. Only claims

@@ -107,6 +107,17 @@ def test_the_pauses_between_failures(nodes: Nodes, backoff: str) -> None:
         nodes.clock.step(30_000.0)
 
 
+@pytest.mark.parametrize("jitter", ["jitter=1", "slots:pool/p=3,jitter=1000", "jitter=77777,jitter=5", "jitter=x"])
+def test_the_jitter_of_the_pauses(nodes: Nodes, jitter: str) -> None:
+    policy: dict[str, Any] = {"attempts": 4, "delay_s": 7000.0, "limits": jitter, "start_within_s": 1e6}
+    for run in (A, "sales#é"):
+        for attempt in range(4):
+            grant = nodes.started(of(nodes, run, **policy), attempt, nonce=f"n{attempt}")
+            nodes.report(grant, "failure", 3, reason="boom")
+            nodes.claim(of(nodes, run, **policy), attempt, nonce="late")  # tells when the next one is due
+            nodes.clock.step(14_000.0)
+
+
 # ---- requests that come too late
 
 

@@ -68,8 +68,8 @@ local POLICY = {
 }
 -- Limits (core/ledger/limits); one table, because Lua knows at most 200 names at a time.
 local LIMIT = {
-  POOL = 'pool/', RETRY_S = 1, DROPPED_MAX = 100, QUEUE_MAX = 100,
-  KINDS = { ['slots:'] = true, ['rate:'] = true, ['queue='] = true },
+  POOL = 'pool/', RETRY_S = 1, DROPPED_MAX = 100, QUEUE_MAX = 100, JITTER_MAX = 1000,
+  KINDS = { ['slots:'] = true, ['rate:'] = true, ['queue='] = true, ['jitter='] = true },
 }
 
 -- Figures.

@@ -72,7 +72,7 @@ local function report(run, attempt, token, nonce, state, exit_code, reason, appl
   if state == FAILURE then
     row.failures = row.failures + 1
     if not final and row.cancel == 0 and row.failures < policy.attempts then
-      again(row, FAILURE, delay_after(policy, row.failures), reason)
+      again(row, FAILURE, retry_after(policy, row), reason)
       return taken()
     end
   elseif state == LOST then

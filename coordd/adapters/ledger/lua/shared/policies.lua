@@ -18,9 +18,25 @@ local function delay_after(policy, failures)
   return policy.delay_s
 end
 
+-- By which part of itself a delay may grow, 0 to 1.
+local function jitter(policy)
+  for item in string.gmatch(policy.limits or '', '[^,]+') do
+    local said = string.match(item, '^jitter=(%d+)$')
+    if said then return math.min(tonumber(said), LIMIT.JITTER_MAX) / 1000 end
+  end
+  return 0
+end
+
+-- Seconds before the next try of a row whose attempt has failed: the jitter's share is a hash of run and attempt.
+local function retry_after(policy, row)
+  local hashed = tonumber(string.sub(redis.sha1hex(row.run .. '/' .. exact(row.attempt)), 1, 8), 16) / 2 ^ 32
+  return delay_after(policy, row.failures) * (1 + jitter(policy) * hashed)
+end
+
 -- The longest possible pause (seconds) between two attempts.
 local function longest_pause(policy)
-  return math.max(delay_after(policy, math.max(1, policy.attempts - 1)), RELAUNCH_PAUSE_S * 2 ^ RELAUNCH_DOUBLINGS_MAX)
+  local longest = delay_after(policy, math.max(1, policy.attempts - 1)) * (1 + jitter(policy))
+  return math.max(longest, RELAUNCH_PAUSE_S * 2 ^ RELAUNCH_DOUBLINGS_MAX)
 end
 
 -- Seconds until it may start: it waits for its fire time, and for the pause before a further attempt. Further ahead than
