@@ -216,9 +216,9 @@ class Policy:
 
 def hashed(text: str) -> float:
     """A number from 0 to below 1 that only depends on the text."""
-    import _sha1  # type: ignore[import-not-found]  # no stub; here, because only few runners need it
+    import hashlib  # here: a runner needs it after its program, and few need it at all
 
-    return int(_sha1.sha1(text.encode()).hexdigest()[:8], 16) / 2**32
+    return int(hashlib.sha1(text.encode()).hexdigest()[:8], 16) / 2**32
 
 
 # The first pause (seconds) before the retry of an attempt that was lost right after its grant, and how often it may
