@@ -218,7 +218,7 @@ def hashed(text: str) -> float:
     """A number from 0 to below 1 that only depends on the text."""
     import hashlib  # here: a runner needs it after its program, and few need it at all
 
-    return int(hashlib.sha1(text.encode()).hexdigest()[:8], 16) / 2**32
+    return int(hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:8], 16) / 2**32
 
 
 # The first pause (seconds) before the retry of an attempt that was lost right after its grant, and how often it may
