@@ -200,7 +200,7 @@ class Policy:
         return 0.0
 
     def retry_after(self, failures: int, run: str, attempt: int) -> float:
-        """Seconds before the next try, after the failure of this attempt, which was so many failures (>= 1).
+        """Seconds before the next try, after the failure of this attempt; ``failures`` (>= 1) includes it.
 
         The jitter's share is a hash of run and attempt: runs that fail together are not tried again together, and both
         ledgers compute the same instant.
