@@ -79,10 +79,12 @@ class Context:
         "_next_request",
         "_serial",
         "_waiting",
+        "aside",
         "bad_rows",
         "braked",
         "clock",
         "clock_off",
+        "failing",
         "full_hostname",
         "hostname",
         "identity_from",
@@ -130,6 +132,9 @@ class Context:
         self.bad_rows: dict[str, str] = {}  # unusable rows of the ledger, by run or job, and why
         self.impaired = ""  # why its journal cannot be written
         self.runtime_failure = ""  # why its runtime directory cannot be written
+        # Set by runs/elsewhere.py alone:
+        self.failing = ""  # why it wants to stand aside: its runs fail, and succeed elsewhere
+        self.aside = ""  # the same while it does
         # Set by brake.py alone:
         self.ledger = ""  # the identity of this node's ledger; "" while unknown
         self.pinned = False  # it has used that ledger

@@ -137,6 +137,8 @@ class Health:
             parts.append(f"{waiting} message{'s wait' if waiting != 1 else ' waits'} for the bus")
         if node.unfit:
             parts.append(node.unfit)
+        if node.aside:
+            parts.append("leaves runs to other nodes: they fail here")
         names = [breaker.name for breaker in self._driver.breakers if breaker.is_open]
         parts.append(f"breakers open: {', '.join(names)}" if names else "breakers closed")
         return " · ".join(parts)

@@ -102,6 +102,7 @@ def status_text(status: dict[str, Any]) -> str:
         ("backlog", _backlog(status.get("backlog") or {})),
         ("breakers", f"open: {plain(status['breakers_open'])}" if status.get("breakers_open") else "closed"),
         ("impaired", plain(status.get("impaired"))),
+        ("aside", plain(status.get("stands_aside"))),
         ("not used", plain(status["ledger"].get("not_used"))),
         ("alarms", plain(status.get("alarms"))),
         ("daemon", f"version {plain(status['version'])} · pid {status['pid']} · up {duration(status['uptime_s'])}"),

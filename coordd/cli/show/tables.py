@@ -169,6 +169,8 @@ def _says(row: Mapping[str, Any], _now: float) -> Text:
         said.append(
             f" {told}" if said.plain == "draining" and told else "" if said.plain == "draining" else " (drained)"
         )
+    if row.get("failing"):
+        said.append(", runs fail here", style="yellow")
     return said.append(", isolated: hears nobody", style="bold red") if row.get("isolated") else said
 
 

@@ -71,6 +71,7 @@ class Member:
     __slots__ = (
         "active",
         "clock",
+        "failing",
         "freq",
         "heard_at",
         "hostname",
@@ -111,6 +112,7 @@ class Member:
         self.said_clock = 0  # the stamp of its last message about itself
         self.says = ""
         self.rules = 1
+        self.failing = False
         self.sw_ver = ""
 
 
@@ -253,6 +255,7 @@ class Membership:
         member.tags = said.tags
         member.says = said.state
         member.rules = said.rules
+        member.failing = said.failing
         member.sw_ver = said.sw_ver
         member.spoken_at = member.heard_at
 

@@ -105,7 +105,7 @@ class Node(Shown):
         self.detector = FailureDetector(self.ctx, self.heartbeats)
         self.namesakes = Namesakes(self.ctx, self.heartbeats.reply, self._become)
         self.topics = set(LAUNCHES)
-        self.triggers = Triggers(self.ctx, self._begin_triggered)
+        self.triggers = Triggers(self.ctx, lambda action, now: self.pursuits.begin(action, now, in_ledger=True))
         self.requests = self.triggers.requests  # accepted, not in the ledger yet
         self.ledger_up = True
         self.mingling = Mingling(self.ctx, self._says, self._enter)
@@ -367,6 +367,8 @@ class Node(Shown):
                     self.planner.plan(key, now)
             elif kind == "register":
                 self.triggers.timer(key, now)
+            elif kind == "aside":
+                self.pursuits.endings.elsewhere.judge(now)
             elif kind == "mingle":
                 self.mingling.timer(now)
 
@@ -455,7 +457,7 @@ class Node(Shown):
         self.recall(event)
         self.pursuits.heard(event, now)
         if not isinstance(event, (events.TaskSent, events.TaskReceived, events.TaskStarted)):
-            self.pursuits.endings.heard(event)
+            self.pursuits.endings.heard(event, now)
             self.pursuits.run_ended(event.name, now)
             self.sweep.soon(now)
 
@@ -497,6 +499,7 @@ class Node(Shown):
             ledger=ctx.ledger,
             pinned=ctx.pinned,
             rules=NEW_RULES,
+            failing=bool(ctx.failing),
         )
 
     def _candidacy(self, topic: str, action: Action | None, clock: int) -> Candidacy:
@@ -509,8 +512,8 @@ class Node(Shown):
         if action is None:
             return Candidacy(0, clock, ctx.full_hostname, "no action")
         job = ctx.definition_for(action)
-        load = self.pursuits.load() if job is not None and job.placement == "spread" else 0
-        return Candidacy(load, clock, ctx.full_hostname, self.pursuits.abstains(job, action), ctx.ledger)
+        load, abstains = self.pursuits.load(job, action), self.pursuits.abstains(job, action) or ctx.aside
+        return Candidacy(load, clock, ctx.full_hostname, abstains, ctx.ledger)
 
     def _decided(self, elections: list[Election], now: Now) -> None:
         """Act on elections that are decided: a pursuit takes its place, a hand-made election goes to the shell."""
@@ -519,9 +522,6 @@ class Node(Shown):
                 self.pursuits.decided(election, now)
             elif election.rank(self.ctx.full_hostname) == 0:
                 self.ctx.out.elected.append(Elected(election.id, election.topic, election.action))
-
-    def _begin_triggered(self, action: Action, now: Now) -> None:
-        self.pursuits.begin(action, now, in_ledger=True)
 
     def _sweep_soon(self, now: Now) -> None:
         self.sweep.soon(now)

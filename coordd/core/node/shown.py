@@ -108,6 +108,16 @@ class Shown:
         return self.ctx.unfit
 
     @property
+    def aside(self) -> str:
+        """Why it leaves runs to other nodes for a while: its own have failed; "" if it does not."""
+        return self.ctx.aside
+
+    @property
+    def failing(self) -> str:
+        """The same as soon as it is announced."""
+        return self.ctx.failing
+
+    @property
     def journal_failure(self) -> str:
         """Why its journal cannot be written; "" when it can."""
         return self.ctx.impaired

@@ -14,6 +14,7 @@ from coordd.core.ledger.open_answer import OpenRun
 from coordd.core.ledger.runner_requests import Grant, Report
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Now
+from coordd.core.runs.elsewhere import Elsewhere
 from coordd.core.wire.events import TASK_END, Action, Task, event_type
 
 # How many ended runs a node remembers, with their ends (for `why`).
@@ -23,14 +24,16 @@ EPITAPHS_MAX = 2000
 class Endings:
     """Ends that one node has heard and the ledger may not have."""
 
-    __slots__ = ("_ctx", "finals")
+    __slots__ = ("_ctx", "elsewhere", "finals")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self.elsewhere = Elsewhere(ctx)
         self.finals: dict[str, Task] = {}  # run -> a published end of an attempt, until the ledger has it
 
-    def heard(self, event: Task) -> None:
+    def heard(self, event: Task, now: Now) -> None:
         """An end was heard; if its holder cannot report it, we do."""
+        self.elsewhere.heard(event, now)
         known = self.finals.get(event.run)
         if known is not None and known.token > event.token:
             return  # an old event of an earlier attempt

@@ -31,6 +31,7 @@ class Pursuit:
 
     __slots__ = (
         "action",
+        "alone",
         "at",
         "attempt",
         "backoff_s",
@@ -57,6 +58,7 @@ class Pursuit:
         self.phase = ELECTING
         self.at = 0.0
         self.rank: int | None = None
+        self.alone = False  # no node stood in its election
         self.nonce = ""
         self.claimed: Job | None = None  # the definition of the nonce: each repeated claim uses the same one
         self.floor = 0  # the job's highest token when the nonce was drawn: a grant must be above it
@@ -116,6 +118,11 @@ class Phases:
         pursuit.nonce = ""
         pursuit.at = now.mono + in_s
         self._ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
+
+    def _aside(self, pursuit: Pursuit, job: Job, now: Now) -> str:
+        """Why this node leaves it to the others for now, because its runs fail (elsewhere.py); "" if it does not."""
+        in_time = now.mono < pursuit.late_at - job.start_within_s / 2
+        return self._ctx.aside if in_time and not pursuit.alone else ""
 
     def _be_patient(self, pursuit: Pursuit, in_s: float, now: Now) -> None:
         """Set the time after which even an ineligible node claims; the run is due in ``in_s`` seconds."""

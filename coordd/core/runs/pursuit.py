@@ -131,7 +131,7 @@ class Pursuits(Line):
         if pursuit is None or pursuit.phase != ELECTING or action is None or action.attempt != pursuit.attempt:
             return
         ctx = self._ctx
-        pursuit.rank = election.rank(ctx.full_hostname)
+        pursuit.rank, pursuit.alone = election.rank(ctx.full_hostname), not election.succession
         if pursuit.rank is None:
             mine = election.statements.get(ctx.full_hostname)
             pursuit.why = f"this node abstained: {mine.abstains}" if mine else "this node made no statement in time"
@@ -171,9 +171,10 @@ class Pursuits(Line):
             return "no budget"
         return ""
 
-    def load(self) -> int:
-        """The load class of this node, for jobs that are spread."""
-        return len(self.running) + self.claiming
+    def load(self, job: Job | None, action: Action) -> int:
+        """The load class of this node, for jobs that are spread, and for a retry of what has just failed here."""
+        spread = job is not None and job.placement == "spread"
+        return self.endings.elsewhere.load(action) + (len(self.running) + self.claiming if spread else 0)
 
     # ---- time
 
@@ -349,7 +350,7 @@ class Pursuits(Line):
         if job is None:
             del self.pursuits[action.run]  # if the job comes back, the sweep or its schedule brings the run back
             return
-        unfit = self.abstains(job, action)
+        unfit = self.abstains(job, action) or self._aside(pursuit, job, now)
         if unfit:
             pursuit.why = f"this node cannot take it: {unfit}"
             self._see_to_a_row(pursuit, job, now)

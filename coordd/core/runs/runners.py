@@ -76,7 +76,7 @@ class RunnerEvents:
             event.exception = reason
         self._ctx.record(event, now, sync=True)
         self._ctx.processed += 1
-        self._pursuits.endings.heard(event)
+        self._pursuits.endings.heard(event, now)
         self._pursuits.gone(launch.run, launch.token, now)
         self._pursuits.run_ended(launch.job, now)
         self._sweep.soon(now)

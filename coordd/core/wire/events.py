@@ -130,6 +130,7 @@ class WorkerState(Event, kw_only=True):
     ledger: Name = ""  # the identity of its ledger
     pinned: bool = False  # it has used that ledger
     rules: Count = 1  # the newest rules that it knows; an older version does not send it
+    failing: bool = False  # it stands aside, or soon will, because its runs fail
 
 
 class WorkerOnline(WorkerState, tag="worker-online"):

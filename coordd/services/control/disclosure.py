@@ -43,7 +43,7 @@ _HEAD: dict[str, Shape] = dict.fromkeys(
 _STATE: dict[str, Shape] = dict.fromkeys(
     (
         "freq", "active", "processed", "loadavg", "sw_ident", "sw_ver", "sw_sys", "state", "tags", "view_digest",
-        "jobs_digest", "ledger", "pinned", "rules",
+        "jobs_digest", "ledger", "pinned", "rules", "failing",
     ),
     SHOW,
 )  # fmt: skip
@@ -168,7 +168,7 @@ METHODS: dict[str, Shape] = {
         **dict.fromkeys(
             ("node", "cluster", "state", "version", "pid", "incarnation", "clock", "members", "isolated", "runs",
              "jobs", "late_jobs", "stale_jobs", "rules", "alarms", "breakers_open", "impaired", "counts", "uptime_s",
-             "clock_skew_s"),
+             "clock_skew_s", "stands_aside"),
             SHOW,
         ),
         "bus": SHOW,  # url, state and counters; the url has no password
@@ -181,7 +181,7 @@ METHODS: dict[str, Shape] = {
         {
             **dict.fromkeys(
                 ("hostname", "pid", "incarnation", "state", "clock", "last_seen_s", "active", "freq", "jobs_digest",
-                 "self", "says", "tags", "version", "isolated"),
+                 "self", "says", "tags", "version", "isolated", "failing"),
                 SHOW,
             ),
             "drained": _HOLD,

@@ -169,6 +169,7 @@ class Methods(ExecMethods):
             "rules": objects.rules_view(node),
             "breakers_open": [breaker.name for breaker in self._driver.breakers if breaker.is_open],
             "impaired": node.unfit or None,
+            "stands_aside": node.aside or None,
             "clock_skew_s": round(node.skew_s(driver.now()), 3),
             "alarms": [alarm["text"] for alarm in node.alarms.standing.values()],
             "counts": dict(driver.counts),

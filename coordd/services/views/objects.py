@@ -156,6 +156,7 @@ def nodes_view(node: Node, active: int, now: float) -> list[dict[str, Any]]:
             "version": node.settings.version,
             "isolated": isolated,
             "drained": hold_view(node.drains.own),
+            "failing": bool(node.failing),
         }
     ]
     nodes += [
@@ -174,6 +175,7 @@ def nodes_view(node: Node, active: int, now: float) -> list[dict[str, Any]]:
             "tags": list(m.tags),
             "version": m.sw_ver,
             "drained": hold_view(node.drains.of_node(m.hostname)),
+            "failing": m.failing,
         }
         for m in node.members.values()
     ]

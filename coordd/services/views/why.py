@@ -359,6 +359,8 @@ def why_job(
     blocked = node.unfit or node.launch_problems.get(name, "")
     if blocked:
         parts.append(f"This node cannot start it: {blocked}.")
+    if node.aside:
+        parts.append(f"This node leaves runs to other nodes for a while: {node.aside}.")
     if stale:
         parts.append(f"This node opens no scheduled run of it: {stale}.")
     if not set(job.tags) <= set(node.settings.tags):

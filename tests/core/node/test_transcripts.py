@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.small_cluster import EPOCH, MONO, Cluster, asked_for, job
 
+from coordd.core.jobs.job import Retry
 from coordd.core.ledger.requests import Cancel, Revoke, Suspend
 
 HERE = Path(__file__).parent / "transcripts"
@@ -65,6 +66,23 @@ def back_after_a_restart() -> Cluster:
     cluster.wait(3.0)
     [successor] = [name for name, attempt in cluster.launches("sales#1") if attempt == 1]
     cluster.end(successor, "sales#1")
+    cluster.wait(1.0)
+    return cluster
+
+
+def retry_on_another_node() -> Cluster:
+    """A run fails on the node that would win the election of its retry too. That node tries last: the retry is on
+    another node.
+    """
+    cluster = Cluster("a", "b", "c", jobs=[job(retry=Retry(attempts=2, delay_s=5.0))])
+    cluster.wait(3.0)
+    cluster.trigger("a", asked_for(of=cluster.jobs["sales"]))
+    cluster.wait(1.0)
+    [(first, _)] = cluster.launches("sales#1")
+    cluster.end(first, "sales#1", "failure", 3)
+    cluster.wait(6.0)
+    [second] = [name for name, attempt in cluster.launches("sales#1") if attempt == 1]
+    cluster.end(second, "sales#1")
     cluster.wait(1.0)
     return cluster
 
@@ -137,6 +155,7 @@ CONVERSATIONS: tuple[Callable[[], Cluster], ...] = (
     launch_on_three_nodes,
     takeover,
     back_after_a_restart,
+    retry_on_another_node,
     gate_ahead,
     fire_times_that_nobody_launched,
     trigger_with_the_ledger_away,

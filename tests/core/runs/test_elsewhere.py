@@ -1,0 +1,238 @@
+"""What fails here and succeeds elsewhere: its retry goes there first, and the node stands aside for a while."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from support.small_cluster import Cluster, Lone, asked_for, job
+
+from coordd.core.jobs.job import Job, Retry
+from coordd.core.runs.elsewhere import ASIDE_MAX_S, ASIDE_S, FORGIVEN_S, STRIKES
+from coordd.core.wire.events import (
+    Action,
+    Candidacy,
+    Task,
+    TaskFailed,
+    TaskSucceeded,
+    WorkerElect,
+    WorkerElectAck,
+    WorkerHeartbeat,
+)
+
+JOBS = [job(name, retry=Retry(attempts=3, delay_s=1.0), overlap="allow") for name in ("sales", "at-a", "at-b", "at-c")]
+ANNOUNCED_S = 3 * 2.0
+_numbers = itertools.count(1)
+
+
+def fails_on(cluster: Cluster, node: str, of: Job = JOBS[0]) -> str:
+    """A run fails on that node, and then succeeds on the node that tries it again, which is returned."""
+    run = f"{of.name}#{next(_numbers)}"
+    for name, other in cluster.shells.items():
+        other.node.ctx.launch_problems = {} if name == node else {of.name: "not now"}
+    cluster.trigger(node, asked_for(run, of=of))
+    cluster.wait(1.5)
+    assert cluster.launches(run) == [(node, 0)]
+    for other in cluster.shells.values():
+        other.node.ctx.launch_problems = {}
+    cluster.end(node, run, "failure", 3)
+    cluster.wait(2.5)
+    [(second, _)] = [launch for launch in cluster.launches(run) if launch[1] == 1]
+    cluster.end(second, run)
+    return second
+
+
+def aside(cluster: Cluster) -> list[str]:
+    return [name for name, shell in cluster.shells.items() if shell.alive and shell.node.ctx.aside]
+
+
+@pytest.mark.parametrize("node", ["a", "b", "c"])
+def test_a_retry_is_on_another_node(node: str) -> None:
+    cluster = Cluster("a", "b", "c", jobs=JOBS)
+    cluster.wait(3.0)
+    for _ in range(3):
+        assert fails_on(cluster, node) != node
+
+
+def test_a_retry_is_on_the_same_node_when_no_other_is_alive() -> None:
+    cluster = Cluster("a", "b", jobs=JOBS)
+    cluster.wait(3.0)
+    cluster.kill("b")
+    cluster.wait(10.0)
+    assert fails_on(cluster, "a") == "a"
+
+
+def test_the_node_that_failed_is_only_later_when_the_others_cannot() -> None:
+    cluster = Cluster("a", "b", jobs=JOBS)
+    cluster.wait(3.0)
+    run = f"sales#{next(_numbers)}"
+    cluster["b"].ctx.launch_problems = {"sales": "not now"}
+    cluster.trigger("a", asked_for(run, of=JOBS[0]))
+    cluster.wait(1.5)
+    cluster.end("a", run, "failure", 3)
+    cluster.wait(3.0)
+    assert cluster.launches(run) == [("a", 0), ("a", 1)]
+
+
+def test_a_node_stands_aside_after_some_runs_that_succeed_elsewhere() -> None:
+    cluster = Cluster("a", "b", "c", jobs=JOBS)
+    cluster.wait(3.0)
+    for _ in range(STRIKES):
+        assert aside(cluster) == []
+        fails_on(cluster, "a")
+    cluster.wait(ANNOUNCED_S + 1.0)
+    assert aside(cluster) == ["a"]
+    assert "failed here succeeded on other nodes" in cluster["a"].ctx.aside
+
+    for number in range(5):
+        cluster.trigger("a", asked_for(f"sales#aside{number}", of=JOBS[0]))
+    cluster.wait(1.0)
+    for number in range(5):
+        [(owner, _)] = cluster.launches(f"sales#aside{number}")
+        assert owner != "a"
+        cluster.end(owner, f"sales#aside{number}")
+    cluster.wait(ASIDE_S)
+    assert aside(cluster) == []
+
+
+def test_it_takes_what_no_other_node_would() -> None:
+    cluster = Cluster("a", "b", "c", jobs=JOBS)
+    cluster.wait(3.0)
+    for _ in range(STRIKES):
+        fails_on(cluster, "a")
+    cluster.wait(ANNOUNCED_S + 1.0)
+    for other in ("b", "c"):
+        cluster[other].ctx.launch_problems = {"sales": "not now"}
+    cluster.trigger("a", asked_for("sales#alone", of=JOBS[0]))
+    cluster.wait(3.0)
+    assert aside(cluster) == ["a"]
+    assert cluster.launches("sales#alone") == [("a", 0)]
+
+
+def test_never_more_than_half_of_the_others_stand_aside() -> None:
+    cluster = Cluster("a", "b", "c", jobs=JOBS)
+    cluster.wait(3.0)
+    for _ in range(STRIKES):
+        for node, of in zip("cba", reversed(JOBS), strict=False):
+            fails_on(cluster, node, of)
+            assert len(aside(cluster)) <= 1
+    for _ in range(30):
+        cluster.wait(1.0)
+        assert len(aside(cluster)) <= 1
+    assert aside(cluster) == ["a"]  # all three would; the lowest hostname does
+    cluster.kill("b")
+    cluster.wait(10.0)
+    assert aside(cluster) == []  # of two, none may
+
+
+def test_of_two_nodes_none_stands_aside() -> None:
+    cluster = Cluster("a", "b", jobs=JOBS)
+    cluster.wait(3.0)
+    for _ in range(STRIKES + 1):
+        fails_on(cluster, "a")
+    for _ in range(20):
+        cluster.wait(1.0)
+        assert aside(cluster) == []
+
+
+# ---- one node, and what it hears
+
+
+def standing() -> Lone:
+    lone = Lone(*JOBS, peers=("b.1", "c.1")).ready()
+    strike(lone)
+    return lone
+
+
+def ends(lone: Lone, kind: type[Task], run: str, node: str, token: int) -> None:
+    event = kind(uuid="", name=run.partition("#")[0], run=run, node=node, token=token)
+    lone.node.pursuits.endings.heard(event, lone.now)
+
+
+def strike(lone: Lone, runs: int = STRIKES, job: str = "sales", node: str = "a.1") -> None:
+    for _ in range(runs):
+        run, token = f"{job}#{next(_numbers)}", next(_numbers)
+        ends(lone, TaskFailed, run, node, token)
+        ends(lone, TaskSucceeded, run, "z.1", token + 1)
+
+
+def alive(lone: Lone, seconds: float, **said: bool) -> None:
+    """Time passes, and both peers are heard."""
+    for _ in range(int(seconds / 2.0)):
+        lone.wait(2.0)
+        for peer in ("b.1", "c.1"):
+            lone.hear(
+                peer, WorkerHeartbeat(state="ready", failing=said.get(peer[0], False), clock=next(_numbers) + 100)
+            )
+
+
+def test_it_is_announced_before_it_counts() -> None:
+    lone = standing()
+    assert lone.node.ctx.failing
+    lone.wait(2.0)
+    assert lone.said[-1].failing is True  # type: ignore[attr-defined]  # a heartbeat
+    assert lone.node.ctx.aside == ""
+    alive(lone, ANNOUNCED_S)
+    assert lone.node.ctx.aside
+
+
+def test_it_lasts_longer_each_time_and_begins_anew_after_a_day() -> None:
+    lone = standing()
+    lengths = []
+    for _ in range(9):
+        lengths.append(lone.node.pursuits.endings.elsewhere.until - lone.now.mono - ANNOUNCED_S)
+        lone.wait(lengths[-1] + ANNOUNCED_S + 1.0)
+        assert not lone.node.ctx.failing
+        strike(lone)
+    assert [round(length) for length in lengths[:3]] == [ASIDE_S, 2 * ASIDE_S, 4 * ASIDE_S]
+    assert max(lengths) == pytest.approx(ASIDE_MAX_S)
+    lone.pass_time(ASIDE_MAX_S + ANNOUNCED_S + FORGIVEN_S)
+    lone.wait(1.0)
+    strike(lone)
+    assert lone.node.pursuits.endings.elsewhere.until - lone.now.mono - ANNOUNCED_S == pytest.approx(ASIDE_S)
+
+
+def test_a_success_of_the_job_here_takes_its_strikes_away() -> None:
+    lone = Lone(*JOBS, peers=("b.1", "c.1")).ready()
+    strike(lone, STRIKES - 1)
+    ends(lone, TaskSucceeded, "sales#ok", "a.1", 1)
+    strike(lone, STRIKES - 1)
+    assert not lone.node.ctx.failing
+    strike(lone, 1, job="other")
+    assert lone.node.ctx.failing
+
+
+def test_what_succeeded_before_or_after_a_day_or_here_is_no_strike() -> None:
+    lone = Lone(*JOBS, peers=("b.1", "c.1")).ready()
+    for number in range(STRIKES):
+        for run in ("old", "late", "own"):
+            ends(lone, TaskFailed, f"{run}#{number}", "a.1", 5)
+        ends(lone, TaskSucceeded, f"old#{number}", "b.1", 4)
+        ends(lone, TaskSucceeded, f"own#{number}", "a.1", 6)
+        lone.pass_time(7 * 3600.0)
+        ends(lone, TaskSucceeded, f"late#{number}", "b.1", 6)
+    assert not lone.node.ctx.failing
+
+
+def test_its_statement_says_why() -> None:
+    lone = standing()
+    alive(lone, ANNOUNCED_S + 2.0)
+    assert lone.node.ctx.aside
+    lone.forget()
+    action = Action("sales", "sales#5", 0, lone.now.wall, scheduled=False, digest="d1")
+    stands = Candidacy(0, 5, "b.1", "")
+    lone.hear("b.1", WorkerElect(id="sales#5/0", topic="command", candidacy=stands, view=("a.1", "b.1"), action=action))
+    [ack] = [event for event in lone.said if isinstance(event, WorkerElectAck)]
+    assert ack.candidacy.abstains == lone.node.ctx.aside
+
+
+def test_a_node_that_has_announced_it_counts_if_its_hostname_is_lower() -> None:
+    lone = Lone(*JOBS, name="b", peers=("a.1", "c.1")).ready()
+    strike(lone, node="b.1")
+    for lower, higher, wanted in ((True, False, False), (False, True, True), (False, False, True), (True, True, False)):
+        for _ in range(5):
+            lone.wait(2.0)
+            for peer, failing in (("a.1", lower), ("c.1", higher)):
+                lone.hear(peer, WorkerHeartbeat(state="ready", failing=failing, clock=next(_numbers) + 100))
+        lone.wait(2.0)
+        assert bool(lone.node.ctx.aside) == wanted, (lower, higher)
