@@ -132,7 +132,7 @@ class Context:
         self.bad_rows: dict[str, str] = {}  # unusable rows of the ledger, by run or job, and why
         self.impaired = ""  # why its journal cannot be written
         self.runtime_failure = ""  # why its runtime directory cannot be written
-        # Set by runs/elsewhere.py alone:
+        # Set by members/elsewhere.py alone:
         self.failing = ""  # why it wants to stand aside: its runs fail, and succeed elsewhere
         self.aside = ""  # the same while it does
         # Set by brake.py alone:

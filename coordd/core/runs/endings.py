@@ -13,8 +13,8 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenRun
 from coordd.core.ledger.runner_requests import Grant, Report
 from coordd.core.ledger.words import AttemptNumber, Token
+from coordd.core.members.elsewhere import Elsewhere
 from coordd.core.ready import Now
-from coordd.core.runs.elsewhere import Elsewhere
 from coordd.core.wire.events import TASK_END, Action, Task, event_type
 
 # How many ended runs a node remembers, with their ends (for `why`).

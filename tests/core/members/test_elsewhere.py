@@ -8,7 +8,7 @@ import pytest
 from support.small_cluster import Cluster, Lone, asked_for, job
 
 from coordd.core.jobs.job import Job, Retry
-from coordd.core.runs.elsewhere import ASIDE_MAX_S, ASIDE_S, FORGIVEN_S, STRIKES
+from coordd.core.members.elsewhere import ASIDE_MAX_S, ASIDE_S, FORGIVEN_S, STRIKES
 from coordd.core.wire.events import (
     Action,
     Candidacy,
