@@ -29,6 +29,8 @@ STEPPED = (
     "ledger/test_definitions.py",
     "ledger/test_bad_rows.py",
     "ledger/test_overlap.py",
+    "ledger/test_holds.py",
+    "ledger/test_gate_ahead.py",
     "test_fires.py",
     "ledger/corners",
     "ledger/test_identity.py",

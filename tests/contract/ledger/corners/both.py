@@ -13,6 +13,7 @@ from support.stepped_redis import QUARANTINE_S, RecoveringClock, SteppedLedger
 from contract.ledger.ledger_machine import fields
 from coordd.adapters.ledger.redis_rows import value_of
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.fires import FIRES, Decided
 from coordd.core.ledger.requests import ListOpen
 from coordd.core.ledger.rows import JOB_COLUMNS, JobRow, Row
 from coordd.core.ledger.runner_requests import Request, Restore
@@ -47,7 +48,12 @@ class Both:
         assert fields(self.ledger.runs()) == fields(rows)
         for row in rows:
             assert fields(self.ledger.attempts(row.run)) == fields(self.memory.attempts(row.run))
+        for name in self.memory._store.jobs:
+            assert fields(self.ledger.fires(name)) == fields(self.memory.fires(name))
         if isinstance(self.ledger, SteppedLedger):
+            for key, starts in self.memory._store.started.items():
+                (flat,) = self.ledger.read([("ZRANGE", self.ledger.key(f"starts:{key}"), 0, -1, "WITHSCORES")])
+                assert {one.decode(): float(at) for one, at in zip(flat[::2], flat[1::2], strict=True)} == starts
             for name, job in self.memory._store.jobs.items():  # in the form that an older version reads
                 (read,) = self.ledger.read([("HMGET", self.ledger.key(f"job:{name}"), *JOB_COLUMNS)])
                 values = zip(JOB_COLUMNS, read, strict=True)
@@ -65,8 +71,21 @@ class Both:
             with contextlib.closing(sqlite3.connect(self.ledger.path)) as db, db:
                 db.execute("REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?)", row.values())
 
+    def put_fires(self, job: str, text: str) -> None:
+        """Write the record of a job's fire times as it stands in the ledger."""
+        self.memory._store.put_meta(FIRES + job, text)
+        self.memory._store.commit()
+        if isinstance(self.ledger, SteppedLedger):
+            self.ledger.read([("HSET", self.ledger.key("fires"), job, text)])
+        else:
+            with contextlib.closing(sqlite3.connect(self.ledger.path)) as db, db:
+                db.execute("REPLACE INTO meta VALUES (?, ?)", (FIRES + job, text))
+
     def run(self, run: str) -> Row | None:
         return self.memory.run(run)
+
+    def fires(self, job: str) -> Decided:
+        return self.memory.fires(job)
 
     def goes_back(self, ago_s: float = 0.0) -> None:
         """Begin a quarantine in the past: that many seconds ago."""
