@@ -22,6 +22,7 @@ SURVIVORS = Path(__file__).with_name("survivors.toml")
 # Tests under a stepped clock: their conversation is recorded.
 STEPPED = (
     "redis/test_ledger_differential.py",
+    "redis/test_redis_quarantine.py",
     "ledger/test_ledger.py",
     "ledger/test_questions.py",
     "ledger/test_settles.py",

@@ -16,7 +16,7 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, Register, Revoke, Suspend
+from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, NewRules, Register, Revoke, Suspend
 from coordd.core.ledger.runner_requests import Grant, Renew, Request
 from coordd.core.ledger.standing import BARRIER_BY
 from coordd.core.ledger.words import BAD, GRANTED, NEVER, OK, REVOKED, AttemptNumber
@@ -39,7 +39,7 @@ SPOILT: list[tuple[str, Any]] = [
     ("policy", "relaunch forbid 2000000 5 30.0 fixed 3600.0"), ("policy", "hold allow 1 -1 30.0 fixed 3600.0"),
     ("policy", "hold queue 1 5 1e300 fixed 3600.0"), ("policy", "never forbid 1 5 30.0 fixed 3600.0"),
     ("node", b"\xc3\x28"), ("reason", "x" * 300_000), ("nonce", "n" * 5000), ("digest", b"\xff"), ("lease", "z"),
-    ("until", "nan"), ("beat", "1.5.2"), ("cancel", 7), ("scheduled", "maybe"), ("exit_code", "ok"),
+    ("until", "nan"), ("beat", "1.5.2"), ("cancel", 2), ("scheduled", 2), ("scheduled", "maybe"), ("exit_code", "ok"),
 ]  # fmt: skip
 IDS = [f"{column}={value!r:.20}" for column, value in SPOILT]
 
@@ -102,6 +102,22 @@ def test_one_bad_row_spoils_nothing_else(nodes: Nodes, column: str, value: Any) 
         with pytest.raises(BadRowError, match=column):
             nodes.ask(Cancel(run=RUN, by="ann"))
     assert nodes.claim(allowing(nodes, OTHER)).word == GRANTED
+
+
+def test_a_run_that_waits_for_its_retry_without_an_attempt_is_bad(nodes: Nodes) -> None:
+    nodes.ask(Register(of=allowing(nodes, RUN)))
+    spoil(nodes, RUN, "state", "retry")
+
+    with pytest.raises(BadRowError, match="attempt"):
+        nodes.claim(allowing(nodes, RUN))
+
+
+def test_a_row_under_another_name_is_bad(nodes: Nodes) -> None:
+    nodes.ask(Register(of=allowing(nodes, RUN)))
+    if isinstance(nodes.ledger, RedisLedger):  # a file's rows have their names from the same column
+        spoil(nodes, RUN, "run", OTHER)
+        with pytest.raises(BadRowError, match=f"run: expected its own name, found {OTHER}"):
+            nodes.claim(allowing(nodes, RUN))
 
 
 def test_questions_in_one_round_trip_are_answered_each_by_its_own_row(nodes: Nodes) -> None:
@@ -210,10 +226,11 @@ def test_a_mended_job_of_which_nothing_runs_goes_on_above_its_tokens(nodes: Node
 
     nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
 
-    assert nodes.opened("sales").jobs["sales"].fence >= before.token
-    if isinstance(nodes.ledger, SteppedLedger):  # older versions are still kept out
-        (read,) = nodes.ledger.read([("HMGET", nodes.ledger.key("job:sales"), "suspended", "changed_by")])
-        assert read == [b"1", BARRIER_BY.encode()]
+    for _ in range(2):  # before a sweep, and after it
+        if isinstance(nodes.ledger, SteppedLedger):  # older versions are still kept out
+            (read,) = nodes.ledger.read([("HMGET", nodes.ledger.key("job:sales"), "suspended", "changed_by")])
+            assert read == [b"1", BARRIER_BY.encode()]
+        assert nodes.opened("sales").jobs["sales"].fence >= before.token
 
 
 def test_a_bad_row_of_a_job_is_mended_under_the_old_rules_too(nodes: Nodes) -> None:
@@ -225,6 +242,15 @@ def test_a_bad_row_of_a_job_is_mended_under_the_old_rules_too(nodes: Nodes) -> N
 
     swept = nodes.opened("sales")
     assert (swept.bad, swept.identity_from, swept.jobs["sales"].suspended) == ({}, NEVER, True)
+
+
+def test_the_new_rules_leave_a_bad_row_of_a_job_as_it_is(nodes: Nodes) -> None:
+    Both(nodes.ledger, nodes.clock).older_row("sales", 7, nodes.clock.wall - 60.0, 0, 3, "bob")
+    spoil(nodes, "sales", "version", "x", table="job")
+
+    assert nodes.ask(NewRules(known=-1.0)).word == OK
+
+    assert "version" in nodes.opened("sales").bad["sales"]
 
 
 @pytest.mark.parametrize(
@@ -269,9 +295,10 @@ def test_a_person_mends_a_bad_row_of_a_job_by_suspending_it(nodes: Nodes, table:
     assert nodes.ledger.ask(Renew(grant=before, lease_s=60.0, launched=True)).word == OK
 
 
+@pytest.mark.parametrize("bad", [2**53 - 5, "x"])  # too large: no token can follow it
 @pytest.mark.parametrize("order", [(RUN, OTHER), (OTHER, RUN)], ids=["up", "down"])
 def test_a_mended_job_goes_on_above_all_tokens_with_the_definition_that_was_activated_last(
-    nodes: Nodes, order: tuple[str, str]
+    nodes: Nodes, order: tuple[str, str], bad: Any
 ) -> None:
     for number in (1, 2):
         nodes.ask(Activate(job="sales", digest=f"d{number}", schedule=f"s{number}", how="new", by="ann"))
@@ -281,7 +308,7 @@ def test_a_mended_job_goes_on_above_all_tokens_with_the_definition_that_was_acti
         nodes.clock.step(1.0)
     nodes.granted(nodes.of("sales#3", overlap="allow", digest="d2"))
     highest = nodes.ledger.run(order[1]).token  # type: ignore[union-attr]  # the row exists
-    spoil(nodes, "sales#3", "token", 2**53 - 5)  # too large: no token can follow it
+    spoil(nodes, "sales#3", "token", bad)
     nodes.clock.wall -= 60.0
     for table in ("job", "standing"):
         spoil(nodes, "sales", "version", "x", table=table)

@@ -32,6 +32,14 @@ def test_a_suspension_ends_by_itself_at_its_end_by_the_ledgers_clock(nodes: Node
     assert not swept(nodes, "sales").jobs["sales"].suspended
 
 
+def test_a_suspension_after_the_end_of_one_is_another(nodes: Nodes) -> None:
+    suspend(nodes)
+    nodes.clock.step(HOUR_S)
+    asked = Suspend(job="sales", suspended=True, by="bob", until=nodes.clock.wall + HOUR_S)
+
+    assert nodes.ask(asked).token == 3  # the first one, its end, and this one
+
+
 def test_a_sweep_ends_it_too_and_for_good(nodes: Nodes) -> None:
     suspend(nodes)
     nodes.clock.step(HOUR_S)

@@ -116,6 +116,8 @@ def test_what_makes_rows_is_refused_and_nothing_is_changed_by_it(full: Full) -> 
     full.nodes.report(full.started(), "lost")
     full.nodes.ask(Register(of=full.nodes.of("sales#2", overlap="replace")))
     full.started("sales#3")
+    full.started("bad#1")
+    full.server.cli("HSET", full.ledger.key("job:bad"), "version", "x")
     before = full.everything()
     full.fill()
     of = full.nodes.of("sales#4", overlap="allow")
@@ -138,6 +140,7 @@ def test_what_makes_rows_is_refused_and_nothing_is_changed_by_it(full: Full) -> 
         ),
         Revoke(run="sales#5", by="ann"),
         Suspend(job="another", suspended=True, by="ann"),
+        Suspend(job="bad", suspended=True, by="ann"),  # a sound row takes its place
         Activate(job="sales", digest="d2", schedule="s", how="changed", by="ann"),
         ListOpen(jobs=("another",)),
     ):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.ledger_calls import Nodes
+from support.ledger_calls import Nodes, swept
 
 from contract.ledger.corners.both import A, B, C, D, of
+from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Activate, Cancel, Register, Resolve, Revoke
 from coordd.core.ledger.rows import ACTIVATIONS_MAX
@@ -154,6 +155,29 @@ def test_a_definition_is_restored_only_where_it_is_newer(nodes: Nodes) -> None:
                 )
             )
             nodes.clock.step(1.0)
+
+
+def test_a_restored_definition_counts_from_the_instant_that_is_said(nodes: Nodes) -> None:
+    for sequence, counts_from in ((3, 0.0), (5, 0.5)):
+        request = Activate(
+            job="sales", digest=f"d{sequence}", schedule="s", how="restored", by="ann", sequence=sequence,
+            counts_from=counts_from,
+        )  # fmt: skip
+        assert nodes.ask(request).word == "ok"
+        assert nodes.ledger.fires("sales").activations[-1].counts_from == counts_from
+
+
+def test_what_is_due_when_a_definition_was_to_count_has_passed(nodes: Nodes) -> None:
+    due = nodes.clock.wall + 100.0
+    nodes.clock.step(100.0)
+    nodes.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="ann"))
+    nodes.clock.step(-60.0)
+    swept(nodes, "sales")  # the clock was ahead: the definition counts from now
+    nodes.clock.step(80.0)
+
+    for at, word in ((due, "finished"), (due + 1.0, "granted")):
+        run = scheduled_run("sales", at)
+        assert nodes.claim(nodes.of(run, overlap="allow", fire_at=at, due=at)).word == word
 
 
 def test_of_many_definitions_the_oldest_are_forgotten(nodes: Nodes) -> None:

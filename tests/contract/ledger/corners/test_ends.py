@@ -9,7 +9,7 @@ from support.ledger_calls import LEASE_S, Nodes, granted_as, watched_of
 
 from contract.ledger.corners.both import A, B, of
 from coordd.core.ledger.requests import Cancel, Claim, Register, Settle
-from coordd.core.ledger.words import AttemptNumber
+from coordd.core.ledger.words import CLAIM_AHEAD_S, AttemptNumber
 
 
 def test_who_watched_a_lease_must_have_seen_all_of_it(nodes: Nodes) -> None:
@@ -135,3 +135,48 @@ def test_a_run_that_nobody_launched_in_time(nodes: Nodes, asks: str, late_s: flo
             nodes.claim(of(nodes, run, start_within_s=5.0, digest=digest), nonce="c", watched=watched)
         else:
             nodes.ask(Settle(run=run, attempt=AttemptNumber(0), watched=watched))
+
+
+# ---- pauses under a clock that is set back
+
+
+@pytest.mark.parametrize(
+    ("attempts", "backoff", "back_s", "left_s"),
+    [
+        (2, "linear", 0.0, 100.0),
+        (2, "linear", 0.5, 0.0),
+        (2, "linear", 50.0, 0.0),
+        (3, "linear", 99.0, 199.0),
+        (3, "linear", 101.0, 0.0),
+        (3, "fixed", 50.0, 0.0),
+        (1, "fixed", 50.0, 0.0),
+    ],
+)
+def test_no_pause_is_longer_than_the_longest_of_the_policy(
+    nodes: Nodes, attempts: int, backoff: str, back_s: float, left_s: float
+) -> None:
+    policy = {"attempts": attempts, "backoff": backoff, "delay_s": 100.0}
+    nodes.report(nodes.started(of(nodes, A, **policy)), "failure", 1)
+    nodes.clock.step(-back_s)
+
+    answer = nodes.claim(of(nodes, A, **policy), 1)
+
+    assert answer.in_s == pytest.approx(max(0.0, left_s - CLAIM_AHEAD_S))
+    assert answer.word == ("finished" if attempts == 1 else "early" if left_s else "granted")
+
+
+@pytest.mark.parametrize(("back_s", "word"), [(50.0, "early"), (70.0, "granted")])
+def test_a_pause_after_a_loss_may_be_longer_than_those_of_the_policy(nodes: Nodes, back_s: float, word: str) -> None:
+    policy = {"relaunches": 5, "delay_s": 0.0}
+    nodes.report(nodes.started(of(nodes, A, **policy)), "lost")
+    nodes.report(nodes.started(of(nodes, A, **policy), 1, nonce="b"), "lost")
+    nodes.clock.step(-back_s)
+
+    assert nodes.claim(of(nodes, A, **policy), 2, nonce="c").word == word
+
+
+def test_a_trigger_waits_for_no_clock_that_is_set_back(nodes: Nodes) -> None:
+    nodes.ask(Register(of=of(nodes, A)))
+    nodes.clock.step(-0.5)
+
+    assert nodes.claim(of(nodes, A)).word == "granted"

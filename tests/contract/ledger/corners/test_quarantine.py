@@ -10,7 +10,7 @@ from support.ledger_calls import LEASE_S, Nodes, grant_of
 from support.stepped_redis import QUARANTINE_S
 
 from contract.ledger.corners.both import A, B, C, D, of, restore
-from coordd.core.ledger.requests import Activate, Cancel, Close, ListOpen, NewRules, Register, Settle
+from coordd.core.ledger.requests import Activate, Cancel, Close, ListOpen, NewRules, PassOver, Register, Settle, Settled
 from coordd.core.ledger.runner_requests import Commit, Renew, Restore
 from coordd.core.ledger.words import AttemptNumber
 
@@ -34,6 +34,8 @@ def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callabl
         ).word
         == "recovering"
     )
+    passed = PassOver(job="sales", digest="d1", identity_from=0.0, start_within_s=1.0, settled=Settled(1.0, "missed"))
+    assert nodes.ask(passed).word == "recovering"
     assert nodes.gate(started).word == "early"
     assert nodes.renew(received).word == "ok"
     assert nodes.gate(received).word == "early"
