@@ -62,7 +62,6 @@ _FIGURES = (
 def constants() -> str:
     """The text of lua/shared/constants.lua."""
     numbers = {column: kind for column, (kind, _, _) in sound.NUMBERS.items() if column != "exit_code"}
-    columns = [column for column in rows.RUN_COLUMNS if column in numbers]
     parts = [
         _HEAD,
         "-- States and answers (core/ledger/words.py).",
@@ -90,18 +89,27 @@ def constants() -> str:
         f"local TEXT_BYTES_MAX = {4 * sound.TEXT_MAX}",
         f"local LONG_BYTES_MAX = {_table([f'{column} = {4 * sound.LONG_TEXT_MAX}' for column in sorted(sound.LONG)])}",
         "",
-        "-- Columns (core/ledger/rows.py).",
-        f"local RUN_COLUMNS = {_list(rows.RUN_COLUMNS)}",
-        f"local ATTEMPT_COLUMNS = {_list(rows.ATTEMPT_COLUMNS)}",
-        f"local JOB_COLUMNS = {_list(rows.JOB_COLUMNS)}",
-        f"local STANDING_COLUMNS = {_list(rows.STANDING_COLUMNS)}",
-        f"local OPEN_COLUMNS = {_list(redis_rows.OPEN_COLUMNS)}",
-        "-- Those that are numbers; of a run's those that are whole, and those that are instants.",
+        "-- Columns (core/ledger/rows.py); of a run's row, OPEN is what a sweep tells, WHOLE and INSTANT are numbers.",
+        f"local COLUMNS = {_columns(numbers)}",
+        "-- Those that are numbers.",
         f"local NUMBERS = {_set(numbers)}",
-        f"local WHOLE_COLUMNS = {_list([column for column in columns if numbers[column] is int])}",
-        f"local INSTANT_COLUMNS = {_list([column for column in columns if _is_instant(column)])}",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _columns(numbers: Mapping[str, object]) -> str:
+    """One table: Lua knows at most 200 names at a time, and a claim needs nearly all of them."""
+    of_runs = [column for column in rows.RUN_COLUMNS if column in numbers]
+    lists = {
+        "RUN": rows.RUN_COLUMNS,
+        "ATTEMPT": rows.ATTEMPT_COLUMNS,
+        "JOB": rows.JOB_COLUMNS,
+        "STANDING": rows.STANDING_COLUMNS,
+        "OPEN": redis_rows.OPEN_COLUMNS,
+        "WHOLE": [column for column in of_runs if numbers[column] is int],
+        "INSTANT": [column for column in of_runs if _is_instant(column)],
+    }
+    return "{\n" + "".join(f"  {name} = {_list(columns)},\n" for name, columns in lists.items()) + "}"
 
 
 def _limits() -> str:

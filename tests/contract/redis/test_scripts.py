@@ -17,6 +17,7 @@ from contract.ledger.ledger_coverage import ANSWERS, RECOVERING
 from coordd.adapters.ledger import lua_constants
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.redis_scripts import BEGINNING, ROOM_OF, ROOMS, SEVERAL, Scripts
+from coordd.adapters.ledger.redis_server import Server
 from coordd.core.ledger.requests import ListOpen, Settled, Watched
 from coordd.core.ledger.rows import Cursor
 from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Request
@@ -88,6 +89,18 @@ def test_every_operation_has_its_file_and_every_file_its_operation() -> None:
 
     assert files == {(room, op) for room, ops in ROOMS.items() for op in ops}
     assert {request.op for request in Request.__subclasses__()} == ROOM_OF.keys() - {"put"}
+
+
+@pytest.mark.parametrize("op", sorted([*ROOM_OF, *SEVERAL.values()]))
+def test_a_script_has_room_for_further_names(redis_url: str, op: str) -> None:
+    """Lua knows at most 200 local names at a time. A script with more of them does not load."""
+    room = b"local one, two, three\n"
+    server = Server(redis_url, 5.0)
+    try:
+        (loaded,) = server.ask([("SCRIPT", "LOAD", room + Scripts().text(op))], server.deadline())
+    finally:
+        server.drop()
+    assert isinstance(loaded, bytes), loaded.text
 
 
 @pytest.mark.parametrize("op", OPERATIONS)

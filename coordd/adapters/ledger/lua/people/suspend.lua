@@ -18,12 +18,12 @@
 local function mend_job(name)
   local _, fault = look_at_job(name)
   local kept, beside
-  if identity_from() ~= NEVER then kept, beside = read_row(prefix .. 'standing:' .. name, STANDING_COLUMNS) end
+  if identity_from() ~= NEVER then kept, beside = read_row(prefix .. 'standing:' .. name, COLUMNS.STANDING) end
   if not fault and not beside then return end
   passes = false
   local job = whole({ job = name, horizon = now, suspended = 0, version = 0, changed_by = '' })
   if kept and not beside then
-    for _, column in ipairs(STANDING_COLUMNS) do job[column] = kept[column] end
+    for _, column in ipairs(COLUMNS.STANDING) do job[column] = kept[column] end
   else
     local last = redis.call('LRANGE', prefix .. 'activations:' .. name, -1, -1)[1] or ''
     local sequence, digest, schedule, at, from = string.match(last, '^(.-)\n(.-)\n(.-)\n(.-)\n(.-)\n')
@@ -38,7 +38,7 @@ local function mend_job(name)
     if row and row.token < FENCE_MAX then job.fence = math.max(job.fence, row.token) end
   end
   if identity_from() == NEVER then
-    write_row(prefix .. 'job:' .. name, JOB_COLUMNS, job, '', nil)
+    write_row(prefix .. 'job:' .. name, COLUMNS.JOB, job, '', nil)
   else
     write_standing(job, nil)
     write_barrier(name, nil, job.fence, job.version, true)

@@ -114,32 +114,34 @@ local BAD_MAX = 100  -- bad rows that one step passes over, or names
 local TEXT_BYTES_MAX = 4096
 local LONG_BYTES_MAX = { args = 262144, reason = 262144 }
 
--- Columns (core/ledger/rows.py).
-local RUN_COLUMNS = {
+-- Columns (core/ledger/rows.py); of a run's row, OPEN is what a sweep tells, WHOLE and INSTANT are numbers.
+local COLUMNS = {
+  RUN = {
   'run', 'job', 'digest', 'args', 'policy', 'scheduled', 'fire_at', 'created_at', 'by', 'state', 'attempt',
   'not_before', 'failures', 'relaunches', 'token', 'nonce', 'node', 'lease', 'until', 'boot', 'beat',
   'commit_token', 'cancel', 'received_at', 'started_at', 'ended_at', 'exit_code', 'application_id', 'reason',
   'due',
-}
-local ATTEMPT_COLUMNS = {
+},
+  ATTEMPT = {
   'run', 'attempt', 'token', 'nonce', 'node', 'state', 'received_at', 'started_at', 'ended_at', 'exit_code',
   'application_id', 'reason',
-}
-local JOB_COLUMNS = { 'job', 'fence', 'horizon', 'suspended', 'version', 'changed_by' }
-local STANDING_COLUMNS = {
+},
+  JOB = { 'job', 'fence', 'horizon', 'suspended', 'version', 'changed_by' },
+  STANDING = {
   'job', 'horizon', 'suspended', 'version', 'changed_by', 'sequence', 'digest', 'schedule', 'activated_at',
   'counts_from',
-}
-local OPEN_COLUMNS = {
+},
+  OPEN = {
   'run', 'job', 'digest', 'args', 'scheduled', 'fire_at', 'state', 'attempt', 'token', 'nonce', 'node', 'lease',
   'beat', 'not_before', 'until', 'boot', 'policy', 'due',
+},
+  WHOLE = { 'scheduled', 'attempt', 'failures', 'relaunches', 'token', 'beat', 'commit_token', 'cancel' },
+  INSTANT = { 'fire_at', 'created_at', 'not_before', 'received_at', 'started_at', 'ended_at', 'due' },
 }
--- Those that are numbers; of a run's those that are whole, and those that are instants.
+-- Those that are numbers.
 local NUMBERS = {
   activated_at = true, attempt = true, beat = true, cancel = true, commit_token = true, counts_from = true,
   created_at = true, due = true, ended_at = true, failures = true, fence = true, fire_at = true, horizon = true,
   lease = true, not_before = true, received_at = true, relaunches = true, scheduled = true, sequence = true,
   started_at = true, suspended = true, token = true, ['until'] = true, version = true,
 }
-local WHOLE_COLUMNS = { 'scheduled', 'attempt', 'failures', 'relaunches', 'token', 'beat', 'commit_token', 'cancel' }
-local INSTANT_COLUMNS = { 'fire_at', 'created_at', 'not_before', 'received_at', 'started_at', 'ended_at', 'due' }

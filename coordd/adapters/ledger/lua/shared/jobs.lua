@@ -17,7 +17,7 @@ local function identity_from()
 end
 
 local function look_at_job(job)
-  local row, fault = read_row(prefix .. 'job:' .. job, JOB_COLUMNS)
+  local row, fault = read_row(prefix .. 'job:' .. job, COLUMNS.JOB)
   if row and not fault and (row.horizon < 0 or row.horizon > INSTANT_MAX or row.fence < 0
     or row.fence > FENCE_MAX) then  -- tokens to come need room above it
     fault = 'horizon, fence: expected an instant and a token, found ' .. text(row.horizon) .. ' and ' .. text(row.fence)
@@ -41,12 +41,12 @@ local function write_barrier(name, read, fence, version, shut)
     job = name, fence = fence, horizon = BARRIER_AT, suspended = shut and 1 or 0, version = version,
     changed_by = BARRIER_BY,
   }
-  write_row(prefix .. 'job:' .. name, JOB_COLUMNS, row, '', read and read.kept)
+  write_row(prefix .. 'job:' .. name, COLUMNS.JOB, row, '', read and read.kept)
   if not read then redis.call('SADD', prefix .. 'jobs', name) end
 end
 
 local function write_standing(row, kept)
-  write_row(prefix .. 'standing:' .. row.job, STANDING_COLUMNS, row, '', kept)
+  write_row(prefix .. 'standing:' .. row.job, COLUMNS.STANDING, row, '', kept)
 end
 
 -- A row of an older version has no definition.
@@ -60,7 +60,7 @@ end
 local function get_job(name)
   local read = read_job(name)
   if not read or identity_from() == NEVER then return read and whole(read) end
-  local row, fault = read_row(prefix .. 'standing:' .. name, STANDING_COLUMNS)
+  local row, fault = read_row(prefix .. 'standing:' .. name, COLUMNS.STANDING)
   if fault then bad('the job ' .. name, fault) end
   if not row then return whole(read) end  -- made by an older version, and not swept yet
   row.fence, row.read = read.fence, read
@@ -70,7 +70,7 @@ end
 local function put_job(row)
   if identity_from() == NEVER then
     local new = not row.kept
-    write_row(prefix .. 'job:' .. row.job, JOB_COLUMNS, row, '', row.kept)
+    write_row(prefix .. 'job:' .. row.job, COLUMNS.JOB, row, '', row.kept)
     if new then redis.call('SADD', prefix .. 'jobs', row.job) end
     return
   end

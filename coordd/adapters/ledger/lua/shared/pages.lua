@@ -6,7 +6,7 @@
 --   recovering_s   seconds
 --   jobs           of each: name, horizon, last fire time, suspended, fence, sequence, digest, counts_from; or of one
 --                  that cannot be used: name, bad, what is wrong with it
---   runs           of each: the columns OPEN_COLUMNS
+--   runs           of each: the columns COLUMNS.OPEN
 --   after          (not_before, run), after which the next page begins; empty: there is no more
 --   identity_from  Unix seconds; which rules are in force
 --   holds          of each: its key, its text (shared/jobs.lua)
@@ -15,7 +15,7 @@
 local function open_page(jobs, from, limit, holds)
   local names, runs, after = redis.call('ZRANGE', prefix .. 'open', from, from + limit - 1), {}, {}
   for _, run in ipairs(names) do
-    runs[#runs + 1] = redis.call('HMGET', prefix .. 'run:' .. run, unpack(OPEN_COLUMNS))
+    runs[#runs + 1] = redis.call('HMGET', prefix .. 'run:' .. run, unpack(COLUMNS.OPEN))
   end
   local last = names[limit]
   if last then after = { redis.call('ZSCORE', prefix .. 'open', last), last } end

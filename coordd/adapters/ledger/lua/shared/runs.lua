@@ -5,11 +5,11 @@
 local function run_fault(row, fault)
   if fault then return fault end
   if not STATES[row.state] then return 'state: ' .. string.sub(row.state, 1, 60) .. ' is not a state' end
-  for _, column in ipairs(WHOLE_COLUMNS) do
+  for _, column in ipairs(COLUMNS.WHOLE) do
     local value = row[column]
     if value < 0 or value ~= math.floor(value) then return column .. ': expected a whole number, found ' .. text(value) end
   end
-  for _, column in ipairs(INSTANT_COLUMNS) do
+  for _, column in ipairs(COLUMNS.INSTANT) do
     local value = row[column]
     if value < 0 or value > INSTANT_MAX then return column .. ': expected an instant, found ' .. text(value) end
   end
@@ -35,7 +35,7 @@ end
 
 -- A run's row, or nil, and what is wrong with it.
 local function look_at_run(run)
-  local row, fault = read_row(prefix .. 'run:' .. run, RUN_COLUMNS)
+  local row, fault = read_row(prefix .. 'run:' .. run, COLUMNS.RUN)
   if not row then return nil end
   if row.run ~= run then fault = 'run: expected its own name, found ' .. string.sub(row.run, 1, 60) end
   row.was = row.state
@@ -73,7 +73,7 @@ local function put_run(row)
   local due_was = row.kept and row.kept.not_before
   local policy_was = row.kept and row.kept.policy
   row.kept = row.kept or {}
-  write_row(prefix .. 'run:' .. run, RUN_COLUMNS, row, '', row.kept)
+  write_row(prefix .. 'run:' .. run, COLUMNS.RUN, row, '', row.kept)
   if was ~= state or policy_was ~= row.policy then
     for key in slots_of(HOLDING[was] and policy_was or '') do redis.call('ZREM', prefix .. 'slots:' .. key, run) end
     for key in slots_of(HOLDING[state] and row.policy or '') do redis.call('ZADD', prefix .. 'slots:' .. key, 0, run) end
@@ -121,7 +121,7 @@ end
 
 -- All attempts of a run are one hash: a field is "<attempt>:<column>".
 local function put_attempt(row)
-  write_row(prefix .. 'attempts:' .. row.run, ATTEMPT_COLUMNS, row, exact(row.attempt) .. ':')
+  write_row(prefix .. 'attempts:' .. row.run, COLUMNS.ATTEMPT, row, exact(row.attempt) .. ':')
 end
 
 -- (token, nonce, state) of an attempt, or nil.
