@@ -10,7 +10,7 @@ from coordd.core.context import Settings
 
 def settings_of(config: Config, version: str) -> Settings:
     """``version`` is the one of this program."""
-    cluster = config.cluster
+    cluster, budget = config.cluster, config.node.budget
     return Settings(
         cluster=cluster.name,
         heartbeat_interval_s=cluster.heartbeat_interval,
@@ -21,8 +21,10 @@ def settings_of(config: Config, version: str) -> Settings:
         renew_interval_s=cluster.renew_interval,
         ledger_timeout_s=cluster.ledger_timeout,
         kill_grace_s=cluster.kill_grace,
-        budget_client=config.node.budget.client,
-        budget_cluster=config.node.budget.cluster,
+        budget_client=budget.max if isinstance(budget.client, str) else budget.client,
+        budget_by=budget.client if isinstance(budget.client, str) else "",
+        budget_min=budget.min,
+        budget_cluster=budget.cluster,
         tags=config.node.tags,
         pools=config.pools,
         version=version,

@@ -225,10 +225,11 @@ def _never_on(value: object) -> tuple[int | str, ...]:
 
 def _concurrency(value: object) -> Concurrency:
     if isinstance(value, dict):
-        if {"min", "by"} & set(value):
-            raise ValueError("min, max and by are not available in this version: write a number, or { per, max }")
+        if "by" in value:
+            return _by_strategy(value)
         if set(value) != {"per", "max"}:
-            raise ValueError(f"expected a whole number or {{ per, max }}, found {', '.join(value) or 'nothing'}")
+            said = ", ".join(value) or "nothing"
+            raise ValueError(f"expected a whole number, {{ per, max }} or {{ min, max, by }}, found {said}")
         per = values.text(value["per"])
         try:
             names = placeholders(per)
@@ -238,6 +239,16 @@ def _concurrency(value: object) -> Concurrency:
             raise ValueError(f"per: expected a template that names a parameter, found {found(per)}")
         return Concurrency(max=_whole(0, values.SIZE_MAX)(value["max"]), per=per)
     return Concurrency(max=_whole(0, values.SIZE_MAX)(value))
+
+
+def _by_strategy(value: dict[str, object]) -> Concurrency:
+    if set(value) != {"min", "max", "by"}:
+        raise ValueError(f"expected {{ min, max, by }}, found {', '.join(value)}")
+    size = _whole(0, values.SIZE_MAX)
+    least, most = size(value["min"]), size(value["max"])
+    if least > most:
+        raise ValueError(f"min ({least}) is above max ({most})")
+    return Concurrency(max=most, min=least, by=values.strategy(value["by"], "load", "memory"))
 
 
 def _rate(value: object) -> Rate:

@@ -73,6 +73,10 @@ def _unreadable(path: str) -> str:
     return "" if regular else "expected a regular file"
 
 
+# More drivers that compute than this for each processor are a typing error, or will stand in each other's way.
+ABSURD = 64
+
+
 def warnings(config: Config) -> list[Problem]:
     """Warnings: settings that work but give something up; check-config prints them, and the daemon logs them at each
     start.
@@ -88,4 +92,10 @@ def warnings(config: Config) -> list[Problem]:
         unsafe = "anybody who reaches the bus can speak as any node; for development only"
         told.append(("unsigned", f"{unsafe}: `coordd keys new` makes a keyring"))
     shown = values.printable(config.path) or "defaults"
-    return [Problem(shown, f"cluster.{key}", None, message, severity="warning", kind="config") for key, message in told]
+    told = [(f"cluster.{key}", message) for key, message in told]
+    budget = config.node.budget
+    most = budget.max if isinstance(budget.client, str) else budget.client
+    if most > ABSURD * (os.cpu_count() or 1):
+        many = f"{most} drivers that compute at a time, on {os.cpu_count() or 1} processors"
+        told.append(("node.budget", f"{many}: each needs one, and memory; is it a typing error?"))
+    return [Problem(shown, key, None, message, severity="warning", kind="config") for key, message in told]

@@ -12,10 +12,15 @@ from coordd.core.redaction import HIDDEN, is_secret_name, redact_text
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """The maximum number of active runs: drivers that compute here (client), drivers that only wait (cluster)."""
+    """The maximum number of active runs: drivers that compute here (client), drivers that only wait (cluster).
 
-    client: int = 2
+    ``client`` can be the name of a strategy, which says how many at present, from ``min`` to ``max``.
+    """
+
+    client: int | str = 2
     cluster: int = 20
+    min: int = 1
+    max: int = 8
 
 
 class NodeConfig(msgspec.Struct, frozen=True):

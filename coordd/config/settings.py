@@ -49,13 +49,20 @@ SECONDS_MAX = 86400.0
 
 
 def _budget(value: object) -> Budget:
-    table = converted(value, dict[str, int], "a table { client = 2, cluster = 20 }")
+    table = converted(value, dict[str, int | str], "a table { client = 2, cluster = 20 }")
     for key, count in table.items():
         if key not in Budget.__struct_fields__:
             raise ValueError(f'unknown key "{key}"; {nearest(key, Budget.__struct_fields__)}')
-        if not 0 <= count <= BUDGET_MAX:
-            raise ValueError(f"expected 0 to {BUDGET_MAX} runs for {key}, found {count}")
-    return Budget(**table)
+        if key == "client" and isinstance(count, str):
+            values.strategy(count, "auto")
+        elif isinstance(count, str) or not 0 <= count <= BUDGET_MAX:
+            raise ValueError(f"expected 0 to {BUDGET_MAX} runs for {key}, found {values.found(count)}")
+    budget = Budget(**table)
+    if not isinstance(budget.client, str) and {"min", "max"} & set(table):
+        raise ValueError(f'min and max bound a strategy (client = "auto"), and client is the number {budget.client}')
+    if budget.min > budget.max:
+        raise ValueError(f"min ({budget.min}) is above max ({budget.max})")
+    return budget
 
 
 def _duration_text(value: object) -> str:

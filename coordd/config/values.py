@@ -23,6 +23,9 @@ UNKNOWN_MAX = 20
 SIZE_MAX = 1_000_000
 POOLS_MAX = 1000
 
+# The group of entry points that bring strategies.
+STRATEGIES = "coordd.strategies"
+
 Reader = Callable[[Any], Any]
 
 
@@ -146,3 +149,16 @@ def read_table(
         except ValueError as exc:
             report(key, str(exc))
     return values
+
+
+def strategy(value: object, *built_in: str) -> str:
+    """The name of a strategy: a built-in one, or one that an installed package brings."""
+    from importlib.metadata import entry_points  # here, because few sites have a plug-in
+
+    said = text(value)
+    if said not in built_in:
+        brought = sorted(point.name for point in entry_points(group=STRATEGIES))
+        if said not in brought:
+            near = nearest(said, [*built_in, *brought])
+            raise ValueError(f"expected a strategy, found {found(said)}, which no installed package brings; {near}")
+    return said

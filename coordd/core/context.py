@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -42,6 +42,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kill_grace_s: float = 10.0
     budget_client: int = 2
     budget_cluster: int = 20
+    budget_by: str = ""  # the strategy that says how much of budget_client counts; "": all of it
+    budget_min: int = 1
     tags: tuple[str, ...] = ()
     pools: dict[str, int] = {}  # the sizes of pools
     version: str = ""
@@ -82,8 +84,10 @@ class Context:
         "aside",
         "bad_rows",
         "braked",
+        "budget",
         "clock",
         "clock_off",
+        "concurrency",
         "failing",
         "full_hostname",
         "hostname",
@@ -144,6 +148,8 @@ class Context:
         self.tokens: dict[str, int] = {}  # job -> the highest known token: a witness against a ledger that went back
         self.identity_from = NEVER  # from the ledger: later runs have their nominal time in their id
         self.loadavg = (0.0, 0.0, 0.0)
+        self.budget: int | None = None  # drivers that may compute here now; None: budget_client
+        self.concurrency: Mapping[str, int] = {}  # job -> what its strategy says now
         self.processed = 0
         self.round_trip_s = STAGGER_MIN_S / 2
         self.clock_off = False  # the wall clock differs from the ledger's by more than SKEW_MAX_S
@@ -156,6 +162,16 @@ class Context:
         self._serial = 0
         self._next_request = 0
         self._waiting: dict[int, Callable[[Any, float, Now], None]] = {}  # question -> who waits for its answer
+
+    @property
+    def computing(self) -> int:
+        """How many drivers may compute here at present."""
+        return self.settings.budget_client if self.budget is None else self.budget
+
+    def loaded(self, average: tuple[float, float, float], budget: int | None, concurrency: Mapping[str, int]) -> None:
+        """How loaded this machine is, and how many runs strategies allow now."""
+        self.loadavg = (round(average[0], 2), round(average[1], 2), round(average[2], 2))
+        self.budget, self.concurrency = budget, concurrency
 
     # ---- time
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import structlog
@@ -13,6 +12,7 @@ from coordd.ports import Notifier
 from coordd.services.control.methods import active_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
+from coordd.services.rooms import Rooms
 from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("health")
@@ -56,6 +56,7 @@ class Health:
         self._check_room = check_room
         self._clean = clean
         self._look = look
+        self._rooms = Rooms(driver)
         self._said = ""
         self.stuck = ""
 
@@ -71,7 +72,7 @@ class Health:
             if now >= next_clean:
                 await trio.to_thread.run_sync(self._clean)
                 next_clean = now + CLEAN_S
-            self._driver.node.loaded(os.getloadavg())
+            await self._rooms.look()
             self._driver.probe_journal()
             self._driver.look_at_bus()
             self._look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +115,23 @@ def test_a_rate_holds_after_its_owner_is_killed() -> None:
 
         until(lambda: "rate: 2 started within 60 s" in cluster.nodes[1].why(waits))
         assert not cluster.starts(waits)
+
+
+def test_a_strategy_that_a_package_brings_says_how_many_run(tmp_path: Path) -> None:
+    """Its package is installed on both nodes. It allows two, on whatever machine."""
+    package = tmp_path / "two-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: two\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[coordd.strategies]\ntwo = two:two\n")
+    (tmp_path / "two.py").write_text("def two(room):\n    return 2 if room.most == 5 else 3\n")
+    with cluster_of(2, backend="production") as cluster:
+        for node in cluster.nodes:
+            node.env["PYTHONPATH"] = str(tmp_path)
+        cluster.job("etl", "sleep", 1, overlap="allow", concurrency={"min": 1, "max": 5, "by": "two"})
+        cluster.start()
+        runs = [trigger(node, "etl", f"{n}") for n, node in enumerate(cluster.nodes * 3)]
+
+        for run in runs:
+            cluster.becomes(run, "success")
+
+        assert most_alive(cluster.entries()) == 2

@@ -57,6 +57,13 @@ def wrapped(text: str) -> str:
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
+def _budget(budget: dict[str, Any]) -> str:
+    """Only where a strategy decides."""
+    if not budget.get("by"):
+        return ""
+    return f"{budget['client']} of at most {budget['max']} drivers compute here ({plain(budget['by'])})"
+
+
 def status_text(status: dict[str, Any]) -> str:
     """One node in a few lines."""
     members, runs, jobs = status["members"], status["runs"], status.get("jobs", {})
@@ -95,6 +102,7 @@ def status_text(status: dict[str, Any]) -> str:
         ("", f"no success in time: {plain(status['late_jobs'])} (coordctl why JOB)" if status.get("late_jobs") else ""),
         ("", f"stale here: {plain(status['stale_jobs'])} (coordctl job list)" if status.get("stale_jobs") else ""),
         ("", _stopped(status.get("suspended") or {})),
+        ("budget", _budget(status.get("budget") or {})),
         ("drained", held(status["drained"]) or "yes" if status.get("drained") else ""),
         ("rules", rules_text(status.get("rules") or {})),
         ("bus", _connection(status["bus"])),

@@ -87,10 +87,14 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Concurrency(msgspec.Struct, frozen=True):
-    """At most ``max`` runs of the job at a time; with ``per`` (a template over its parameters), of each filled text."""
+    """At most ``max`` runs of the job at a time; with ``per`` (a template over its parameters), of each filled text;
+    with ``by`` as many as that strategy says at present, from ``min`` to ``max``.
+    """
 
     max: int
     per: str = ""
+    min: int = 0
+    by: str = ""
 
 
 class Rate(msgspec.Struct, frozen=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from coordd.core.jobs.arguments import fill, unpacked
 from coordd.core.jobs.job import Job
@@ -10,11 +12,14 @@ from coordd.core.ledger.limits.text import POOL
 from coordd.core.ledger.words import JITTER, QUEUE, QUEUE_MAX, RATE, SLOTS, Policy
 from coordd.errors import RefusedError
 
+# No job has a strategy.
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
-def claimed_policy(job: Job, args: str, node: str) -> Policy:
+
+def claimed_policy(job: Job, args: str, node: str, present: Mapping[str, int] = NOTHING) -> Policy:
     """The policy of one run; a rate overrides the concurrency.
 
-    ``args``: its arguments in JSON; ``node``: who claims it.
+    ``args``: its arguments in JSON; ``node``: who claims it; ``present``: what a strategy there says of a job now.
     """
     policy = job.policy()
     items = []
@@ -26,7 +31,7 @@ def claimed_policy(job: Job, args: str, node: str) -> Policy:
                 items.append(f"{RATE}{key}={rate.count}/{rate.period_s}")
     elif job.concurrency is not None:
         token = f"/{_token(job, args)}" if job.concurrency.per else ""
-        items.append(f"{SLOTS}job/{job.name}{token}={job.concurrency.max}")
+        items.append(f"{SLOTS}job/{job.name}{token}={present.get(job.name, job.concurrency.max)}")
     if (job.queue_max, job.queue_keep) != (QUEUE_MAX, "first"):
         items.append(f"{QUEUE}{job.queue_max}/{job.queue_keep}")
     if job.retry.jitter > 0 and job.retry.attempts > 1:

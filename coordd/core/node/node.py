@@ -327,9 +327,9 @@ class Node(Shown):
         """Job -> why this node cannot start it; the complete present list."""
         self.ctx.launch_problems = problems
 
-    def loaded(self, average: tuple[float, float, float]) -> None:
-        """The load averages of the last 1, 5 and 15 minutes."""
-        self.ctx.loadavg = (round(average[0], 2), round(average[1], 2), round(average[2], 2))
+    def loaded(self, average: tuple[float, float, float], budget: int | None, concurrency: dict[str, int]) -> None:
+        """The load averages of the last 1, 5 and 15 minutes, and what strategies say (None, left out: no strategy)."""
+        self.ctx.loaded(average, budget, concurrency)
 
     def reconfigured(self, settings: Settings) -> None:
         """The configuration was read again."""

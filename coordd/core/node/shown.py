@@ -22,6 +22,16 @@ class Shown:
     # ---- who it is
 
     @property
+    def concurrency(self) -> Mapping[str, int]:
+        """What the strategies of jobs say at present, by job."""
+        return self.ctx.concurrency
+
+    @property
+    def budget(self) -> int:
+        """How many drivers may compute here at present."""
+        return self.ctx.computing
+
+    @property
     def hostname(self) -> str:
         """Its name in the cluster."""
         return self.ctx.hostname

@@ -186,7 +186,7 @@ class Planner:
                     named.run,
                     job.name,
                     job.digest,
-                    claimed_policy(job, named.args, self._ctx.hostname),
+                    claimed_policy(job, named.args, self._ctx.hostname, self._ctx.concurrency),
                     named.fire_at,
                     scheduled=True,
                     due=named.due,

@@ -72,6 +72,7 @@ class Pursuits(Line):
         "epitaphs",
         "leftovers",
         "running",
+        "short",
     )
 
     def __init__(self, ctx: Context, elections: Elections, sweep_soon: Callable[[Now], None]) -> None:
@@ -81,6 +82,7 @@ class Pursuits(Line):
         self._sweep_soon = sweep_soon
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
         self.claiming = 0
+        self.short = False  # a run waited for the budget of drivers that compute
         self._burst = (0, 0.0)  # how many were decided before in the same burst, and when the last was
         self._recording: set[str] = set()  # runs that no node took, and that the ledger is asked to record
         self.endings = Endings(ctx)
@@ -523,7 +525,7 @@ class Pursuits(Line):
             action.run,
             action.job,
             pinned(job.digest, unpinned(action.digest)[1]),
-            claimed_policy(job, action.args, self._ctx.hostname),
+            claimed_policy(job, action.args, self._ctx.hostname, self._ctx.concurrency),
             action.fire_at,
             scheduled=action.scheduled,
             args=action.args,
@@ -544,6 +546,7 @@ class Pursuits(Line):
             pursuit.row_at = min(pursuit.row_at, now.mono)
 
     def _budget_left(self, job: Job) -> bool:
-        settings = self._ctx.settings
         same_kind = sum(1 for _, _, waits in self.running.values() if waits == job.waits)
-        return same_kind + self.claiming < (settings.budget_cluster if job.waits else settings.budget_client)
+        left = same_kind + self.claiming < (self._ctx.settings.budget_cluster if job.waits else self._ctx.computing)
+        self.short = self.short or not (left or job.waits)
+        return left

@@ -167,8 +167,8 @@ METHODS: dict[str, Shape] = {
     "status": {
         **dict.fromkeys(
             ("node", "cluster", "state", "version", "pid", "incarnation", "clock", "members", "isolated", "runs",
-             "jobs", "late_jobs", "stale_jobs", "rules", "alarms", "breakers_open", "impaired", "counts", "uptime_s",
-             "clock_skew_s", "stands_aside"),
+             "jobs", "budget", "late_jobs", "stale_jobs", "rules", "alarms", "breakers_open", "impaired", "counts",
+             "uptime_s", "clock_skew_s", "stands_aside"),
             SHOW,
         ),
         "bus": SHOW,  # url, state and counters; the url has no password

@@ -202,6 +202,13 @@ def rules_view(node: Node) -> dict[str, Any]:
     return {"in_force": node.rules, "held_back_by": node.rulebook.held_back_by()}
 
 
+def budget_view(node: Node) -> dict[str, Any]:
+    """How many runs this node takes at a time; ``client`` is what the strategy ``by`` says now, at most ``max``."""
+    settings = node.settings
+    most = {"max": settings.budget_client, "by": settings.budget_by or None}
+    return {"client": node.budget, **most, "cluster": settings.budget_cluster}
+
+
 def election_view(election: Election) -> dict[str, Any]:
     """One election."""
     statements = {

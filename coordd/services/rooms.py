@@ -1,0 +1,145 @@
+"""Measures the machine, and asks the strategies how many runs there is room for.
+
+The built-in strategies are in core/node/room.py. Others come from entry points of the group ``coordd.strategies``. Such
+a plug-in runs in a thread with a deadline. If it fails, or says something absurd, the log says so once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from importlib import metadata
+
+import structlog
+import trio
+
+from coordd.config.values import STRATEGIES
+from coordd.core.node.room import Auto, Room, Strategy, by_load, by_memory
+from coordd.services.driver import Driver
+from coordd.services.ledger import boottime
+
+log = structlog.get_logger("rooms")
+
+GROUP = STRATEGIES
+
+# How long (seconds) a plug-in may take.
+ASKED_S = 1.0
+
+# A run that waited for the budget counts as waiting for this long (seconds): it asks again with a growing pause.
+WANTED_S = 60.0
+
+BUDGET = "budget"
+OF_JOB = "job:"
+
+
+def measured() -> tuple[float, float]:
+    """The load average of the last minute for each processor, and the available share of the memory."""
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    found = {}
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            name, _, said = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                found[name] = int(said.split()[0])
+    return load, found["MemAvailable"] / found["MemTotal"]
+
+
+def installed(name: str) -> metadata.EntryPoint | None:
+    """The strategy of that name that a package brings."""
+    return next(iter(metadata.entry_points(group=GROUP, name=name)), None)
+
+
+class Rooms:
+    """The budget of this node, and the present concurrency of the jobs that leave it to a strategy."""
+
+    def __init__(self, driver: Driver, measure: Callable[[], tuple[float, float]] = measured) -> None:
+        self._driver = driver
+        self._measure = measure
+        self._sizes: dict[str, int] = {}  # BUDGET, or a job -> what its strategy said last
+        self._strategies: dict[tuple[str, str], Strategy] = {}  # (BUDGET or a job, strategy's name) -> the strategy
+        self._troubles: dict[str, str] = {}  # BUDGET, or a job -> what is wrong with its strategy
+        self._hung: set[str] = set()  # strategies that did not answer in time: not asked again
+        self._wanted_at = -WANTED_S
+
+    async def look(self) -> None:
+        """Ask all strategies, and tell the core."""
+        node = self._driver.node
+        wanted = list(self._asked())
+        now = boottime()
+        if node.pursuits.short:
+            node.pursuits.short = False
+            self._wanted_at = now
+        sizes: dict[str, int] = {}
+        if wanted:
+            load, memory = self._measure()
+            busy = sum(not waits for _, _, waits in node.pursuits.running.values())
+            for key, name, least, most in wanted:
+                size = min(max(self._sizes.get(key, least), least), most)
+                short = now - self._wanted_at < WANTED_S
+                sizes[key] = await self._ask(key, name, Room(least, most, size, busy, short, load, memory, now))
+        self._strategies = {of: one for of, one in self._strategies.items() if of[0] in sizes}
+        self._troubles = {key: said for key, said in self._troubles.items() if key in sizes}
+        if self._sizes.get(BUDGET) != sizes.get(BUDGET) and BUDGET in sizes:
+            log.info("budget.changed", runs=sizes[BUDGET], before=self._sizes.get(BUDGET))
+        self._sizes = dict(sizes)
+        budget = sizes.pop(BUDGET, None)
+        node.loaded(os.getloadavg(), budget, {key.removeprefix(OF_JOB): size for key, size in sizes.items()})
+
+    def _asked(self) -> Iterator[tuple[str, str, int, int]]:
+        """(BUDGET or a job, the strategy's name, least, most)."""
+        settings = self._driver.node.settings
+        if settings.budget_by:
+            yield BUDGET, settings.budget_by, settings.budget_min, settings.budget_client
+        for job in self._driver.node.jobs.values():
+            if job.concurrency is not None and job.concurrency.by:
+                # A job has no name with a ":", so none is taken for the budget.
+                yield OF_JOB + job.name, job.concurrency.by, job.concurrency.min, job.concurrency.max
+
+    async def _ask(self, key: str, name: str, room: Room) -> int:
+        """What the strategy says, within its bounds; what held before if it fails."""
+        if name in self._hung:
+            return room.size
+        strategy = self._strategies.get((key, name)) or _built_in(name)
+        try:
+            if strategy is None:
+                strategy = await trio.to_thread.run_sync(_loaded, name)
+            self._strategies[key, name] = strategy
+            said = await _answer(strategy, room)
+        except trio.TooSlowError:
+            self._hung.add(name)
+            self._trouble(key, name, f"no answer within {ASKED_S:g} s; it is not asked again")
+            return room.size
+        except Exception as exc:  # a plug-in's own code: whatever it raises, it is disabled here and named
+            self._trouble(key, name, f"failed: {type(exc).__name__}: {exc}"[:200])
+            return room.size
+        if not isinstance(said, int) or isinstance(said, bool) or not room.least <= said <= room.most:
+            self._trouble(key, name, f"said {said!r:.60}; expected a whole number from {room.least} to {room.most}")
+            return min(max(said, room.least), room.most) if isinstance(said, int) else room.size
+        self._troubles.pop(key, None)
+        return said
+
+    def _trouble(self, key: str, name: str, what: str) -> None:
+        if self._troubles.get(key) != what:
+            self._troubles[key] = what
+            log.warning("strategy.absurd", strategy=name, of=key, problem=what)
+
+
+def _built_in(name: str) -> Strategy | None:
+    if name == "auto":
+        return Auto()
+    return {"load": by_load, "memory": by_memory}.get(name)
+
+
+def _loaded(name: str) -> Strategy:
+    found = installed(name)
+    if found is None:
+        raise LookupError(f"no installed package brings it (entry points, group {GROUP})")
+    strategy: Strategy = found.load()
+    return strategy
+
+
+async def _answer(strategy: Strategy, room: Room) -> object:
+    if isinstance(strategy, Auto) or strategy in (by_load, by_memory):
+        return strategy(room)
+    with trio.fail_after(ASKED_S):
+        return await trio.to_thread.run_sync(strategy, room, abandon_on_cancel=True)
