@@ -442,8 +442,8 @@ _KEYS = {
     "tags": "list; only nodes that have them all take it",
     "priority": "integer; higher first among runs that wait for a slot (0)",
     "pool": "a name of `[pools]` in coordd.toml: the runs of all jobs that name it share its size (none)",
-    "concurrency": 'runs of the job at a time; `{ per = "{customer}", max = 1 }`: of each filled text; `{ min, max, by }`: '
-    "as a strategy says (none)",
+    "concurrency": 'runs of the job at a time; `{ per = "{customer}", max = 1 }`: of each filled text; '
+    "`{ min, max, by }`: as a strategy says (none)",
     "rate": '`"200/m"`: starts in that time (s, m, h, d), or `{ cluster, per_node }`; overrides `concurrency` (none)',
     "queue_max": 'with `overlap = "queue"`: how many runs wait (100)',
     "queue_keep": "`first` or `last`: which of them are kept; the others are `rejected` (`first`)",
