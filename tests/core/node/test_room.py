@@ -12,9 +12,9 @@ from coordd.core.jobs.job import Concurrency
 from coordd.core.ledger.requests import Claim
 from coordd.core.node.room import IDLE_S, PAUSE_MAX_S, PAUSE_S, Auto, Room, by_load, by_memory
 
-CALM = {"load": 0.2, "memory": 0.8}
-HOT = {"load": 3.0, "memory": 0.8}
-FULL = {"load": 0.2, "memory": 0.05}
+CALM: dict[str, Any] = {"load": 0.2, "memory": 0.8}
+HOT: dict[str, Any] = {"load": 3.0, "memory": 0.8}
+FULL: dict[str, Any] = {"load": 0.2, "memory": 0.05}
 
 
 def room(size: int = 4, at: float = 0.0, *, busy: int = 4, wanted: bool = True, **more: Any) -> Room:
