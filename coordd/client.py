@@ -270,9 +270,7 @@ class Methods:
         dry_run: bool | None = None,
         node: str | None = None,
     ) -> Triggered:
-        """Trigger a run; the same ``id`` twice, on whichever nodes, is the same run. ``node``: only that one launches
-        it.
-        """
+        """Trigger a run; the same ``id`` twice, on any nodes, is one run. ``node``: only that one launches it."""
         raise NotImplementedError
 
     @_method("run.cancel")
@@ -292,6 +290,26 @@ class Methods:
     @_method("run.resolve")
     def run_resolve(self, id: str, as_: str) -> dict[str, Any]:  # noqa: A002 - the parameter's name on the wire
         """Settle an unknown run ``as_`` success, failed or relaunch."""
+        raise NotImplementedError
+
+    @_method("deadletter.list")
+    def deadletter_list(self, job: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+        """Runs that were given up, newest first."""
+        raise NotImplementedError
+
+    @_method("deadletter.show")
+    def deadletter_show(self, id: str) -> dict[str, Any]:  # noqa: A002 - the parameter's name on the wire
+        """One of them, with everything that is known of its run."""
+        raise NotImplementedError
+
+    @_method("deadletter.replay")
+    def deadletter_replay(self, id: str) -> dict[str, Any]:  # noqa: A002 - the parameter's name on the wire
+        """Make one more attempt of the run, once."""
+        raise NotImplementedError
+
+    @_method("deadletter.discard")
+    def deadletter_discard(self, id: str, note: str) -> dict[str, Any]:  # noqa: A002 - as on the wire
+        """Nobody needs it."""
         raise NotImplementedError
 
     @_method("why")

@@ -306,6 +306,13 @@ _METHODS = {
     "exec.renew": ("the same, `launched`", "the same"),
     "exec.report": ("the same as for `exec.gate`, `state`, `exit_code`?, `reason`?", "the same"),
     "exec.restore": ("the same as for `exec.gate`, `state`", "the same"),
+    "deadletter.list": (
+        "`job`?, `limit`? (100)",
+        "runs that were given up: `[{id, kind, at, reason, attempts, job, run, …}]`, newest first; `kind` is `run`",
+    ),
+    "deadletter.show": ("`id` (of the letter, or its run)", "the same, `dead`, and `shown`: as `run.show`"),
+    "deadletter.replay": ("`id`", "`{id, run, attempt, state}`: one more attempt, once"),
+    "deadletter.discard": ("`id`, `note`", "`{id, run, state, discarded}`: nobody needs it"),
     "election.list": ("`limit`? (50)", "elections this node took part in"),
     "election.open": ("`id`, `topic`, `action`?", "topics `spark` and `command` trigger a run; `drill` only elects"),
     "breaker.list": ("", "each breaker: `state` closed, open or half-open, `failures`, `retry_in_s`, `reason`"),
@@ -339,7 +346,10 @@ _METHODS = {
     "doctor": ("", "checks: `{check, state, text, advice}`"),
     "reload": ("", "configuration and job files again, all or nothing"),
 }
-_BY_JOB = {"job.suspend", "job.resume", "run.trigger", "run.cancel", "run.revoke", "run.resolve"}
+_BY_JOB = {"job.suspend", "job.resume", "run.trigger", "run.cancel", "run.revoke", "run.resolve"} | {
+    "deadletter.replay",
+    "deadletter.discard",
+}
 _ROLES = {ADMIN: "admin", OPERATOR: "operator", VIEWER: "viewer"}
 
 

@@ -1,4 +1,4 @@
-"""coordctl alarm: double launches that were detected, and their clearing by a person."""
+"""coordctl alarm and deadletter: double launches that were detected, and runs that were given up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from coordd.cli.options import Group, asked
+from coordd.cli.jobs import complete_jobs, complete_runs
+from coordd.cli.options import Group, asked, say
 
 
 @click.group(cls=Group)
@@ -37,3 +38,62 @@ def clear(ident: str, note: str) -> None:
 
     params = {"note": note, **({"id": ident} if ident else {})}
     asked().show(asked().call("alarm.clear", **params), draw)
+
+
+# ---- dead letters
+
+
+@click.group(cls=Group)
+def deadletter() -> None:
+    """Dead letters: runs that were given up after all their attempts. Each stays until a person replays or discards
+    it, or until its run is forgotten.
+    """
+
+
+@deadletter.command("list")
+@click.option("--job", shell_complete=complete_jobs, help="Only runs of this job.")
+@click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many.")
+def letters(job: str | None, limit: int) -> None:
+    """The newest dead letters of the cluster."""
+
+    def draw(found: Any) -> None:
+        from coordd.cli.show import tables
+
+        tables.draw(tables.LETTERS, found, "There are no dead letters.")
+
+    asked().show(asked().call("deadletter.list", job=job, limit=limit), draw)
+
+
+@deadletter.command("show")
+@click.argument("ident", metavar="ID", shell_complete=complete_runs)
+def letter(ident: str) -> None:
+    """One dead letter: its run with all attempts, and the last lines of its log."""
+
+    def draw(found: Any) -> None:
+        from coordd.cli.show import tables
+
+        tables.draw_run(found["shown"])
+        if not found["dead"]:
+            say(f"{found['id']} is not a dead letter any more: its run is {found['state']}")
+
+    asked().show(asked().call("deadletter.show", id=ident), draw)
+
+
+@deadletter.command("replay")
+@click.argument("ident", metavar="ID", shell_complete=complete_runs)
+def replay(ident: str) -> None:
+    """One more attempt of the run, once, by the job file as it is now."""
+    asked().show(
+        asked().call("deadletter.replay", id=ident),
+        lambda said: click.echo(f"{said['run']} is tried again: attempt {said['attempt']}"),
+    )
+
+
+@deadletter.command("discard")
+@click.argument("ident", metavar="ID", shell_complete=complete_runs)
+@click.option("--note", required=True, help="Why nobody needs it, for later readers.")
+def discard(ident: str, note: str) -> None:
+    """Remove it from the list. The run stays in the history."""
+    asked().show(
+        asked().call("deadletter.discard", id=ident, note=note), lambda said: click.echo(f"{said['id']} is discarded")
+    )

@@ -12,7 +12,7 @@ import click
 
 from coordd import __version__
 from coordd.cli import options
-from coordd.cli.alarms import alarm
+from coordd.cli.alarms import alarm, deadletter
 from coordd.cli.client import is_subscription, not_running
 from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, instant, job, node, pool, seconds
 from coordd.cli.ledger import ledger
@@ -50,7 +50,7 @@ def program() -> None:
     """
 
 
-for group in (node, job, pool, run, election, ledger, alarm):
+for group in (node, job, pool, run, election, ledger, alarm, deadletter):
     program.add_command(group)
 program.add_command(plan)
 
@@ -295,10 +295,7 @@ def _not_available(parent: click.Group, names: tuple[str, ...], title: str) -> N
         parent.add_command(command(name, f"{parent.name} {name}"))
 
 
-for _name, _verbs, _title in (
-    ("check", ("list",), "Health checks."),
-    ("deadletter", ("list", "show", "replay", "discard"), "Messages that could not be handled, kept for inspection."),
-):
+for _name, _verbs, _title in (("check", ("list",), "Health checks."),):
     _group = Group(_name, help=f"{_title} Not available in this version.")
     _not_available(_group, _verbs, _title)
     program.add_command(_group)

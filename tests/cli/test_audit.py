@@ -28,6 +28,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "ledger.export": {}, "ledger.import": {"rows": []}, "ledger.accept_epoch": {}, "ledger.accept-epoch": {},
     "alarm.clear": {"note": "seen"}, "job.activate": {"job": "j"}, "audit": {},
     "ledger.accept_identity": {}, "ledger.accept-identity": {},
+    "deadletter.replay": {"id": "j#9"}, "deadletter.discard": {"id": "j#9", "note": "seen"},
     "pool.set": {"name": "heavy", "size": 1}, "pool.unset": {"name": "heavy"},
 }  # fmt: skip
 

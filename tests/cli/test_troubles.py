@@ -24,6 +24,10 @@ from coordd.core.ledger.words import AttemptNumber, Policy
 TIMING = "renew_interval = 0.5\nledger_timeout = 0.5\nkill_grace = 1.0\nlease = 30.0"
 
 
+BOOM = "exit code 3: to the moon"
+BROKEN = '[command]\nargv = ["/bin/sh", "-c", "echo to the $0; exit 3", "{who}"]\n[params]\nwho = "sun"\n'
+
+
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
     """A daemon that is told its STATUS by a notify socket."""
@@ -34,6 +38,7 @@ def node() -> Iterator[Node]:
         write_job(
             directory, "dark", 'schedule = "0 2 * * *"\nblackout = [{ cron = "0 0 * * 1", duration = "1d" }]\n' + HELLO
         )
+        write_job(directory, "broken", BROKEN)
         write_job(directory, "expected", 'expect_within = "1s"\n' + HELLO)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
             systemd.bind(f"{directory}/notify")
@@ -88,6 +93,66 @@ def test_an_unknown_run_is_seen_everywhere(node: Node, ledger: SqliteLedger) -> 
     node.wait_until(lambda: "1 run unknown (ghost)" in (seen.append(last_status(node)) or seen[-1]))  # type: ignore[func-returns-value]  # append and add give None, which is what is wanted
     node.ctl("run", "resolve", "ghost#1", "--as", "failed")
     node.wait_until(lambda: node.json("status")["runs"]["unknown"] == [])
+
+
+def given_up(node: Node) -> dict[str, Any]:
+    node.ctl("run", "trigger", "broken", "--wait", "--arg", "who=moon", code=1)
+    letter: dict[str, Any] = node.json("deadletter", "list")[0]
+    return letter
+
+
+def test_a_run_that_was_given_up_is_replayed_once_and_discarded(node: Node) -> None:
+    letter = given_up(node)
+    run = letter["run"]
+    assert letter["id"] == f"{run}/0"
+    assert (letter["kind"], letter["job"], letter["reason"], letter["attempts"]) == ("run", "broken", BOOM, 1)
+    assert run in node.json("status")["runs"]["dead"]
+    assert "dead letter" in node.ctl("status").stdout
+    assert f"{run}: {BOOM}" in node.ctl("doctor", code=1).stdout
+    assert f"It was given up. To try it once more: `coordctl deadletter replay {run}`" in node.ctl("why", run).stdout
+    listed = node.ctl("deadletter", "list").stdout
+    assert letter["id"] in listed
+    assert "exit code 3" in listed
+
+    shown = node.json("deadletter", "show", letter["id"])
+    assert shown["dead"] is True
+    assert shown["shown"]["args"] == {"who": "moon"}
+    assert [attempt["exit_code"] for attempt in shown["shown"]["attempts"]] == [3]
+    assert shown["shown"]["log_tail"] == ["to the moon"]
+    assert "to the moon" in node.ctl("deadletter", "show", run).stdout
+
+    said = node.json("deadletter", "replay", letter["id"])
+    assert (said["run"], said["attempt"]) == (run, 1)
+    again = node.ctl("deadletter", "replay", letter["id"], code=1)
+    assert f"{letter['id']} was replayed before by root, as attempt 1" in again.stderr
+    node.wait_until(lambda: [one["id"] for one in node.json("deadletter", "list")][:1] == [f"{run}/1"])
+    shown = node.json("deadletter", "show", letter["id"])
+    assert shown["dead"] is False
+    assert [one["reason"] for one in shown["shown"]["attempts"]] == [f"{BOOM}; replayed by root", BOOM]
+
+    assert "is discarded" in node.ctl("deadletter", "discard", run, "--note", "the moon is gone").stdout
+    assert run not in [one["run"] for one in node.json("deadletter", "list")]
+    assert node.json("run", "show", run)["reason"] == f"{BOOM}; discarded by root: the moon is gone"
+    assert "given up" not in node.ctl("why", run).stdout
+    for command in (("replay", run), ("discard", run, "--note", "x")):
+        assert "is not a dead letter" in node.ctl("deadletter", *command, code=1).stderr
+    done = [record for record in node.json("audit")["records"] if record["method"].startswith("deadletter.")]
+    assert [(record["method"], record["outcome"]) for record in done if record["outcome"] == "done"] == [
+        ("deadletter.replay", "done"),
+        ("deadletter.discard", "done"),
+    ]
+
+
+def test_what_is_no_dead_letter_is_refused(node: Node, ledger: SqliteLedger) -> None:
+    node.ctl("run", "trigger", "hello", "--wait", "--id", "fine")
+    refused = node.ctl("deadletter", "replay", "hello#fine", code=1).stderr
+    assert "hello#fine is not a dead letter: it is success" in refused
+    assert "no run" in node.ctl("deadletter", "show", "hello#never", code=1).stderr
+    assert "not the number" in node.ctl("deadletter", "show", "hello#fine/x", code=1).stderr
+    ledger.ask(Report(grant=started(ledger, "ghost#7"), state="failure", exit_code=1, final=True))
+    assert "no job 'ghost' on this node" in node.ctl("deadletter", "replay", "ghost#7", code=1).stderr
+    assert "characters" in node.ctl("deadletter", "discard", "ghost#7", "--note", " ", code=2).stderr
+    node.ctl("deadletter", "discard", "ghost#7", "--note", "its job is gone")
 
 
 def test_a_job_that_an_unknown_run_blocks_says_so(node: Node, ledger: SqliteLedger) -> None:

@@ -46,7 +46,7 @@ _PASSES, _PASSES_NOT = "local passes = true\n", "local passes = false\n"
 ROOMS = {
     "nodes": ("register", "claim", "settle", "restore", "open", "page", "prune", "new_rules", "activate", "pass_over"),
     "runners": ("gate", "renew", "report", "commit"),
-    "people": ("revoke", "cancel", "resolve", "suspend", "keep", "accept_epoch", "close", "put"),
+    "people": ("revoke", "cancel", "resolve", "replay", "discard", "suspend", "keep", "accept_epoch", "close", "put"),
 }
 ROOM_OF = {op: room for room, ops in ROOMS.items() for op in ops}
 # The beginning of every script; other files as needed.

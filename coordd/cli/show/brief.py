@@ -89,6 +89,7 @@ def status_text(status: dict[str, Any]) -> str:
         ("", _trouble("unknown", runs.get("unknown"), "coordctl run resolve RUN --as success|failed|relaunch")),
         ("", _trouble("stuck", runs.get("stuck"), "coordctl why RUN")),
         ("", _trouble("late", runs.get("late"), "coordctl why RUN")),
+        ("", f"{some(len(runs['dead']), 'dead letter')} (coordctl deadletter list)" if runs.get("dead") else ""),
         (
             "jobs",
             f"{jobs.get('enabled', 0)} enabled"

@@ -315,6 +315,16 @@ BREAKERS = (
 
 ALARMS = (Column("AT (UTC)", when("at")), Column("ID", text("id"), whole=True), Column("WHAT", text("text")))
 
+LETTERS = (
+    Column("ID", text("id"), whole=True),
+    Column("KIND", text("kind")),
+    Column("ENDED (UTC)", when("at")),
+    Column("STATE", state(), whole=True),
+    Column("ATTEMPTS", text("attempts"), right=True),
+    Column("NODE", _node),
+    Column("REASON", text("reason")),
+)
+
 AUDIT = (
     Column("NO", text("n"), right=True, whole=True),
     Column("AT (UTC)", when("at")),

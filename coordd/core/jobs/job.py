@@ -237,6 +237,10 @@ def run_tag(run: str) -> str:
     return "coordd-" + hashlib.sha256(run.encode()).hexdigest()[:20]
 
 
+# The digest of every run of `coordd exec` begins with this. The digest of a job file never does.
+EXEC_DIGEST = "exec-"
+
+
 def pinned(digest: str, node: str) -> str:
     """The digest of a run that only one node may launch: any other node, of an older version too, takes it for another
     definition than its own.

@@ -1,4 +1,5 @@
-"""The operations for people: revoke, cancel and resolve a run, suspend a job, hold all jobs or a node.
+"""The operations for people: revoke, cancel and resolve a run, replay or discard one that was given up, suspend a job,
+hold all jobs or a node.
 
 The runner loads this file before it starts a job, so it imports only its neighbours and the errors.
 """
@@ -7,6 +8,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.rows import ALL, OF_JOB, Cursor, Hold, LedgerTime
 from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import (
+    EXISTS,
     FAILURE,
     FINISHED,
     GATE_AHEAD_S,
@@ -14,6 +16,7 @@ from coordd.core.ledger.words import (
     OK,
     OPEN_PAGE,
     PENDING,
+    RECOVERING,
     RETRY,
     REVOKED,
     SETTLED,
@@ -21,13 +24,15 @@ from coordd.core.ledger.words import (
     SUCCESS,
     TERMINAL,
     UNKNOWN,
+    AttemptNumber,
+    Policy,
 )
 from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from coordd.core.ledger.requests import Cancel, Keep, Resolve, Revoke, Suspend
-    from coordd.core.ledger.rows import Store
+    from coordd.core.ledger.requests import Cancel, Discard, Keep, Replay, Resolve, Revoke, Suspend
+    from coordd.core.ledger.rows import Row, Store
 
 
 # How many runs an answer names that are past their gate.
@@ -88,6 +93,42 @@ class People(Life):
             self._end(store, row, SUCCESS if said.outcome == "success" else FAILURE, why, now)
         return Answer(OK, state=row.state)
 
+    def replay(self, store: "Store", said: "Replay", now: LedgerTime) -> Answer:
+        """One more attempt of a dead letter: ok (``attempt``), exists (it was replayed before; ``by`` is the reason in
+        the record of that attempt, which names who), finished (it is not a dead letter), or recovering.
+
+        The table of moves does not apply, because a person asks for it. If this attempt fails too, the run is given up
+        again, whatever its policy allows.
+        """
+        if now.recovering_s > 0:
+            return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+        row = store.run(said.run)
+        if row is not None and row.attempt > said.attempt:
+            past = store.attempt(said.run, said.attempt)
+            return Answer(EXISTS, state=row.state, by=past.reason if past is not None else "", attempt=row.attempt)
+        if row is None or row.attempt != said.attempt or not is_dead_letter(row):
+            return Answer(FINISHED, state=row.state if row is not None else "")
+        row.reason = f"{row.reason}; replayed by {said.by}"
+        self._record(store, row)
+        row.digest = said.digest
+        row.policy = said.policy
+        row.failures = max(row.failures, Policy.unpack(said.policy).attempts - 1)
+        row.state = RETRY
+        row.attempt = self._unused(store, row.run, AttemptNumber(row.attempt + 1))
+        row.not_before = now.wall
+        store.put_run(row)
+        return Answer(OK, state=RETRY, attempt=row.attempt)
+
+    def discard(self, store: "Store", said: "Discard", now: LedgerTime) -> Answer:
+        """Nobody needs this dead letter: ok, or finished if it is not one (any more)."""
+        row = store.run(said.run)
+        if row is None or row.attempt != said.attempt or not is_dead_letter(row):
+            return Answer(FINISHED, state=row.state if row is not None else "")
+        row.cancel = 1
+        row.reason = f"{row.reason}; discarded by {said.by}: {said.note}"
+        store.put_run(row)
+        return Answer(OK, state=row.state)
+
     def suspend(self, store: "Store", said: "Suspend", now: LedgerTime) -> Answer:
         """Suspend a job, or resume it: ok, or finished if ``until`` is over. A bad row of the job is replaced by a
         valid one. A job that is suspended already gets the new end and note. ``by`` names the runs that start
@@ -118,6 +159,14 @@ class People(Life):
         soon = [row for row in rows if now.wall < row.not_before <= now.wall + GATE_AHEAD_S]
         begun = [row.run for row in soon if row.state == STARTED and job in ("", row.job)]
         return " ".join(begun[:BEGUN_MAX])
+
+
+def is_dead_letter(row: "Row") -> bool:
+    """True for a run that was given up after all its attempts. ``cancel``: a person did not want it (any more).
+
+    Not a run that was missed: nothing of it ever ran.
+    """
+    return row.state in (FAILURE, LOST) and not row.cancel
 
 
 def _hold(said: "Suspend | Keep", version: int, now: LedgerTime) -> Hold:

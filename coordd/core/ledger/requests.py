@@ -279,6 +279,38 @@ class Resolve(Request[Answer]):
         self.by = by
 
 
+class Replay(Request[Answer]):
+    """One more attempt of a run that was given up (a dead letter), under this definition and policy (its words).
+
+    ``attempt``: the one with which it was given up.
+    """
+
+    op = "replay"
+    wire = ("run", "attempt", "digest", "policy", "by")
+    __slots__ = wire
+
+    def __init__(self, *, run: str, attempt: AttemptNumber, digest: str, policy: str, by: str) -> None:
+        self.run = run
+        self.attempt = attempt
+        self.digest = digest
+        self.policy = policy
+        self.by = by
+
+
+class Discard(Request[Answer]):
+    """A person needs nothing more of a run that was given up (a dead letter) with this attempt."""
+
+    op = "discard"
+    wire = ("run", "attempt", "by", "note")
+    __slots__ = wire
+
+    def __init__(self, *, run: str, attempt: AttemptNumber, by: str, note: str) -> None:
+        self.run = run
+        self.attempt = attempt
+        self.by = by
+        self.note = note
+
+
 class Suspend(Request[Answer]):
     """Suspend a job, or resume it. ``until`` (Unix seconds): it ends by itself then; 0.0: it does not."""
 

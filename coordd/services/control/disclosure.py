@@ -122,6 +122,11 @@ _RUN: dict[str, Shape] = {
     "args": HIDE,
 }
 _STEP: dict[str, Shape] = {**dict.fromkeys(("at", "node", "what"), SHOW), "detail": REASON}
+_RUN_SHOWN: dict[str, Shape] = {**_RUN, "attempts": [_ATTEMPT], "timeline": [_STEP], "log_tail": DROP}
+_LETTER: dict[str, Shape] = {
+    **dict.fromkeys(("id", "kind", "at", "attempts", "job", "run", "state", "exit_code", "node"), SHOW),
+    "reason": REASON,
+}
 _HOLD: dict[str, Shape] = {**dict.fromkeys(("until", "by", "uid", "at", "all"), SHOW), "note": SENTENCE}
 _JOB: dict[str, Shape] = {
     **dict.fromkeys(
@@ -200,7 +205,11 @@ METHODS: dict[str, Shape] = {
     "pool.set": RIGHT,
     "pool.unset": RIGHT,
     "run.list": [_RUN],
-    "run.show": {**_RUN, "attempts": [_ATTEMPT], "timeline": [_STEP], "log_tail": DROP},
+    "run.show": _RUN_SHOWN,
+    "deadletter.list": [_LETTER],
+    "deadletter.show": {**_LETTER, "dead": SHOW, "shown": _RUN_SHOWN},
+    "deadletter.replay": RIGHT,
+    "deadletter.discard": RIGHT,
     "run.trigger": RIGHT,
     "run.cancel": RIGHT,
     "run.revoke": RIGHT,

@@ -273,7 +273,12 @@ def trouble_checks(found: Found) -> list[Check]:
     checks += [
         check(f"job {name} is late", FAIL, text, f"coordctl why {name}") for name, text in found.late_jobs.items()
     ]
-    return checks or [check("runs", OK, "no run is unknown, stuck or late")]
+    checks = checks or [check("runs", OK, "no run is unknown, stuck or late")]
+    if found.dead:
+        many = f"{len(found.dead)} runs were given up, the newest" if len(found.dead) > 1 else "1 run was given up"
+        text = f"{many} {found.dead[0].run}: {found.dead[0].text}"
+        checks.append(check("dead letters", WARN, text, "coordctl deadletter list; replay or discard each"))
+    return checks
 
 
 def told(runs: Sequence[Trouble]) -> str:

@@ -17,7 +17,7 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from coordd.core.jobs.job import IDENT, Job, iso, triggered_run
+from coordd.core.jobs.job import EXEC_DIGEST, IDENT, Job, iso, triggered_run
 from coordd.core.jobs.schedule import last_fire, parse_duration, parse_instant
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
@@ -45,9 +45,6 @@ from coordd.services.control.hold_methods import HoldMethods
 from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import take
 from coordd.services.ledger import ONLY_LOOKS, boottime
-
-# The digest of every run of `coordd exec` begins with this. The digest of a job file never does.
-DIGEST = "exec-"
 
 NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 HELD_JOB = re.compile(NAME.pattern + r"(~\d{1,10})?", re.ASCII)
@@ -239,7 +236,7 @@ class ExecMethods(HoldMethods):
 
         now, left = self._ledger_wall(), []
         for row in await self._ledger.query(read):
-            if row.state == words.RETRY and row.digest.startswith(DIGEST) and now > row.not_before + NOBODY_S:
+            if row.state == words.RETRY and row.digest.startswith(EXEC_DIGEST) and now > row.not_before + NOBODY_S:
                 await self._change(Cancel(run=row.run, by=f"{caller.name}: nobody waits to take it over"))
             else:
                 left.append(row)
@@ -305,7 +302,7 @@ class ExecMethods(HoldMethods):
 
         def ask(ledger: Ledger) -> Answer | None:
             row = ledger.run(held.run)
-            return ledger.ask(request) if row is None or row.digest.startswith(DIGEST) else None
+            return ledger.ask(request) if row is None or row.digest.startswith(EXEC_DIGEST) else None
 
         ONLY_LOOKS.set(False)  # a lease must not wait behind people's queries
         answer = await self._ledger.query(ask)
@@ -466,7 +463,7 @@ def _held(params: dict[str, Any]) -> Launch:
 
 
 def _digest(policy: str) -> str:
-    return DIGEST + hashlib.sha256(policy.encode()).hexdigest()[:16]
+    return EXEC_DIGEST + hashlib.sha256(policy.encode()).hexdigest()[:16]
 
 
 def _policy(definition: Job | None, how: str) -> tuple[Policy, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -16,9 +16,9 @@ from coordd.core.jobs.arguments import merge_params, packed
 from coordd.core.jobs.job import IDENT, Job, job_of, pinned, triggered_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import OUTCOMES, Cancel, Resolve, Revoke
-from coordd.core.ledger.rows import AttemptRow, Row
+from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ledger.words import FAILURE, LOST, OK, PENDING, RECEIVED, RETRY, STATES
+from coordd.core.ledger.words import OK, PENDING, RECEIVED, RETRY, STATES
 from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.wire.events import Action
@@ -27,14 +27,14 @@ from coordd.ports import Ledger
 from coordd.services.control import doctor as checkup
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import ALIVE_S, LIST_MAX, VIEWER_LIST_MAX
-from coordd.services.control.exec_methods import ExecMethods
 from coordd.services.control.lookups import Lookups
 from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
-from coordd.services.logfiles import find_log, read_from, read_tail, tail_lines
-from coordd.services.views import objects, timeline
+from coordd.services.logfiles import find_log, read_from, read_tail
+from coordd.services.views import objects
+from coordd.services.views.run_methods import RunMethods
 from coordd.services.views.troubles import Troubles
 
 # Valid names of job files.
@@ -55,12 +55,11 @@ FOLLOW_S = 0.25
 
 # In the interface, but not implemented: they answer so.
 UNAVAILABLE_METHODS = frozenset((
-    "check.list", "deadletter.list", "deadletter.show", "deadletter.replay", "deadletter.discard", "publish",
-    "keys.new", "keys.rotate",
+    "check.list", "publish", "keys.new", "keys.rotate",
 ))  # fmt: skip
 
 
-class Methods(ExecMethods):
+class Methods(RunMethods):
     """All methods of the control socket."""
 
     def __init__(
@@ -79,10 +78,10 @@ class Methods(ExecMethods):
         audit: Callable[[float, int], dict[str, Any]],
     ) -> None:
         super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems)
+        self._log_dir = log_dir
         self._lookups = Lookups()
         self._watches, self._shares = {}, RunShares()
         self._started_at = started_at
-        self._log_dir = log_dir
         self._reload = reload
         self._argv = argv
         self._doctor = doctor
@@ -96,7 +95,6 @@ class Methods(ExecMethods):
             "status": Method(self.status),
             "node.list": Method(self.node_list),
             "run.list": Method(self.run_list),
-            "run.show": Method(self.run_show),
             "run.trigger": Method(self.run_trigger, changes=True),
             "run.cancel": Method(self.run_cancel, changes=True),
             "run.revoke": Method(self.run_revoke, changes=True),
@@ -219,43 +217,6 @@ class Methods(ExecMethods):
             return [objects.run_view(row, redacted=looks) for row in islice(rows, limit)]
 
         return await self._ledger.query(read)
-
-    async def _run_of(self, params: dict[str, Any]) -> str:
-        """The run that is meant: by its id, or the newest run of a job."""
-        named: str = take(params, "id", str)
-        if job_of(named) != named:
-            return named
-        rows = await self._ledger.query(lambda ledger: ledger.runs(job=named, limit=1))
-        if rows:
-            return rows[0].run
-        if named in self._driver.node.jobs:
-            raise RefusedError(f"{named} has no run in the history", kind="unknown_run")
-        near = self._like(named)
-        hint = f"did you mean {near}?" if near else "coordctl run list shows all runs"
-        raise RefusedError(f"no run and no job {named!r}", kind="unknown_run", hint=hint)
-
-    async def run_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        run = await self._run_of(params)
-        row = await self._row(run)
-        attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
-        shown = objects.run_view(row, redacted=caller.role <= VIEWER)
-        shown["attempts"] = [objects.attempt_view(attempt) for attempt in attempts]
-        shown["timeline"] = timeline.of_run(row, attempts)
-        if caller.role > VIEWER:  # they may read logs
-            shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
-        return shown
-
-    def _log_tail(self, run: str, attempts: Sequence[AttemptRow]) -> list[str]:
-        """The last lines of the newest failed attempt, if its log is on this node."""
-        failed = [row.attempt for row in attempts if row.state in (FAILURE, LOST) and isinstance(row.attempt, int)]
-        path = find_log(self._log_dir, run, max(failed), earlier=False) if failed else ""
-        return tail_lines(path) if path else []
-
-    async def _row(self, run: str) -> Row:
-        row = await self._ledger.query(lambda ledger: ledger.run(run))
-        if row is None:
-            raise RefusedError(f"no run {run!r}", kind="unknown_run", hint="coordctl run list shows all runs")
-        return row
 
     async def run_trigger(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)

@@ -234,6 +234,7 @@ def troubles_view(found: Found) -> dict[str, list[str]]:
         "unknown": [trouble.run for trouble in found.unknown],
         "late": [trouble.run for trouble in found.late],
         "stuck": [trouble.run for trouble in found.stuck],
+        "dead": [trouble.run for trouble in found.dead],
     }
 
 

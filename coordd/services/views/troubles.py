@@ -1,4 +1,4 @@
-"""Troubles that need a person, from the ledger: runs that are unknown, late or stuck, and late jobs.
+"""Troubles that need a person, from the ledger: runs that are unknown, late, stuck or given up, and late jobs.
 
 Every node judges the whole cluster, by reading the ledger now and then (``look``). If a look fails, the last result
 stays; the ledger's own trouble is shown beside it.
@@ -16,13 +16,14 @@ from coordd.core.jobs.job import Job
 from coordd.core.ledger.requests import ListOpen
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.sound import run_fault
-from coordd.core.ledger.words import PENDING, RECEIVED, RETRY, STARTED, SUCCESS, UNKNOWN
+from coordd.core.ledger.words import FAILURE, LOST, PENDING, RECEIVED, RETRY, STARTED, SUCCESS, UNKNOWN
 from coordd.core.ready import Now
 from coordd.core.runs.pursued import Pursuit
 from coordd.errors import UnavailableError
 from coordd.ports import Ledger
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.views.letters import is_letter
 
 log = structlog.get_logger()
 
@@ -41,6 +42,7 @@ ROWS_MAX = 200
 
 # The states of runs that have not ended.
 _OPEN = (UNKNOWN, STARTED, RECEIVED, RETRY, PENDING)
+_GIVEN_UP = (FAILURE, LOST)
 
 
 class Trouble(NamedTuple):
@@ -58,6 +60,7 @@ class Found(NamedTuple):
     late: tuple[Trouble, ...] = ()
     stuck: tuple[Trouble, ...] = ()
     late_jobs: Mapping[str, str] = {}
+    dead: tuple[Trouble, ...] = ()  # given up
 
     def sentence(self) -> str:
         """The result in one line, for STATUS and `status`; "" when there is no trouble."""
@@ -150,11 +153,14 @@ class Troubles:
         now: Now,
     ) -> Found:
         """The troubles of these open rows. ``last``: job to (end of its last success, known since); or 0.0."""
-        unknown, late, stuck = [], [], []
+        unknown, late, stuck, dead = [], [], [], []
         for row in rows:
             if run_fault(row):
                 continue  # an invalid row; `run list` names it
-            if row.state == UNKNOWN:
+            if row.state in _GIVEN_UP:
+                if is_letter(row):
+                    dead.append(Trouble(row.run, row.job, row.reason))
+            elif row.state == UNKNOWN:
                 unknown.append(Trouble(row.run, row.job, row.reason))
             elif row.state == STARTED:
                 text = self._stuck(row, terms, now.mono)
@@ -168,7 +174,7 @@ class Troubles:
             for name in sorted(jobs)
             if (text := self._late(jobs[name], last.get(name, (0.0, 0.0)), now.wall))
         }
-        return Found(tuple(unknown), tuple(late), tuple(stuck), late_jobs)
+        return Found(tuple(unknown), tuple(late), tuple(stuck), late_jobs, tuple(dead))
 
     def silence_s(self, row: Row, now: float) -> float:
         """How long (seconds) the holder's lease was not renewed, as seen by this node; 0.0 at its first look."""
@@ -213,7 +219,7 @@ def _waits_its_turn(pursuit: Pursuit | None) -> bool:
 
 def read(ledger: Ledger, expecting: list[str]) -> tuple[list[Row], dict[str, tuple[float, float]]]:
     """Runs in the ledger's thread: open rows; for each job its last success, and since when it is known."""
-    rows = [row for state in _OPEN for row in ledger.runs(state=state, limit=ROWS_MAX)]
+    rows = [row for state in (*_OPEN, *_GIVEN_UP) for row in ledger.runs(state=state, limit=ROWS_MAX)]
     last = {}
     kept = ledger.succeeded(expecting)
     activated = _activated(ledger, expecting)

@@ -16,6 +16,7 @@ from coordd.core.ledger.words import Policy
 from coordd.core.node.node import Node
 from coordd.core.runs.pursued import Pursuit
 from coordd.services.views.fires import BLACKOUT, Fire
+from coordd.services.views.letters import is_letter
 from coordd.services.views.objects import Stop
 
 # A run in one of these states will still be launched, so obstacles to launching matter.
@@ -154,6 +155,11 @@ def _explained(
     before = _before(attempts, row)
     if row.state in _TO_COME:
         before = troubles + _hindered(row, obstacles) + before
+    if is_letter(row):
+        before += (
+            f" It was given up. To try it once more: `coordctl deadletter replay {run}`. If nobody needs it: `coordctl "
+            f"deadletter discard {run} --note TEXT`."
+        )
     return f"{run} {_state(row, pursuit, election, holder)}.{before}"
 
 

@@ -29,6 +29,8 @@ ANSWERS = {
     "revoke": "ok finished",
     "cancel": "ok finished",
     "resolve": "ok finished",
+    "replay": "ok exists finished",
+    "discard": "ok finished",
     "suspend": "ok finished",
     "keep": "ok finished",
     "open": "ok",
@@ -39,6 +41,7 @@ ANSWERS = {
     "pass_over": "ok finished early differs outdated",
 }
 RECOVERING = {
+    "replay": "recovering",
     "claim": "recovering",
     "gate": "recovering",
     "renew": "recovering",
@@ -60,11 +63,11 @@ MOVES = {
     "unknown": "started success failure revoked lost retry",
     "retry": "received missed revoked",
     "success": "",
-    "failure": "",
+    "failure": "retry",
     "revoked": "",
     "rejected": "",
     "missed": "",
-    "lost": "",
+    "lost": "retry",
 }
 FORGOTTEN = ("success", "failure", "revoked", "rejected", "missed", "lost")
 

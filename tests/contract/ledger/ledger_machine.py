@@ -16,17 +16,20 @@ from contract.ledger.ledger_coverage import Seen, states
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.fires import STRETCH_WORDS
 from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.people import is_dead_letter
 from coordd.core.ledger.requests import (
     NOTHING_SETTLED,
     Activate,
     Cancel,
     Claim,
+    Discard,
     Keep,
     ListOpen,
     NewRules,
     Page,
     PassOver,
     Register,
+    Replay,
     Resolve,
     Revoke,
     Settle,
@@ -134,6 +137,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def forgotten(self, gone: set[str]) -> None:
         """Retention has forgotten these runs."""
+
+    def replayed(self, run: str) -> None:
+        """A person has replayed a run that was over."""
 
     def ask_gate(self, grant: Grant, ahead_s: float = 0.0) -> None:
         self.ask(Gate(grant=grant, ahead_s=ahead_s))
@@ -392,10 +398,34 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_person_acts(self, run: str, what: str) -> None:
         self.ask(Revoke(run=run, by="ann", due=self.of(run, {}).due) if what == "revoke" else Cancel(run=run, by="ann"))
 
-    @rule(data=st.data(), outcome=st.sampled_from(("success", "failed", "relaunch")))
+    @rule(data=st.data(), outcome=st.sampled_from(("success", "failed", "relaunch", "cancelled")))
     def resolve(self, data: st.DataObject, outcome: str) -> None:
-        unknown = [row.run for row in self.memory.runs() if row.state == UNKNOWN]
-        self.ask(Resolve(run=data.draw(st.sampled_from([RUNS[0], *unknown])), outcome=outcome, by="ann"))
+        unknown = {row.run: row.attempt for row in self.memory.runs() if row.state == UNKNOWN}
+        run = data.draw(st.sampled_from([RUNS[0], *unknown]))
+        if outcome != "cancelled":
+            self.ask(Resolve(run=run, outcome=outcome, by="ann"))
+            return
+        self.ask(Cancel(run=run, by="ann"))
+        key = (run, unknown.get(run, 0))
+        if key in self.grants:  # its holder is back, and obeys
+            self.ask_report(Report(grant=grant_of(*key, *self.grants[key]), state="revoked"))
+
+    @rule(data=st.data(), other=st.sampled_from((0, 0, 0, -1, 1)), replays=st.booleans(), policy=ordinary)
+    def dead_letter(self, data: st.DataObject, other: int, replays: bool, policy: dict[str, Any]) -> None:
+        dead = [row for row in self.memory.runs() if is_dead_letter(row)]
+        past = [row for row in self.memory.runs() if row.attempt]
+        run, attempt = RUNS[0], 0
+        if dead or past:
+            row = data.draw(st.sampled_from([*dead * 2, *past]))
+            run, attempt = row.run, max(0, row.attempt + other)
+        if not replays:
+            self.ask(Discard(run=run, attempt=AttemptNumber(attempt), by="ann", note="é\n2"))
+            return
+        packed = self.of(run, policy).policy.pack()
+        again = Replay(run=run, attempt=AttemptNumber(attempt), digest="d1", policy=packed, by="ann")
+        if self.ask(again).word == "ok":
+            self.replayed(run)
+            assert self.ask(again).word == "exists"
 
     @rule(
         key=st.sampled_from(("job:a", "job:b", "job:c", ALL, "node:edge-1")),

@@ -18,7 +18,7 @@ from coordd.adapters.ledger.dump import exported, exported_hold
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger import requests, rules, words
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.requests import Claim, Replay
 from coordd.core.ledger.rows import JobRow
 from coordd.core.ledger.rules import MOVES, Rules
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Report, Request
@@ -56,6 +56,8 @@ class ModelMachine(LedgerMachine):
 
     def ask(self, request: Request[A]) -> A:
         answer = super().ask(request)
+        if isinstance(request, Replay) and answer.word == "ok":
+            assert self.before.pop(request.run) in ("failure", "lost"), "only a dead letter is replayed"
         self.states_only_move_forward()
         return answer
 

@@ -25,6 +25,9 @@ local function finish(row, state, reason)
   if held_before then record(row) end
 end
 
+-- A run that was given up after all its attempts; cancel: a person did not want it (any more).
+local function is_dead_letter(row) return (row.state == FAILURE or row.state == LOST) and row.cancel == 0 end
+
 -- What this very call has ended: attempt, token, nonce, node, reason, digest, policy, lease.
 local function ended_as(row, reason)
   return {

@@ -1,0 +1,194 @@
+"""The control methods that show one run, and those about runs that were given up: `run.show`, `deadletter.list`, …"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from coordd.core.jobs.job import EXEC_DIGEST, Job, job_of, pinned, unpinned
+from coordd.core.jobs.limits import claimed_policy
+from coordd.core.ledger.requests import Discard, Replay
+from coordd.core.ledger.rows import AttemptRow, Row
+from coordd.core.ledger.words import EXISTS, FAILURE, LOST, OK, RECOVERING, AttemptNumber
+from coordd.errors import RefusedError
+from coordd.services.control.callers import VIEWER, Caller, Method
+from coordd.services.control.core_methods import LIST_MAX, NOTE_MAX, VIEWER_LIST_MAX
+from coordd.services.control.exec_methods import ExecMethods
+from coordd.services.control.rpc import take
+from coordd.services.logfiles import find_log, tail_lines
+from coordd.services.views import objects, timeline
+from coordd.services.views.letters import dead_letters, is_letter, letter_id
+
+# The only kind of dead letters in this version.
+KIND = "run"
+
+# What to do about an id that names no dead letter.
+NONE = "coordctl deadletter list shows all dead letters"
+
+
+class RunMethods(ExecMethods):
+    """One run as a whole, and the dead letters.
+
+    A dead letter is a run that ended as failure or lost, until a person discards or replays it. It is read from the
+    run's row, so nothing else is kept, and retention forgets it with its row.
+    """
+
+    _log_dir: str
+
+    def table(self) -> dict[str, Method]:
+        """Every method, with the lowest role that may call it."""
+        return {
+            "run.show": Method(self.run_show),
+            "deadletter.list": Method(self.deadletter_list),
+            "deadletter.show": Method(self.deadletter_show),
+            "deadletter.replay": Method(self.deadletter_replay, changes=True),
+            "deadletter.discard": Method(self.deadletter_discard, changes=True),
+            **super().table(),
+        }
+
+    async def _run_of(self, params: dict[str, Any]) -> str:
+        """The run that is meant: by its id, or the newest run of a job."""
+        named: str = take(params, "id", str)
+        if job_of(named) != named:
+            return named
+        rows = await self._ledger.query(lambda ledger: ledger.runs(job=named, limit=1))
+        if rows:
+            return rows[0].run
+        if named in self._driver.node.jobs:
+            raise RefusedError(f"{named} has no run in the history", kind="unknown_run")
+        near = self._like(named)
+        hint = f"did you mean {near}?" if near else "coordctl run list shows all runs"
+        raise RefusedError(f"no run and no job {named!r}", kind="unknown_run", hint=hint)
+
+    async def run_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        run = await self._run_of(params)
+        row = await self._row(run)
+        attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
+        shown = objects.run_view(row, redacted=caller.role <= VIEWER)
+        shown["attempts"] = [objects.attempt_view(attempt) for attempt in attempts]
+        shown["timeline"] = timeline.of_run(row, attempts)
+        if caller.role > VIEWER:  # they may read logs
+            shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
+        return shown
+
+    def _log_tail(self, run: str, attempts: Sequence[AttemptRow]) -> list[str]:
+        """The last lines of the newest failed attempt, if its log is on this node."""
+        failed = [row.attempt for row in attempts if row.state in (FAILURE, LOST) and isinstance(row.attempt, int)]
+        path = find_log(self._log_dir, run, max(failed), earlier=False) if failed else ""
+        return tail_lines(path) if path else []
+
+    async def _row(self, run: str) -> Row:
+        row = await self._ledger.query(lambda ledger: ledger.run(run))
+        if row is None:
+            raise RefusedError(f"no run {run!r}", kind="unknown_run", hint="coordctl run list shows all runs")
+        return row
+
+    # ---- dead letters
+
+    async def deadletter_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
+        job = take(params, "job", str, "")
+        most = VIEWER_LIST_MAX if caller.role <= VIEWER else LIST_MAX
+        limit = min(max(1, take(params, "limit", int, 100)), most)
+        return await self._ledger.query(lambda ledger: [letter_view(row) for row in dead_letters(ledger, limit, job)])
+
+    async def deadletter_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        row, attempt = await self._letter(params)
+        shown = await self.run_show({"id": row.run}, caller)
+        return {**letter_view(row, attempt), "dead": is_letter(row) and row.attempt == attempt, "shown": shown}
+
+    async def deadletter_replay(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        named = take(params, "id", str)
+        self._may_operate(caller, job_of(named))
+        row, attempt = await self._letter(params)
+        job = self._replayed_by(row)
+        digest = pinned(job.digest, unpinned(row.digest)[1])
+        policy = claimed_policy(job, row.args, self._driver.node.hostname).pack()
+        replay = Replay(run=row.run, attempt=attempt, digest=digest, policy=policy, by=caller.name)
+        answer = await self._change(replay)
+        if answer.word == RECOVERING:
+            raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")
+        if answer.word == EXISTS:
+            _, _, who = answer.by.rpartition("; replayed by ")
+            raise RefusedError(
+                f"{letter_id(row.run, attempt)} was replayed before by {who or 'somebody'}, as attempt {attempt + 1}; "
+                f"{row.run} is {answer.state} now",
+                kind="finished",
+                hint=f"coordctl run show '{row.run}'",
+            )
+        if answer.word != OK:
+            raise _no_letter(row.run, answer.state)
+        self._audit(caller, "deadletter.replay", letter_id(row.run, attempt))
+        self._driver.feed(self._driver.node.look_again)
+        return {"id": letter_id(row.run, attempt), "run": row.run, "attempt": answer.attempt, "state": answer.state}
+
+    async def deadletter_discard(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        self._may_operate(caller, job_of(take(params, "id", str)))
+        note = take(params, "note", str).strip()
+        if not note or len(note) > NOTE_MAX:
+            raise RefusedError(
+                f"a note of {len(note)} characters",
+                kind="invalid_params",
+                hint=f"say in 1 to {NOTE_MAX} characters why nobody needs it, for later readers",
+            )
+        row, attempt = await self._letter(params)
+        answer = await self._change(Discard(run=row.run, attempt=attempt, by=caller.name, note=note))
+        if answer.word != OK:
+            raise _no_letter(row.run, answer.state)
+        self._audit(caller, "deadletter.discard", f"{letter_id(row.run, attempt)}: {note}")
+        return {"id": letter_id(row.run, attempt), "run": row.run, "state": answer.state, "discarded": True}
+
+    async def _letter(self, params: dict[str, Any]) -> tuple[Row, AttemptNumber]:
+        """The run that is meant, and the attempt with which it was given up: by the letter's id, or the run's."""
+        run, slash, number = take(params, "id", str).rpartition("/")
+        if not slash:
+            run, number = number, ""
+        row = await self._row(run)
+        if number and not (number.isascii() and number.isdecimal() and len(number) < 10):
+            raise RefusedError(f"{number[:40]!r} is not the number of an attempt", kind="unknown_run", hint=NONE)
+        if number:
+            return row, AttemptNumber(int(number))
+        over = row.state in (FAILURE, LOST) or not row.attempt  # otherwise the letter that was replayed is meant
+        return row, row.attempt if over else AttemptNumber(row.attempt - 1)
+
+    def _replayed_by(self, row: Row) -> Job:
+        """The definition that a replay executes: the present one. Raises RefusedError if this node has none that
+        counts.
+        """
+        if row.digest.startswith(EXEC_DIGEST):
+            raise RefusedError(
+                f"{row.run} is a run of `coordd exec`", kind="not_available", hint="call `coordd exec` again"
+            )
+        job = self._job({"job": row.job})
+        self._may_start(job)
+        stale = self._driver.node.rulebook.definitions.stale.get(job.name)
+        if stale:
+            raise RefusedError(
+                f"another definition of {job.name} counts: {stale}",
+                kind="stale",
+                hint="ask another node, or coordctl reload",
+            )
+        return job
+
+
+def letter_view(row: Row, attempt: int | None = None) -> dict[str, Any]:
+    """One dead letter, as in `deadletter.list`."""
+    return {
+        "id": letter_id(row.run, row.attempt if attempt is None else attempt),
+        "kind": KIND,
+        "at": objects.instant(row.ended_at),
+        "reason": row.reason or None,
+        "attempts": row.attempt + 1,
+        "job": row.job,
+        "run": row.run,
+        "state": row.state,
+        "exit_code": row.exit_code,
+        "node": row.node or None,
+    }
+
+
+def _no_letter(run: str, state: str) -> RefusedError:
+    """The refusal for a run that is not a dead letter (any more)."""
+    why = "it was discarded, or a person cancelled it" if state in (FAILURE, LOST) else f"it is {state}"
+    return RefusedError(f"{run} is not a dead letter: {why}", kind="finished", hint=NONE)
