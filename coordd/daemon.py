@@ -54,13 +54,11 @@ from coordd.services.driver import Driver, Keeper
 from coordd.services.health import Health
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.outbox import Outbox
+from coordd.services.retention import Retention
 from coordd.services.runners import Runners
 from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("daemon")
-
-# Rows per step of a cleaning.
-PRUNE_AT_ONCE = 1000
 
 # How many bytes of the journal's end are read at a start: about as many attempts as a witness remembers.
 RECALLED_BYTES_MAX = 4 * 1024 * 1024
@@ -117,6 +115,9 @@ class Daemon:
         self.troubles = Troubles(self.driver, self.ledger)
         self.methods = self._make_methods()
         self.control = self._make_control()
+        self.retention = Retention(
+            lambda: self.config.history, self._journal, self.builder.log_dir, self.connections.open_ledger, time.time
+        )
         self.health = Health(
             self.driver,
             self.ledger,
@@ -125,7 +126,7 @@ class Daemon:
             control_path=config.control.socket,
             check_launch=self.builder.problems,
             check_room=self._launcher.check_room,
-            clean=self._clean,
+            clean=self.retention.clean,
             look=self._save_ledger_mark,
         )
 
@@ -483,25 +484,9 @@ class Daemon:
             except UnavailableError as exc:
                 log.error("state.not_saved", reason=str(exc))
 
-    def _clean(self) -> None:
-        """Remove old journal segments, logs and rows; runs in a thread."""
-        history = self.config.history
-        now = time.time()
-        try:
-            self._journal.prune(history.journal_keep_s, now)
-            self.builder.prune_logs(now - history.logs_keep_s)
-            ledger = self.connections.open_ledger()
-            try:
-                while ledger.prune(history.keep_s, PRUNE_AT_ONCE) >= PRUNE_AT_ONCE:
-                    pass  # in steps: no other request waits for longer than one of them
-            finally:
-                ledger.close()
-        except (CoorddError, OSError) as exc:
-            log.warning("clean.failed", reason=str(exc))
-
     def _check_audit(self, since: float, limit: int) -> Checked:
         """Runs in a thread. Raises UnavailableError."""
-        oldest = time.time() - self.config.history.journal_keep_s
+        oldest = self.retention.oldest()
         return check_audit(self._journal.directory, self._audit_path, since=since, limit=limit, oldest=oldest)
 
     def _doctor(self) -> list[dict[str, str]]:

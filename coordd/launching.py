@@ -153,11 +153,3 @@ class LaunchBuilder:
         except CoorddError as exc:
             return str(exc)
         return ""
-
-    def prune_logs(self, before: float) -> None:
-        """Remove logs that were last written before that instant (Unix seconds)."""
-        for parent, _, names in os.walk(self.log_dir):
-            for name in names:
-                path = os.path.join(parent, name)
-                if os.stat(path).st_mtime < before:
-                    os.unlink(path)

@@ -45,6 +45,11 @@ class Ledger(Protocol):
     def succeeded(self, jobs: Sequence[str]) -> dict[str, float]:
         """The end (Unix seconds) of the last success of each job that has one, since this version is in use."""
 
+    def ended_ago(self, rank: int) -> float | None:
+        """How long ago (seconds, by the ledger's clock) a run ended after which ``rank`` others have ended; None: there
+        is none.
+        """
+
     def prune(self, keep_s: float, limit: int = 1000) -> int:
         """Forget at most ``limit`` runs that ended over ``keep_s`` ago by the ledger's clock; returns how many."""
 

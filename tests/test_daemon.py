@@ -70,19 +70,6 @@ def give(daemon: Daemon, **ledger: Any) -> None:
     daemon.connections.open_ledger = lambda known=None: made  # type: ignore[method-assign]  # replaced for this test
 
 
-def test_old_runs_are_forgotten(directory: str) -> None:
-    pruned: list[float] = []
-    with built(directory, SQLITE) as daemon:
-
-        def prune(keep_s: float, _limit: int) -> int:
-            pruned.append(keep_s)
-            return 0
-
-        give(daemon, prune=prune)
-        daemon._clean()
-        assert pruned == [daemon.config.history.keep_s]
-
-
 def ledger_checks(daemon: Daemon, **ledger: Any) -> list[tuple[str, str, str]]:
     """The checks of `doctor` for such a ledger."""
     give(daemon, **ledger)

@@ -49,16 +49,6 @@ _RATE = re.compile(r"([0-9]{1,9})/([smhd])", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-def _whole(least: int, most: int) -> values.Reader:
-    def read(value: object) -> int:
-        whole: int = converted(value, int, "a whole number")
-        if not least <= whole <= most:
-            raise ValueError(f"expected a whole number from {least} to {most}, found {whole}")
-        return whole
-
-    return read
-
-
 def _word(*words: str) -> values.Reader:
     def read(value: object) -> str:
         if value not in words:
@@ -237,14 +227,14 @@ def _concurrency(value: object) -> Concurrency:
             raise ValueError(f"per: {exc}: {exc.hint}") from exc
         if not names:
             raise ValueError(f"per: expected a template that names a parameter, found {found(per)}")
-        return Concurrency(max=_whole(0, values.SIZE_MAX)(value["max"]), per=per)
-    return Concurrency(max=_whole(0, values.SIZE_MAX)(value))
+        return Concurrency(max=values.whole(0, values.SIZE_MAX)(value["max"]), per=per)
+    return Concurrency(max=values.whole(0, values.SIZE_MAX)(value))
 
 
 def _by_strategy(value: dict[str, object]) -> Concurrency:
     if set(value) != {"min", "max", "by"}:
         raise ValueError(f"expected {{ min, max, by }}, found {', '.join(value)}")
-    size = _whole(0, values.SIZE_MAX)
+    size = values.whole(0, values.SIZE_MAX)
     least, most = size(value["min"]), size(value["max"])
     if least > most:
         raise ValueError(f"min ({least}) is above max ({most})")
@@ -296,11 +286,11 @@ PLAIN: dict[str, Key] = {
     "on_lost": Key(_word(*words.ON_LOST), "on_lost", public=True),
     "placement": Key(_word("first", "spread"), "placement", public=True),
     "tags": Key(values.tags, "tags", public=True),
-    "priority": Key(_whole(-PRIORITY_MAX, PRIORITY_MAX), "priority", public=True),
+    "priority": Key(values.whole(-PRIORITY_MAX, PRIORITY_MAX), "priority", public=True),
     "pool": Key(values.name, "pool", public=True),
     "concurrency": Key(_concurrency, "concurrency", public=True),
     "rate": Key(_rates, "rate", public=True),
-    "queue_max": Key(_whole(0, values.SIZE_MAX), "queue_max", public=True),
+    "queue_max": Key(values.whole(0, values.SIZE_MAX), "queue_max", public=True),
     "queue_keep": Key(_word(*words.QUEUE_KEEP), "queue_keep", public=True),
     "timeout": Key(_longer_than_nothing, "timeout_s", public=True),
     "lease": Key(values.number, "lease_s", public=True),
@@ -336,8 +326,8 @@ SPARK: dict[str, values.Reader] = {
 }
 COMMAND: dict[str, values.Reader] = {"argv": _argv, "env": _env, "cwd": values.path}
 RETRY: dict[str, values.Reader] = {
-    "attempts": _whole(1, TRIES_MAX),
-    "relaunches": _whole(0, TRIES_MAX),
+    "attempts": values.whole(1, TRIES_MAX),
+    "relaunches": values.whole(0, TRIES_MAX),
     "delay": parse_duration,
     "backoff": _word(*words.BACKOFF),
     "jitter": _part,

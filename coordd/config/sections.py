@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from coordd.config import addresses
+from coordd.config.values import parse_size
 from coordd.core.jobs.schedule import parse_duration
 from coordd.core.redaction import HIDDEN, is_secret_name, redact_text
 
@@ -126,12 +127,23 @@ class HistoryConfig(msgspec.Struct, frozen=True):
     keep: str = "90d"
     logs_keep: str = "90d"
     journal_keep: str = "90d"
+    keep_runs: int = 1_000_000
+    logs_size: str = "10G"
+    journal_size: str = "10G"
     journal_sink: str = ""
     log_sink: str = ""
 
     @property
     def keep_s(self) -> float:
         return parse_duration(self.keep)
+
+    @property
+    def logs_bytes(self) -> int:
+        return parse_size(self.logs_size)
+
+    @property
+    def journal_bytes(self) -> int:
+        return parse_size(self.journal_size)
 
     @property
     def logs_keep_s(self) -> float:

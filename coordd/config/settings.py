@@ -40,6 +40,9 @@ INBOX_SUFFIX = ".inbox"
 
 BUDGET_MAX = 10_000
 
+# A ledger keeps at most this many runs.
+RUNS_MAX = 1_000_000_000
+
 # Limits of durations: with less, nodes do nothing but wait for each other; more is a typing error.
 SECONDS_MIN = 0.01
 SECONDS_MAX = 86400.0
@@ -71,6 +74,12 @@ def _duration_text(value: object) -> str:
     read = values.text(value)
     if parse_duration(read) <= 0:
         raise ValueError(f'expected a duration above zero, found "{read}"')
+    return read
+
+
+def _size_text(value: object) -> str:
+    read = values.text(value)
+    values.parse_size(read)
     return read
 
 
@@ -143,6 +152,8 @@ _BY_KEY: dict[str, Reader] = {
     **dict.fromkeys(("cluster.tls_ca", "cluster.tls_cert", "cluster.tls_key"), values.path_or_none),
     **dict.fromkeys(("cluster.bus_password_file", "cluster.ledger_password_file"), values.path_or_none),
     **dict.fromkeys(("history.keep", "history.logs_keep", "history.journal_keep"), _duration_text),
+    **dict.fromkeys(("history.logs_size", "history.journal_size"), _size_text),
+    "history.keep_runs": values.whole(0, RUNS_MAX),
 }
 
 

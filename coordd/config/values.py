@@ -6,6 +6,7 @@ Every reader raises ValueError with the expected and the found value.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ POOLS_MAX = 1000
 
 # The group of entry points that bring strategies.
 STRATEGIES = "coordd.strategies"
+
+_SIZE = re.compile(r"([0-9]{1,9})([KMGT]?)", re.ASCII)
 
 Reader = Callable[[Any], Any]
 
@@ -68,6 +71,27 @@ def number(value: object) -> float:
     if not math.isfinite(read):
         raise ValueError(f"expected a number, found {read}")
     return read
+
+
+def whole(least: int, most: int) -> Reader:
+    """The reader of a whole number in these bounds."""
+
+    def read(value: object) -> int:
+        given: int = converted(value, int, "a whole number")
+        if not least <= given <= most:
+            raise ValueError(f"expected a whole number from {least} to {most}, found {given}")
+        return given
+
+    return read
+
+
+def parse_size(value: str) -> int:
+    """Bytes, from a text such as "512M" or "10G"; "0" is 0. Raises ValueError with a sentence."""
+    match = _SIZE.fullmatch(value)
+    if not match:
+        raise ValueError(f'expected a size such as "512M" or "10G" (K, M, G or T; "0": any), found {found(value)}')
+    size: int = int(match[1]) << 10 * " KMGT".index(match[2] or " ")
+    return size
 
 
 def flag(value: object) -> bool:

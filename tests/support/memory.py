@@ -306,6 +306,11 @@ class MemoryLedger:
         counts = self._read(lambda store: Counter(row.state for row in store.runs.values()))
         return {"url": self.url, "jobs": len(self._store.jobs), "runs": dict(counts)}
 
+    def ended_ago(self, rank: int) -> float | None:
+        """How long ago a run ended after which ``rank`` others have ended; None: there is none."""
+        ended = self._read(lambda store: sorted(row.ended_at for row in store.runs.values() if row.state in TERMINAL))
+        return self._clock().wall - ended[-1 - rank] if rank < len(ended) else None
+
     def prune(self, keep_s: float, limit: int = 1000) -> int:
         """Forget at most ``limit`` runs that ended more than ``keep_s`` ago. Returns their number."""
         return self.ask(Prune(keep_s=keep_s, limit=limit)).token

@@ -178,6 +178,12 @@ class RedisLedger:
 
         return status(self)
 
+    def ended_ago(self, rank: int) -> "float | None":
+        """How long ago a run ended after which ``rank`` others have ended; None: there is none."""
+        place = str(rank)
+        at, found = self.read([("TIME",), ("ZREVRANGE", self.key("ended"), place, place, "WITHSCORES")])
+        return int(at[0]) + int(at[1]) / 1e6 - float(found[1]) if found else None
+
     def prune(self, keep_s: float, limit: int = 1000) -> int:
         """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""
         from coordd.core.ledger.requests import Prune  # no runner asks this

@@ -17,6 +17,7 @@ import time
 from coordd.adapters.ledger.sqlite_rows import (
     APPLICATION_ID,
     ATTEMPT_LIST,
+    ENDED_BEFORE,
     FIRED,
     GET_RUN,
     MIGRATIONS,
@@ -214,6 +215,11 @@ class SqliteLedger:
             **{key: meta.get(key) for key in (IDENTITY, PREDECESSOR, CLOSED)},
             "runs": {str(state): n for state, n in self._read("SELECT state, count(*) FROM runs GROUP BY state")},
         }
+
+    def ended_ago(self, rank: int) -> "float | None":
+        """How long ago a run ended after which ``rank`` others have ended; None: there is none."""
+        found = self._read(ENDED_BEFORE, rank)
+        return self._clock().wall - found[0][0] if found else None
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
         """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; returns how many."""

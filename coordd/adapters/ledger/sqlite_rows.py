@@ -46,6 +46,11 @@ APPLICATION_ID = 0x43444C31
 _ACTIVE = f"state IN ({', '.join(repr(state) for state in sorted(ACTIVE))})"
 _HOLDING = f"state IN ({', '.join(repr(state) for state in sorted(HOLDING))})"
 _TERMINAL = f"state IN ({', '.join(repr(state) for state in sorted(TERMINAL))})"
+# When a run ended after which that many others have ended.
+ENDED_BEFORE = (
+    f"SELECT ended_at FROM runs INDEXED BY runs_ended WHERE {_TERMINAL}"
+    " ORDER BY ended_at DESC, run DESC LIMIT 1 OFFSET ?"
+)
 
 # One entry per schema version: a file of version n is upgraded with the entries from n on.
 MIGRATIONS: "list[tuple[str, ...]]" = [

@@ -172,6 +172,22 @@ def test_pruning_forgets_what_is_over_and_never_opens_it_again(nodes: Nodes) -> 
     assert (job.horizon, job.last_fire_at) == (later.fire_at, 0.0)
 
 
+def test_how_long_ago_a_run_ended_after_which_some_others_did(nodes: Nodes) -> None:
+    """For retention by number. A server's clock is the real one here, and its rows have the stepped clock's times."""
+    assert nodes.ledger.ended_ago(0) is None
+    for number in range(3):
+        nodes.report(nodes.started(nodes.of(f"sales#{number}")))
+        nodes.clock.step(10.0)
+    nodes.started(nodes.of("sales#open"))
+    first, second, third = (nodes.ledger.ended_ago(rank) for rank in range(3))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert second - first == pytest.approx(10.0, abs=1.0)
+    assert third - second == pytest.approx(10.0, abs=1.0)
+    assert nodes.ledger.ended_ago(3) is None
+
+
 def test_people_list_runs_newest_first(nodes: Nodes) -> None:
     for run in ("a#1", "b#1", "a#2"):
         nodes.ask(Register(of=nodes.of(run)))

@@ -1,0 +1,113 @@
+"""Retention: what is forgotten because it is old, or because there is too much of it.
+
+By size the oldest goes first, and nothing of the last day: what people look for first, and what a daemon reads at its
+start, stays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import structlog
+
+from coordd.config.sections import HistoryConfig
+from coordd.errors import CoorddError
+from coordd.ports import Ledger
+
+log = structlog.get_logger("retention")
+
+# How many runs one request to the ledger forgets: no other request waits for longer than one of these.
+PRUNE_AT_ONCE = 1000
+
+# By size, nothing younger than this (seconds) is removed.
+STAYS_S = 86400.0
+
+
+class Journal(Protocol):
+    """The journal, as far as it is removed."""
+
+    directory: str
+
+    def prune(self, keep_s: float, now: float) -> list[str]:
+        """Remove closed segments last written more than ``keep_s`` before ``now``; not the newest of them."""
+
+
+class Retention:
+    """Forgets by the present settings."""
+
+    def __init__(
+        self,
+        settings: Callable[[], HistoryConfig],
+        journal: Journal,
+        log_dir: str,
+        open_ledger: Callable[[], Ledger],
+        clock: Callable[[], float],
+    ) -> None:
+        """``clock``: Unix seconds."""
+        self._settings = settings
+        self._journal = journal
+        self._log_dir = log_dir
+        self._open_ledger = open_ledger
+        self._clock = clock
+
+    def clean(self) -> None:
+        """Remove what is over, of the journal, the logs and the ledger's runs; runs in a thread."""
+        history, now = self._settings(), self._clock()
+        try:
+            directory = self._journal.directory
+            self._journal.prune(_kept_s(_files(directory), history.journal_keep_s, history.journal_bytes, now), now)
+            keep_s = _kept_s(_files(self._log_dir), history.logs_keep_s, history.logs_bytes, now)
+            for path, written_at, _ in _files(self._log_dir):
+                if written_at < now - keep_s:
+                    os.unlink(path)
+            ledger = self._open_ledger()
+            try:
+                self._forget(ledger, history)
+            finally:
+                ledger.close()
+        except (CoorddError, OSError) as exc:
+            log.warning("clean.failed", reason=str(exc))
+
+    def _forget(self, ledger: Ledger, history: HistoryConfig) -> None:
+        keep_s = history.keep_s
+        if history.keep_runs:
+            age_s = ledger.ended_ago(history.keep_runs)
+            if age_s is not None and age_s < keep_s:
+                keep_s = max(age_s, STAYS_S)
+                log.info("runs.too_many", kept=history.keep_runs, older_than_s=round(keep_s))
+        while ledger.prune(keep_s, PRUNE_AT_ONCE) >= PRUNE_AT_ONCE:
+            pass
+
+    def oldest(self) -> float:
+        """Records of the journal from before that instant (Unix seconds) may have been removed."""
+        history, now = self._settings(), self._clock()
+        size = sum(size for _, _, size in _files(self._journal.directory))
+        full = 0 < history.journal_bytes <= 2 * size
+        return now - (min(history.journal_keep_s, STAYS_S) if full else history.journal_keep_s)
+
+
+def _files(directory: str) -> Iterator[tuple[str, float, int]]:
+    """(path, last written in Unix seconds, bytes) of each file below; others may remove some meanwhile."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(parent, name)
+            try:
+                stat = os.stat(path, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield path, stat.st_mtime, stat.st_size
+
+
+def _kept_s(files: Iterator[tuple[str, float, int]], keep_s: float, bytes_max: int, now: float) -> float:
+    """How long files may be kept so that they have at most ``bytes_max`` (0: any) together."""
+    if not bytes_max:
+        return keep_s
+    left = bytes_max
+    for _, written_at, size in sorted(files, key=lambda file: -file[1]):
+        left -= size
+        if left < 0:
+            # It, and what is older: removed is what was written before that instant.
+            return min(keep_s, max(STAYS_S, now - written_at - 1e-3))
+    return keep_s
