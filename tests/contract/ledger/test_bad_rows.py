@@ -251,6 +251,8 @@ def test_the_new_rules_leave_a_bad_row_of_a_job_as_it_is(nodes: Nodes) -> None:
     assert nodes.ask(NewRules(known=-1.0)).word == OK
 
     assert "version" in nodes.opened("sales").bad["sales"]
+    nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
+    assert nodes.opened("sales").jobs["sales"].horizon == nodes.clock.wall, "nothing was kept of a bad row"
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,14 @@ def test_a_damaged_hold_still_holds() -> None:
     assert "damaged" in hold.note
 
 
+def test_a_damaged_hold_in_a_ledger_has_no_end(kind: str, make_ledger: object, clock: FakeClock) -> None:
+    both = Both(make_ledger(kind), clock)  # type: ignore[operator]  # the fixture's function
+    nodes = Nodes(both, clock)  # type: ignore[arg-type]  # it has the parts of a ledger that Nodes uses
+    both.put_text("holds", ALL, "x y")
+
+    assert nodes.claim(nodes.of()).by == "suspended"
+
+
 @pytest.fixture(params=("sqlite", "redis"))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)

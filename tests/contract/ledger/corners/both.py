@@ -71,15 +71,16 @@ class Both:
             with contextlib.closing(sqlite3.connect(self.ledger.path)) as db, db:
                 db.execute("REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?)", row.values())
 
-    def put_fires(self, job: str, text: str) -> None:
-        """Write the record of a job's fire times as it stands in the ledger."""
-        self.memory._store.put_meta(FIRES + job, text)
+    def put_text(self, kind: str, key: str, text: str) -> None:
+        """Write a value of the ledger's own as anybody with access to it can: of ``fires`` or of ``holds``."""
+        name = {"fires": FIRES, "holds": "hold:"}[kind] + key
+        self.memory._store.put_meta(name, text)
         self.memory._store.commit()
         if isinstance(self.ledger, SteppedLedger):
-            self.ledger.read([("HSET", self.ledger.key("fires"), job, text)])
+            self.ledger.read([("HSET", self.ledger.key(kind), key, text)])
         else:
             with contextlib.closing(sqlite3.connect(self.ledger.path)) as db, db:
-                db.execute("REPLACE INTO meta VALUES (?, ?)", (FIRES + job, text))
+                db.execute("REPLACE INTO meta VALUES (?, ?)", (name, text))
 
     def run(self, run: str) -> Row | None:
         return self.memory.run(run)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from support.ledger_calls import Nodes, swept
+from support.stepped_redis import QUARANTINE_S
 
-from contract.ledger.corners.both import A, B, C, D, of
+from contract.ledger.corners.both import A, B, Both, C, D, of
 from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Activate, Cancel, Register, Resolve, Revoke
+from coordd.core.ledger.requests import Activate, Cancel, NewRules, Register, Resolve, Revoke
 from coordd.core.ledger.rows import ACTIVATIONS_MAX
 
 
@@ -178,6 +181,48 @@ def test_what_is_due_when_a_definition_was_to_count_has_passed(nodes: Nodes) -> 
     for at, word in ((due, "finished"), (due + 1.0, "granted")):
         run = scheduled_run("sales", at)
         assert nodes.claim(nodes.of(run, overlap="allow", fire_at=at, due=at)).word == word
+
+
+@pytest.mark.parametrize("recovers", [False, True])
+def test_only_a_fire_time_that_is_over_is_too_late_to_revoke(
+    nodes: Nodes, back: Callable[..., None], recovers: bool
+) -> None:
+    begin = nodes.clock.wall + 100.0
+    for number, step_s in ((1, 100.0), (2, 60.0)):
+        nodes.ask(Activate(job="sales", digest=f"d{number}", schedule=f"s{number}", how="changed", by="ann"))
+        nodes.clock.step(step_s)
+    if recovers:
+        back(QUARANTINE_S - 0.5)
+
+    for due, late in ((begin - 1.0, True), (begin, True), (begin + 1.0, False)):
+        run = scheduled_run("sales", due)
+        word = nodes.ask(Revoke(run=run, by="ann", due=due)).word
+        assert word == ("finished" if late and not recovers else "ok")
+
+
+def test_a_fire_time_that_was_revoked_before_it_did_not_fire(nodes: Nodes) -> None:
+    due = nodes.clock.wall + 4.0
+    run = scheduled_run("sales", due)
+    nodes.ask(Register(of=nodes.of(run, fire_at=due, due=due)))
+    assert swept(nodes, "sales").jobs["sales"].last_fire_at == due
+
+    nodes.ask(Revoke(run=run, by="ann", due=due))
+
+    assert swept(nodes, "sales").jobs["sales"].last_fire_at == 0.0
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_only_a_run_at_its_gate_opens_the_barrier_of_the_new_rules(nodes: Nodes, started: bool) -> None:
+    both = nodes.ledger
+    assert isinstance(both, Both)
+    both.older_row("sales", 7, nodes.clock.wall - 60.0, 0, 0, "")
+    grant = nodes.granted(of(nodes, A))
+    if started:
+        nodes.gate(grant)
+
+    assert nodes.ask(NewRules(known=-1.0)).word == "ok"
+
+    assert both.memory._store.jobs["sales"].suspended == int(started)
 
 
 def test_of_many_definitions_the_oldest_are_forgotten(nodes: Nodes) -> None:

@@ -63,7 +63,7 @@ def test_a_damaged_line_is_left_out(nodes: Nodes, line: str) -> None:
     both = nodes.ledger
     assert isinstance(both, Both)
     nodes.clock.step(9 * MINUTE_S)
-    both.put_fires("sales", f"{line}\n{EPOCH!r} {EPOCH + 60.0!r} skipped")
+    both.put_text("fires", "sales", f"{line}\n{EPOCH!r} {EPOCH + 60.0!r} skipped")
 
     assert passed(nodes, 2.0) == "ok"
 
