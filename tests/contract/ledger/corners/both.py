@@ -82,6 +82,15 @@ class Both:
             with contextlib.closing(sqlite3.connect(self.ledger.path)) as db, db:
                 db.execute("REPLACE INTO meta VALUES (?, ?)", (name, text))
 
+    def forget_definitions(self, job: str) -> None:
+        """As after an import of rows that an older version exported."""
+        self.memory._store.definitions.pop(job)
+        if isinstance(self.ledger, SteppedLedger):
+            self.ledger.read([("DEL", self.ledger.key(f"activations:{job}"))])
+        else:
+            with contextlib.closing(sqlite3.connect(self.ledger.path)) as db, db:
+                db.execute("DELETE FROM activations WHERE job = ?", (job,))
+
     def run(self, run: str) -> Row | None:
         return self.memory.run(run)
 

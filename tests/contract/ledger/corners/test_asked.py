@@ -225,6 +225,18 @@ def test_only_a_run_at_its_gate_opens_the_barrier_of_the_new_rules(nodes: Nodes,
     assert both.memory._store.jobs["sales"].suspended == int(started)
 
 
+def test_nobody_knows_the_schedules_of_older_definitions_that_are_told(nodes: Nodes) -> None:
+    both = nodes.ledger
+    assert isinstance(both, Both)
+    nodes.ask(Activate(job="sales", digest="d2", schedule="s2", how="new", by="ann"))
+    both.forget_definitions("sales")
+
+    nodes.ask(Activate(job="sales", digest="d3", schedule="s3", how="changed", by="ann", before="d1 d2"))
+
+    known = [(one.digest, one.schedule) for one in both.fires("sales").activations]
+    assert known == [("d2", ""), ("d3", "s3")]
+
+
 def test_of_many_definitions_the_oldest_are_forgotten(nodes: Nodes) -> None:
     for number in range(ACTIVATIONS_MAX + 2):
         nodes.ask(
