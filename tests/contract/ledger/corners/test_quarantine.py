@@ -10,7 +10,18 @@ from support.ledger_calls import LEASE_S, Nodes, grant_of
 from support.stepped_redis import QUARANTINE_S
 
 from contract.ledger.corners.both import A, B, C, D, of, restore
-from coordd.core.ledger.requests import Activate, Cancel, Close, ListOpen, NewRules, PassOver, Register, Settle, Settled
+from coordd.core.ledger.requests import (
+    Activate,
+    Cancel,
+    Close,
+    ListOpen,
+    NewRules,
+    PassOver,
+    Register,
+    Replay,
+    Settle,
+    Settled,
+)
 from coordd.core.ledger.runner_requests import Commit, Renew, Restore
 from coordd.core.ledger.words import AttemptNumber
 
@@ -36,6 +47,8 @@ def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callabl
     )
     passed = PassOver(job="sales", digest="d1", identity_from=0.0, start_within_s=1.0, settled=Settled(1.0, "missed"))
     assert nodes.ask(passed).word == "recovering"
+    replay = Replay(run=A, attempt=AttemptNumber(0), digest="d1", policy=of(nodes, A).policy.pack(), by="ann")
+    assert nodes.ask(replay).word == "recovering"
     assert nodes.gate(started).word == "early"
     assert nodes.renew(received).word == "ok"
     assert nodes.gate(received).word == "early"
