@@ -273,6 +273,14 @@ _METHODS = {
         "`[{fire_time, due, decision, reason, run}]`: what became of each fire time, oldest first",
     ),
     "job.activate": ("`job`", "this node's definition of the job counts from now on"),
+    "job.backfill": (
+        (
+            "`job`, `from`, `to` (Unix seconds or ISO 8601), `order`?, `at_most`? (1), `redo`?, "
+            "`stop_after_failures`?, `dry_run`?, `yes`?; or `job`, `cancel`"
+        ),
+        "`{plan, fire_times, states, runs, first, last, takes_s, …}`: what it runs, or with `dry_run` would run",
+    ),
+    "job.backfills": ("`job`?", "each plan: `state`, `fire_times`, `passed`, `opened`, `succeeded`, `failed`, `open`"),
     "pool.list": ("", "`[{name, size, active, waiting, by, until}]`"),
     "pool.set": ("`name`, `size`, `until`?", "that size counts in the whole cluster, until then"),
     "pool.unset": ("`name`", "the size in `[pools]` counts again"),
@@ -392,6 +400,11 @@ _LIMITS = (
     ("core.runs.passing", "GRACE_S", "seconds after `start_within` when a fire time is passed over"),
     ("core.ledger.fires", "STRETCHES_MAX", "stretches of a job that the ledger keeps"),
     ("services.views.fire_methods", "FIRES_MAX", "fire times in one answer of `job.fires`"),
+    ("core.ledger.backfill.plan", "AT_MOST_MAX", "runs of a backfill at a time"),
+    ("core.ledger.backfill.plan", "KEPT_S", "seconds for which a backfill that has ended is shown"),
+    ("core.node.backfills", "ASKS_MAX", "fire times of a backfill that a node asks for after one sweep"),
+    ("services.views.backfill_methods", "ASKED_TWICE", "runs above which a backfill takes `yes`"),
+    ("services.views.backfill_methods", "RUNS_MAX", "fire times of a backfill"),
     ("core.ledger.words", "CLAIM_AHEAD_S", "seconds before its time that a run may be claimed"),
     ("core.ledger.words", "GATE_AHEAD_S", "seconds before its time that its gate may open"),
     ("core.context", "LEAD_S", "seconds before its time that an election is opened"),

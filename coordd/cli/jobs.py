@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
 import click
 
-from coordd.cli.options import EXIT_TIMED_OUT, TABLE, Failed, Group, asked, say
+from coordd.cli.options import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_UNAVAILABLE, TABLE, Failed, Group, asked, say
 
 # Timeout for shell completion (seconds): nobody waits longer at the Tab key.
 COMPLETION_S = 1.0
+
+# A backfill of more runs than this is asked for twice.
+ASKED_TWICE = 1000
 
 # How often (seconds) `node drain --wait` asks whether the runs have ended.
 POLL_S = 0.5
@@ -284,6 +288,97 @@ def job_resume(name: str, every: bool) -> None:
     asked().show(said, lambda said: click.echo("jobs may run again" if every else f"{said['job']} may run again"))
     if said.get("all_suspended"):
         say("all jobs are suspended still: coordctl job resume --all")
+
+
+@job.command("backfill")
+@click.argument("name", shell_complete=complete_jobs)
+@click.option("--from", "begin", metavar="T", callback=instant, help="The first fire time (UTC), or that long ago: 7d.")
+@click.option("--to", "end", metavar="T", callback=instant, help="Up to here; this one is not included.")
+@click.option("--order", type=click.Choice(["oldest", "newest"]), default="oldest", show_default=True, help="First.")
+@click.option("--at-most", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs at a time.")
+@click.option(
+    "--redo",
+    type=click.Choice(["none", "failed", "all"]),
+    default="none",
+    show_default=True,
+    help="Run again: nothing that was launched, what did not succeed, or everything.",
+)
+@click.option("--stop-after-failures", "stop", type=click.IntRange(min=0), metavar="K", help="Stop then. 0: never.")
+@click.option("--dry-run", is_flag=True, help="Only show what it would run.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation of more than 1000 runs.")
+@click.option("--no-wait", is_flag=True, help="Begin it, and do not show the progress.")
+@click.option("--status", "look", is_flag=True, help="Show the last backfill of the job.")
+@click.option("--cancel", "end_it", is_flag=True, help="Open no further runs. Those that are open go on.")
+def job_backfill(
+    name: str,
+    begin: float | None,
+    end: float | None,
+    order: str,
+    at_most: int,
+    redo: str,
+    stop: int | None,
+    dry_run: bool,
+    yes: bool,
+    no_wait: bool,
+    look: bool,
+    end_it: bool,
+) -> None:
+    """Run the fire times of a range that is over; live fire times go first.
+
+    The ledger keeps the backfill: it goes on without this command, this daemon and this node. Each fire time keeps the
+    id of its run. Ctrl-C leaves it alone.
+    """
+    from coordd.cli.show import backfilling, tables
+
+    ask = asked()
+    if look:
+        nothing = f"No backfill of {name} in the last 30 days."
+        ask.show(ask.call("job.backfills", job=name), lambda found: tables.draw(backfilling.COLUMNS, found, nothing))
+        return
+    if end_it:
+        told = "cancelled; its open runs go on"
+        ask.show(ask.call("job.backfill", job=name, cancel=True), lambda said: click.echo(f"{said['plan']} is {told}"))
+        return
+    if begin is None or end is None:
+        raise click.UsageError("expected --from T and --to T, or --status, or --cancel")
+    said = {"job": name, "from": begin, "to": end, "order": order, "at_most": at_most, "redo": redo}
+    said["stop_after_failures"] = stop
+    if dry_run:
+        ask.show(ask.call("job.backfill", **said, dry_run=True), backfilling.foreseen)
+        return
+    if not yes and sys.stdin.isatty():
+        foreseen = ask.call("job.backfill", **said, dry_run=True)
+        if foreseen["runs"] > ASKED_TWICE:
+            say(backfilling.sentence(foreseen))
+            yes = click.confirm("Run all of them?", abort=True, err=True)
+    answer = ask.call("job.backfill", **said, yes=yes or None)
+    if ask.output == TABLE:
+        click.echo(answer["plan"])
+        say(backfilling.sentence(answer))
+    if no_wait:
+        ask.show(answer, lambda _: say(backfilling.left_alone(name)))
+    else:
+        _follow_backfill(name, answer)
+
+
+def _follow_backfill(name: str, answer: dict[str, Any]) -> None:
+    """Show the progress of a backfill until it has ended; exit 1 unless each of its runs has succeeded."""
+    from coordd.cli.show import backfilling
+
+    try:
+        plan = backfilling.follow(name, answer["plan"], answer["runs"])
+    except KeyboardInterrupt:
+        say(backfilling.left_alone(name))
+        raise
+    if plan is None:
+        raise Failed(f"no answer for {backfilling.AWAY_S:g} s; {backfilling.left_alone(name)}", EXIT_UNAVAILABLE)
+    asked().show(plan, lambda _: None)
+    if plan["state"] != "done" or plan["failed"]:
+        raise Failed(
+            f"the backfill of {name} is {plan['state']}: {plan['succeeded']} succeeded, {plan['failed']} failed",
+            EXIT_FAILED,
+            f"coordctl job fires {name} --from {answer['from']} --to {answer['to']}; --redo failed runs them again",
+        )
 
 
 # ---- pools

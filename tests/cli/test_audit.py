@@ -26,6 +26,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "run.resolve": {"id": "j#2", "as": "failed"}, "run.logs": {"id": "j#1"},
     "election.open": {"id": "e", "topic": "drill"}, "breaker.reset": {"name": "ledger"}, "reload": {},
     "ledger.export": {}, "ledger.import": {"rows": []}, "ledger.accept_epoch": {}, "ledger.accept-epoch": {},
+    "job.backfill": {"job": "j", "from": 0.0, "to": 1.0},
     "alarm.clear": {"note": "seen"}, "job.activate": {"job": "j"}, "audit": {},
     "ledger.accept_identity": {}, "ledger.accept-identity": {},
     "deadletter.replay": {"id": "j#9"}, "deadletter.discard": {"id": "j#9", "note": "seen"},

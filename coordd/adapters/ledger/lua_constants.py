@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordd.adapters.ledger import redis_people, redis_rows
 from coordd.core.ledger import fires, people, rows, rules, sound, standing, steps, words
+from coordd.core.ledger.backfill import plan as plans, rule as backfilling
 from coordd.core.ledger.limits import rule as limiting, text as limits
 
 PATH = Path(__file__).parent / "lua" / "shared" / "constants.lua"
@@ -81,6 +82,8 @@ def constants() -> str:
         f"local POLICY = {_policy()}",
         "-- Limits (core/ledger/limits); one table, because Lua knows at most 200 names at a time.",
         f"local LIMIT = {_limits()}",
+        "-- Backfill (core/ledger/backfill); one table for the same reason.",
+        f"local BACKFILL = {_backfill()}",
         "",
         "-- Figures.",
         *[f"local {name} = {_value(getattr(module, name))}  -- {says}" for module, name, says in _FIGURES],
@@ -122,6 +125,25 @@ def _limits() -> str:
     }
     kinds = _table([f"['{kind}'] = true" for kind in words.LIMITS])
     return _table([*[f"{name} = {_value(value)}" for name, value in figures.items()], f"KINDS = {kinds}"])
+
+
+def _backfill() -> str:
+    figures = {
+        "KEY": rows.OF_BACKFILL,
+        "BY": rows.BACKFILLED,
+        "RUNNING": plans.RUNNING,
+        "DONE": plans.DONE,
+        "STOPPED": plans.STOPPED,
+        "CANCELLED": plans.CANCELLED,
+        "OLDEST": plans.OLDEST,
+        "EVERY": plans.EVERY,
+        "FAILED": plans.FAILED,
+        "NOTHING": plans.NOTHING_OPEN,
+        "KEPT_S": plans.KEPT_S,
+        "RETRY_S": limiting.LIMIT_RETRY_S,
+        "UNSETTLED_S": backfilling.UNSETTLED_RETRY_S,
+    }
+    return _table([f"{name} = {_value(value)}" for name, value in figures.items()])
 
 
 def _policy() -> str:

@@ -44,9 +44,33 @@ _PASSES, _PASSES_NOT = "local passes = true\n", "local passes = false\n"
 # The path of each operation's script, by its caller: lua/<room>/<operation>.lua. Its header lists its arguments and
 # answers, the files of lua/shared that it needs, and whether it passes when the memory is full.
 ROOMS = {
-    "nodes": ("register", "claim", "settle", "restore", "open", "page", "prune", "new_rules", "activate", "pass_over"),
+    "nodes": (
+        "register",
+        "claim",
+        "settle",
+        "restore",
+        "open",
+        "page",
+        "prune",
+        "new_rules",
+        "activate",
+        "pass_over",
+        "fill",
+    ),
     "runners": ("gate", "renew", "report", "commit"),
-    "people": ("revoke", "cancel", "resolve", "replay", "discard", "suspend", "keep", "accept_epoch", "close", "put"),
+    "people": (
+        "revoke",
+        "cancel",
+        "resolve",
+        "replay",
+        "discard",
+        "suspend",
+        "keep",
+        "plan",
+        "accept_epoch",
+        "close",
+        "put",
+    ),
 }
 ROOM_OF = {op: room for room, ops in ROOMS.items() for op in ops}
 # The beginning of every script; other files as needed.

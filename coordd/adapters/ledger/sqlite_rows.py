@@ -108,9 +108,9 @@ ADDED_INDEXES = ("CREATE INDEX IF NOT EXISTS runs_due ON runs (job, due) WHERE s
 
 _NOT_BEFORE = RUN_COLUMNS.index("not_before")
 RUN_LIST = ", ".join(f'"{column}"' for column in RUN_COLUMNS)
-# The columns before ``state`` are a run's identity and never change, except the policy, which each grant renews, and
-# restored values.
-_CHANGING = ("digest", "args", "policy", *RUN_COLUMNS[RUN_COLUMNS.index("state") :])
+# The columns before ``state`` are a run's identity and never change, except the policy, which each grant renews, values
+# of a restored run, and of one that a backfill opens again.
+_CHANGING = ("digest", "args", "policy", "by", *RUN_COLUMNS[RUN_COLUMNS.index("state") :])
 _PUT_RUN = (
     f"INSERT INTO runs ({RUN_LIST}) VALUES ({', '.join('?' * len(RUN_COLUMNS))}) ON CONFLICT (run) DO UPDATE SET "
     + ", ".join(f'"{column}" = excluded."{column}"' for column in _CHANGING)

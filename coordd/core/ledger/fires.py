@@ -8,7 +8,7 @@ The runner loads this file before it starts a job, so it imports only its neighb
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.rows import JobRow, LedgerTime, is_overdue
+from coordd.core.ledger.rows import JobRow, LedgerTime, is_backfill, is_overdue
 from coordd.core.ledger.standing import Holds
 from coordd.core.ledger.words import DIFFERS, EARLY, FINISHED, NEVER, OK, OUTDATED, RECOVERING, SETTLED, Policy, Token
 from coordd.errors import BadRowError
@@ -211,8 +211,9 @@ class Fires(Holds):
             job = None  # it ends all the same
         if job is not None and self._nothing_starts(store, job, now):
             return HELD_BY_SUSPENSION
-        if row.attempt == 0 and Policy.unpack(row.policy).overlap in ("queue", "replace"):
-            others = [other for other in store.active_runs(row.job) if other.run != row.run]
-            if others:
-                return HELD_BY_OTHERS + others[0].run
+        overlap = Policy.unpack(row.policy).overlap
+        if row.attempt == 0 and overlap != "allow":
+            for other in store.active_runs(row.job):
+                if other.run != row.run and (overlap in ("queue", "replace") or is_backfill(other)):
+                    return HELD_BY_OTHERS + other.run
         return ""

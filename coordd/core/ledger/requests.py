@@ -156,6 +156,21 @@ class PassOver(Request[Answer]):
         self.settled = settled
 
 
+class Fill(Request[Answer]):
+    """Open one fire time for the backfill ``plan`` (its id). ``left`` 0: the plan has no further fire time; ``of`` then
+    tells only the job.
+    """
+
+    op = "fill"
+    wire = ("plan", "left", "of")
+    __slots__ = wire
+
+    def __init__(self, *, plan: str, left: int = 1, of: Registration) -> None:
+        self.plan = plan
+        self.left = left
+        self.of = of
+
+
 class NewRules(Request[Answer]):
     """All members know the new rules. ``known``: where the new rules began when they were last in force (Unix seconds),
     below 0.0 if never.
@@ -341,6 +356,20 @@ class Keep(Request[Answer]):
         self.uid = uid
         self.until = until
         self.note = note
+
+
+class PlanBackfill(Request[Answer]):
+    """Begin the backfill of a job; ``text``: core/ledger/backfill/plan.py. "": cancel the one that runs."""
+
+    op = "plan"
+    wire = ("job", "text", "by", "uid")
+    __slots__ = wire
+
+    def __init__(self, *, job: str, text: str, by: str, uid: int = 0) -> None:
+        self.job = job
+        self.text = text
+        self.by = by
+        self.uid = uid
 
 
 def unseen(run: str, by: str, due: float) -> Registration:

@@ -329,6 +329,11 @@ OF_NODE = "node:"
 OF_JOB = "job:"
 # No hold, but kept as one: a person's size of a pool, in its note.
 OF_POOL = "pool:"
+# Nor is this one: the plan of a job's backfill, in its note (core/ledger/backfill).
+OF_BACKFILL = "backfill:"
+
+# Who asked for a run that a backfill opened: this word, the plan's id, and by whom the plan is.
+BACKFILLED = "backfill "
 
 
 class Hold:
@@ -372,6 +377,11 @@ class Hold:
 def key_of_node(full_hostname: str) -> str:
     """The key of the hold on the node with this full hostname (HOSTNAME.PID)."""
     return OF_NODE + full_hostname.rpartition(".")[0]
+
+
+def is_backfill(row: Row) -> bool:
+    """True if a backfill has opened the run's present attempt, not its schedule."""
+    return bool(row.scheduled) and row.by.startswith(BACKFILLED)
 
 
 def left_of(row: Row, now: LedgerTime) -> float:

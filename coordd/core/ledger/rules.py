@@ -19,8 +19,8 @@ job, so it imports only its neighbours and the errors, and no requests but the r
 """
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.backfill.rule import Backfilling
 from coordd.core.ledger.identity import CLOSED
-from coordd.core.ledger.limits.rule import Limiting
 from coordd.core.ledger.people import People
 from coordd.core.ledger.rows import (
     OF_JOB,
@@ -31,6 +31,7 @@ from coordd.core.ledger.rows import (
     LedgerTime,
     Row,
     due_in,
+    is_backfill,
     is_overdue,
     key_of_node,
 )
@@ -98,7 +99,7 @@ REPORTED: "dict[str, frozenset[str]]" = {
 }
 
 
-class Rules(People, Limiting):
+class Rules(People, Backfilling):
     """The operations, each named by its request's word (requests.py). ``store`` is one transaction; ``now`` is the
     ledger's time, never a client's.
     """
@@ -244,20 +245,23 @@ class Rules(People, Limiting):
         if policy.overlap == "allow" or row.state == RECEIVED:
             return None  # it was admitted
         if row.attempt > 0:  # a run that was admitted keeps its place
-            return self._admitted_twice(store, row)
+            return self._admitted_twice(store, row, now)
         first = store.first_waiting(row.job) if policy.overlap == "queue" else None
         if first is not None and (first.not_before, first.run) < (row.not_before, row.run):
             if self._overfull(store, row, policy.limits, now):
                 return self._ended(row)
             return self._waits(store, row, f"queue: {first.run} is first", OVERLAP_RETRY_S)
         others = [other for other in store.active_runs(row.job) if other.run != row.run]
+        # A backfilled run that has not begun gives way; one that has begun is waited for.
+        others = [other for other in others if other.state != RETRY or not is_backfill(other)]
         if not others:
             return None
-        other = others[0]
+        live = [other for other in others if not is_backfill(other)]
+        other = (live or others)[0]
         ahead_s = due_in(row, now)
         if ahead_s > 0:  # claimed ahead: other runs may be over by then, and are checked only then
             return Answer(LIMITED, by=f"overlap with {other.run}", in_s=min(ahead_s, OVERLAP_RETRY_S))
-        if policy.overlap == "forbid":
+        if policy.overlap == "forbid" and live:
             self._end(store, row, REJECTED, f"overlap: {other.run} is {other.state} on {other.node or 'no node'}", now)
             return self._ended(row)
         if policy.overlap == "queue" and self._overfull(store, row, policy.limits, now):
@@ -273,8 +277,13 @@ class Rules(People, Limiting):
                         store.put_run(old)
         return self._waits(store, row, f"overlap with {other.run}", OVERLAP_RETRY_S)
 
-    def _admitted_twice(self, store: "Store", row: Row) -> "Answer | None":
-        """A ledger that went back may have admitted another run meanwhile: a retry waits until that one is over."""
+    def _admitted_twice(self, store: "Store", row: Row, now: LedgerTime) -> "Answer | None":
+        """A ledger that went back may have admitted another run meanwhile: a retry waits until that one is over. A
+        backfilled run, which begins as a retry, waits for live runs too.
+        """
+        live = self._live_first(store, row, now)
+        if live is not None:
+            return Answer(LIMITED, by=f"overlap with {live.run}", in_s=OVERLAP_RETRY_S)
         for other in store.active_runs(row.job):
             if other.run != row.run and other.state != RETRY:
                 return Answer(LIMITED, by=f"overlap with {other.run}", in_s=OVERLAP_RETRY_S)

@@ -28,6 +28,7 @@ from coordd.core.members.heartbeat import Heartbeats
 from coordd.core.members.mingling import Mingling
 from coordd.core.members.namesake import Namesakes
 from coordd.core.node.alarms import Alarms
+from coordd.core.node.backfills import Backfills
 from coordd.core.node.brake import Brake
 from coordd.core.node.drains import Drains
 from coordd.core.node.elections import Elections
@@ -93,7 +94,7 @@ class Node(Shown):
             rng=rng,
         )
         self.elections = Elections(self.ctx, self._candidacy)
-        self.pursuits = Pursuits(self.ctx, self.elections, self._sweep_soon)
+        self.pursuits = Pursuits(self.ctx, self.elections, lambda now: self.sweep.soon(now))  # noqa: PLW0108 - it is made below
         self.brake = Brake(self.ctx, pin, acquainted, self._ledger_news, self.pursuits.slot_freed)
         self.witness = Witness(self.ctx)
         self.alarms = Alarms(self.ctx)
@@ -101,6 +102,7 @@ class Node(Shown):
         self.rulebook = Rulebook(self.ctx)
         self.planner = Planner(self.ctx, self.pursuits.begin, lambda: self.rulebook.definitions.stale)
         self.passing = Passing(self.ctx, self.planner.cursors, self.pursuits.pursuits)
+        self.backfills = Backfills(self.ctx, self.pursuits.begin)
         self.heartbeats = Heartbeats(self.ctx, self._says)
         self.detector = FailureDetector(self.ctx, self.heartbeats)
         self.namesakes = Namesakes(self.ctx, self.heartbeats.reply, self._become)
@@ -466,11 +468,10 @@ class Node(Shown):
     def _enter(self, now: Now) -> None:
         """Mingling is over: take part."""
         self._become(READY)
-        ctx = self.ctx
-        ctx.record(self._says(events.WorkerOnline), now)
+        self.ctx.record(self._says(events.WorkerOnline), now)
         self.heartbeats.entered(now)
         self.sweep.begin(now)
-        ctx.arm(now.mono + ctx.settings.renew_interval_s, "sweep")
+        self.ctx.arm(now.mono + self.ctx.settings.renew_interval_s, "sweep")
         self._members_swept(now)
 
     def _become(self, state: str) -> None:
@@ -523,9 +524,6 @@ class Node(Shown):
             elif election.rank(self.ctx.full_hostname) == 0:
                 self.ctx.out.elected.append(Elected(election.id, election.topic, election.action))
 
-    def _sweep_soon(self, now: Now) -> None:
-        self.sweep.soon(now)
-
     def _swept(self, answer: Answer | OpenAnswer, sent_at: float, now: Now) -> None:
         up = isinstance(answer, OpenAnswer)
         if up != self.ledger_up:
@@ -538,6 +536,7 @@ class Node(Shown):
             self.planner.horizons(answer, now)
             self.passing.swept(answer)
             self.drains.swept(answer, now)
+            self.backfills.swept(answer)
 
     def _members_swept(self, now: Now) -> None:
         self.detector.turn(now)

@@ -201,6 +201,14 @@ METHODS: dict[str, Shape] = {
     "job.activate": RIGHT,
     "job.suspend": RIGHT,
     "job.resume": RIGHT,
+    "job.backfill": RIGHT,
+    "job.backfills": [
+        dict.fromkeys(
+            ("job", "plan", "state", "from", "to", "order", "at_most", "redo", "stop_after_failures", "fire_times",
+             "passed", "opened", "succeeded", "failed", "open", "by", "uid", "at", "ended_at"),
+            SHOW,
+        )
+    ],
     "pool.list": [dict.fromkeys(("name", "size", "active", "waiting", "until", "by"), SHOW)],
     "pool.set": RIGHT,
     "pool.unset": RIGHT,

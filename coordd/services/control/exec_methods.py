@@ -41,10 +41,10 @@ from coordd.core.runs.lease_watch import LeaseWatch, watched_on
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller, Method
-from coordd.services.control.hold_methods import HoldMethods
 from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import take
 from coordd.services.ledger import ONLY_LOOKS, boottime
+from coordd.services.views.backfill_methods import BackfillMethods
 
 NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 HELD_JOB = re.compile(NAME.pattern + r"(~\d{1,10})?", re.ASCII)
@@ -98,7 +98,7 @@ class Wanted(NamedTuple):
         return _digest(self.policy.pack())
 
 
-class ExecMethods(HoldMethods):
+class ExecMethods(BackfillMethods):
     """The methods that `coordd exec` calls."""
 
     # The class that has all methods sets this.

@@ -23,9 +23,9 @@ from coordd.core.ledger.fires import (
     Decided,
     Stretch,
 )
-from coordd.core.ledger.rows import Activation, Row
+from coordd.core.ledger.rows import Activation, Row, is_backfill
 from coordd.core.ledger.sound import run_fault
-from coordd.core.ledger.words import MISSED, PENDING
+from coordd.core.ledger.words import MISSED, PENDING, RETRY
 from coordd.services.views.objects import instant
 
 LAUNCHED = "launched"
@@ -176,10 +176,11 @@ def _of_stretch(stretch: Stretch, at: float, due: float, known: Known) -> Fire:
 def _of_row(row: Row) -> Fire:
     """The decision that a run's row tells."""
     at, due = row.fire_at, row.due_at
-    if row.token or row.attempt:
-        return Fire(at, due, LAUNCHED, f"its run is {row.state}", row.run)
-    if row.state == PENDING:
-        return Fire(at, due, "", f"{NOT_YET}its run waits to be launched", row.run)
+    opened = f", opened by {row.by}" if is_backfill(row) else ""
+    if row.token or (row.attempt and not opened):
+        return Fire(at, due, LAUNCHED, f"its run is {row.state}{opened}", row.run)
+    if row.state in (PENDING, RETRY):
+        return Fire(at, due, "", f"{NOT_YET}its run waits to be launched{opened}", row.run)
     if row.state == MISSED:
         held = SUSPENDED if HELD_BY_SUSPENSION in row.reason else LIMITED if HELD_BY_OTHERS in row.reason else GIVEN_UP
         return Fire(at, due, held, row.reason, row.run)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from coordd.core.election import Election
 from coordd.core.jobs.job import Job, iso, job_of, unpinned
 from coordd.core.ledger.fires import COALESCED
-from coordd.core.ledger.rows import AttemptRow, Hold, Row
+from coordd.core.ledger.rows import AttemptRow, Hold, Row, is_backfill
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
 from coordd.core.ledger.words import Policy
 from coordd.core.node.node import Node
@@ -160,7 +160,8 @@ def _explained(
             f" It was given up. To try it once more: `coordctl deadletter replay {run}`. If nobody needs it: `coordctl "
             f"deadletter discard {run} --note TEXT`."
         )
-    return f"{run} {_state(row, pursuit, election, holder)}.{before}"
+    asked = f" A {row.by.replace(' ', ' (', 1).replace(' by ', ') by ', 1)} has opened it." if is_backfill(row) else ""
+    return f"{run} {_state(row, pursuit, election, holder)}.{asked}{before}"
 
 
 def _without_row(

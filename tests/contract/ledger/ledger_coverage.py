@@ -39,6 +39,8 @@ ANSWERS = {
     "new_rules": "ok",
     "activate": "ok differs outdated",
     "pass_over": "ok finished early differs outdated",
+    "plan": "ok conflict finished",
+    "fill": "ok exists limited early finished differs outdated",
 }
 RECOVERING = {
     "replay": "recovering",
@@ -52,11 +54,13 @@ RECOVERING = {
     "new_rules": "recovering",
     "activate": "recovering",
     "pass_over": "recovering",
+    "fill": "recovering",
 }
 
-# The moves of a run from one call to the next. "" is a run without a row.
+# The moves of a run from one call to the next. "" is a run without a row. A backfill makes `retry` of such a run and of
+# ended ones: here of a missed one; corners/test_backfill.py tests the others.
 MOVES = {
-    "": "pending received rejected missed revoked",
+    "": "pending received rejected missed revoked retry",
     "pending": "received rejected missed revoked",
     "received": "started success failure revoked lost retry missed",
     "started": "success failure revoked lost retry unknown",
@@ -66,7 +70,7 @@ MOVES = {
     "failure": "retry",
     "revoked": "",
     "rejected": "",
-    "missed": "",
+    "missed": "retry",
     "lost": "retry",
 }
 FORGOTTEN = ("success", "failure", "revoked", "rejected", "missed", "lost")

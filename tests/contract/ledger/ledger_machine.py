@@ -14,6 +14,7 @@ from support.memory import MemoryLedger
 
 from contract.ledger.ledger_coverage import Seen, states
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.backfill.plan import Plan
 from coordd.core.ledger.fires import STRETCH_WORDS
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.people import is_dead_letter
@@ -23,11 +24,13 @@ from coordd.core.ledger.requests import (
     Cancel,
     Claim,
     Discard,
+    Fill,
     Keep,
     ListOpen,
     NewRules,
     Page,
     PassOver,
+    PlanBackfill,
     Register,
     Replay,
     Resolve,
@@ -283,6 +286,34 @@ class LedgerMachine(RuleBasedStateMachine):
                 settled=self.settles("a", self.start + upto),
             )
         )
+
+    @rule(
+        run=st.sampled_from(sorted(FIRE_AT)),
+        policy=ordinary,
+        redo=st.sampled_from(("none", "failed", "all", "all", "all")),
+        late=st.sampled_from((False, False, True)),
+        ended=st.sampled_from((False, True, True)),
+        how=st.integers(0, 9),
+    )
+    def a_fire_time_is_backfilled(
+        self, run: str, policy: dict[str, Any], redo: str, late: bool, ended: bool, how: int
+    ) -> None:
+        """In most cases of a job whose definition counts; the plan may have ended, and may be of somebody else."""
+        if ended:
+            self.ask(PlanBackfill(job="a", text="", by="ann"))
+        self.ask(Activate(job="a", digest="d1", schedule="s1", how="person", by="ann"))
+        if late:
+            self.clock.step(130.0)
+            settled, identity_from = self.settles("a", self.start + 100.0), self.identity_from()
+            pass_over = PassOver(job="a", digest="d1", identity_from=identity_from, start_within_s=0.0, settled=settled)
+            self.ask(pass_over)
+        self.turns += 1
+        order, at_most = ("oldest", "newest")[how % 2], how % 3 + 1
+        plan = Plan(f"p{self.turns}", self.start, self.start + 100.0, order, at_most, redo, how % 4)
+        self.ask(PlanBackfill(job="a", text=plan.text(), by="ann", uid=7))
+        of = self.of(run, policy, "d2" if how == 9 else "d1")
+        self.ask(Fill(plan=plan.id, of=of))
+        self.ask(Fill(plan=plan.id, left=int(how == 5), of=of))
 
     @rule(run=st.sampled_from(sorted(FIRE_AT)), claims=st.booleans())
     def a_fire_time_passes_while_its_job_is_suspended(self, run: str, claims: bool) -> None:

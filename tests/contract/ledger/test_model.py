@@ -19,10 +19,10 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger import requests, rules, words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Replay
-from coordd.core.ledger.rows import JobRow
+from coordd.core.ledger.rows import BACKFILLED, JobRow
 from coordd.core.ledger.rules import MOVES, Rules
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Report, Request
-from coordd.core.ledger.words import ACTIVE, TERMINAL, UNKNOWN
+from coordd.core.ledger.words import ACTIVE, RETRY, TERMINAL, UNKNOWN
 
 # These tests do not depend on the disk, and its fsync is slow.
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -63,7 +63,10 @@ class ModelMachine(LedgerMachine):
 
     def granted(self, claim: Claim, answer: Answer) -> None:
         run, attempt, job = claim.of.run, claim.attempt, claim.of.job
-        assert run not in self.pruned or not claim.of.scheduled, "a forgotten run was opened again"
+        row = self.memory.run(run)
+        assert row is not None
+        opened = row.by.startswith(BACKFILLED)
+        assert run not in self.pruned or not claim.of.scheduled or opened, "a forgotten run was opened again"
         if self.grants.get((run, attempt)) != (answer.token, claim.nonce):
             assert answer.token > self.tokens.get(job, 0), "S3: tokens strictly increase per job"
             self.tokens[job] = answer.token
@@ -142,7 +145,10 @@ class ModelMachine(LedgerMachine):
     def states_only_move_forward(self) -> None:
         for row in self.memory.runs():
             was = self.before.get(row.run, row.state)
-            if was in TERMINAL:
+            if was in TERMINAL and row.state == RETRY:
+                assert row.by.startswith(BACKFILLED), "S5: only a backfill makes another attempt of what has ended"
+                self.committed.pop(row.run, None)
+            elif was in TERMINAL:
                 assert row.state == was, "S5: nothing leaves a terminal state"
             else:
                 assert row.state == was or row.state in reachable(was)

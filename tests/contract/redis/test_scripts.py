@@ -37,7 +37,7 @@ MORE_ANSWERS = {
     "put": "ok",
 }
 # These operations need no other row, or they replace a bad row.
-NEVER_BAD = {"open", "page", "new_rules", "suspend", "keep", "accept_epoch", "close"}
+NEVER_BAD = {"open", "page", "new_rules", "suspend", "keep", "plan", "accept_epoch", "close"}
 
 
 def code(text: str) -> str:
@@ -255,6 +255,7 @@ def test_what_passes_a_full_memory_says_so_first() -> None:
         "open",
         "page",
         "pass_over",
+        "fill",
         "new_rules",
         "activate",
         "put",

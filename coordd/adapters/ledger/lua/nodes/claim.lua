@@ -118,8 +118,21 @@ local function overfull(row, limits)
   return true
 end
 
--- A ledger that went back may have admitted another run meanwhile: a retry waits until that one is over.
+-- The live run that a backfilled one waits for: it is active, or due and waiting; or nil.
+local function live_first()
+  if not BACKFILL.opened(row) then return nil end
+  for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. row.job, 0, -1)) do
+    local other = run ~= row.run and get_run(run)
+    if other and not BACKFILL.opened(other) then return run end
+  end
+  return redis.call('ZRANGEBYSCORE', prefix .. 'waiting:' .. row.job, '-inf', exact(now), 'LIMIT', 0, 1)[1]
+end
+
+-- A ledger that went back may have admitted another run meanwhile: a retry waits until that one is over. A backfilled
+-- run, which begins as a retry, waits for live runs too.
 local function admitted_twice()
+  local live = live_first()
+  if live then return answer(LIMITED, { by = 'overlap with ' .. live, in_s = OVERLAP_RETRY_S }) end
   for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. row.job, 0, -1)) do
     local other = run ~= row.run and get_run(run)
     if other and other.state ~= RETRY then
@@ -146,17 +159,22 @@ local function overlap(policy)
       return waits(row, 'queue: ' .. first[1] .. ' is first', OVERLAP_RETRY_S)
     end
   end
-  local others = {}
+  local others, live = {}, nil
   for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. row.job, 0, -1)) do
     -- One of them that is bad may be running: nothing starts beside it.
-    if run ~= row.run and get_run(run) then others[#others + 1] = run end
+    local one = run ~= row.run and get_run(run)
+    -- A backfilled run that has not begun gives way; one that has begun is waited for.
+    if one and not (one.state == RETRY and BACKFILL.opened(one)) then
+      others[#others + 1] = run
+      if not live and not BACKFILL.opened(one) then live = run end
+    end
   end
   if not others[1] then return nil end
-  local other = get_run(others[1])
+  local other = get_run(live or others[1])
   local ahead_s = due_in(row)
   local why = 'overlap with ' .. other.run
   if ahead_s > 0 then return answer(LIMITED, { by = why, in_s = math.min(ahead_s, OVERLAP_RETRY_S) }) end
-  if policy.overlap == 'forbid' then
+  if policy.overlap == 'forbid' and live then
     finish(row, REJECTED, 'overlap: ' .. other.run .. ' is ' .. other.state .. ' on '
       .. (other.node ~= '' and other.node or 'no node'))
     return ended(row)

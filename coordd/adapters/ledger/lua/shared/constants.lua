@@ -71,6 +71,12 @@ local LIMIT = {
   POOL = 'pool/', RETRY_S = 1, DROPPED_MAX = 100, QUEUE_MAX = 100, JITTER_MAX = 1000,
   KINDS = { ['slots:'] = true, ['rate:'] = true, ['queue='] = true, ['jitter='] = true },
 }
+-- Backfill (core/ledger/backfill); one table for the same reason.
+local BACKFILL = {
+  KEY = 'backfill:', BY = 'backfill ', RUNNING = 'running', DONE = 'done', STOPPED = 'stopped',
+  CANCELLED = 'cancelled', OLDEST = 'oldest', EVERY = 'all', FAILED = 'failed', NOTHING = '-', KEPT_S = 2592000,
+  RETRY_S = 1, UNSETTLED_S = 5,
+}
 
 -- Figures.
 local SCHEMA = '1'  -- a closed ledger has another one

@@ -118,11 +118,13 @@ end
 
 -- ---- holds: what a person has stopped, until an instant or until the person ends it (core/ledger/rows.py).
 --
--- The hash drains has those on nodes and the sizes of pools, so that a sweep reads nothing else; the hash holds has the
--- others. The field is the key. The value is text: "version until at uid", the user, the note, a line each.
+-- The hash drains has those on nodes, the sizes of pools and the plans of backfills, so that a sweep reads nothing else;
+-- the hash holds has the others. The field is the key. The value is text: "version until at uid", the user, the note, a
+-- line each.
 
 local function hold_hash(key)
   local swept = string.sub(key, 1, #OF_NODE) == OF_NODE or string.sub(key, 1, #OF_POOL) == OF_POOL
+    or string.sub(key, 1, #BACKFILL.KEY) == BACKFILL.KEY
   return prefix .. (swept and 'drains' or 'holds')
 end
 
@@ -183,6 +185,47 @@ local function begun_runs(job)
     end
   end
   return table.concat(found, ' ')
+end
+
+-- ---- the plan of a backfill: the note of the hold backfill:JOB (core/ledger/backfill/plan.py says what each word is)
+
+-- One name, because Lua knows at most 200 at a time.
+local plans = {}
+
+-- The plan of a job, with who made it and when; or nil. A damaged one opens nothing.
+function plans.get(job)
+  local _, at, uid, by, note = string.match(get_hold(BACKFILL.KEY .. job) or '', '^%S+ (%S+) (%S+) (%S+)\n([^\n]*)\n(.*)$')
+  local said = {}
+  for word in string.gmatch(note or '', '%S+') do said[#said + 1] = word end
+  local plan = {
+    by = by, uid = tonumber(uid or ''), since = tonumber(at or ''), id = said[1], state = said[2],
+    begin = tonumber(said[3] or ''), ends = tonumber(said[4] or ''), order = said[5], at_most = tonumber(said[6] or ''),
+    redo = said[7], stop_after = tonumber(said[8] or ''), ended_at = tonumber(said[9] or ''),
+    cursor = tonumber(said[10] or ''), opened = tonumber(said[11] or ''), succeeded = tonumber(said[12] or ''),
+    failed = tonumber(said[13] or ''), open = {},
+  }
+  if not (#said == 14 and plan.begin and plan.ends and plan.at_most and plan.stop_after and plan.ended_at
+    and plan.cursor and plan.opened and plan.succeeded and plan.failed) then return nil end
+  if said[14] ~= BACKFILL.NOTHING then
+    for run in string.gmatch(said[14], '[^,]+') do plan.open[#plan.open + 1] = run end
+  end
+  return plan
+end
+
+function plans.put(job, plan)
+  local function at(instant) return string.format('%.3f', instant) end
+  local note = table.concat({
+    plan.id, plan.state, at(plan.begin), at(plan.ends), plan.order, exact(plan.at_most), plan.redo,
+    exact(plan.stop_after), at(plan.ended_at), at(plan.cursor), exact(plan.opened), exact(plan.succeeded),
+    exact(plan.failed), plan.open[1] and table.concat(plan.open, ',') or BACKFILL.NOTHING,
+  }, ' ')
+  local kept_to = plan.ended_at > 0 and now + BACKFILL.KEPT_S or 0
+  put_hold(BACKFILL.KEY .. job, 0, plan.by, plan.uid, kept_to, note, plan.since)
+end
+
+function plans.finish(job, plan, state)
+  plan.state, plan.ended_at = state, now
+  plans.put(job, plan)
 end
 
 -- ---- the definitions of a job that the ledger remembers, and when it fired last

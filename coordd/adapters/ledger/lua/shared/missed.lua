@@ -36,9 +36,10 @@ local function was_held_up(row)
   local sound, job = pcall(get_job, row.job)  -- the run ends, also if the row of its job is bad
   if sound and job and nothing_starts(job) then return HELD_BY_SUSPENSION end
   local overlap = unpack_policy(row.policy).overlap
-  if row.attempt == 0 and (overlap == 'queue' or overlap == 'replace') then
+  if row.attempt == 0 and overlap ~= 'allow' then
     for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. row.job, 0, -1)) do
-      if run ~= row.run and get_run(run) then return HELD_BY_OTHERS .. run end
+      local other = run ~= row.run and get_run(run)
+      if other and (overlap == 'queue' or overlap == 'replace' or BACKFILL.opened(other)) then return HELD_BY_OTHERS .. run end
     end
   end
   local why = stopped_by(row, unpack_policy(row.policy).limits or '')

@@ -51,6 +51,9 @@ local function get_run(run)
   return row
 end
 
+-- A backfill has opened the run's present attempt, not its schedule.
+function BACKFILL.opened(row) return row.scheduled == 1 and string.sub(row.by, 1, #BACKFILL.BY) == BACKFILL.BY end
+
 -- The lists that people page through: all runs, a job's, those in a state, a job's in a state; by creation.
 local function list_keys(job, state)
   return prefix .. 'list:' .. state .. ':', prefix .. 'list:' .. state .. ':' .. job
