@@ -447,7 +447,7 @@ class LedgerMachine(RuleBasedStateMachine):
         past = [row for row in self.memory.runs() if row.attempt]
         run, attempt = RUNS[0], 0
         if dead or past:
-            row = data.draw(st.sampled_from([*dead * 2, *past]))
+            row = data.draw(st.sampled_from([*dead * 6, *past]))
             run, attempt = row.run, max(0, row.attempt + other)
         if not replays:
             self.ask(Discard(run=run, attempt=AttemptNumber(attempt), by="ann", note="é\n2"))

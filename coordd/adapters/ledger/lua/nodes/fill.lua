@@ -20,7 +20,7 @@
 
 local id, left, of = take(), take_number(), take_registration()
 if recovering_s() > 0 then return recovering() end
-local plan = plans.get(of.job)
+local plan = BACKFILL.get(of.job)
 if not plan or plan.id ~= id or plan.state ~= BACKFILL.RUNNING then return answer(FINISHED) end
 
 -- The runs of the plan that have ended since. Retention forgets only what has ended.
@@ -38,9 +38,9 @@ end
 local changed = #open < #plan.open
 plan.open = open
 if plan.stop_after > 0 and plan.failed >= plan.stop_after then
-  plans.finish(of.job, plan, BACKFILL.STOPPED)
+  BACKFILL.finish(of.job, plan, BACKFILL.STOPPED)
 elseif left == 0 and not plan.open[1] then
-  plans.finish(of.job, plan, BACKFILL.DONE)
+  BACKFILL.finish(of.job, plan, BACKFILL.DONE)
 end
 if plan.state ~= BACKFILL.RUNNING then return answer(FINISHED, { state = plan.state }) end
 
@@ -107,5 +107,5 @@ end
 
 local said = left == 1 and fill_one()
   or answer(LIMITED, { by = 'its last runs have not ended', in_s = BACKFILL.RETRY_S })
-if changed then plans.put(of.job, plan) end
+if changed then BACKFILL.put(of.job, plan) end
 return said

@@ -14,11 +14,11 @@
 -- Needs: rows runs jobs
 
 local job, said, by, uid = take(), take(), take(), take_number()
-local plan = plans.get(job)
+local plan = BACKFILL.get(job)
 local runs = plan and plan.state == BACKFILL.RUNNING
 if said == '' then
   if not runs then return answer(FINISHED) end
-  plans.finish(job, plan, BACKFILL.CANCELLED)
+  BACKFILL.finish(job, plan, BACKFILL.CANCELLED)
   return answer(OK, { by = plan.id })
 end
 if runs then return answer(CONFLICT, { by = plan.id }) end

@@ -189,11 +189,8 @@ end
 
 -- ---- the plan of a backfill: the note of the hold backfill:JOB (core/ledger/backfill/plan.py says what each word is)
 
--- One name, because Lua knows at most 200 at a time.
-local plans = {}
-
 -- The plan of a job, with who made it and when; or nil. A damaged one opens nothing.
-function plans.get(job)
+function BACKFILL.get(job)
   local _, at, uid, by, note = string.match(get_hold(BACKFILL.KEY .. job) or '', '^%S+ (%S+) (%S+) (%S+)\n([^\n]*)\n(.*)$')
   local said = {}
   for word in string.gmatch(note or '', '%S+') do said[#said + 1] = word end
@@ -212,7 +209,7 @@ function plans.get(job)
   return plan
 end
 
-function plans.put(job, plan)
+function BACKFILL.put(job, plan)
   local function at(instant) return string.format('%.3f', instant) end
   local note = table.concat({
     plan.id, plan.state, at(plan.begin), at(plan.ends), plan.order, exact(plan.at_most), plan.redo,
@@ -223,9 +220,9 @@ function plans.put(job, plan)
   put_hold(BACKFILL.KEY .. job, 0, plan.by, plan.uid, kept_to, note, plan.since)
 end
 
-function plans.finish(job, plan, state)
+function BACKFILL.finish(job, plan, state)
   plan.state, plan.ended_at = state, now
-  plans.put(job, plan)
+  BACKFILL.put(job, plan)
 end
 
 -- ---- the definitions of a job that the ledger remembers, and when it fired last
