@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Cancel, Prune, Resolve, Revoke, Suspend
+from coordd.core.ledger.people import is_dead_letter
+from coordd.core.ledger.requests import Cancel, Discard, Prune, Replay, Resolve, Revoke, Suspend
+from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import Registration, Request
-from coordd.core.ledger.words import OK, UNKNOWN
+from coordd.core.ledger.words import FAILURE, LOST, OK, UNKNOWN
 from coordd.core.wire.events import ControlRevoke
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ COMES_LATE = 0.1
 # How often (seconds) somebody looks for runs whose end nobody knows, and the probability that such a run is resolved.
 LOOKS_S = 7.0
 RESOLVED = 0.5
+# The probability that somebody replays, or discards, a run that was given up.
+REPLAYED = 0.15
+DISCARDED = 0.05
 
 
 class People:
@@ -44,6 +50,7 @@ class People:
     def __init__(self, world: World) -> None:
         self.world = world
         self.asked: set[str] = set()  # runs that people ask for, whether or not anybody can take them
+        self.rng = random.Random(f"letters {world.plan.seed}")  # of their own: the other acts stay as they were
         world.at(LOOKS_S, self._look)
 
     def do(self, item: Item) -> None:
@@ -172,9 +179,30 @@ class People:
                 world.acts[f"resolve {outcome}"] += 1
                 world.say(f"PEOPLE resolve {row.run} as {outcome}")
                 self._ledger(host, Resolve(run=row.run, outcome=outcome, by=PERSON))
+        for state in () if world.chaos_over else (FAILURE, LOST):
+            for row in world.ledger.runs(state=state, limit=20):
+                self._letter(row)
         if world.chaos_over:  # a ledger that went back may have forgotten that a job was resumed
             for job in sorted(world.plan.jobs):
                 host = self._somewhere(world.rng.random())
                 if host is not None and world.server.suspended(job):
                     self._ledger(host, Suspend(job=job, suspended=False, by=PERSON))
         world.at(LOOKS_S, self._look)
+
+    def _letter(self, row: Row) -> None:
+        """Somebody may want a run that was given up once more; two people on two nodes, often."""
+        picked = self.rng.random()
+        if not is_dead_letter(row) or picked > REPLAYED + DISCARDED:
+            return
+        what = "discard" if picked > REPLAYED else "replay"
+        for _ in range(1 + (self.rng.random() < 0.5)):
+            host = self._somewhere(self.rng.random())
+            if host is None:
+                return
+            self.world.acts[what] += 1
+            self.world.say(f"PEOPLE {what} {row.run}/{row.attempt} on {host.name}")
+            if what == "discard":
+                self._ledger(host, Discard(run=row.run, attempt=row.attempt, by=PERSON, note="seen"))
+            else:
+                again = Replay(run=row.run, attempt=row.attempt, digest=row.digest, policy=row.policy, by=PERSON)
+                self._ledger(host, again)

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from coordd.core.ledger.requests import Claim, Watched
     from coordd.core.ledger.rows import Store
 
-# The run's life: the allowed moves. Every change of a state goes through ``_move``, except that of ``_put_back``.
+# The run's life: the allowed moves. Every change of a state goes through ``_move``, except those of ``_put_back`` and
+# of a person's ``replay``.
 MOVES: "dict[str, frozenset[str]]" = {
     PENDING: frozenset((RECEIVED, REJECTED, MISSED, REVOKED)),
     RETRY: frozenset((RECEIVED, MISSED, REVOKED)),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Claim, Resolve
+from coordd.core.ledger.requests import Claim, Replay, Resolve
 from coordd.core.ledger.runner_requests import Commit, Renew, Request, Restore
 from coordd.core.ledger.standing import LATE_S
 from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
@@ -163,6 +163,8 @@ class Judge:
             self._waits(answer, row)
         if isinstance(request, Commit) and answer.word == OK:
             self._publishes(request.grant.run, request.grant.token)
+        if isinstance(request, Replay) and answer.word == OK:
+            self.terminal.pop(row.run, None)
         if isinstance(request, Resolve) and answer.word == OK:
             self.resolved.add((before.run, before.attempt, before.token))
         if isinstance(request, Renew) and answer.word in (OK, CANCEL):

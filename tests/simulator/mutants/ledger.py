@@ -29,6 +29,16 @@ def _any_holder(_real: Any, _rules: Rules, store: Any, grant: Grant) -> Any:
     return row if row is not None and row.attempt == grant.attempt else None
 
 
+@instead(Rules, "replay")
+def _the_same_attempt_again(real: Any, self: Rules, store: Any, said: Any, now: Any) -> Any:
+    answer = real(self, store, said, now)
+    row = store.run(said.run)
+    if answer.word == OK:
+        row.attempt = said.attempt
+        store.put_run(row)
+    return answer
+
+
 @instead(Rules, "report")
 def _terminal_states_are_left(real: Any, self: Rules, store: Any, said: Report, now: Any) -> Any:
     row = self._mine(store, said.grant)
@@ -121,6 +131,7 @@ MUTANTS = (
         ("freeze", "targeted", "ledger_cut"),
     ),
     Mutant("a terminal state is left", "§9 S5", "S5", _terminal_states_are_left),
+    Mutant("a replay is the same attempt again", "§6 replay: the next number", "S1", _the_same_attempt_again, None),
     Mutant("the gate opens early", "§6 gate: not before the fire time", "E", _the_gate_knows_no_time),
     Mutant(
         "the gate opens for a cancelled run",
