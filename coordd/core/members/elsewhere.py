@@ -44,7 +44,8 @@ class Elsewhere:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._failed: dict[str, tuple[int, int, float]] = {}  # run -> (attempt, token, when) that failed here
+        # run -> (attempt, token, when) that failed here; when: -inf if it was lost, which may be the ledger's fault
+        self._failed: dict[str, tuple[int, int, float]] = {}
         self._strikes: dict[str, list[str]] = {}  # job -> its runs that failed here and succeeded elsewhere
         self._from = 0.0  # when it was announced long enough (mono)
         self._last_s = 0.0  # how long the last time took
@@ -65,7 +66,8 @@ class Elsewhere:
         elif here and isinstance(event, (TaskFailed, TaskRetried)):
             if len(self._failed) >= FAILED_MAX:
                 del self._failed[next(iter(self._failed))]
-            self._failed[event.run] = (event.attempt, event.token, now.mono)
+            at = now.mono if isinstance(event, TaskFailed) else float("-inf")
+            self._failed[event.run] = (event.attempt, event.token, at)
 
     def load(self, action: Action) -> int:
         """LAST if the attempt before this one failed here: any other node tries first."""

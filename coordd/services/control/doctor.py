@@ -275,8 +275,8 @@ def trouble_checks(found: Found) -> list[Check]:
     ]
     checks = checks or [check("runs", OK, "no run is unknown, stuck or late")]
     if found.dead:
-        many = f"{len(found.dead)} runs were given up, the newest" if len(found.dead) > 1 else "1 run was given up"
-        text = f"{many} {found.dead[0].run}: {found.dead[0].text}"
+        named = ", ".join(trouble.run for trouble in found.dead[:NAMES_MAX])  # not why: a reason may quote the program
+        text = f"{len(found.dead)} given up: {named}" + (", …" if len(found.dead) > NAMES_MAX else "")
         checks.append(check("dead letters", WARN, text, "coordctl deadletter list; replay or discard each"))
     return checks
 

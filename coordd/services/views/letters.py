@@ -13,17 +13,23 @@ from coordd.ports import Ledger
 SEARCHED_MAX = 10_000
 
 
-def dead_letters(ledger: Ledger, limit: int, job: str = "") -> list[Row]:
-    """Runs in the ledger's thread: the newest dead letters by their end. Of the runs that failed or were lost, the
-    newest SEARCHED_MAX of each are searched.
+def dead_letters(ledger: Ledger, limit: int, job: str = "", *, searched: int = SEARCHED_MAX) -> list[Row]:
+    """Runs in the ledger's thread: the newest dead letters. Of the runs that failed, and of those that were lost, the
+    newest ``searched`` are looked at.
     """
-    found = [
-        row
-        for state in (FAILURE, LOST)
-        for row in ledger.runs(job=job, state=state, limit=SEARCHED_MAX)
-        if is_letter(row)
-    ]
+    found = [row for state in (FAILURE, LOST) for row in _newest(ledger, state, limit, job, searched)]
     return sorted(found, key=lambda row: (-row.ended_at, row.run))[:limit]
+
+
+def _newest(ledger: Ledger, state: str, limit: int, job: str, searched: int) -> list[Row]:
+    """Most of them are dead letters, so only a few rows are read at first."""
+    count = min(limit, searched)
+    while True:
+        rows = ledger.runs(job=job, state=state, limit=count)
+        found = [row for row in rows if is_letter(row)]
+        if len(found) >= limit or len(rows) < count or count >= searched:
+            return found
+        count = min(4 * count, searched)
 
 
 def is_letter(row: Row) -> bool:

@@ -13,6 +13,7 @@ from coordd.core.ledger.requests import Discard, Replay
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.words import EXISTS, FAILURE, LOST, OK, RECOVERING, AttemptNumber
 from coordd.errors import RefusedError
+from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.core_methods import LIST_MAX, NOTE_MAX, VIEWER_LIST_MAX
 from coordd.services.control.exec_methods import ExecMethods
@@ -91,7 +92,11 @@ class RunMethods(ExecMethods):
         job = take(params, "job", str, "")
         most = VIEWER_LIST_MAX if caller.role <= VIEWER else LIST_MAX
         limit = min(max(1, take(params, "limit", int, 100)), most)
-        return await self._ledger.query(lambda ledger: [letter_view(row) for row in dead_letters(ledger, limit, job)])
+
+        def read(ledger: Ledger) -> list[dict[str, Any]]:  # the thread also formats the rows
+            return [letter_view(row) for row in dead_letters(ledger, limit, job, searched=most)]
+
+        return await self._ledger.query(read)
 
     async def deadletter_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         row, attempt = await self._letter(params)

@@ -14,6 +14,7 @@ from coordd.core.wire.events import (
     Candidacy,
     Task,
     TaskFailed,
+    TaskRetried,
     TaskSucceeded,
     WorkerElect,
     WorkerElectAck,
@@ -211,6 +212,16 @@ def test_what_succeeded_before_or_after_a_day_or_here_is_no_strike() -> None:
         ends(lone, TaskSucceeded, f"own#{number}", "a.1", 6)
         lone.pass_time(7 * 3600.0)
         ends(lone, TaskSucceeded, f"late#{number}", "b.1", 6)
+    assert not lone.node.ctx.failing
+
+
+def test_what_was_lost_here_is_no_strike_but_its_retry_goes_elsewhere() -> None:
+    lone = Lone(*JOBS, peers=("b.1", "c.1")).ready()
+    elsewhere = lone.node.pursuits.endings.elsewhere
+    for number in range(STRIKES + 1):
+        ends(lone, TaskRetried, f"sales#{number}", "a.1", 5)
+        assert elsewhere.load(Action("sales", f"sales#{number}", 1, lone.now.wall, scheduled=False)) > 0
+        ends(lone, TaskSucceeded, f"sales#{number}", "b.1", 6)
     assert not lone.node.ctx.failing
 
 
