@@ -313,8 +313,8 @@ class Methods:
         raise NotImplementedError
 
     @_method("why")
-    def why(self, id: str) -> Why:  # noqa: A002 - the parameter's name on the wire
-        """Why a run, or a job, is as it is."""
+    def why(self, id: str, without: str | None = None) -> Why:  # noqa: A002 - the parameter's name on the wire
+        """Why a run, or a job, is as it is; and what would be without that node."""
         raise NotImplementedError
 
     @_method("election.list")

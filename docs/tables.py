@@ -305,7 +305,10 @@ _METHODS = {
         "`id` (or a job), `attempt`?, `bytes`?, `follow`?",
         "output kept on this node; with `follow` a stream",
     ),
-    "why": ("`id` (a run or a job)", "`sentence`, and `timeline`: `[{at, node, what, detail}]`"),
+    "why": (
+        "`id` (a run or a job), `without?` (a node)",
+        "`sentence`, and `timeline`: `[{at, node, what, detail}]`; `what_if`: without that node",
+    ),
     "exec": (
         "`job`, `how`: lock, id, tick or every, `what`?, `timezone`?, `ident`?, `attempt`, `nonce`, `lease`?, `wait`?",
         "`{word, run, ident, attempt, …}`: granted, finished, or a word to ask again after `in_s`",

@@ -75,19 +75,22 @@ def ping() -> None:
 
 @program.command("why")
 @click.argument("subject", metavar="ID|JOB", shell_complete=lambda *args: complete_jobs(*args) + complete_runs(*args))
-def why(subject: str) -> None:
+@click.option("--what-if-without", "away", metavar="NODE", help="Also: what would be if that node were away.")
+def why(subject: str, away: str | None) -> None:
     """Why a run did or did not run, or what keeps a job from its next run."""
     from coordd.cli.show.brief import wrapped
 
     def draw(said: Any) -> None:
         click.echo(wrapped(said["why"]))
+        if said.get("what_if"):
+            click.echo(wrapped(said["what_if"]))
         if said.get("timeline"):
             from coordd.cli.show import tables
 
             click.echo()
             tables.draw(tables.TIMELINE, said["timeline"], "")
 
-    asked().show(asked().call("why", id=subject), draw)
+    asked().show(asked().call("why", id=subject, **({"without": away} if away else {})), draw)
 
 
 @program.command("doctor")

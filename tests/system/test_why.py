@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from system.lab.cluster import cluster_of
+import pytest
+
+from system.lab.cluster import CallError, cluster_of
 from system.lab.processes import until
 
 
@@ -25,6 +27,11 @@ def test_why_tells_of_a_node_that_died_until_another_takes_over() -> None:
         holder = next(node for node in cluster.nodes if node.name == start.node)
         other = next(node for node in cluster.nodes if node is not holder)
         assert f"is running on {holder.name}" in other.why("long#1")
+        foretold = other.call("why", id="long#1", without=holder.name)["what_if"]
+        assert "is taken over as attempt 1" in foretold
+        assert f"{other.name} would try first" in foretold
+        with pytest.raises(CallError, match='there is no node "edge-7"'):
+            other.call("why", id="long#1", without="edge-7")
         holder.kill_family()
         until(lambda: f"{holder.name} was last heard of" in other.why("long#1"), why="it is missed")
         said = other.why("long#1")
@@ -32,6 +39,7 @@ def test_why_tells_of_a_node_that_died_until_another_takes_over() -> None:
             assert words in said, said
         cluster.go("long").touch()
         cluster.becomes("long#1", "success")
+        assert [(one.attempt, one.node) for one in cluster.starts("long#1")] == [(0, holder.name), (1, other.name)]
         wanted = [
             ("warning", "run.taken_over"),
             ("warning", "run.retried"),

@@ -223,7 +223,7 @@ METHODS: dict[str, Shape] = {
     "run.revoke": RIGHT,
     "run.resolve": RIGHT,
     "run.logs": RIGHT,
-    "why": {"id": SHOW, "why": SENTENCE, "sentence": SENTENCE, "timeline": [_STEP]},
+    "why": {"id": SHOW, "why": SENTENCE, "sentence": SENTENCE, "timeline": [_STEP], "what_if": SENTENCE},
     "election.list": [
         dict.fromkeys(
             ("id", "topic", "opened_by", "decided", "succession", "statements", "missing", "duration_ms"), SHOW

@@ -13,7 +13,7 @@ from coordd.core.ledger.rows import ALL, OF_JOB, Hold, Row
 from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import RECEIVED, STARTED, TERMINAL
 from coordd.core.members.membership import ALIVE, SUSPECT
-from coordd.errors import UnavailableError
+from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control import disclosure
 from coordd.services.control.callers import VIEWER, Caller, Method
@@ -21,7 +21,7 @@ from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.rpc import take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
-from coordd.services.views import objects, timeline, why
+from coordd.services.views import objects, timeline, whatif, why
 from coordd.services.views.fire_methods import FireMethods
 from coordd.services.views.fires import Fire
 from coordd.services.views.objects import Stop
@@ -59,7 +59,34 @@ class Explanations(FireMethods):
     async def why(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         subject = take(params, "id", str, "") or take(params, "job", str)
         said, timeline = await (self._why_job if job_of(subject) == subject else self._why_run)(subject, caller)
-        return {"id": subject, "why": said, "sentence": said, "timeline": timeline}
+        told = {"id": subject, "why": said, "sentence": said, "timeline": timeline}
+        away = take(params, "without", str, "")
+        return told | {"what_if": await self._without(subject, away)} if away else told
+
+    async def _without(self, subject: str, away: str) -> str:
+        """What would be without that node."""
+        node, name = self._driver.node, job_of(subject)
+        alive = [m.hostname for m in node.members.values() if m.state == ALIVE and m.hostname != away]
+        if away not in (node.hostname, *node.members):
+            known = ", ".join(sorted([node.hostname, *node.members]))
+            raise RefusedError(f'there is no node "{away}"', kind="unknown_node", hint=f"known here: {known}")
+
+        def read(ledger: Ledger) -> Row | None:
+            return ledger.run(subject) if name != subject else next(iter(ledger.runs(job=name, limit=1)), None)
+
+        row = await self._ledger.query(read)
+        elections = [
+            one
+            for one in node.elections.by_id.values()
+            if one.action is not None and one.action.job == name and one.succession is not None
+        ]
+        of_run = [one for one in elections if row is not None and one.action is not None and one.action.run == row.run]
+        election = max(of_run or elections, key=lambda one: one.decided_at, default=None)
+        left_s = 0.0
+        if row is not None and row.state in (RECEIVED, STARTED):
+            left_s = max(0.0, row.lease - self._troubles.silence_s(row, boottime()))
+        others = sorted([*alive, *([node.hostname] if node.hostname != away else [])])
+        return whatif.without(away, row.run if row is not None else subject, row, left_s, election, others)
 
     async def _stopped(self) -> dict[str, Stop]:
         """The jobs that a hold prevents, each with that hold."""
