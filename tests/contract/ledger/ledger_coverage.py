@@ -109,7 +109,7 @@ class Seen:
 
 # The number of rounds of one search; each has other examples. The rarest moves, those that leave UNKNOWN, need up to
 # 14. The rest is a reserve: a change of the rules or of hypothesis may make some case rarer.
-ROUNDS = 25
+ROUNDS = 40
 
 
 def search(machine: Any, size: settings, *answers: dict[str, str]) -> None:

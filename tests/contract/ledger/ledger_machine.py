@@ -441,8 +441,21 @@ class LedgerMachine(RuleBasedStateMachine):
         if key in self.grants:  # its holder is back, and obeys
             self.ask_report(Report(grant=grant_of(*key, *self.grants[key]), state="revoked"))
 
-    @rule(data=st.data(), other=st.sampled_from((0, 0, 0, -1, 1)), replays=st.booleans(), policy=ordinary)
-    def dead_letter(self, data: st.DataObject, other: int, replays: bool, policy: dict[str, Any]) -> None:
+    @rule(
+        data=st.data(),
+        other=st.sampled_from((0, 0, 0, -1, 1)),
+        replays=st.booleans(),
+        policy=ordinary,
+        fails=st.booleans(),
+    )
+    def dead_letter(self, data: st.DataObject, other: int, replays: bool, policy: dict[str, Any], fails: bool) -> None:
+        if fails:
+            run = RUNS[4]
+            self.a_run_is_let_in(run, policy, go=True, silent=False)
+            row = self.memory.run(run)
+            if row is not None and (run, row.attempt) in self.grants:
+                grant = grant_of(run, row.attempt, *self.grants[run, row.attempt])
+                self.ask_report(Report(grant=grant, state="failure", exit_code=1, final=True))
         dead = [row for row in self.memory.runs() if is_dead_letter(row)]
         past = [row for row in self.memory.runs() if row.attempt]
         run, attempt = RUNS[0], 0
