@@ -107,6 +107,22 @@ def test_a_plan_that_has_ended_is_forgotten_after_a_while(nodes: Nodes) -> None:
     assert KEY not in swept(nodes, "sales").holds
 
 
+def test_one_failure_is_enough_to_stop_a_plan_that_says_so(nodes: Nodes) -> None:
+    begin(nodes, stop_after=1)
+    fill(nodes, 0)
+    end(nodes, 0, "failure")
+
+    assert said(fill(nodes, 1)) == ("finished", "stopped")
+
+
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+def test_the_fire_time_that_was_opened_last_is_past(nodes: Nodes, order: str) -> None:
+    begin(nodes, order=order, at_most=2)
+    assert fill(nodes, 3).word == "ok"
+
+    assert said(fill(nodes, 3)) == ("exists", "")
+
+
 def test_a_fire_time_without_a_row_runs_as_attempt_1_due_now(nodes: Nodes) -> None:
     begin(nodes)
 

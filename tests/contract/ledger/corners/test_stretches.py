@@ -10,6 +10,7 @@ from support.stepped_redis import QUARANTINE_S
 
 from contract.ledger.corners.both import Both
 from coordd.core.jobs.job import scheduled_run
+from coordd.core.ledger.fires import HELD_BY_OTHERS
 from coordd.core.ledger.requests import Activate, PassOver, Register, Settled, Suspend
 from coordd.core.ledger.runner_requests import Registration
 
@@ -105,3 +106,15 @@ def test_nothing_is_given_up_in_a_quarantine(nodes: Nodes, back: Callable[..., N
     assert nodes.ask(Register(of=of(nodes, 1.0))).word == "ok"
 
     assert told(nodes) == []
+
+
+@pytest.mark.parametrize("overlap", ["allow", "forbid"])
+def test_a_missed_run_that_no_other_run_holds_up_waited_for_none(nodes: Nodes, overlap: str) -> None:
+    nodes.clock.step(MINUTE_S)
+    nodes.granted(of(nodes, 1.0))
+    nodes.ask(Register(of=nodes.of("sales#1", overlap=overlap, start_within_s=MINUTE_S)))
+    nodes.clock.step(2 * MINUTE_S)
+
+    assert nodes.claim(nodes.of("sales#1", overlap=overlap)).state == "missed"
+
+    assert HELD_BY_OTHERS not in nodes.reason("sales#1")
