@@ -62,12 +62,12 @@ class Limiting(Life):
 
     def _size_of(self, store: "Store", key: str, said: int, now: LedgerTime) -> int:
         """How many slots there are under that key: as the claim says, or, for a pool, as a person says."""
-        from coordd.core.ledger.limits.text import POOL
+        from coordd.core.ledger.limits.text import POOL, is_number
 
         if not key.startswith(POOL):
             return said
         hold = self._hold(store, OF_POOL + key[len(POOL) :], now)
-        return int(hold.note) if hold is not None and hold.note.isdecimal() else said
+        return int(hold.note) if hold is not None and is_number(hold.note) else said
 
     def _waits(self, store: "Store", row: Row, why: str, in_s: float) -> Answer:
         """A claim that comes too early for the run's turn: it gets a row."""

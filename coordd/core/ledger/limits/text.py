@@ -20,11 +20,19 @@ if TYPE_CHECKING:
 
 POOL = "pool/"
 
+# A longer number is none: Python reads no text of thousands of digits.
+DIGITS_MAX = 300
+
+
+def is_number(text: str) -> bool:
+    """True for the digits of a whole number, as the scripts in Redis understand it too."""
+    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
+
 
 def slots(limits: str) -> "Iterator[tuple[str, int]]":
     """The keys whose slots a run takes, and how many there are of each."""
     for key, size in _items(limits, SLOTS):
-        if size.isdecimal():
+        if is_number(size):
             yield key, int(size)
 
 
@@ -32,7 +40,7 @@ def rates(limits: str) -> "Iterator[tuple[str, int, int]]":
     """The keys whose starts are counted: how many are allowed, in how many seconds."""
     for key, said in _items(limits, RATE):
         count, _, period = said.partition("/")
-        if count.isdecimal() and period.isdecimal():
+        if is_number(count) and is_number(period):
             yield key, int(count), int(period)
 
 
@@ -40,7 +48,7 @@ def queue(limits: str) -> "tuple[int, str]":
     """How many runs of the job may wait, and whether the ``first`` or the ``last`` are kept."""
     for item in limits.split(","):
         size, _, keep = item.removeprefix(QUEUE).partition("/")
-        if item.startswith(QUEUE) and size.isdecimal():
+        if item.startswith(QUEUE) and is_number(size):
             return int(size), keep
     return QUEUE_MAX, "first"
 

@@ -58,6 +58,20 @@ def test_the_same_claim_again_needs_no_second_slot(nodes: Nodes) -> None:
     assert (again.word, again.token) == ("granted", first.token)
 
 
+@pytest.mark.parametrize("size", ["", "one", "\u0661", "-1"])
+def test_a_size_that_is_no_number_does_not_count(nodes: Nodes, size: str) -> None:
+    """It was written by hand: commands refuse it. The third one is an Arabic digit."""
+    nodes.ask(Keep(key=OF_POOL + "heavy", held=True, by="ann", note=size))
+    words = [claim(nodes, f"sales#{number}", POOL).word for number in range(3)]
+    assert words == ["granted", "granted", "limited"]
+
+
+def test_a_size_of_thousands_of_digits_does_no_harm(nodes: Nodes) -> None:
+    nodes.ask(Keep(key=OF_POOL + "heavy", held=True, by="ann", note="9" * 5000))
+    assert claim(nodes, "sales#1", POOL).word == "granted"
+    assert claim(nodes, "sales#2", f"slots:pool/light={'9' * 5000}").word == "granted"
+
+
 @pytest.mark.parametrize("size", ["", "1"])
 def test_who_takes_over_a_grant_that_was_not_used_has_its_slot(nodes: Nodes, size: str) -> None:
     of = nodes.of("sales#1", limits=POOL, overlap="allow")
