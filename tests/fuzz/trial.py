@@ -40,7 +40,7 @@ class Target(Protocol):
 
     name: str
     what: str  # in a few words, for the table
-    limit_s: float  # no input may take longer
+    limit_s: float  # of a processor: no input may take longer
 
     def make(self, rng: random.Random) -> bytes:
         """An input; it depends on ``rng`` alone."""

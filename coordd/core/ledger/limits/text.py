@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 POOL = "pool/"
 
-# A longer number is none: Python reads no text of thousands of digits.
+# More digits are not a number: Python refuses to read thousands of them.
 DIGITS_MAX = 300
 
 
