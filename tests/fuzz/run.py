@@ -194,7 +194,7 @@ def _run_until_failure(name: str, inputs: Sequence[bytes], result: Result) -> tu
 
 
 def _limit(seconds: float) -> None:
-    """The next input may take that much of a processor (0.0: no limit), and more of the clock: the machine is shared."""
+    """The next input may take that much of a processor (0.0: any), and more of the clock: the machine is shared."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, SHARED * seconds)
 
