@@ -115,7 +115,7 @@ class People(Life):
         row.failures = max(row.failures, Policy.unpack(said.policy).attempts - 1)
         row.state = RETRY
         row.attempt = self._unused(store, row.run, AttemptNumber(row.attempt + 1))
-        row.not_before = now.wall
+        row.not_before = max(row.due_at, now.wall)  # the ledger's clock may have been ahead when the run was launched
         store.put_run(row)
         return Answer(OK, state=RETRY, attempt=row.attempt)
 

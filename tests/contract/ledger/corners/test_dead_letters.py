@@ -8,6 +8,7 @@ import pytest
 from support.ledger_calls import LEASE_S, Nodes, watched_of
 
 from contract.ledger.corners.both import A, of
+from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.people import is_dead_letter
 from coordd.core.ledger.requests import Cancel, Discard, ListOpen, Register, Replay, Resolve, Revoke
 from coordd.core.ledger.words import AttemptNumber, Policy
@@ -78,6 +79,22 @@ def test_a_replay_waits_for_no_earlier_time_and_is_missed_like_any_run(nodes: No
     nodes.claim(of(nodes, A, start_within_s=100.0, **ONCE), 1)
     assert nodes.state(A) == "missed"
     assert replay(nodes, 1).word == discard(nodes, 1).word == "finished"
+
+
+def test_a_replay_is_not_due_before_the_fire_time_of_its_run(nodes: Nodes) -> None:
+    """The ledger's clock was ahead when the run was launched, and is right again."""
+    fire_at = nodes.clock.wall + 1000.0
+    run = scheduled_run("sales", fire_at)
+    nodes.ask(Register(of=of(nodes, A)))  # the job is known
+    scheduled = of(nodes, run, fire_at=fire_at, due=fire_at, **ONCE)
+    nodes.clock.step(1001.0)
+    nodes.report(nodes.started(scheduled, 0), "failure", 3)
+    nodes.clock.step(-500.0)
+    again = Replay(run=run, attempt=AttemptNumber(0), digest="d1", policy=Policy(**ONCE).pack(), by="ann")
+    assert nodes.ask(again).word == "ok"
+    row: Any = both(nodes).run(run)
+    assert row.not_before == fire_at
+    assert nodes.claim(scheduled, 1, nonce="b").word == "early"
 
 
 def test_a_replayed_run_is_forgotten_only_after_its_new_end(nodes: Nodes) -> None:
