@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.backfill.plan import ORDERS, REDO, Plan as Backfill
 from coordd.core.ledger.people import is_dead_letter
-from coordd.core.ledger.requests import Cancel, Discard, Prune, Replay, Resolve, Revoke, Suspend
+from coordd.core.ledger.requests import Cancel, Discard, PlanBackfill, Prune, Replay, Resolve, Revoke, Suspend
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import Registration, Request
 from coordd.core.ledger.words import FAILURE, LOST, OK, UNKNOWN
@@ -44,6 +45,11 @@ REPLAYED = 0.15
 DISCARDED = 0.05
 
 
+# The jobs of which somebody backfills the fire times, and the probability at each look.
+BACKFILLED_JOBS = ("sched", "spread", "strict")
+BACKFILLS = 0.3
+
+
 class People:
     """Everybody who uses the cluster of a world."""
 
@@ -51,6 +57,8 @@ class People:
         self.world = world
         self.asked: set[str] = set()  # runs that people ask for, whether or not anybody can take them
         self.rng = random.Random(f"letters {world.plan.seed}")  # of their own: the other acts stay as they were
+        self.fills = random.Random(f"backfills {world.plan.seed}")
+        self.plans: dict[str, Backfill] = {}
         world.at(LOOKS_S, self._look)
 
     def do(self, item: Item) -> None:
@@ -187,7 +195,30 @@ class People:
                 host = self._somewhere(world.rng.random())
                 if host is not None and world.server.suspended(job):
                     self._ledger(host, Suspend(job=job, suspended=False, by=PERSON))
+        if world.plan.backfills:
+            self._backfill()
         world.at(LOOKS_S, self._look)
+
+    def _backfill(self) -> None:
+        """Somebody wants past fire times of a job; before the end of the world such a plan is cancelled."""
+        world = self.world
+        job = self.fills.choice(BACKFILLED_JOBS)
+        host = self._somewhere(self.fills.random())
+        if host is None or job not in world.jobs or (not world.chaos_over and self.fills.random() > BACKFILLS):
+            return
+        if world.chaos_over:
+            for name in BACKFILLED_JOBS:
+                self._ledger(host, PlanBackfill(job=name, text="", by=PERSON))
+            return
+        end = world.server.wall() - self.fills.uniform(0.0, 10.0)
+        begin = end - self.fills.uniform(5.0, 60.0)
+        plan = Backfill(f"p{world.now:.3f}", begin, end, self.fills.choice(ORDERS), self.fills.randint(1, 3))
+        plan.redo = self.fills.choice(REDO)
+        plan.stop_after = self.fills.choice((0, 0, 2))
+        self.plans[plan.id] = plan
+        world.acts["backfill"] += 1
+        world.say(f"PEOPLE backfill {job} {plan.text()} on {host.name}")
+        self._ledger(host, PlanBackfill(job=job, text=plan.text(), by=PERSON))
 
     def _letter(self, row: Row) -> None:
         """Somebody may want a run that was given up once more; two people on two nodes, often."""

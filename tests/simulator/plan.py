@@ -91,6 +91,9 @@ SCRIPTED_SEEDS = frozenset((8, 9))
 # (m, r): the seeds with seed % m == r draw limits: pools, concurrency, rates, the length of queues.
 LIMITED_SEEDS = (7, 3)
 
+# (m, r): the seeds with seed % m == r have people who backfill fire times that are over.
+BACKFILL_SEEDS = (6, 2)
+
 # How many messages of each sender a receiver remembers, in some worlds with a broker. With the real number, which is
 # larger, hardly any message would be late.
 REACH = 16
@@ -136,6 +139,11 @@ class Plan:
     @property
     def nodes(self) -> int:
         return len(self.rates)
+
+    @property
+    def backfills(self) -> bool:
+        """People ask for fire times that are over."""
+        return _of_kind(self.seed, BACKFILL_SEEDS) and self.misplaced == 0
 
     @property
     def identified(self) -> bool:

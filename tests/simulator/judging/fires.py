@@ -13,6 +13,7 @@ from coordd.core.jobs.job import scheduled_run
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.fires import Stretch
 from coordd.core.ledger.requests import Activate, Claim, PassOver, Register
+from coordd.core.ledger.rows import is_backfill
 from coordd.core.ledger.runner_requests import Request
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Fires:
             before is None
             and row is not None
             and row.scheduled
+            and not is_backfill(row)
             and (word := word_of(known if ahead else earlier, row.due_at))
         ):
             world.violate(f"F {row.run} has got a row, and its fire time was {word} before")

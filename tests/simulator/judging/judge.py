@@ -25,6 +25,7 @@ from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOV
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
 from simulator.judging import limits
+from simulator.judging.backfills import Backfills
 from simulator.judging.excuses import (
     DUE_AGAIN,
     END_FORGOTTEN,
@@ -124,6 +125,7 @@ class Judge:
         self.terminal: dict[str, tuple[str, float]] = {}  # run -> its last state, and when it was due
         self.transitions: set[tuple[str, str]] = set()  # every step of a run's life that was seen
         self.leave = Leave(world)
+        self.backfills = Backfills(world)
         self.published: dict[str, tuple[int, float]] = {}  # run -> the token under which it was published, and when
         self.resolved: set[Key] = set()  # attempts whose end a person has stated
         self.forgotten_by_retention: set[str] = set()
@@ -165,6 +167,11 @@ class Judge:
             self._publishes(request.grant.run, request.grant.token)
         if isinstance(request, Replay) and answer.word == OK:
             self.terminal.pop(row.run, None)
+        if self.backfills.operation(request, answer, row):
+            self._is_another({row.run} & self.forgotten_by_retention)
+            self.leave.is_another(row.run)
+            self.terminal.pop(row.run, None)
+            self.published.pop(row.run, None)
         if isinstance(request, Resolve) and answer.word == OK:
             self.resolved.add((before.run, before.attempt, before.token))
         if isinstance(request, Renew) and answer.word in (OK, CANCEL):
@@ -347,6 +354,7 @@ class Judge:
         If it has forgotten the newer state of a run or a job, that may continue from the present row.
         """
         self.leave.went_back()
+        self.backfills.went_back()
         for job in list(self.scheduled_as):
             known = self.world.server.job(job)
             if known is None or not known.digest:
@@ -382,7 +390,7 @@ class Judge:
         child.key = (launch.run, launch.attempt, launch.token)
         self.leave.launched(launch)
         world.say(f"n{child.node} LAUNCH {child.run}/{child.attempt}")
-        if "@" in launch.run:
+        if "@" in launch.run and launch.run not in self.backfills.opened:
             self._was_known(launch, job)
         self._as_granted(child, job)
         self.launches[child.run, child.attempt] += 1

@@ -1,10 +1,14 @@
-"""Fire times: each ends in exactly one decision."""
+"""Fire times: each ends in exactly one decision, and a backfill opens each of its range once."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
+from unittest import mock
 
 from coordd.core.ledger import fires
+from coordd.core.ledger.backfill.plan import Plan
+from coordd.core.ledger.backfill.rule import Backfilling
 from coordd.core.ledger.fires import Fires, Stretch
 from coordd.core.ledger.rows import JobRow
 from simulator.mutants.mutant import Mutant, instead
@@ -49,7 +53,40 @@ def _a_fire_time_is_passed_over_before_a_row_is_refused(real: Any, self: Fires, 
     return answer
 
 
+@instead(Plan, "read")
+def _a_plan_knows_no_limit(real: Any, text: str) -> Any:
+    plan = real(text)
+    if plan is not None:
+        plan.at_most = 99
+    return plan
+
+
+@contextlib.contextmanager
+def _a_plan_forgets_what_it_has_opened() -> Any:
+    real, text = Backfilling._open_once_more, Plan.text
+
+    def from_the_beginning(self: Plan) -> str:
+        self.cursor = 0.0
+        return text(self)
+
+    def unmarked(self: Backfilling, store: Any, row: Any, said: Any, mark: str, now: Any) -> Any:
+        return real(self, store, row, said, f"{mark} once more", now)
+
+    with (
+        mock.patch.object(Plan, "text", from_the_beginning),
+        mock.patch.object(Backfilling, "_open_once_more", unmarked),
+    ):
+        yield
+
+
 MUTANTS = (
+    Mutant(
+        "a backfill opens a fire time twice",
+        "§6 backfill 4, 5: what the plan has opened is exists",
+        "B",
+        _a_plan_forgets_what_it_has_opened,
+    ),
+    Mutant("a backfill knows no limit", "§6 backfill 7: AT_MOST", "B", _a_plan_knows_no_limit),
     Mutant(
         "a stretch is not written",
         "§6 fire times without a row: the horizon never moves without a record",
