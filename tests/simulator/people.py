@@ -47,7 +47,7 @@ DISCARDED = 0.05
 
 # The jobs of which somebody backfills the fire times, and the probability at each look.
 BACKFILLED_JOBS = ("sched", "spread", "strict")
-BACKFILLS = 0.3
+BACKFILLS = 0.5
 
 
 class People:
@@ -213,7 +213,7 @@ class People:
         end = world.server.wall() - self.fills.uniform(0.0, 10.0)
         begin = end - self.fills.uniform(5.0, 60.0)
         plan = Backfill(f"p{world.now:.3f}", begin, end, self.fills.choice(ORDERS), self.fills.randint(1, 3))
-        plan.redo = self.fills.choice(REDO)
+        plan.redo = self.fills.choice((*REDO, REDO[-1]))
         plan.stop_after = self.fills.choice((0, 0, 2))
         self.plans[plan.id] = plan
         world.acts["backfill"] += 1

@@ -1,4 +1,4 @@
-"""W: a plan opens each fire time of its range once, and no more of its runs are alive than it says."""
+"""Z: a plan opens each fire time of its range once, and no more of its runs are alive than it says."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Backfills:
         world, plan = self.world, self.world.people.plans[request.plan]
         assert row is not None
         if (request.plan, row.run) in self._filled:
-            world.violate(f"W {row.run} was opened twice by the backfill {request.plan}")
+            world.violate(f"Z {row.run} was opened twice by the backfill {request.plan}")
         self._filled.add((request.plan, row.run))
         self.opened.add(row.run)
         if not plan.begin <= row.fire_at < plan.end:
-            world.violate(f"W {row.run} is not in the range of the backfill {request.plan}")
+            world.violate(f"Z {row.run} is not in the range of the backfill {request.plan}")
         mine = [world.server.row(run) for ident, run in self._filled if ident == request.plan]
         alive = sorted(one.run for one in mine if one is not None and one.by == row.by and one.state not in TERMINAL)
         if len(alive) > plan.at_most:
-            world.violate(f"W {alive} are alive, and the backfill {request.plan} allows {plan.at_most}")
+            world.violate(f"Z {alive} are alive, and the backfill {request.plan} allows {plan.at_most}")
         return True

@@ -83,10 +83,10 @@ MUTANTS = (
     Mutant(
         "a backfill opens a fire time twice",
         "§6 backfill 4, 5: what the plan has opened is exists",
-        "W",
+        "Z",
         _a_plan_forgets_what_it_has_opened,
     ),
-    Mutant("a backfill knows no limit", "§6 backfill 7: AT_MOST", "W", _a_plan_knows_no_limit),
+    Mutant("a backfill knows no limit", "§6 backfill 7: AT_MOST", "Z", _a_plan_knows_no_limit),
     Mutant(
         "a stretch is not written",
         "§6 fire times without a row: the horizon never moves without a record",

@@ -106,7 +106,8 @@ class Backfilling(Limiting):
         row = store.run(of.run)
         if row is not None and (row.by == mark or not is_wanted(row, plan.redo)):
             return Answer(EXISTS, state=row.state)
-        if row is None and (of.due > now.wall or not self._is_over(store, job, of.due, now)):
+        # The ledger's clock may have been set back since the run ended.
+        if of.due > now.wall or (row is None and not self._is_over(store, job, of.due, now)):
             return Answer(EARLY, in_s=UNSETTLED_RETRY_S)
         if len(plan.open) >= plan.at_most:
             return Answer(LIMITED, by=f"at most {plan.at_most}", in_s=LIMIT_RETRY_S)

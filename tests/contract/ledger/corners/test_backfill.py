@@ -480,6 +480,19 @@ def test_a_fire_time_ahead_is_left_to_the_schedule(nodes: Nodes) -> None:
     assert fill(nodes, 0).word == "early"
 
 
+def test_a_run_is_not_opened_again_before_its_time_by_a_clock_that_was_set_back(nodes: Nodes) -> None:
+    begin(nodes)
+    fill(nodes, 0)
+    end(nodes, 0)
+    fill(nodes, 0, left=0)
+    begin(nodes, "p2", redo="all")
+    nodes.clock.step(-20 * HOUR_S)
+
+    assert fill(nodes, 0, "p2").word == "early"
+    nodes.clock.step(20 * HOUR_S)
+    assert fill(nodes, 0, "p2").word == "ok"
+
+
 def test_another_definition_other_rules_and_a_suspension(nodes: Nodes) -> None:
     begin(nodes)
     assert fill(nodes, 0, digest="d2").word == "differs"

@@ -86,7 +86,7 @@ local function fill_one()
   local mark = BACKFILL.BY .. plan.id .. ' by ' .. plan.by
   local row = get_run(of.run)
   if row and (row.by == mark or not is_wanted(row)) then return answer(EXISTS, { state = row.state }) end
-  if not row and (of.due > now or not is_over(of.job, of.due)) then
+  if of.due > now or not row and not is_over(of.job, of.due) then
     return answer(EARLY, { in_s = BACKFILL.UNSETTLED_S })
   end
   if #plan.open >= plan.at_most then
