@@ -45,6 +45,7 @@ from coordd.core.wire.windows import Windows
 from coordd.errors import ConfigError, CoorddError, UnavailableError
 from coordd.launching import LaunchBuilder
 from coordd.ports import Verifiable
+from coordd.services import rooms
 from coordd.services.audit import Audit, audit_view
 from coordd.services.control import disclosure
 from coordd.services.control.doctor import FAIL, OK, WARN, check
@@ -527,6 +528,16 @@ class Daemon:
             checks.append(check("audit", FAIL if breaks else OK, text, "coordctl audit; see docs/runbook.md"))
         except UnavailableError as exc:
             checks.append(check("audit", FAIL, str(exc), "see docs/runbook.md"))
+        warm = self._launcher.warm
+        if warm is not None:
+            text = f"not used now: {warm.problem}" if warm.problem else f"a warm parent, pid {warm.pid}"
+            checks.append(check("fast start", WARN if warm.problem else OK, text, "attempts start slower meanwhile"))
+        checks += [
+            check(
+                f"plug-in {name}", WARN if wrong else OK, wrong or text, "it is not used: repair or remove its package"
+            )
+            for name, text, wrong in rooms.brought()
+        ]
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):
             text = problems.get(name) or self._problems()[name][0]

@@ -20,8 +20,6 @@ from coordd.services.ledger import boottime
 
 log = structlog.get_logger("rooms")
 
-GROUP = STRATEGIES
-
 # How long (seconds) a plug-in may take.
 ASKED_S = 1.0
 
@@ -46,7 +44,22 @@ def measured() -> tuple[float, float]:
 
 def installed(name: str) -> metadata.EntryPoint | None:
     """The strategy of that name that a package brings."""
-    return next(iter(metadata.entry_points(group=GROUP, name=name)), None)
+    return next(iter(metadata.entry_points(group=STRATEGIES, name=name)), None)
+
+
+def brought() -> list[tuple[str, str, str]]:
+    """(name, its package and version, "" or why it cannot be used) of each strategy that a package brings."""
+    found = []
+    for point in sorted(metadata.entry_points(group=STRATEGIES), key=lambda one: one.name):
+        wrong = ""
+        try:
+            if not callable(point.load()):
+                wrong = f"{point.value} is not callable"
+        except Exception as exc:  # a plug-in's own code: whatever it raises is told
+            wrong = f"{point.value} cannot be loaded: {type(exc).__name__}: {exc}"[:200]
+        of = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "no package"
+        found.append((point.name, f"a strategy of {of}", wrong))
+    return found
 
 
 class Rooms:
@@ -133,7 +146,7 @@ def _built_in(name: str) -> Strategy | None:
 def _loaded(name: str) -> Strategy:
     found = installed(name)
     if found is None:
-        raise LookupError(f"no installed package brings it (entry points, group {GROUP})")
+        raise LookupError(f"no installed package brings it (entry points, group {STRATEGIES})")
     strategy: Strategy = found.load()
     return strategy
 

@@ -288,6 +288,7 @@ def test_the_rest_of_the_commands(node: Node) -> None:
     assert "there are bus, ledger" in node.ctl("breaker", "reset", "disk", code=1).stderr
     checks = {check["check"]: check["state"] for check in node.json("doctor", code=1)}
     assert checks["ledger"] == "ok"
+    assert checks["fast start"] == "ok"
     assert checks["job bad"] == "fail"
 
 

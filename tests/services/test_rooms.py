@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.small_cluster import job
 from coordd.core.jobs.job import Concurrency
 from coordd.core.node.room import Room
 from coordd.services import rooms as module
-from coordd.services.rooms import Rooms, measured
+from coordd.services.rooms import Rooms, brought, measured
 
 
 class Machine:
@@ -113,6 +114,23 @@ def test_a_strategy_that_no_package_brings_any_more_is_named() -> None:
     [entry] = looked(machine)
     assert machine.concurrency == {"etl": 1}
     assert "no installed package brings it" in entry["problem"]
+
+
+def test_the_doctor_names_each_plug_in_and_what_is_wrong_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "plug_ins-1.5.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plug-ins\nVersion: 1.5\n")
+    lines = ("good = math:floor", "gone = no_such_module:f", "number = math:pi")
+    (package / "entry_points.txt").write_text("\n".join(["[coordd.strategies]", *lines]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = "a strategy of plug-ins 1.5"
+    assert brought() == [
+        ("gone", said, "no_such_module:f cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("good", said, ""),
+        ("number", said, "math:pi is not callable"),
+    ]
 
 
 def test_a_strategy_that_hangs_holds_nothing_up_and_is_not_asked_again(
