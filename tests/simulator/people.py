@@ -168,6 +168,8 @@ class People:
     def _drain(self, host: Host, item: Item) -> None:
         daemon = host.daemon
         assert daemon is not None
+        if self.world.chaos_over:
+            return  # they came late, and a world ends with nodes that take runs
         daemon.feed(daemon.node.drain, True)
         self.world.at(item.amount, lambda: daemon.feed(daemon.node.drain, False))
 

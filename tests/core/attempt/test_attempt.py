@@ -145,6 +145,20 @@ def test_right_before_exec_the_deadline_is_looked_at_again() -> None:
     assert runner.report == ("retry", None, "refused: too late right before exec", False)
 
 
+@pytest.mark.parametrize(("how", "report"), [("cancel", ("revoked", "by ann")), ("shut_down", ("retry", "refused: too late"))])
+def test_what_ends_it_right_before_exec_is_what_it_reports(how: str, report: tuple[str, str]) -> None:
+    """It never ran. Only a cancellation forbids the next attempt."""
+    runner = running()
+    runner.do(how, "by ann")
+
+    runner.do("refused_late")
+
+    assert runner.report is not None
+    state, _, reason, _ = runner.report
+    assert state == report[0]
+    assert reason.startswith(report[1])
+
+
 @pytest.mark.parametrize("phase", [WAITING, GATING])
 @pytest.mark.parametrize(("how", "state"), [("cancel", "revoked"), ("shut_down", "retry")])
 def test_before_it_starts_it_can_be_called_off(phase: str, how: str, state: str) -> None:

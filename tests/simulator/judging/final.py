@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.jobs.schedule import fires_between
-from coordd.core.ledger.fires import REDEFINED, SUSPENDED
+from coordd.core.ledger.fires import GIVEN_UP, REDEFINED, SUSPENDED
 from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN, Policy
 from coordd.core.runs.planner import CATCH_UP_MAX
 from simulator.configuration import CATCH_UP
@@ -126,16 +126,17 @@ def _judge_schedule(world: World, job: Job) -> None:
     for at in every if job.misfire == "all" else [newest]:
         run = scheduled_run(job.name, at - job.offset_s)
         if world.ledger.run(run) is None and at >= world.judge.kept_from:
-            _nothing_says_why(world, job.name, run, at, every)
+            _nothing_says_why(world, job, run, at, every)
 
 
-def _nothing_says_why(world: World, job: str, run: str, at: float, every: list[float]) -> None:
+def _nothing_says_why(world: World, of: Job, run: str, at: float, every: list[float]) -> None:
     """Excuse or report a fire time without a row. ``at``: Unix time; a node's clock may show it earlier or later."""
-    judge = world.judge
+    judge, job = world.judge, of.name
     later = sum(1 for fire_at in every if fire_at > at)
     if run in judge.forgotten_by_retention:
         return
-    if word_of(world.server.ledger.fires(job).stretches, at) in (SUSPENDED, REDEFINED):
+    decision = word_of(world.server.ledger.fires(job).stretches, at)
+    if decision in (SUSPENDED, REDEFINED) or decision == GIVEN_UP and world.server.wall() > at + of.start_within_s:
         return
     verdict = f"L {run} has no row: it never ran, and nothing says why"
     if any(run in setback.runs for setback in world.server.setbacks):

@@ -38,6 +38,7 @@ class Fires:
     def __init__(self, world: World) -> None:
         self.world = world
         self._jobs: dict[str, tuple[float, list[Stretch]]] = {}  # job -> its horizon, its stretches
+        self._least: dict[str, float] = {}  # job -> the least that the ledger's clock showed since the last look at it
 
     def forget(self) -> None:
         """The ledger went back, or retention has forgotten something: begin again."""
@@ -47,6 +48,8 @@ class Fires:
         """Check one operation that was executed. ``before`` and ``row``: the row of its run."""
         name = job_asked_about(request)
         world = self.world
+        wall = world.server.wall()
+        self._least = {job: min(least, wall) for job, least in self._least.items()}
         job = world.server.job(name) if name else None
         if job is None:
             return
@@ -54,8 +57,10 @@ class Fires:
         horizon, earlier = self._jobs.get(name, (job.horizon, known))
         self._jobs[name] = job.horizon, known
         self._in_order(name, known)
+        least = self._least.get(name, wall)
         for one in earlier:
-            self._is_kept(name, one, known)
+            self._is_kept(name, one, known, least)
+        self._least[name] = wall
         # A decision about a time to come was made by a clock that was ahead; a sweep may have taken it back since.
         ahead = row is not None and row.due_at > world.server.wall()
         if (
@@ -63,6 +68,7 @@ class Fires:
             and row is not None
             and row.scheduled
             and not is_backfill(row)
+            and world.server.recovering_s(wall) <= 0  # then the horizon may be wrong, and a row wins
             and (word := word_of(known if ahead else earlier, row.due_at))
         ):
             world.violate(f"F {row.run} has got a row, and its fire time was {word} before")
@@ -74,9 +80,11 @@ class Fires:
         if ends != sorted(ends) or any(one.after >= one.upto for one in known):
             self.world.violate(f"F two stretches of {name} overlap: {[(s.after, s.upto, s.decision) for s in known]}")
 
-    def _is_kept(self, name: str, one: Stretch, known: list[Stretch]) -> None:
-        """A decision stays, but not one that a clock that was ahead has made about times to come."""
-        upto = min(one.upto, self.world.server.wall())
+    def _is_kept(self, name: str, one: Stretch, known: list[Stretch], least: float) -> None:
+        """A decision stays, but not one that a clock that was ahead has made about times to come: a sweep takes it back.
+        Such a sweep came when the clock showed ``least``, or later.
+        """
+        upto = min(one.upto, least)
         for at in (one.upto, (one.after + one.upto) / 2):
             if at <= upto and word_of(known, at) != one.decision:
                 self.world.violate(f"F {name} at {at:.3f} was {one.decision}, and is {word_of(known, at) or 'nothing'}")

@@ -19,7 +19,7 @@ from coordd.core.jobs.job import Job
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Replay, Resolve
-from coordd.core.ledger.runner_requests import Commit, Renew, Report, Request, Restore
+from coordd.core.ledger.runner_requests import Commit, Renew, Request, Restore
 from coordd.core.ledger.standing import LATE_S
 from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
@@ -155,9 +155,7 @@ class Judge:
         if before is None and row is not None:
             self.opened.setdefault(row.run, (world.now, self._began(row)))
         elif row is not None:
-            # An attempt that was told to end between its gate and exec is given back: nothing is lost.
-            if not (before.cancel and isinstance(request, Report) and request.state == "retry"):
-                self._lost(before, row)
+            self._lost(before, row)
             if isinstance(request, Claim) and before.state in (RECEIVED, STARTED):
                 self._taken_away(before, row, request.nonce)
             if op in LENDS and answer.word in (OK, CANCEL, GRANTED) and answer.left_s > row.lease + EXACT_S:
