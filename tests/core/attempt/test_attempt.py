@@ -145,7 +145,9 @@ def test_right_before_exec_the_deadline_is_looked_at_again() -> None:
     assert runner.report == ("retry", None, "refused: too late right before exec", False)
 
 
-@pytest.mark.parametrize(("how", "report"), [("cancel", ("revoked", "by ann")), ("shut_down", ("retry", "refused: too late"))])
+@pytest.mark.parametrize(
+    ("how", "report"), [("cancel", ("revoked", "by ann")), ("shut_down", ("retry", "refused: too late"))]
+)
 def test_what_ends_it_right_before_exec_is_what_it_reports(how: str, report: tuple[str, str]) -> None:
     """It never ran. Only a cancellation forbids the next attempt."""
     runner = running()
@@ -156,7 +158,7 @@ def test_what_ends_it_right_before_exec_is_what_it_reports(how: str, report: tup
     assert runner.report is not None
     state, _, reason, _ = runner.report
     assert state == report[0]
-    assert reason.startswith(report[1])
+    assert str(reason).startswith(report[1])
 
 
 @pytest.mark.parametrize("phase", [WAITING, GATING])

@@ -136,7 +136,7 @@ def _nothing_says_why(world: World, of: Job, run: str, at: float, every: list[fl
     if run in judge.forgotten_by_retention:
         return
     decision = word_of(world.server.ledger.fires(job).stretches, at)
-    if decision in (SUSPENDED, REDEFINED) or decision == GIVEN_UP and world.server.wall() > at + of.start_within_s:
+    if decision in (SUSPENDED, REDEFINED) or (decision == GIVEN_UP and world.server.wall() > at + of.start_within_s):
         return
     verdict = f"L {run} has no row: it never ran, and nothing says why"
     if any(run in setback.runs for setback in world.server.setbacks):
