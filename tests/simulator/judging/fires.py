@@ -81,8 +81,8 @@ class Fires:
             self.world.violate(f"F two stretches of {name} overlap: {[(s.after, s.upto, s.decision) for s in known]}")
 
     def _is_kept(self, name: str, one: Stretch, known: list[Stretch], least: float) -> None:
-        """A decision stays, but not one that a clock that was ahead has made about times to come. A sweep takes it back,
-        which came when the clock showed ``least``, or later.
+        """A decision stays, but not one that a clock that was ahead has made about times to come. A sweep takes it
+        back, which came when the clock showed ``least``, or later.
         """
         upto = min(one.upto, least)
         for at in (one.upto, (one.after + one.upto) / 2):
