@@ -62,7 +62,7 @@ class Fires:
             self._is_kept(name, one, known, least)
         self._least[name] = wall
         # A decision about a time to come was made by a clock that was ahead; a sweep may have taken it back since.
-        ahead = row is not None and row.due_at > world.server.wall()
+        ahead = row is not None and row.due_at > least
         if (
             before is None
             and row is not None
