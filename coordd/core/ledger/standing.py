@@ -292,7 +292,6 @@ class Standing:
                 begins = self._first_counts_from(store, job, how, now)
         older = [] if store.activations(name) else said.before.split()
         job.sequence = max(job.sequence, sequence - (how == "restored")) + 1
-        older = older[max(0, len(older) - job.sequence + 1) :]
         for number, digest in enumerate(older, job.sequence - len(older)):
             store.put_activation(name, Activation(number, digest, "", now.wall, begins, said.by))
         job.digest, job.schedule, job.activated_at, job.counts_from = said.digest, said.schedule, now.wall, begins

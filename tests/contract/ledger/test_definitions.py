@@ -127,8 +127,18 @@ def test_a_ledger_that_forgot_all_definitions_is_told_the_older_ones(nodes: Node
     assert activate(nodes, "d5", how="changed", sequence=2, before="d1 d2 d4").token == 3
 
     assert activate(nodes, "d2", how="returned", sequence=2).word == "differs"
-    assert activate(nodes, "d4", how="new").word == "differs"
-    assert activate(nodes, "d1", how="new").word == "ok", "no number is left for the oldest one"
+    for older in ("d1", "d2", "d4"):
+        assert activate(nodes, older, how="new").word == "differs"
+    assert activate(nodes, "d3", how="new").token == 4
+
+
+def test_a_job_that_was_edited_before_the_ledger_knew_it_begins_with_its_newest_definition(nodes: Nodes) -> None:
+    """The file was edited while no node reached the ledger. One node has not read the new one yet."""
+    assert activate(nodes, "d2", how="new", before="d1").token == 1
+
+    assert activate(nodes, "d1", how="new").word == "differs"
+    assert activate(nodes, "d3", how="changed", sequence=1, before="d1 d2").token == 2
+    assert activate(nodes, "d2", how="new").word == "differs"
 
 
 def test_of_a_definition_that_the_ledger_forgot_the_latest_counts(nodes: Nodes) -> None:

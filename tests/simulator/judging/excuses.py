@@ -103,6 +103,12 @@ STRANGER = Excuse(
     2,
     "the job was removed everywhere and came back; a node that was started then, without memory of it, asked first",
 )
+NOBODYS = Excuse(
+    "nobody is left with the definition that counts",
+    ANY,
+    2,
+    "a node whose file was not edited yet told the ledger of its definition last, and died: a person says which counts",
+)
 DUE_AGAIN = Excuse(
     "a forgotten run was due again",
     ANY,
@@ -128,6 +134,7 @@ EXCUSES = (
     COUNTED_LATER,
     NOT_CAUGHT_UP,
     STRANGER,
+    NOBODYS,
     DUE_AGAIN,
     LIED_TO,
 )

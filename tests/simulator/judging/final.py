@@ -14,6 +14,7 @@ from simulator.judging.excuses import (
     COUNTED_LATER,
     FIRE_TIME_FORGOTTEN,
     NEVER_WRITTEN,
+    NOBODYS,
     NOT_CAUGHT_UP,
     TRIGGER_FORGOTTEN,
 )
@@ -129,6 +130,15 @@ def _judge_schedule(world: World, job: Job) -> None:
             _nothing_says_why(world, job, run, at, every)
 
 
+def _is_there(world: World, job: str) -> bool:
+    """True if some machine that is left has the definition that counts, or none counts."""
+    row = world.server.job(job)
+    digest = row.digest if row is not None else ""
+    return not digest or any(
+        host.jobs[job].digest == digest for host in world.hosts if not host.gone and job in host.jobs
+    )
+
+
 def _nothing_says_why(world: World, of: Job, run: str, at: float, every: list[float]) -> None:
     """Excuse or report a fire time without a row. ``at``: Unix time; a node's clock may show it earlier or later."""
     judge, job = world.judge, of.name
@@ -144,6 +154,8 @@ def _nothing_says_why(world: World, of: Job, run: str, at: float, every: list[fl
     elif at <= world.server.known_again.get(job, 0.0):
         # The ledger had forgotten the job, too. A job that the ledger does not know begins when the ledger hears of it.
         judge.excuse(FIRE_TIME_FORGOTTEN, verdict)
+    elif not _is_there(world, job):
+        judge.excuse(NOBODYS, verdict)
     elif at <= judge.counts_from.get(job, 0.0):
         judge.excuse(COUNTED_LATER, verdict)
     elif later >= world.plan.limits.get(CATCH_UP, CATCH_UP_MAX):

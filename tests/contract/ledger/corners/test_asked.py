@@ -234,7 +234,7 @@ def test_nobody_knows_the_schedules_of_older_definitions_that_are_told(nodes: No
     nodes.ask(Activate(job="sales", digest="d3", schedule="s3", how="changed", by="ann", before="d1 d2"))
 
     known = [(one.digest, one.schedule) for one in both.fires("sales").activations]
-    assert known == [("d2", ""), ("d3", "s3")]
+    assert known == [("d1", ""), ("d2", ""), ("d3", "s3")]
 
 
 def test_of_many_definitions_the_oldest_are_forgotten(nodes: Nodes) -> None:

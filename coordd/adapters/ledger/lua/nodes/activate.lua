@@ -50,8 +50,8 @@ if remembers_none(name) then
   for one in string.gmatch(before, '%S+') do older[#older + 1] = one end
 end
 job.schedule = ''
-for at = math.max(1, #older - number + 2), #older do
-  job.sequence, job.digest = number - #older + at - 1, older[at]
+for at, digest_before in ipairs(older) do
+  job.sequence, job.digest = number - #older + at - 1, digest_before
   put_activation(job, by)
 end
 job.sequence, job.digest, job.schedule = number, digest, schedule
