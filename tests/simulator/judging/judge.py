@@ -20,7 +20,6 @@ from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Replay, Resolve
 from coordd.core.ledger.runner_requests import Commit, Renew, Request, Restore
-from coordd.core.ledger.standing import LATE_S
 from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
@@ -153,7 +152,7 @@ class Judge:
         if row is not None and (before is None or before.state != row.state):
             self.transitions.add((before.state if before is not None else "", row.state))
         if before is None and row is not None:
-            self.opened.setdefault(row.run, (world.now, self._began(row)))
+            self.opened.setdefault(row.run, (world.now, world.server.began(row)))
         elif row is not None:
             self._lost(before, row)
             if isinstance(request, Claim) and before.state in (RECEIVED, STARTED):
@@ -413,16 +412,6 @@ class Judge:
             self._unless_unknown(unknown, f"H {child.run} is held, and was launched again after an unknown end")
         self.live[child.run] = child
 
-    def _began(self, row: Row) -> float:
-        """When the world began, by the ledger's clock as it is now.
-
-        A ledger whose clock was behind for a while moved the start of its jobs back then (``Standing._swept_job``).
-        When its clock is right again, it opens what is due after that start and not later than LATE_S.
-        """
-        server = self.world.server
-        in_time = server.wall() - max(row.not_before, row.due_at) <= LATE_S
-        return WALL + (server.lowest if in_time else server.step)
-
     def _was_known(self, launch: Launch, job: Job) -> None:
         """N: no run is launched that was due before its job or its definition was known.
 
@@ -492,10 +481,19 @@ class Judge:
             self._unless_unknown(untold, verdict)
 
     def _unless_unknown(self, earlier: Iterable[Child], verdict: str) -> None:
-        """A violation, unless nobody could tell the ledger of an ``earlier`` program before it granted the newest."""
+        """A violation, unless nobody could tell the ledger of an ``earlier`` program before it granted the newest.
+
+        Or before it granted the newest's number for the first time after that program: a grant that was not used is
+        given again under its number, and a witness that comes in between knows of an older token.
+        """
         world = self.world
-        granted_at = self.grants[self.children[-1].key].written[0]
+        newest = self.children[-1].key
         for child in earlier:
+            granted_at = min(
+                grant.written[0]
+                for key, grant in self.grants.items()
+                if key[:2] == newest[:2] and key[2] > child.key[2]
+            )
             end = child.ended if child.ended is not None else world.now
             written = (*self.grants[child.key].written, child.started, end)
             for number in range(len(world.server.setbacks)):

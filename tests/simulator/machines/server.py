@@ -20,6 +20,7 @@ from support.memory import MemoryLedger, MemoryStore
 from coordd.core.ledger.requests import Activate, Claim, Prune
 from coordd.core.ledger.rows import JobRow, LedgerTime, Row
 from coordd.core.ledger.runner_requests import Request, Restore
+from coordd.core.ledger.standing import LATE_S
 from coordd.core.ledger.words import GRANTED, OK
 from coordd.errors import ForeignLedgerError
 from simulator.judging.records import LEDGER
@@ -111,6 +112,15 @@ class Server:
 
     def wall(self) -> float:
         return WALL + self.world.now * self.rate + self.step
+
+    def began(self, row: Row) -> float:
+        """When the world began, by its clock as it is now, for the fire time of a row that is opened now.
+
+        If its clock was behind for a while, it moved the start of its jobs back then (``Standing._swept_job``). When
+        its clock is right again, it opens what is due after that start and not later than LATE_S.
+        """
+        in_time = self.wall() - max(row.not_before, row.due_at) <= LATE_S
+        return WALL + (self.lowest if in_time else self.step)
 
     def recovering_s(self, wall: float) -> float:
         """The rest of the quarantine (seconds)."""
