@@ -442,6 +442,7 @@ class World:
                 runner.resume()
         for away in self.unseen:
             away.ledger_cut = away.ledger_deaf = 0.0
+            away.frozen_until = min(away.frozen_until, self.now)
             for runner in list(away.runners):
                 runner.resume()
         self.records.healed(self.now)
