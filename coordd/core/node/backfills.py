@@ -107,7 +107,7 @@ class Backfills:
             scheduled_run(job.name, fire_at),
             job.name,
             job.digest,
-            claimed_policy(job, "{}", self._ctx.hostname),
+            claimed_policy(job, "{}", self._ctx.hostname, self._ctx.concurrency),
             fire_at,
             scheduled=True,
             due=due or 0.0,
