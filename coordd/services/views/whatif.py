@@ -55,7 +55,11 @@ def _next(node: str, election: Election | None, alive: list[str], tense: str = "
         return f"No decided election of it is remembered here, so who can take it is not known. {others}"
     left = [host_of(name) for name in election.succession if host_of(name) != node]
     if not left:
-        abstain = [f"{host_of(c.name)} ({c.abstains})" for c in election.statements.values() if c.abstains]
+        abstain = [
+            f"{host_of(c.name)} ({c.abstains})"
+            for c in election.statements.values()
+            if c.abstains and host_of(c.name) != node
+        ]
         why = f": {'; '.join(sorted(abstain))}" if abstain else " in its election"
         return f"no other node stood{why}. It {tense.replace('tried', 'waited').replace('try', 'wait')} for one."
     first = host_of(election.succession[0])

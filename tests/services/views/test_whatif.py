@@ -89,6 +89,7 @@ def test_of_a_run_that_is_over_it_tells_what_would_have_been() -> None:
 def test_if_nobody_else_stood_it_names_why() -> None:
     told = said("a", "pending", election("a", abstain="tags do not match"))
     assert told == "Without a: no other node stood: z (tags do not match). It would wait for one."
+    assert "no other node stood in its election." in said("z", "pending", election(abstain="no budget"))
     told = said("a", "success", election("a", abstain="no budget"))
     assert told.endswith("It would have waited for one.")
 
