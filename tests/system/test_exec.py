@@ -16,6 +16,7 @@ import pytest
 
 from system.lab.cluster import Cluster, Node, cluster_of
 from system.lab.processes import LIMIT_S, ROOT, exists, kill_at_once, until
+from system.test_limits import most_alive
 
 NOT_RUN = 75
 
@@ -336,3 +337,22 @@ def test_a_name_belongs_to_a_user_unless_a_job_file_shares_it() -> None:
         cluster.go("on").touch()
         assert holder.code() == 0
         assert {row["job"] for row in cluster.rows()} == {"backup", "backup~65533", "backup~65534"}
+
+
+@pytest.mark.parametrize("limits", [{"pool": "heavy"}, {"concurrency": 1}])
+def test_the_limits_of_a_job_file_of_that_name_hold(limits: dict[str, Any]) -> None:
+    """Three commands with ids of their own, on both machines: by their own record one is alive at a time."""
+    with cluster_of(2, backend="production") as cluster:
+        for node in cluster.nodes:
+            node.settings = "\n[pools]\nheavy = 1\n"
+        cluster.job("report", "sleep", 0, overlap="allow", **limits)
+        cluster.start()
+        command = program(cluster, "sleep", 0.6)
+        nodes = (*cluster.nodes, cluster.nodes[0])
+        callers = [
+            Exec(node, "--job", "report", "--id", f"{number}", command=command) for number, node in enumerate(nodes)
+        ]
+        assert [caller.said()[0] for caller in callers] == [0, 0, 0]
+
+        assert len(starts(cluster, "report")) == 3
+        assert most_alive(cluster.entries()) == 1

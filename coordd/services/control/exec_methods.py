@@ -18,6 +18,7 @@ import re
 from typing import Any, NamedTuple
 
 from coordd.core.jobs.job import EXEC_DIGEST, IDENT, Job, iso, triggered_run
+from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import last_fire, parse_duration, parse_instant
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
@@ -29,7 +30,9 @@ from coordd.core.ledger.words import (
     ATTEMPT_MAX,
     DURATION_MAX_S,
     INSTANT_MAX,
+    RATE,
     RHO,
+    SLOTS,
     TOKEN_MAX,
     AttemptNumber,
     Policy,
@@ -344,6 +347,10 @@ class ExecMethods(BackfillMethods):
             raise RefusedError(f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -", kind="bad_argument")
         job = name if definition is not None or _has_plain_names(caller.uid) else name + _mark(caller.uid)
         policy, waits = _policy(definition, how)
+        if definition is not None:
+            node = self._driver.node
+            said = claimed_policy(definition, "{}", node.hostname, node.concurrency).limits
+            policy.limits = ",".join(item for item in said.split(",") if item.startswith((SLOTS, RATE)))
         lease_s = self._lease_s(params, definition)
         return Wanted(job, ident, at, definition, policy, lease_s, waits or (how == LOCK and bool(params.get("wait"))))
 
@@ -463,6 +470,10 @@ def _held(params: dict[str, Any]) -> Launch:
 
 
 def _digest(policy: str) -> str:
+    """It does not depend on the limits: a rate names the node, and a strategy says another number each time."""
+    plain = Policy.unpack(policy)
+    plain.limits = ""
+    policy = plain.pack()
     return EXEC_DIGEST + hashlib.sha256(policy.encode()).hexdigest()[:16]
 
 
