@@ -106,7 +106,7 @@ def test_a_run_that_was_given_up_is_replayed_once_and_discarded(node: Node) -> N
     run = letter["run"]
     assert letter["id"] == f"{run}/0"
     assert (letter["kind"], letter["job"], letter["reason"], letter["attempts"]) == ("run", "broken", BOOM, 1)
-    assert run in node.json("status")["runs"]["dead"]
+    node.wait_until(lambda: run in node.json("status")["runs"]["dead"])
     assert "dead letter" in node.ctl("status").stdout
     assert f"given up: {run}" in node.ctl("doctor", code=1).stdout
     assert f"It was given up. To try it once more: `coordctl deadletter replay {run}`" in node.ctl("why", run).stdout

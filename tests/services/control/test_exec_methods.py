@@ -48,6 +48,7 @@ class Desk(ExecMethods):
             unfit="",
             journal_failure="",
             hostname="n1",
+            concurrency={},
             full_hostname="n1.7",
             jobs=jobs,
             settings=Settings(),

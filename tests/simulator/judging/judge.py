@@ -481,19 +481,10 @@ class Judge:
             self._unless_unknown(untold, verdict)
 
     def _unless_unknown(self, earlier: Iterable[Child], verdict: str) -> None:
-        """A violation, unless nobody could tell the ledger of an ``earlier`` program before it granted the newest.
-
-        Or before it granted the newest's number for the first time after that program: a grant that was not used is
-        given again under its number, and a witness that comes in between knows of an older token.
-        """
+        """A violation, unless nobody could tell the ledger of an ``earlier`` program before it granted the newest."""
         world = self.world
-        newest = self.children[-1].key
+        granted_at = self.grants[self.children[-1].key].written[0]
         for child in earlier:
-            granted_at = min(
-                grant.written[0]
-                for key, grant in self.grants.items()
-                if key[:2] == newest[:2] and key[2] > child.key[2]
-            )
             end = child.ended if child.ended is not None else world.now
             written = (*self.grants[child.key].written, child.started, end)
             for number in range(len(world.server.setbacks)):

@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant(
         "no deadline check before exec",
         "§7: right before exec the deadline is checked again",
-        "S2",
+        "S2 Y",
         lambda: mock.patch.object(Attempt, "may_exec", lambda self, now: True),
         ("freeze", "targeted"),
     ),
