@@ -194,7 +194,9 @@ class Runner:
     def _ask(self, request: Request[Any]) -> None:
         sent = self.world.mono(self.host)
         question = f"ask_{request.op}"
-        self.world.server_of(self.host).ask(self.host, request, lambda answer: self._answered(answer, sent, question))
+        self.world.server_of(self.host).ask(
+            self.host, request, lambda answer: self._answered(answer, sent, question, request)
+        )
 
     def _witness(self, state: str) -> Restore:
         """The request that tells a ledger everything about our grant, after the ledger has forgotten the grant."""
@@ -212,20 +214,20 @@ class Runner:
         )
         return Restore(of=of, grant=launch.grant, node=self.node, lease_s=launch.lease_s, state=state)
 
-    def _answered(self, answer: Any, sent: float, question: str) -> None:
-        if not self._late(self._answered, answer, sent, question):
+    def _answered(self, answer: Any, sent: float, question: str, request: Request[Any]) -> None:
+        if not self._late(self._answered, answer, sent, question, request):
             self.taken = question == ASK_REPORT and answer is not None and answer.word == OK
             if answer is not None and answer.word == RECOVERING and question == life.QUESTIONS.get(self.attempt.phase):
-                self.told_until = self._recovers_until(question)
+                self.told_until = self._recovers_until(request)
             if self.taken:
-                self.told_until = max(self.told_until, self._recovers_until(question))
+                self.told_until = max(self.told_until, self._recovers_until(request))
             self.attempt.answered(answer, sent_at=sent, now=self.world.mono(self.host), question=question)
             self.obey()
 
-    def _recovers_until(self, question: str) -> float:
-        """The end of the quarantine in which the question was asked, as the answer says; 0.0 without a quarantine."""
+    def _recovers_until(self, request: Request[Any]) -> float:
+        """The end of the quarantine in which the request was executed, as the answer says; 0.0 without a quarantine."""
         server = self.world.server
-        at = server.asked_at.get((question.removeprefix("ask_"), self.launch.run), 0.0)
+        at = server.asked_at.get(id(request), 0.0)
         if not server.setbacks or at < server.setbacks[-1].at:
             return 0.0
         until = server.setbacks[-1].opens_at

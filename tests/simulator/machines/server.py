@@ -74,7 +74,7 @@ class Server:
         self.quarantines = 0
         self._unanswered: Counter[tuple[str, str]] = Counter()  # (operation, run) -> replies lost, one after the other
         self.unanswered: Counter[str] = Counter()  # run -> replies lost
-        self.asked_at: dict[tuple[str, str], float] = {}  # (operation, run) -> when it was last executed
+        self.asked_at: dict[int, float] = {}  # id of a runner's request, which that keeps -> when it was executed
         # (machine, run, attempt) -> since when the machine claims that attempt and got no answer except grants
         self.claiming: dict[tuple[int, str, int], float] = {}
         self.caller = ""  # name of the host whose operation is being executed
@@ -211,7 +211,7 @@ class Server:
         if isinstance(request, Activate) and answer.word == OK:
             world.judge.activated(request.job, request.schedule, request.how, answer.token)
         if run:
-            self.asked_at[op, run] = world.now
+            self.asked_at[id(request)] = world.now
             world.judge.operation(request, answer, before, after)
         if world.now < host.ledger_deaf:
             return
