@@ -7,7 +7,7 @@ start, stays.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import structlog
@@ -58,8 +58,9 @@ class Retention:
         try:
             directory = self._journal.directory
             self._journal.prune(_kept_s(_files(directory), history.journal_keep_s, history.journal_bytes, now), now)
-            keep_s = _kept_s(_files(self._log_dir), history.logs_keep_s, history.logs_bytes, now)
-            for path, written_at, _ in _files(self._log_dir):
+            logs = list(_files(self._log_dir))
+            keep_s = _kept_s(logs, history.logs_keep_s, history.logs_bytes, now)
+            for path, written_at, _ in logs:
                 if written_at < now - keep_s:
                     os.unlink(path)
             ledger = self._open_ledger()
@@ -100,7 +101,7 @@ def _files(directory: str) -> Iterator[tuple[str, float, int]]:
             yield path, stat.st_mtime, stat.st_size
 
 
-def _kept_s(files: Iterator[tuple[str, float, int]], keep_s: float, bytes_max: int, now: float) -> float:
+def _kept_s(files: Iterable[tuple[str, float, int]], keep_s: float, bytes_max: int, now: float) -> float:
     """How long files may be kept so that they have at most ``bytes_max`` (0: any) together."""
     if not bytes_max:
         return keep_s

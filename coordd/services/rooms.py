@@ -26,6 +26,9 @@ ASKED_S = 1.0
 # A run that waited for the budget counts as waiting for this long (seconds): it asks again with a growing pause.
 WANTED_S = 60.0
 
+# The built-in strategies by name: each call makes one, because some keep what was.
+BUILT_IN: dict[str, Callable[[], Strategy]] = {"auto": Auto, "load": lambda: by_load, "memory": lambda: by_memory}
+
 BUDGET = "budget"
 OF_JOB = "job:"
 
@@ -112,12 +115,12 @@ class Rooms:
         """What the strategy says, within its bounds; what held before if it fails."""
         if name in self._hung:
             return room.size
-        strategy = self._strategies.get((key, name)) or _built_in(name)
+        strategy = self._strategies.get((key, name))
         try:
             if strategy is None:
-                strategy = await trio.to_thread.run_sync(_loaded, name)
-            self._strategies[key, name] = strategy
-            said = await _answer(strategy, room)
+                strategy = BUILT_IN[name]() if name in BUILT_IN else await trio.to_thread.run_sync(_loaded, name)
+                self._strategies[key, name] = strategy
+            said = strategy(room) if name in BUILT_IN else await _answer(strategy, room)
         except trio.TooSlowError:
             self._hung.add(name)
             self._trouble(key, name, f"no answer within {ASKED_S:g} s; it is not asked again")
@@ -137,12 +140,6 @@ class Rooms:
             log.warning("strategy.absurd", strategy=name, of=key, problem=what)
 
 
-def _built_in(name: str) -> Strategy | None:
-    if name == "auto":
-        return Auto()
-    return {"load": by_load, "memory": by_memory}.get(name)
-
-
 def _loaded(name: str) -> Strategy:
     found = installed(name)
     if found is None:
@@ -152,7 +149,6 @@ def _loaded(name: str) -> Strategy:
 
 
 async def _answer(strategy: Strategy, room: Room) -> object:
-    if isinstance(strategy, Auto) or strategy in (by_load, by_memory):
-        return strategy(room)
+    """What a plug-in says."""
     with trio.fail_after(ASKED_S):
         return await trio.to_thread.run_sync(strategy, room, abandon_on_cancel=True)

@@ -25,7 +25,7 @@ def without(node: str, run: str, row: Row | None, left_s: float, election: Elect
     if row is not None and row.state in (RECEIVED, STARTED):
         return f"Without {node} nothing changes now: {host_of(row.node)} has it. If that went away too: {next_one}"
     if row is not None and row.state in TERMINAL:
-        return f"If {node} had been away: {_next(node, election, alive, tense='would have tried')}"
+        return f"If {node} had been away: {_next(node, election, alive, past=True)}"
     return f"Without {node}: {next_one}"
 
 
@@ -48,7 +48,7 @@ def _taken_over(row: Row, left_s: float) -> str:
     return f"its lease ends in at most {left_s:.0f} s, and {row.run} is taken over as attempt {row.attempt + 1}."
 
 
-def _next(node: str, election: Election | None, alive: list[str], tense: str = "would try") -> str:
+def _next(node: str, election: Election | None, alive: list[str], *, past: bool = False) -> str:
     """Who tries first then."""
     if election is None or election.succession is None:
         others = f"Alive beside it: {', '.join(alive)}." if alive else "No other node is known to be alive."
@@ -61,8 +61,9 @@ def _next(node: str, election: Election | None, alive: list[str], tense: str = "
             if c.abstains and host_of(c.name) != node
         ]
         why = f": {'; '.join(sorted(abstain))}" if abstain else " in its election"
-        return f"no other node stood{why}. It {tense.replace('tried', 'waited').replace('try', 'wait')} for one."
+        return f"no other node stood{why}. It {'would have waited' if past else 'would wait'} for one."
     first = host_of(election.succession[0])
     later = f", then {', '.join(left[1:])}" if len(left) > 1 else ""
     same = f" {node} is not the one that tries first." if first != node else ""
-    return f"{left[0]} {tense} first{later} (by the statements in {election.id}).{same}"
+    tries = "would have tried" if past else "would try"
+    return f"{left[0]} {tries} first{later} (by the statements in {election.id}).{same}"
