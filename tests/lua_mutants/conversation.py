@@ -150,8 +150,8 @@ class Interview:
 def plain(command: str, reply: Any) -> Any:
     """A reply in the form that is recorded and compared. Of an error only the first word is kept.
 
-    Fields without a certain order are sorted: the server's hash function orders a large hash, Lua's pairs() orders the
-    fields of an answer, and both use a random seed.
+    Fields without a certain order are sorted: the server's hash function orders a large hash (the holds at the end of
+    ``open``), Lua's pairs() orders the fields of an answer, and both use a random seed.
     """
     if isinstance(reply, Problem):
         return f"error {reply.word}"
@@ -163,6 +163,8 @@ def plain(command: str, reply: Any) -> Any:
         return _pairs(reply)
     if command == "EVALSHA" and len(reply) > 2 and len(reply) % 2 == 0 and isinstance(reply[2], bytes):
         return [*reply[:2], *_pairs([plain("", part) for part in reply[2:]])]
+    if command == "EVALSHA" and reply[1:2] == [b"open"] and isinstance(reply[-1], list):
+        return [*(plain("", part) for part in reply[:-1]), sorted(reply[-1], key=repr)]
     return [plain(command, part) for part in reply]
 
 
