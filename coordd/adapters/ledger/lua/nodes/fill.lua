@@ -67,14 +67,12 @@ local function open_once_more(row, mark)
     record(row)
     row.digest, row.args, row.policy = of.digest, of.args, of.policy.packed
     row.failures, row.relaunches, row.cancel, row.commit_token = 0, 0, 0, 0
-    redis.call('ZREM', prefix .. 'ended', row.run)
   else
     row = new_row(of)
   end
   row.state, row.attempt, row.by = RETRY, unused(row.run, row.attempt + 1), mark
   row.reason, row.not_before = 'opened by ' .. mark, now
   put_run(row)
-  redis.call('ZADD', prefix .. 'open', exact(now), row.run)  -- put_run keeps the place of a row whose time is the same
   return row
 end
 

@@ -31,7 +31,5 @@ record(row)
 row.digest, row.policy = digest, packed
 row.failures = math.max(row.failures, unpack_policy(packed).attempts - 1)
 row.state, row.attempt, row.not_before = RETRY, unused(run, row.attempt + 1), math.max(due_at(row), now)
-redis.call('ZREM', prefix .. 'ended', run)
 put_run(row)
-redis.call('ZADD', prefix .. 'open', exact(row.not_before), run)  -- put_run leaves it out where the time is the same
 return answer(OK, { state = RETRY, attempt = row.attempt })

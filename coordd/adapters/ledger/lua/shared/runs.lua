@@ -107,9 +107,11 @@ local function put_run(row)
     if TERMINAL[state] then
       redis.call('ZADD', prefix .. 'ended', exact(row.ended_at), run)
       redis.call('ZREM', prefix .. 'open', run)
+    elseif TERMINAL[was] then  -- a person asks for it once more
+      redis.call('ZREM', prefix .. 'ended', run)
     end
   end
-  if not TERMINAL[state] and row.not_before ~= due_was then
+  if not TERMINAL[state] and (TERMINAL[was] or row.not_before ~= due_was) then
     redis.call('ZADD', prefix .. 'open', exact(row.not_before), run)
   end
   if row.scheduled == 1 and was ~= state then
