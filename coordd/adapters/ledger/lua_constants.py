@@ -48,9 +48,6 @@ _FIGURES = (
     (standing, "BARRIER_BY", "who suspended the job, as they read it"),
     (steps, "SHORT_LIVED_S", "seconds"),
     (rows, "ALL", "the key of the hold on every job"),
-    (rows, "OF_NODE", "the keys of drained nodes begin so"),
-    (rows, "OF_JOB", "the keys of suspended jobs begin so"),
-    (rows, "OF_POOL", "the keys of the sizes of pools begin so"),
     (words, "RELAUNCH_PAUSE_S", "seconds"),
     (words, "RELAUNCH_DOUBLINGS_MAX", "doublings of that pause"),
     (words, "INSTANT_MAX", "Unix seconds: the year 3000"),
@@ -58,6 +55,9 @@ _FIGURES = (
     (sound, "FENCE_MAX", "a job's fence: tokens to come need room above it"),
     (sound, "BAD_MAX", "bad rows that one step passes over, or names"),
 )
+
+# Those of drained nodes, suspended jobs, sizes of pools and the revision in force.
+_KEYS = {"NODE": rows.OF_NODE, "JOB": rows.OF_JOB, "POOL": rows.OF_POOL, "REVISION": rows.REVISION}
 
 
 def constants() -> str:
@@ -84,6 +84,8 @@ def constants() -> str:
         f"local LIMIT = {_limits()}",
         "-- Backfill (core/ledger/backfill); one table for the same reason.",
         f"local BACKFILL = {_backfill()}",
+        "-- The keys of holds, or how they begin (core/ledger/rows.py); one table for the same reason.",
+        f"local OF = {_table([f'{name} = {_value(key)}' for name, key in _KEYS.items()])}",
         "",
         "-- Figures.",
         *[f"local {name} = {_value(getattr(module, name))}  -- {says}" for module, name, says in _FIGURES],

@@ -54,6 +54,7 @@ ROOMS = {
         "prune",
         "new_rules",
         "activate",
+        "adopt",
         "pass_over",
         "fill",
     ),

@@ -217,6 +217,25 @@ class Activate(Request[Answer]):
         self.before = before
 
 
+class Adopt(Request[Answer]):
+    """That revision of the job definitions is in force from now on, in place of revision ``replaces`` (0: of none).
+
+    ``digest``: of its job files. ``jobs``: its definitions as text (core/ledger/revision/text.py).
+    """
+
+    op = "adopt"
+    wire = ("number", "digest", "replaces", "by", "uid", "jobs")
+    __slots__ = wire
+
+    def __init__(self, *, number: int, digest: str, replaces: int, by: str, uid: int = 0, jobs: str) -> None:
+        self.number = number
+        self.digest = digest
+        self.replaces = replaces
+        self.by = by
+        self.uid = uid
+        self.jobs = jobs
+
+
 class Prune(Request[Answer]):
     """Forget at most ``limit`` runs that ended longer ago than ``keep_s``; the answer's ``token`` is the number."""
 

@@ -331,6 +331,8 @@ OF_JOB = "job:"
 OF_POOL = "pool:"
 # Nor is this one: the plan of a job's backfill, in its note (core/ledger/backfill).
 OF_BACKFILL = "backfill:"
+# Nor is this one: the revision of the job definitions that is in force, in its note (core/ledger/revision).
+REVISION = "revision"
 
 # Who asked for a run that a backfill opened: this word, the plan's id, and by whom the plan is.
 BACKFILLED = "backfill "

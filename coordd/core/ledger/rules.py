@@ -22,6 +22,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.backfill.rule import Backfilling
 from coordd.core.ledger.identity import CLOSED
 from coordd.core.ledger.people import People
+from coordd.core.ledger.revision.rule import Adopting
 from coordd.core.ledger.rows import (
     OF_JOB,
     AttemptRow,
@@ -99,7 +100,7 @@ REPORTED: "dict[str, frozenset[str]]" = {
 }
 
 
-class Rules(People, Backfilling):
+class Rules(People, Backfilling, Adopting):
     """The operations, each named by its request's word (requests.py). ``store`` is one transaction; ``now`` is the
     ledger's time, never a client's.
     """

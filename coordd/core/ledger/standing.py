@@ -11,7 +11,18 @@ The runner loads this file before it starts a job, so it imports only its neighb
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.rows import ALL, OF_BACKFILL, OF_JOB, OF_NODE, OF_POOL, Activation, Hold, JobRow, LedgerTime
+from coordd.core.ledger.rows import (
+    ALL,
+    OF_BACKFILL,
+    OF_JOB,
+    OF_NODE,
+    OF_POOL,
+    REVISION,
+    Activation,
+    Hold,
+    JobRow,
+    LedgerTime,
+)
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import (
     CLAIM_AHEAD_S,
@@ -355,9 +366,9 @@ class Holds(Standing):
         return self._is_suspended(store, job, now) or self._hold(store, ALL, now) is not None
 
     def _common_holds(self, store: "Store", now: LedgerTime) -> "dict[str, Hold]":
-        """The holds on all jobs and on nodes, the sizes of pools and the plans of backfills, by key."""
+        """The holds on all jobs and on nodes, sizes of pools, plans of backfills and the revision in force, by key."""
         kinds = (OF_NODE, OF_POOL, OF_BACKFILL)
-        keys = [ALL, *(key[len(_META) :] for kind in kinds for key in store.metas_like(_META + kind))]
+        keys = [ALL, REVISION, *(key[len(_META) :] for kind in kinds for key in store.metas_like(_META + kind))]
         found = {key: self._hold(store, key, now) for key in keys}
         return {key: hold for key, hold in found.items() if hold is not None}
 

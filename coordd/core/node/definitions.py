@@ -4,6 +4,9 @@ People change a job file on one node after the other, and each node reads its ow
 moment when a node activates it in the ledger, for all nodes. A node activates a definition only if it had another one
 before (or had none, and the ledger has not seen this one). So a node that was forgotten or away does not bring an old
 definition back: it reports its own as stale, and opens no scheduled run of the job.
+
+The definitions of a published revision are activated by the ledger, all in one step (core/ledger/revision). Then a node
+activates none of its own, but a definition that the ledger has forgotten.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from coordd.core.ready import Now
 AT_A_TIME = 200
 
 ASKED = "its definition is being activated"
+NOT_IN_FORCE = "the revision that this node has is not in force: see `coordctl config list`"
 
 
 class Had(NamedTuple):
@@ -40,11 +44,12 @@ class Had(NamedTuple):
 class Definitions:
     """Compares this node's scheduled jobs with the definitions that count."""
 
-    __slots__ = ("_ctx", "_earlier", "asked", "had", "stale")
+    __slots__ = ("_ctx", "_earlier", "asked", "had", "published", "stale")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._earlier: tuple[Job, ...] = ()
+        self.published = False  # they are those of a published revision
         self.had: dict[str, Had] = {}  # kept over a restart
         self.asked: dict[str, Had] = {}  # job -> the activated definition, until the ledger answers
         self.stale: dict[str, str] = {}  # job -> why this node opens no scheduled run of it
@@ -71,6 +76,8 @@ class Definitions:
                 if len(self.asked) < AT_A_TIME:
                     self._bring(name, job)
                 self.stale[name] = ASKED
+            elif self.published:
+                self.stale[name] = NOT_IN_FORCE
             else:
                 self.stale[name] = (
                     f"another definition of it counts since (number {sequence}): bring this node's job file up to date,"
@@ -124,9 +131,11 @@ class Definitions:
 
     def _is_mine(self, name: str, job: Job, sequence: int) -> bool:
         """True if this node must activate its definition: it had another one before, or the ledger has forgotten this
-        one.
+        one. Of a published revision only in the second case: this node may be late, and a newer one be in force.
         """
         had = self.had.get(name)
+        if self.published:
+            return had is not None and had.digest == job.digest and had.sequence > sequence
         return had is None or had.digest != job.digest or had.sequence > sequence
 
     def _bring(self, name: str, job: Job) -> None:

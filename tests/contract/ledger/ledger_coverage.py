@@ -38,6 +38,7 @@ ANSWERS = {
     "settle": "finished held lost",
     "new_rules": "ok",
     "activate": "ok differs outdated",
+    "adopt": "ok differs outdated",
     "pass_over": "ok finished early differs outdated",
     "plan": "ok conflict finished",
     "fill": "ok exists limited early finished differs outdated",
@@ -53,6 +54,7 @@ RECOVERING = {
     "settle": "recovering",
     "new_rules": "recovering",
     "activate": "recovering",
+    "adopt": "recovering",
     "pass_over": "recovering",
     "fill": "recovering",
 }

@@ -21,6 +21,7 @@ from coordd.core.ledger.people import is_dead_letter
 from coordd.core.ledger.requests import (
     NOTHING_SETTLED,
     Activate,
+    Adopt,
     Cancel,
     Claim,
     Discard,
@@ -115,7 +116,7 @@ class LedgerMachine(RuleBasedStateMachine):
         before = states(self.memory)
         answer = self.memory.ask(request)
         assert fields(self.ledger.ask(request)) == fields(answer), request
-        if request.op in ("claim", "register", "activate", "pass_over"):
+        if request.op in ("claim", "register", "activate", "adopt", "pass_over"):
             self.same_fires()
         self.seen.note(request.op, answer, before, states(self.memory))
         return answer
@@ -269,6 +270,15 @@ class LedgerMachine(RuleBasedStateMachine):
                 before="d3 d1 d4" if ago_s else "",
             )
         )
+
+    @rule(
+        number=st.integers(1, 4),
+        digest=st.sampled_from(("r1", "r1", "r2")),
+        replaces=st.integers(0, 3),
+        jobs=st.sampled_from(("", "a d1 s1", "a d2 s2\nb d1 s1", "a gone gone\nc d3 s1")),
+    )
+    def adopt(self, number: int, digest: str, replaces: int, jobs: str) -> None:
+        self.ask(Adopt(number=number, digest=digest, replaces=replaces, by="ann", uid=7, jobs=jobs))
 
     @rule(
         digest=st.sampled_from(("d1", "d1", "d2")),

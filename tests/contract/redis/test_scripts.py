@@ -258,6 +258,7 @@ def test_what_passes_a_full_memory_says_so_first() -> None:
         "fill",
         "new_rules",
         "activate",
+        "adopt",
         "put",
     }
     assert all(scripts.text(several).startswith(b"local passes = false\n") for several in SEVERAL.values())

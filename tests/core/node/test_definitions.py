@@ -232,3 +232,37 @@ def test_a_schedule_that_a_known_job_is_given_counts_from_then() -> None:
 
     assert lone.waiting(Activate)[0].how == "returned"
     assert begun(lone) == []
+
+
+def test_a_node_activates_no_definition_of_a_published_revision() -> None:
+    """The ledger activates all of them in one step. A late node would bring an older revision back."""
+    for known in ({}, {"sales": Had("d1", 1)}, {"sales": Had("", 3)}):
+        lone = started(hourly("d2"))
+        lone.node.rulebook.definitions.published = True
+        lone.node.rulebook.definitions.had = dict(known)
+        swept(lone, (3, "d3", EPOCH))
+        lone.wait(2 * HOUR_S)
+
+        assert lone.questions("activate") == []
+        assert begun(lone) == []
+        assert "not in force" in lone.node.rulebook.definitions.stale["sales"]
+
+
+def test_a_node_takes_a_published_definition_once_it_counts() -> None:
+    lone = started(hourly("d2"))
+    lone.node.rulebook.definitions.published = True
+    swept(lone, (3, "d2", EPOCH))
+    lone.wait(HOUR_S + MINUTE_S)
+
+    assert lone.questions("activate") == []
+    assert begun(lone) != []
+
+
+def test_a_published_definition_that_the_ledger_has_forgotten_is_restored() -> None:
+    lone = started(hourly("d1"))
+    lone.node.rulebook.definitions.published = True
+    lone.node.rulebook.definitions.had = {"sales": Had("d1", 4, EPOCH - HOUR_S)}
+    swept(lone, None)
+
+    (asked,) = lone.waiting(Activate)
+    assert (asked.how, asked.sequence, asked.counts_from) == ("restored", 4, EPOCH - HOUR_S)

@@ -205,7 +205,7 @@ local function claim_due()
     return answer(EARLY, { in_s = due_in(row) - CLAIM_AHEAD_S })
   end
   if nothing_starts(job) then return answer(LIMITED, { by = 'suspended', in_s = SUSPENDED_RETRY_S }) end
-  if get_hold(OF_NODE .. (string.match(claim.node, '^(.*)%.') or '')) then
+  if get_hold(OF.NODE .. (string.match(claim.node, '^(.*)%.') or '')) then
     return answer(LIMITED, { by = 'drained', in_s = SUSPENDED_RETRY_S })
   end
   local limits = policy.limits or ''

@@ -35,7 +35,7 @@ for i = at + 1, #ARGV do
       put_job(job)
       clock_is_right(job)
     end
-    if is_suspended(job) then tell(OF_JOB .. ARGV[i], (hold_of(job))) end
+    if is_suspended(job) then tell(OF.JOB .. ARGV[i], (hold_of(job))) end
     jobs[#jobs + 1] = {
       ARGV[i], exact(job.horizon), exact(last_fire_at(job.job)), exact(job.suspended), exact(job.fence),
       exact(job.sequence), job.digest, exact(job.counts_from),

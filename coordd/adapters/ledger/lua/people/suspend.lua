@@ -55,5 +55,5 @@ if job.suspended ~= suspended then
   job.suspended, job.version, job.changed_by = suspended, job.version + 1, by
   put_job(job)
 end
-if suspended == 1 then put_hold(OF_JOB .. name, job.version, by, uid, ends, note, now) else drop_hold(OF_JOB .. name) end
+if suspended == 1 then put_hold(OF.JOB .. name, job.version, by, uid, ends, note, now) else drop_hold(OF.JOB .. name) end
 return answer(OK, { token = job.version, by = suspended == 1 and begun_runs(name) or '' })

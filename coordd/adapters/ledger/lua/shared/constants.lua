@@ -77,6 +77,8 @@ local BACKFILL = {
   CANCELLED = 'cancelled', OLDEST = 'oldest', EVERY = 'all', FAILED = 'failed', NOTHING = '-', KEPT_S = 2592000,
   RETRY_S = 1, UNSETTLED_S = 5,
 }
+-- The keys of holds, or how they begin (core/ledger/rows.py); one table for the same reason.
+local OF = { NODE = 'node:', JOB = 'job:', POOL = 'pool:', REVISION = 'revision' }
 
 -- Figures.
 local SCHEMA = '1'  -- a closed ledger has another one
@@ -106,9 +108,6 @@ local BARRIER_AT = 32000000000  -- Unix seconds: the horizon that older versions
 local BARRIER_BY = 'coordd rules 2: upgrade this node'  -- who suspended the job, as they read it
 local SHORT_LIVED_S = 10  -- seconds
 local ALL = 'all'  -- the key of the hold on every job
-local OF_NODE = 'node:'  -- the keys of drained nodes begin so
-local OF_JOB = 'job:'  -- the keys of suspended jobs begin so
-local OF_POOL = 'pool:'  -- the keys of the sizes of pools begin so
 local RELAUNCH_PAUSE_S = 1  -- seconds
 local RELAUNCH_DOUBLINGS_MAX = 6  -- doublings of that pause
 local INSTANT_MAX = 32503680000  -- Unix seconds: the year 3000

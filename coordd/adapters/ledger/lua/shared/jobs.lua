@@ -118,13 +118,14 @@ end
 
 -- ---- holds: what a person has stopped, until an instant or until the person ends it (core/ledger/rows.py).
 --
--- The hash drains has those on nodes, the sizes of pools and the plans of backfills, so that a sweep reads nothing else;
+-- The hash drains has those on nodes, the sizes of pools, the plans of backfills and the revision in force, so that a
+-- sweep reads nothing else;
 -- the hash holds has the others. The field is the key. The value is text: "version until at uid", the user, the note, a
 -- line each.
 
 local function hold_hash(key)
-  local swept = string.sub(key, 1, #OF_NODE) == OF_NODE or string.sub(key, 1, #OF_POOL) == OF_POOL
-    or string.sub(key, 1, #BACKFILL.KEY) == BACKFILL.KEY
+  local swept = string.sub(key, 1, #OF.NODE) == OF.NODE or string.sub(key, 1, #OF.POOL) == OF.POOL
+    or string.sub(key, 1, #BACKFILL.KEY) == BACKFILL.KEY or key == OF.REVISION
   return prefix .. (swept and 'drains' or 'holds')
 end
 
@@ -156,7 +157,7 @@ end
 
 -- The text of the hold of a suspended job, and whether it has ended; nil where an older version suspended it.
 local function hold_of(job)
-  local kept, version, past_end = look_at_hold(OF_JOB .. job.job)
+  local kept, version, past_end = look_at_hold(OF.JOB .. job.job)
   if kept and version == job.version then return kept, past_end end
   return nil
 end
@@ -166,7 +167,7 @@ local function is_suspended(job)
   local _, past_end = hold_of(job)
   if not past_end then return true end
   job.suspended, job.version = 0, job.version + 1
-  drop_hold(OF_JOB .. job.job)
+  drop_hold(OF.JOB .. job.job)
   put_job(job)
   return false
 end

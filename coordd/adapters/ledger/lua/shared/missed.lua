@@ -8,7 +8,7 @@ local function stopped_by(row, limits)
 
   -- How many slots there are: as the claim says, or, for a pool, as a person says.
   local function size_of(key, said)
-    local kept = string.sub(key, 1, #LIMIT.POOL) == LIMIT.POOL and get_hold(OF_POOL .. string.sub(key, #LIMIT.POOL + 1))
+    local kept = string.sub(key, 1, #LIMIT.POOL) == LIMIT.POOL and get_hold(OF.POOL .. string.sub(key, #LIMIT.POOL + 1))
     return tonumber(kept and string.match(kept, '^[^\n]*\n[^\n]*\n(%d+)$') or said)
   end
 

@@ -1,0 +1,33 @@
+-- adopt: this revision of the job definitions is in force from now on: all of them are activated in this step.
+--
+-- KEYS and the first ARGV: shared/begin.lua. Then:
+--   number            number; of the revision
+--   digest            text; of its job files
+--   replaces          number; of the revision that the caller found in force; 0: none
+--   by                text; who or what brought it
+--   uid               number; the same person
+--   jobs              text; a line for each job: its name, the digest of the definition, the digest of its schedule
+-- Answers:
+--   ok                token; its number
+--   differs           token; another one stays in force: its number, or 0
+--   outdated          ; the old rules are in force, which know of no definitions
+--   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
+--   bad               by; a row that is needed is damaged: which, and how
+--
+-- When the memory is full: refused
+-- Needs: rows runs policies jobs fires
+
+local number, digest, replaces, by, uid, jobs = take_number(), take(), take_number(), take(), take_number(), take()
+if recovering_s() > 0 then return recovering() end
+if identity_from() == NEVER then return answer(OUTDATED) end
+local note = string.match(get_hold(OF.REVISION) or '', '^[^\n]*\n[^\n]*\n(.*)$') or ''
+local in_force, as = string.match(note, '^(%d+) (.+)$')
+in_force = tonumber(in_force or '0')
+if in_force == number and as == digest then return answer(OK, { token = number }) end
+if in_force >= number or in_force ~= replaces then return answer(DIFFERS, { token = in_force }) end
+for name in string.gmatch(jobs, '(%S+) %S+ %S+') do get_job(name) end  -- a bad row ends the script before a write
+for name, defined, schedule in string.gmatch(jobs, '(%S+) (%S+) (%S+)') do
+  activate_now(name, defined, schedule, 'person', by, 0, 0, '')
+end
+put_hold(OF.REVISION, 0, by, uid, 0, exact(number) .. ' ' .. digest, now)
+return answer(OK, { token = number })

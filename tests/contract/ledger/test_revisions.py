@@ -1,0 +1,141 @@
+"""A revision of the job definitions comes into force in one step, on each kind of ledger."""
+
+from __future__ import annotations
+
+import pytest
+from support.ledger_calls import LEASE_S, Nodes
+
+from coordd.core.jobs.job import scheduled_run
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import Adopt, Claim, Keep, ListOpen
+from coordd.core.ledger.revision.text import NO_REVISION, InForce, definitions, read
+from coordd.core.ledger.rows import REVISION
+from coordd.core.ledger.words import AttemptNumber
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def known(nodes: Nodes) -> None:
+    """The ledger learns of the jobs now."""
+    nodes.ledger.ask(ListOpen(jobs=("sales", "stock")))
+
+
+def adopt(nodes: Nodes, number: int, jobs: dict[str, str], gone: tuple[str, ...] = (), replaces: int = -1) -> Answer:
+    """Each job's schedule is its definition: a new definition is a new schedule."""
+    text = definitions(
+        {name: (digest, f"schedule of {digest}".replace(" ", "-")) for name, digest in jobs.items()}, gone
+    )
+    replaced = number - 1 if replaces < 0 else replaces
+    return nodes.ask(Adopt(number=number, digest=f"r{number}", replaces=replaced, by="ann", uid=7, jobs=text))
+
+
+def swept(nodes: Nodes) -> OpenAnswer:
+    answer = nodes.ledger.ask(ListOpen(jobs=("sales", "stock")))
+    assert isinstance(answer, OpenAnswer)
+    return answer
+
+
+def claim(nodes: Nodes, job: str, fire_at: float, digest: str) -> str:
+    of = nodes.of(scheduled_run(job, fire_at), fire_at=fire_at, digest=digest, overlap="allow")
+    return nodes.ask(Claim(of=of, attempt=AttemptNumber(0), nonce="n1", node="edge-1.10", lease_s=LEASE_S)).word
+
+
+def test_all_definitions_of_a_revision_count_from_one_instant(nodes: Nodes) -> None:
+    adopt(nodes, 1, {"sales": "s1", "stock": "t1"})
+    nodes.clock.step(HOUR_S)
+    at = nodes.clock.wall
+
+    assert adopt(nodes, 2, {"sales": "s2", "stock": "t2"}).word == "ok"
+
+    answer = swept(nodes)
+    assert {name: one.digest for name, one in answer.current.items()} == {"sales": "s2", "stock": "t2"}
+    assert {round(one.counts_from, 3) for one in answer.current.values()} == {round(at, 3)}
+    hold = answer.holds[REVISION]
+    assert (read(hold.note), hold.by, hold.uid, round(hold.at, 3)) == (InForce(2, "r2"), "ann", 7, round(at, 3))
+
+
+def test_no_fire_time_is_opened_by_two_definitions(nodes: Nodes) -> None:
+    """Half of the nodes still have revision 1."""
+    adopt(nodes, 1, {"sales": "s1"})
+    nodes.clock.step(HOUR_S)
+    assert claim(nodes, "sales", nodes.clock.wall, "s1") == "granted"
+    adopt(nodes, 2, {"sales": "s2"})
+    nodes.clock.step(60.0)
+
+    assert claim(nodes, "sales", nodes.clock.wall, "s1") == "differs"
+    assert claim(nodes, "sales", nodes.clock.wall, "s2") == "granted"
+    assert claim(nodes, "sales", nodes.clock.wall - 90.0, "s2") == "finished"  # it was due before the definition
+
+
+def test_a_job_that_a_revision_lacks_is_opened_by_nobody(nodes: Nodes) -> None:
+    adopt(nodes, 1, {"sales": "s1", "stock": "t1"})
+    adopt(nodes, 2, {"sales": "s1"}, gone=("stock",))
+    nodes.clock.step(HOUR_S)
+
+    assert claim(nodes, "stock", nodes.clock.wall, "t1") == "differs"
+    assert claim(nodes, "sales", nodes.clock.wall, "s1") == "granted"
+
+
+def test_a_job_that_comes_back_counts_from_then(nodes: Nodes) -> None:
+    adopt(nodes, 1, {"sales": "s1", "stock": "t1"})
+    adopt(nodes, 2, {"sales": "s1"}, gone=("stock",))
+    nodes.clock.step(HOUR_S)
+    while_away = nodes.clock.wall
+    nodes.clock.step(60.0)
+    adopt(nodes, 3, {"sales": "s1", "stock": "t1"})
+    nodes.clock.step(60.0)
+
+    assert claim(nodes, "stock", while_away, "t1") == "finished"
+    assert claim(nodes, "stock", nodes.clock.wall, "t1") == "granted"
+
+
+def test_what_has_not_changed_keeps_its_place(nodes: Nodes) -> None:
+    adopt(nodes, 1, {"sales": "s1", "stock": "t1"})
+    nodes.clock.step(HOUR_S)
+    due = nodes.clock.wall
+    nodes.clock.step(5.0)
+    adopt(nodes, 2, {"sales": "s1", "stock": "t2"})
+
+    assert claim(nodes, "sales", due, "s1") == "granted"  # no fire time is lost
+    assert claim(nodes, "stock", due, "t2") == "finished"
+
+
+def test_a_revision_never_replaces_a_newer_one(nodes: Nodes) -> None:
+    adopt(nodes, 1, {"sales": "s1"})
+    adopt(nodes, 3, {"sales": "s3"}, replaces=1)
+
+    late = adopt(nodes, 2, {"sales": "s2"}, replaces=1)
+
+    assert (late.word, late.token) == ("differs", 3)
+    assert swept(nodes).current["sales"].digest == "s3"
+
+
+def test_of_two_callers_one_is_refused(nodes: Nodes) -> None:
+    adopt(nodes, 1, {"sales": "s1"})
+    adopt(nodes, 2, {"sales": "s2"})
+
+    assert adopt(nodes, 3, {"sales": "s3"}, replaces=1).token == 2  # it had not heard of 2
+    assert adopt(nodes, 2, {"sales": "other"}, replaces=1).word == "ok"  # the same revision: the answer was lost
+    assert swept(nodes).current["sales"].digest == "s2"
+
+
+def test_another_content_under_the_same_number_is_refused(nodes: Nodes) -> None:
+    adopt(nodes, 1, {"sales": "s1"})
+
+    answer = nodes.ask(Adopt(number=1, digest="other", replaces=0, by="ann", jobs="sales s9 x"))
+
+    assert (answer.word, answer.token) == ("differs", 1)
+
+
+def test_a_damaged_note_is_no_revision(nodes: Nodes) -> None:
+    nodes.ask(Keep(key=REVISION, held=True, by="ann\nb", note="x"))
+
+    assert adopt(nodes, 4, {"sales": "s4"}, replaces=0).word == "ok"
+
+
+@pytest.mark.parametrize("note", ["", "7", "x r7", "7.5 r7", "-7 r7", "\u0667 r7"])
+def test_a_note_that_is_no_revision(note: str) -> None:
+    assert read(note) == NO_REVISION
+    assert read("7 r7") == InForce(7, "r7")
