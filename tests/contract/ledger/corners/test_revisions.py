@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 @pytest.fixture(autouse=True)
 def known(nodes: Nodes) -> None:
     """The ledger learns of the jobs now."""
-    nodes.ledger.ask(ListOpen(jobs=("sales", "stock")))
+    nodes.ledger.ask(ListOpen(jobs=("sales", "other")))
 
 
 def adopt(nodes: Nodes, number: int, jobs: dict[str, str], gone: tuple[str, ...] = (), replaces: int = -1) -> Answer:
@@ -32,7 +32,7 @@ def adopt(nodes: Nodes, number: int, jobs: dict[str, str], gone: tuple[str, ...]
 
 
 def swept(nodes: Nodes) -> OpenAnswer:
-    answer = nodes.ledger.ask(ListOpen(jobs=("sales", "stock")))
+    answer = nodes.ledger.ask(ListOpen(jobs=("sales", "other")))
     assert isinstance(answer, OpenAnswer)
     return answer
 
@@ -43,14 +43,14 @@ def claim(nodes: Nodes, job: str, fire_at: float, digest: str) -> str:
 
 
 def test_all_definitions_of_a_revision_count_from_one_instant(nodes: Nodes) -> None:
-    adopt(nodes, 1, {"sales": "s1", "stock": "t1"})
+    adopt(nodes, 1, {"sales": "s1", "other": "t1"})
     nodes.clock.step(HOUR_S)
     at = nodes.clock.wall
 
-    assert adopt(nodes, 2, {"sales": "s2", "stock": "t2"}).word == "ok"
+    assert adopt(nodes, 2, {"sales": "s2", "other": "t2"}).word == "ok"
 
     answer = swept(nodes)
-    assert {name: one.digest for name, one in answer.current.items()} == {"sales": "s2", "stock": "t2"}
+    assert {name: one.digest for name, one in answer.current.items()} == {"sales": "s2", "other": "t2"}
     assert {round(one.counts_from, 3) for one in answer.current.values()} == {round(at, 3)}
     hold = answer.holds[REVISION]
     assert (read(hold.note), hold.by, hold.uid, round(hold.at, 3)) == (InForce(2, "r2"), "ann", 7, round(at, 3))
@@ -70,36 +70,36 @@ def test_no_fire_time_is_opened_by_two_definitions(nodes: Nodes) -> None:
 
 
 def test_a_job_that_a_revision_lacks_is_opened_by_nobody(nodes: Nodes) -> None:
-    adopt(nodes, 1, {"sales": "s1", "stock": "t1"})
-    adopt(nodes, 2, {"sales": "s1"}, gone=("stock",))
+    adopt(nodes, 1, {"sales": "s1", "other": "t1"})
+    adopt(nodes, 2, {"sales": "s1"}, gone=("other",))
     nodes.clock.step(HOUR_S)
 
-    assert claim(nodes, "stock", nodes.clock.wall, "t1") == "differs"
+    assert claim(nodes, "other", nodes.clock.wall, "t1") == "differs"
     assert claim(nodes, "sales", nodes.clock.wall, "s1") == "granted"
 
 
 def test_a_job_that_comes_back_counts_from_then(nodes: Nodes) -> None:
-    adopt(nodes, 1, {"sales": "s1", "stock": "t1"})
-    adopt(nodes, 2, {"sales": "s1"}, gone=("stock",))
+    adopt(nodes, 1, {"sales": "s1", "other": "t1"})
+    adopt(nodes, 2, {"sales": "s1"}, gone=("other",))
     nodes.clock.step(HOUR_S)
     while_away = nodes.clock.wall
     nodes.clock.step(60.0)
-    adopt(nodes, 3, {"sales": "s1", "stock": "t1"})
+    adopt(nodes, 3, {"sales": "s1", "other": "t1"})
     nodes.clock.step(60.0)
 
-    assert claim(nodes, "stock", while_away, "t1") == "finished"
-    assert claim(nodes, "stock", nodes.clock.wall, "t1") == "granted"
+    assert claim(nodes, "other", while_away, "t1") == "finished"
+    assert claim(nodes, "other", nodes.clock.wall, "t1") == "granted"
 
 
 def test_what_has_not_changed_keeps_its_place(nodes: Nodes) -> None:
-    adopt(nodes, 1, {"sales": "s1", "stock": "t1"})
+    adopt(nodes, 1, {"sales": "s1", "other": "t1"})
     nodes.clock.step(HOUR_S)
     due = nodes.clock.wall
     nodes.clock.step(5.0)
-    adopt(nodes, 2, {"sales": "s1", "stock": "t2"})
+    adopt(nodes, 2, {"sales": "s1", "other": "t2"})
 
     assert claim(nodes, "sales", due, "s1") == "granted"  # no fire time is lost
-    assert claim(nodes, "stock", due, "t2") == "finished"
+    assert claim(nodes, "other", due, "t2") == "finished"
 
 
 def test_a_revision_never_replaces_a_newer_one(nodes: Nodes) -> None:
