@@ -133,6 +133,20 @@ class Life(Fires):
         """
         return row.state not in TERMINAL and row.token < grant.token
 
+    def _replaces(self, said: Restore, row: Row) -> bool:
+        """True if the grant that a witness tells of takes the place of the row's grant.
+
+        The newer token does. But a ledger that went back may grant the number of a forgotten attempt again; if it goes
+        back once more, it hears of both. Then an attempt that was launched comes before one that was not: the gate
+        answers ``early`` to that one in the quarantine, and ``stale`` after it.
+        """
+        grant = said.grant
+        if row.state == RECEIVED and said.state != RECEIVED and row.attempt <= grant.attempt:
+            return not self._is_of(row, grant)
+        if row.state in (STARTED, UNKNOWN) and said.state == RECEIVED and grant.attempt <= row.attempt:
+            return False
+        return self._is_older(row, grant)
+
     def _unknown(self, store: "Store", grant: Grant, word: str, now: LedgerTime) -> Answer:
         """The answer to a grant that is not the current one: ``word``, or RECOVERING if the grant was forgotten."""
         if now.recovering_s > 0:

@@ -164,6 +164,48 @@ def test_a_number_that_was_given_under_an_older_token_is_not_the_next_one(nodes:
     ]
 
 
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("older_first", [True, False])
+def test_an_attempt_that_was_launched_comes_before_one_that_was_not(
+    nodes: Nodes, number: int, older_first: bool
+) -> None:
+    """The ledger went back twice. Nobody told it of the launched attempt the first time, so it granted 0 once more."""
+    go_back(nodes)
+    token = int(nodes.clock.wall * 1e6)
+    launched = granted_as(RUN, Answer("granted", token=token, attempt=number), "n1")
+    waits = granted_as(RUN, Answer("granted", token=token + 9, attempt=0), "n2")
+    for grant, state in [(launched, "started"), (waits, "received")][:: 1 if older_first else -1]:
+        said = restore(nodes, grant, state)
+        if grant is waits:
+            assert (said.word, said.state) == (("stale", "started") if older_first else ("ok", "received"))
+        else:
+            assert (said.word, said.state) == ("ok", "started")
+
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.state, row.attempt, row.token, row.nonce) == ("started", number, token, "n1")
+    assert nodes.renew(launched).word == "ok"
+    assert restore(nodes, launched, "success", 0).word == "ok"
+    assert nodes.state(RUN) == "success"
+    assert nodes.gate(waits).word == "stale"
+
+
+def test_an_attempt_that_was_launched_gives_way_to_a_later_number_and_to_a_newer_launch(nodes: Nodes) -> None:
+    go_back(nodes)
+    token = int(nodes.clock.wall * 1e6)
+    first = granted_as(RUN, Answer("granted", token=token, attempt=1), "n1")
+    assert restore(nodes, first, "started").word == "ok"
+    again = granted_as(RUN, Answer("granted", token=token + 3, attempt=0), "n2")
+    assert restore(nodes, again, "started").word == "ok"
+    later = granted_as(RUN, Answer("granted", token=token + 9, attempt=1), "n3")
+    assert restore(nodes, later, "received").word == "ok"
+    assert restore(nodes, granted_as(RUN, Answer("granted", token=token + 1, attempt=0), "n4"), "lost").word != "ok"
+
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.state, row.attempt, row.nonce) == ("received", 1, "n3")
+
+
 def test_a_cancellation_outlives_what_is_put_back(nodes: Nodes) -> None:
     nodes.started(nodes.of())
     nodes.ask(Cancel(run=RUN, by="ann"))

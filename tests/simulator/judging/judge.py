@@ -127,6 +127,7 @@ class Judge:
         self.backfills = Backfills(world)
         self.published: dict[str, tuple[int, float]] = {}  # run -> the token under which it was published, and when
         self.resolved: set[Key] = set()  # attempts whose end a person has stated
+        self.forgotten: set[Key] = set()  # attempts whose unknown end nobody could tell the ledger of
         self.forgotten_by_retention: set[str] = set()
         self.kept_from = 0.0  # runs that ended or were due before are forgotten (the ledger's wall clock)
         self.takeovers = 0
@@ -408,8 +409,10 @@ class Judge:
         self._overlap(child, job, earlier)
         limits.judge_launch(self, child, job)
         unknown = [c for c in earlier if c.how != "exit" and not c.fences and c.key not in self.resolved]
-        if unknown:
+        if any(c.key not in self.forgotten for c in unknown):
             self._unless_unknown(unknown, f"H {child.run} is held, and was launched again after an unknown end")
+            # a ledger that does not know of an end does not know of it at the next attempt either
+            self.forgotten.update(c.key for c in unknown)
         self.live[child.run] = child
 
     def _was_known(self, launch: Launch, job: Job) -> None:

@@ -24,6 +24,14 @@ local of = take_registration()
 local attempt, token, nonce, node, lease_s = take_number(), take_number(), take(), take(), take_number()
 local state, exit_code, reason, application_id, final = take(), take(), take(), take(), take() == '1'
 local row = get_run(of.run)
+-- An attempt that was launched comes before one that was not, also under an older token (Life._replaces).
+local same = row and row.attempt == attempt and row.token == token and row.nonce == nonce
+local replaces = row and is_older(row, token)
+if row and row.state == RECEIVED and state ~= RECEIVED and row.attempt <= attempt then
+  replaces = not same
+elseif row and (row.state == STARTED or row.state == UNKNOWN) and state == RECEIVED and attempt <= row.attempt then
+  replaces = false
+end
 if short and (not row or is_older(row, token)) then lengthen() end
 if recovering_s() <= 0 then return answer(STALE) end
 local job = job_row(of.job)
@@ -31,7 +39,7 @@ if token > job.fence then
   job.fence = token
   put_job(job)
 end
-if not row or is_older(row, token) then
+if not row or replaces then
   row = row or new_row(of)
   row.digest, row.args = of.digest, of.args
   if HOLDING[row.state] and row.attempt < attempt then close_attempt(row, LOST) end
@@ -49,7 +57,7 @@ if not row or is_older(row, token) then
   put_run(row)
   record(row)
   started(row, of.policy.limits or '')
-elseif row.attempt ~= attempt or row.token ~= token or row.nonce ~= nonce then
+elseif not same then
   local past = get_attempt(of.run, attempt)
   if not past then  -- its number is not given again
     put_attempt({
