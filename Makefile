@@ -51,6 +51,12 @@ mutants-lua: $(READY) ## change the ledger's scripts in Redis line by line; the 
 chaos: $(READY) ## five daemons, RabbitMQ and Redis under faults: MINUTES=10 SETUP=redis|sentinel SEED=7
 	@$(PROGRAM) chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SETUP),--setup $(SETUP)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+ticks: $(READY) ## 1,000 ticks of coordd exec on five nodes that are killed, clocks 5 s off (half an hour): SEED=7
+	@$(PROGRAM) kills ticks $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+owners: $(READY) ## scheduled jobs whose owners are killed around their fire times, 1,000 times (an hour): SEED=7
+	@$(PROGRAM) kills owners $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 syscalls: $(READY) ## an error and a crash at every system call of a launch, an end, a takeover (an hour): SEED=1
 	@$(PROGRAM) syscalls $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -66,4 +72,4 @@ plans: $(READY) ## random edits of job files, planned and found by brute force: 
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos syscalls fuzz soak plans clean
+.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners syscalls fuzz soak plans clean

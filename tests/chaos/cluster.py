@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 from support import servers
 from support.netns import inside
+from support.skew import skew_library, skewed
 from system.lab.cluster import Cluster, Node
 from system.lab.processes import processes
 
@@ -62,9 +62,7 @@ class Member(Node):
 
     def set_clock(self, ahead_s: float) -> None:
         """Set its wall clock ahead of the machine's by that many seconds."""
-        fresh = self.skew_path.with_suffix(".fresh")
-        fresh.write_text(f"{ahead_s}")
-        fresh.rename(self.skew_path)
+        skewed(None, self.skew_path, ahead_s)
 
     def fill(self, directory: Path) -> None:
         """Fill the disk of its state directory or of its runtime directory."""
@@ -92,7 +90,7 @@ class Arena(Cluster):
 
     def __init__(self, net: Net, setup: str, size: int) -> None:
         self.net = net
-        self.skew_library = _skew_library(net.home)
+        self.skew_library = skew_library(net.home)
         at = {host: servers.Place(net.address(host), net.netns(host), str(net.home)) for host in net.hosts}
         options: dict[str, Any] = {"rabbit": servers.Rabbit(place=at[BROKER])}
         if setup == "sentinel":
@@ -192,14 +190,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join([_toml(item) for item in value])}]"
     return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def _skew_library(directory: Path) -> Path | None:
-    """Compile the library that moves wall clocks. Returns None without a compiler: then wall clocks are not moved."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        return None
-    library = directory / "skew.so"
-    argv = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(PAYLOAD / "skew.c"), "-ldl"]
-    subprocess.run(argv, check=True, env={**os.environ, "LC_ALL": "C"})
-    return library

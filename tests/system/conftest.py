@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-PRODUCTION_FILES = ("test_peer_failures.py", "test_lost_ledgers.py", "test_ledger_identity.py", "test_chaos.py")
+PRODUCTION_FILES = (
+    "test_peer_failures.py",
+    "test_lost_ledgers.py",
+    "test_ledger_identity.py",
+    "test_chaos.py",
+    "test_kills.py",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,50 @@
+"""`make ticks` and `make owners`: nodes are killed a thousand times, and every fire time runs once.
+
+make ticks                      1,000 ticks of `coordd exec --tick` from five crontabs, with clocks 5 s off
+make ticks ARGS="--rounds 2"    80 ticks
+make owners                     scheduled jobs; two of five nodes are killed around each fire time
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from kills import owners, ticks
+
+TOP = Path(__file__).resolve().parents[2]
+SHOWN_MAX = 30
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make ticks", description=__doc__)
+    parser.add_argument("what", choices=("ticks", "owners"))
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="who is killed when")
+    parser.add_argument("--rounds", type=int, help="how often the jobs fire")
+    parser.add_argument("--jobs", type=int, help="how many jobs fire together")
+    chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes everything, as ^C does
+    console = Console()
+    some = {name: getattr(chosen, name) for name in ("seed", "rounds", "jobs") if getattr(chosen, name) is not None}
+    console.print(f"{chosen.what}, SEED={chosen.seed}", highlight=False)
+    with console.status("starting") as status:
+        if chosen.what == "ticks":
+            verdict, about = ticks.run(ticks.Plan(**some), status.update)
+        else:
+            verdict, about = owners.run(owners.Plan(**some), status.update)
+    told = {"what": chosen.what, **about, "counts": verdict.counts, "violations": verdict.violations}
+    output = TOP / "artifacts" / f"kills-{chosen.what}-{chosen.seed}.json"
+    output.parent.mkdir(exist_ok=True)
+    output.write_text(json.dumps(told, indent=1) + "\n")
+    for name, count in verdict.counts.items():
+        console.print(f"{name}: {count}", highlight=False)
+    for violation in verdict.violations[:SHOWN_MAX]:
+        console.print(f"[red]{violation}[/red]", highlight=False)
+    console.print(f"written to {output}; {len(verdict.violations)} violations", highlight=False)
+    return int(bool(verdict.violations))
