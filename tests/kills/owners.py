@@ -19,7 +19,7 @@ from kills.stage import PROGRAM, Stage, keep
 # The programs live longer than the time after a fire time in which owners are killed.
 LIFE_S = (1.5, 2.5)
 KILLED_S = (-3.0, 1.0)
-LEAD_S = 12.0
+LEAD_S = 8.0
 SETTLE_S = 240.0
 OVER = ("success", "failure", "lost", "missed", "rejected", "revoked")
 
@@ -40,11 +40,13 @@ def run(plan: Plan, show: Callable[[str], object]) -> tuple[Verdict, dict[str, A
     """Play it; returns the verdict, and facts about the trial."""
     with cluster_of(plan.nodes, backend="production", budget=plan.jobs) as cluster:
         stage = Stage(cluster, plan.seed, plan.skew_s)
+        cluster.start()
         first = (int(time.time() + LEAD_S) // plan.interval_s + 1) * plan.interval_s
         last = first + (plan.rounds - 1) * plan.interval_s
         for number in range(plan.jobs):
             _job(cluster, f"job{number}", plan, first, last)
-        cluster.start()
+        for node in cluster.nodes:
+            node.call("reload")
         expected: dict[str, float] = {}
         for wall in range(first, last + 1, plan.interval_s):
             at = stage.at_wall(wall)
