@@ -30,7 +30,7 @@ from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.recording import RecordingLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import safety
-from coordd.config.for_core import settings_of
+from coordd.config.for_core import needs_restart, settings_of
 from coordd.config.jobfile import JobSet, load_jobs
 from coordd.config.sections import Config
 from coordd.config.settings import load
@@ -54,6 +54,7 @@ from coordd.services.control.server import ControlServer
 from coordd.services.driver import Driver, Keeper
 from coordd.services.health import Health
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.observing import Observing
 from coordd.services.outbox import Outbox
 from coordd.services.retention import Retention
 from coordd.services.runners import Runners
@@ -130,6 +131,7 @@ class Daemon:
             clean=self.retention.clean,
             look=self._save_ledger_mark,
         )
+        self.observing = Observing(config, self.driver, self.ledger, self.troubles, self.health.readiness, self.methods)
 
     # ---- building
 
@@ -249,6 +251,7 @@ class Daemon:
                     inner.start_soon(self.runners.run)
                     inner.start_soon(self.health.run)
                     inner.start_soon(self.troubles.run)
+                    inner.start_soon(self.observing.run)
                     inner.start_soon(self._fatal, inner.cancel_scope)
                     await self._signals(inner.cancel_scope)
                 if self.driver.fatal.is_set():
@@ -400,11 +403,7 @@ class Daemon:
 
     def _reload(self) -> dict[str, Any]:
         config = load(self._config_path, os.environ)
-        fixed = [
-            f"[{section}] {key}"
-            for section, key in _NEEDS_RESTART
-            if getattr(getattr(config, section), key) != getattr(getattr(self.config, section), key)
-        ]
+        fixed = needs_restart(self.config, config)
         jobs = load_jobs(config.node.jobs_dir, config)
         spoilt = [name for name in jobs.problems if name in self.jobs.jobs and name not in jobs.jobs]
         if self.jobs.jobs and not jobs.jobs and "" in jobs.problems:  # the directory itself: not mounted, or renamed
@@ -538,6 +537,7 @@ class Daemon:
             )
             for name, text, wrong in rooms.brought()
         ]
+        checks += self.observing.checks()
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):
             text = problems.get(name) or self._problems()[name][0]
@@ -545,12 +545,3 @@ class Daemon:
         loaded = len(self.jobs.jobs)
         checks.append(check("jobs loaded", OK if loaded else WARN, f"{loaded} jobs", "add a job file"))
         return checks
-
-
-# A change of these makes another node, or changes the addresses: it needs a restart.
-_NEEDS_RESTART = (
-    ("node", "name"), ("node", "state_dir"), ("node", "runtime_dir"), ("cluster", "name"), ("cluster", "bus"),
-    ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
-    ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
-    ("cluster", "unsigned"), ("node", "fast_start"),
-)  # fmt: skip

@@ -24,6 +24,7 @@ from coordd.core.node import node
 from coordd.core.wire import events, merge
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER
 from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
+from coordd.services.metrics import families
 
 HERE = Path(__file__).resolve().parent
 BLOCK = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -498,6 +499,14 @@ def job_keys() -> str:
     )
 
 
+def metrics() -> str:
+    lines = [
+        (f"`{family.samples[0].removeprefix('coordd_')}`", family.kind, code(family.labels) or "-", family.text)
+        for family in families.FAMILIES
+    ]
+    return table(("name", "kind", "labels", "what"), lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "run-moves": run_moves,
     "attempt-moves": attempt_moves,
@@ -513,6 +522,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "later-methods": later_methods,
     "limits": limits,
     "job-keys": job_keys,
+    "metrics": metrics,
 }
 
 

@@ -42,6 +42,7 @@ PROMISED = {
     "spark": "submit master env env_file properties_file",
     "control": "socket operator_group viewer_group",
     "history": "keep logs_keep journal_keep journal_sink log_sink",
+    "metrics": "listen textfile",
 }
 PROMISED_TOP = (
     "description owner schedule timezone start end jitter blackout misfire start_within expect_within overlap on_lost "

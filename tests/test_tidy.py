@@ -71,6 +71,8 @@ LIBRARY_HOME = {
     "anyio": ("client.py", "single.py"),
     "structlog": ("services/", "adapters/logs.py", "daemon.py"),
     "msgspec": ("core/", "config/", "services/driver.py", "connecting.py"),
+    "prometheus_client": ("services/metrics/",),
+    "h11": ("services/metrics/",),
     "cronsim": ("core/jobs/schedule.py",),
     "tzdata": ("config/jobfile.py", "core/jobs/schedule.py"),
     "click": ("cli/",),

@@ -39,6 +39,19 @@ def split(text: str) -> tuple[str, ...]:
     return tuple([url for url in _BETWEEN.split(text.strip().rstrip(", ")) if url])
 
 
+_LISTENING = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", re.ASCII)
+
+
+def listening(value: object) -> str:
+    """Host and port to listen on, or ""."""
+    if value == "":
+        return ""
+    match = _LISTENING.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not 0 < int(match[1]) < 65536:
+        raise ValueError(f"expected HOST:PORT such as 127.0.0.1:9530 or [::1]:9530, found {found(value)}")
+    return match[0]
+
+
 def check(url: str, schemes: tuple[str, ...]) -> None:
     """Raise ValueError with the expected and the found value, without passwords."""
     scheme, separator, rest = url.partition("://")

@@ -7,6 +7,23 @@ import platform
 from coordd.config.sections import Config
 from coordd.core.context import Settings
 
+# A change of these makes another node, or changes the addresses: it needs a restart.
+_NEEDS_RESTART = (
+    ("node", "name"), ("node", "state_dir"), ("node", "runtime_dir"), ("cluster", "name"), ("cluster", "bus"),
+    ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
+    ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
+    ("cluster", "unsigned"), ("node", "fast_start"), ("metrics", "listen"), ("metrics", "textfile"),
+)  # fmt: skip
+
+
+def needs_restart(before: Config, after: Config) -> list[str]:
+    """The changed settings that a reload does not take."""
+    return [
+        f"[{section}] {key}"
+        for section, key in _NEEDS_RESTART
+        if getattr(getattr(after, section), key) != getattr(getattr(before, section), key)
+    ]
+
 
 def settings_of(config: Config, version: str) -> Settings:
     """``version`` is the one of this program."""

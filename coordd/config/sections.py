@@ -154,6 +154,19 @@ class HistoryConfig(msgspec.Struct, frozen=True):
         return parse_duration(self.journal_keep)
 
 
+class MetricsConfig(msgspec.Struct, frozen=True):
+    """Where metrics are read: an address (HOST:PORT) that answers HTTP, a file for node-exporter; "": not at all."""
+
+    listen: str = ""
+    textfile: str = ""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to listen on."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
 class Config(msgspec.Struct, frozen=True):
     """The whole configuration from coordd.toml and the environment. ``path``: its file, or ""."""
 
@@ -162,6 +175,7 @@ class Config(msgspec.Struct, frozen=True):
     spark: SparkConfig = SparkConfig()
     control: ControlConfig = ControlConfig()
     history: HistoryConfig = HistoryConfig()
+    metrics: MetricsConfig = MetricsConfig()
     pools: dict[str, int] = {}
     path: str = ""
 

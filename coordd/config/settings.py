@@ -17,7 +17,16 @@ from typing import Any
 import msgspec
 
 from coordd.config import addresses, safety, values
-from coordd.config.sections import Budget, ClusterConfig, Config, ControlConfig, HistoryConfig, NodeConfig, SparkConfig
+from coordd.config.sections import (
+    Budget,
+    ClusterConfig,
+    Config,
+    ControlConfig,
+    HistoryConfig,
+    MetricsConfig,
+    NodeConfig,
+    SparkConfig,
+)
 from coordd.config.tomlfile import Places, Problem, read_toml
 from coordd.config.values import Reader, converted, found
 from coordd.core.jobs.arguments import nearest
@@ -126,9 +135,10 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "spark": SparkConfig,
     "control": ControlConfig,
     "history": HistoryConfig,
+    "metrics": MetricsConfig,
 }
 # Sections that this version does not implement.
-LATER = ("check", "hook", "limits", "metrics", "tracing")
+LATER = ("check", "hook", "limits", "tracing")
 
 _BY_TYPE: dict[Any, Reader] = {
     str: values.text,
@@ -154,6 +164,8 @@ _BY_KEY: dict[str, Reader] = {
     **dict.fromkeys(("history.keep", "history.logs_keep", "history.journal_keep"), _duration_text),
     **dict.fromkeys(("history.logs_size", "history.journal_size"), _size_text),
     "history.keep_runs": values.whole(0, RUNS_MAX),
+    "metrics.listen": addresses.listening,
+    "metrics.textfile": values.path_or_none,
 }
 
 

@@ -133,6 +133,7 @@ class Driver:
         self.on_state: Callable[[str], None] = lambda _: None
         self.lost_at: dict[str, float] = {}  # hostname -> CLOCK_BOOTTIME
         self._passed_over: deque[Notice] = deque(maxlen=PASSED_OVER_MAX)
+        self.listeners: list[Callable[[Sequence[Event], Sequence[Notice]], None]] = []  # see ``log``
 
     # ---- inputs
 
@@ -261,6 +262,13 @@ class Driver:
         # With its hash: a copy of the log elsewhere shows whether the journal was rewritten.
         word = "control.refused" if more.get("outcome") == "refused" else "control.changed"
         log.info(word, method=method, subject=subject, by=by, uid=uid, chain=chain or None)
+
+    def tell(self, event: Event) -> None:
+        """An event for this node's own journal and subscribers."""
+        self.journal([event], sync=False)
+        self.recent.append((self._packet([event]), event))
+        self.recent_total += 1
+        self.pump()
 
     def probe_journal(self) -> None:
         """After a failure: does the disk accept data again?"""
@@ -404,7 +412,7 @@ class Driver:
             waiting(reply)
 
     def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
-        """Log them; some are remembered for `why`."""
+        """Log them; some are remembered for `why`. The listeners hear of what this node has done."""
         for event in journal:
             line = runlog.line_of(event, self.node.full_hostname, self.node.jobs)
             if line is not None:
@@ -412,6 +420,8 @@ class Driver:
         for notice in notices:
             getattr(log, runlog.level_of(notice.event))(notice.event, **notice.fields)
             self._remember(notice)
+        for listener in self.listeners:
+            listener(journal, notices)
 
     def state(self, state: str) -> None:
         """Pass it to the systemd notifier."""

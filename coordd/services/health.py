@@ -12,6 +12,7 @@ from coordd.ports import Notifier
 from coordd.services.control.methods import active_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
+from coordd.services.readiness import Readiness
 from coordd.services.rooms import Rooms
 from coordd.services.views.troubles import Troubles
 
@@ -57,6 +58,7 @@ class Health:
         self._clean = clean
         self._look = look
         self._rooms = Rooms(driver)
+        self.readiness = Readiness(driver, ledger)
         self._said = ""
         self.stuck = ""
 
@@ -77,6 +79,7 @@ class Health:
             self._driver.look_at_bus()
             self._look()
             await self._look_for_room()
+            self.readiness.look()
             self.say()
             if self._notifier.watchdog_s is not None:
                 self.stuck = await self._proof()
@@ -128,6 +131,7 @@ class Health:
             f"{counts['alive']} node{'s' if counts['alive'] != 1 else ''} alive",
             f"{runs} run{'s' if runs != 1 else ''} active" + (f" ({jobs})" if jobs else ""),
         ]
+        parts.append(self.readiness.word())
         parts += filter(None, [self._troubles.found.sentence()])
         if node.clock_off:
             parts.append("wall clock off: no scheduled run is opened")

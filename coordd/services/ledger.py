@@ -88,6 +88,8 @@ class LedgerService:
         self._writes_fail = False  # a locked SQLite file still answers readers
         self.breaker = Breaker("ledger")
         self.error = ""
+        # Called in a thread, with the operation and how long (seconds) its answer took; those of a batch take as long.
+        self.timed: Callable[[str, float], None] | None = None
 
     # ---- for people
 
@@ -243,11 +245,13 @@ class LedgerService:
                 sent_at = boottime()
                 answers = self._together(ledger, batch)
                 if answers is not None:
+                    self._time([question.request.op for question in batch], sent_at)
                     results += [(r.id, answer, sent_at) for r, answer in zip(batch, answers, strict=True)]
                     batch = []
             for question in batch:
                 op, sent_at = question.request.op, boottime()
                 results.append((question.id, self._alone(ledger, question.request), sent_at))
+                self._time([op], sent_at)
                 if not self._up:
                     self._check_writes(ledger, op)
             if not self._up:
@@ -257,6 +261,12 @@ class LedgerService:
             self._writes_fail = self._writes_fail or op != ListOpen.op
             return str(exc) or "it did not answer"  # every other request in the batch would wait as long
         return ""
+
+    def _time(self, ops: list[str], sent_at: float) -> None:
+        if self.timed is not None:
+            seconds = boottime() - sent_at
+            for op in ops:
+                self.timed(op, seconds)
 
     def _together(self, ledger: Batching, batch: list[LedgerRequest]) -> list[Answer | OpenAnswer] | None:
         """Runs in the thread. None if one of the requests cannot be sent: then each is sent alone."""

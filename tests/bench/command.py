@@ -29,6 +29,7 @@ SECTIONS = {
     "schedules": "bench.schedules",
     "takeover": "bench.takeover",
     "idle": "bench.idle",
+    "metrics": "bench.watching.scrape",
     "simulation": "bench.simulation",
 }
 

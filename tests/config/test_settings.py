@@ -187,7 +187,10 @@ BAD_FILES = [
     ('[pools]\nheavy = "4"\n', "pools.heavy", "expected a whole number"),
     ('[pools]\n"a b" = 4\n', "pools.a b", "1 to 64 of the characters"),
     ("[[hook]]\n", "hook", "not available in this version"),
-    ("[metrics]\n", "metrics", "not available in this version"),
+    ('[metrics]\nlisten = "9530"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),
+    ('[metrics]\nlisten = "127.0.0.1:0"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),
+    ('[metrics]\nlisten = "h:70000"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),
+    ('[metrics]\ntextfile = "coordd.prom"\n', "metrics.textfile", "expected an absolute path"),
     ("[tracing]\n", "tracing", "not available in this version"),
     ("[limits]\n", "limits", "not available in this version"),
     # Relations.

@@ -32,7 +32,7 @@ OTHER_LEDGER = "it uses another ledger"
 class Elections:
     """All elections of one node, by id. A method returns the elections that it has decided; the node acts on them."""
 
-    __slots__ = ("_asked_at", "_candidacy", "_ctx", "_early", "_looks", "bus_up", "by_id", "open_ids")
+    __slots__ = ("_asked_at", "_candidacy", "_ctx", "_early", "_looks", "bus_up", "by_id", "on_decided", "open_ids")
 
     def __init__(self, ctx: Context, candidacy: Callable[[str, Action | None, int], Candidacy]) -> None:
         """``candidacy`` says what this node states in an election of that topic."""
@@ -41,6 +41,7 @@ class Elections:
         self.by_id: dict[str, Election] = {}
         self.open_ids: dict[str, None] = {}  # in order of insertion, which is the order of their deadlines
         self.bus_up = True
+        self.on_decided: Callable[[Election], None] = lambda _: None  # for those who count
         self._early: dict[str, dict[str, Candidacy]] = {}
         self._looks = False  # a timer for ``look`` is set
         self._asked_at: dict[str, float] = {}  # full_hostname -> when it was last asked
@@ -188,6 +189,7 @@ class Elections:
         self._settled(election, now)
 
     def _settled(self, election: Election, now: Now) -> None:  # for those who watch this class
+        self.on_decided(election)
         self.by_id[election.id] = election
         self.open_ids.pop(election.id, None)
         while len(self.by_id) - len(self.open_ids) > DECIDED_MAX:

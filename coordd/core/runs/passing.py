@@ -19,7 +19,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.fires import COALESCED, GIVEN_UP, SKIPPED
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import PassOver, Settled
-from coordd.core.ledger.words import NEVER
+from coordd.core.ledger.words import NEVER, OK
 from coordd.core.ready import Now
 from coordd.core.runs.pursued import Pursuit
 
@@ -105,8 +105,11 @@ class Passing:
             settled=settled(job, newest[-1], horizon),
         )
         self._asked.add(job.name)
-        self._ctx.ask(request, partial(self._answered, job.name))
+        self._ctx.ask(request, partial(self._answered, request))
 
-    def _answered(self, name: str, _answer: Answer, _sent_at: float, _now: Now) -> None:
+    def _answered(self, request: PassOver, answer: Answer, _sent_at: float, _now: Now) -> None:
         """Whatever the answer is, the next sweep shows what is left."""
-        self._asked.discard(name)
+        self._asked.discard(request.job)
+        if answer.word == OK:
+            stretch = request.settled
+            self._ctx.note("fire_times.settled", job=request.job, after=stretch.after, upto=stretch.upto)

@@ -172,11 +172,11 @@ class Planner:
             missed = [fire_at for fire_at in fires if fire_at < now.wall - SKIP_GRACE_S]
             if missed:
                 settled_to = missed[-1]
-                self._ctx.note("fires.skipped", job=job.name, count=len(missed), first=missed[0], last=missed[-1])
+                self._passed_over("skipped", job, missed, fires[len(missed) :])
             fires = fires[len(missed) :]
         elif job.misfire == "once" and len(fires) > 1:
             settled_to = fires[-2]
-            self._ctx.note("fires.coalesced", job=job.name, count=len(fires) - 1, first=fires[0], last=fires[-2])
+            self._passed_over("coalesced", job, fires[:-1], fires[-1:])
             fires = fires[-1:]
         elif job.misfire == "all":
             settled_to = 0.0  # without the ledger, earlier fire times were opened and may have no row yet
@@ -196,6 +196,11 @@ class Planner:
         known = settled(job, settled_to, self._horizons.get(job.name, 0.0)) if settled_to else NOTHING_SETTLED
         for due in fires:
             self._begin(self._action(job, due), now, known)
+
+    def _passed_over(self, word: str, job: Job, fires: list[float], opened: list[float]) -> None:
+        """Note the fire times that get no run. ``run``: the launch that settles them, if one is opened."""
+        run = scheduled_run(job.name, fire_time(job, opened[0], self._ctx.identity_from)) if opened else ""
+        self._ctx.note(f"fires.{word}", job=job.name, count=len(fires), first=fires[0], last=fires[-1], run=run)
 
     def _action(self, job: Job, due: float) -> Action:
         fire_at = fire_time(job, due, self._ctx.identity_from)

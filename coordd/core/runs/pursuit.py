@@ -263,6 +263,9 @@ class Pursuits(Line):
             pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
         else:
             assert word in (words.FINISHED, words.REVOKED), word
+            if answer.state == SETTLED and pursuit.rank == 0 and pursuit.action.scheduled:  # one node counts it
+                due = pursuit.action.due_at
+                self._ctx.note("fire_times.settled", job=pursuit.action.job, after=due - 1e-3, upto=due)
             self._over(pursuit, answer.state or words.REVOKED, now)
 
     def rows_seen(self, some: Iterable[OpenRun], now: Now) -> None:

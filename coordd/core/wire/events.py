@@ -288,6 +288,20 @@ AnyEvent = (
     | ControlClear
 )
 
+
+class ClusterReady(Event, tag="cluster-ready"):
+    """More than half of the nodes take new runs, or no more (not ``ready``), as this node sees it. Each node judges for
+    itself, so it is in the node's own journal and for its own subscribers, and never in a message.
+    """
+
+    ready: bool = True
+    alive: Count = 0
+    reason: str = ""
+
+
+# Events that are not sent.
+LOCAL = (ClusterReady,)
+
 # The event type for the end of an attempt, by the reported state.
 TASK_END: dict[str, type[Task]] = {
     "success": TaskSucceeded,

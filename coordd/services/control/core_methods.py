@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from coordd.core.wire.events import AnyEvent, event_type
+from coordd.core.wire.events import LOCAL, AnyEvent, event_type
 from coordd.errors import RefusedError
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.ledger_methods import LedgerMethods
@@ -33,7 +33,7 @@ NOTE_MAX = 1000
 
 
 # The names of all events, as on the wire.
-KNOWN_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in AnyEvent.__args__)
+KNOWN_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in (*AnyEvent.__args__, *LOCAL))
 
 
 class CoreMethods(LedgerMethods):

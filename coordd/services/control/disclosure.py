@@ -105,6 +105,7 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "control-revoke": {"run": SHOW},
     "control-cancel": {"run": SHOW, "reason": REASON, "attempt": SHOW},
     "control-clear": {"ids": SHOW, "note": HIDE, "by": SHOW},
+    "cluster-ready": {"ready": SHOW, "alive": SHOW, "reason": SENTENCE},
 }
 
 # ---- answers
@@ -173,7 +174,7 @@ METHODS: dict[str, Shape] = {
         **dict.fromkeys(
             ("node", "cluster", "state", "version", "pid", "incarnation", "clock", "members", "isolated", "runs",
              "jobs", "budget", "late_jobs", "stale_jobs", "rules", "alarms", "breakers_open", "impaired", "counts",
-             "uptime_s", "clock_skew_s", "stands_aside"),
+             "uptime_s", "clock_skew_s", "stands_aside", "ready"),
             SHOW,
         ),
         "bus": SHOW,  # url, state and counters; the url has no password
@@ -295,7 +296,7 @@ def undecided(shape: Shape, value: Any, path: str = "") -> list[str]:
 def undecided_events() -> list[str]:
     """The fields of events that are missing in the table: for the tests."""
     missing = []
-    for kind in events.AnyEvent.__args__:
+    for kind in (*events.AnyEvent.__args__, *events.LOCAL):
         word = str(kind.__struct_config__.tag)
         known = {*_HEAD, *EVENTS.get(word, {})}
         missing += [f"{word}.{name}" for name in kind.__struct_fields__ if name not in known]

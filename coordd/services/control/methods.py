@@ -33,6 +33,7 @@ from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.logfiles import find_log, read_from, read_tail
+from coordd.services.readiness import ready_view
 from coordd.services.views import objects
 from coordd.services.views.run_methods import RunMethods
 from coordd.services.views.troubles import Troubles
@@ -169,6 +170,7 @@ class Methods(RunMethods):
             "breakers_open": [breaker.name for breaker in self._driver.breakers if breaker.is_open],
             "impaired": node.unfit or None,
             "stands_aside": node.aside or None,
+            "ready": ready_view(driver, self._ledger),
             "clock_skew_s": round(node.skew_s(driver.now()), 3),
             "alarms": [alarm["text"] for alarm in node.alarms.standing.values()],
             "counts": dict(driver.counts),

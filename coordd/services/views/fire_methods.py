@@ -60,6 +60,12 @@ class FireMethods(CoreMethods):
         found = await self._fires(job, at, at, 1, looks=looks)
         return found[0] if found else None
 
+    async def fires_due(self, job: Job, after: float, upto: float) -> list[Fire]:
+        """What became of the fire times that are due after ``after``, up to ``upto``. Raises UnavailableError."""
+        begin, end = after - job.offset_s, upto - job.offset_s
+        found = await self._fires(job, begin, end, FIRES_MAX, looks=False)
+        return [fire for fire in found if after < fire.due <= upto]
+
     async def _fires(self, job: Job, begin: float, end: float, most: int, *, looks: bool) -> list[Fire]:
         """The newest fire times between two nominal instants (Unix seconds). Raises UnavailableError."""
         node, now = self._driver.node, self._driver.now()

@@ -182,6 +182,12 @@ def _of_row(row: Row) -> Fire:
     if row.state in (PENDING, RETRY):
         return Fire(at, due, "", f"{NOT_YET}its run waits to be launched{opened}", row.run)
     if row.state == MISSED:
-        held = SUSPENDED if HELD_BY_SUSPENSION in row.reason else LIMITED if HELD_BY_OTHERS in row.reason else GIVEN_UP
-        return Fire(at, due, held, row.reason, row.run)
+        return Fire(at, due, missed_as(row.reason), row.reason, row.run)
     return Fire(at, due, "rejected", row.reason, row.run)
+
+
+def missed_as(reason: str) -> str:
+    """The decision about a fire time whose run was missed for this reason."""
+    if HELD_BY_SUSPENSION in reason:
+        return SUSPENDED
+    return LIMITED if HELD_BY_OTHERS in reason else GIVEN_UP

@@ -1,0 +1,76 @@
+"""The names of all metrics: the one list that the exporter, the documents and the tests of dashboards read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from coordd.core.ledger.words import FAILURE, LOST, MISSED, REJECTED, REVOKED, SUCCESS
+from coordd.services.views.fires import DECISIONS
+
+COUNTER, GAUGE, HISTOGRAM, INFO = "counter", "gauge", "histogram", "info"
+
+# The label of a job. Prometheus itself uses `job` and `instance`.
+JOB = "coordd_job"
+CLUSTER = "cluster"
+
+# Runs of `coordd exec` have names that no job file has; all of them count under this name.
+OTHER = "(other)"
+
+# The final states of a run, and `lost`, in which an attempt may end.
+STATES = (SUCCESS, FAILURE, REVOKED, REJECTED, MISSED, LOST)
+
+# Upper bounds of the buckets (seconds).
+RUN_S = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+DELAY_S = (0.1, 1.0, 5.0, 30.0, 300.0)
+ELECTION_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5)
+LEDGER_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0)
+
+
+class Family(NamedTuple):
+    """One metric. ``name`` is without the suffixes that its kind adds (_total, _bucket, _info)."""
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def samples(self) -> tuple[str, ...]:
+        """The names as queries use them."""
+        endings = {COUNTER: ("_total",), INFO: ("_info",), HISTOGRAM: ("_bucket", "_count", "_sum"), GAUGE: ("",)}
+        return tuple([self.name + ending for ending in endings[self.kind]])
+
+
+FIRES = Family("coordd_fires", COUNTER, "Fire times that this node decided", (JOB, "decision"))
+RUNS = Family("coordd_runs", COUNTER, "Runs that ended here in this state, and attempts that were lost", (JOB, "state"))
+TAKEOVERS = Family("coordd_takeovers", COUNTER, "Attempts of other nodes that this node found lost", (JOB,))
+RUN_DURATION = Family("coordd_run_duration_seconds", HISTOGRAM, "From exec to the end of an attempt", (JOB,), RUN_S)
+DELAY = Family("coordd_launch_delay_seconds", HISTOGRAM, "From the due time to exec, first attempts", (JOB,), DELAY_S)
+LAST_SUCCESS = Family("coordd_last_success_timestamp_seconds", GAUGE, "When the job last succeeded", (JOB,))
+EXPECT_WITHIN = Family("coordd_expect_within_seconds", GAUGE, "A success is expected this often", (JOB,))
+NEXT_FIRE = Family("coordd_next_fire_timestamp_seconds", GAUGE, "When the job is due next", (JOB,))
+# Of each job, in the order in which they are written.
+OF_JOBS = (LAST_SUCCESS, EXPECT_WITHIN, NEXT_FIRE, FIRES, RUNS, TAKEOVERS, RUN_DURATION, DELAY)
+
+ELECTIONS = Family("coordd_elections", COUNTER, "Elections that this node opened and that are decided")
+ELECTION_DURATION = Family("coordd_election_duration_seconds", HISTOGRAM, "From opening to decision", (), ELECTION_S)
+LEDGER_OP = Family("coordd_ledger_op_duration_seconds", HISTOGRAM, "Until the ledger answers", ("op",), LEDGER_S)
+MEMBERS = Family("coordd_members", GAUGE, "Nodes as this node knows them, itself included", ("state",))
+BUS_UP = Family("coordd_bus_up", GAUGE, "1: the bus is connected")
+LEDGER_UP = Family("coordd_ledger_up", GAUGE, "1: the ledger answers and is the right one")
+BREAKER_OPEN = Family("coordd_breaker_open", GAUGE, "1: the breaker is open", ("name",))
+OUTBOX = Family("coordd_outbox_messages", GAUGE, "Messages that wait for the bus")
+NODE_READY = Family("coordd_node_ready", GAUGE, "1: this node takes new runs")
+CLUSTER_READY = Family("coordd_cluster_ready", GAUGE, "1: more than half of the known nodes take new runs")
+UNKNOWN_RUNS = Family("coordd_unknown_runs", GAUGE, "Runs whose end is not known: a person decides")
+BUILD = Family("coordd_build", INFO, "The version of this daemon", ("version",))
+OF_NODE = (
+    ELECTIONS, ELECTION_DURATION, LEDGER_OP, MEMBERS, BUS_UP, LEDGER_UP, BREAKER_OPEN, OUTBOX, NODE_READY,
+    CLUSTER_READY, UNKNOWN_RUNS, BUILD,
+)  # fmt: skip
+
+FAMILIES = (*OF_JOBS, *OF_NODE)
+
+# What each label of a job's counters may say: these series exist from the start.
+WORDS = {"decision": DECISIONS, "state": STATES}

@@ -1,0 +1,51 @@
+"""What others are told of this node: metrics, if they are configured. Nothing of it is loaded otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from coordd.config.sections import Config
+from coordd.services.control.doctor import OK, WARN, Check, check
+from coordd.services.driver import Driver
+from coordd.services.ledger import LedgerService
+from coordd.services.readiness import Readiness
+from coordd.services.views.fire_methods import FireMethods
+from coordd.services.views.troubles import Troubles
+
+if TYPE_CHECKING:
+    from coordd.services.metrics.service import Metrics
+
+
+class Observing:
+    """The services that only watch."""
+
+    def __init__(
+        self,
+        config: Config,
+        driver: Driver,
+        ledger: LedgerService,
+        troubles: Troubles,
+        readiness: Readiness,
+        methods: FireMethods,
+    ) -> None:
+        self.metrics: Metrics | None = None
+        if config.metrics.listen or config.metrics.textfile:
+            from coordd.services.metrics.service import Metrics  # it loads prometheus-client
+
+            self.metrics = Metrics(config.metrics, driver, ledger, troubles, readiness, methods.fires_due)
+
+    async def run(self) -> None:
+        """Serve for ever."""
+        async with trio.open_nursery() as nursery:
+            if self.metrics is not None:
+                nursery.start_soon(self.metrics.run)
+
+    def checks(self) -> list[Check]:
+        """For `doctor`."""
+        if self.metrics is None:
+            return []
+        problems = self.metrics.problems
+        text = "; ".join(problems) or "they can be read"
+        return [check("metrics", WARN if problems else OK, text, "jobs do not depend on it; see [metrics]")]

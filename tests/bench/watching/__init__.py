@@ -1,0 +1,1 @@
+"""Benchmarks of what others are told of a node."""
