@@ -6,6 +6,7 @@ import json
 import select
 import signal
 import sys
+import time
 from typing import Any, NoReturn
 
 import click
@@ -19,11 +20,14 @@ from coordd.cli.ledger import ledger
 from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, say
 from coordd.cli.plan import plan
 from coordd.cli.runs import run
-from coordd.errors import UnavailableError
+from coordd.errors import CoorddError, RefusedError, UnavailableError
 
 # `systemctl status` and init scripts (LSB) agree on these.
 EXIT_NOT_RUNNING = 3
 EXIT_STATE_UNKNOWN = 4
+
+# `check-node` answers within this time (seconds), unless --timeout says otherwise.
+CHECK_S = 10.0
 
 # Events that only say that a node is alive.
 HEARTBEATS = ("worker-heartbeat", "worker-beat")
@@ -34,6 +38,7 @@ QUIET_S = 0.5
 EPILOG = """\b
 Exit codes: 0 done; 1 failed; 2 usage; 65 bad job file; 69 daemon or ledger not reachable; 75 try later;
 77 not permitted; 78 bad configuration; 124 timed out. `coordctl status`: 0 running, 3 not running.
+`coordctl check-node`: 0 ok, 1 warning, 2 critical, 3 unknown, as monitoring plugins.
 \b
 Shell completion, in ~/.bashrc (zsh_source and fish_source for the others):
   eval "$(_COORDCTL_COMPLETE=bash_source coordctl)"
@@ -65,6 +70,47 @@ def status() -> None:
     from coordd.cli.show.brief import status_text
 
     asked().show(answer, lambda said: click.echo(status_text(said)))
+
+
+@program.command("check-node")
+@click.pass_context
+def check_node(context: click.Context) -> None:
+    """This node for a monitoring system: exit 0 ok, 1 warning, 2 critical, 3 unknown; performance data; --timeout [10].
+
+    \b
+    warning   drained, late jobs, unknown or stuck runs, lost nodes, a weaker ledger, no bus
+    critical  no answer, not ready, an alarm, the ledger or all other nodes away
+    """
+    from coordd.cli.show.verdict import CRITICAL, UNKNOWN, Verdict, judged
+
+    ask = asked()
+    limit_s = ask.timeout_s or CHECK_S
+    began = time.monotonic()
+    signal.signal(signal.SIGALRM, _out_of_time)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)  # for everything together, whatever hangs
+    try:
+        status = ask.call("status")
+        try:
+            weaker = ask.call("ledger.status")["weaker"]
+        except (UnavailableError, RefusedError) as exc:
+            if time.monotonic() - began >= limit_s:
+                raise TimeoutError from exc
+            weaker = []  # status tells of a ledger that is away
+        verdict = judged(status, weaker, time.monotonic() - began)
+    except TimeoutError:
+        verdict = Verdict(CRITICAL, f"no answer within {limit_s:g} s", {})
+    except UnavailableError as exc:
+        verdict = Verdict(CRITICAL, str(exc), {})
+    except (CoorddError, KeyError, TypeError) as exc:
+        verdict = Verdict(UNKNOWN, f"cannot tell: {exc!r}" if isinstance(exc, KeyError) else f"cannot tell: {exc}", {})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+    ask.show(verdict.view(), lambda _: click.echo(verdict.line()))
+    context.exit(verdict.code)
+
+
+def _out_of_time(_number: int, _frame: object) -> NoReturn:
+    raise TimeoutError
 
 
 @program.command("ping")

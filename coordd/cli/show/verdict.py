@@ -1,0 +1,108 @@
+"""The verdict of `coordctl check-node`, as monitoring plugins give it: a code, one line, and performance data. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from coordd.cli.show.phrases import plain
+
+OK, WARNING, CRITICAL, UNKNOWN = range(4)
+WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+
+# More names than this in one line do not help.
+NAMES_MAX = 5
+
+
+class Verdict(NamedTuple):
+    """The result. ``perfdata``: label to value, or to value and the values that warn and alarm, as text."""
+
+    code: int
+    text: str
+    perfdata: dict[str, str]
+
+    def line(self) -> str:
+        """The one line of a monitoring plugin. A "|" separates the data, so the text has none."""
+        data = " ".join([f"{label}={value}" for label, value in self.perfdata.items()])
+        text = plain(self.text).replace("|", "/")
+        return f"COORDD {WORDS[self.code]} - {text}" + (f" | {data}" if data else "")
+
+    def view(self) -> dict[str, Any]:
+        """For programs."""
+        return {"code": self.code, "state": WORDS[self.code].lower(), "text": self.text, "perfdata": self.perfdata}
+
+
+def judged(status: dict[str, Any], weaker: Iterable[str], took_s: float) -> Verdict:
+    """The verdict about a node that has answered. ``weaker``: what its ledger's server lacks.
+
+    Raises KeyError or TypeError if the answer is not that of a daemon of this version.
+    """
+    members, runs = status["members"], status["runs"]
+    critical, warning = _connections(status), []
+    if status["alarms"]:
+        critical.append(f"ALARM: {status['alarms'][0]}")
+    if status["drained"] is not None or status["state"] == "draining":
+        warning.append(f"drained{_by(status['drained'])}")
+    elif status["state"] != "ready":
+        critical.append(f"the node is {status['state']}")
+    elif not status["ready"]["node"] and not critical:
+        warning.append(f"takes no new runs: {status['ready']['reason']}")
+    if status["suspended"]["all"] is not None:
+        warning.append(f"all jobs are suspended{_by(status['suspended']['all'])}")
+    for word, names in (
+        ("late", status["late_jobs"]),
+        ("unknown", runs["unknown"]),
+        ("stuck", runs["stuck"]),
+        ("lost", [f"{members['lost']} of the nodes"] if members["lost"] else []),
+        ("weaker ledger", list(weaker)),
+    ):
+        if names:
+            warning.append(f"{word}: {_names(names)}")
+    if status["bus"]["state"] != "connected":
+        warning.append(f"the bus is {status['bus']['state']}")
+    alive, active = members["alive"], runs["active"]
+    fine = f"{status['state']}, {_count(alive, 'node')} alive, {_count(active, 'run')} active"
+    code = CRITICAL if critical else WARNING if warning else OK
+    return Verdict(code, "; ".join([*critical, *warning]) or fine, _data(status, took_s))
+
+
+def _connections(status: dict[str, Any]) -> list[str]:
+    """The missing connections without which this node can do nothing for the cluster."""
+    found = []
+    members, ledger = status["members"], status["ledger"]
+    if ledger["state"] not in ("connected", "recovering"):
+        found.append(f"the ledger is {ledger['state']}" + (f": {ledger['error']}" if ledger["error"] else ""))
+    if status["isolated"] or (members["alive"] == 1 and members["suspect"] + members["lost"] > 0):
+        found.append("it hears none of the other nodes")
+    return found
+
+
+def _data(status: dict[str, Any], took_s: float) -> dict[str, str]:
+    members, runs = status["members"], status["runs"]
+    return {
+        "alive": f"{members['alive']};;;0",
+        "suspect": f"{members['suspect']};;;0",
+        "lost": f"{members['lost']};0;;0",
+        "active": f"{runs['active']};;;0",
+        "late_jobs": f"{len(status['late_jobs'])};0;;0",
+        "unknown_runs": f"{len(runs['unknown'])};0;;0",
+        "dead_letters": f"{len(runs['dead'])};;;0",
+        "uptime": f"{status['uptime_s']:.0f}s;;;0",
+        "time": f"{took_s:.3f}s;;;0",
+    }
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names[:NAMES_MAX]) + (", …" if len(names) > NAMES_MAX else "")
+
+
+def _by(hold: dict[str, Any] | None) -> str:
+    """Who stopped it, until when and why."""
+    said = hold or {}
+    by = f" by {said['by']}" if said.get("by") else ""
+    until = f" until {said['until']}" if said.get("until") else ""
+    return by + until + (f": {said['note']}" if said.get("note") else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
