@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from coordd.core.context import Context
-from coordd.core.jobs.job import Job
+from coordd.core.jobs.job import Job, pinned, unpinned
+from coordd.core.jobs.limits import claimed_policy
+from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Settled
+from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Now
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
@@ -22,14 +28,28 @@ OWNED = "owned"
 # The bounds (seconds) of the delay after an unanswered or limited claim; it doubles each time.
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
 
-# So many of the runs that wait for the same slots ask every time.
+# So many of the runs that wait for the same slots look every time.
 FIRST = 4
+
+# A run lets those before it in the line of a pool ask first. Without an answer to them it waits this long (seconds):
+# for one that is about to ask here, and for one that only other nodes can take.
+YIELD_S = 1.0
+YIELD_TO_OTHERS_S = 5.0
+
+# If a slot was free and a run that only other nodes can take did not take it, nobody here waits for that run again
+# within this time (seconds).
+ABSENT_S = 60.0
+
+# Why a node leaves a run to the others, and what such a run waits for.
+NO_BUDGET = "no budget"
+BUDGET = "budget"
 
 
 class Pursuit:
     """One run that this node pursues."""
 
     __slots__ = (
+        "absent_until",
         "action",
         "alone",
         "at",
@@ -49,6 +69,8 @@ class Pursuit:
         "unanswered",
         "watch",
         "why",
+        "yielded_to",
+        "yields_until",
     )
 
     def __init__(self, action: Action, settled: Settled) -> None:
@@ -67,6 +89,9 @@ class Pursuit:
         self.backoff_s = BACKOFF_MIN_S
         self.row_at = float("inf")  # since when we know that the ledger has a row for it
         self.slots = ""  # what it waits for, if the last answer was that no slot is free (Line)
+        self.yielded_to = ""  # the run that went first when this one was last put off
+        self.yields_until = float("inf")  # how long it lets that run go first; inf: it does not
+        self.absent_until = 0.0  # it did not take a slot that was free: nobody lets it go first until then
         self.limited = False  # the last answer was: not while others run
         self.owner = ""
         self.watch: LeaseWatch | None = None
@@ -134,16 +159,24 @@ class Phases:
 class Line(Phases):
     """The pursued runs, and who of those that wait for each other asks the ledger again, and when.
 
-    The ledger decides whether a run may start. But hundreds may wait for the slots of one pool, on every node. So only
-    the first few of them ask every second, by priority, then by fire time; the others ask seldom, until they are among
-    the first.
+    The ledger decides whether a run may start. But hundreds may wait for the slots of one pool, on every node. Each
+    node knows nearly all of them, and puts them in the same order. So only the first one that this node can take asks
+    every second. The next few look every second whether they are the first; the others look seldom.
     """
 
-    __slots__ = ("pursuits",)
+    __slots__ = ("_scores", "claiming", "pursuits", "running", "short")
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         self.pursuits: dict[str, Pursuit] = {}
+        self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
+        self.claiming = 0
+        self.short = False  # a run waited for the budget of drivers that compute
+        self._scores: Mapping[str, float] = {}  # job -> what the strategy of priorities says
+
+    def scored(self, scores: Mapping[str, float]) -> None:
+        """Job -> what the strategy of priorities says of it: of jobs with one priority, the highest goes first."""
+        self._scores = scores
 
     def run_ended(self, job: str, now: Now) -> None:
         """A run of a job is over: the first run in its queue, and the first that wait for its pool, ask soon."""
@@ -170,20 +203,106 @@ class Line(Phases):
         """It does not wait for slots any more: others are among the first now."""
         slots, pursuit.slots = pursuit.slots, ""
         for other in self._first(slots) if slots else ():
-            self._sooner(other, BACKOFF_MIN_S, now)
+            self._sooner(other, (1 + (other.rank or 0)) * self._ctx.stagger_s, now)
 
     def _first(self, slots: str) -> list[Pursuit]:
         """The first of the runs that wait for these slots."""
         waiting = [p for p in self.pursuits.values() if p.slots == slots and p.phase in (DUE, CLAIMING, WAITING)]
-        return sorted(waiting, key=lambda p: (-self._priority(p), p.action.fire_at, p.action.run))[:FIRST]
+        return sorted(waiting, key=self._order)[:FIRST]
 
     def _sooner(self, pursuit: Pursuit, in_s: float, now: Now) -> None:
         pursuit.backoff_s = BACKOFF_MIN_S
         if pursuit.phase in (DUE, WAITING) and pursuit.at > now.mono + in_s:
             self._again(pursuit, in_s, pursuit.why, now)
 
-    def _priority(self, pursuit: Pursuit) -> int:
-        return job.priority if (job := self._ctx.definition_for(pursuit.action)) else 0
+    def _order(self, pursuit: Pursuit) -> tuple[int, float, float, str]:
+        """The order of runs that wait: by the job's priority, then as the strategy says, then by fire time."""
+        action = pursuit.action
+        job = self._ctx.definition_for(action)
+        return -(job.priority if job else 0), -self._scores.get(action.job, 0.0), action.fire_at, action.run
+
+    # ---- who goes first
+
+    def _yields(self, pursuit: Pursuit, job: Job, now: Now) -> bool:
+        """True if another run goes before this one: then this one is put off, and asks later."""
+        if not job.pool or pursuit.unanswered:
+            return False
+        other, bound_s = self._goes_first(pursuit, job.pool, now)
+        if other is None or now.mono >= pursuit.yields_until:
+            pursuit.yields_until = float("inf")
+            return False
+        if bound_s < float("inf"):
+            pursuit.yields_until = min(pursuit.yields_until, now.mono + bound_s)
+        pursuit.slots, pursuit.yielded_to = f"pool {job.pool}", other.action.run
+        first = pursuit in self._first(pursuit.slots)
+        pursuit.backoff_s = BACKOFF_MIN_S if first else min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
+        why = f"{words.LIMITED}: {pursuit.slots}: {pursuit.yielded_to} goes first"
+        self._again(pursuit, min(LIMIT_RETRY_S if first else pursuit.backoff_s, bound_s), why, now)
+        return True
+
+    def _goes_first(self, pursuit: Pursuit, pool: str, now: Now) -> tuple[Pursuit | None, float]:
+        """A run that waits for the same pool and is before this one in its line, and for how long (seconds) this one
+        lets it go first at most. No bound, if this node itself asks for that run: an answer will come.
+        """
+        found: tuple[Pursuit | None, float] = (None, 0.0)
+        mine = self._order(pursuit)
+        for other in self.pursuits.values():
+            known = other is not pursuit and other.phase in (ELECTING, DUE, CLAIMING, WAITING)
+            job = self._ctx.definition_for(other.action) if known and now.mono >= other.absent_until else None
+            if job is None or job.pool != pool or self._order(other) > mine:
+                continue
+            if other.phase != WAITING and (other.slots or other.limited):
+                if other.slots == f"pool {pool}":
+                    return other, float("inf")
+                continue  # something else holds it up
+            bound_s = YIELD_TO_OTHERS_S if other.phase == WAITING else YIELD_S
+            if bound_s > found[1]:
+                found = other, bound_s
+        return found
+
+    def _was_free(self, pursuit: Pursuit, now: Now) -> None:
+        """This run has got a slot. The one that it waited for had its time, and did not take it."""
+        other = self.pursuits.get(pursuit.yielded_to)
+        if other is not None and other.phase == WAITING:
+            other.absent_until = now.mono + ABSENT_S
+        pursuit.yielded_to = ""
+
+    def _short_before(self, pursuit: Pursuit) -> list[Pursuit]:
+        """The runs before this one that wait for the budget of this node."""
+        short = [p for p in self.pursuits.values() if p.slots == BUDGET and p.phase == WAITING and p is not pursuit]
+        return sorted([p for p in short if self._order(p) < self._order(pursuit)], key=self._order)
+
+    @staticmethod
+    def _waits_for_budget(pursuit: Pursuit, short: bool) -> None:
+        if short:
+            pursuit.slots = BUDGET
+        elif pursuit.slots == BUDGET:
+            pursuit.slots = ""
+
+    def _budget_left(self, job: Job) -> bool:
+        """Drivers that compute, and drivers that wait, are counted apart."""
+        used = sum(1 for _, _, waits in self.running.values() if waits == job.waits)
+        used += sum(1 for p in self._claims() if p.claimed is not None and p.claimed.waits == job.waits)
+        left = used < (self._ctx.settings.budget_cluster if job.waits else self._ctx.computing)
+        self.short = self.short or not (left or job.waits)
+        return left
+
+    def _claims(self) -> list[Pursuit]:
+        """The runs that are asked for at present."""
+        return [p for p in self.pursuits.values() if p.phase == CLAIMING] if self.claiming else []
+
+    def _registration(self, action: Action, job: Job) -> Registration:
+        return Registration(
+            action.run,
+            action.job,
+            pinned(job.digest, unpinned(action.digest)[1]),
+            claimed_policy(job, action.args, self._ctx.hostname, self._ctx.concurrency),
+            action.fire_at,
+            scheduled=action.scheduled,
+            args=action.args,
+            due=action.due,
+            identity_from=self._ctx.identity_from,
+        )
 
 
 def _slots(by: str, job: str) -> str:

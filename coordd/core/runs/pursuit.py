@@ -20,8 +20,7 @@ from msgspec import structs
 from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
 from coordd.core.jobs.arguments import fits
-from coordd.core.jobs.job import Command, Job, is_named, pinned, run_uuid, unpinned
-from coordd.core.jobs.limits import claimed_policy
+from coordd.core.jobs.job import Command, Job, is_named, run_uuid, unpinned
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenRun
@@ -39,6 +38,7 @@ from coordd.core.runs.pursued import (
     DUE,
     ELECTING,
     HELD_BY_OTHER,
+    NO_BUDGET,
     OWNED,
     SLEEPING,
     WAITING,
@@ -62,27 +62,13 @@ CLAIM_COST_S = 0.002
 class Pursuits(Line):
     """Every run that this node pursues, and every run that runs here."""
 
-    __slots__ = (
-        "_burst",
-        "_elections",
-        "_recording",
-        "_sweep_soon",
-        "claiming",
-        "endings",
-        "epitaphs",
-        "leftovers",
-        "running",
-        "short",
-    )
+    __slots__ = ("_burst", "_elections", "_recording", "_sweep_soon", "endings", "epitaphs", "leftovers")
 
     def __init__(self, ctx: Context, elections: Elections, sweep_soon: Callable[[Now], None]) -> None:
         """``sweep_soon``: other rules are in force than this node knew, and the sweep will tell which."""
         super().__init__(ctx)
         self._elections = elections
         self._sweep_soon = sweep_soon
-        self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
-        self.claiming = 0
-        self.short = False  # a run waited for the budget of drivers that compute
         self._burst = (0, 0.0)  # how many were decided before in the same burst, and when the last was
         self._recording: set[str] = set()  # runs that no node took, and that the ledger is asked to record
         self.endings = Endings(ctx)
@@ -137,6 +123,7 @@ class Pursuits(Line):
         if pursuit.rank is None:
             mine = election.statements.get(ctx.full_hostname)
             pursuit.why = f"this node abstained: {mine.abstains}" if mine else "this node made no statement in time"
+            self._waits_for_budget(pursuit, mine is not None and mine.abstains == NO_BUDGET)
             self._wait(pursuit, now, ctx.settings.election_timeout_s + len(election.statements) * ctx.stagger_s)
             return
         pursuit.phase = DUE
@@ -170,7 +157,7 @@ class Pursuits(Line):
         if action.run in self.running:
             return "an attempt of it still lives here"  # it ends, or is ended; a machine that was frozen needs a moment
         if not self._budget_left(job):
-            return "no budget"
+            return NO_BUDGET
         return ""
 
     def load(self, job: Job | None, action: Action) -> int:
@@ -197,11 +184,17 @@ class Pursuits(Line):
         waiting = [p for p in self.pursuits.values() if p.phase == WAITING]
         if not waiting:
             return
-        waiting.sort(key=lambda p: (-self._priority(p), p.action.fire_at))
+        waiting.sort(key=self._order)
         for pursuit in waiting:
             if not self.abstains(self._ctx.definition_for(pursuit.action), pursuit.action):
                 self._claim_if_eligible(pursuit, now)
                 return
+
+    def _take_longer_waiting(self, pursuit: Pursuit, now: Now) -> None:
+        """Runs that go before this one, and wait for the budget here, are claimed first."""
+        for other in self._short_before(pursuit):
+            if not self.abstains(self._ctx.definition_for(other.action), other.action):
+                self._claim_if_eligible(other, now)
 
     def redefined(self, job: str) -> None:
         """A job was changed or removed: drop its runs that have no row; its schedule opens them again."""
@@ -233,6 +226,7 @@ class Pursuits(Line):
             pursuit.backoff_s = BACKOFF_MIN_S
             self._left_line(pursuit, now)
         if word == words.GRANTED:
+            self._was_free(pursuit, now)
             self._granted(pursuit, claim.of, answer, sent_at, now)
         elif word == words.HELD and answer.state == words.UNKNOWN:
             self._ctx.note("run.unknown", run=pursuit.action.run, job=pursuit.action.job, node=answer.by)
@@ -355,11 +349,16 @@ class Pursuits(Line):
         if job is None:
             del self.pursuits[action.run]  # if the job comes back, the sweep or its schedule brings the run back
             return
+        self._take_longer_waiting(pursuit, now)
         unfit = self.abstains(job, action) or self._aside(pursuit, job, now)
         if unfit:
+            self._waits_for_budget(pursuit, unfit == NO_BUDGET)
             pursuit.why = f"this node cannot take it: {unfit}"
             self._see_to_a_row(pursuit, job, now)
             self._wait(pursuit, now, ctx.settings.election_timeout_s)
+            return
+        if self._yields(pursuit, job, now):
+            self._record(pursuit, job)
             return
         if not pursuit.nonce:
             pursuit.nonce = ctx.nonce()
@@ -515,26 +514,18 @@ class Pursuits(Line):
         """Record a scheduled run that no node can take (for example, no node has its tags) after its ``start_within``:
         without a row, nobody would know that it was missed.
         """
+        if now.mono >= pursuit.late_at:
+            self._record(pursuit, job)
+
+    def _record(self, pursuit: Pursuit, job: Job) -> None:
+        """Write a row for a scheduled run that has none, without a claim."""
         action = pursuit.action
         recorded = pursuit.row_at < float("inf") or action.run in self._recording
         if recorded or not action.scheduled or action.digest not in ("", job.digest):
             return
-        if self._ctx.state == "ready" and now.mono >= pursuit.late_at:
+        if self._ctx.state == "ready":
             self._recording.add(action.run)
             self._ctx.ask(Register(of=self._registration(action, job)), partial(self._recorded, action.run))
-
-    def _registration(self, action: Action, job: Job) -> Registration:
-        return Registration(
-            action.run,
-            action.job,
-            pinned(job.digest, unpinned(action.digest)[1]),
-            claimed_policy(job, action.args, self._ctx.hostname, self._ctx.concurrency),
-            action.fire_at,
-            scheduled=action.scheduled,
-            args=action.args,
-            due=action.due,
-            identity_from=self._ctx.identity_from,
-        )
 
     def _recorded(self, run: str, answer: Answer, _sent_at: float, now: Now) -> None:
         """The ledger has a row for it, or says that it is over."""
@@ -547,9 +538,3 @@ class Pursuits(Line):
                 self._over(pursuit, answer.state, now)
         else:
             pursuit.row_at = min(pursuit.row_at, now.mono)
-
-    def _budget_left(self, job: Job) -> bool:
-        same_kind = sum(1 for _, _, waits in self.running.values() if waits == job.waits)
-        left = same_kind + self.claiming < (self._ctx.settings.budget_cluster if job.waits else self._ctx.computing)
-        self.short = self.short or not (left or job.waits)
-        return left

@@ -1,0 +1,157 @@
+"""Who goes first of those that wait for a pool or for the budget of a node."""
+
+from __future__ import annotations
+
+from msgspec import structs
+from support.small_cluster import EPOCH, SETTINGS, Lone, asked_for, job, open_run
+
+from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
+from coordd.core.ledger.requests import Claim, Register
+from coordd.core.ledger.words import EXISTS, FINISHED, LIMITED, OK, PENDING, SUCCESS
+from coordd.core.runs.pursued import YIELD_S, YIELD_TO_OTHERS_S
+from core.runs.claims import granted
+
+FULL = Answer(LIMITED, by="pool heavy: 1 of 1 run", in_s=LIMIT_RETRY_S)
+ROOMY = structs.replace(SETTINGS, budget_client=100)
+
+LOW, HIGH = job("low", pool="heavy"), job("high", pool="heavy", priority=5)
+
+
+def trigger(lone: Lone, of: Job, ident: str = "1") -> None:
+    lone.do(lone.node.trigger, asked_for(f"{of.name}#{ident}", of), int(ident))
+    lone.answer("register", Answer(OK, state=PENDING))
+
+
+def claims(lone: Lone) -> list[str]:
+    return [claim.of.run for claim in lone.waiting(Claim)]
+
+
+def grant(lone: Lone) -> None:
+    """Grant the oldest open claim."""
+    lone.answer("claim", granted(1))
+
+
+def test_a_run_that_comes_later_does_not_pass_one_that_waits() -> None:
+    lone = Lone(LOW, HIGH, settings=ROOMY).ready()
+    trigger(lone, HIGH)
+    lone.answer("claim", FULL)
+    trigger(lone, LOW)
+    assert claims(lone) == []
+    lone.wait(LIMIT_RETRY_S + 0.1)
+    assert claims(lone) == ["high#1"]
+    assert "high#1 goes first" in lone.node.pursuits.pursuits["low#1"].why
+
+    grant(lone)
+    lone.wait(0.5)
+    assert claims(lone) == ["low#1"], "there may be a second slot"
+
+
+def test_a_higher_priority_that_comes_later_goes_first() -> None:
+    lone = Lone(LOW, HIGH, settings=ROOMY).ready()
+    trigger(lone, LOW)
+    lone.answer("claim", FULL)
+    trigger(lone, HIGH)
+    assert claims(lone) == ["high#1"]
+    lone.answer("claim", FULL)
+    lone.wait(LIMIT_RETRY_S + 0.1)
+    assert claims(lone) == ["high#1"]
+
+
+def test_of_two_that_come_at_once_the_higher_is_asked_for_first() -> None:
+    lone = Lone(LOW, HIGH, settings=ROOMY, peers=("b.1",)).ready()
+    for of in (LOW, HIGH):
+        trigger(lone, of)
+    while not claims(lone):
+        lone.wait(0.05)
+    assert claims(lone) == ["high#1"]
+    lone.wait(YIELD_S + 0.2)
+    assert sorted(claims(lone)) == ["high#1", "low#1"], "an answer that is late holds nobody up for longer"
+
+
+def test_a_scheduled_run_that_lets_another_go_first_has_a_row() -> None:
+    ticks = job("ticks", pool="heavy", every_s=60.0)
+    lone = Lone(ticks, HIGH, settings=ROOMY).ready()
+    trigger(lone, HIGH)
+    lone.answer("claim", FULL)
+    lone.sweep(open_run("high#1", of=HIGH), last=EPOCH - 60.0)
+    lone.forget()
+    while not lone.requests(Register):
+        while claims(lone):
+            lone.answer("claim", FULL)
+        lone.wait(0.5)
+    assert [said.of.job for said in lone.requests(Register)] == ["ticks"]
+    lone.answer("register", Answer(EXISTS, state=PENDING))
+    lone.wait(3.0)
+    assert claims(lone) == ["high#1"]
+
+
+def test_a_run_that_only_others_can_take_goes_first_for_a_while() -> None:
+    tagged = job("tagged", pool="heavy", priority=5, tags=("gpu",))
+    lone = Lone(LOW, tagged, settings=ROOMY).ready()
+    lone.sweep(open_run("tagged#1", of=tagged))
+    lone.wait(SETTINGS.election_timeout_s)
+    trigger(lone, LOW)
+    lone.wait(YIELD_TO_OTHERS_S - 0.5)
+    assert claims(lone) == []
+    lone.wait(1.0)
+    assert claims(lone) == ["low#1"]
+
+    grant(lone)
+    trigger(lone, LOW, "2")
+    assert claims(lone) == ["low#2"], "the slot was free, and nobody took it for the other run"
+
+
+def test_runs_of_other_pools_and_without_a_pool_wait_for_nobody() -> None:
+    plain, other = job("plain"), job("other", pool="small")
+    lone = Lone(HIGH, plain, other, settings=ROOMY).ready()
+    trigger(lone, HIGH)
+    lone.answer("claim", FULL)
+    for of in (plain, other):
+        trigger(lone, of)
+    assert sorted(claims(lone)) == ["other#1", "plain#1"]
+
+
+def test_one_that_waits_for_something_else_holds_nobody_up() -> None:
+    lone = Lone(LOW, HIGH, settings=ROOMY).ready()
+    trigger(lone, HIGH)
+    lone.answer("claim", Answer(LIMITED, by="concurrency: 1 of 1 run", in_s=LIMIT_RETRY_S))
+    trigger(lone, LOW)
+    assert claims(lone) == ["low#1"]
+
+
+def test_the_strategy_orders_runs_of_one_priority() -> None:
+    names = ("one", "two", "three")
+    jobs = [job(name, pool="heavy") for name in names]
+    lone = Lone(*jobs, settings=ROOMY).ready()
+    lone.node.pursuits.scored({"one": -30.0, "two": -10.0, "three": -20.0})
+    for of in jobs:
+        trigger(lone, of)
+    order = []
+    for _ in range(200):
+        lone.wait(0.25)
+        for run in claims(lone):
+            order.append(run)
+            lone.answer("claim", FULL if len(order) < 10 else granted(len(order)))
+    assert order[-3:] == ["two#1", "three#1", "one#1"]
+
+
+def test_the_budget_goes_to_the_first_that_waits_for_it() -> None:
+    """A slot is free again because a claim came to nothing. A run that comes then does not take it."""
+    runs, low, high = job("runs"), job("low"), job("high", priority=5)
+    lone = Lone(runs, low, high, settings=structs.replace(SETTINGS, budget_client=1)).ready()
+    trigger(lone, runs)
+    trigger(lone, high)
+    assert claims(lone) == ["runs#1"]
+    lone.answer("claim", Answer(FINISHED, state=SUCCESS))
+    trigger(lone, low)
+    assert claims(lone) == ["high#1"]
+
+
+def test_a_claim_for_a_driver_that_waits_takes_nothing_from_those_that_compute() -> None:
+    computes, waits = job("computes"), job("waits", launch=SparkSubmit(application="a.py", deploy_mode="cluster"))
+    lone = Lone(computes, waits, settings=structs.replace(SETTINGS, budget_client=1, budget_cluster=1)).ready()
+    trigger(lone, waits)
+    trigger(lone, computes)
+    assert claims(lone) == ["waits#1", "computes#1"]
