@@ -42,6 +42,7 @@ def settings_of(config: Config, version: str) -> Settings:
         budget_by=budget.client if isinstance(budget.client, str) else "",
         budget_min=budget.min,
         budget_cluster=budget.cluster,
+        priority_by=cluster.priority,
         tags=config.node.tags,
         pools=config.pools,
         version=version,

@@ -61,6 +61,7 @@ class ClusterConfig(msgspec.Struct, frozen=True):
     renew_interval: float = 5.0
     ledger_timeout: float = 2.0
     kill_grace: float = 10.0
+    priority: str = ""
 
     @property
     def bus_urls(self) -> tuple[str, ...]:

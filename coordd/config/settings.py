@@ -32,6 +32,7 @@ from coordd.config.values import Reader, converted, found
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.schedule import parse_duration
 from coordd.core.ledger.words import RHO
+from coordd.core.node.room import PRIORITIES
 from coordd.errors import ConfigError
 
 CONFIG_PATH = "/etc/coordd/coordd.toml"
@@ -58,6 +59,10 @@ SECONDS_MAX = 86400.0
 
 
 # ---- readers of composite settings
+
+
+def _priority(value: object) -> str:
+    return values.strategy(value, "", *PRIORITIES)
 
 
 def _budget(value: object) -> Budget:
@@ -153,6 +158,7 @@ _BY_KEY: dict[str, Reader] = {
     "cluster.name": _cluster_name,
     "cluster.bus": _bus,
     "cluster.ledger": _ledger,
+    "cluster.priority": _priority,
     "history.journal_sink": _later,
     "history.log_sink": _later,
     **dict.fromkeys(("node.state_dir", "node.runtime_dir", "node.jobs_dir", "control.socket"), values.path),

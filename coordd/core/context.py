@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     budget_cluster: int = 20
     budget_by: str = ""  # the strategy that says how much of budget_client counts; "": all of it
     budget_min: int = 1
+    priority_by: str = ""  # the strategy that orders jobs of one priority; "": by fire time alone
     tags: tuple[str, ...] = ()
     pools: dict[str, int] = {}  # the sizes of pools
     version: str = ""

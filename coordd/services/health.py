@@ -12,6 +12,7 @@ from coordd.ports import Notifier
 from coordd.services.control.methods import active_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
+from coordd.services.priorities import Priorities
 from coordd.services.readiness import Readiness
 from coordd.services.rooms import Rooms
 from coordd.services.views.troubles import Troubles
@@ -59,11 +60,17 @@ class Health:
         self._look = look
         self._rooms = Rooms(driver)
         self.readiness = Readiness(driver, ledger)
+        self._priorities = Priorities(driver, ledger)
         self._said = ""
         self.stuck = ""
 
     async def run(self) -> None:
         """Check for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._priorities.run)
+            await self._check()
+
+    async def _check(self) -> None:
         every_s = min(LOOK_S, (self._notifier.watchdog_s or 3 * LOOK_S) / 3)
         next_launch_check = next_clean = 0.0
         while True:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from system.lab.cluster import Entry, cluster_of
+from system.lab.cluster import Cluster, Entry, cluster_of
 from system.lab.processes import until
 from system.test_policies import trigger
 
 POOLS = "\n[pools]\nheavy = 2\n"
+ONE_AT_A_TIME = "\n[pools]\nheavy = 1\n"
 
 
 def most_alive(entries: list[Entry], killed: str = "", killed_at: float = 0.0) -> int:
@@ -135,3 +136,65 @@ def test_a_strategy_that_a_package_brings_says_how_many_run(tmp_path: Path) -> N
             cluster.becomes(run, "success")
 
         assert most_alive(cluster.entries()) == 2
+
+
+# ---- priorities across nodes
+
+
+def order_of(cluster: Cluster, runs: list[str]) -> list[str]:
+    """The order in which these runs started, each once."""
+    for run in runs:
+        cluster.becomes(run, "success")
+    started = sorted((entry for entry in cluster.starts() if entry.run in runs), key=lambda entry: entry.at)
+    assert len(started) == len(runs)
+    return [entry.run for entry in started]
+
+
+def wait_in_line(cluster: Cluster, runs: list[str]) -> None:
+    """Wait until each node knows that these runs wait for the pool."""
+    until(lambda: all("pool heavy" in node.why(run) for node in cluster.nodes for run in runs), why="they wait")
+
+
+@pytest.mark.parametrize("backend", ["embedded", "production"])
+def test_the_highest_priority_of_all_nodes_gets_the_free_slot(backend: str) -> None:
+    with cluster_of(2, backend=backend) as cluster:
+        for node in cluster.nodes:
+            node.settings = ONE_AT_A_TIME
+        cluster.job("holder", "until", cluster.go("on"), pool="heavy")
+        for name, priority in (("low", -5), ("usual", 0), ("high", 5)):
+            cluster.job(name, "sleep", 0.1, overlap="allow", pool="heavy", priority=priority)
+        cluster.start()
+        one, two = cluster.nodes
+        cluster.started(trigger(one, "holder"))
+        runs = [trigger(node, job, name) for job in ("low", "usual", "high") for name, node in (("1", one), ("2", two))]
+        wait_in_line(cluster, runs)
+        cluster.go("on").touch()
+
+        jobs = [run.partition("#")[0] for run in order_of(cluster, runs)]
+        assert jobs == ["high", "high", "usual", "usual", "low", "low"]
+
+
+def test_the_strategy_orders_jobs_by_what_they_did() -> None:
+    """The two jobs differ only in how long their earlier runs took."""
+    with cluster_of(2, backend="production") as cluster:
+        for node in cluster.nodes:
+            node.settings, node.changes = ONE_AT_A_TIME, {"priority": "quick_first"}
+        cluster.job("holder", "until", cluster.go("on"), pool="heavy", overlap="allow")
+        for name, seconds in (("long", 2.0), ("quick", 0)):
+            cluster.job(name, "sleep", seconds, overlap="allow", pool="heavy")
+        cluster.start()
+        for job in ("long", "quick"):
+            cluster.becomes(trigger(cluster.nodes[0], job, "before"), "success")
+        for node in cluster.nodes:  # at its start a node looks at the history at once
+            node.stop()
+        for node in cluster.nodes:
+            node.launch()
+        for node in cluster.nodes:
+            node.ready()
+        one, two = cluster.meet().nodes
+        cluster.started(trigger(one, "holder"))
+        runs = [trigger(node, job, name) for name, node in (("1", one), ("2", two)) for job in ("long", "quick")]
+        wait_in_line(cluster, runs)
+        cluster.go("on").touch()
+
+        assert [run.partition("#")[0] for run in order_of(cluster, runs)] == ["quick", "quick", "long", "long"]

@@ -1,11 +1,15 @@
-"""How many runs a machine has room for: the strategies of a node's budget and of a job's concurrency.
+"""The strategies: how many runs a machine has room for, and which jobs go first.
 
-A strategy is a callable. It takes a ``Room``, which says what the machine has and does, and returns a number of runs.
-The shell measures the machine and asks (services/rooms.py); sites can bring strategies of their own.
+A strategy of a node's budget or of a job's concurrency is a callable. It takes a ``Room``, which says what the machine
+has and does, and returns a number of runs. A strategy of priorities takes a ``Past``, which says how the runs of a job
+were, and returns a number: the job with the highest goes first.
+
+The shell measures and asks (services/rooms.py, services/priorities.py); sites can bring strategies of their own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -58,6 +62,37 @@ def by_memory(room: Room) -> int:
 
 def _share(room: Room, share: float) -> int:
     return room.least + int(min(1.0, max(0.0, share)) * (room.most - room.least))
+
+
+class Past(NamedTuple):
+    """What a strategy of priorities is told of a job."""
+
+    job: str
+    runs: int  # how many of its newest runs the ledger has, up to 50
+    seconds: float | None  # how long the middle one of those that succeeded took; None if none did
+    every_s: float | None  # the time from one of them to the next; None without any
+
+
+def quick_first(past: Past) -> float:
+    """The job whose runs are the shortest; before all others one that has not succeeded yet."""
+    return math.inf if past.seconds is None else -past.seconds
+
+
+def long_first(past: Past) -> float:
+    """The job whose runs are the longest; before all others one that has not succeeded yet."""
+    return math.inf if past.seconds is None else past.seconds
+
+
+def rare_first(past: Past) -> float:
+    """The job that runs most seldom; before all others one that has no run yet."""
+    return math.inf if past.every_s is None else past.every_s
+
+
+PRIORITIES: dict[str, Callable[[Past], float]] = {
+    "quick_first": quick_first,
+    "long_first": long_first,
+    "rare_first": rare_first,
+}
 
 
 class Auto:
