@@ -45,7 +45,6 @@ from coordd.core.wire.windows import Windows
 from coordd.errors import ConfigError, CoorddError, UnavailableError
 from coordd.launching import LaunchBuilder
 from coordd.ports import Verifiable
-from coordd.services import rooms
 from coordd.services.audit import Audit, audit_view
 from coordd.services.control import disclosure
 from coordd.services.control.doctor import FAIL, OK, WARN, check
@@ -58,6 +57,7 @@ from coordd.services.observing import Observing
 from coordd.services.outbox import Outbox
 from coordd.services.retention import Retention
 from coordd.services.runners import Runners
+from coordd.services.strategies import rooms
 from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("daemon")

@@ -12,9 +12,9 @@ from coordd.ports import Notifier
 from coordd.services.control.methods import active_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
-from coordd.services.priorities import Priorities
 from coordd.services.readiness import Readiness
-from coordd.services.rooms import Rooms
+from coordd.services.strategies.priorities import Priorities
+from coordd.services.strategies.rooms import Rooms
 from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("health")

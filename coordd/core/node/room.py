@@ -4,7 +4,7 @@ A strategy of a node's budget or of a job's concurrency is a callable. It takes 
 has and does, and returns a number of runs. A strategy of priorities takes a ``Past``, which says how the runs of a job
 were, and returns a number: the job with the highest goes first.
 
-The shell measures and asks (services/rooms.py, services/priorities.py); sites can bring strategies of their own.
+The shell measures and asks (services/strategies); sites can bring strategies of their own.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from coordd.core.node.room import PRIORITIES, Past
 from coordd.errors import CoorddError
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
-from coordd.services.rooms import ASKED_S, installed
+from coordd.services.strategies.rooms import ASKED_S, installed
 
 log = structlog.get_logger("priorities")
 

@@ -14,8 +14,8 @@ from support.small_cluster import job
 
 from coordd.core.jobs.job import Concurrency
 from coordd.core.node.room import Room
-from coordd.services import rooms as module
-from coordd.services.rooms import Rooms, brought, measured
+from coordd.services.strategies import rooms as module
+from coordd.services.strategies.rooms import Rooms, brought, measured
 
 
 class Machine:
