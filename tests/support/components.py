@@ -45,6 +45,7 @@ COMPONENTS = (
     Component("redis-server", "redis-server"),
     Component("redis-cli", "redis-tools"),
     Component("redis-sentinel", "redis-sentinel"),
+    Component("promtool", "prometheus"),
 )
 
 

@@ -32,6 +32,7 @@ class Gauges(NamedTuple):
     succeeded_at: float | None = None
     expect_within_s: float | None = None
     next_at: float | None = None
+    late: float | None = None
 
 
 class Node(NamedTuple):

@@ -50,8 +50,9 @@ DELAY = Family("coordd_launch_delay_seconds", HISTOGRAM, "From the due time to e
 LAST_SUCCESS = Family("coordd_last_success_timestamp_seconds", GAUGE, "When the job last succeeded", (JOB,))
 EXPECT_WITHIN = Family("coordd_expect_within_seconds", GAUGE, "A success is expected this often", (JOB,))
 NEXT_FIRE = Family("coordd_next_fire_timestamp_seconds", GAUGE, "When the job is due next", (JOB,))
+LATE = Family("coordd_job_late", GAUGE, "1: no success within the time that is expected", (JOB,))
 # Of each job, in the order in which they are written.
-OF_JOBS = (LAST_SUCCESS, EXPECT_WITHIN, NEXT_FIRE, FIRES, RUNS, TAKEOVERS, RUN_DURATION, DELAY)
+OF_JOBS = (LAST_SUCCESS, EXPECT_WITHIN, NEXT_FIRE, LATE, FIRES, RUNS, TAKEOVERS, RUN_DURATION, DELAY)
 
 ELECTIONS = Family("coordd_elections", COUNTER, "Elections that this node opened and that are decided")
 ELECTION_DURATION = Family("coordd_election_duration_seconds", HISTOGRAM, "From opening to decision", (), ELECTION_S)

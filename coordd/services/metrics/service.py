@@ -170,10 +170,15 @@ class Metrics:
 
     def _of_jobs(self) -> dict[str, tuple[Gauges, OfJob]]:
         node, counted = self._driver.node, self.counted
-        next_at = node.planner.next_at
+        next_at, late = node.planner.next_at, self._troubles.found.late_jobs
         found = {
             name: (
-                Gauges(self._succeeded.get(name) or None, job.expect_within_s or None, next_at.get(name)),
+                Gauges(
+                    self._succeeded.get(name) or None,
+                    job.expect_within_s or None,
+                    next_at.get(name),
+                    float(name in late) if job.expect_within_s else None,
+                ),
                 counted.job(name),
             )
             for name, job in node.jobs.items()

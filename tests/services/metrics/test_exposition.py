@@ -61,7 +61,7 @@ def texts(jobs: dict[str, tuple[Gauges, OfJob]], *, is_open: bool = True, times:
 
 
 def jobs(count: int = 2) -> dict[str, tuple[Gauges, OfJob]]:
-    return {f"job-{n}": (Gauges(1e9 + n, 3600.0, 2e9 + n), OfJob()) for n in range(count)}
+    return {f"job-{n}": (Gauges(1e9 + n, 3600.0, 2e9 + n, 0.0), OfJob()) for n in range(count)}
 
 
 def samples(text: str) -> list[Any]:
