@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,16 +11,22 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from coordd.adapters import secrets
+from coordd.adapters.backends import function
+from coordd.adapters.backends.kept import KeptFile
 from coordd.adapters.bus.unix_bus import UnixBus
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.config import keyring
+from coordd.config import addresses, keyring
 from coordd.config.addresses import ENCRYPTED
-from coordd.config.sections import ClusterConfig
+from coordd.config.sections import FILES, PYTHON, ClusterConfig, Config
+from coordd.config.values import CONFIG_BACKENDS
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.identity import Known
 from coordd.core.redaction import HIDDEN, redact_text
+from coordd.core.wire.envelope import RETIRED
 from coordd.errors import UnavailableError
-from coordd.ports import Bus, Ledger
+from coordd.ports import Bus, Ledger, Published, RevisionStore
+from coordd.services.backends.published import PublishedSource
+from coordd.services.backends.source import Called, Source
 from coordd.services.sealed_bus import SealedBus
 
 # How far (seconds) a promoted replica may lag behind its master; the quarantine after a failover is that much longer
@@ -28,6 +35,7 @@ REPLICA_LAG_S = 10.0
 
 BUS_PASSWORD = "bus_password"  # noqa: S105  # the name of a systemd credential
 LEDGER_PASSWORD = "ledger_password"  # noqa: S105  # no secret
+JOBS_PASSWORD = "jobs_password"  # noqa: S105  # no secret
 
 
 class Connections:
@@ -124,6 +132,31 @@ class Connections:
             return None
         return secrets.tls_context(cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
 
+    # ---- published revisions
+
+    def seal_revision(self, number: int, digest: str) -> tuple[str, str]:
+        """The id of the signing key, and its MAC of a revision; ("", "") in a cluster without keys."""
+        if not isinstance(self.bus, SealedBus):
+            return "", ""
+        key = self.bus.keyring.signing
+        return key.id, self._mac(key.secret, number, digest)
+
+    def verify_revision(self, revision: Published) -> str:
+        """Why a revision was not published by a node of this cluster, or "". A cluster without keys believes all."""
+        if not isinstance(self.bus, SealedBus):
+            return ""
+        key = next((one for one in self.bus.keyring.keys if one.id == revision.key), None)
+        if key is None or key.state == RETIRED:
+            how = "not in the keyring" if key is None else "retired"
+            return f'its key "{revision.key}" is {how}: publish it again (coordctl config rollback {revision.number})'
+        if not hmac.compare_digest(self._mac(key.secret, revision.number, revision.digest), revision.mac):
+            return "its MAC is wrong: it was not published by a node of this cluster, or changed since"
+        return ""
+
+    def _mac(self, secret: bytes, number: int, digest: str) -> str:
+        said = f"coordd revision\0{self._at_start.name}\0{number}\0{digest}".encode()
+        return hmac.new(secret, said, "sha256").hexdigest()
+
     # ---- the ledger
 
     def open_ledger(self, known: Known | None = None) -> Ledger:
@@ -191,6 +224,38 @@ class Connections:
         if inline and not options["password_file"]:
             options["password"] = inline
         return options
+
+
+def job_source(config: Config, connections: Connections) -> Source:
+    """Where the job definitions come from: [jobs] backend."""
+    jobs = config.jobs
+    if jobs.backend == FILES:
+        return Source(config)
+    kept = KeptFile(os.path.join(config.node.state_dir, "jobs-source.json"))
+    if not jobs.published:
+        target = jobs.call if jobs.backend == PYTHON else function.target_of(CONFIG_BACKENDS, jobs.backend)
+        return Called(config, kept, target, function.ask)
+    store = _revision_store(config)
+    return PublishedSource(config, kept, store, connections.seal_revision, connections.verify_revision)
+
+
+def _revision_store(config: Config) -> RevisionStore:
+    from coordd.adapters.backends.revisions import Revisions
+
+    cluster, jobs = config.cluster, config.jobs
+    url = jobs.url or cluster.ledger
+    paths = {"ssl_ca_certs": cluster.tls_ca, "ssl_certfile": cluster.tls_cert, "ssl_keyfile": cluster.tls_key}
+    tls: dict[str, Any] = {name: path for name, path in paths.items() if path}
+    if addresses.unverified(url):
+        tls |= {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
+    path = jobs.password_file or ("" if jobs.url else cluster.ledger_password_file)
+    return Revisions(
+        url.partition("?")[0],
+        cluster.name,
+        password=lambda: secrets.password(path, JOBS_PASSWORD if jobs.url else LEDGER_PASSWORD),
+        timeout_s=cluster.ledger_timeout,
+        tls=tls if url.startswith("rediss:") else {},
+    )
 
 
 def url_of_ledger(cluster: ClusterConfig) -> str:

@@ -31,10 +31,10 @@ from coordd.adapters.recording import RecordingLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import safety
 from coordd.config.for_core import needs_restart, settings_of
-from coordd.config.jobfile import JobSet, load_jobs
+from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config
 from coordd.config.settings import load
-from coordd.connecting import Connections, url_of_ledger
+from coordd.connecting import Connections, job_source, url_of_ledger
 from coordd.core.jobs.job import Job
 from coordd.core.node.definitions import Had
 from coordd.core.node.node import Node
@@ -42,7 +42,7 @@ from coordd.core.ready import Now
 from coordd.core.wire.chain import Checked
 from coordd.core.wire.events import task_of
 from coordd.core.wire.windows import Windows
-from coordd.errors import ConfigError, CoorddError, UnavailableError
+from coordd.errors import CoorddError, UnavailableError
 from coordd.launching import LaunchBuilder
 from coordd.ports import Verifiable
 from coordd.services.audit import Audit, audit_view
@@ -57,7 +57,7 @@ from coordd.services.observing import Observing
 from coordd.services.outbox import Outbox
 from coordd.services.retention import Retention
 from coordd.services.runners import Runners
-from coordd.services.strategies import rooms
+from coordd.services.strategies.rooms import plugin_checks
 from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("daemon")
@@ -96,14 +96,15 @@ class Daemon:
         self.notifier = SystemdNotifier()
         self._make_directories()
         state = self._open_state()
-        self.jobs: JobSet = load_jobs(config.node.jobs_dir, config)
-        self._log_problems(self.jobs)
         self.node = self._make_node(state)
         self._ledgers = state.ledgers
         self.connections = Connections(config.cluster, self.node.full_hostname, state.ledgers, state.pin)
         self.connections.jobs = self._jobs_now
         self.connections.leased_s = lambda: self.node.leased_s
         self.bus = self.connections.bus
+        self.source = job_source(config, self.connections)
+        self.jobs: JobSet = self.source.start()
+        self._log_problems(self.jobs)
         self.ledger = LedgerService(
             self.connections.open_ledger, config.cluster.ledger_timeout, open_any=self.connections.open_any_ledger
         )
@@ -114,6 +115,7 @@ class Daemon:
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
         self.driver = self._make_driver()
         self.runners.driver = self.driver
+        self.source.attach(self._use, self.driver, self.ledger)
         self.troubles = Troubles(self.driver, self.ledger)
         self.methods = self._make_methods()
         self.control = self._make_control()
@@ -213,6 +215,7 @@ class Daemon:
             argv=self.builder.argv,
             doctor=self._doctor,
             audit=lambda since, limit: audit_view(self._check_audit(since, limit)),
+            source=self.source,
         )
 
     def _make_control(self) -> ControlServer:
@@ -252,6 +255,7 @@ class Daemon:
                     inner.start_soon(self.health.run)
                     inner.start_soon(self.troubles.run)
                     inner.start_soon(self.observing.run)
+                    inner.start_soon(self.source.run)
                     inner.start_soon(self._fatal, inner.cancel_scope)
                     await self._signals(inner.cancel_scope)
                 if self.driver.fatal.is_set():
@@ -285,6 +289,7 @@ class Daemon:
         self._save_mark(node.clock_mark)
         now = driver.now()
         known, lost = self._definitions.load()
+        node.rulebook.definitions.published = self.source.published
         node.rulebook.definitions.had = {job: Had(*one) for job, one in known.items()}
         earlier, unread = self._job_definitions.load()
         node.rulebook.definitions.recall(earlier)
@@ -404,21 +409,13 @@ class Daemon:
     def _reload(self) -> dict[str, Any]:
         config = load(self._config_path, os.environ)
         fixed = needs_restart(self.config, config)
-        jobs = load_jobs(config.node.jobs_dir, config)
-        spoilt = [name for name in jobs.problems if name in self.jobs.jobs and name not in jobs.jobs]
-        if self.jobs.jobs and not jobs.jobs and "" in jobs.problems:  # the directory itself: not mounted, or renamed
-            raise ConfigError(f"{jobs.problems[''][0]}; nothing was changed")
-        if spoilt:
-            problem = next(p for p in jobs.problems[spoilt[0]] if p.severity == "error")
-            raise ConfigError(f"{problem}; nothing was changed")
+        jobs = self.source.reload(config)
         self.connections.use(config.cluster)
-        before = self.jobs.jobs
-        self.config, self.jobs = config, jobs
-        self._log_problems(jobs)
+        before, self.config = self.jobs.jobs, config
+        self.source.taken(config, jobs)
         self.node.reconfigured(settings_of(config, __version__))
         self.builder.config = config
-        self.node.cannot_launch(self.builder.problems())
-        self.driver.feed(self._take_jobs, jobs.jobs)
+        self._use(jobs)
         return {
             "jobs": len(jobs.jobs),
             "added": sorted(set(jobs.jobs) - set(before)),
@@ -427,6 +424,13 @@ class Daemon:
             "disabled": sorted(set(jobs.problems) - set(jobs.jobs)),
             "needs_restart": fixed,
         }
+
+    def _use(self, jobs: JobSet) -> None:
+        """These are the definitions from now on."""
+        self.jobs = jobs
+        self._log_problems(jobs)
+        self.node.cannot_launch(self.builder.problems())
+        self.driver.feed(self._take_jobs, jobs.jobs)
 
     def _take_jobs(self, jobs: dict[str, Job], now: Now) -> None:
         """The node uses these job files, and keeps the definitions for its next life."""
@@ -494,8 +498,11 @@ class Daemon:
         uid = os.getuid()
         checks = [check("runs as", OK if uid else WARN, f"uid {uid}", "run it as a separate user")]
         node = self.config.node
-        for name, path, missing in (("state directory", node.state_dir, FAIL), ("jobs", node.jobs_dir, WARN)):
-            checks.append(check(name, OK if os.path.isdir(path) else missing, path, f"create the directory {path}"))
+        path = node.state_dir
+        checks.append(
+            check("state directory", OK if os.path.isdir(path) else FAIL, path, f"create the directory {path}")
+        )
+        checks += self.source.checks()
         stat = os.statvfs(node.state_dir)
         free_mb = stat.f_bavail * stat.f_frsize // 2**20
         enough = OK if free_mb > DISK_FREE_MB else FAIL
@@ -531,13 +538,7 @@ class Daemon:
         if warm is not None:
             text = f"not used now: {warm.problem}" if warm.problem else f"a warm parent, pid {warm.pid}"
             checks.append(check("fast start", WARN if warm.problem else OK, text, "attempts start slower meanwhile"))
-        checks += [
-            check(
-                f"plug-in {name}", WARN if wrong else OK, wrong or text, "it is not used: repair or remove its package"
-            )
-            for name, text, wrong in rooms.brought()
-        ]
-        checks += self.observing.checks()
+        checks += [*plugin_checks(), *self.observing.checks()]
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):
             text = problems.get(name) or self._problems()[name][0]

@@ -247,3 +247,82 @@ class Launcher(Protocol):
 
     def notices(self) -> list[str]:
         """Why warm parents were given up since the last call."""
+
+
+# ---- job definitions from elsewhere than files
+
+
+class Kept(NamedTuple):
+    """What came from a backend: its name and address, the jobs by name, and of a revision number and digest."""
+
+    source: str
+    jobs: dict[str, Any]
+    number: int = 0
+    digest: str = ""
+
+
+class Published(NamedTuple):
+    """A revision: its number, the digest of its texts, who published it when (Unix seconds) and why. ``texts`` is None
+    where only the rest was asked for. ``key`` and ``mac``: as ``seal`` made them, or "".
+    """
+
+    number: int
+    digest: str
+    by: str
+    uid: int
+    at: float
+    note: str
+    jobs: int
+    key: str = ""
+    mac: str = ""
+    texts: Any = None
+
+
+class Vote(NamedTuple):
+    """A member's word on a revision: why it cannot use it, or "", and the digest of the definitions that it reads."""
+
+    problem: str
+    jobs: str
+
+
+# (number, digest) -> (id of the key, MAC); ("", "") in a cluster without keys.
+Seal = Callable[[int, str], tuple[str, str]]
+
+
+class Definitions(Protocol):
+    """The copy, on this node's disk, of the definitions that came from elsewhere."""
+
+    def load(self) -> tuple[Kept | None, str]:
+        """The copy, if there is one, and a sentence for the log if it is unusable."""
+
+    def save(self, kept: Kept) -> None:
+        """Replace it. Raises UnavailableError."""
+
+
+class RevisionStore(Protocol):
+    """The published revisions. Each call blocks, and raises UnavailableError."""
+
+    url: str
+
+    def newest(self) -> int:
+        """The highest number; 0 without a revision."""
+
+    def listed(self) -> list[Published]:
+        """All of them without their texts, newest first."""
+
+    def read(self, number: int) -> Published:
+        """One of them with its texts."""
+
+    def publish(
+        self, texts: dict[str, str], digest: str, seal: Seal, *, above: int, by: str, uid: int, note: str
+    ) -> Published:
+        """A new one, under a number higher than ``above``."""
+
+    def vote(self, number: int, member: str, said: Vote) -> None:
+        """What this member thinks of it."""
+
+    def votes(self, number: int) -> dict[str, Vote]:
+        """What members think of it, by their full hostname."""
+
+    def close(self) -> None:
+        """Close the connections."""

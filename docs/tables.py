@@ -274,6 +274,13 @@ _METHODS = {
         "`[{fire_time, due, decision, reason, run}]`: what became of each fire time, oldest first",
     ),
     "job.activate": ("`job`", "this node's definition of the job counts from now on"),
+    "config.publish": (
+        "`files` (TOML texts by job), `note`?",
+        "`{number, digest, jobs, added, changed, removed, in_force}`: the next revision of the job definitions",
+    ),
+    "config.list": ("", "`[{number, state, at, by, jobs, digest, note, waits}]`: the revisions, newest first"),
+    "config.show": ("`number`? (the one in force)", "the same of one revision, and its `files`"),
+    "config.rollback": ("`number`?, `note`?", "an earlier revision again, under a new number"),
     "job.backfill": (
         (
             "`job`, `from`, `to` (Unix seconds or ISO 8601), `order`?, `at_most`? (1), `redo`?, "

@@ -67,7 +67,7 @@ LIBRARY_HOME = {
     "aiormq": ("adapters/bus/amqp_session.py",),
     "yarl": ("adapters/bus/amqp_session.py",),
     "pamqp": ("adapters/bus/amqp_frames.py",),
-    "redis": ("adapters/bus/redis_bus.py",),
+    "redis": ("adapters/bus/redis_bus.py", "adapters/backends/revisions.py"),
     "anyio": ("client.py", "single.py"),
     "structlog": ("services/", "adapters/logs.py", "daemon.py"),
     "msgspec": ("core/", "config/", "services/driver.py", "connecting.py"),

@@ -6,13 +6,15 @@ import os
 from typing import NamedTuple
 
 from coordd.adapters import onhost
-from coordd.config import ownership
+from coordd.adapters.backends import function
+from coordd.config import ownership, tables
 from coordd.config.jobfile import JobSet, check, load_jobs
 from coordd.config.safety import warnings
-from coordd.config.sections import Config
+from coordd.config.sections import FILES, PYTHON, Config
 from coordd.config.settings import read_config
 from coordd.config.tomlfile import Problem
-from coordd.errors import RefusedError
+from coordd.config.values import CONFIG_BACKENDS
+from coordd.errors import RefusedError, UnavailableError
 
 
 class Found(NamedTuple):
@@ -65,10 +67,25 @@ def _look(file: str | None) -> Found:
     problems = [*(warnings(config) if config else []), *check(file, os.environ)]
     jobs = JobSet()
     if config is not None:
-        jobs = load_jobs(config.node.jobs_dir, config)
-        problems += [*_of_node(config), *_of_machine(jobs, config)]
+        jobs, more = _jobs(config)
+        problems += [*_of_node(config), *more, *_of_machine(jobs, config)]
     errors = [problem.kind for problem in problems if problem.severity == "error"]
     return Found([str(problem) for problem in problems], list(errors), len(jobs.jobs))
+
+
+def _jobs(config: Config) -> tuple[JobSet, list[Problem]]:
+    """The jobs, and problems that ``check`` does not know. Published revisions are not read; a function is asked."""
+    if config.jobs.backend == FILES:
+        return load_jobs(config.node.jobs_dir, config), []
+    if config.jobs.published:
+        return JobSet(), []
+    backend = config.jobs.backend
+    target = config.jobs.call if backend == PYTHON else function.target_of(CONFIG_BACKENDS, backend)
+    try:
+        jobs = tables.read(function.ask(target, config.jobs.timeout), target, config)
+    except UnavailableError as exc:
+        return JobSet(), [Problem(config.path or "defaults", "jobs", None, str(exc), kind="config")]
+    return jobs, [problem for name in sorted(jobs.problems) for problem in jobs.problems[name]]
 
 
 def _of_node(config: Config) -> list[Problem]:

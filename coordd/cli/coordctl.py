@@ -19,6 +19,7 @@ from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, ins
 from coordd.cli.ledger import ledger
 from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, say
 from coordd.cli.plan import plan
+from coordd.cli.revisions.commands import config
 from coordd.cli.runs import run
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 
@@ -55,7 +56,7 @@ def program() -> None:
     """
 
 
-for group in (node, job, pool, run, election, ledger, alarm, deadletter):
+for group in (node, job, pool, run, election, ledger, alarm, deadletter, config):
     program.add_command(group)
 program.add_command(plan)
 

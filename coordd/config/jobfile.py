@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from coordd.config import jobkeys, values
-from coordd.config.sections import Config
+from coordd.config.sections import FILES, Config
 from coordd.config.settings import read_config, timing_conflict
 from coordd.config.tomlfile import Places, Problem, read_toml
 from coordd.core.jobs.arguments import check_launch, nearest, placeholders
@@ -71,18 +71,23 @@ def load_jobs(directory: str, config: Config) -> JobSet:
 def load_job(path: str, config: Config) -> tuple[Job | None, list[Problem]]:
     """Read one job file. Returns the job unless one of the problems is an error."""
     content, table, problem = read_toml(path, "job")
-    if problem:
-        return None, [problem]
+    return (None, [problem]) if problem else made(path, content, table, config)
+
+
+def made(path: str, content: str, table: Mapping[str, Any], config: Config) -> tuple[Job | None, list[Problem]]:
+    """A job from its table. ``path`` names the job, and its source for messages; ``content``: the text, for lines."""
     reading = _Reading(path, content)
     job = reading.job(table, config)
     return (None if reading.failed() else job), reading.problems
 
 
 def check(path: str | None, environ: Mapping[str, str]) -> list[Problem]:
-    """All problems of a configuration and its job files; the configuration comes first."""
+    """All problems of a configuration, and then of its job files if the jobs come from files."""
     config, problems = read_config(path, environ)
     if config is None:
         return problems
+    if config.jobs.backend != FILES:
+        return []
     by_name = load_jobs(config.node.jobs_dir, config).problems
     return [problem for name in sorted(by_name) for problem in by_name[name]]
 

@@ -36,6 +36,16 @@ def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tupl
             yield "cluster.keyring", str(exc)
 
 
+def missing_of_jobs(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """As ``missing``, for the Redis that keeps the published revisions. Who can write there chooses what runs here."""
+    url, path = config.jobs.url, config.jobs.password_file
+    for why in [] if config.cluster.allow_insecure or not url else addresses.insecure(url):
+        yield "jobs.url", f"{why}; set [cluster] allow_insecure = true to accept that"
+    why = _unreadable(path) or _exposed("jobs_password_file", path, environ) if path else ""
+    if why:
+        yield "jobs.password_file", f"{values.printable(path)}: {why}"
+
+
 def _exposed(key: str, path: str, environ: Mapping[str, str]) -> str:
     """Who else could read or change a file of secrets; "" if nobody."""
     found = os.stat(path)

@@ -11,6 +11,10 @@ from coordd.config.values import parse_size
 from coordd.core.jobs.schedule import parse_duration
 from coordd.core.redaction import HIDDEN, is_secret_name, redact_text
 
+# The configuration backends of coordd itself.
+FILES, REDIS, PYTHON = "files", "redis", "python"
+BACKENDS = (FILES, REDIS, PYTHON)
+
 
 class Budget(msgspec.Struct, frozen=True):
     """The maximum number of active runs: drivers that compute here (client), drivers that only wait (cluster).
@@ -114,6 +118,32 @@ class SparkConfig(msgspec.Struct, frozen=True):
     properties_file: str = ""
 
 
+class JobsConfig(msgspec.Struct, frozen=True):
+    """Where the job definitions come from; durations in seconds.
+
+    ``backend``: ``files`` ([node] jobs_dir), ``redis`` (published revisions), ``python``, or the name of one that a
+    package brings. ``url``: of the Redis with the revisions; "": the ledger's. ``call``: MODULE:FUNCTION, for
+    ``python``. ``refresh``: how often a module or a package is asked; 0.0: only at the start and by a reload.
+    """
+
+    backend: str = "files"
+    url: str = ""
+    password_file: str = ""
+    call: str = ""
+    timeout: float = 10.0
+    refresh: float = 60.0
+
+    @property
+    def published(self) -> bool:
+        """True if the definitions are revisions, which come into force in the whole cluster at once."""
+        return self.backend == REDIS
+
+    @property
+    def called(self) -> bool:
+        """True if this node asks a function for them."""
+        return self.backend not in BACKENDS or self.backend == PYTHON
+
+
 class ControlConfig(msgspec.Struct, frozen=True):
     """The control socket, and who may use it."""
 
@@ -177,6 +207,7 @@ class Config(msgspec.Struct, frozen=True):
     control: ControlConfig = ControlConfig()
     history: HistoryConfig = HistoryConfig()
     metrics: MetricsConfig = MetricsConfig()
+    jobs: JobsConfig = JobsConfig()
     pools: dict[str, int] = {}
     path: str = ""
 

@@ -18,11 +18,14 @@ import msgspec
 
 from coordd.config import addresses, safety, values
 from coordd.config.sections import (
+    BACKENDS,
+    PYTHON,
     Budget,
     ClusterConfig,
     Config,
     ControlConfig,
     HistoryConfig,
+    JobsConfig,
     MetricsConfig,
     NodeConfig,
     SparkConfig,
@@ -43,6 +46,8 @@ PID_BYTES = len(".4194304")
 RUNTIME_SOCKET_BYTES = len("/coordd.sock")  # the longest name directly in the runtime directory
 
 BUS_SCHEMES = ("unix", "amqp", "amqps", "redis", "rediss")
+STORE_SCHEMES = ("redis", "rediss")
+CALL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 LEDGER_SCHEMES = ("sqlite", "redis", "rediss", "redis+sentinel", "rediss+sentinel")
 
 # RabbitMQ's exchange for a cluster's inboxes has the cluster's name and this suffix.
@@ -56,6 +61,9 @@ RUNS_MAX = 1_000_000_000
 # Limits of durations: with less, nodes do nothing but wait for each other; more is a typing error.
 SECONDS_MIN = 0.01
 SECONDS_MAX = 86400.0
+# Of a function that makes jobs: the longest timeout (a start of the daemon waits for it), and the least pause.
+CALL_S_MAX = 60.0
+REFRESH_S_MIN = 1.0
 
 
 # ---- readers of composite settings
@@ -134,6 +142,26 @@ def _later(value: object) -> str:
     return ""
 
 
+def _store(value: object) -> str:
+    """The address of the Redis that keeps published revisions, or ""."""
+    url = values.text(value)
+    if url:
+        addresses.check(url, STORE_SCHEMES)
+    return url
+
+
+def _call(value: object) -> str:
+    """MODULE:FUNCTION, or ""."""
+    read = values.text(value)
+    if read and not CALL.fullmatch(read):
+        raise ValueError(f'expected a module and its function, such as "site_jobs:jobs", found {found(read)}')
+    return read
+
+
+def _backend(value: object) -> str:
+    return values.brought(value, values.CONFIG_BACKENDS, "a configuration backend", *BACKENDS)
+
+
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "node": NodeConfig,
     "cluster": ClusterConfig,
@@ -141,6 +169,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "control": ControlConfig,
     "history": HistoryConfig,
     "metrics": MetricsConfig,
+    "jobs": JobsConfig,
 }
 # Sections that this version does not implement.
 LATER = ("check", "hook", "limits", "tracing")
@@ -159,6 +188,10 @@ _BY_KEY: dict[str, Reader] = {
     "cluster.bus": _bus,
     "cluster.ledger": _ledger,
     "cluster.priority": _priority,
+    "jobs.backend": _backend,
+    "jobs.url": _store,
+    "jobs.call": _call,
+    "jobs.password_file": values.path_or_none,
     "history.journal_sink": _later,
     "history.log_sink": _later,
     **dict.fromkeys(("node.state_dir", "node.runtime_dir", "node.jobs_dir", "control.socket"), values.path),
@@ -250,6 +283,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
         for setting, message in (
             *_conflicts(config),
             *safety.missing(config.cluster, environ),
+            *safety.missing_of_jobs(config, environ),
             *safety.changeable(config),
         ):
             report(setting, message)
@@ -341,8 +375,28 @@ def timing_conflict(lease_s: float, cluster: ClusterConfig, setting: str) -> str
     )
 
 
+def _conflicts_of_jobs(config: Config) -> Iterator[tuple[str, str]]:
+    jobs, scheme = config.jobs, config.cluster.ledger_scheme
+    if jobs.published and not jobs.url and scheme not in STORE_SCHEMES:
+        why = f"keeps the revisions in the Redis of the ledger, and cluster.ledger is {scheme}://"
+        yield (
+            "jobs.url",
+            f'backend = "redis" {why}: name a server with jobs.url, such as {addresses.EXAMPLES["rediss"]}',
+        )
+    if jobs.backend == PYTHON and not jobs.call:
+        yield "jobs.call", 'backend = "python" needs a function: jobs.call = "MODULE:FUNCTION"'
+    if not SECONDS_MIN <= jobs.timeout <= CALL_S_MAX:
+        yield "jobs.timeout", f"expected {SECONDS_MIN:g} to {CALL_S_MAX:g} seconds, found {jobs.timeout:g}"
+    if jobs.refresh != 0.0 and not REFRESH_S_MIN <= jobs.refresh <= SECONDS_MAX:
+        yield (
+            "jobs.refresh",
+            f"expected {REFRESH_S_MIN:g} to {SECONDS_MAX:g} seconds, or 0 for never, found {jobs.refresh:g}",
+        )
+
+
 def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """(setting, sentence) for each relation that is violated."""
+    yield from _conflicts_of_jobs(config)
     cluster = config.cluster
     positive = ("heartbeat_interval", "election_timeout", "lease", "renew_interval", "ledger_timeout", "kill_grace")
     absurd = False

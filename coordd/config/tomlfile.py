@@ -57,6 +57,15 @@ def read_toml(path: str, kind: Literal["config", "job"]) -> tuple[str, dict[str,
         return problem(f"it cannot be read: {exc.strerror or exc}")
     except ValueError as exc:  # a NUL in the path
         return problem(f"it cannot be read: {exc}")
+    return parsed_toml(data, path, kind)
+
+
+def parsed_toml(data: bytes, path: str, kind: Literal["config", "job"]) -> tuple[str, dict[str, Any], Problem | None]:
+    """The same for a text that is at hand; ``path`` is its name for messages."""
+
+    def problem(message: str, line: int | None = None) -> tuple[str, dict[str, Any], Problem]:
+        return "", {}, Problem(printable(path), "", line, message, kind=kind)
+
     if len(data) > FILE_BYTES_MAX:
         return problem(f"expected at most {FILE_BYTES_MAX} bytes, found more")
     try:

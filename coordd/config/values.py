@@ -26,6 +26,8 @@ POOLS_MAX = 1000
 
 # The group of entry points that bring strategies.
 STRATEGIES = "coordd.strategies"
+# The group of the entry points that bring configuration backends.
+CONFIG_BACKENDS = "coordd.config_backends"
 
 _SIZE = re.compile(r"([0-9]{1,9})([KMGT]?)", re.ASCII)
 
@@ -177,12 +179,17 @@ def read_table(
 
 def strategy(value: object, *built_in: str) -> str:
     """The name of a strategy: a built-in one, or one that an installed package brings."""
+    return brought(value, STRATEGIES, "a strategy", *built_in)
+
+
+def brought(value: object, group: str, what: str, *built_in: str) -> str:
+    """The name of something built in, or of an entry point in that group that an installed package brings."""
     from importlib.metadata import entry_points  # here, because few sites have a plug-in
 
     said = text(value)
     if said not in built_in:
-        brought = sorted(point.name for point in entry_points(group=STRATEGIES))
-        if said not in brought:
-            near = nearest(said, [*built_in, *brought])
-            raise ValueError(f"expected a strategy, found {found(said)}, which no installed package brings; {near}")
+        names = sorted(point.name for point in entry_points(group=group))
+        if said not in names:
+            near = nearest(said, [*built_in, *names])
+            raise ValueError(f"expected {what}, found {found(said)}, which no installed package brings; {near}")
     return said

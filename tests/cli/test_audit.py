@@ -30,6 +30,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "alarm.clear": {"note": "seen"}, "job.activate": {"job": "j"}, "audit": {},
     "ledger.accept_identity": {}, "ledger.accept-identity": {},
     "deadletter.replay": {"id": "j#9"}, "deadletter.discard": {"id": "j#9", "note": "seen"},
+    "config.publish": {"files": {}}, "config.show": {}, "config.rollback": {},
     "pool.set": {"name": "heavy", "size": 1}, "pool.unset": {"name": "heavy"},
 }  # fmt: skip
 

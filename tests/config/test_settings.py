@@ -273,6 +273,14 @@ BAD_VARIABLES = [
     ("COORDD_CLUSTER_BUS", "amqps://user:hunter2@a/b/c", "one vhost"),
     ("COORDD_CLUSTER_LEDGER", "redis://user:hunter2@broker", "is not encrypted"),
     ("COORDD_CLUSTER_BUS", "amqps+x://user:hunter2@broker", "expected a URL"),
+    ("COORDD_JOBS_BACKEND", "pyton", 'which no installed package brings; did you mean "python"?'),
+    ("COORDD_JOBS_BACKEND", "", "expected a configuration backend"),
+    ("COORDD_JOBS_URL", "amqp://user:hunter2@broker", "expected a URL that starts with one of redis, rediss"),
+    ("COORDD_JOBS_URL", "redis://user:hunter2@broker/0", "is not encrypted"),
+    ("COORDD_JOBS_CALL", "site_jobs", "expected a module and its function"),
+    ("COORDD_JOBS_TIMEOUT", "61", "expected 0.01 to 60 seconds, found 61"),
+    ("COORDD_JOBS_REFRESH", "0.5", "expected 1 to 86400 seconds, or 0 for never, found 0.5"),
+    ("COORDD_JOBS_PASSWORD_FILE", "/none/password", "it cannot be read"),
 ]
 
 
@@ -283,6 +291,14 @@ def test_what_is_wrong_in_the_environment_is_named(variable: str, value: str, sa
     assert variable in message
     assert said in message
     assert "hunter2" not in message
+
+
+def test_a_backend_needs_its_place() -> None:
+    assert "cluster.ledger is sqlite://: name a server with jobs.url" in refused(None, {"COORDD_JOBS_BACKEND": "redis"})
+    assert 'jobs.call = "MODULE:FUNCTION"' in refused(None, {"COORDD_JOBS_BACKEND": "python"})
+    given = {"COORDD_JOBS_BACKEND": "redis", "COORDD_JOBS_URL": "redis://localhost/1", "COORDD_JOBS_REFRESH": "0"}
+    jobs = load(None, given).jobs
+    assert (jobs.published, jobs.called, jobs.url, jobs.refresh) == (True, False, "redis://localhost/1", 0.0)
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from pamqp import commands, header
 from pamqp.body import ContentBody
 from pamqp.frame import marshal
 
+from coordd.ports import Kept
+
 # A job file with every key once.
 EVERY_KEY = """
 description = "several\\nlines"
@@ -70,3 +72,21 @@ def delivery(body: bytes, key: str = "b.2", exchange: str = "coordd.x", part: in
         header.ContentHeader(0, len(body), commands.Basic.Properties()),
         *parts,
     )
+
+
+class KeptInMemory:
+    """The copy of the definitions that came from elsewhere; ``saved``: what was written."""
+
+    def __init__(self, kept: Kept | None) -> None:
+        self.kept = kept
+        self.saved: list[Kept] = []
+
+    def load(self) -> tuple[Kept | None, str]:
+        return self.kept, ""
+
+    def save(self, kept: Kept) -> None:
+        self.saved.append(kept)
+
+
+def kept_file(kept: Kept | None = None) -> KeptInMemory:
+    return KeptInMemory(kept)

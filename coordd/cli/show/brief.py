@@ -64,6 +64,17 @@ def _budget(budget: dict[str, Any]) -> str:
     return f"{budget['client']} of at most {budget['max']} drivers compute here ({plain(budget['by'])})"
 
 
+def _jobs_from(source: dict[str, Any]) -> str:
+    """Where the job definitions come from, unless it is the usual directory; and what is wrong there."""
+    if source.get("problem"):
+        return f"{plain(source['backend'])}: {safe(source['problem'])}"
+    if source.get("in_force"):
+        return f"revision {source['in_force']} is in force" + (
+            f"; {source['waiting']} waits (coordctl config list)" if source.get("waiting") else ""
+        )
+    return f"from {plain(source['backend'])}" if source.get("backend", "files") != "files" else ""
+
+
 def status_text(status: dict[str, Any]) -> str:
     """One node in a few lines."""
     members, runs, jobs = status["members"], status["runs"], status.get("jobs", {})
@@ -100,6 +111,7 @@ def status_text(status: dict[str, Any]) -> str:
                 else ""
             ),
         ),
+        ("", _jobs_from(status.get("jobs_from") or {})),
         ("", f"no success in time: {plain(status['late_jobs'])} (coordctl why JOB)" if status.get("late_jobs") else ""),
         ("", f"stale here: {plain(status['stale_jobs'])} (coordctl job list)" if status.get("stale_jobs") else ""),
         ("", _stopped(status.get("suspended") or {})),

@@ -22,6 +22,7 @@ WIDTH_UNLIMITED = 4096
 # The colours of states of runs, nodes, checks and connections; other states have no colour.
 STYLES = {
     "success": "green", "alive": "green", "ready": "green", "ok": "green", "connected": "green", "closed": "green",
+    "in force": "green", "waiting": "yellow",
     "enabled": "green", "released": "green", "done": "green", "refused": "bold red",
     "started": "bold cyan", "received": "cyan", "pending": "blue", "retry": "yellow",
     "suspect": "yellow", "warn": "yellow", "starting": "yellow", "mingling": "yellow", "draining": "yellow",
@@ -243,6 +244,16 @@ TIMELINE = (
     Column("NODE", lambda row, _now: host(row.get("node"))),
     Column("WHAT", lambda row, _now: stated(str(row.get("what") or ""))),
     Column("DETAIL", text("detail")),
+)
+
+REVISIONS = (
+    Column("REVISION", text("number"), right=True),
+    Column("STATE", lambda row, _now: stated(str(row.get("state") or ""))),
+    Column("PUBLISHED (UTC)", text("at"), whole=True),
+    Column("BY", text("by")),
+    Column("JOBS", text("jobs"), right=True),
+    Column("NOTE", text("note")),
+    Column("WAITS FOR", lambda row, _now: plain("; ".join(row.get("waits") or []))),
 )
 
 PLAN = (

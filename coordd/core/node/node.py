@@ -168,7 +168,8 @@ class Node(Shown):
         digest, self.ctx.jobs_digest = self.ctx.jobs_digest, jobs_digest(jobs)
         if digest != self.ctx.jobs_digest and self.ctx.state in (READY, DRAINING):
             self.heartbeats.news(now)
-        self.planner.take(before, now, reloaded=self.ctx.state != STARTING)
+        arrive = self.ctx.state != STARTING and not self.rulebook.definitions.published
+        self.planner.take(before, now, reloaded=arrive)
         for name in before:
             if name not in jobs or jobs[name].digest != before[name].digest:
                 self.pursuits.redefined(name)

@@ -94,7 +94,7 @@ class Planner:
 
         A schedule that a reload brings opens nothing here that was due before: nodes that had it open that. Or it had
         been removed on all of them, and nobody opens what was due meanwhile. This node cannot tell which, and may be
-        the first to ask.
+        the first to ask. (Of a published revision the ledger knows it: its definitions count from one instant.)
         """
         jobs = self._ctx.jobs
         self._arrived = {name: at for name, at in self._arrived.items() if name in jobs}

@@ -180,6 +180,10 @@ METHODS: dict[str, Shape] = {
         "bus": SHOW,  # url, state and counters; the url has no password
         "ledger": _LEDGER,
         "backlog": SHOW,
+        "jobs_from": {
+            **dict.fromkeys(("backend", "revision", "in_force", "waiting"), SHOW),
+            "problem": SENTENCE,
+        },
         "suspended": {"all": _HOLD, "jobs": SHOW},
         "drained": _HOLD,
     },
@@ -200,6 +204,13 @@ METHODS: dict[str, Shape] = {
     "job.next": [dict.fromkeys(("job", "fire_time", "run", "due", "local", "clocks_s"), SHOW)],
     "job.fires": [{**dict.fromkeys(("fire_time", "due", "decision", "run"), SHOW), "reason": REASON}],
     "job.activate": RIGHT,
+    "config.publish": RIGHT,
+    "config.list": [
+        {**dict.fromkeys(("number", "state", "at", "by", "uid", "jobs", "digest"), SHOW),
+         "note": SENTENCE, "waits": [SENTENCE]}
+    ],
+    "config.show": RIGHT,
+    "config.rollback": RIGHT,
     "job.suspend": RIGHT,
     "job.resume": RIGHT,
     "job.backfill": RIGHT,

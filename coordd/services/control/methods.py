@@ -24,6 +24,8 @@ from coordd.core.runs.pursuit import Pursuits
 from coordd.core.wire.events import Action
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
+from coordd.services.backends.methods import RevisionMethods
+from coordd.services.backends.source import Source
 from coordd.services.control import doctor as checkup
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import ALIVE_S, LIST_MAX, VIEWER_LIST_MAX
@@ -35,7 +37,6 @@ from coordd.services.ledger import LedgerService, boottime
 from coordd.services.logfiles import find_log, read_from, read_tail
 from coordd.services.readiness import ready_view
 from coordd.services.views import objects
-from coordd.services.views.run_methods import RunMethods
 from coordd.services.views.troubles import Troubles
 
 # Valid names of job files.
@@ -60,7 +61,7 @@ UNAVAILABLE_METHODS = frozenset((
 ))  # fmt: skip
 
 
-class Methods(RunMethods):
+class Methods(RevisionMethods):
     """All methods of the control socket."""
 
     def __init__(
@@ -77,6 +78,7 @@ class Methods(RunMethods):
         argv: Callable[[Job, dict[str, str]], list[str]],
         doctor: Callable[[], list[dict[str, str]]],
         audit: Callable[[float, int], dict[str, Any]],
+        source: Source | None = None,
     ) -> None:
         super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems)
         self._log_dir = log_dir
@@ -87,6 +89,7 @@ class Methods(RunMethods):
         self._argv = argv
         self._doctor = doctor
         self._read_audit = audit
+        self.source = source
         self._checked: tuple[float, list[dict[str, str]]] = (-math.inf, [])  # the last doctor's result, and its time
 
     def table(self) -> dict[str, Method]:
@@ -157,6 +160,7 @@ class Methods(RunMethods):
                 **objects.troubles_view(self._troubles.found),
             },
             "budget": objects.budget_view(node),
+            "jobs_from": self.source.view() if self.source is not None else None,
             "late_jobs": sorted(self._troubles.found.late_jobs),
             "suspended": {"all": objects.hold_view(node.drains.pause), "jobs": sorted(node.drains.suspended)},
             "drained": objects.hold_view(node.drains.own),

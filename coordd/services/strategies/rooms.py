@@ -13,8 +13,9 @@ from importlib import metadata
 import structlog
 import trio
 
-from coordd.config.values import STRATEGIES
+from coordd.config.values import CONFIG_BACKENDS, STRATEGIES
 from coordd.core.node.room import Auto, Room, Strategy, by_load, by_memory
+from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.ledger import boottime
 
@@ -50,10 +51,10 @@ def installed(name: str) -> metadata.EntryPoint | None:
     return next(iter(metadata.entry_points(group=STRATEGIES, name=name)), None)
 
 
-def brought() -> list[tuple[str, str, str]]:
-    """(name, its package and version, "" or why it cannot be used) of each strategy that a package brings."""
+def brought(group: str = STRATEGIES, what: str = "a strategy") -> list[tuple[str, str, str]]:
+    """(name, its package and version, "" or why it cannot be used) of each plug-in of that group."""
     found = []
-    for point in sorted(metadata.entry_points(group=STRATEGIES), key=lambda one: one.name):
+    for point in sorted(metadata.entry_points(group=group), key=lambda one: one.name):
         wrong = ""
         try:
             if not callable(point.load()):
@@ -61,8 +62,19 @@ def brought() -> list[tuple[str, str, str]]:
         except Exception as exc:  # a plug-in's own code: whatever it raises is told
             wrong = f"{point.value} cannot be loaded: {type(exc).__name__}: {exc}"[:200]
         of = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "no package"
-        found.append((point.name, f"a strategy of {of}", wrong))
+        found.append((point.name, f"{what} of {of}", wrong))
     return found
+
+
+def plugin_checks() -> list[Check]:
+    """For ``doctor``: every plug-in, with its version; a broken one is named."""
+    kinds = ((STRATEGIES, "a strategy"), (CONFIG_BACKENDS, "a configuration backend"))
+    advice = "it is not used: repair or remove its package"
+    return [
+        check(f"plug-in {name}", WARN if wrong else OK, wrong or text, advice)
+        for group, what in kinds
+        for name, text, wrong in brought(group, what)
+    ]
 
 
 class Rooms:

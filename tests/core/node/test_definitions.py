@@ -266,3 +266,17 @@ def test_a_published_definition_that_the_ledger_has_forgotten_is_restored() -> N
 
     (asked,) = lone.waiting(Activate)
     assert (asked.how, asked.sequence, asked.counts_from) == ("restored", 4, EPOCH - HOUR_S)
+
+
+def test_a_job_that_is_new_in_a_published_revision_opens_what_was_due_before_this_node_took_it() -> None:
+    """The ledger says from when it counts. No other node had it before, so nobody else opens that."""
+    lone = started()
+    lone.node.rulebook.definitions.published = True
+    swept(lone, None)
+    lone.wait(HOUR_S + MINUTE_S)
+
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    swept(lone, (1, "d1", EPOCH + MINUTE_S))
+    lone.wait(MINUTE_S)
+
+    assert begun(lone) == [scheduled_run("sales", EPOCH + HOUR_S)]

@@ -1,0 +1,1 @@
+"""Tests of the places from which job definitions come."""

@@ -1,0 +1,70 @@
+"""Job definitions that do not come from a directory mean the same as those that do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordd.config import tables
+from coordd.config.jobfile import JobSet, load_jobs
+from coordd.config.sections import Config
+
+TEXT = 'schedule = "every 1h"\n[command]\nargv = ["/bin/true"]\n'
+TABLE = {"schedule": "every 1h", "command": {"argv": ["/bin/true"]}}
+
+
+def test_a_definition_has_the_same_digest_wherever_it_comes_from(tmp_path: Path) -> None:
+    (tmp_path / "sales.toml").write_text(TEXT)
+    found = [
+        load_jobs(str(tmp_path), Config()),
+        *[tables.read({"sales": said}, "x", Config()) for said in (TEXT, TABLE)],
+    ]
+
+    assert len({jobs.jobs["sales"].digest for jobs in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"sales": "x"}, "revision 3/sales.toml: it is not TOML"),
+        ({"sales": "shedule = 5\n" + TEXT}, "revision 3/sales.toml:1: shedule: unknown key"),
+        ({"sales": {**TABLE, "schedule": 5}}, "revision 3/sales.toml: schedule: expected"),
+        ({"a b": TEXT}, 'as a name, found the text "a b"'),
+        ({"x/sales": TEXT}, "as a name, found"),
+        ({"sales": 5}, "expected a job's table or its TOML text, found the number 5"),
+        ({"sales": TEXT + "#" * 2**20}, "expected at most 1048576 bytes"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(said: dict[str, object], problem: str) -> None:
+    found = tables.read(said, "revision 3", Config())  # type: ignore[arg-type]  # what a function may return
+
+    assert found.jobs == {}
+    assert problem in tables.first_error(found)
+
+
+def test_too_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "JOBS_MAX", 2)
+
+    found = tables.read({f"j{number}": TABLE for number in range(3)}, "x", Config())
+
+    assert len(found.jobs) == 2
+    assert "expected at most 2 jobs, found 3" in tables.first_error(found)
+    with pytest.raises(ValueError, match="expected at most 2 job files, found 3"):
+        tables.checked_texts({f"j{number}": TEXT for number in range(3)})
+
+
+@pytest.mark.parametrize("given", [None, [], {"sales": 5}, {5: TEXT}, {"sales": "x" * 2**21}])
+def test_texts_of_a_revision_are_checked(given: object) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        tables.checked_texts(given)
+
+
+def test_more_errors_than_one_are_counted_and_warnings_are_none() -> None:
+    two = tables.read({"a": "x", "b": "y", "c": TABLE}, "x", Config())
+    warned = tables.read({"c": {**TABLE, "queue_max": 5}}, "x", Config())
+
+    assert tables.first_error(two).endswith(" (and 1 more)")
+    assert (set(two.jobs), tables.first_error(warned), set(warned.problems)) == ({"c"}, "", {"c"})
+    assert tables.spoilt(two, JobSet()) == ""
+    assert "x/a.toml" in tables.spoilt(two, JobSet(jobs={"a": warned.jobs["c"]}))

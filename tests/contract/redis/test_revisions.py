@@ -1,0 +1,148 @@
+"""The published revisions in a real Redis."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from redis import Redis
+from support import servers
+from system.lab.secured import RULES
+
+from coordd.adapters.backends import revisions
+from coordd.adapters.backends.revisions import Revisions
+from coordd.config.tables import digest_of
+from coordd.errors import UnavailableError
+from coordd.ports import Published, Vote
+
+TEXTS = {"sales": '[command]\nargv = ["/bin/true"]\n'}
+
+
+def opened(url: str, cluster: str = "", password: str = "") -> Revisions:
+    return Revisions(url, cluster or f"t-{uuid.uuid4().hex}", password=lambda: password, timeout_s=2.0)
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[Revisions]:
+    made = opened(redis_url)
+    yield made
+    made.close()
+
+
+def publish(store: Revisions, above: int = 0, note: str = "", texts: dict[str, str] | None = None) -> Published:
+    said = TEXTS if texts is None else texts
+    return store.publish(
+        said, digest_of(said), lambda number, _digest: ("k", f"mac{number}"), above=above, by="ann", uid=7, note=note
+    )
+
+
+def test_numbers_grow_and_texts_come_back(store: Revisions) -> None:
+    assert (store.newest(), store.listed()) == (0, [])
+    first, second = publish(store, note="why"), publish(store, texts={"stock": "x"})
+
+    assert (first.number, second.number, store.newest()) == (1, 2, 2)
+    assert [one.number for one in store.listed()] == [2, 1]
+    read = store.read(1)
+    assert (read.texts, read.digest, read.by, read.uid, read.note, read.jobs) == (
+        TEXTS,
+        digest_of(TEXTS),
+        "ann",
+        7,
+        "why",
+        1,
+    )
+    assert (read.key, read.mac, read.at) == ("k", "mac1", first.at)
+    assert store.listed()[1] == read._replace(texts=None)
+
+
+def test_a_server_that_was_emptied_gives_no_number_twice(store: Revisions) -> None:
+    """The ledger may be elsewhere, and remember that revision 7 is in force."""
+    assert publish(store, above=7).number == 8
+    assert publish(store, above=7).number == 9
+
+
+def test_many_publish_at_a_time(store: Revisions) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        numbers = sorted(one.number for one in pool.map(lambda _: publish(store, above=3), range(8)))
+
+    assert len(set(numbers)) == 8
+    assert numbers[0] > 3
+    assert all(store.read(number).texts == TEXTS for number in numbers)
+
+
+def test_old_revisions_are_removed_but_not_the_one_in_force(store: Revisions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revisions, "REVISIONS_MAX", 3)
+    for number in range(5):
+        publish(store, above=2 if number == 4 else 0)
+
+    assert [one.number for one in store.listed()] == [5, 4, 3]
+    assert store.read(2).texts == TEXTS
+    with pytest.raises(UnavailableError, match=r"revision 1 is not in redis://.*found nothing.*publish it again"):
+        store.read(1)
+
+
+def test_votes(store: Revisions, redis_url: str) -> None:
+    store.vote(4, "n1.7", Vote("", "abc"))
+    store.vote(4, "n2.8", Vote("bad", ""))
+    store.vote(4, "n1.7", Vote("", "def"))
+    Redis.from_url(redis_url).hset(store._votes(4), mapping={"n3.9": "{", "n4.1": "[1]", "n5.1": "5"})
+
+    assert store.votes(4) == {"n1.7": Vote("", "def"), "n2.8": Vote("bad", "")}
+    assert store.votes(5) == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("texts", "{"), ("texts", "x" * 100), ("at", "soon"), ("jobs", "many"), ("digest", "")]
+)
+def test_a_damaged_revision_is_a_sentence_or_shows_in_its_digest(
+    store: Revisions, redis_url: str, monkeypatch: pytest.MonkeyPatch, field: str, value: str
+) -> None:
+    monkeypatch.setattr(revisions, "BYTES_MAX", 99)
+    publish(store)
+    Redis.from_url(redis_url).hset(store._key(1), field, value)
+    assert [one.number for one in store.listed()] == [1]
+
+    if field == "texts":
+        with pytest.raises(UnavailableError, match=r"damaged|more than 99"):
+            store.read(1)
+    else:
+        assert store.read(1).texts == TEXTS
+
+
+def test_a_server_that_goes_away_and_comes_back(own_redis: servers.Redis) -> None:
+    store = opened(own_redis.url, "c", password="")
+    publish(store)
+    own_redis.stop()
+    for ask in (store.newest, store.listed, lambda: store.read(1), lambda: publish(store), lambda: store.votes(1)):
+        with pytest.raises(UnavailableError, match="the revisions at redis://"):
+            ask()
+
+    own_redis.start()
+
+    assert store.read(1).texts == TEXTS
+    store.close()
+
+
+def test_a_replica_is_named_as_one(own_redis: servers.Redis) -> None:
+    with servers.redis(replicaof=f"{own_redis.host} {own_redis.port}") as replica:
+        store = opened(replica.url, "c")
+        with pytest.raises(UnavailableError, match="it is a replica: name the primary"):
+            publish(store)
+        store.close()
+
+
+def test_the_rights_that_the_runbook_advises_suffice(own_redis: servers.Redis) -> None:
+    assert own_redis.cli("ACL", "SETUSER", "coordd", "on", *RULES, ">secret") == "OK"
+    url = f"redis://coordd@{own_redis.host}:{own_redis.port}/0"
+    store, wrong = opened(url, "c", "secret"), opened(url, "c", "other")
+
+    publish(store)
+    store.vote(1, "n1.7", Vote("", "abc"))
+
+    assert (store.newest(), len(store.votes(1))) == (1, 1)
+    with pytest.raises(UnavailableError, match="invalid username-password"):
+        wrong.newest()
+    for one in (store, wrong):
+        one.close()

@@ -1,0 +1,1 @@
+"""Tests of the sources of job definitions, without a daemon."""

@@ -1,0 +1,314 @@
+"""When a published revision comes into force, and what a node says while it does not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from support.samples import kept_file
+
+from coordd.config import tables
+from coordd.config.jobfile import JobSet
+from coordd.config.sections import Config, JobsConfig
+from coordd.core.jobs.job import jobs_digest
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Adopt
+from coordd.core.ledger.revision.text import InForce
+from coordd.core.ledger.rows import REVISION, Hold
+from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
+from coordd.errors import RefusedError, UnavailableError
+from coordd.ports import Kept, Published, Vote
+from coordd.services.backends import published
+from coordd.services.backends.published import PublishedSource
+
+SALES = 'schedule = "every 1h"\n[command]\nargv = ["/bin/true"]\n'
+STOCK = 'schedule = "every 2h"\n[command]\nargv = ["/bin/true"]\n'
+CONFIG = Config(jobs=JobsConfig(backend="redis"))
+
+
+class Store:
+    """The store in memory; ``away``: why it does not answer."""
+
+    url = "redis://h/0"
+
+    def __init__(self) -> None:
+        self.revisions: dict[int, Published] = {}
+        self.said: dict[int, dict[str, Vote]] = {}
+        self.away = ""
+
+    def _look(self) -> None:
+        if self.away:
+            raise UnavailableError(self.away)
+
+    def newest(self) -> int:
+        self._look()
+        return max(self.revisions, default=0)
+
+    def read(self, number: int) -> Published:
+        self._look()
+        return self.revisions[number]
+
+    def vote(self, number: int, member: str, said: Vote) -> None:
+        self._look()
+        self.said.setdefault(number, {})[member] = said
+
+    def votes(self, number: int) -> dict[str, Vote]:
+        return dict(self.said.get(number, {}))
+
+    def publish(self, texts: dict[str, str], digest: str, seal: Any, *, above: int, **who: Any) -> Published:
+        number = max(above, self.newest()) + 1
+        self.revisions[number] = Published(number, digest, at=0.0, jobs=len(texts), texts=texts, **who)
+        return self.revisions[number]
+
+
+class Lab:
+    """One node with a store and a ledger that only counts revisions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kept: Kept | None = None) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(published, "boottime", lambda: self.now)
+        self.store, self.file = Store(), kept_file(kept)
+        self.used: list[JobSet] = []
+        self.asked: list[Adopt] = []
+        self.node = SimpleNamespace(
+            state="ready", full_hostname="n1.1", hostname="n1", members={}, braked="", look_again="look_again",
+            drains=SimpleNamespace(holds={}), settings=SimpleNamespace(heartbeat_interval_s=1.0),
+        )  # fmt: skip
+        self.driver: Any = SimpleNamespace(node=self.node, bus=SimpleNamespace(state="connected"), feed=lambda *_: None)
+        self.verdict = ""
+        self.source = PublishedSource(CONFIG, self.file, self.store, lambda *_: ("", ""), lambda _: self.verdict)  # type: ignore[arg-type]  # the store has what the source calls
+        self.source.attach(self.used.append, self.driver, self)  # type: ignore[arg-type]  # a ledger that can write
+        self.source.start()
+
+    async def write(self, request: Adopt) -> Answer:
+        self.asked.append(request)
+        self.in_force(request.number, request.digest)
+        return Answer("ok", token=request.number)
+
+    def in_force(self, number: int, digest: str) -> None:
+        self.node.drains.holds = {REVISION: Hold(by="ann", note=InForce(number, digest).text())}
+
+    def member(self, name: str, state: str = ALIVE) -> None:
+        self.node.members[name] = SimpleNamespace(name=f"{name}.1", hostname=name, state=state)
+
+    def publish(self, **texts: str) -> Published:
+        made, _ = trio.run(lambda: self.source.publish(texts, by="ann", uid=7, note=""))
+        return made
+
+    def look(self, times: int = 3) -> None:
+        for _ in range(times):
+            trio.run(self.source.look)
+            self.now += published.LOOK_S
+
+    def agrees(self, number: int, name: str, problem: str = "") -> None:
+        jobs = tables.read(self.store.revisions[number].texts, "x", CONFIG).jobs
+        self.store.vote(number, f"{name}.1", Vote(problem, "" if problem else jobs_digest(jobs)))
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
+    return Lab(monkeypatch)
+
+
+def test_a_lone_node_puts_a_revision_in_force_and_takes_it(lab: Lab) -> None:
+    lab.publish(sales=SALES)
+    lab.look()
+
+    (asked,) = lab.asked
+    assert (asked.number, asked.replaces, asked.by, asked.uid) == (1, 0, "ann", 7)
+    assert asked.jobs.startswith("sales ")
+    assert [set(jobs.jobs) for jobs in lab.used] == [{"sales"}]
+    assert lab.file.saved[-1].number == 1
+    assert lab.source.problem == ""
+
+
+def test_a_job_that_the_next_revision_lacks_is_gone(lab: Lab) -> None:
+    lab.publish(sales=SALES, stock=STOCK)
+    lab.look()
+    lab.publish(sales=SALES)
+    lab.look()
+
+    assert lab.asked[-1].jobs.splitlines()[-1] == "stock gone gone"
+    assert set(lab.used[-1].jobs) == {"sales"}
+
+
+def test_every_member_that_is_there_must_agree(lab: Lab) -> None:
+    for name, state in (("n2", ALIVE), ("n3", SUSPECT), ("n4", LOST), ("n5", LEFT)):
+        lab.member(name, state)
+    number = lab.publish(sales=SALES).number
+    lab.agrees(number, "n2")
+    lab.look()
+    assert lab.asked == []
+    assert lab.source.problem == ""  # n3 has time to say it
+    assert 'n3 has not said that it can use it (is its [jobs] backend "redis"?)' in lab.source.waits
+
+    lab.look(10)
+    assert "revision 1 is not put in force: n3 has not said" in lab.source.problem
+    lab.agrees(number, "n3")
+    lab.look()
+
+    assert len(lab.asked) == 1
+    assert lab.source.problem == ""
+
+
+def test_a_member_that_cannot_read_it_keeps_the_old_one_in_force(lab: Lab) -> None:
+    lab.publish(sales=SALES)
+    lab.look()
+    lab.member("n2")
+    number = lab.publish(sales=STOCK).number
+    lab.agrees(number, "n2", problem="sales.toml:3: no such pool")
+    lab.look()
+
+    assert len(lab.asked) == 1
+    assert "revision 2 is not put in force: n2 cannot use it: sales.toml:3: no such pool" in lab.source.problem
+    assert "revision 1 stays in force; correct it and publish again, or coordctl config rollback" in lab.source.problem
+    (check,) = lab.source.checks()
+    assert (check["state"], check["text"]) == ("fail", lab.source.problem)
+    lab.publish(sales=SALES)
+    lab.agrees(3, "n2")
+    lab.look()
+    assert lab.source.problem == ""
+
+
+def test_members_that_read_other_definitions_do_not_agree(lab: Lab) -> None:
+    lab.member("n2")
+    number = lab.publish(sales=SALES).number
+    lab.store.vote(number, "n2.1", Vote("", "other"))
+    lab.look()
+
+    assert lab.asked == []
+    assert "n2 reads other definitions from it than n1: are coordd and tzdata the same on both?" in lab.source.problem
+
+
+@pytest.mark.parametrize("what", ["braked", "disconnected"])
+def test_a_node_that_may_not_know_all_members_puts_nothing_in_force(lab: Lab, what: str) -> None:
+    lab.node.braked = "first start" * (what == "braked")
+    lab.driver.bus.state = "disconnected" if what == "disconnected" else "connected"
+    lab.publish(sales=SALES)
+    lab.look(5)
+    assert lab.asked == []
+
+    lab.node.braked, lab.driver.bus.state = "", "connected"
+    lab.look()
+
+    assert len(lab.asked) == 1
+
+
+def test_a_node_that_is_behind_takes_the_one_in_force_before_it_asks_for_the_next(lab: Lab) -> None:
+    lab.publish(sales=SALES)
+    lab.store.publish({"stock": STOCK}, tables.digest_of({"stock": STOCK}), None, above=1, by="b", uid=0, note="")
+    lab.in_force(1, lab.store.revisions[1].digest)
+    lab.look()
+
+    assert [set(jobs.jobs) for jobs in lab.used] == [{"sales"}, {"stock"}]
+    assert lab.asked[0].jobs.splitlines()[-1] == "sales gone gone"
+
+
+def test_a_revision_with_a_wrong_digest_is_not_taken(lab: Lab) -> None:
+    lab.publish(sales=SALES)
+    lab.in_force(1, "0123456789abcdef")
+    lab.look()
+
+    assert lab.used == []
+    assert "the ledger names the digest 0123456789ab, and the store has" in lab.source.problem
+    assert "it keeps nothing, and opens no changed job by schedule" in lab.source.problem
+
+
+def test_texts_that_were_changed_in_the_store_are_not_taken(lab: Lab) -> None:
+    lab.publish(sales=SALES)
+    lab.store.revisions[1] = lab.store.revisions[1]._replace(texts={"sales": STOCK})
+    lab.look()
+
+    assert lab.asked == []
+    assert "its texts do not have its digest" in lab.source.problem
+
+
+def test_a_revision_that_nobody_of_the_cluster_sealed_is_not_taken(lab: Lab) -> None:
+    lab.publish(sales=SALES)
+    lab.verdict = "its MAC is wrong"
+    lab.look()
+
+    assert lab.asked == []
+    assert "n1 cannot use it: its MAC is wrong" in lab.source.problem
+
+
+def test_a_store_that_is_away_leaves_what_is_there(lab: Lab) -> None:
+    lab.publish(sales=SALES)
+    lab.look()
+    lab.store.away = "the revisions at redis://h/0: timed out"
+    lab.look()
+
+    assert lab.source.problem == "the revisions at redis://h/0: timed out; revision 1 stays"
+    assert set(lab.source.jobs.jobs) == {"sales"}
+    lab.store.away = ""
+    lab.look()
+    assert lab.source.problem == ""
+
+
+def test_a_start_without_the_store_uses_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(monkeypatch, Kept("redis://h/0", {"sales": SALES}, 4, "d4"))
+    lab.store.away = "the revisions at redis://h/0: refused"
+    lab.in_force(4, "d4")
+    lab.look()
+
+    assert set(lab.source.jobs.jobs) == {"sales"}
+    assert lab.source.view()["revision"] == 4
+    assert lab.source.problem == "the revisions at redis://h/0: refused; revision 4 stays"
+
+
+def test_a_ledger_that_forgot_is_told_the_newest_revision_again(lab: Lab) -> None:
+    digest = lab.publish(sales=SALES).digest
+    lab.look()
+    lab.node.drains.holds = {}
+    lab.look()
+
+    assert [(one.number, one.digest, one.replaces) for one in lab.asked] == [(1, digest, 0)] * 2
+    assert len(lab.used) == 1
+
+
+@pytest.mark.parametrize("how", ["refused", "emptied", "away"])
+def test_a_ledger_that_forgot_is_told_what_this_node_has_if_nothing_newer_comes(lab: Lab, how: str) -> None:
+    digest = lab.publish(sales=SALES).digest
+    lab.look()
+    lab.member("n2")
+    if how == "refused":
+        lab.agrees(lab.publish(sales=STOCK).number, "n2", problem="no")
+    elif how == "emptied":
+        lab.store.revisions.clear()
+    else:
+        lab.store.away = "timed out"
+    lab.node.drains.holds = {}
+    lab.look(2)
+    assert len(lab.asked) == 1  # perhaps it was only not swept yet
+
+    lab.look(8)
+
+    assert [(one.number, one.digest, one.replaces) for one in lab.asked] == [(1, digest, 0)] * 2
+    assert len(lab.used) == 1
+
+
+def test_a_reload_judges_a_revision_again(lab: Lab) -> None:
+    """It names a pool that the configuration did not have."""
+    pools = Config(jobs=CONFIG.jobs, pools={"heavy": 1})
+    lab.store.publish(
+        {"sales": 'pool = "heavy"\n' + SALES},
+        tables.digest_of({"sales": 'pool = "heavy"\n' + SALES}),
+        None, above=0, by="b", uid=0, note="",
+    )  # fmt: skip
+    lab.look()
+    assert "there is no pool" in lab.source.problem
+
+    lab.source.taken(pools, lab.source.reload(pools))
+    lab.look()
+
+    assert set(lab.used[-1].jobs) == {"sales"}
+
+
+def test_bad_job_files_are_not_published(lab: Lab) -> None:
+    with pytest.raises(RefusedError, match=r"nothing was published: revision/sales\.toml:1: shedule") as info:
+        lab.publish(sales="shedule = 5\n" + SALES)
+
+    assert info.value.kind == "bad_job"
+    assert lab.store.revisions == {}

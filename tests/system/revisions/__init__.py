@@ -1,0 +1,1 @@
+"""Published revisions of the job definitions on real nodes."""
