@@ -322,6 +322,7 @@ class Daemon:
         take = self.node.recall if self.connections.ledger_can_go_back else self.node.alarms.saw
         try:
             for record in journal_files.newest(self._journal.directory, RECALLED_BYTES_MAX):
+                self.troubles.recall(record)
                 if (event := task_of(record)) is not None:
                     take(event)
                     self.runners.saw(event)

@@ -210,6 +210,13 @@ def test_a_late_job_is_on_time_again_after_a_success_and_each_change_is_logged_o
         ("job.late", "warning"),
         ("job.on_time", "info"),
     ]
+    streamed = [
+        json.loads(line) for line in node.ctl("events", "--type", "job-late", "-o", "jsonl").stdout.splitlines()
+    ]
+    kept = [line for path in Path(node.directory, "state/journal").iterdir() for line in path.read_text().splitlines()]
+    (event,) = [event for event in streamed if event["job"] == "weekly"]
+    assert "it never succeeded" in event["reason"]
+    assert len([line for line in kept if '"job-late"' in line and '"weekly"' in line]) == 1
     os.unlink(f"{node.directory}/jobs.d/weekly.toml")
     node.ctl("reload")
 

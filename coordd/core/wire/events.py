@@ -299,8 +299,18 @@ class ClusterReady(Event, tag="cluster-ready"):
     reason: str = ""
 
 
+class JobLate(Event, tag="job-late"):
+    """A job has had no success for longer than its ``expect_within``, as this node sees it; once for each lateness.
+    ``since``: its last success, or when it was first seen. As ``ClusterReady``, never in a message.
+    """
+
+    job: Name
+    since: Instant = 0.0
+    reason: str = ""
+
+
 # Events that are not sent.
-LOCAL = (ClusterReady,)
+LOCAL = (ClusterReady, JobLate)
 
 # The event type for the end of an attempt, by the reported state.
 TASK_END: dict[str, type[Task]] = {

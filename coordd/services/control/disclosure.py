@@ -105,6 +105,7 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "control-revoke": {"run": SHOW},
     "control-cancel": {"run": SHOW, "reason": REASON, "attempt": SHOW},
     "control-clear": {"ids": SHOW, "note": HIDE, "by": SHOW},
+    "job-late": {"job": SHOW, "since": SHOW, "reason": SENTENCE},
     "cluster-ready": {"ready": SHOW, "alive": SHOW, "reason": SENTENCE},
 }
 

@@ -7,7 +7,7 @@ stays; the ledger's own trouble is shown beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 import trio
@@ -19,6 +19,7 @@ from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import FAILURE, LOST, PENDING, RECEIVED, RETRY, STARTED, SUCCESS, UNKNOWN
 from coordd.core.ready import Now
 from coordd.core.runs.pursued import Pursuit
+from coordd.core.wire.events import JobLate
 from coordd.errors import UnavailableError
 from coordd.ports import Ledger
 from coordd.services.driver import Driver
@@ -36,6 +37,12 @@ FRESH_S = 1.0
 
 # After a longer pause between looks, the time between them counts as unknown.
 BLIND_S = 3 * LOOK_S
+
+# The type of ``JobLate`` in the journal.
+LATE = "job-late"
+
+# Instants that are nearer to each other (seconds) are the same one.
+SAME_S = 0.001
 
 # Maximum number of runs per state in one look; the others are only counted.
 ROWS_MAX = 200
@@ -109,6 +116,8 @@ class Troubles:
         self._beats: dict[str, Beat] = {}
         self._cancelled: dict[tuple[str, int], float] = {}
         self._seen: dict[str, float] = {}  # job -> when this node first saw it (Unix seconds)
+        self._since: dict[str, float] = {}  # job -> since when it has had no success (Unix seconds)
+        self._told: dict[str, float] = {}  # job -> that instant, of the last lateness that is in the journal
         self._looked_at = self._failed_at = float("-inf")
         self._looking = trio.Lock()
         self.found = Found()
@@ -118,6 +127,23 @@ class Troubles:
         while True:
             await self.look(older_than_s=LOOK_S / 2)
             await trio.sleep(LOOK_S)
+
+    def recall(self, record: Mapping[str, Any]) -> None:
+        """A line of this node's journal from before its start, oldest first: a lateness is told once."""
+        job, since = record.get("job"), record.get("since")
+        if record.get("type") == LATE and isinstance(job, str) and isinstance(since, (int, float)):
+            self._told[job] = float(since)
+
+    def _tell_late(self, before: Mapping[str, str]) -> None:
+        """An event for each job that has become late."""
+        node, late = self._driver.node, self.found.late_jobs
+        for job in sorted(late.keys() - before.keys()):
+            since = self._since[job]
+            if abs(self._told.get(job, 0.0) - since) > SAME_S:
+                self._told[job] = since
+                now = self._driver.now()
+                event = JobLate(clock=node.stamp(), timestamp=now.wall, job=job, since=since, reason=late[job])
+                self._driver.tell(event)
 
     async def look(self, *, older_than_s: float = FRESH_S) -> Found:
         """Read the ledger, unless the last result is newer than ``max_age_s``; returns the result."""
@@ -141,6 +167,7 @@ class Troubles:
             before = self.found.late_jobs
             self.found = self.judge(rows, last, jobs, node.pursuits.pursuits, terms, self._driver.now())
             _log_late(before, self.found.late_jobs)
+            self._tell_late(before)
             return self.found
 
     def judge(
@@ -198,10 +225,12 @@ class Troubles:
     def _late(self, job: Job, last: tuple[float, float], wall: float) -> str:
         if not job.expect_within_s:
             self._seen.pop(job.name, None)
+            self._since.pop(job.name, None)
             return ""
         succeeded_at, oldest_at = last
         first_seen_at = self._seen.setdefault(job.name, wall)
         since = succeeded_at or min(first_seen_at, oldest_at or first_seen_at)
+        self._since[job.name] = since
         if wall - since <= job.expect_within_s:
             return ""
         what = "its last success" if succeeded_at else "it was first seen, and it never succeeded"

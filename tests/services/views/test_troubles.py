@@ -16,7 +16,7 @@ from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import AttemptNumber, Policy, Token
 from coordd.core.ready import Now
 from coordd.core.runs.pursued import Pursuit
-from coordd.core.wire.events import Action
+from coordd.core.wire.events import Action, JobLate, flatten
 from coordd.errors import UnavailableError
 from coordd.services.control import doctor
 from coordd.services.views.troubles import LATE_RUN_S, Found, Terms, Trouble, Troubles, read
@@ -160,3 +160,53 @@ def test_a_job_that_never_succeeded_counts_from_the_activation_that_the_ledger_k
     looks = Looks(job("j", expect_within_s=400.0))
     looks.last = last
     assert "500 s since" in looks.at(0.0).late_jobs["j"]
+
+
+class Telling(Looks):
+    """A node that also tells which jobs have become late."""
+
+    def __init__(self, *jobs: Job) -> None:
+        super().__init__(*jobs)
+        self.told: list[JobLate] = []
+        self.records: list[dict[str, Any]] = []
+        node = SimpleNamespace(stamp=lambda: 7)
+        self.troubles._driver = SimpleNamespace(node=node, now=lambda: Now(0.0, WALL), tell=self.told.append)  # type: ignore[assignment]  # all that is asked of it
+
+    def late_at(self, seconds: float) -> None:
+        before = self.troubles.found.late_jobs
+        self.troubles.found = self.at(seconds)
+        self.troubles._tell_late(before)
+
+
+def test_a_lateness_is_told_once() -> None:
+    looks = Telling(job("j", expect_within_s=100.0), job("k", expect_within_s=100.0))
+    looks.last["j"] = (WALL, 0.0)
+    for seconds in (99.0, 101.0, 102.0, 130.0):
+        looks.late_at(seconds)
+    first = looks.told[0]
+    assert (first.job, first.since, first.clock) == ("j", WALL, 7)
+    assert "101 s since its last success" in first.reason
+    looks.last["j"] = (WALL + 140.0, 0.0)
+    for seconds in (141.0, 239.0, 241.0, 300.0):
+        looks.late_at(seconds)
+
+    assert [one.job for one in looks.told] == ["j", "k", "j"]
+    assert [(one.job, one.since) for one in looks.told if one.job == "j"] == [("j", WALL), ("j", WALL + 140.0)]
+
+
+def test_a_restart_does_not_tell_the_same_lateness_again() -> None:
+    before, after = (Telling(job("j", expect_within_s=100.0)) for _ in range(2))
+    for looks in (before, after):
+        looks.last["j"] = (WALL, 0.0)
+    before.late_at(150.0)
+    head = {"hostname": "edge-1", "pid": 7, "incarnation": "1", "seq": 3, "utcoffset": 0}
+    for record in ({"type": "job-late", "job": 5}, {"type": "task-sent"}, flatten(before.told[0], **head)):  # type: ignore[arg-type]  # its head
+        after.troubles.recall(record)
+
+    after.late_at(160.0)
+    assert after.told == []
+
+    after.last["j"] = (WALL + 200.0, 0.0)
+    after.late_at(210.0)
+    after.late_at(310.0)
+    assert [one.since for one in after.told] == [WALL + 200.0]
