@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from msgspec import structs
-from support.small_cluster import EPOCH, SETTINGS, Lone, asked_for, job, open_run
+from support.small_cluster import EPOCH, SETTINGS, Cluster, Lone, asked_for, job, open_run
 
 from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.core.ledger.answers import Answer
@@ -155,3 +158,29 @@ def test_a_claim_for_a_driver_that_waits_takes_nothing_from_those_that_compute()
     trigger(lone, waits)
     trigger(lone, computes)
     assert claims(lone) == ["waits#1", "computes#1"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_three_nodes_start_what_waits_by_priority(seed: int) -> None:
+    """Random runs come to random nodes while another holds the pool; runs end after random times."""
+    chance = random.Random(seed)
+    jobs = {level: job(f"job{level}", pool="heavy", pool_size=1, priority=level, overlap="allow") for level in range(4)}
+    holder = job("holder", pool="heavy", pool_size=1)
+    cluster = Cluster("a", "b", "c", jobs=[holder, *jobs.values()], settings=ROOMY)
+    cluster.trigger("a", asked_for("holder#1", holder))
+    cluster.wait(1.0)
+    waiting = [f"job{chance.randrange(4)}#{number}" for number in range(12)]
+    for run in waiting:
+        cluster.trigger(chance.choice("abc"), asked_for(run, jobs[int(run[3])]))
+        cluster.wait(chance.choice((0.0, 0.0, 0.3, 2.0)))
+    cluster.wait(5.0)
+    started = ["holder#1"]
+    while len(started) <= len(waiting):
+        [(node, _)] = cluster.launches(started[-1])
+        cluster.end(node, started[-1])
+        cluster.wait(chance.uniform(1.5, 4.0))
+        fresh = [run for run in waiting if run not in started and cluster.launches(run)]
+        assert len(fresh) == 1, "the slot is taken again, by one run"
+        started += fresh
+    levels = [int(run[3]) for run in started[1:]]
+    assert levels == sorted(levels, reverse=True)
