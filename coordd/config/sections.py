@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from coordd.config import addresses
+from coordd.config.hooks.hook import Hook
 from coordd.config.values import parse_size
 from coordd.core.jobs.schedule import parse_duration
 from coordd.core.redaction import HIDDEN, is_secret_name, redact_text
@@ -209,6 +210,7 @@ class Config(msgspec.Struct, frozen=True):
     metrics: MetricsConfig = MetricsConfig()
     jobs: JobsConfig = JobsConfig()
     pools: dict[str, int] = {}
+    hooks: tuple[Hook, ...] = ()
     path: str = ""
 
     def redacted(self) -> dict[str, Any]:
@@ -218,6 +220,8 @@ class Config(msgspec.Struct, frozen=True):
             if isinstance(section, dict):
                 section.update({key: redact_text(said) for key, said in section.items() if isinstance(said, str)})
         shown["cluster"]["bus"] = ",".join([redact_text(url) for url in self.cluster.bus_urls])
+        for hook in shown["hooks"]:  # addresses of chats are secrets
+            hook["url"] = HIDDEN if hook["url"] else ""
         env = shown["spark"]["env"]
         shown["spark"]["env"] = {key: HIDDEN if is_secret_name(key) else redact_text(env[key]) for key in env}
         return shown

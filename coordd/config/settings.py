@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from coordd.config import addresses, safety, values
+from coordd.config.hooks.hook import Hook, read_hooks
 from coordd.config.sections import (
     BACKENDS,
     PYTHON,
@@ -172,7 +173,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "jobs": JobsConfig,
 }
 # Sections that this version does not implement.
-LATER = ("check", "hook", "limits", "tracing")
+LATER = ("check", "limits", "tracing")
 
 _BY_TYPE: dict[Any, Reader] = {
     str: values.text,
@@ -240,6 +241,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     places = Places("")
     settings: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     pools: dict[str, int] = {}
+    hooks: tuple[Hook, ...] = ()
 
     def report(setting: str, message: str) -> None:
         if setting in variables:
@@ -259,11 +261,13 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
                 break  # not a configuration at all
             if section in LATER:
                 report(section, f"[{section}] is not available in this version")
+            elif section == "hook":
+                hooks = read_hooks(table, partial(report, "hook"))
             elif section == "pools" and isinstance(table, dict):
                 pools = values.read_pools(table, partial(_report_in, report, section))
             elif section not in SECTIONS:
                 shown = values.printable(section[:60])
-                report(shown, f'unknown section "{shown}"; {nearest(shown, (*SECTIONS, "pools"))}')
+                report(shown, f'unknown section "{shown}"; {nearest(shown, (*SECTIONS, "pools", "hook"))}')
             elif not isinstance(table, dict):
                 report(section, f"expected a table, found {found(table)}")
             else:
@@ -279,7 +283,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     if not problems:
         settings["node"].setdefault("name", default_node_name())
         sections: dict[str, Any] = {section: SECTIONS[section](**settings[section]) for section in SECTIONS}
-        config = Config(**sections, pools=pools, path=source)
+        config = Config(**sections, pools=pools, hooks=hooks, path=source)
         for setting, message in (
             *_conflicts(config),
             *safety.missing(config.cluster, environ),

@@ -1,7 +1,8 @@
-"""What others are told of this node: metrics, if they are configured. Nothing of it is loaded otherwise."""
+"""What others are told of this node: hooks, and metrics if they are configured."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import trio
@@ -9,6 +10,7 @@ import trio
 from coordd.config.sections import Config
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
+from coordd.services.hooks.service import Hooks
 from coordd.services.ledger import LedgerService
 from coordd.services.readiness import Readiness
 from coordd.services.views.fire_methods import FireMethods
@@ -30,6 +32,9 @@ class Observing:
         readiness: Readiness,
         methods: FireMethods,
     ) -> None:
+        self.hooks = Hooks(
+            config.hooks, os.path.join(config.node.state_dir, "hooks.json"), driver, ledger, troubles, readiness
+        )
         self.metrics: Metrics | None = None
         if config.metrics.listen or config.metrics.textfile:
             from coordd.services.metrics.service import Metrics  # it loads prometheus-client
@@ -39,6 +44,7 @@ class Observing:
     async def run(self) -> None:
         """Serve for ever."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.hooks.run)
             if self.metrics is not None:
                 nursery.start_soon(self.metrics.run)
 

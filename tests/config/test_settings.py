@@ -188,7 +188,7 @@ BAD_FILES = [
     ("[pools]\nheavy = -1\n", "pools.heavy", "expected a whole number from 0"),
     ('[pools]\nheavy = "4"\n', "pools.heavy", "expected a whole number"),
     ('[pools]\n"a b" = 4\n', "pools.a b", "1 to 64 of the characters"),
-    ("[[hook]]\n", "hook", "not available in this version"),
+    ("[[hook]]\n", "hook", "argv: expected one of argv, url and call"),
     ('[metrics]\nlisten = "9530"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),
     ('[metrics]\nlisten = "127.0.0.1:0"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),
     ('[metrics]\nlisten = "h:70000"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),

@@ -20,6 +20,10 @@ RUN_NAMESPACE = uuid.UUID("6f0cbb0e-4ac5-5d5c-9a57-0d6a6cf9a7f1")
 IDENT = re.compile(r"[A-Za-z0-9._:+-]{1,128}", re.ASCII)
 
 
+# The names of hooks, which are jobs that no file has, begin so; no file's name has a "~".
+HOOK = "hook~"
+
+
 class Blackout(msgspec.Struct, frozen=True):
     """A blackout, without fire times: ``start`` (Unix seconds) to ``end``, or a cron line and the duration of each."""
 
@@ -165,7 +169,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waits(self) -> bool:
-        """True for a driver that only waits (cluster mode), False for one that computes on this node."""
+        """True for a driver that only waits (cluster mode) and for a hook, False for one that computes on this node."""
+        if self.name.startswith(HOOK):
+            return True
         return isinstance(self.launch, SparkSubmit) and self.launch.deploy_mode == "cluster"
 
     def policy(self) -> Policy:

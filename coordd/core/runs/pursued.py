@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coordd.core.context import Context
-from coordd.core.jobs.job import Job, pinned, unpinned
+from coordd.core.jobs.job import HOOK, Job, pinned, unpinned
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
@@ -16,6 +16,9 @@ from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Now
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
 from coordd.core.wire.events import Action
+
+# Maximum number of calls of hooks on one node at a time.
+HOOKS_HERE = 8
 
 ELECTING = "electing"
 DUE = "due"
@@ -280,9 +283,13 @@ class Line(Phases):
             pursuit.slots = ""
 
     def _budget_left(self, job: Job) -> bool:
-        """Drivers that compute, and drivers that wait, are counted apart."""
-        used = sum(1 for _, _, waits in self.running.values() if waits == job.waits)
-        used += sum(1 for p in self._claims() if p.claimed is not None and p.claimed.waits == job.waits)
+        """Drivers that compute, drivers that wait, and calls of hooks are counted apart."""
+        claimed = [p.claimed for p in self._claims() if p.claimed is not None]
+        if job.name.startswith(HOOK):  # a node that is full still calls its hooks
+            calls = sum(run.startswith(HOOK) for run in self.running)
+            return calls + sum(one.name.startswith(HOOK) for one in claimed) < HOOKS_HERE
+        here = [waits for run, (_, _, waits) in self.running.items() if not run.startswith(HOOK)]
+        used = here.count(job.waits) + sum(one.waits == job.waits for one in claimed if not one.name.startswith(HOOK))
         left = used < (self._ctx.settings.budget_cluster if job.waits else self._ctx.computing)
         self.short = self.short or not (left or job.waits)
         return left

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from coordd.core.jobs.job import Job
+from coordd.core.jobs.job import HOOK, Job
 from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import OUTDATED, RECOVERING
 from coordd.errors import RefusedError, UnavailableError
@@ -71,7 +71,8 @@ class JobMethods(Explanations):
     async def job_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         stopped, won = await self._stopped(), await self._won()
         now = self._driver.now().wall
-        jobs = dict(self._driver.node.jobs)  # a copy of the present jobs: the rest is done in a thread
+        # A copy of the present jobs: the rest is done in a thread.
+        jobs = {name: job for name, job in self._driver.node.jobs.items() if not name.startswith(HOOK)}
 
         def look(work: Work) -> list[dict[str, Any]]:
             all_problems = self._job_problems()

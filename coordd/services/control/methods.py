@@ -13,7 +13,7 @@ import trio
 
 from coordd import __version__
 from coordd.core.jobs.arguments import merge_params, packed
-from coordd.core.jobs.job import IDENT, Job, job_of, pinned, triggered_run
+from coordd.core.jobs.job import HOOK, IDENT, Job, job_of, pinned, triggered_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import OUTCOMES, Cancel, Resolve, Revoke
 from coordd.core.ledger.rows import Row
@@ -165,7 +165,7 @@ class Methods(RevisionMethods):
             "suspended": {"all": objects.hold_view(node.drains.pause), "jobs": sorted(node.drains.suspended)},
             "drained": objects.hold_view(node.drains.own),
             "jobs": {
-                "enabled": sum(job.enabled for job in node.jobs.values()),
+                "enabled": sum(job.enabled for name, job in node.jobs.items() if not name.startswith(HOOK)),
                 "held": sorted(job.name for job in node.jobs.values() if not job.enabled),
                 "disabled": sorted(set(problems) - set(node.jobs)),
             },

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from coordd.core.jobs.job import Job, scheduled_run
+from coordd.core.jobs.job import HOOK, Job, scheduled_run
 from coordd.core.jobs.schedule import fires_between, without_blackouts
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import FAILURE, LOST, MISSED, REJECTED, RETRY, REVOKED, SUCCESS, TERMINAL, Policy
@@ -83,7 +83,7 @@ class Counted:
 
     def job(self, name: str) -> OfJob:
         """The counts of a job, made at its first use."""
-        if name not in self._jobs():
+        if name not in self._jobs() or name.startswith(HOOK):
             name = OTHER
         found = self.of_jobs.get(name)
         if found is None:

@@ -13,7 +13,7 @@ COUNTER, GAUGE, HISTOGRAM, INFO = "counter", "gauge", "histogram", "info"
 JOB = "coordd_job"
 CLUSTER = "cluster"
 
-# Runs of `coordd exec` have names that no job file has; all of them count under this name.
+# Runs of hooks and of `coordd exec` have names that no job file has; all of them count under this name.
 OTHER = "(other)"
 
 # The final states of a run, and `lost`, in which an attempt may end.

@@ -11,7 +11,7 @@ import trio
 from coordd import __version__
 from coordd.config.sections import MetricsConfig
 from coordd.core.election import Election
-from coordd.core.jobs.job import Job
+from coordd.core.jobs.job import HOOK, Job
 from coordd.core.ledger.rows import Row
 from coordd.errors import CoorddError
 from coordd.ports import Ledger
@@ -182,6 +182,7 @@ class Metrics:
                 counted.job(name),
             )
             for name, job in node.jobs.items()
+            if not name.startswith(HOOK)
         }
         if families.OTHER in counted.of_jobs:
             found[families.OTHER] = (Gauges(), counted.of_jobs[families.OTHER])

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from coordd.core.jobs.job import EXEC_DIGEST, Job, job_of, pinned, unpinned
+from coordd.core.jobs.job import EXEC_DIGEST, HOOK, Job, job_of, pinned, unpinned
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import Discard, Replay
 from coordd.core.ledger.rows import AttemptRow, Row
@@ -181,7 +181,7 @@ def letter_view(row: Row, attempt: int | None = None) -> dict[str, Any]:
     """One dead letter, as in `deadletter.list`."""
     return {
         "id": letter_id(row.run, row.attempt if attempt is None else attempt),
-        "kind": KIND,
+        "kind": "hook" if row.job.startswith(HOOK) else KIND,
         "at": objects.instant(row.ended_at),
         "reason": row.reason or None,
         "attempts": row.attempt + 1,

@@ -13,7 +13,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.words import EXISTS, FINISHED, LIMITED, OK, PENDING, SUCCESS
-from coordd.core.runs.pursued import YIELD_S, YIELD_TO_OTHERS_S
+from coordd.core.runs.pursued import HOOKS_HERE, YIELD_S, YIELD_TO_OTHERS_S
 from core.runs.claims import granted
 
 FULL = Answer(LIMITED, by="pool heavy: 1 of 1 run", in_s=LIMIT_RETRY_S)
@@ -184,3 +184,17 @@ def test_three_nodes_start_what_waits_by_priority(seed: int) -> None:
         started += fresh
     levels = [int(run[3]) for run in started[1:]]
     assert levels == sorted(levels, reverse=True)
+
+
+def test_calls_of_hooks_have_a_budget_of_their_own() -> None:
+    """A node that is full still calls somebody, and hooks take nothing from jobs."""
+    jobs = [job(name, overlap="allow") for name in ("hook~page", "etl")]
+    cluster = SparkSubmit(application="a.py", deploy_mode="cluster")
+    settings = structs.replace(SETTINGS, budget_client=1, budget_cluster=1)
+    lone = Lone(*jobs, job("waits", launch=cluster, overlap="allow"), settings=settings).ready()
+    for number in range(HOOKS_HERE + 2):
+        trigger(lone, jobs[0], str(number + 1))
+    assert len(claims(lone)) == HOOKS_HERE
+    trigger(lone, jobs[1])
+    trigger(lone, lone.node.jobs["waits"])
+    assert claims(lone)[HOOKS_HERE:] == ["etl#1", "waits#1"]

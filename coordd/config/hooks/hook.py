@@ -1,0 +1,186 @@
+"""The hooks of coordd.toml: reading them, and the job that each of them is.
+
+A hook is a job that no file has, and each event is one triggered run of it. So the ledger, the elections, leases,
+retries and dead letters of runs serve hooks too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from coordd.config import values
+from coordd.core.jobs.arguments import nearest
+from coordd.core.jobs.job import HOOK, Command, Concurrency, Job, Retry
+from coordd.core.jobs.schedule import parse_duration
+from coordd.core.ledger.words import FAILURE, LOST, MISSED, REJECTED, REVOKED, SUCCESS, UNKNOWN
+
+# The events about runs, by the state of the run; and the others.
+RUN_EVENTS = tuple([f"run.{state}" for state in (SUCCESS, FAILURE, REVOKED, REJECTED, MISSED, LOST, UNKNOWN)])
+EVENTS = (*RUN_EVENTS, "takeover", "job.late", "node.lost", "breaker.opened", "cluster.ready")
+
+HOOKS_MAX = 50
+TIMEOUT_MAX_S = 3600.0
+
+# A run of a hook: three tries, with 5 s and 10 s between them. After a day without a first try, it is given up.
+TRIES = 3
+DELAY_S = 5.0
+WITHIN_S = 86_400.0
+
+# How many calls of one hook are made at a time, in the cluster.
+AT_A_TIME = 4
+
+# The variables of a call: what to call (an address may be a secret, so the name says so), and the event.
+CALL_VARIABLE, EVENT_VARIABLE = "COORDD_HOOK_SECRET", "COORDD_EVENT"
+EVENT_PARAM = "event"
+
+_CALL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
+# Names of digits are for runs of `coordd exec`: hook~1000.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,58}", re.ASCII)
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """One [[hook]]: exactly one of ``argv``, ``url`` and ``call`` is set. ``on``: events, or ``run.*``."""
+
+    on: tuple[str, ...]
+    argv: tuple[str, ...] = ()
+    url: str = ""
+    call: str = ""
+    timeout: str = "30s"
+    name: str = ""
+
+    @property
+    def timeout_s(self) -> float:
+        return parse_duration(self.timeout)
+
+    @property
+    def job_name(self) -> str:
+        """The job that it is. Without a name of its own it is named after what it does."""
+        return HOOK + (self.name or "x" + self.digest[:8])
+
+    @property
+    def digest(self) -> str:
+        """Of all that it does; equal on all nodes with the same lines."""
+        told = msgspec.json.encode([self.on, self.argv, self.url, self.call, self.timeout], order="deterministic")
+        return "hook-" + hashlib.sha256(told).hexdigest()[:24]
+
+    def wants(self, event: str) -> bool:
+        """True if it is called for this event."""
+        return any(event == word or (word.endswith(".*") and event.startswith(word[:-1])) for word in self.on)
+
+    def job(self, lease_s: float) -> Job:
+        """Its job. The definition is known by the digest, whichever Python runs it on a node."""
+        called = json.dumps({"argv": self.argv, "url": self.url, "call": self.call, "timeout_s": self.timeout_s})
+        return Job(
+            name=self.job_name,
+            digest=self.digest,
+            launch=Command(
+                argv=(sys.executable, "-m", "coordd.services.hooks.call"),
+                env={CALL_VARIABLE: called.replace("{", "{{").replace("}", "}}"), EVENT_VARIABLE: f"{{{EVENT_PARAM}}}"},
+            ),
+            description=f"a hook of coordd.toml, called on {', '.join(self.on)}",
+            params={EVENT_PARAM: ""},
+            overlap="allow",
+            concurrency=Concurrency(max=AT_A_TIME),
+            start_within_s=WITHIN_S,
+            timeout_s=self.timeout_s + 30.0,  # the call ends itself before
+            lease_s=lease_s,
+            retry=Retry(attempts=TRIES, delay_s=DELAY_S, backoff="exponential"),
+        )
+
+
+def jobs_of(hooks: Iterable[Hook], lease_s: float) -> dict[str, Job]:
+    """The jobs of these hooks, by name."""
+    return {hook.job_name: hook.job(lease_s) for hook in hooks}
+
+
+# ---- reading
+
+
+def read_hooks(table: Any, report: Callable[[str], None]) -> tuple[Hook, ...]:
+    """The hooks; each problem is reported in a sentence."""
+    if not isinstance(table, list) or not all(isinstance(one, dict) for one in table):
+        report("expected [[hook]], a list of tables: two brackets on each side")
+        return ()
+    if len(table) > HOOKS_MAX:
+        report(f"expected at most {HOOKS_MAX} hooks, found {len(table)}")
+        return ()
+    found: list[Hook] = []
+    for number, one in enumerate(table, 1):
+        hook = _read(one, number, report)
+        if hook is not None and hook.job_name in {other.job_name for other in found}:
+            report(f'hook {number}: name: there is another hook "{hook.job_name.removeprefix(HOOK)}"')
+        elif hook is not None:
+            found.append(hook)
+    return tuple(found)
+
+
+def _read(table: Mapping[str, Any], number: int, report: Callable[[str], None]) -> Hook | None:
+    wrong: list[tuple[str, str]] = []
+    said = values.read_table(table, _READERS, lambda key, message: wrong.append((key, message)))
+    ways = [key for key in ("argv", "url", "call") if key in table]
+    if not wrong and len(ways) != 1:
+        wrong.append(("argv", f"expected one of argv, url and call, found {' and '.join(ways) or 'none'}"))
+    if not wrong and not said.get("on"):
+        wrong.append(("on", f"expected a list of events, found none; known: {', '.join(EVENTS)}"))
+    for key, message in wrong:
+        report(f"hook {number}: {key}: {message}")
+    return None if wrong else Hook(**said)
+
+
+def _on(value: object) -> tuple[str, ...]:
+    words = values.texts(value)
+    for word in words:
+        if word.startswith("check."):
+            raise ValueError(f'"{word}" is not available in this version')
+        if word != "run.*" and word not in EVENTS:
+            raise ValueError(f"expected events, found {values.found(word)}; {nearest(word, (*EVENTS, 'run.*'))}")
+    return words
+
+
+def _argv(value: object) -> tuple[str, ...]:
+    words = values.texts(value)
+    if not words or not words[0].startswith("/"):
+        raise ValueError("expected a program with its absolute path, and its arguments")
+    return words
+
+
+def _url(value: object) -> str:
+    said = values.text(value)
+    parts = urlsplit(said)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected an address such as https://chat.example/hook")
+    return said
+
+
+def _call(value: object) -> str:
+    said = values.text(value)
+    if not _CALL.fullmatch(said):
+        raise ValueError(f"expected package.module:function, found {values.found(said)}")
+    return said
+
+
+def _timeout(value: object) -> str:
+    said = f"{value}s" if isinstance(value, int | float) and not isinstance(value, bool) else values.text(value)
+    if not 0 < parse_duration(said) <= TIMEOUT_MAX_S:
+        raise ValueError(f"expected a duration up to {TIMEOUT_MAX_S:g} s, found {values.found(said)}")
+    return said
+
+
+def _name(value: object) -> str:
+    said = values.text(value)
+    if not _NAME.fullmatch(said):
+        raise ValueError(f"expected a letter and up to 58 of A-Z a-z 0-9 . _ -, found {values.found(said)}")
+    return said
+
+
+_READERS: dict[str, values.Reader] = {
+    "on": _on, "argv": _argv, "url": _url, "call": _call, "timeout": _timeout, "name": _name,
+}  # fmt: skip

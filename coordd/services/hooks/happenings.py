@@ -1,0 +1,145 @@
+"""The events that hooks are told of: what they say, and the key that is the same on every node. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from coordd.core.jobs.job import iso, job_of
+from coordd.core.ledger.rows import Row
+from coordd.core.ledger.words import LOST, MISSED, SUCCESS, TERMINAL, UNKNOWN
+from coordd.core.visible import visible
+
+# Characters of a text in an event. All of them together fit into one argument of a run.
+TEXT_MAX = 400
+
+# Nodes notice that a node is lost, or that the cluster is ready, within seconds of each other, and it may happen again
+# later. Within such a time (seconds) it is one event.
+APART_S = 600.0
+
+_SENTENCES = {
+    SUCCESS: "succeeded",
+    "failure": "failed",
+    "revoked": "was revoked",
+    "rejected": "was rejected",
+    MISSED: "was missed",
+    LOST: "was lost",
+    UNKNOWN: "has an unknown end: a person decides",
+}
+
+
+class Happening(NamedTuple):
+    """One event. ``key``: the same on all nodes. ``known_as``: keys under which another node may have told it."""
+
+    event: str
+    key: str
+    fields: dict[str, Any]
+    known_as: tuple[str, ...] = ()
+
+    def ident(self, key: str = "") -> str:
+        """The id of the hook's run."""
+        digest = hashlib.sha256((key or self.key).encode()).hexdigest()[:24]
+        return f"{self.event}.{digest}"
+
+    def idents(self) -> list[str]:
+        """All ids under which it may be known."""
+        return [self.ident(key) for key in (self.key, *self.known_as)]
+
+    def document(self, *, at: float, cluster: str, node: str) -> str:
+        """The JSON that a hook gets."""
+        told = {
+            "event": self.event,
+            "at": iso(round(at, 3)),
+            "cluster": cluster,
+            "node": node,
+            **dict.fromkeys(("job", "run", "attempt", "state", "reason", "sentence")),
+        }
+        told.update({key: _short(value) for key, value in self.fields.items()})
+        return json.dumps(told)
+
+
+def of_row(row: Row) -> Happening | None:
+    """The end of a run, or that it is not known; None if it goes on."""
+    if row.state not in TERMINAL and row.state != UNKNOWN:
+        return None
+    fields = {
+        "node": row.node.rpartition(".")[0] or None,
+        "job": row.job,
+        "run": row.run,
+        "attempt": row.attempt,
+        "state": row.state,
+        "reason": row.reason or None,
+        "sentence": f"{row.run} {_SENTENCES[row.state]}" + (f": {row.reason}" if row.reason else ""),
+    }
+    return Happening(f"run.{row.state}", f"{row.run}/{row.attempt}", fields)
+
+
+def lost_attempt(run: str, attempt: int, node: str, reason: str) -> Happening:
+    """An attempt was lost, and another one follows."""
+    sentence = f"{run}: attempt {attempt} was lost" + (f": {reason}" if reason else "")
+    fields = _of_attempt(run, attempt, node, LOST, reason, sentence)
+    return Happening("run.lost", f"{run}/{attempt}", fields)
+
+
+def taken_over(run: str, attempt: int, node: str, reason: str) -> Happening:
+    """Another node has found an attempt lost, so that the run goes on elsewhere."""
+    sentence = f"{run} goes on on another node than {node.rpartition('.')[0]}"
+    return Happening("takeover", f"{run}/{attempt}", _of_attempt(run, attempt, node, LOST, reason, sentence))
+
+
+def late(job: str, reason: str, succeeded_at: float) -> Happening:
+    """A job has no success in time; once for each last success."""
+    return Happening(
+        "job.late", f"{job} {succeeded_at:.0f}", {"job": job, "reason": reason, "sentence": f"{job} is late: {reason}"}
+    )
+
+
+def node_lost(peer: str, at: float) -> Happening:
+    """A node is lost. ``peer``: HOSTNAME.PID."""
+    name = peer.rpartition(".")[0]
+    return _now_and_then(
+        "node.lost", peer, at, {"node": name, "reason": f"{peer} is silent", "sentence": f"{name} is lost"}
+    )
+
+
+def cluster_ready(alive: int, at: float) -> Happening:
+    """The cluster takes new runs again."""
+    sentence = f"the cluster is ready, {alive} node{'s' if alive != 1 else ''} alive"
+    return _now_and_then("cluster.ready", "", at, {"state": "ready", "sentence": sentence})
+
+
+def breaker_opened(node: str, incarnation: str, name: str, opened: int, reason: str) -> Happening:
+    """A breaker of this node has opened, for the ``opened``-th time."""
+    fields = {
+        "node": node,
+        "reason": reason,
+        "state": "open",
+        "sentence": f"{node}: the breaker {name} is open: {reason}",
+    }
+    return Happening("breaker.opened", f"{node} {incarnation} {name} {opened}", fields)
+
+
+def _of_attempt(run: str, attempt: int, node: str, state: str, reason: str, sentence: str) -> dict[str, Any]:
+    return {
+        "node": node.rpartition(".")[0] or None,
+        "job": job_of(run),
+        "run": run,
+        "attempt": attempt,
+        "state": state,
+        "reason": reason or None,
+        "sentence": sentence,
+    }
+
+
+def _now_and_then(event: str, subject: str, at: float, fields: Mapping[str, Any]) -> Happening:
+    """Something that each node notices at its own time: those within APART_S are one event."""
+    now, before = int(at // APART_S), int((at - APART_S / 10) // APART_S)
+    known_as = (f"{subject} {before}",) if before != now else ()
+    return Happening(event, f"{subject} {now}", dict(fields), known_as)
+
+
+def _short(value: Any) -> Any:
+    """Texts in one bounded line: a reason may be output of a program."""
+    return visible(value)[:TEXT_MAX] if isinstance(value, str) else value

@@ -1,0 +1,323 @@
+"""The service of hooks: it notices events, and registers one run of each hook that wants one.
+
+Every node does so for every event that it learns of. A run's id is made from the event's key, so the ledger has it
+once, and the usual election decides who makes the call. A node's own deed is registered at once; the other nodes look
+a little later whether it is known. Ends of runs are also read from the ledger now and then: it still has them when
+every node that knew of one has died.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from coordd.config.hooks.hook import EVENT_PARAM, Hook
+from coordd.core.jobs.arguments import packed
+from coordd.core.jobs.job import HOOK, job_of, triggered_run
+from coordd.core.jobs.limits import claimed_policy
+from coordd.core.ledger.rows import Row
+from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ledger.sound import run_fault
+from coordd.core.ledger.words import RETRY, TERMINAL, UNKNOWN
+from coordd.core.ready import Notice
+from coordd.core.wire import events
+from coordd.core.wire.events import Event, Task
+from coordd.errors import CoorddError, UnavailableError
+from coordd.ports import Ledger
+from coordd.services.driver import Driver
+from coordd.services.hooks import happenings
+from coordd.services.hooks.happenings import Happening
+from coordd.services.hooks.since import Since
+from coordd.services.ledger import LedgerService, boottime
+from coordd.services.readiness import Readiness
+from coordd.services.views.troubles import Troubles
+
+log = structlog.get_logger("hooks")
+
+# How often (seconds) the service looks at what it waits for.
+LOOK_S = 0.5
+
+# An end is looked up in the ledger this long (seconds) after it was heard, and again until it is there.
+OWN_S = 0.2
+HEARD_S = 3.0
+AGAIN_S = 2.0
+GIVE_UP_S = 120.0
+LOOKED_UP_MAX = 50
+
+# How often (seconds) the newest ends are read from the ledger, how many of each state, and how old they may be.
+READ_S = 20.0
+READ_ROWS = 100
+READ_AGE_S = 86_400.0
+
+# Events that wait, events of one hook within a minute, and events that are remembered as told.
+WAITING_MAX = 1000
+A_MINUTE = 60
+TOLD_MAX = 20_000
+
+# The cluster must have been not ready for this long (seconds) before it is news that it is ready.
+NOT_READY_S = 5.0
+
+# Ends that may be news.
+ENDS = (events.TaskSucceeded, events.TaskFailed, events.TaskRevoked, events.TaskRejected, events.TaskRetried)
+
+
+class Hint(NamedTuple):
+    """A run that may have ended: look it up ``at`` that time (CLOCK_BOOTTIME), until ``until``."""
+
+    at: float
+    until: float
+
+
+class Waiting(NamedTuple):
+    """An event that is told ``at`` that time (CLOCK_BOOTTIME), unless another node has told it by then."""
+
+    at: float
+    happening: Happening
+    wall: float
+
+
+class Hooks:
+    """All hooks of one daemon."""
+
+    def __init__(
+        self,
+        hooks: Sequence[Hook],
+        path: str,
+        driver: Driver,
+        ledger: LedgerService,
+        troubles: Troubles,
+        readiness: Readiness,
+    ) -> None:
+        """``path``: the file that says since when this node has each hook."""
+        self.hooks: tuple[Hook, ...] = ()
+        self._since = Since(path)
+        self._driver = driver
+        self._ledger = ledger
+        self._troubles = troubles
+        self._readiness = readiness
+        self._hints: dict[str, Hint] = {}
+        self._waiting: deque[Waiting] = deque()
+        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()  # (hook's job, id)
+        self._minute: dict[str, tuple[int, int]] = {}  # hook's job -> (minute, how many)
+        self._opened: dict[str, int] = {}
+        self._late: set[str] = set()
+        self._not_ready_at: float | None = None
+        self._read_at = 0.0
+        self._heard = driver.recent_total
+        self.dropped = 0
+        driver.listeners.append(self._saw)
+        self.use(hooks)
+
+    def use(self, hooks: Sequence[Hook]) -> None:
+        """The configuration was read, or read again."""
+        self.hooks = tuple(hooks)
+        self._since.use(hooks, self._driver.now().wall)
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        while True:
+            if self.hooks:
+                self._hear()
+                self._look()
+                try:
+                    await self._read()
+                except UnavailableError as exc:  # the next look tries again
+                    log.debug("hooks.ledger_not_read", reason=str(exc))
+                await self._tell()
+            await trio.sleep(LOOK_S)
+
+    # ---- noticing
+
+    def _saw(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
+        """This node's own deeds, and what it notes."""
+        if not self.hooks:
+            return
+        for event in journal:
+            if isinstance(event, ENDS):
+                self._ended(event, self._driver.node.full_hostname, OWN_S)
+        for notice in notices:
+            if notice.event == "node.lost":
+                wall = self._driver.now().wall
+                self._offer(happenings.node_lost(str(notice.fields["peer"]), wall), HEARD_S)
+            elif notice.event == "run.unknown":
+                self._hint(str(notice.fields["run"]), HEARD_S)
+
+    def _hear(self) -> None:
+        """Events of other nodes since the last look."""
+        driver = self._driver
+        new = min(driver.recent_total - self._heard, len(driver.recent))
+        self._heard = driver.recent_total
+        for packet, event in [driver.recent[place] for place in range(len(driver.recent) - new, len(driver.recent))]:
+            if isinstance(event, ENDS) and packet.sender != driver.node.full_hostname:
+                self._ended(event, packet.sender, HEARD_S)
+
+    def _ended(self, event: Task, sender: str, after_s: float) -> None:
+        if event.name.startswith(HOOK):
+            return  # an event about a hook would call hooks for ever
+        if isinstance(event, events.TaskRetried) and (event.result != RETRY or event.node != sender):
+            self._offer(happenings.lost_attempt(event.run, event.attempt, event.node, event.reason), after_s)
+            if event.node != sender:
+                self._offer(happenings.taken_over(event.run, event.attempt, event.node, event.reason), after_s)
+        self._hint(event.run, after_s)
+
+    def _hint(self, run: str, after_s: float) -> None:
+        if job_of(run).startswith(HOOK) or len(self._hints) >= WAITING_MAX:
+            return  # reading the ledger finds it
+        now = boottime()
+        self._hints[run] = Hint(now + after_s, now + GIVE_UP_S)
+
+    def _look(self) -> None:
+        """What nobody sends: breakers, and the readiness of the cluster."""
+        node, now = self._driver.node, self._driver.now()
+        for breaker in self._driver.breakers:
+            if breaker.opened > self._opened.get(breaker.name, 0):
+                told = happenings.breaker_opened(
+                    node.hostname, node.incarnation, breaker.name, breaker.opened, breaker.reason
+                )
+                self._offer(told, 0.0)
+            self._opened[breaker.name] = breaker.opened
+        if self._readiness.problem:
+            if self._not_ready_at is None and node.state in ("ready", "draining"):
+                self._not_ready_at = now.mono
+        elif self._not_ready_at is not None:
+            if now.mono - self._not_ready_at >= NOT_READY_S:
+                self._offer(happenings.cluster_ready(node.member_counts()["alive"], now.wall), HEARD_S)
+            self._not_ready_at = None
+
+    async def _read(self) -> None:
+        """Look up runs that may have ended, and late jobs; from time to time read the newest ends."""
+        now = boottime()
+        due = [run for run, hint in self._hints.items() if hint.at <= now][:LOOKED_UP_MAX]
+        late = self._troubles.found.late_jobs
+        new = sorted(job for job in late.keys() - self._late if not job.startswith(HOOK))
+        states = [state for state in (*TERMINAL, UNKNOWN) if any(hook.wants(f"run.{state}") for hook in self.hooks)]
+        whole = now >= self._read_at
+        if not (due or new or whole):
+            self._late &= late.keys()
+            return
+
+        def read(ledger: Ledger) -> tuple[dict[str, Row | None], dict[str, float], list[Row]]:
+            rows = [row for state in states for row in ledger.runs(state=state, limit=READ_ROWS)] if whole else []
+            return {run: ledger.run(run) for run in due}, ledger.succeeded(new) if new else {}, rows
+
+        looked_up, succeeded, rows = await self._ledger.query(read)
+        self._late = {*(self._late & late.keys()), *new}
+        for job in new:
+            self._offer(happenings.late(job, late[job], succeeded.get(job, 0.0)), HEARD_S)
+        for run, row in looked_up.items():
+            self._looked_up(run, row, now)
+        if whole:
+            self._read_at = now + READ_S
+            oldest = self._driver.now().wall - READ_AGE_S
+            for row in rows:
+                if not run_fault(row) and not row.job.startswith(HOOK) and _at(row) >= oldest:
+                    self._offer_row(row)
+
+    def _looked_up(self, run: str, row: Row | None, now: float) -> None:
+        if row is not None and not run_fault(row) and self._offer_row(row):
+            self._hints.pop(run, None)
+            return
+        hint = self._hints[run]
+        over = row is None or row.state == RETRY or now >= hint.until
+        if over:
+            del self._hints[run]
+        else:
+            self._hints[run] = Hint(now + AGAIN_S, hint.until)  # its runner has not reported yet
+
+    def _offer_row(self, row: Row) -> bool:
+        happening = happenings.of_row(row)
+        if happening is not None:
+            self._offer(happening, 0.0, _at(row))
+        return happening is not None
+
+    # ---- telling
+
+    def _offer(self, happening: Happening, after_s: float, at: float = 0.0) -> None:
+        """Tell it after that time, if a hook wants it and nobody has told it. ``at``: when it was (Unix seconds), if
+        not now.
+        """
+        wall = at or self._driver.now().wall
+        if not any(self._is_news(hook, happening, wall) for hook in self.hooks):
+            return
+        if len(self._waiting) >= WAITING_MAX:
+            self._drop(happening, f"{WAITING_MAX} events wait already")
+            return
+        self._waiting.append(Waiting(boottime() + after_s, happening, wall))
+
+    def _is_news(self, hook: Hook, happening: Happening, wall: float) -> bool:
+        """True if the hook wants it, was there at that time, and its run is not known here."""
+        if not hook.wants(happening.event) or wall < self._since.of(hook):
+            return False
+        pursuits = self._driver.node.pursuits
+        for ident in happening.idents():
+            run = triggered_run(hook.job_name, ident)
+            if (hook.job_name, ident) in self._told or run in pursuits.pursuits or run in pursuits.epitaphs:
+                return False
+        return True
+
+    async def _tell(self) -> None:
+        now = boottime()
+        for _ in range(len(self._waiting)):
+            waiting = self._waiting.popleft()
+            if waiting.at > now:
+                self._waiting.append(waiting)
+                continue
+            for hook in self.hooks:
+                if self._is_news(hook, waiting.happening, waiting.wall):
+                    await self._register(hook, waiting)
+
+    async def _register(self, hook: Hook, waiting: Waiting) -> None:
+        """Ask for one run of the hook; the ledger has it once."""
+        node, happening = self._driver.node, waiting.happening
+        job = node.jobs.get(hook.job_name)
+        if job is None:
+            return  # not taken yet, or no longer configured
+        minute, count = self._minute.get(hook.job_name, (0, 0))
+        present = int(boottime() // 60)
+        count = count + 1 if minute == present else 1
+        self._minute[hook.job_name] = (present, count)
+        if count > A_MINUTE:
+            self._drop(happening, f"more than {A_MINUTE} events of {hook.job_name} within a minute")
+            return
+        document = happening.document(at=waiting.wall, cluster=node.settings.cluster, node=node.hostname)
+        args = packed({EVENT_PARAM: document})
+        of = Registration(
+            triggered_run(hook.job_name, happening.ident()),
+            hook.job_name,
+            job.digest,
+            claimed_policy(job, args, node.hostname, node.concurrency),
+            self._driver.now().wall,
+            scheduled=False,
+            args=args,
+            by="hook",
+        )
+        try:
+            reply = await self._driver.trigger(of)
+        except CoorddError as exc:
+            log.warning("hook.not_registered", hook=hook.job_name, about=happening.event, reason=str(exc))
+            return
+        if reply.kind not in ("", "conflict"):  # conflict: another node has told it in its own words
+            log.warning("hook.not_registered", hook=hook.job_name, about=happening.event, reason=reply.message)
+            return
+        self._told[hook.job_name, happening.ident()] = None
+        while len(self._told) > TOLD_MAX:
+            self._told.popitem(last=False)
+        if not reply.kind:
+            sentence = json.loads(document)["sentence"]
+            log.info("hook.registered", hook=hook.job_name, run=of.run, about=happening.event, sentence=sentence)
+
+    def _drop(self, happening: Happening, why: str) -> None:
+        """A storm must not become a storm of calls; a person reads the log, the metrics and the ledger."""
+        self.dropped += 1
+        if self.dropped & (self.dropped - 1) == 0:  # 1, 2, 4, 8, …
+            log.error("hook.dropped", about=happening.event, key=happening.key, reason=why, count=self.dropped)
+
+
+def _at(row: Row) -> float:
+    """When the run ended, or was last heard of (Unix seconds)."""
+    return row.ended_at or row.started_at or row.received_at

@@ -1,0 +1,80 @@
+"""The recipes for mail and chat, with a fake sendmail and a fake chat server."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+
+from coordd.config.hooks.hook import read_hooks
+from coordd.config.tomlfile import read_toml
+from coordd.services.hooks import happenings
+
+HOOKS = Path(__file__).parents[2] / "deploy" / "hooks"
+EVENT = happenings.lost_attempt("etl@2026-11-21T02:00:00Z", 0, "edge-1.7", "its lease lapsed").document(
+    at=1e9, cluster="c1", node="edge-2"
+)
+
+
+def called(name: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, HOOKS / name, *args],
+        input=EVENT, env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [0, 75])
+def test_a_mail(tmp_path: Path, code: int) -> None:
+    sendmail = tmp_path / "sendmail"
+    sendmail.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/args\ncat > {tmp_path}/mail\nexit {code}\n')
+    sendmail.chmod(0o755)
+    done = called("mail.py", "a@example.org", "b@example.org", SENDMAIL=str(sendmail))
+    mail = message_from_string((tmp_path / "mail").read_text())
+
+    assert (done.returncode, (tmp_path / "args").read_text()) == (code, "-t -oi\n")
+    assert mail["To"] == "a@example.org, b@example.org"
+    assert mail["Subject"].replace("\n", "") == ("[c1] etl@2026-11-21T02:00:00Z: attempt 0 was lost: its lease lapsed")
+    assert "coordctl why 'etl@2026-11-21T02:00:00Z'" in str(mail.get_payload())
+
+
+def test_a_chat(tmp_path: Path) -> None:
+    got: list[dict[str, str]] = []
+
+    class Chat(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Chat)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = tmp_path / "chat.url"
+    url.write_text(f"http://127.0.0.1:{server.server_address[1]}/hook\n")
+    done = called("chat.py", str(url))
+    server.shutdown()
+    server.server_close()
+
+    assert (done.returncode, done.stdout) == (0, "200 OK\n")
+    assert got == [{"text": "\N{WARNING SIGN} [c1] etl@2026-11-21T02:00:00Z: attempt 0 was lost: its lease lapsed"}]
+    assert called("chat.py", str(url)).returncode != 0, "nobody listens any more"
+
+
+@pytest.mark.parametrize("name", ["mail.py", "chat.py"])
+def test_the_lines_that_a_recipe_shows_are_a_hook(tmp_path: Path, name: str) -> None:
+    lines = (HOOKS / name).read_text().partition("    [[hook]]\n")[2].partition("\n\n")[0]
+    file = tmp_path / "coordd.toml"
+    file.write_text("[[hook]]\n" + lines.replace("    ", ""))
+    _, table, problem = read_toml(str(file), "config")
+    wrong: list[str] = []
+    (hook,) = read_hooks(table["hook"], wrong.append)
+
+    assert (problem, wrong) == (None, [])
+    assert hook.argv[0].endswith(name)
