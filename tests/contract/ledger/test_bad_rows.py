@@ -16,7 +16,8 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, NewRules, Register, Revoke, Suspend
+from coordd.core.ledger.requests import Activate, Adopt, Cancel, Claim, ListOpen, NewRules, Register, Revoke, Suspend
+from coordd.core.ledger.rows import REVISION
 from coordd.core.ledger.runner_requests import Grant, Renew, Request
 from coordd.core.ledger.standing import BARRIER_BY
 from coordd.core.ledger.words import BAD, GRANTED, NEVER, OK, REVOKED, AttemptNumber
@@ -368,3 +369,22 @@ def test_a_file_whose_columns_take_anything(tmp_path: Path, clock: FakeClock) ->
     assert isinstance(swept, OpenAnswer)
     assert list(swept.bad) == [RUN]
     ledger.close()
+
+
+def test_a_bad_row_refuses_a_whole_revision(nodes: Nodes) -> None:
+    """The jobs before the bad one keep their definitions too."""
+
+    def adopt(number: int) -> Answer:
+        text = "\n".join([f"{job} d{number} s{number}" for job in ("other", "sales", "third")])
+        return nodes.ask(Adopt(number=number, digest=f"r{number}", replaces=number - 1, by="ann", jobs=text))
+
+    assert adopt(1).word == OK
+    for table in ("job", "standing"):
+        spoil(nodes, "sales", "version", "x", table=table)
+
+    with pytest.raises(BadRowError, match="version"):
+        adopt(2)
+
+    swept = nodes.ledger.ask(ListOpen(jobs=("other", "third")))
+    assert {name: one.digest for name, one in swept.current.items()} == {"other": "d1", "third": "d1"}
+    assert swept.holds[REVISION].note == "1 r1"

@@ -109,6 +109,7 @@ def test_a_revision_never_replaces_a_newer_one(nodes: Nodes) -> None:
     late = adopt(nodes, 2, {"sales": "s2"}, replaces=1)
 
     assert (late.word, late.token) == ("differs", 3)
+    assert adopt(nodes, 2, {"sales": "s2"}, replaces=3).word == "differs"
     assert swept(nodes).current["sales"].digest == "s3"
 
 
@@ -127,6 +128,7 @@ def test_another_content_under_the_same_number_is_refused(nodes: Nodes) -> None:
     answer = nodes.ask(Adopt(number=1, digest="other", replaces=0, by="ann", jobs="sales s9 x"))
 
     assert (answer.word, answer.token) == ("differs", 1)
+    assert nodes.ask(Adopt(number=1, digest="other", replaces=1, by="ann", jobs="sales s9 x")).word == "differs"
 
 
 def test_a_damaged_note_is_no_revision(nodes: Nodes) -> None:
