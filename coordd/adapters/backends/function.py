@@ -8,6 +8,7 @@ error.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -20,6 +21,9 @@ from coordd.errors import UnavailableError
 # The answer: ten thousand jobs need less.
 BYTES_MAX = 32 * 2**20
 
+# The kernel's number (linux/prctl.h).
+PR_SET_PDEATHSIG = 1
+
 # How an entry point is named on the command line, instead of MODULE:FUNCTION.
 POINT = "entry point "
 
@@ -30,7 +34,7 @@ def ask(target: str, timeout_s: float) -> dict[str, Any]:
     ``target``: MODULE:FUNCTION, or POINT and "GROUP NAME". Raises UnavailableError: what the function did instead, and
     what to do.
     """
-    argv = [sys.executable, "-P", "-m", "coordd.adapters.backends.function", target]
+    argv = [sys.executable, "-P", "-m", "coordd.adapters.backends.function", target, str(os.getpid())]
     try:
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
     except OSError as exc:
@@ -103,6 +107,10 @@ def answer(target: str) -> dict[str, Any]:
 
 def main() -> NoReturn:
     """Answer on standard output, which the function does not get."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # it must not outlive a daemon that stops meanwhile
+    if os.getppid() != int(sys.argv[2]):
+        os._exit(1)
     out = os.dup(1)
     os.dup2(2, 1)
     data = json.dumps(answer(sys.argv[1])).encode()

@@ -55,7 +55,7 @@ class RevisionMethods(RunMethods):
 
     async def config_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         source = self._published()
-        found = await trio.to_thread.run_sync(source.store.listed)
+        found = await trio.to_thread.run_sync(source.store.listed, abandon_on_cancel=True)
         newest = max([one.number for one in found], default=0)
         return [_view(one, source, newest) for one in found]
 
@@ -63,12 +63,12 @@ class RevisionMethods(RunMethods):
         source = self._published()
         number = take(params, "number", int, 0) or source.in_force.number
         found = await self._read(source, number)
-        newest = await trio.to_thread.run_sync(source.store.newest)
+        newest = await trio.to_thread.run_sync(source.store.newest, abandon_on_cancel=True)
         return {**_view(found, source, newest), "files": found.texts}
 
     async def config_rollback(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         source, note = self._published(), _note(params)
-        listed = await trio.to_thread.run_sync(source.store.listed)
+        listed = await trio.to_thread.run_sync(source.store.listed, abandon_on_cancel=True)
         newest, in_force = max([one.number for one in listed], default=0), source.in_force.number
         number: int = take(params, "number", int, 0)
         if not number:  # what a newest revision that is not in force would replace, or the one before
@@ -98,11 +98,11 @@ class RevisionMethods(RunMethods):
         }
 
     async def _read(self, source: PublishedSource, number: int) -> Published:
-        listed = [one.number for one in await trio.to_thread.run_sync(source.store.listed)]
+        listed = [one.number for one in await trio.to_thread.run_sync(source.store.listed, abandon_on_cancel=True)]
         if number not in listed:
             hint = f"coordctl config list shows them; {nearest(str(number), map(str, listed))}"
             raise RefusedError(f"there is no revision {number}", kind="unknown_revision", hint=hint)
-        return await trio.to_thread.run_sync(source.store.read, number)
+        return await trio.to_thread.run_sync(source.store.read, number, abandon_on_cancel=True)
 
     def _published(self) -> PublishedSource:
         if not isinstance(self.source, PublishedSource):

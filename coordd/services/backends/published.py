@@ -168,7 +168,7 @@ class PublishedSource(Elsewhere):
         """Read and judge a revision, outside the loop. The last one is remembered."""
         known = self._candidate
         if known is None or known.of.number != number or known.config is not self.config:
-            known = await trio.to_thread.run_sync(self._judged, number, self.config)
+            known = await trio.to_thread.run_sync(self._judged, number, self.config, abandon_on_cancel=True)
             self._candidate = known
         return known
 
@@ -191,7 +191,7 @@ class PublishedSource(Elsewhere):
     # ---- the newest revision
 
     async def _consider(self, in_force: InForce) -> None:
-        newest = await trio.to_thread.run_sync(self.store.newest)
+        newest = await trio.to_thread.run_sync(self.store.newest, abandon_on_cancel=True)
         if newest <= in_force.number:
             self._pending, self.waits = (0, 0.0), []
             self._say("newest", "")
@@ -201,8 +201,9 @@ class PublishedSource(Elsewhere):
             self._pending = (newest, now)
         candidate = await self._read_revision(newest)
         mine = candidate.vote
-        await trio.to_thread.run_sync(self.store.vote, newest, self.driver.node.full_hostname, mine)
-        votes = await trio.to_thread.run_sync(self.store.votes, newest)
+        vote = partial(self.store.vote, newest, self.driver.node.full_hostname, mine)
+        await trio.to_thread.run_sync(vote, abandon_on_cancel=True)
+        votes = await trio.to_thread.run_sync(self.store.votes, newest, abandon_on_cancel=True)
         refused, silent = self._against(mine, votes)
         self.waits = [*refused, *silent]
         if refused or (silent and now - self._pending[1] > SILENT_S):

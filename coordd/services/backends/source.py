@@ -177,8 +177,9 @@ class Called(Elsewhere):
 
     async def look(self) -> None:
         """Ask once, and use what it says if that spoils no job."""
+        ask = partial(self._ask, self._place, self.config.jobs.timeout)
         try:
-            said = await trio.to_thread.run_sync(self._ask, self._place, self.config.jobs.timeout)
+            said = await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
         except UnavailableError as exc:
             self._say("call", f"{exc}; {self._stays()}")
             return

@@ -11,6 +11,7 @@ from support.fake_daemon import DAEMON, ROOT, environment, open_directory, write
 
 from cli import test_daemon
 from cli.test_daemon import running
+from coordd.daemon import STOP_S
 
 JOB = 'schedule = "every 1h"\n[command]\nargv = ["/bin/true"]\n'
 
@@ -81,3 +82,19 @@ def test_a_daemon_whose_function_fails_says_so_and_keeps_its_jobs(monkeypatch: p
             assert [job["name"] for job in node.json("job", "list")] == ["sales"]
         with running(directory, DAEMON, control=section) as node:  # the copy
             assert [job["name"] for job in node.json("job", "list")] == ["sales"]
+
+
+def test_a_daemon_stops_while_its_function_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_directory() as directory:
+        site, pid = Path(directory) / "site_jobs.py", Path(directory) / "pid"
+        section = '[jobs]\nbackend = "python"\ncall = "site_jobs:jobs"\nrefresh = 1.0\ntimeout = 60.0\n'
+        found = {**environment(), "PYTHONPATH": f"{ROOT}:{directory}"}
+        monkeypatch.setattr(test_daemon, "environment", lambda: found)
+        site.write_text(f"def jobs():\n    return {{'sales': {JOB!r}}}\n")
+        with running(directory, DAEMON, control=section) as node:
+            lines = ["import os, time", f"open({str(pid)!r}, 'w').write(str(os.getpid()))", "time.sleep(300)"]
+            site.write_text("def jobs():\n" + "".join([f"    {line}\n" for line in lines]))
+            node.wait_until(lambda: pid.exists() and bool(pid.read_text()))
+            node.process.terminate()
+            assert node.process.wait(STOP_S + 5.0) == 0
+            node.wait_until(lambda: not Path(f"/proc/{pid.read_text()}").exists())
