@@ -82,6 +82,17 @@ def test_an_address_is_a_secret(tmp_path: Path) -> None:
     assert "SECRET" not in json.dumps(load(str(config_path), {}).redacted())
 
 
+def test_a_program_that_others_could_change_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "page"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o777)
+    (line,) = said(tmp_path, f'[[hook]]\non = ["takeover"]\nargv = ["{program}"]\n')
+
+    assert str(program) in line
+    program.chmod(0o755)
+    assert said(tmp_path, f'[[hook]]\non = ["takeover"]\nargv = ["{program}"]\n') == []
+
+
 # ---- the job
 
 

@@ -41,6 +41,8 @@ log = structlog.get_logger("hooks")
 
 # How often (seconds) the service looks at what it waits for.
 LOOK_S = 0.5
+# Without a hook it only looks whether a reload has brought one.
+IDLE_S = 10.0
 
 # An end is looked up in the ledger this long (seconds) after it was heard, and again until it is there.
 OWN_S = 0.2
@@ -129,7 +131,7 @@ class Hooks:
                 except UnavailableError as exc:  # the next look tries again
                     log.debug("hooks.ledger_not_read", reason=str(exc))
                 await self._tell()
-            await trio.sleep(LOOK_S)
+            await trio.sleep(LOOK_S if self.hooks else IDLE_S)
 
     # ---- noticing
 
