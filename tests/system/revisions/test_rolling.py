@@ -114,3 +114,28 @@ def test_a_revision_that_a_member_cannot_read_is_not_put_in_force() -> None:
         until(lambda: not any(source(node)["problem"] for node in cluster.nodes), why="nothing is wrong any more")
         assert [one["state"] for one in first.call("config.list")] == ["in force", "earlier", "earlier"]
         first.call("job.suspend", all=True)
+
+
+def test_a_cluster_comes_from_files_without_losing_a_fire_time() -> None:
+    """The revision is published before the last node is restarted, and comes into force when that node is gone."""
+    with cluster_of(2, backend="production", **TIMING) as cluster:
+        files = texts(cluster, "every 2s", misfire="all")
+        first, last = cluster.nodes
+        first.settings = BACKEND
+        cluster.start()
+        fired(cluster, set(), 2)
+        first.call("config.publish", files=files)
+        until(lambda: "n2 has not said" in (source(first)["problem"] or ""), why="n2 has its jobs from files")
+        assert source(last) == {"backend": "files", "problem": None}
+
+        last.stop()
+        last.settings = BACKEND
+        last.start()
+        taken(cluster.nodes, 1)
+        fired(cluster, set(), len(fires(cluster)) + 3)
+
+        due = [at for at, _ in fires(cluster)]
+        assert due == [due[0] + 2 * number for number in range(len(due))]
+        assert len({one for _, one in fires(cluster)}) == 1, "the same definition"
+        never_twice(cluster)
+        first.call("job.suspend", all=True)
