@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from system.lab.cluster import Entry
 
-# Power is cut right after a program's last line, before its end is in the ledger: nobody can tell the two apart.
-# Seconds from that line to the kill.
-UNREPORTED_S = 2.0
+# Power is cut after a program's last line, while its runner still lives: its end is not in the ledger yet, and nobody
+# can tell. Seconds from that line to the kill; a runner reports at once, and a busy machine takes its time.
+UNREPORTED_S = 10.0
 
 # A daemon that was killed comes back within this time (seconds). An end in between may be reported too late.
 AWAY_S = 15.0
@@ -27,6 +27,7 @@ class Cut(NamedTuple):
     pid: int
     at: float
     power: bool
+    alive: frozenset[str] = frozenset()  # the words in the command lines of its runners, right before the power cut
 
 
 class Record(NamedTuple):
@@ -91,7 +92,10 @@ def judge(record: Record) -> Verdict:
 def _unreported(end: Entry, cuts: Sequence[Cut]) -> bool:
     """True if its node was killed so that the end of this program may not have reached the ledger."""
     here = [cut for cut in cuts if cut.node == end.node]
+    its = {end.run, end.run.partition("#")[0]}  # the name of a job stands in the command line of `coordd exec`
     return any(
-        end.at - 0.1 <= cut.at <= end.at + UNREPORTED_S or (not cut.power and cut.at <= end.at <= cut.at + AWAY_S)
+        (end.at <= cut.at <= end.at + UNREPORTED_S and bool(its & cut.alive))
+        if cut.power
+        else cut.at - UNREPORTED_S <= end.at <= cut.at + AWAY_S
         for cut in here
     )

@@ -61,7 +61,12 @@ def run(plan: Plan, show: Callable[[str], object]) -> tuple[Verdict, dict[str, A
         verdict.counts.update(_pairs(cluster, expected, stage.cuts))
         verdict.violations.extend(f"not over: {run}" for run in left[:10])
         keep(cluster, verdict)
-        return verdict, {**plan._asdict(), "skews": stage.skews, "ended_alone": stage.ended_alone}
+        return verdict, {
+            **plan._asdict(),
+            "skews": stage.skews,
+            "ended_alone": stage.ended_alone,
+            "cuts": [cut[:4] for cut in stage.cuts],
+        }
 
 
 def _job(cluster: Cluster, name: str, plan: Plan, first: int, last: int) -> None:

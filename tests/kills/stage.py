@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -77,12 +78,14 @@ class Stage:
             return
         power, pid = self.chance.random() < POWER_SHARE, node.process.pid
         self._down.add(name)
+        alive: frozenset[str] = frozenset()
         if power:
             self.off.add(name)
+            alive = _words(node)
             node.kill_family()
         else:
             node.kill()
-        self.cuts.append(Cut(name, pid, boottime(), power))
+        self.cuts.append(Cut(name, pid, boottime(), power, alive))
         back_s = self.chance.uniform(*(POWER_BACK_S if power else DAEMON_BACK_S))
         self.at(boottime() + back_s, lambda: self._back(node))
 
@@ -90,6 +93,15 @@ class Stage:
         self._down.discard(node.name)
         self.off.discard(node.name)
         node.launch()
+
+
+def _words(node: Node) -> frozenset[str]:
+    """The words in the command lines of all that this node has started."""
+    words: set[str] = set()
+    for pid in node.family():
+        with contextlib.suppress(OSError):  # it is gone
+            words.update(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0"))
+    return frozenset(words)
 
 
 def keep(cluster: Cluster, verdict: Verdict) -> None:

@@ -18,6 +18,7 @@ def said(word: str, at: float, *, run: str = RUN, attempt: int = 0, node: str = 
 
 
 GOOD = (said("start", 100.1), said("end", 101.1))
+OF_IT = frozenset(("coordd", "exec", "--job", "tick"))
 AGAIN = (said("start", 109.0, attempt=1, node="n2"), said("end", 110.0, attempt=1, node="n2"))
 
 
@@ -43,8 +44,9 @@ def test_a_run_that_was_killed_and_taken_over_is_one_success() -> None:
         (record(GOOD[0]), "no success"),
         (record(*GOOD, state="lost"), "ended and is lost"),
         (record(*GOOD, *AGAIN), "ended, and the run was started again"),
-        (record(*GOOD, *AGAIN, cuts=(Cut("n1", 1, 104.0, power=True),)), "ended, and the run was started again"),
-        (record(*GOOD, *AGAIN, cuts=(Cut("n2", 1, 101.2, power=True),)), "ended, and the run was started again"),
+        (record(*GOOD, *AGAIN, cuts=(Cut("n1", 1, 101.2, power=True),)), "ended, and the run was started again"),
+        (record(*GOOD, *AGAIN, cuts=(Cut("n1", 1, 112.0, True, OF_IT),)), "ended, and the run was started again"),
+        (record(*GOOD, *AGAIN, cuts=(Cut("n2", 1, 101.2, True, OF_IT),)), "ended, and the run was started again"),
         (record(GOOD[0], *GOOD), "started 2 times"),
         (record(*GOOD, said("overlap", 100.2, attempt=1)), "overlap"),
         (record(*GOOD, said("crossed", 100.2)), "crossed"),
@@ -62,7 +64,7 @@ def test_a_violation_is_noticed(bad: Record, said_of_it: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cut", [Cut("n1", 1, 101.2, power=True), Cut("n1", 1, 100.5, power=False), Cut("n1", 1, 101.5, power=False)]
+    "cut", [Cut("n1", 1, 101.2, True, OF_IT), Cut("n1", 1, 100.5, power=False), Cut("n1", 1, 101.5, power=False)]
 )
 def test_an_end_that_could_not_be_reported_is_counted(cut: Cut) -> None:
     verdict = judge(record(*GOOD, *AGAIN, cuts=(cut,)))

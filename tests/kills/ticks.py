@@ -134,4 +134,10 @@ def _planned(plan: Plan, stage: Stage, first: int) -> dict[str, float]:
 
 
 def _about(plan: Plan, stage: Stage) -> dict[str, Any]:
-    return {**plan._asdict(), "skews": stage.skews, "skewed": stage.skewed, "ended_alone": stage.ended_alone}
+    return {
+        **plan._asdict(),
+        "skews": stage.skews,
+        "skewed": stage.skewed,
+        "ended_alone": stage.ended_alone,
+        "cuts": [cut[:4] for cut in stage.cuts],
+    }
