@@ -28,10 +28,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="who is killed when")
     parser.add_argument("--rounds", type=int, help="how often the jobs fire")
     parser.add_argument("--jobs", type=int, help="how many jobs fire together")
+    parser.add_argument("--kills", type=int, help="how many nodes are killed each time")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes everything, as ^C does
     console = Console()
-    some = {name: getattr(chosen, name) for name in ("seed", "rounds", "jobs") if getattr(chosen, name) is not None}
+    some = {
+        name: getattr(chosen, name) for name in ("seed", "rounds", "jobs", "kills") if getattr(chosen, name) is not None
+    }
     console.print(f"{chosen.what}, SEED={chosen.seed}", highlight=False)
     with console.status("starting") as status:
         if chosen.what == "ticks":
