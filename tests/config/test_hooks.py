@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from coordd.config.hooks.hook import EVENTS, Hook, jobs_of
 from coordd.config.settings import load, read_config
 from coordd.core.jobs.arguments import fill_launch
-from coordd.core.jobs.job import HOOK, Command
+from coordd.core.jobs.job import HOOK, Command, jobs_digest
 
 PAGE = 'on = ["run.failure"]\nargv = ["/usr/local/bin/page", "{event}"]\n'
 
@@ -119,3 +120,11 @@ def test_the_digest_tells_different_hooks_apart(changes: dict[str, Any]) -> None
 
     assert Hook(**hook).digest == Hook(**hook).digest
     assert Hook(**hook).digest != Hook(**{**hook, **changes}).digest
+
+
+def test_hooks_are_no_difference_between_the_job_files_of_two_nodes() -> None:
+    hooks = jobs_of([Hook(on=("takeover",), argv=("/bin/a",))], 60.0)
+    etl = {"etl": msgspec.structs.replace(next(iter(hooks.values())), name="etl")}
+
+    assert jobs_digest({**etl, **hooks}) == jobs_digest(etl) != ""
+    assert jobs_digest(hooks) == jobs_digest({}) == ""
