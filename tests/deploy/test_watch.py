@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from coordd.services.metrics import families
+from coordd.services.metrics.counted import Buckets, OfJob
+from coordd.services.metrics.exposition import Exposition, Gauges, Node
 
 ROOT = Path(__file__).parents[2]
 WATCH = ROOT / "deploy" / "watch"
@@ -133,6 +136,17 @@ def test_the_queries_of_the_dashboard_are_valid(tmp_path: Path) -> None:
     file.write_text("\n".join(lines).replace("dashboard:", "dashboard:panel_") + "\n")
 
     assert "SUCCESS" in promtool("check", "rules", str(file))
+
+
+def test_prometheus_finds_no_fault_in_the_metrics() -> None:
+    buckets = {family: Buckets(family.buckets) for family in families.FAMILIES if family.buckets}
+    values = {family: ({"x": 1.0} if family.labels else {"": 1.0}) for family in families.OF_NODE if not family.buckets}
+    node = Node(values, buckets[families.ELECTION_DURATION], {"claim": buckets[families.LEDGER_OP]})
+    jobs = {"etl": (Gauges(1e9, 3600.0, 2e9, 0.0), OfJob())}
+    text = trio.run(lambda: Exposition("c1").text(jobs, node, is_open=False))
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 # ---- the dead-man ping
