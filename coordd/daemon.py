@@ -217,6 +217,7 @@ class Daemon:
             doctor=self._doctor,
             audit=lambda since, limit: audit_view(self._check_audit(since, limit)),
             source=self.source,
+            about=partial(journal_files.about, self._journal.directory),
         )
 
     def _make_control(self) -> ControlServer:
@@ -250,6 +251,7 @@ class Daemon:
                 outer.start_soon(self.ledger.run, self.driver.ledger_answers)
                 async with trio.open_nursery() as inner:
                     inner.start_soon(self.driver.run)
+                    inner.start_soon(self.methods.relay.run)
                     inner.start_soon(self.control.serve, listener)
                     self._begin()
                     inner.start_soon(self.runners.run)

@@ -127,6 +127,8 @@ _EVENTS = {
     "worker-beat": ("large clusters: a unicast to each watcher", "with `ask`: answered with another, to the sender"),
     "worker-suspect": ("large clusters: a watcher hears nothing of them", "section 4, *large clusters*"),
     "worker-vouch": ("large clusters: the sender alone has heard them", "they are alive"),
+    "peer-ask": ("a person asks what became of a run: to the inbox of each node", "answered with `peer-answer`"),
+    "peer-answer": ("the answer to a question, to the inbox of the sender", "the waiting caller gets it"),
     "task-sent": ("the ledger has recorded a trigger for the first time", "nothing but history"),
     "task-received": ("a claim was granted; in the sender's journal, synced", "a pursuit that is not under way waits"),
     "task-started": ("the program was executed", "nothing but history"),

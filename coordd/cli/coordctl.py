@@ -136,6 +136,8 @@ def why(subject: str, away: str | None) -> None:
 
             click.echo()
             tables.draw(tables.TIMELINE, said["timeline"], "")
+        if said.get("unheard"):
+            click.echo(f"The journals of these nodes could not be asked: {', '.join(said['unheard'])}.")
 
     asked().show(asked().call("why", id=subject, **({"without": away} if away else {})), draw)
 

@@ -261,6 +261,11 @@ class Context:
         event.clock = self.clock.forward()
         event.timestamp = now.wall
 
+    def note_down(self, event: Event, now: Now) -> None:
+        """Write an event to the journal only."""
+        self._stamp(event, now)
+        self.out.journal.append(event)
+
     def record(self, event: Event, now: Now, *, sync: bool = False) -> None:
         """Broadcast an event, and write it to the journal."""
         self.publish(event, now)

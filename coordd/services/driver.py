@@ -30,6 +30,8 @@ from coordd.core.wire.events import (
     ControlRevoke,
     Event,
     Packet,
+    PeerAnswer,
+    PeerAsk,
     Task,
     flatten,
 )
@@ -115,6 +117,7 @@ class Driver:
         self._unsaved_mark: int | None = None  # the disk refused it
         self._unsaved: dict[Callable[[Any], None], Any] = {}  # the same: how to save each, and the value
         self.chain: Callable[[dict[str, Any]], str] | None = None  # writes audit records, returns their hash
+        self.on_peer: Callable[[str, PeerAsk | PeerAnswer], None] = lambda _sender, _event: None
         self.outbox: Outbox | None = None  # set by the composition root if the bus has a connection that can be lost
         self._seq = 0
         self._utcoffset = -time.timezone // 3600
@@ -174,8 +177,12 @@ class Driver:
                 packet.events = admission.events
             fresh = admission.fresh
         for event in packet.events:
-            self.recent.append((packet, event))
-        self.recent_total += len(packet.events)
+            if isinstance(event, (PeerAsk, PeerAnswer)):  # no news: for one caller alone
+                if fresh and packet.cluster == self.node.settings.cluster:
+                    self.on_peer(packet.sender, event)
+            else:
+                self.recent.append((packet, event))
+                self.recent_total += 1
         if fresh:
             self.node.receive(packet, now)
         else:
@@ -398,6 +405,11 @@ class Driver:
     def send(self, name: str, event: Event) -> None:
         """Send to one node on the bus."""
         self.bus.send(name, codec.encode(self._packet([event])))
+
+    def tell(self, name: str, event: PeerAsk | PeerAnswer) -> None:
+        """Send a question of the shell, or its answer, to one node."""
+        event.clock, event.timestamp = self.node.stamp(), time.time()
+        self.send(name, event)
 
     def elected(self, elected: Elected) -> None:
         """Call the handler that is registered for its topic."""

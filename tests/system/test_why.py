@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from system.lab.cluster import CallError, cluster_of
+from system.lab.cluster import CallError, Node, cluster_of
 from system.lab.processes import until
 
 
@@ -14,6 +14,10 @@ def told(log: str, run: str) -> list[tuple[str, str]]:
     """(level, event) of each log line about a run."""
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{") and line.endswith("}")]
     return [(line["level"], line["event"]) for line in lines if line.get("run") == run]
+
+
+def whats(node: Node, method: str = "why") -> list[str]:
+    return [step["what"] for step in node.call(method, id="long#1")["timeline"]]
 
 
 def test_why_tells_of_a_node_that_died_until_another_takes_over() -> None:
@@ -83,3 +87,28 @@ def test_a_retry_whose_definition_nobody_has_any_more_is_explained_and_ends() ->
         cluster.becomes("edited#1", "missed")
         assert "no node could launch it within 6 s of its time" in node.why("edited#1")
         assert len(cluster.starts("edited#1")) == 1
+
+
+def test_why_tells_what_journals_of_all_nodes_know_also_on_a_node_that_was_away() -> None:
+    with cluster_of(3) as cluster:
+        cluster.job("long", "until", cluster.go("long"))
+        cluster.start()
+        first, second, away = cluster.nodes
+        until(lambda: all(len(node.call("node.list")) == 3 for node in cluster.nodes), why="all know each other")
+        away.kill_family()
+        first.call("run.trigger", job="long", id="1")
+        cluster.becomes("long#1", "started")
+        second.call("run.cancel", id="long#1")
+        cluster.becomes("long#1", "revoked")
+        away.start()
+        until(lambda: len(whats(away)) > len(whats(away, "run.show")), why="the journals of the others are asked")
+        steps = {step["what"]: step for step in away.call("why", id="long#1")["timeline"]}
+        assert steps["run.trigger"]["node"] == first.name
+        assert steps["run.cancel"]["detail"].startswith("by ")
+        stood = steps["elected"]["detail"]
+        assert stood.startswith("attempt 0: ")
+        assert first.name in stood
+        assert second.name in stood
+        assert away.call("why", id="long#1")["unheard"] == []
+        second.kill_family()
+        until(lambda: away.call("why", id="long#1")["unheard"] == [second.name], why="it says whom it could not ask")

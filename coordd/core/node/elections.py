@@ -10,7 +10,7 @@ from coordd.core.context import Context
 from coordd.core.election import DECIDED_MAX, ELECTION_MEMBERS_MAX, Election, rendezvous
 from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.ready import Now
-from coordd.core.wire.events import Action, Candidacy, WorkerBeat, WorkerElect, WorkerElectAck
+from coordd.core.wire.events import Action, Candidacy, ElectionDecided, WorkerBeat, WorkerElect, WorkerElectAck
 
 # Maximum number of undecided elections. Further ones of peers get no answer (they decide at the timeout).
 OPEN_MAX = 20_000
@@ -192,9 +192,30 @@ class Elections:
         self.on_decided(election)
         self.by_id[election.id] = election
         self.open_ids.pop(election.id, None)
+        self._note_down(election, now)
         while len(self.by_id) - len(self.open_ids) > DECIDED_MAX:
             oldest = next(ident for ident in self.by_id if ident not in self.open_ids)
             del self.by_id[oldest]
+
+    def _note_down(self, election: Election, now: Now) -> None:
+        """The journal of two nodes says who stood, who did not and why: that is enough for people who ask later."""
+        ctx, action = self._ctx, election.action
+        if action is None or ctx.full_hostname not in (election.opened_by, *(election.succession or ())[:1]):
+            return
+        ctx.note_down(
+            ElectionDecided(
+                id=election.id,
+                topic=election.topic,
+                run=action.run,
+                attempt=action.attempt,
+                opened_by=election.opened_by,
+                succession=election.succession or (),
+                abstained={name: said.abstains for name, said in election.statements.items() if said.abstains},
+                silent=tuple(sorted(election.missing)),
+                duration=max(0.0, election.decided_at - election.opened_at),
+            ),
+            now,
+        )
 
     def _without_messages(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
         election = Election(ident, topic, action, self._ctx.full_hostname, (), now.mono)

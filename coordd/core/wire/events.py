@@ -264,6 +264,38 @@ class ControlClear(Event, tag="control-clear"):
     by: Name = ""
 
 
+class PeerAsk(Event, tag="peer-ask"):
+    """A node asks another for something that only that node has (services/relay.py). Sent to its inbox alone."""
+
+    id: Name  # of the question; the answer brings it back
+    what: Name  # "journal": what became of a run, as its journal says
+    subject: Name
+
+
+class PeerAnswer(Event, tag="peer-answer"):
+    """The answer to a ``peer-ask``, in the inbox of the node that has asked."""
+
+    id: Name
+    body: str = ""  # JSON
+    error: Name = ""
+
+
+class ElectionDecided(Event, tag="election-decided"):
+    """The result of an election about a run. It is only in the journals of the node that opened it and of the first in
+    its succession, and is never sent.
+    """
+
+    id: Name
+    topic: Name
+    run: Name
+    attempt: Attempt = 0
+    opened_by: Name = ""
+    succession: Names = ()
+    abstained: dict[Name, str] = {}  # full_hostname -> why
+    silent: Names = ()  # no statement came in time
+    duration: Seconds = 0.0
+
+
 AnyEvent = (
     WorkerElect
     | WorkerElectAck
@@ -286,6 +318,8 @@ AnyEvent = (
     | ControlRevoke
     | ControlCancel
     | ControlClear
+    | PeerAsk
+    | PeerAnswer
 )
 
 

@@ -101,6 +101,8 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "worker-beat": {"ask": SHOW},
     "worker-suspect": {"suspects": SHOW},
     "worker-vouch": {"known": SHOW},
+    "peer-ask": {"id": SHOW, "what": SHOW, "subject": SHOW},
+    "peer-answer": {"id": SHOW, "body": DROP, "error": DROP},
     **dict.fromkeys(_TASK_TYPES, _TASK),
     "control-revoke": {"run": SHOW},
     "control-cancel": {"run": SHOW, "reason": REASON, "attempt": SHOW},
@@ -236,7 +238,11 @@ METHODS: dict[str, Shape] = {
     "run.revoke": RIGHT,
     "run.resolve": RIGHT,
     "run.logs": RIGHT,
-    "why": {"id": SHOW, "why": SENTENCE, "sentence": SENTENCE, "timeline": [_STEP], "what_if": SENTENCE},
+    "why": {
+        **dict.fromkeys(("id", "unheard"), SHOW),
+        **dict.fromkeys(("why", "sentence", "what_if"), SENTENCE),
+        "timeline": [_STEP],
+    },
     "election.list": [
         dict.fromkeys(
             ("id", "topic", "opened_by", "decided", "succession", "statements", "missing", "duration_ms"), SHOW

@@ -36,7 +36,8 @@ from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.logfiles import find_log, read_from, read_tail
 from coordd.services.readiness import ready_view
-from coordd.services.views import objects
+from coordd.services.relay import Relay
+from coordd.services.views import objects, recorded
 from coordd.services.views.troubles import Troubles
 
 # Valid names of job files.
@@ -79,8 +80,11 @@ class Methods(RevisionMethods):
         doctor: Callable[[], list[dict[str, str]]],
         audit: Callable[[float, int], dict[str, Any]],
         source: Source | None = None,
+        about: Callable[[str, int], Iterable[dict[str, Any]]] = lambda _text, _most: (),
     ) -> None:
-        super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems)
+        """``about``: the records that contain a text, among the last bytes of the journal."""
+        self.relay = Relay(driver, {"journal": recorded.answer(about)})
+        super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems, relay=self.relay)
         self._log_dir = log_dir
         self._lookups = Lookups()
         self._watches, self._shares = {}, RunShares()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
+
+import trio
 
 from coordd.core.jobs.job import Job, job_of, unpinned
 from coordd.core.jobs.schedule import is_blacked_out, next_fire
@@ -21,15 +22,17 @@ from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.rpc import take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
-from coordd.services.views import objects, timeline, whatif, why
+from coordd.services.relay import Relay
+from coordd.services.views import objects, recorded, timeline, whatif, why
 from coordd.services.views.fire_methods import FireMethods
 from coordd.services.views.fires import Fire
 from coordd.services.views.objects import Stop
+from coordd.services.views.timeline import Step
 from coordd.services.views.troubles import Troubles
 from coordd.services.views.why import CALM, Absent, Holder, Obstacles, Surroundings
 
 # A sentence, and what happened.
-Explained = tuple[str, list[dict[str, Any]]]
+Explained = tuple[str, list[Step]]
 
 # For a job without a file: this many runs are counted, and this many of them are named.
 ROWS_MAX = 1000
@@ -46,8 +49,11 @@ class Explanations(FireMethods):
         *,
         ledger_url: str,
         job_problems: Callable[[], dict[str, list[str]]],
+        relay: Relay,
     ) -> None:
+        """``relay``: asks the other nodes."""
         super().__init__(driver, ledger, ledger_url)
+        self._relay = relay
         self._troubles = troubles
         self._job_problems = job_problems
         self._last_stopped: dict[str, Stop] = {}
@@ -58,10 +64,22 @@ class Explanations(FireMethods):
 
     async def why(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         subject = take(params, "id", str, "") or take(params, "job", str)
-        said, timeline = await (self._why_job if job_of(subject) == subject else self._why_run)(subject, caller)
-        told = {"id": subject, "why": said, "sentence": said, "timeline": timeline}
+        of_job = job_of(subject) == subject
+        said, steps = await (self._why_job if of_job else self._why_run)(subject, caller)
+        unheard: list[str] = []
+        if not of_job and caller.role > VIEWER:  # journals say what people did: viewers see what the ledger tells
+            steps, unheard = await self._with_journals(subject, steps)
+        told = {"id": subject, "why": said, "sentence": said, "timeline": timeline.shown(steps), "unheard": unheard}
         away = take(params, "without", str, "")
         return told | {"what_if": await self._without(subject, away)} if away else told
+
+    async def _with_journals(self, run: str, steps: list[Step]) -> tuple[list[Step], list[str]]:
+        """The timeline with what the journals of all nodes tell of the run; and the nodes that could not be asked."""
+        relay, members = self._relay, self._driver.node.members.values()
+        told = await relay.ask("journal", run, [member.name for member in members if member.state == ALIVE])
+        told[""] = await trio.to_thread.run_sync(relay.own, "journal", run)
+        unheard = [member.hostname for member in members if told.get(member.name) is None]
+        return recorded.merged(steps, *(recorded.unpacked(body) for body in told.values() if body)), sorted(unheard)
 
     async def _without(self, subject: str, away: str) -> str:
         """What would be without that node."""
@@ -257,7 +275,7 @@ class Explanations(FireMethods):
             late,
             node.rulebook.definitions.stale.get(name, ""),
         )
-        return said, sorted(steps, key=lambda step: datetime.fromisoformat(step["at"]))
+        return said, sorted(steps, key=lambda step: step.at)
 
     def _drained(self, only: str) -> dict[str, Hold]:
         """The drained nodes that are here; with ``only``, at most that one."""

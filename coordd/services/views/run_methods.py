@@ -69,7 +69,7 @@ class RunMethods(ExecMethods):
         attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         shown = objects.run_view(row, redacted=caller.role <= VIEWER)
         shown["attempts"] = [objects.attempt_view(attempt) for attempt in attempts]
-        shown["timeline"] = timeline.of_run(row, attempts)
+        shown["timeline"] = timeline.shown(timeline.of_run(row, attempts))
         if caller.role > VIEWER:  # they may read logs
             shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
         return shown

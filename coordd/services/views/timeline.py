@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from coordd.core.ledger.rows import AttemptRow, Row
@@ -20,8 +20,8 @@ class Step(NamedTuple):
     detail: str = ""
 
 
-def of_run(row: Row | None, attempts: Sequence[AttemptRow], stop: Stop | None = None) -> list[dict[str, Any]]:
-    """The timeline as in `run.show` and `why`: `[{at, node, what, detail}]`. ``stop``: why the run cannot start now."""
+def of_run(row: Row | None, attempts: Sequence[AttemptRow], stop: Stop | None = None) -> list[Step]:
+    """The steps that the ledger's rows tell, by time. ``stop``: why the run cannot start now."""
     steps = _steps(row, attempts) if row is not None and not run_fault(row) else []
     if stop is not None and stop.hold is not None and stop.hold.by and (row is None or row.state not in TERMINAL):
         hold = stop.hold
@@ -29,10 +29,14 @@ def of_run(row: Row | None, attempts: Sequence[AttemptRow], stop: Stop | None = 
         steps.append(Step(hold.at, "", "all jobs suspended" if stop.common else "suspended", f"by {hold.by}{note}"))
         if hold.until:
             steps.append(Step(hold.until, "", "suspension ends"))
+    return sorted((step for step in steps if step.at), key=lambda step: step.at)
+
+
+def shown(steps: Iterable[Step]) -> list[dict[str, Any]]:
+    """The timeline as in `run.show` and `why`: `[{at, node, what, detail}]`."""
     return [
         {"at": instant(step.at), "node": step.node or None, "what": step.what, "detail": step.detail or None}
-        for step in sorted(steps, key=lambda step: step.at)
-        if step.at
+        for step in steps
     ]
 
 

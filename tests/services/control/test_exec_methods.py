@@ -26,6 +26,7 @@ from coordd.services.control.exec_methods import NOBODY_S, ExecMethods
 from coordd.services.control.lookups import Lookups
 from coordd.services.control.quota import NAMES_MAX, RUNS_MAX, RUNS_PERIOD_S, RunShares
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.relay import Relay
 
 ROOT = Caller(0, frozenset(), ADMIN, 1, "root")
 ANN = Caller(1001, frozenset(("etl",)), VIEWER, 1, "ann")
@@ -66,7 +67,14 @@ class Desk(ExecMethods):
         )
         self.service = LedgerService(lambda: SqliteLedger(f"sqlite:///{path}/l.db", 5.0), 5.0)
         troubles: Any = None
-        super().__init__(driver, self.service, troubles, ledger_url="url", job_problems=lambda: {"bad": ["broken"]})
+        super().__init__(
+            driver,
+            self.service,
+            troubles,
+            ledger_url="url",
+            job_problems=lambda: {"bad": ["broken"]},
+            relay=Relay(driver, {}),
+        )
         self._lookups = Lookups()
         self._watches, self._shares = {}, RunShares()
 

@@ -224,7 +224,7 @@ def test_it_was_never_due() -> None:
 
 
 def steps(found: Row | None, attempts: list[AttemptRow], stop: Stop | None = None) -> list[tuple[Any, ...]]:
-    told = timeline.of_run(found, attempts, stop)
+    told = timeline.shown(timeline.of_run(found, attempts, stop))
     assert all(set(step) == {"at", "node", "what", "detail"} for step in told)
     return [(step["at"][11:19], step["node"], step["what"], step["detail"]) for step in told]
 
