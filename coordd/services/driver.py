@@ -406,7 +406,7 @@ class Driver:
         """Send to one node on the bus."""
         self.bus.send(name, codec.encode(self._packet([event])))
 
-    def tell(self, name: str, event: PeerAsk | PeerAnswer) -> None:
+    def say_to(self, name: str, event: PeerAsk | PeerAnswer) -> None:
         """Send a question of the shell, or its answer, to one node."""
         event.clock, event.timestamp = self.node.stamp(), time.time()
         self.send(name, event)

@@ -56,7 +56,7 @@ class Relay:
         question = self._asked[ident] = _Question(said)
         try:
             for name in said:
-                self._driver.tell(name, PeerAsk(id=ident, what=what, subject=subject))
+                self._driver.say_to(name, PeerAsk(id=ident, what=what, subject=subject))
             with trio.move_on_after(wait_s):
                 await question.done.wait()
         finally:
@@ -83,7 +83,7 @@ class Relay:
         """Answer questions, for ever."""
         async for sender, asked in self._take:
             told = await trio.to_thread.run_sync(self._answer, asked)
-            self._driver.tell(sender, told)
+            self._driver.say_to(sender, told)
 
     def _answer(self, asked: PeerAsk) -> PeerAnswer:
         answer = self._answers.get(asked.what)

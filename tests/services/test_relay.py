@@ -29,7 +29,7 @@ class Net:
             if to in self.nodes:
                 self.nodes[to].heard(name, event)
 
-        driver: Any = SimpleNamespace(tell=send)
+        driver: Any = SimpleNamespace(say_to=send)
         self.nodes[name] = Relay(driver, answers)
         return self.nodes[name]
 
