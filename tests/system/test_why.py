@@ -112,3 +112,26 @@ def test_why_tells_what_journals_of_all_nodes_know_also_on_a_node_that_was_away(
         assert away.call("why", id="long#1")["unheard"] == []
         second.kill_family()
         until(lambda: away.call("why", id="long#1")["unheard"] == [second.name], why="it says whom it could not ask")
+
+
+@pytest.mark.parametrize(
+    ("limit", "waits_for"),
+    [
+        ({"overlap": "allow", "concurrency": 1}, "concurrency: 1 of 1 run"),
+        ({"overlap": "allow", "pool": "heavy"}, "pool heavy: 1 of 1 run"),
+        ({"overlap": "allow", "rate": "1/h"}, "rate: 1 started within 3600 s"),
+        ({"overlap": "queue"}, "overlap with busy#1"),
+    ],
+    ids=["concurrency", "pool", "rate", "overlap"],
+)
+def test_why_names_the_limit_that_a_run_waits_for(limit: dict[str, object], waits_for: str) -> None:
+    with cluster_of(1) as cluster:
+        (node,) = cluster.nodes
+        node.settings = "\n[pools]\nheavy = 1\n"
+        cluster.job("busy", "until", cluster.go("busy"), **limit)
+        cluster.start()
+        node.call("run.trigger", job="busy", id="1")
+        until(lambda: cluster.starts("busy#1"), why="the program has begun")
+        node.call("run.trigger", job="busy", id="2")
+        until(lambda: waits_for in node.why("busy#2"), why=f"why says {waits_for}")
+        cluster.go("busy").touch()
