@@ -513,7 +513,8 @@ class Attempt:
         self.renewing = True
         self.asked_at = now
         if self.restoring:
-            self.actions.append(AskRestore(RECEIVED if self.phase in (WAITING, GATING) else STARTED))
+            never_ran = self.phase in (WAITING, GATING) or self.outcome == RETRY
+            self.actions.append(AskRestore(RECEIVED if never_ran else STARTED))
         elif question == ASK_GATE:
             self.ahead_s = min(GATE_AHEAD_S, 2 * self._lead_s())
             self.actions.append(AskGate(self.ahead_s))

@@ -43,6 +43,11 @@ class Election:
         self.succession: tuple[str, ...] | None = None
         self.decided_at = 0.0
 
+    def is_about(self, action: Action) -> bool:
+        """True if it is about the same attempt of the same run. A peer may have used its id for something else."""
+        of = self.action
+        return of is not None and (of.run, of.attempt) == (action.run, action.attempt)
+
     def state(self, name: str, candidacy: Candidacy) -> bool:
         """Take one node's statement; the first of each counts. True if it was the last missing one."""
         if self.succession is not None or name in self.statements:

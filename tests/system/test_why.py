@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_why_tells_what_journals_of_all_nodes_know_also_on_a_node_that_was_away(
     ],
     ids=["concurrency", "pool", "rate", "overlap"],
 )
-def test_why_names_the_limit_that_a_run_waits_for(limit: dict[str, object], waits_for: str) -> None:
+def test_why_names_the_limit_that_a_run_waits_for(limit: dict[str, Any], waits_for: str) -> None:
     with cluster_of(1) as cluster:
         (node,) = cluster.nodes
         node.settings = "\n[pools]\nheavy = 1\n"

@@ -426,7 +426,7 @@ class Rules(People, Backfilling, Adopting):
             job.fence = grant.token
             self._put_job(store, job)
         row = store.run(of.run)
-        if row is None or self._replaces(said, row):
+        if row is None or self._replaces(store, said, row):
             row = self._put_back(store, row, said, now)
             self._started(store, row, of.policy.limits, now)
         elif not self._is_of(row, grant):

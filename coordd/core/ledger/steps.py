@@ -133,17 +133,24 @@ class Life(Fires):
         """
         return row.state not in TERMINAL and row.token < grant.token
 
-    def _replaces(self, said: Restore, row: Row) -> bool:
+    def _replaces(self, store: "Store", said: Restore, row: Row) -> bool:
         """True if the grant that a witness tells of takes the place of the row's grant.
 
         The newer token does. But a ledger that went back may grant the number of a forgotten attempt again; if it goes
-        back once more, it hears of both. Then an attempt that was launched comes before one that was not: the gate
-        answers ``early`` to that one in the quarantine, and ``stale`` after it.
+        back once more, it hears of both. Then an attempt that was launched comes before one that perhaps was not: the
+        gate answers ``early`` to that one in the quarantine, and ``stale`` after it.
         """
-        grant = said.grant
-        if row.state == RECEIVED and said.state != RECEIVED and row.attempt <= grant.attempt:
+        grant, state = said.grant, said.state
+        past = store.attempt(grant.run, grant.attempt)
+        known = past is not None and self._is_of(past, grant)
+        if row.state == RECEIVED and state != RECEIVED and row.attempt <= grant.attempt:
             return not self._is_of(row, grant)
-        if row.state in (STARTED, UNKNOWN) and said.state == RECEIVED and grant.attempt <= row.attempt:
+        if row.state == RETRY and state not in (RECEIVED, LOST) and not known:
+            return True
+        if state in (RECEIVED, LOST) and (
+            (row.state in (STARTED, UNKNOWN) and grant.attempt <= row.attempt)
+            or (row.state == RETRY and past is not None and not known)
+        ):
             return False
         return self._is_older(row, grant)
 

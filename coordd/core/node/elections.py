@@ -53,7 +53,10 @@ class Elections:
         """
         election = self.by_id.get(ident)
         if election is not None:
-            return election
+            if action is None or election.is_about(action):
+                return election
+            # A peer has used this id for something else: what it brought decides nothing about this run.
+            return self._without_messages(ident, topic, action, now)
         ctx = self._ctx
         view = ctx.membership.view()
         if not self.bus_up or len(view) > ELECTION_MEMBERS_MAX:

@@ -414,7 +414,7 @@ class Node(Shown):
         election, decided = self.elections.elect_heard(event, sender, now)
         if action is not None:
             self.pursuits.joined(action, election, now)
-        elif election is not None and decided:
+        if election is not None and decided:
             self._decided([election], now)
 
     def _on_ack(self, event: events.WorkerElectAck, packet: Packet, sender: str, now: Now) -> None:

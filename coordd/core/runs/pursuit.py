@@ -106,10 +106,11 @@ class Pursuits(Line):
     def joined(self, action: Action, election: Election | None, now: Now) -> None:
         """That election was joined, and may be decided. None: too many elections are open."""
         pursuit = self.pursuits.get(action.run)
-        if election is not None and election.succession is not None:
-            self.decided(election, now)
-        elif election is None and pursuit is not None and pursuit.phase == ELECTING:
-            pursuit.why = "too many elections are open"
+        if election is not None and election.is_about(action):
+            if election.succession is not None:
+                self.decided(election, now)
+        elif pursuit is not None and pursuit.phase == ELECTING:
+            pursuit.why = "too many elections are open" if election is None else "another election has its id"
             self._wait(pursuit, now, self._ctx.settings.election_timeout_s)
 
     def decided(self, election: Election, now: Now) -> None:

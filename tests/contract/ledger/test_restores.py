@@ -147,21 +147,40 @@ def test_a_number_that_was_given_under_an_older_token_is_not_given_again(
     assert (row.state, row.attempt) == ("retry", 4)
 
 
-def test_a_number_that_was_given_under_an_older_token_is_not_the_next_one(nodes: Nodes) -> None:
+@pytest.mark.parametrize("state", ["received", "lost"])
+def test_a_number_that_was_given_under_an_older_token_is_not_the_next_one(nodes: Nodes, state: str) -> None:
     """As above, but the run waits for its retry already."""
     go_back(nodes)
     token = int(nodes.clock.wall * 1e6)
     newer = granted_as(RUN, Answer("granted", token=token + 9, attempt=0), "n2")
     assert restore(nodes, newer, "lost").word == "ok"
     older = granted_as(RUN, Answer("granted", token=token, attempt=1), "n1")
-    assert restore(nodes, older, "success", 0).word == "stale"
+    assert restore(nodes, older, state).word == "stale"
 
     row = nodes.ledger.run(RUN)
     assert row is not None
     assert (row.state, row.attempt) == ("retry", 2)
-    assert [(one.attempt, one.node, one.state) for one in nodes.ledger.attempts(RUN)][1:] == [
-        (1, "edge-1.10", "success")
-    ]
+    assert [(one.attempt, one.node, one.state) for one in nodes.ledger.attempts(RUN)][1:] == [(1, "edge-1.10", "lost")]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("state", ["started", "success"])
+@pytest.mark.parametrize("launched_first", [True, False])
+def test_an_attempt_that_was_launched_comes_before_a_retry_of_one_that_perhaps_was_not(
+    nodes: Nodes, number: int, state: str, launched_first: bool
+) -> None:
+    go_back(nodes)
+    token = int(nodes.clock.wall * 1e6)
+    launched = granted_as(RUN, Answer("granted", token=token, attempt=number), "n1")
+    lost = granted_as(RUN, Answer("granted", token=token + 9, attempt=0), "n2")
+    told = [(launched, state), (lost, "lost")]
+    for grant, what in told if launched_first else told[::-1]:
+        restore(nodes, grant, what)
+    assert restore(nodes, lost, "lost").word == "stale" or number == 1, "also when it is told again"
+
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.state, row.attempt, row.token) == (state, number, token)
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -94,6 +94,15 @@ def test_an_end_that_the_ledger_cannot_place_is_restored_and_then_reported_again
     assert words(attempt) == ["exit"]
 
 
+def test_an_attempt_that_never_ran_is_put_back_as_one_that_was_not_launched() -> None:
+    attempt = at_its_gate()
+    attempt.take_actions()
+    attempt.shut_down("the machine stops", now=105.0)
+    attempt.answered(recovering(30.0), question="ask_report", sent_at=105.0, now=105.0)
+    attempt.timer(105.0)
+    assert [action.state for action in attempt.take_actions() if isinstance(action, AskRestore)] == ["received"]
+
+
 def test_the_gate_of_a_forgotten_grant_stays_shut_until_it_is_put_back() -> None:
     attempt = at_its_gate()
     assert words(attempt) == ["ask_gate"]

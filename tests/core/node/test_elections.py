@@ -353,6 +353,34 @@ def test_elections_beyond_the_bound_go_unanswered_and_their_runs_are_pursued(mon
     assert asked == {"sales#1", "sales#2"}
 
 
+@pytest.mark.parametrize("decided", [True, False])
+@pytest.mark.parametrize("about", ["nothing", "another attempt"])
+def test_an_id_that_a_peer_has_used_for_something_else_stops_no_run(about: str, decided: bool) -> None:
+    lone = Lone(job(), peers=("b.1", "c.1")).ready()
+    lie = elect("sales#1/0", view=("a.1", "b.1", "c.1"))
+    lie.action = None if about == "nothing" else Action("sales", "sales#1", 7, digest="d1")
+    lone.hear("b.1", lie)
+    if decided:
+        lone.wait(2 * TIMEOUT_S)
+    lone.node.pursuits.pursuits.clear()  # a lie about another attempt began one
+    lone.do(lone.node.trigger, asked_for(), 1)
+    lone.answer("register", Answer(OK, state="pending"))
+    lone.wait(10.0)
+
+    assert [claim.of.run for claim in lone.requests(Claim)][:1] == ["sales#1"]
+
+
+def test_a_second_action_under_the_same_id_is_pursued_too() -> None:
+    lone = Lone(job(), peers=("b.1", "c.1")).ready()
+    lone.hear("b.1", elect("sales#2/0", view=("a.1", "b.1", "c.1")))
+    other = elect("sales#2/0", view=("a.1", "b.1", "c.1"))
+    other.action = Action("sales", "sales#3", 0, digest="d1")
+    lone.hear("c.1", other)
+    lone.wait(10.0)
+
+    assert {claim.of.run for claim in lone.requests(Claim)} == {"sales#2", "sales#3"}
+
+
 def test_an_election_that_is_open_when_the_bus_is_lost_waits_for_nobody() -> None:
     lone = Lone(job(), peers=("b.1", "c.1", "d.1")).ready()
     lone.hear("b.1", elect(view=("a.1", "b.1", "c.1", "d.1")))

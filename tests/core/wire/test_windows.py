@@ -321,7 +321,7 @@ def test_every_event_has_its_place() -> None:
         kinds[place].add(str(kind.__struct_config__.tag))
     assert kinds["acts"] == {"worker-elect", "worker-elect-ack", "control-cancel", "control-revoke", "control-clear"}
     assert all(word.startswith("task-") for word in kinds["fact"])
-    assert all(word.startswith("worker-") for word in kinds["itself"])
+    assert all(word.startswith(("worker-", "peer-")) for word in kinds["itself"])
     assert event_type(TaskStarted(uuid="u")) in kinds["fact"]
 
 

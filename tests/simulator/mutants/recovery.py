@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "no quarantine",
         "§6: a ledger that went back grants nothing for a lease and the replica's lag",
-        "R",
+        "Q R",
         lambda: mock.patch.object(Server, "begin_quarantine", lambda self: None),
         None,
         forgets=True,

@@ -24,13 +24,18 @@ local of = take_registration()
 local attempt, token, nonce, node, lease_s = take_number(), take_number(), take(), take(), take_number()
 local state, exit_code, reason, application_id, final = take(), take(), take(), take(), take() == '1'
 local row = get_run(of.run)
--- An attempt that was launched comes before one that was not, also under an older token (Life._replaces).
+-- An attempt that was launched comes before one that perhaps was not, also under an older token (Life._replaces).
+local past = get_attempt(of.run, attempt)
 local same = row and row.attempt == attempt and row.token == token and row.nonce == nonce
+local known = past and past.token == token and past.nonce == nonce
 local replaces = row and is_older(row, token)
 if row and row.state == RECEIVED and state ~= RECEIVED and row.attempt <= attempt then
   replaces = not same
-elseif row and (row.state == STARTED or row.state == UNKNOWN) and state == RECEIVED and attempt <= row.attempt then
-  replaces = false
+elseif row and row.state == RETRY and state ~= RECEIVED and state ~= LOST and not known then
+  replaces = true
+elseif row and (state == RECEIVED or state == LOST) then
+  local runs = row.state == STARTED or row.state == UNKNOWN
+  if (runs and attempt <= row.attempt) or (row.state == RETRY and past and not known) then replaces = false end
 end
 if short and (not row or is_older(row, token)) then lengthen() end
 if recovering_s() <= 0 then return answer(STALE) end
@@ -58,7 +63,6 @@ if not row or replaces then
   record(row)
   started(row, of.policy.limits or '')
 elseif not same then
-  local past = get_attempt(of.run, attempt)
   if not past then  -- its number is not given again
     put_attempt({
       run = of.run, attempt = attempt, token = token, nonce = nonce, node = node,
@@ -70,7 +74,6 @@ elseif not same then
       put_run(row)
     end
   end
-  local known = past and past.token == token and past.nonce == nonce
   return answer(known and OK or STALE, { state = row.state })
 elseif row.state == RECEIVED and state ~= RECEIVED then
   move(row, STARTED)
