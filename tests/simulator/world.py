@@ -101,6 +101,7 @@ class World:
         self.acts: Counter[str] = Counter()
         self.struck = 0  # number of the plan's faults that have struck
         self.chaos_over = False
+        self.patient_s = 0.0  # what ``patience_s`` has said at most: others run after what was waited for
         # ``rough``: faults of single messages, calls and starts. ``targeted``: faults that strike at the worst moment.
         # Both are empty after the healing.
         self.rough = plan.faults & set(CONTINUOUS)
@@ -412,13 +413,14 @@ class World:
     def patience_s(self) -> float:
         """Seconds after the end of the faults by which everything must be settled.
 
-        If no machine has a run's definition any more, the run ends at its date. The ledger's clock may have been ahead
-        when the ledger set that date.
+        If no machine has a run's definition any more, the run ends at its date, and others may wait for it. The ledger's
+        clock may have been ahead when the ledger set that date.
         """
         waiting = [row for row in self.ledger.runs(limit=100_000) if row.state in (PENDING, RETRY, RECEIVED)]
         known = {job.digest for host in self.hosts if not host.gone for job in host.jobs.values()}
-        nobodys = bool(waiting) and all(row.digest not in known for row in waiting)
-        return SETTLED_LIMIT_S + (self.server.ahead_s if nobodys else 0.0)
+        nobodys = any(row.digest not in known for row in waiting)
+        self.patient_s = max(self.patient_s, SETTLED_LIMIT_S + (self.server.ahead_s if nobodys else 0.0))
+        return self.patient_s
 
     def heal(self) -> None:
         self.say("HEAL")

@@ -228,7 +228,8 @@ class Line(Phases):
 
     def _yields(self, pursuit: Pursuit, job: Job, now: Now) -> bool:
         """True if another run goes before this one: then this one is put off, and asks later."""
-        if not job.pool or pursuit.unanswered:
+        # A run with a holder has its slot already: it is taken over, or nobody else gets the slot.
+        if not job.pool or pursuit.unanswered or pursuit.watch is not None:
             return False
         other, bound_s = self._goes_first(pursuit, job.pool, now)
         if other is None or now.mono >= pursuit.yields_until:

@@ -12,7 +12,7 @@ from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Claim, Register
-from coordd.core.ledger.words import EXISTS, FINISHED, LIMITED, OK, PENDING, SUCCESS
+from coordd.core.ledger.words import EXISTS, FINISHED, LIMITED, OK, PENDING, RECEIVED, SUCCESS
 from coordd.core.runs.pursued import HOOKS_HERE, YIELD_S, YIELD_TO_OTHERS_S
 from core.runs.claims import granted
 
@@ -122,6 +122,19 @@ def test_one_that_waits_for_something_else_holds_nobody_up() -> None:
     lone.answer("claim", Answer(LIMITED, by="concurrency: 1 of 1 run", in_s=LIMIT_RETRY_S))
     trigger(lone, LOW)
     assert claims(lone) == ["low#1"]
+
+
+def test_a_grant_that_was_not_used_is_taken_over_whoever_waits_for_its_slot() -> None:
+    """The slot is that run's: if it lets another go first, nobody gets the slot."""
+    lone = Lone(LOW, HIGH, settings=ROOMY).ready()
+    trigger(lone, HIGH)
+    lone.answer("claim", FULL)
+    held = open_run("low#1", state=RECEIVED, token=7, node="b.1", nonce="n", lease=8.0, left_s=1.0)
+    lone.sweep(held)
+    lone.forget()
+    lone.wait(40.0)
+
+    assert "low#1" in [claim.of.run for claim in lone.requests(Claim)]
 
 
 def test_the_strategy_orders_runs_of_one_priority() -> None:
