@@ -413,8 +413,8 @@ class World:
     def patience_s(self) -> float:
         """Seconds after the end of the faults by which everything must be settled.
 
-        If no machine has a run's definition any more, the run ends at its date, and others may wait for it. The ledger's
-        clock may have been ahead when the ledger set that date.
+        If no machine has a run's definition any more, the run ends at its date, and others may wait for it. When the
+        ledger set that date, its clock may have been ahead.
         """
         waiting = [row for row in self.ledger.runs(limit=100_000) if row.state in (PENDING, RETRY, RECEIVED)]
         known = {job.digest for host in self.hosts if not host.gone for job in host.jobs.values()}
