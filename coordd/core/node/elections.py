@@ -25,6 +25,9 @@ LACKING_S = 0.025
 LACKING_APART_S = 1.0
 
 
+# The topics of elections about runs.
+LAUNCHES = frozenset(("spark", "command"))
+
 # Why a statement under another ledger does not count.
 OTHER_LEDGER = "it uses another ledger"
 
@@ -71,8 +74,11 @@ class Elections:
     def elect_heard(self, event: WorkerElect, sender: str, now: Now) -> tuple[Election | None, bool]:
         """A peer has opened an election, or repeats its message.
 
-        Returns the election (None if too many are open), and whether this message has decided it.
+        Returns the election (None if too many are open, or if a message about a run has another id), and
+        whether this message has decided it.
         """
+        if event.topic in LAUNCHES and not _is_named(event.id, event.action):
+            return None, False
         election = self.by_id.get(event.id)
         ctx = self._ctx
         if election is None:
@@ -248,3 +254,8 @@ class Elections:
         election.succession = rendezvous(election.id, tuple(names))
         election.decided_at = now.mono
         self._settled(election, now)
+
+
+def _is_named(ident: str, action: Action | None) -> bool:
+    """True if an election about this run has this id. Without an action it is about no run."""
+    return action is None or ident == f"{action.run}/{action.attempt}"

@@ -31,7 +31,7 @@ from coordd.core.node.alarms import Alarms
 from coordd.core.node.backfills import Backfills
 from coordd.core.node.brake import Brake
 from coordd.core.node.drains import Drains
-from coordd.core.node.elections import Elections
+from coordd.core.node.elections import LAUNCHES, Elections
 from coordd.core.node.rulebook import Rulebook
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Elected, Now, Outcome, Ready
@@ -64,9 +64,6 @@ MOVES: dict[str, frozenset[str]] = {
 
 # The log word for a change of membership.
 HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}
-
-# The topics of elections that end in a launch.
-LAUNCHES = frozenset(("spark", "command"))
 
 
 class Node(Shown):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 
 from coordd.core.context import Context
@@ -167,13 +168,13 @@ class Line(Phases):
     every second. The next few look every second whether they are the first; the others look seldom.
     """
 
-    __slots__ = ("_scores", "claiming", "pursuits", "running", "short")
+    __slots__ = ("_scores", "asked_for", "pursuits", "running", "short")
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         self.pursuits: dict[str, Pursuit] = {}
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
-        self.claiming = 0
+        self.asked_for: list[Pursuit] = []  # claims without an answer; few, since the budget bounds them
         self.short = False  # a run waited for the budget of drivers that compute
         self._scores: Mapping[str, float] = {}  # job -> what the strategy of priorities says
 
@@ -211,7 +212,7 @@ class Line(Phases):
     def _first(self, slots: str) -> list[Pursuit]:
         """The first of the runs that wait for these slots."""
         waiting = [p for p in self.pursuits.values() if p.slots == slots and p.phase in (DUE, CLAIMING, WAITING)]
-        return sorted(waiting, key=self._order)[:FIRST]
+        return heapq.nsmallest(FIRST, waiting, key=self._order)
 
     def _sooner(self, pursuit: Pursuit, in_s: float, now: Now) -> None:
         pursuit.backoff_s = BACKOFF_MIN_S
@@ -271,10 +272,15 @@ class Line(Phases):
             other.absent_until = now.mono + ABSENT_S
         pursuit.yielded_to = ""
 
-    def _short_before(self, pursuit: Pursuit) -> list[Pursuit]:
-        """The runs before this one that wait for the budget of this node."""
+    def _short_before(self, pursuit: Pursuit, job: Job) -> list[Pursuit]:
+        """The runs before this one that wait for the budget of this node; none while there is no budget left: hundreds
+        may wait, and each looks every second.
+        """
+        if not self._budget_left(job):
+            return []
         short = [p for p in self.pursuits.values() if p.slots == BUDGET and p.phase == WAITING and p is not pursuit]
-        return sorted([p for p in short if self._order(p) < self._order(pursuit)], key=self._order)
+        mine = self._order(pursuit)
+        return sorted([p for p in short if self._order(p) < mine], key=self._order)
 
     @staticmethod
     def _waits_for_budget(pursuit: Pursuit, short: bool) -> None:
@@ -297,7 +303,7 @@ class Line(Phases):
 
     def _claims(self) -> list[Pursuit]:
         """The runs that are asked for at present."""
-        return [p for p in self.pursuits.values() if p.phase == CLAIMING] if self.claiming else []
+        return [p for p in self.asked_for if p.phase == CLAIMING]
 
     def _registration(self, action: Action, job: Job) -> Registration:
         return Registration(

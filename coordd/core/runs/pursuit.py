@@ -110,7 +110,7 @@ class Pursuits(Line):
             if election.succession is not None:
                 self.decided(election, now)
         elif pursuit is not None and pursuit.phase == ELECTING:
-            pursuit.why = "too many elections are open" if election is None else "another election has its id"
+            pursuit.why = "too many elections are open, or another has its id"
             self._wait(pursuit, now, self._ctx.settings.election_timeout_s)
 
     def decided(self, election: Election, now: Now) -> None:
@@ -164,7 +164,7 @@ class Pursuits(Line):
     def load(self, job: Job | None, action: Action) -> int:
         """The load class of this node, for jobs that are spread, and for a retry of what has just failed here."""
         spread = job is not None and job.placement == "spread"
-        return self.endings.elsewhere.load(action) + (len(self.running) + self.claiming if spread else 0)
+        return self.endings.elsewhere.load(action) + (len(self.running) + len(self.asked_for) if spread else 0)
 
     # ---- time
 
@@ -191,9 +191,11 @@ class Pursuits(Line):
                 self._claim_if_eligible(pursuit, now)
                 return
 
-    def _take_longer_waiting(self, pursuit: Pursuit, now: Now) -> None:
+    def _take_longer_waiting(self, pursuit: Pursuit, job: Job, now: Now) -> None:
         """Runs that go before this one, and wait for the budget here, are claimed first."""
-        for other in self._short_before(pursuit):
+        for other in self._short_before(pursuit, job):
+            if not self._budget_left(job):
+                return
             if not self.abstains(self._ctx.definition_for(other.action), other.action):
                 self._claim_if_eligible(other, now)
 
@@ -208,7 +210,7 @@ class Pursuits(Line):
 
     def claim_answered(self, pursuit: Pursuit, claim: Claim, answer: Answer, sent_at: float, now: Now) -> None:
         """The ledger's answer to a claim."""
-        self.claiming -= 1
+        self.asked_for.remove(pursuit)
         if answer.word == words.OUTDATED:
             self._sweep_soon(now)
         word = answer.word
@@ -350,7 +352,7 @@ class Pursuits(Line):
         if job is None:
             del self.pursuits[action.run]  # if the job comes back, the sweep or its schedule brings the run back
             return
-        self._take_longer_waiting(pursuit, now)
+        self._take_longer_waiting(pursuit, job, now)
         unfit = self.abstains(job, action) or self._aside(pursuit, job, now)
         if unfit:
             self._waits_for_budget(pursuit, unfit == NO_BUDGET)
@@ -367,7 +369,7 @@ class Pursuits(Line):
             pursuit.floor = ctx.tokens.get(action.job, 0)
         pursuit.phase = CLAIMING
         pursuit.why = "asking the ledger"
-        self.claiming += 1
+        self.asked_for.append(pursuit)
         claim = Claim(
             of=self._registration(action, job),
             attempt=pursuit.attempt,

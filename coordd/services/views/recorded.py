@@ -52,7 +52,7 @@ def unpacked(body: str) -> list[Step]:
     """The steps of another node's answer; none if it makes no sense."""
     try:
         told = [(float(at), str(node), str(what), str(detail)) for at, node, what, detail in json.loads(body)]
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return []
     return [Step(at, _short(node), _short(what), _short(detail)) for at, node, what, detail in told if 0.0 < at < 1e11][
         :STEPS_MAX
@@ -93,7 +93,7 @@ def _step(record: Mapping[str, Any], run: str) -> Step | None:
             return Step(at, _host(holder), _TASKS[kind], _short(f"attempt {record.get('attempt', 0)}"))
         if kind == "control" and _is_about(str(record.get("subject", "")), run):
             return Step(at, host, str(record["method"]), _short(_control(record)))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         return None  # of another version
     return None
 

@@ -381,6 +381,18 @@ def test_a_second_action_under_the_same_id_is_pursued_too() -> None:
     assert {claim.of.run for claim in lone.requests(Claim)} == {"sales#2", "sales#3"}
 
 
+def test_an_election_about_a_run_under_the_id_of_another_run_holds_neither_up() -> None:
+    lone = Lone(job(), peers=("b.1", "c.1")).ready()
+    lie = elect("sales#1/0", view=("a.1", "b.1", "c.1"))
+    lie.action = Action("sales", "sales#2", 0, digest="d1")
+    lone.hear("b.1", lie)
+    lone.do(lone.node.trigger, asked_for(), 1)
+    lone.answer("register", Answer(OK, state="pending"))
+    lone.wait(10.0)
+
+    assert {claim.of.run for claim in lone.requests(Claim)} == {"sales#1", "sales#2"}
+
+
 def test_an_election_that_is_open_when_the_bus_is_lost_waits_for_nobody() -> None:
     lone = Lone(job(), peers=("b.1", "c.1", "d.1")).ready()
     lone.hear("b.1", elect(view=("a.1", "b.1", "c.1", "d.1")))

@@ -13,7 +13,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.words import EXISTS, FINISHED, LIMITED, OK, PENDING, RECEIVED, SUCCESS
-from coordd.core.runs.pursued import HOOKS_HERE, YIELD_S, YIELD_TO_OTHERS_S
+from coordd.core.runs.pursued import HOOKS_HERE, YIELD_S, YIELD_TO_OTHERS_S, Pursuit
 from core.runs.claims import granted
 
 FULL = Answer(LIMITED, by="pool heavy: 1 of 1 run", in_s=LIMIT_RETRY_S)
@@ -163,6 +163,28 @@ def test_the_budget_goes_to_the_first_that_waits_for_it() -> None:
     lone.answer("claim", Answer(FINISHED, state=SUCCESS))
     trigger(lone, low)
     assert claims(lone) == ["high#1"]
+
+
+def test_runs_that_wait_for_a_full_budget_look_at_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds may wait, and each looks every second: the node must not compare them all with each other."""
+    plain = job("plain")
+    lone = Lone(plain, settings=structs.replace(SETTINGS, budget_client=1)).ready()
+    trigger(lone, plain)
+    grant(lone)
+    for number in range(2, 40):
+        trigger(lone, plain, str(number))
+    pursuits = lone.node.pursuits
+    order, looked = pursuits._order, []
+
+    def counted(_: object, one: Pursuit) -> tuple[int, float, float, str]:
+        looked.append(one)
+        return order(one)
+
+    monkeypatch.setattr(type(pursuits), "_order", counted)
+    lone.wait(3.0)
+
+    assert len([one for one in pursuits.pursuits.values() if one.phase == "waiting"]) == 38
+    assert looked == []
 
 
 def test_a_claim_for_a_driver_that_waits_takes_nothing_from_those_that_compute() -> None:

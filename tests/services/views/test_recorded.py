@@ -83,7 +83,16 @@ def test_the_newest_steps_are_sent_and_long_text_is_cut() -> None:
 
 
 def test_an_answer_that_makes_no_sense_is_no_step() -> None:
-    for body in ("", "{}", "[[1]]", '[["a","b","c","d"]]', "[" * 5000, '[[-1.0,"a","b","c"]]', '[[1e300,"a","b","c"]]'):
+    for body in (
+        "",
+        "{}",
+        "[[1]]",
+        '[["a","b","c","d"]]',
+        "[" * 5000,
+        '[[-1.0,"a","b","c"]]',
+        '[[1e300,"a","b","c"]]',
+        f'[[1{"0" * 400},"a","b","c"]]',
+    ):
         assert recorded.unpacked(body) == []
     (step,) = recorded.unpacked('[[5.0,"a\\u001b[31m","b","c"]]')
     assert "\x1b" not in step.node, "a terminal must not obey another node"
