@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Fill
+from coordd.core.ledger.requests import Fill, Replay
 from coordd.core.ledger.runner_requests import Request
 from coordd.core.ledger.words import OK, TERMINAL
 
@@ -21,6 +21,7 @@ class Backfills:
         self.world = world
         self.opened: set[str] = set()  # runs, also those that the ledger has forgotten since
         self._filled: set[tuple[str, str]] = set()  # (plan, run)
+        self._replayed: set[str] = set()  # by people: the plan does not count those
 
     def went_back(self) -> None:
         """The ledger may have forgotten what a plan has opened."""
@@ -28,6 +29,8 @@ class Backfills:
 
     def operation(self, request: Request[Any], answer: Answer, row: Row | None) -> bool:
         """Check one operation that was executed. True if it has opened a fire time: its run begins another life."""
+        if isinstance(request, Replay) and answer.word == OK:
+            self._replayed.add(request.run)
         if not isinstance(request, Fill) or answer.word != OK:
             return False
         world, plan = self.world, self.world.people.plans[request.plan]
@@ -36,10 +39,15 @@ class Backfills:
             world.violate(f"Z {row.run} was opened twice by the backfill {request.plan}")
         self._filled.add((request.plan, row.run))
         self.opened.add(row.run)
+        self._replayed.discard(row.run)
         if not plan.begin <= row.fire_at < plan.end:
             world.violate(f"Z {row.run} is not in the range of the backfill {request.plan}")
         mine = [world.server.row(run) for ident, run in self._filled if ident == request.plan]
-        alive = sorted(one.run for one in mine if one is not None and one.by == row.by and one.state not in TERMINAL)
+        alive = sorted(
+            one.run
+            for one in mine
+            if one is not None and one.by == row.by and one.state not in TERMINAL and one.run not in self._replayed
+        )
         if len(alive) > plan.at_most:
             world.violate(f"Z {alive} are alive, and the backfill {request.plan} allows {plan.at_most}")
         return True
