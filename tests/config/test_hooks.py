@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordd.config.hooks.hook import EVENTS, Hook, jobs_of
+from coordd.config.hooks.events import EVENTS
+from coordd.config.hooks.hook import Hook, jobs_of
 from coordd.config.settings import load, read_config
 from coordd.core.jobs.arguments import fill_launch
 from coordd.core.jobs.job import HOOK, Command, jobs_digest

@@ -17,14 +17,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from coordd.config import values
+from coordd.config.hooks.events import EVENTS
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import HOOK, Command, Concurrency, Job, Retry
 from coordd.core.jobs.schedule import parse_duration
-from coordd.core.ledger.words import FAILURE, LOST, MISSED, REJECTED, REVOKED, SUCCESS, UNKNOWN
-
-# The events about runs, by the state of the run; and the others.
-RUN_EVENTS = tuple([f"run.{state}" for state in (SUCCESS, FAILURE, REVOKED, REJECTED, MISSED, LOST, UNKNOWN)])
-EVENTS = (*RUN_EVENTS, "takeover", "job.late", "node.lost", "breaker.opened", "cluster.ready")
 
 HOOKS_MAX = 50
 TIMEOUT_MAX_S = 3600.0

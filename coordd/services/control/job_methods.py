@@ -58,6 +58,16 @@ class JobMethods(Explanations):
                 hint="set enabled = true in the job file on every node, then coordctl reload",
             )
 
+    def _may_trigger(self, job: Job) -> None:
+        """Raises RefusedError for a job that is held, and for a hook: its argument would be an event that never was."""
+        if job.name.startswith(HOOK):
+            raise RefusedError(
+                f"{job.name} is a hook: only events call it",
+                kind="not_permitted",
+                hint="coordctl deadletter replay makes a failed call again",
+            )
+        self._may_start(job)
+
     def _may_operate(self, caller: Caller, job: str) -> None:
         owner = self._driver.node.jobs[job].owner if job in self._driver.node.jobs else ""
         if caller.role < OPERATOR and not (owner and owner in caller.groups):

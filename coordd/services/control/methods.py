@@ -231,7 +231,7 @@ class Methods(RevisionMethods):
     async def run_trigger(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
         self._may_operate(caller, job.name)
-        self._may_start(job)
+        self._may_trigger(job)
         given = take(params, "args", dict, None) or {}
         ident = take(params, "id", str, "") or secrets.token_hex(6)
         if not IDENT.fullmatch(ident):

@@ -21,6 +21,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from coordd.config.hooks.events import EVENTS
+
 # Bytes of output that are kept in the run's log; the rest is read and dropped.
 OUTPUT_BYTES_MAX = 64 * 1024
 
@@ -35,14 +37,25 @@ REFUSED = 1
 def main(environ: dict[str, str]) -> int:
     """Call the hook; returns the exit code."""
     hook, event = json.loads(environ.pop("COORDD_HOOK_SECRET")), environ.pop("COORDD_EVENT")
+    name = _name(event)
+    if name not in EVENTS:  # it becomes a word of a command
+        print("this is no event that hooks are told of", file=sys.stderr)
+        return REFUSED
     if hook["url"]:
         return post(hook["url"], event, hook["timeout_s"])
     if hook["call"]:
         argv = [sys.executable, "-c", CALLER, hook["call"]]
     else:
-        name = json.loads(event)["event"]
-        argv = [word.replace("{event}", name) for word in hook["argv"]]
+        argv = [word.replace("{event}", str(name)) for word in hook["argv"]]
     return run(argv, event, hook["timeout_s"], environ)
+
+
+def _name(event: str) -> object:
+    """What the event says that it is; None if it says nothing."""
+    try:
+        return json.loads(event)["event"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return None
 
 
 # In a process of its own: whatever the function does, the exit code is the answer.

@@ -21,9 +21,11 @@ EVENT = {"event": "run.failure", "job": "etl", "sentence": "etl#1 failed: café"
 LIMIT_S = 60
 
 
-def called(timeout_s: float = 20.0, path: str = "", **hook: Any) -> subprocess.CompletedProcess[bytes]:
+def called(
+    timeout_s: float = 20.0, path: str = "", event: object = EVENT, **hook: Any
+) -> subprocess.CompletedProcess[bytes]:
     spec = {"argv": [], "url": "", "call": "", "timeout_s": timeout_s, **hook}
-    env = {"PATH": "/usr/bin:/bin", "COORDD_HOOK_SECRET": json.dumps(spec), "COORDD_EVENT": json.dumps(EVENT)}
+    env = {"PATH": "/usr/bin:/bin", "COORDD_HOOK_SECRET": json.dumps(spec), "COORDD_EVENT": json.dumps(event)}
     return subprocess.run(
         [sys.executable, "-m", "coordd.services.hooks.call"],
         env={**env, "PYTHONPATH": f"{ROOT}:{path}"}, capture_output=True, timeout=LIMIT_S, check=False,
@@ -49,6 +51,14 @@ def test_a_program_gets_the_event_on_stdin_and_its_name_as_an_argument(tmp_path:
 
     assert (done.returncode, done.stdout) == (0, b"run.failure of {other}\n")
     assert json.loads((tmp_path / "event").read_text()) == EVENT
+
+
+@pytest.mark.parametrize("event", [{"event": "--exec=/tmp/mine"}, {"event": ["run.failure"]}, {}, ["run.failure"], "x"])
+def test_no_word_of_a_call_is_chosen_by_who_made_the_event(tmp_path: Path, event: object) -> None:
+    done = called(event=event, argv=[script(tmp_path, f"touch {tmp_path}/ran"), "{event}"])
+
+    assert (done.returncode, done.stderr) == (1, b"this is no event that hooks are told of\n")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_program_does_not_see_how_others_are_called(tmp_path: Path) -> None:
@@ -201,7 +211,7 @@ def test_a_server_that_does_not_answer_or_is_not_there() -> None:
 def test_nothing_of_a_call_is_in_the_command_line() -> None:
     """Everybody on the machine can read it."""
     environ = dict(os.environ)
-    environ |= {"COORDD_HOOK_SECRET": "{}", "COORDD_EVENT": "{}"}
+    environ |= {"COORDD_HOOK_SECRET": "{}", "COORDD_EVENT": json.dumps(EVENT)}
 
     with pytest.raises(KeyError):
         module.main(environ)

@@ -1,0 +1,9 @@
+"""The names of the events that hooks are told of. The program of a call loads this file, so it imports little."""
+
+from __future__ import annotations
+
+from coordd.core.ledger.words import FAILURE, LOST, MISSED, REJECTED, REVOKED, SUCCESS, UNKNOWN
+
+# The events about runs, by the state of the run; and the others.
+RUN_EVENTS = tuple([f"run.{state}" for state in (SUCCESS, FAILURE, REVOKED, REJECTED, MISSED, LOST, UNKNOWN)])
+EVENTS = (*RUN_EVENTS, "takeover", "job.late", "node.lost", "breaker.opened", "cluster.ready")

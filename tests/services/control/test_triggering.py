@@ -1,0 +1,60 @@
+"""What may be triggered: the node's jobs, but not its hooks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from support.small_cluster import job
+
+from coordd.config.hooks.hook import Hook, jobs_of
+from coordd.core.context import Settings
+from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ready import Now, Reply
+from coordd.errors import RefusedError
+from coordd.services.control.callers import ADMIN, OPERATOR, Caller
+from coordd.services.control.methods import Methods
+
+PAGE = Hook(on=("run.failure",), argv=("/bin/page", "{event}"), name="page")
+
+
+class Desk(Methods):
+    """The methods, and a node with one job and one hook."""
+
+    def __init__(self) -> None:
+        self.triggered: list[str] = []
+        node = SimpleNamespace(
+            jobs={"etl": job("etl"), **jobs_of([PAGE], 60.0)}, hostname="n1", concurrency={}, settings=Settings()
+        )
+        driver: Any = SimpleNamespace(
+            node=node, trigger=self._trigger, now=lambda: Now(1.0, 1.0), journal_control=lambda *_, **__: None
+        )
+        self._driver = driver
+        self._argv = lambda *_: ["x"]
+
+    async def _trigger(self, of: Registration) -> Reply:
+        self.triggered.append(of.run)
+        return Reply(1, {"id": of.run}, "")
+
+
+def kind_of(desk: Desk, name: str, role: int, **params: Any) -> str:
+    """The kind of the refusal, or ""."""
+    try:
+        trio.run(desk.run_trigger, {"job": name, "id": "1", **params}, Caller(1, frozenset(), role, 1, "ann"))
+    except RefusedError as exc:
+        return exc.kind
+    return ""
+
+
+@pytest.mark.parametrize("role", [OPERATOR, ADMIN])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_nobody_makes_up_an_event_for_a_hook(role: int, dry_run: bool) -> None:
+    desk = Desk()
+    event = {"event": '{"event": "--exec=/tmp/mine"}'}
+
+    assert kind_of(desk, "hook~page", role, args=event, dry_run=dry_run) == "not_permitted"
+    assert desk.triggered == []
+    assert kind_of(desk, "etl", role) == ""
+    assert desk.triggered == ["etl#1"]
