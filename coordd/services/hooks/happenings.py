@@ -12,8 +12,10 @@ from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import LOST, MISSED, SUCCESS, TERMINAL, UNKNOWN
 from coordd.core.visible import visible
 
-# Characters of a text in an event. All of them together fit into one argument of a run.
+# Characters of a text in an event, and bytes that it may become in JSON: one that is not ASCII becomes 6 or 12 there.
+# Three such texts, and all the rest, fit into one argument of a run.
 TEXT_MAX = 400
+TEXT_BYTES_MAX = 1000
 
 # Nodes notice that a node is lost, or that the cluster is ready, within seconds of each other, and it may happen again
 # later. Within such a time (seconds) it is one event.
@@ -142,4 +144,9 @@ def _now_and_then(event: str, subject: str, at: float, fields: Mapping[str, Any]
 
 def _short(value: Any) -> Any:
     """Texts in one bounded line: a reason may be output of a program."""
-    return visible(value)[:TEXT_MAX] if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    text = visible(value)[:TEXT_MAX]
+    while len(json.dumps(text)) > TEXT_BYTES_MAX:
+        text = text[: len(text) * 9 // 10]
+    return text

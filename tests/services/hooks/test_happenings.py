@@ -45,13 +45,15 @@ def test_the_end_of_a_run_is_an_event_and_nothing_else(state: str) -> None:
         assert told["sentence"].startswith("etl@2026-11-21T02:00:00Z ")
 
 
-def test_all_kinds_of_events_fit_and_have_ids() -> None:
-    long = "x\x1b[31m\n\U0001f600" * 5000
+@pytest.mark.parametrize("text", ["x\x1b[31m\n\U0001f600", "\U0001f600", "é", "漢", '"', "\\", "\x1b", "x"])
+def test_all_kinds_of_events_fit_and_have_ids(text: str) -> None:
+    long = text * 5000
     every = [
         happenings.of_row(row("failure", reason=long)),
         happenings.lost_attempt("etl#1", 0, "edge-1.7", long),
         happenings.taken_over("etl#1", 0, "edge-1.7", long),
         happenings.late("etl", long, 0.0),
+        happenings.lost_attempt("etl#1", 0, f"{long}.7", long),
         happenings.node_lost("edge-1.7", EPOCH),
         happenings.cluster_ready(3, EPOCH),
         happenings.breaker_opened("edge-1", "1-a", "ledger", 2, long),
@@ -60,6 +62,13 @@ def test_all_kinds_of_events_fit_and_have_ids() -> None:
         assert happening is not None
         assert set(document(happening)) == FIELDS
         assert IDENT.fullmatch(happening.ident())
+
+
+def test_a_text_of_another_alphabet_is_told_too() -> None:
+    told = document(happenings.late("etl", "не было успеха " * 100, 0.0))
+
+    assert told["reason"].startswith("не было успеха не было успеха ")
+    assert len(told["reason"]) > 100
 
 
 def test_what_is_different_has_another_id() -> None:
