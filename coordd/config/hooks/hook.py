@@ -150,6 +150,8 @@ def _argv(value: object) -> tuple[str, ...]:
 
 def _url(value: object) -> str:
     said = values.text(value)
+    if any(character.isspace() for character in said):  # an address may be a secret, so it is not shown
+        raise ValueError("expected an address without spaces: %20 is one")
     parts = urlsplit(said)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("expected an address such as https://chat.example/hook")

@@ -10,6 +10,7 @@ is ended with the run, as for every run.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import selectors
@@ -130,13 +131,34 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def post(url: str, event: str, timeout_s: float) -> int:
     """POST the event as JSON; any answer from 200 to 299 is a success."""
+    signal.signal(signal.SIGALRM, _out_of_time)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, timeout_s)  # for the whole exchange: it may be a byte at a time
+            return _posted(url, event, timeout_s)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+    except OSError as exc:
+        reason = getattr(exc, "reason", exc)  # of a URLError
+        if isinstance(reason, TimeoutError):
+            print(f"the server did not answer within {timeout_s:g} s", file=sys.stderr)
+            return TIMED_OUT
+        print(f"the server cannot be reached: {reason}", file=sys.stderr)
+    except (http.client.InvalidURL, UnicodeError) as exc:
+        print(f"the address cannot be called: {type(exc).__name__}", file=sys.stderr)
+    except Exception as exc:
+        # An exception's text may name the address, which is a secret; this is the last boundary before a traceback.
+        print(f"the server's answer is no answer of HTTP: {type(exc).__name__}", file=sys.stderr)
+    return REFUSED
+
+
+def _posted(url: str, event: str, timeout_s: float) -> int:
+    """One exchange. Raises OSError, http.client.HTTPException and whatever else a bad address or answer raises."""
     request = urllib.request.Request(  # noqa: S310 - the configuration allows http and https only
         url, event.encode(), {"Content-Type": "application/json", "User-Agent": "coordd"}, method="POST"
     )
     # No proxy from the environment: a run's environment has none, and an event is for that address.
     opener = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
-    signal.signal(signal.SIGALRM, _out_of_time)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s)  # for the whole exchange: a server may answer a byte at a time
     try:
         with opener.open(request, timeout=timeout_s) as answer:
             print(f"{answer.status} {answer.reason}")
@@ -145,14 +167,6 @@ def post(url: str, event: str, timeout_s: float) -> int:
         text = exc.read(ANSWER_BYTES_MAX).decode(errors="replace")
         print(f"the server answered {exc.code} {exc.reason}: {text}", file=sys.stderr)
         return REFUSED
-    except TimeoutError:
-        print(f"the server did not answer within {timeout_s:g} s", file=sys.stderr)
-        return TIMED_OUT
-    except OSError as exc:  # URLError is one
-        print(f"the server cannot be reached: {getattr(exc, 'reason', exc)}", file=sys.stderr)
-        return REFUSED
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def _out_of_time(_number: int, _frame: object) -> None:

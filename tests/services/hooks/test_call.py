@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -206,6 +207,64 @@ def test_a_server_that_does_not_answer_or_is_not_there() -> None:
     done = called(url=server.url)
     assert done.returncode == 1
     assert b"the server cannot be reached" in done.stderr
+
+
+@pytest.mark.parametrize("path", ["/SECRET word", "/SECRET\x7f", "/SECRETé"])
+def test_an_address_that_cannot_be_called_is_not_in_the_log(path: str) -> None:
+    done = called(url=f"http://127.0.0.1:9{path}")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"the address cannot be called: ")
+    assert b"SECRET" not in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def raw(*parts: bytes, hangs: bool = False) -> Iterator[str]:
+    """A server that answers these bytes, and then ends the connection or hangs; yields its address."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            one, _ = listening.accept()
+            with one:
+                one.recv(65536)
+                for part in parts:
+                    one.sendall(part)
+                if hangs:
+                    over.wait(LIMIT_S)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/SECRET"
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (b"nonsense\r\n\r\n", b"BadStatusLine"),
+        (b"", b"RemoteDisconnected"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n", b"HTTPException"),
+        (b"HTTP/1.1 200 " + b"x" * 100_000 + b"\r\n\r\n", b"LineTooLong"),
+        (b"HTTP/1.1 500 Broken\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"IncompleteRead"),
+    ],
+)
+def test_an_answer_that_is_no_http_is_a_failure_and_named(answer: bytes, kind: bytes) -> None:
+    for url in raw(answer):
+        done = called(url=url)
+
+        assert done.returncode == 1
+        assert kind in done.stderr or b"Remote end closed" in done.stderr
+        assert b"Traceback" not in done.stderr
+        assert b"SECRET" not in done.stderr
+
+
+def test_a_refusal_whose_text_never_ends_is_out_of_time() -> None:
+    for url in raw(b"HTTP/1.1 500 Broken\r\nContent-Length: 100\r\n\r\nx", hangs=True):
+        done = called(0.7, url=url)
+
+        assert (done.returncode, done.stderr) == (124, b"the server did not answer within 0.7 s\n")
 
 
 def test_nothing_of_a_call_is_in_the_command_line() -> None:
