@@ -55,18 +55,18 @@ class Listener:
         """Listen for ever."""
         host, port = self._address
         while True:
+            what = "cannot be bound"
             try:
                 listeners = await trio.open_tcp_listeners(port, host=host)
-            except OSError as exc:
-                problem = f"{host}:{port} cannot be bound: {exc.strerror or exc}"
+                self.problem, what = "", "accepts nobody"
+                log.info("metrics.listening", address=f"{host}:{port}")
+                await trio.serve_listeners(self._connected, listeners)
+            except* (OSError, ValueError) as group:  # a name that no host can have is a UnicodeError
+                problem = f"{host}:{port} {what}: {_first(group)}"
                 if problem != self.problem:
                     self.problem = problem
                     log.error("metrics.not_listening", reason=problem, tries_again_in_s=AGAIN_S)
-                await trio.sleep(AGAIN_S)
-                continue
-            self.problem = ""
-            log.info("metrics.listening", address=f"{host}:{port}")
-            await trio.serve_listeners(self._connected, listeners)
+            await trio.sleep(AGAIN_S)
 
     async def _connected(self, stream: trio.SocketStream) -> None:
         if self._connections >= CONNECTIONS_MAX + TURNED_AWAY_MAX:
@@ -112,6 +112,14 @@ class Listener:
         if busy:
             return Page(503, f"{CONNECTIONS_MAX} clients are connected already\n".encode())
         return await page()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> str:
+    """What the first exception of a group says."""
+    exc: BaseException = group
+    while isinstance(exc, BaseExceptionGroup):
+        exc = exc.exceptions[0]
+    return str(getattr(exc, "strerror", None) or exc)
 
 
 async def _request(http: h11.Connection, stream: trio.SocketStream) -> h11.Request | None:

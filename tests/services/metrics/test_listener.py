@@ -173,6 +173,41 @@ def test_a_port_in_use_is_named_once_and_tried_again(monkeypatch: pytest.MonkeyP
     assert [line["event"] for line in logs] == ["metrics.not_listening", "metrics.listening"]
 
 
+def test_a_name_that_no_host_can_have_is_named_and_ends_nothing() -> None:
+    async def main() -> None:
+        listener = Listener(("a..b", 9530), PAGES)
+        with trio.move_on_after(0.2):
+            await listener.run()
+        assert listener.problem.startswith("a..b:9530 cannot be bound: ")
+
+    with capture_logs() as logs:
+        trio.run(main)
+    assert [line["event"] for line in logs] == ["metrics.not_listening"]
+
+
+def test_a_socket_that_accepts_nothing_more_is_named_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    accept, broken = trio.SocketListener.accept, [True]
+
+    async def breaks_once(self: trio.SocketListener) -> trio.SocketStream:
+        if broken:
+            broken.clear()
+            raise OSError(1, "Operation not permitted")
+        return await accept(self)
+
+    monkeypatch.setattr(trio.SocketListener, "accept", breaks_once)
+
+    with capture_logs() as logs:
+        served(_hears_hello)
+    assert [line["event"] for line in logs] == ["metrics.listening", "metrics.not_listening", "metrics.listening"]
+    assert logs[1]["reason"].endswith("accepts nobody: Operation not permitted")
+
+
+async def _hears_hello(port: int, listener: Listener) -> None:
+    assert (await said(port, get("/hello"))).endswith(b"hello\n")
+    assert listener.problem == ""
+
+
 # ---- the file
 
 
