@@ -40,7 +40,7 @@ def main(environ: dict[str, str]) -> int:
     hook, event = json.loads(environ.pop("COORDD_HOOK_SECRET")), environ.pop("COORDD_EVENT")
     name = _name(event)
     if name not in EVENTS:  # it becomes a word of a command
-        print("this is no event that hooks are told of", file=sys.stderr)
+        print("hooks are told of no such event", file=sys.stderr)
         return REFUSED
     if hook["url"]:
         return post(hook["url"], event, hook["timeout_s"])
@@ -148,7 +148,7 @@ def post(url: str, event: str, timeout_s: float) -> int:
         print(f"the address cannot be called: {type(exc).__name__}", file=sys.stderr)
     except Exception as exc:
         # An exception's text may name the address, which is a secret; this is the last boundary before a traceback.
-        print(f"the server's answer is no answer of HTTP: {type(exc).__name__}", file=sys.stderr)
+        print(f"the server did not answer as HTTP says: {type(exc).__name__}", file=sys.stderr)
     return REFUSED
 
 

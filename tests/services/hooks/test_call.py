@@ -58,7 +58,7 @@ def test_a_program_gets_the_event_on_stdin_and_its_name_as_an_argument(tmp_path:
 def test_no_word_of_a_call_is_chosen_by_who_made_the_event(tmp_path: Path, event: object) -> None:
     done = called(event=event, argv=[script(tmp_path, f"touch {tmp_path}/ran"), "{event}"])
 
-    assert (done.returncode, done.stderr) == (1, b"this is no event that hooks are told of\n")
+    assert (done.returncode, done.stderr) == (1, b"hooks are told of no such event\n")
     assert not (tmp_path / "ran").exists()
 
 
