@@ -1,4 +1,4 @@
-"""What may be triggered: the node's jobs, but not its hooks."""
+"""Triggers by hand: those of a job are recorded, those of a hook are refused."""
 
 from __future__ import annotations
 
