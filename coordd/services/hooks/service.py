@@ -9,7 +9,7 @@ every node that knew of one has died.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,6 +61,9 @@ WAITING_MAX = 1000
 A_MINUTE = 60
 TOLD_MAX = 20_000
 
+# Events over a hook's limit that wait for the next minute, because no row of the ledger gives them again.
+KEPT_MAX = 100
+
 # The cluster must have been not ready for this long (seconds) before it is news that it is ready.
 NOT_READY_S = 5.0
 
@@ -81,6 +84,8 @@ class Waiting(NamedTuple):
     at: float
     happening: Happening
     wall: float
+    of_row: bool = False  # the ledger is read again, and still has it
+    kept: bool = False  # it was over a hook's limit
 
 
 class Hooks:
@@ -103,7 +108,7 @@ class Hooks:
         self._troubles = troubles
         self._readiness = readiness
         self._hints: dict[str, Hint] = {}
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: dict[tuple[str, str], Waiting] = {}  # by event and key
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()  # (hook's job, id)
         self._minute: dict[str, tuple[int, int]] = {}  # hook's job -> (minute, how many)
         self._opened: dict[str, int] = {}
@@ -244,12 +249,14 @@ class Hooks:
         not now.
         """
         wall = at or self._driver.now().wall
+        if (happening.event, happening.key) in self._waiting:
+            return
         if not any(self._is_news(hook, happening, wall) for hook in self.hooks):
             return
         if len(self._waiting) >= WAITING_MAX:
             self._drop(happening, f"{WAITING_MAX} events wait already")
             return
-        self._waiting.append(Waiting(boottime() + after_s, happening, wall))
+        self._waiting[happening.event, happening.key] = Waiting(boottime() + after_s, happening, wall, of_row=bool(at))
 
     def _is_news(self, hook: Hook, happening: Happening, wall: float) -> bool:
         """True if the hook wants it, was there at that time, and its run is not known here."""
@@ -264,14 +271,33 @@ class Hooks:
 
     async def _tell(self) -> None:
         now = boottime()
-        for _ in range(len(self._waiting)):
-            waiting = self._waiting.popleft()
-            if waiting.at > now:
-                self._waiting.append(waiting)
-                continue
-            for hook in self.hooks:
-                if self._is_news(hook, waiting.happening, waiting.wall):
-                    await self._register(hook, waiting)
+        due: list[tuple[Hook, Waiting]] = []
+        for key, waiting in [(key, waiting) for key, waiting in self._waiting.items() if waiting.at <= now]:
+            if len(due) >= LOOKED_UP_MAX:
+                break
+            del self._waiting[key]
+            due += [(hook, waiting) for hook in self.hooks if self._is_news(hook, waiting.happening, waiting.wall)]
+        for hook, waiting in await self._untold(due):
+            if self._is_news(hook, waiting.happening, waiting.wall):  # the one before it may have been the same
+                await self._register(hook, waiting)
+
+    async def _untold(self, due: list[tuple[Hook, Waiting]]) -> list[tuple[Hook, Waiting]]:
+        """Those that the ledger has no run of. After a restart most ends of the last day were told long ago: they must
+        not use up a hook's minute.
+        """
+        wanted = [{triggered_run(hook.job_name, ident) for ident in one.happening.idents()} for hook, one in due]
+        if not wanted:
+            return []
+        try:
+            known = await self._ledger.query(
+                lambda ledger: {run for runs in wanted for run in runs if ledger.run(run) is not None}
+            )
+        except UnavailableError:
+            return due  # a request that the ledger cannot take now is kept
+        for (hook, waiting), runs in zip(due, wanted, strict=True):
+            if runs & known:
+                self._remember(hook, waiting.happening)
+        return due
 
     async def _register(self, hook: Hook, waiting: Waiting) -> None:
         """Ask for one run of the hook; the ledger has it once."""
@@ -284,7 +310,8 @@ class Hooks:
         count = count + 1 if minute == present else 1
         self._minute[hook.job_name] = (present, count)
         if count > A_MINUTE:
-            self._drop(happening, f"more than {A_MINUTE} events of {hook.job_name} within a minute")
+            if not self._keep(waiting, 60.0 * (present + 1)):
+                self._drop(happening, f"more than {A_MINUTE} events of {hook.job_name} within a minute")
             return
         document = happening.document(at=waiting.wall, cluster=node.settings.cluster, node=node.hostname)
         args = packed({EVENT_PARAM: document})
@@ -306,12 +333,24 @@ class Hooks:
         if reply.kind not in ("", "conflict"):  # conflict: another node has told it in its own words
             log.warning("hook.not_registered", hook=hook.job_name, about=happening.event, reason=reply.message)
             return
-        self._told[hook.job_name, happening.ident()] = None
-        while len(self._told) > TOLD_MAX:
-            self._told.popitem(last=False)
+        self._remember(hook, happening)
         if not reply.kind:
             sentence = json.loads(document)["sentence"]
             log.info("hook.registered", hook=hook.job_name, run=of.run, about=happening.event, sentence=sentence)
+
+    def _remember(self, hook: Hook, happening: Happening) -> None:
+        """It is told."""
+        self._told[hook.job_name, happening.ident()] = None
+        while len(self._told) > TOLD_MAX:
+            self._told.popitem(last=False)
+
+    def _keep(self, waiting: Waiting, until: float) -> bool:
+        """Let it wait until then (CLOCK_BOOTTIME); False if the ledger gives it again, or too many wait so."""
+        key = waiting.happening.event, waiting.happening.key
+        if waiting.of_row or (key not in self._waiting and sum(one.kept for one in self._waiting.values()) >= KEPT_MAX):
+            return False
+        self._waiting[key] = waiting._replace(at=until, kept=True)
+        return True
 
     def _drop(self, happening: Happening, why: str) -> None:
         """A storm must not become a storm of calls; a person reads the log, the metrics and the ledger."""

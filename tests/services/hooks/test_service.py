@@ -252,6 +252,57 @@ def test_a_storm_is_bounded_and_named(machine: Machine) -> None:
     assert machine.hooks.dropped >= 40
 
 
+def test_after_a_restart_what_was_told_before_uses_up_nothing(machine: Machine) -> None:
+    machine.look()
+    for number in range(90):
+        one = machine.rows[f"etl#{number}"] = row(f"etl#{number}")
+        happening = happenings.of_row(one)
+        assert happening is not None
+        told = f"hook~page#{happening.ident()}"
+        machine.rows[told] = row(told, "success", job="hook~page")
+    machine.hooks = machine.started()
+    machine.rows["new#1"] = row("new#1")
+    machine.journals(notices=(Notice("node.lost", {"peer": "b.2"}),))
+    with capture_logs() as logs:
+        told_now = [*machine.look(4.0), *machine.look(4.0)]
+
+    assert sorted(told["event"] for told in told_now) == ["node.lost", "run.failure"]
+    assert [line for line in logs if line["event"] == "hook.dropped"] == []
+
+
+def test_a_ledger_that_is_away_is_asked_for_the_run_all_the_same(machine: Machine) -> None:
+    """A request that the ledger cannot take now is kept by the node."""
+    machine.look()
+    machine.down = True
+    machine.journals(notices=(Notice("node.lost", {"peer": "b.2"}),))
+
+    assert [told["event"] for told in machine.look(4.0)] == ["node.lost"]
+
+
+def test_an_event_without_a_row_waits_for_the_next_minute(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_MAX", 5)
+    machine.look()
+    machine.rows |= {f"etl#{number}": row(f"etl#{number}") for number in range(100)}
+    assert len(machine.look(30.0)) == module.A_MINUTE
+    before = machine.hooks.dropped
+    machine.journals(notices=tuple([Notice("node.lost", {"peer": f"b.{number}"}) for number in range(10)]))
+    assert machine.look(5.0) == []
+    assert machine.hooks.dropped - before == 5, "their number is bounded"
+    machine.rows.clear()
+    told = machine.look(60.0)
+    assert [one["event"] for one in told] == ["node.lost"] * 5
+    assert machine.look(60.0) == []
+
+
+def test_what_waits_already_does_not_wait_twice(machine: Machine) -> None:
+    machine.look()
+    for _ in range(2 * module.WAITING_MAX):
+        machine.journals(notices=(Notice("node.lost", {"peer": "b.2"}),))
+    machine.journals(notices=(Notice("node.lost", {"peer": "b.3"}),))
+
+    assert len(machine.look(5.0)) == 2
+
+
 def test_another_node_told_it_in_its_own_words(machine: Machine) -> None:
     machine.look()
     machine.reply = Reply(1, {}, "conflict", "it is there")
