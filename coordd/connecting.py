@@ -141,14 +141,19 @@ class Connections:
         key = self.bus.keyring.signing
         return key.id, self._mac(key.secret, number, digest)
 
-    def verify_revision(self, revision: Published) -> str:
-        """Why a revision was not published by a node of this cluster, or "". A cluster without keys believes all."""
+    def verify_revision(self, revision: Published, named: bool) -> str:
+        """Why a revision was not published by a node of this cluster, or "". A cluster without keys believes all.
+
+        ``named``: a person names this number to publish it again. Then its key may be retired or gone: nobody has its
+        secret any more, so nobody can check the MAC.
+        """
         if not isinstance(self.bus, SealedBus):
             return ""
         key = next((one for one in self.bus.keyring.keys if one.id == revision.key), None)
         if key is None or key.state == RETIRED:
             how = "not in the keyring" if key is None else "retired"
-            return f'its key "{revision.key}" is {how}: publish it again (coordctl config rollback {revision.number})'
+            advice = f"coordctl config show {revision.number}, then coordctl config rollback {revision.number}"
+            return "" if named else f'its key "{revision.key}" is {how}: read it, and publish it again ({advice})'
         if not hmac.compare_digest(self._mac(key.secret, revision.number, revision.digest), revision.mac):
             return "its MAC is wrong: it was not published by a node of this cluster, or changed since"
         return ""

@@ -14,6 +14,7 @@ from coordd.config.sections import ClusterConfig
 from coordd.connecting import REPLICA_LAG_S, Connections, url_of_ledger
 from coordd.core.jobs.job import Command, Job
 from coordd.errors import ConfigError
+from coordd.ports import Published
 from coordd.services.sealed_bus import SealedBus
 
 NAME = "n1.1"
@@ -146,3 +147,37 @@ def test_each_address_says_for_itself_whether_its_certificate_is_verified(ring: 
 def test_the_ledger_is_named_without_its_password(url: str, shown: str) -> None:
     """Runners get this address, and a node's state file stores it to recognize the ledger."""
     assert url_of_ledger(ClusterConfig(bus="unix:///b", ledger=url)) == shown
+
+
+RING = """
+[[key]]
+id = "new"
+state = "sign"
+secret = "{new}"
+
+[[key]]
+id = "old"
+state = "{old_state}"
+secret = "{old}"
+"""
+
+
+def test_a_revision_is_believed_by_its_key(ring: Path) -> None:
+    """Of a retired key nobody has the secret. Who names a revision of one wants it again."""
+    new, old = (base64.b64encode(bytes([one] * 32)).decode() for one in (1, 2))
+    ring.write_text(f'[[key]]\nid = "old"\nstate = "sign"\nsecret = "{old}"\n')
+    key, mac = made(ring).seal_revision(3, "d3")
+    revision = Published(3, "d3", "ann", 7, 0.0, "", 1, key, mac)
+    ring.write_text(RING.format(new=new, old=old, old_state="accept"))
+    connections = made(ring)
+    assert [connections.verify_revision(revision, named) for named in (False, True)] == ["", ""]
+    for changed in (revision._replace(digest="d4"), revision._replace(number=4), revision._replace(mac="0" * 64)):
+        assert all("its MAC is wrong" in connections.verify_revision(changed, named) for named in (False, True))
+
+    ring.write_text(RING.format(new=new, old=old, old_state="retired"))
+    connections = made(ring)
+    assert 'its key "old" is retired' in connections.verify_revision(revision, False)
+    assert connections.verify_revision(revision, True) == ""
+    unknown = revision._replace(key="lost")
+    assert 'its key "lost" is not in the keyring: read it' in connections.verify_revision(unknown, False)
+    assert connections.verify_revision(unknown, True) == ""

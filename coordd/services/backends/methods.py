@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import trio
@@ -71,14 +72,16 @@ class RevisionMethods(RunMethods):
         listed = await trio.to_thread.run_sync(source.store.listed, abandon_on_cancel=True)
         newest, in_force = max([one.number for one in listed], default=0), source.in_force.number
         number: int = take(params, "number", int, 0)
+        named = bool(number)
         if not number:  # what a newest revision that is not in force would replace, or the one before
             below = in_force + 1 if newest > in_force else in_force
             number = max([one.number for one in listed if one.number < below], default=0)
         if not number:
             raise RefusedError("there is no earlier revision", kind="unknown_revision", hint="coordctl config list")
         found = await self._read(source, number)
+        texts = await trio.to_thread.run_sync(partial(source.texts_again, found, named=named))
         note = note or f"as revision {number}"
-        return await self._publish(source, tables.checked_texts(found.texts), caller, note, "config.rollback")
+        return await self._publish(source, texts, caller, note, "config.rollback")
 
     async def _publish(
         self, source: PublishedSource, texts: dict[str, str], caller: Caller, note: str, method: str

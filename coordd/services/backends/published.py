@@ -67,9 +67,16 @@ class PublishedSource(Elsewhere):
     published = True
 
     def __init__(
-        self, config: Config, kept: Definitions, store: RevisionStore, seal: Seal, verify: Callable[[Published], str]
+        self,
+        config: Config,
+        kept: Definitions,
+        store: RevisionStore,
+        seal: Seal,
+        verify: Callable[[Published, bool], str],
     ) -> None:
-        """``verify``: why nobody with a key of the cluster has sealed a revision, or ""."""
+        """``verify``: why nobody with a key of the cluster has sealed a revision, or "". True: a person names its
+        number to publish it again.
+        """
         super().__init__(config, kept, store.url)
         self.store = store
         self._seal, self._verify = seal, verify
@@ -175,18 +182,22 @@ class PublishedSource(Elsewhere):
     def _judged(self, number: int, config: Config) -> Candidate:
         """Runs in a thread."""
         of, jobs = self.store.read(number), JobSet()
-        problem = self._verify(of)
-        if not problem:
-            try:
-                texts = tables.checked_texts(of.texts)
-                if tables.digest_of(texts) != of.digest:
-                    problem = "its texts do not have its digest: publish it again"
-                else:
-                    jobs = tables.read(texts, f"revision {number}", config)
-                    problem = tables.first_error(jobs)
-            except ValueError as exc:
-                problem = str(exc)
+        try:
+            jobs = tables.read(self._texts(of), f"revision {number}", config)
+            problem = tables.first_error(jobs)
+        except ValueError as exc:
+            problem = str(exc)
         return Candidate(of, jobs, problem, config)
+
+    def _texts(self, of: Published, *, named: bool = False) -> dict[str, str]:
+        """The texts that were published. Raises ValueError: why they are not believed."""
+        problem = self._verify(of, named)
+        if problem:
+            raise ValueError(problem)
+        texts = tables.checked_texts(of.texts)
+        if tables.digest_of(texts) != of.digest:
+            raise ValueError("its texts do not have its digest: publish it again")
+        return texts
 
     # ---- the newest revision
 
@@ -281,6 +292,19 @@ class PublishedSource(Elsewhere):
         return answer
 
     # ---- what people publish
+
+    def texts_again(self, of: Published, *, named: bool) -> dict[str, str]:
+        """The texts of an earlier revision, to be sealed again. Raises RefusedError if nobody of the
+        cluster has sealed them. ``named``: a person named its number.
+        """
+        try:
+            return self._texts(of, named=named)
+        except ValueError as exc:
+            raise RefusedError(
+                f"nothing was published: revision {of.number}: {exc}",
+                kind="not_sealed",
+                hint="coordctl config list, then coordctl config rollback NUMBER with a sound one; or config publish",
+            ) from exc
 
     async def publish(self, texts: dict[str, str], *, by: str, uid: int, note: str) -> tuple[Published, JobSet]:
         """A new revision. Raises RefusedError if this node cannot use it, UnavailableError without the store."""

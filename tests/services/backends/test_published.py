@@ -21,10 +21,12 @@ from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Kept, Published, Vote
 from coordd.services.backends import published
+from coordd.services.backends.methods import RevisionMethods
 from coordd.services.backends.published import PublishedSource
 
 SALES = 'schedule = "every 1h"\n[command]\nargv = ["/bin/true"]\n'
 STOCK = 'schedule = "every 2h"\n[command]\nargv = ["/bin/true"]\n'
+WRONG = "its MAC is wrong"
 CONFIG = Config(jobs=JobsConfig(backend="redis"))
 
 
@@ -41,6 +43,10 @@ class Store:
     def _look(self) -> None:
         if self.away:
             raise UnavailableError(self.away)
+
+    def listed(self) -> list[Published]:
+        self._look()
+        return [self.revisions[number]._replace(texts=None) for number in sorted(self.revisions, reverse=True)]
 
     def newest(self) -> int:
         self._look()
@@ -78,9 +84,13 @@ class Lab:
         )  # fmt: skip
         self.driver: Any = SimpleNamespace(node=self.node, bus=SimpleNamespace(state="connected"), feed=lambda *_: None)
         self.verdict = ""
-        self.source = PublishedSource(CONFIG, self.file, self.store, lambda *_: ("", ""), lambda _: self.verdict)  # type: ignore[arg-type]  # the store has what the source calls
+        self.source = PublishedSource(CONFIG, self.file, self.store, lambda *_: ("", ""), self.verify)  # type: ignore[arg-type]  # the store has what the source calls
         self.source.attach(self.used.append, self.driver, self)  # type: ignore[arg-type]  # a ledger that can write
         self.source.start()
+
+    def verify(self, _: Published, named: bool) -> str:
+        """``verdict`` and, if it is not "wrong", only as long as nobody names the number."""
+        return "" if named and self.verdict != WRONG else self.verdict
 
     async def write(self, request: Adopt) -> Answer:
         self.asked.append(request)
@@ -227,7 +237,7 @@ def test_texts_that_were_changed_in_the_store_are_not_taken(lab: Lab) -> None:
 
 def test_a_revision_that_nobody_of_the_cluster_sealed_is_not_taken(lab: Lab) -> None:
     lab.publish(sales=SALES)
-    lab.verdict = "its MAC is wrong"
+    lab.verdict = WRONG
     lab.look()
 
     assert lab.asked == []
@@ -304,6 +314,53 @@ def test_a_reload_judges_a_revision_again(lab: Lab) -> None:
     lab.look()
 
     assert set(lab.used[-1].jobs) == {"sales"}
+
+
+def roll_back(lab: Lab, **params: Any) -> dict[str, Any]:
+    methods = RevisionMethods.__new__(RevisionMethods)
+    methods.source = lab.source
+    methods._audit = lambda *_: None  # type: ignore[method-assign]  # the audit is not what is tried here
+    caller: Any = SimpleNamespace(name="ann", uid=7)
+    return trio.run(methods.config_rollback, params, caller)
+
+
+@pytest.mark.parametrize("params", [{}, {"number": 1}])
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"texts": {"sales": STOCK}}, "revision 1: its texts do not have its digest"),
+        ({"texts": {"sales": 5}}, "revision 1: expected TOML texts by the names of their jobs"),
+        ({}, "revision 1: its MAC is wrong"),
+    ],
+)
+def test_a_rollback_seals_only_what_was_published(
+    lab: Lab, params: dict[str, int], changes: dict[str, Any], says: str
+) -> None:
+    """Else who can write to Redis gets the cluster's seal on commands of their own."""
+    lab.publish(sales=SALES)
+    lab.look()
+    lab.publish(stock=STOCK)
+    lab.look()
+    lab.store.revisions[1] = lab.store.revisions[1]._replace(**changes)
+    lab.verdict = "" if changes else WRONG
+    with pytest.raises(RefusedError, match=says) as info:
+        roll_back(lab, **params)
+
+    assert info.value.kind == "not_sealed"
+    assert sorted(lab.store.revisions) == [1, 2]
+
+
+def test_a_revision_of_a_retired_key_comes_back_only_by_its_number(lab: Lab) -> None:
+    lab.publish(sales=SALES)
+    lab.look()
+    lab.publish(stock=STOCK)
+    lab.look()
+    lab.verdict = "its key is retired"
+    with pytest.raises(RefusedError, match="its key is retired"):
+        roll_back(lab)
+
+    assert roll_back(lab, number=1)["number"] == 3
+    assert lab.store.revisions[3].texts == {"sales": SALES}
 
 
 def test_bad_job_files_are_not_published(lab: Lab) -> None:
