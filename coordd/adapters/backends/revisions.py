@@ -31,6 +31,15 @@ BYTES_MAX = 32 * 2**20
 # Votes of a revision are forgotten after this (seconds): members vote again as long as it is the newest.
 VOTES_KEPT_S = 3600
 
+# Numbers of revisions are below this: Lua and JSON have no larger exact ones.
+NUMBER_END = 2**53
+
+# The largest number in a field: the end of the year 9999, in Unix seconds.
+FIGURE_MAX = 253_402_300_799
+
+# Characters of a member's problem with a revision.
+WORDS_MAX = 1000
+
 # How often a number that somebody else took meanwhile is tried again.
 TRIES_MAX = 20
 
@@ -66,14 +75,14 @@ class Revisions:
         """The highest number; 0 without a revision."""
         with self._asked() as client:
             found = client.zrevrange(self._prefix + "revisions", 0, 0)
-        return int(found[0]) if found else 0
+            return _number(found[0]) if found else 0
 
     def listed(self) -> list[Published]:
         """All of them without their texts, newest first."""
         with self._asked() as client:
             numbers = client.zrevrange(self._prefix + "revisions", 0, REVISIONS_MAX - 1)
             fields = [*_FIELDS]
-            rows = [(int(one), client.hmget(self._key(int(one)), fields)) for one in numbers]
+            rows = [(_number(one), client.hmget(self._key(_number(one)), fields)) for one in numbers]
         return [_published(number, dict(zip(fields, row, strict=True))) for number, row in rows]
 
     def read(self, number: int) -> Published:
@@ -139,8 +148,8 @@ class Revisions:
         for member, text in rows.items():
             try:
                 problem, jobs = json.loads(text)
-                found[member] = Vote(str(problem), str(jobs))
-            except (ValueError, TypeError):
+                found[member] = Vote(_plain(problem), _plain(jobs))
+            except (ValueError, TypeError, RecursionError):
                 continue
         return found
 
@@ -175,6 +184,19 @@ class Revisions:
             raise UnavailableError(f"the revisions at {self.url}: {why or type(exc).__name__}") from exc
 
 
+def _number(text: str) -> int:
+    """A number in the set of revisions. Raises ValueError."""
+    number = int(text)
+    if not 0 < number < NUMBER_END:
+        raise ValueError(f"{text} is not the number of a revision")
+    return number
+
+
+def _plain(said: object) -> str:
+    """A member's words without what a log or a socket cannot take."""
+    return str(said)[:WORDS_MAX].encode(errors="replace").decode()
+
+
 _FIELDS = ("digest", "by", "uid", "at", "note", "jobs", "key", "mac")
 
 
@@ -183,9 +205,10 @@ def _published(number: int, row: dict[str, Any]) -> Published:
 
     def figure(name: str) -> float:
         try:
-            return float(row.get(name) or 0)
+            found = float(row.get(name) or 0)
         except ValueError:
             return 0.0
+        return found if 0 <= found <= FIGURE_MAX else 0.0  # neither infinite nor "not a number"
 
     words = {name: str(row.get(name) or "") for name in ("digest", "by", "note", "key", "mac")}
     return Published(number=number, uid=int(figure("uid")), at=figure("at"), jobs=int(figure("jobs")), **words)

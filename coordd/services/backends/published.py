@@ -126,7 +126,13 @@ class PublishedSource(Elsewhere):
     async def look(self) -> None:
         """Look once; this node takes at once what it has put in force."""
         self._hurry = False
-        await self._look()
+        try:
+            await self._look()
+        except Exception as exc:
+            # The boundary: others can write to the store, and what they write must not end the daemon.
+            self._say("look", f"{self._place}: cannot use what it holds: {exc!r:.200}", exc_info=True)
+        else:
+            self._say("look", "")
 
     async def _look(self) -> None:
         """Take the revision in force, vote on the newest, and put it in force if all agree."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -88,8 +89,11 @@ def test_votes(store: Revisions, redis_url: str) -> None:
     store.vote(4, "n2.8", Vote("bad", ""))
     store.vote(4, "n1.7", Vote("", "def"))
     Redis.from_url(redis_url).hset(store._votes(4), mapping={"n3.9": "{", "n4.1": "[1]", "n5.1": "5"})
+    deep: Any = {"n6.1": "[" * 200_000, "n7.1": '["' + "x" * 5000 + '\\ud800", 1]', "n8.1": '["\\ud800", 1]'}
+    Redis.from_url(redis_url).hset(store._votes(4), mapping=deep)
 
-    assert store.votes(4) == {"n1.7": Vote("", "def"), "n2.8": Vote("bad", "")}
+    expected = {"n7.1": Vote("x" * 1000, "1"), "n8.1": Vote("?", "1")}
+    assert store.votes(4) == {"n1.7": Vote("", "def"), "n2.8": Vote("bad", ""), **expected}
     assert store.votes(5) == {}
 
 
@@ -109,6 +113,24 @@ def test_a_damaged_revision_is_a_sentence_or_shows_in_its_digest(
             store.read(1)
     else:
         assert store.read(1).texts == TEXTS
+
+
+@pytest.mark.parametrize("field", ["at", "uid", "jobs"])
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e400", "1e300", "-1"])
+def test_a_figure_that_nobody_can_use_is_zero(store: Revisions, redis_url: str, field: str, value: str) -> None:
+    publish(store)
+    Redis.from_url(redis_url).hset(store._key(1), field, value)
+
+    assert (getattr(store.read(1), field), getattr(store.listed()[0], field)) == (0, 0)
+
+
+@pytest.mark.parametrize("member", ["x", "1.5", "-3", "9" * 5000, str(2**53)])
+def test_a_number_that_is_none_is_named(store: Revisions, redis_url: str, member: str) -> None:
+    publish(store)
+    Redis.from_url(redis_url).zadd(store._prefix + "revisions", {member: 9})
+    for ask in (store.newest, store.listed):
+        with pytest.raises(UnavailableError, match="the revisions at redis://"):
+            ask()
 
 
 def test_a_server_that_goes_away_and_comes_back(own_redis: servers.Redis) -> None:

@@ -31,16 +31,18 @@ CONFIG = Config(jobs=JobsConfig(backend="redis"))
 
 
 class Store:
-    """The store in memory; ``away``: why it does not answer."""
+    """The store in memory; ``away``: why it does not answer, or what it raises."""
 
     url = "redis://h/0"
 
     def __init__(self) -> None:
         self.revisions: dict[int, Published] = {}
         self.said: dict[int, dict[str, Vote]] = {}
-        self.away = ""
+        self.away: str | Exception = ""
 
     def _look(self) -> None:
+        if isinstance(self.away, Exception):
+            raise self.away
         if self.away:
             raise UnavailableError(self.away)
 
@@ -251,6 +253,19 @@ def test_a_store_that_is_away_leaves_what_is_there(lab: Lab) -> None:
     lab.look()
 
     assert lab.source.problem == "the revisions at redis://h/0: timed out; revision 1 stays"
+    assert set(lab.source.jobs.jobs) == {"sales"}
+    lab.store.away = ""
+    lab.look()
+    assert lab.source.problem == ""
+
+
+def test_what_nobody_thought_of_is_named_and_the_daemon_goes_on(lab: Lab) -> None:
+    lab.publish(sales=SALES)
+    lab.look()
+    lab.store.away = OverflowError("cannot convert float infinity to integer")
+    lab.look()
+
+    assert lab.source.problem.startswith("redis://h/0: cannot use what it holds: OverflowError('cannot convert")
     assert set(lab.source.jobs.jobs) == {"sales"}
     lab.store.away = ""
     lab.look()
