@@ -1,8 +1,8 @@
 """Asks a function of a site, or of a package, for the job definitions: in a process of its own, with a deadline.
 
 The function may hang, leak, print or end its process: the daemon sees an answer or a sentence. The process is this
-file, run as a program. Its standard output is the answer, one JSON object; what the function prints goes to standard
-error.
+file, run as a program. Its standard output is the answer: its length, then one JSON object. What the function prints
+goes to standard error.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from typing import Any, NoReturn
 
 from coordd.errors import UnavailableError
@@ -21,8 +23,18 @@ from coordd.errors import UnavailableError
 # The answer: ten thousand jobs need less.
 BYTES_MAX = 32 * 2**20
 
+# Bytes of the length, which comes before the answer: a process that the function left behind may hold the pipe
+# open, so its end does not tell that the answer is complete.
+HEAD = 8
+
+# How long (seconds) a killed process may take to end; it is not waited for any longer.
+KILLED_S = 1.0
+
 # The kernel's number (linux/prctl.h).
 PR_SET_PDEATHSIG = 1
+
+# The answer with what is around the jobs; no more is read.
+ANSWER_MAX = BYTES_MAX + 2**10
 
 # How an entry point is named on the command line, instead of MODULE:FUNCTION.
 POINT = "entry point "
@@ -39,12 +51,17 @@ def ask(target: str, timeout_s: float) -> dict[str, Any]:
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
     except OSError as exc:
         raise UnavailableError(f"{target}: no process for it: {exc.strerror or exc}") from exc
+    until = time.monotonic() + timeout_s
+    assert child.stdout is not None
     try:
-        data, _ = child.communicate(timeout=timeout_s)
+        with child.stdout as pipe:
+            data = _read(pipe.fileno(), until)
+        child.wait(max(0.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # its own children too: they hold the pipe
-        child.communicate()
+            os.killpg(child.pid, signal.SIGKILL)  # its own children too
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(KILLED_S)
         raise UnavailableError(
             f"{target}: no answer within {timeout_s:g} s; repair it, or raise [jobs] timeout"
         ) from None
@@ -58,6 +75,24 @@ def ask(target: str, timeout_s: float) -> dict[str, Any]:
         raise UnavailableError(f"{target}: {problem}")
     answer: dict[str, Any] = jobs
     return answer
+
+
+def _read(pipe: int, until: float) -> bytes:
+    """The answer; less of it if the pipe ends before. ``until``: the monotonic clock. Raises TimeoutExpired."""
+    data, wanted = bytearray(), HEAD
+    ready = select.poll()
+    ready.register(pipe, select.POLLIN)
+    while len(data) < wanted:
+        left_s = until - time.monotonic()
+        if left_s <= 0 or not ready.poll(left_s * 1000):
+            raise subprocess.TimeoutExpired("", 0)
+        part = os.read(pipe, 2**16)
+        if not part:
+            break
+        data += part
+        if len(data) >= HEAD:
+            wanted = HEAD + min(int.from_bytes(data[:HEAD]), ANSWER_MAX)
+    return bytes(data[HEAD:])
 
 
 def target_of(group: str, name: str) -> str:
@@ -113,7 +148,8 @@ def main() -> NoReturn:
         os._exit(1)
     out = os.dup(1)
     os.dup2(2, 1)
-    data = json.dumps(answer(sys.argv[1])).encode()
+    said = json.dumps(answer(sys.argv[1])).encode()
+    data = len(said).to_bytes(HEAD) + said
     while data:
         data = data[os.write(out, data) :]
     os._exit(0)  # threads and exit handlers of the function must not hold it up

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -88,3 +92,44 @@ def test_an_entry_point_is_asked_by_its_name(tmp_path: Path, site: Path) -> None
     (package / "entry_points.txt").write_text("[coordd.config_backends]\nsite = site_jobs:jobs\n")
 
     assert function.ask(function.target_of("coordd.config_backends", "site"), 20.0) == {"sales": JOB}
+
+
+STRAY = """
+    import os, time
+    if os.fork() == 0:
+        os.setsid()
+        open({pid!r}, "w").write(str(os.getpid()))
+        time.sleep(60)
+        os._exit(0)
+    while not os.path.exists({pid!r}) or not open({pid!r}).read():
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def stray(tmp_path: Path) -> Iterator[str]:
+    """The beginning of a function that leaves a process in a session of its own, which holds the pipe."""
+    pid = tmp_path / "stray"
+    yield STRAY.format(pid=str(pid))
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting without a deadline fails, instead of hanging."""
+    communicate = subprocess.Popen.communicate
+
+    def bounded(self: subprocess.Popen[bytes], data: None = None, timeout: float | None = None) -> tuple[bytes, bytes]:
+        assert timeout is not None, "it waits without a deadline"
+        return communicate(self, data, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", bounded)
+
+
+def test_a_process_that_the_function_left_does_not_hold_up_the_answer(site: Path, stray: str) -> None:
+    assert ask(site, stray + f"    return {{'sales': {JOB!r}}}\n", 20.0) == {"sales": JOB}
+
+
+def test_nor_the_end_of_a_function_that_hangs(site: Path, stray: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits(monkeypatch)
+    with pytest.raises(UnavailableError, match="no answer within 3 s"):
+        ask(site, stray + "    time.sleep(60)\n", 3.0)
