@@ -1,7 +1,8 @@
 """Asks the strategy of priorities (``[cluster] priority``) which jobs go first, by what the ledger knows of their runs.
 
 The built-in strategies are in core/node/room.py. A strategy of a package runs in a thread with a deadline. If it fails,
-or says something absurd, the log says so once, and what it said before holds on.
+or says something absurd, the log says so once, and what it said before holds on. One that does not answer keeps its
+thread, so it is asked again only when that call has ended: the threads of the daemon are for others.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Priorities:
         self._ledger = ledger
         self._scores: dict[str, float] = {}
         self._asked = ""  # the name of the strategy that was asked last
-        self._strategy: Ordering | None = None
+        self._strategies: dict[str, Ordering] = {}  # those of packages that were loaded
+        self._calls: dict[str, trio.CapacityLimiter] = {}  # for each of them, one call at a time
         self._trouble = ""
 
     async def run(self) -> None:
@@ -54,8 +56,8 @@ class Priorities:
         node = self._driver.node
         name = node.settings.priority_by
         if name != self._asked:
-            self._scores, self._asked, self._strategy, self._trouble = {}, name, None, ""
-        if name:
+            self._scores, self._asked, self._trouble = {}, name, ""
+        if name and not self._hangs(name):
             try:
                 pasts = [await self._past(job) for job in sorted(node.jobs)]
             except CoorddError:
@@ -64,7 +66,7 @@ class Priorities:
                 self._scores = await self._ask(name, pasts)
                 self._trouble = ""
             except trio.TooSlowError:
-                self._failed(name, f"no answer within {ASKED_S:g} s")
+                self._failed(name, f"no answer within {ASKED_S:g} s; it is asked again when that call has ended")
             except Exception as exc:  # a plug-in's own code: whatever it raises, it is named here
                 self._failed(name, f"failed: {type(exc).__name__}: {exc}"[:200])
         node.pursuits.scored(self._scores)
@@ -75,16 +77,22 @@ class Priorities:
         rows = await self._ledger.query(lambda ledger: ledger.runs(job=job, limit=RUNS_MAX))
         return past_of(job, [row for row in rows if not run_fault(row)], wall)
 
+    def _hangs(self, name: str) -> bool:
+        """True while the last call of a package's strategy has not ended."""
+        return name in self._calls and self._calls[name].borrowed_tokens > 0
+
     async def _ask(self, name: str, pasts: list[Past]) -> dict[str, float]:
         def ask() -> dict[str, float]:
-            if self._strategy is None:
-                self._strategy = PRIORITIES.get(name) or _loaded(name)
-            return {past.job: _number(self._strategy(past)) for past in pasts}
+            strategy = PRIORITIES.get(name) or self._strategies.get(name)
+            if strategy is None:
+                strategy = self._strategies[name] = _loaded(name)
+            return {past.job: _number(strategy(past)) for past in pasts}
 
         if name in PRIORITIES:
             return ask()
+        limiter = self._calls.setdefault(name, trio.CapacityLimiter(1))
         with trio.fail_after(ASKED_S):
-            return await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
+            return await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
 
     def _failed(self, name: str, what: str) -> None:
         if self._trouble != what:

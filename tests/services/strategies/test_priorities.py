@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -144,6 +145,37 @@ def test_a_strategy_that_fails_is_named_once_and_nothing_changes(
     assert (said[0]["strategy"], said[0]["of"]) == ("mine", "priority")
     assert problem in said[0]["problem"]
     assert site.scores == {}
+
+
+def test_one_that_hangs_keeps_one_thread_and_none_of_the_daemons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked again when its call has ended."""
+    held, calls = threading.Event(), []
+
+    def strategy(past: Past) -> float:
+        calls.append(past.job)
+        held.wait(30.0)
+        return 5.0
+
+    monkeypatch.setattr(module, "ASKED_S", 0.05)
+    monkeypatch.setattr(module, "installed", lambda name: SimpleNamespace(load=lambda: strategy))
+    site = Site("mine", {"quick": ROWS["quick"]})
+    priorities = Priorities(site, site)  # type: ignore[arg-type]  # it has all that Priorities uses
+
+    async def look() -> None:
+        try:
+            for _ in range(4):
+                await priorities.look()
+            assert calls == ["quick"]
+            assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
+        finally:
+            held.set()
+        while site.scores != {"quick": 5.0}:
+            await trio.sleep(0.01)
+            await priorities.look()
+
+    with capture_logs() as logs:
+        trio.run(look)
+    assert len([entry for entry in logs if entry["event"] == "strategy.absurd"]) == 1
 
 
 def test_what_it_said_holds_on_while_the_ledger_is_away() -> None:
