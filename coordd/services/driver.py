@@ -18,6 +18,7 @@ from coordd.core.breaker import Breaker
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.runner_requests import Registration
+from coordd.core.names import host_of
 from coordd.core.node.node import Node
 from coordd.core.perform import pump
 from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Now, Reply
@@ -442,9 +443,9 @@ class Driver:
     def _remember(self, notice: Notice) -> None:
         """Remember notices that only `why` needs later."""
         if notice.event == "node.lost":
-            self.lost_at[str(notice.fields["peer"]).rpartition(".")[0]] = boottime()
+            self.lost_at[host_of(str(notice.fields["peer"]))] = boottime()
         elif notice.event == "node.joined":
-            self.lost_at.pop(str(notice.fields["peer"]).rpartition(".")[0], None)
+            self.lost_at.pop(host_of(str(notice.fields["peer"])), None)
         elif notice.event.startswith("fires."):
             self._passed_over.append(notice)
 

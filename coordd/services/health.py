@@ -12,7 +12,7 @@ from coordd.ports import Notifier
 from coordd.services.control.methods import active_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
-from coordd.services.readiness import Readiness
+from coordd.services.readiness import Readiness, stuck
 from coordd.services.strategies.priorities import Priorities
 from coordd.services.strategies.rooms import Rooms
 from coordd.services.views.troubles import Troubles
@@ -21,9 +21,6 @@ log = structlog.get_logger("health")
 
 # How often (seconds) the state is checked; more often if the watchdog needs it.
 LOOK_S = 2.0
-
-# If a timer of the core is this much overdue (seconds), the core is stuck.
-OVERDUE_S = 5.0
 
 # Timeout (seconds) of our own ping to the control socket.
 PING_S = 2.0
@@ -157,9 +154,8 @@ class Health:
 
     async def _proof(self) -> str:
         """The part that is stuck; "" when everything makes progress."""
-        overdue_s = boottime() - self._driver.node.timer_at()
-        if overdue_s > OVERDUE_S:
-            return f"the core's timer is {overdue_s:.0f} s overdue"
+        if late := stuck(self._driver):
+            return late
         if self._driver.bus.state not in ("connected", "starting"):
             log.debug("bus.down", state=self._driver.bus.state)  # no reason to restart: runs launch without the bus
         with trio.move_on_after(PING_S) as scope:

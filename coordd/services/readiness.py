@@ -9,11 +9,20 @@ import structlog
 from coordd.core.members.membership import ALIVE, LEFT
 from coordd.core.wire.events import ClusterReady
 from coordd.services.driver import Driver
-from coordd.services.ledger import CONNECTED, LedgerService
+from coordd.services.ledger import CONNECTED, LedgerService, boottime
 
 log = structlog.get_logger("health")
 
 READY = "ready"
+
+# If a timer of the core is this much overdue (seconds), the core is stuck.
+OVERDUE_S = 5.0
+
+
+def stuck(driver: Driver) -> str:
+    """How late the core's timer is, if it is too late; "" if it is not."""
+    overdue_s = boottime() - driver.node.timer_at()
+    return f"the core's timer is {overdue_s:.0f} s overdue" if overdue_s > OVERDUE_S else ""
 
 
 def node_problem(driver: Driver, ledger: LedgerService) -> str:

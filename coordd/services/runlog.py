@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.words import LOST, MISSED, RETRY
+from coordd.core.names import host_of
 from coordd.core.wire import events
 
 INFO, WARNING, ERROR = "info", "warning", "error"
@@ -61,7 +62,7 @@ def line_of(event: events.Event, own_name: str, jobs: Mapping[str, Job]) -> Line
         "run": event.run,
         "job": event.name,
         "attempt": event.attempt,
-        "node": event.node.rpartition(".")[0],
+        "node": host_of(event.node),
         "exit_code": event.exit_code,
         "reason": event.reason,
         "application_id": event.application_id,

@@ -158,13 +158,6 @@ def _url(value: object) -> str:
     return said
 
 
-def _call(value: object) -> str:
-    said = values.text(value)
-    if not _CALL.fullmatch(said):
-        raise ValueError(f"expected package.module:function, found {values.found(said)}")
-    return said
-
-
 def _timeout(value: object) -> str:
     said = f"{value}s" if isinstance(value, int | float) and not isinstance(value, bool) else values.text(value)
     if not 0 < parse_duration(said) <= TIMEOUT_MAX_S:
@@ -172,13 +165,18 @@ def _timeout(value: object) -> str:
     return said
 
 
-def _name(value: object) -> str:
-    said = values.text(value)
-    if not _NAME.fullmatch(said):
-        raise ValueError(f"expected a letter and up to 58 of A-Z a-z 0-9 . _ -, found {values.found(said)}")
-    return said
+def _like(pattern: re.Pattern[str], expected: str) -> values.Reader:
+    def read(value: object) -> str:
+        said = values.text(value)
+        if not pattern.fullmatch(said):
+            raise ValueError(f"expected {expected}, found {values.found(said)}")
+        return said
+
+    return read
 
 
 _READERS: dict[str, values.Reader] = {
-    "on": _on, "argv": _argv, "url": _url, "call": _call, "timeout": _timeout, "name": _name,
+    "on": _on, "argv": _argv, "url": _url, "timeout": _timeout,
+    "call": _like(_CALL, "package.module:function"),
+    "name": _like(_NAME, "a letter and up to 58 of A-Z a-z 0-9 . _ -"),
 }  # fmt: skip

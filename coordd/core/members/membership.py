@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coordd.core.members.ring import Ring
-from coordd.core.names import NAME
+from coordd.core.names import NAME, host_of
 from coordd.core.wire.events import PeerSummary, WorkerState
 
 ALIVE = "alive"
@@ -202,7 +202,7 @@ class Membership:
         """Take a peer's list of members. New members are added; lost ones return only if the peer has heard them
         itself.
         """
-        own = self.self_name.rpartition(".")[0]
+        own = host_of(self.self_name)
         for one in others:
             hostname, _, pid = one.name.rpartition(".")
             if hostname == own or not pid.isdecimal() or len(pid) > PID_DIGITS_MAX:
@@ -228,7 +228,7 @@ class Membership:
 
     def named(self, name: str) -> Member | None:
         """The member with this full_hostname, if it is the current one of its hostname."""
-        member = self.members.get(name.rpartition(".")[0])
+        member = self.members.get(host_of(name))
         return member if member is not None and member.name == name else None
 
     def has_namesake(self, hostname: str, incarnation: str) -> bool:

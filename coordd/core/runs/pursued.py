@@ -168,13 +168,13 @@ class Line(Phases):
     every second. The next few look every second whether they are the first; the others look seldom.
     """
 
-    __slots__ = ("_scores", "asked_for", "pursuits", "running", "short")
+    __slots__ = ("_scores", "open_claims", "pursuits", "running", "short")
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         self.pursuits: dict[str, Pursuit] = {}
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
-        self.asked_for: list[Pursuit] = []  # claims without an answer; few, since the budget bounds them
+        self.open_claims: list[Pursuit] = []  # claims without an answer; few, since the budget bounds them
         self.short = False  # a run waited for the budget of drivers that compute
         self._scores: Mapping[str, float] = {}  # job -> what the strategy of priorities says
 
@@ -303,7 +303,7 @@ class Line(Phases):
 
     def _claims(self) -> list[Pursuit]:
         """The runs that are asked for at present."""
-        return [p for p in self.asked_for if p.phase == CLAIMING]
+        return [p for p in self.open_claims if p.phase == CLAIMING]
 
     def _registration(self, action: Action, job: Job) -> Registration:
         return Registration(

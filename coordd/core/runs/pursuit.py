@@ -164,7 +164,7 @@ class Pursuits(Line):
     def load(self, job: Job | None, action: Action) -> int:
         """The load class of this node, for jobs that are spread, and for a retry of what has just failed here."""
         spread = job is not None and job.placement == "spread"
-        return self.endings.elsewhere.load(action) + (len(self.running) + len(self.asked_for) if spread else 0)
+        return self.endings.elsewhere.load(action) + (len(self.running) + len(self.open_claims) if spread else 0)
 
     # ---- time
 
@@ -210,7 +210,7 @@ class Pursuits(Line):
 
     def claim_answered(self, pursuit: Pursuit, claim: Claim, answer: Answer, sent_at: float, now: Now) -> None:
         """The ledger's answer to a claim."""
-        self.asked_for.remove(pursuit)
+        self.open_claims.remove(pursuit)
         if answer.word == words.OUTDATED:
             self._sweep_soon(now)
         word = answer.word
@@ -369,7 +369,7 @@ class Pursuits(Line):
             pursuit.floor = ctx.tokens.get(action.job, 0)
         pursuit.phase = CLAIMING
         pursuit.why = "asking the ledger"
-        self.asked_for.append(pursuit)
+        self.open_claims.append(pursuit)
         claim = Claim(
             of=self._registration(action, job),
             attempt=pursuit.attempt,

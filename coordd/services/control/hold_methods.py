@@ -17,6 +17,7 @@ from coordd.core.ledger.rows import ALL, OF_NODE, OF_POOL, Hold, Row
 from coordd.core.ledger.steps import HOLDING
 from coordd.core.ledger.words import FINISHED, INSTANT_MAX, PENDING, RECEIVED, RETRY, STARTED, UNKNOWN, Policy
 from coordd.core.members.membership import LEFT
+from coordd.core.names import host_of
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control.callers import OPERATOR, Caller, Method
@@ -126,7 +127,7 @@ class HoldMethods(JobMethods):
                 kept = False
                 self._driver.feed(node.drain, hold)
         else:
-            old = [one for one in node.rulebook.held_back_by() if one.rpartition(".")[0] == name]
+            old = [one for one in node.rulebook.held_back_by() if host_of(one) == name]
             self._knows_holds(old, f"ask on {name} itself")
             await self._keep(OF_NODE + name, caller, said)
         self._audit(caller, "node.drain", said.text(name))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from coordd.core.jobs.job import iso, job_of
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import LOST, MISSED, SUCCESS, TERMINAL, UNKNOWN
+from coordd.core.names import host_of
 from coordd.core.visible import visible
 
 # Characters of a text in an event, and bytes that it may become in JSON: one that is not ASCII becomes 6 or 12 there.
@@ -67,7 +68,7 @@ def of_row(row: Row) -> Happening | None:
     if row.state not in TERMINAL and row.state != UNKNOWN:
         return None
     fields = {
-        "node": row.node.rpartition(".")[0] or None,
+        "node": host_of(row.node) or None,
         "job": row.job,
         "run": row.run,
         "attempt": row.attempt,
@@ -100,7 +101,7 @@ def late(job: str, reason: str, succeeded_at: float) -> Happening:
 
 def node_lost(peer: str, at: float) -> Happening:
     """A node is lost. ``peer``: HOSTNAME.PID."""
-    name = peer.rpartition(".")[0]
+    name = host_of(peer)
     return _now_and_then(
         "node.lost", peer, at, {"node": name, "reason": f"{peer} is silent", "sentence": f"{name} is lost"}
     )
@@ -125,7 +126,7 @@ def breaker_opened(node: str, incarnation: str, name: str, opened: int, reason: 
 
 def _of_attempt(run: str, attempt: int, node: str, state: str, reason: str, sentence: str) -> dict[str, Any]:
     return {
-        "node": node.rpartition(".")[0] or None,
+        "node": host_of(node) or None,
         "job": job_of(run),
         "run": run,
         "attempt": attempt,

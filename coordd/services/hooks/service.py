@@ -277,27 +277,27 @@ class Hooks:
                 break
             del self._waiting[key]
             due += [(hook, waiting) for hook in self.hooks if self._is_news(hook, waiting.happening, waiting.wall)]
-        for hook, waiting in await self._untold(due):
+        await self._remember_told(due)
+        for hook, waiting in due:
             if self._is_news(hook, waiting.happening, waiting.wall):  # the one before it may have been the same
                 await self._register(hook, waiting)
 
-    async def _untold(self, due: list[tuple[Hook, Waiting]]) -> list[tuple[Hook, Waiting]]:
-        """Those that the ledger has no run of. After a restart most ends of the last day were told long ago: they must
-        not use up a hook's minute.
+    async def _remember_told(self, due: list[tuple[Hook, Waiting]]) -> None:
+        """Remember those that the ledger has a run of. After a restart most ends of the last day were told long ago:
+        they must not use up a hook's minute.
         """
         wanted = [{triggered_run(hook.job_name, ident) for ident in one.happening.idents()} for hook, one in due]
         if not wanted:
-            return []
+            return
         try:
             known = await self._ledger.query(
                 lambda ledger: {run for runs in wanted for run in runs if ledger.run(run) is not None}
             )
         except UnavailableError:
-            return due  # a request that the ledger cannot take now is kept
+            return  # a request that the ledger cannot take now is kept
         for (hook, waiting), runs in zip(due, wanted, strict=True):
             if runs & known:
                 self._remember(hook, waiting.happening)
-        return due
 
     async def _register(self, hook: Hook, waiting: Waiting) -> None:
         """Ask for one run of the hook; the ledger has it once."""

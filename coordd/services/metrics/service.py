@@ -22,7 +22,7 @@ from coordd.services.metrics.counted import Buckets, Counted, OfJob
 from coordd.services.metrics.exposition import CONTENT_TYPE, Exposition, Gauges, Node
 from coordd.services.metrics.listener import Listener, Page
 from coordd.services.metrics.textfile import TextFile
-from coordd.services.readiness import Readiness, node_problem
+from coordd.services.readiness import Readiness, node_problem, stuck
 from coordd.services.views.fires import Fire
 from coordd.services.views.troubles import Troubles
 
@@ -40,9 +40,6 @@ LOOKED_UP_MAX = 100
 
 # The measured times of requests that wait to be counted.
 TIMES_MAX = 100_000
-
-# If a timer of the core is this much overdue (seconds), /healthz says so.
-OVERDUE_S = 5.0
 
 SettledFires = Callable[[Job, float, float], Awaitable[Sequence[Fire]]]
 
@@ -118,10 +115,8 @@ class Metrics:
         return Page(200, await self.text(), CONTENT_TYPE)
 
     async def _healthz(self) -> Page:
-        overdue_s = boottime() - self._driver.node.timer_at()
-        if overdue_s > OVERDUE_S:
-            return Page(503, f"the core's timer is {overdue_s:.0f} s overdue\n".encode())
-        return Page(200, b"alive\n")
+        late = stuck(self._driver)
+        return Page(503, f"{late}\n".encode()) if late else Page(200, b"alive\n")
 
     async def _readyz(self) -> Page:
         problem = node_problem(self._driver, self._ledger)

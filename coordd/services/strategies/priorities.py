@@ -21,7 +21,7 @@ from coordd.core.node.room import PRIORITIES, Past
 from coordd.errors import CoorddError
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
-from coordd.services.strategies.rooms import ASKED_S, installed
+from coordd.services.strategies.rooms import ASKED_S, loaded
 
 log = structlog.get_logger("priorities")
 
@@ -85,7 +85,7 @@ class Priorities:
         def ask() -> dict[str, float]:
             strategy = PRIORITIES.get(name) or self._strategies.get(name)
             if strategy is None:
-                strategy = self._strategies[name] = _loaded(name)
+                strategy = self._strategies[name] = loaded(name)
             return {past.job: _number(strategy(past)) for past in pasts}
 
         if name in PRIORITIES:
@@ -112,11 +112,3 @@ def _number(said: object) -> float:
     if isinstance(said, bool) or not isinstance(said, int | float) or math.isnan(said):
         raise TypeError(f"it said {said!r:.60}; expected a number")
     return float(said)
-
-
-def _loaded(name: str) -> Ordering:
-    found = installed(name)
-    if found is None:
-        raise LookupError("no installed package brings it")
-    strategy: Ordering = found.load()
-    return strategy

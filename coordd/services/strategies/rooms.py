@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from importlib import metadata
+from typing import Any
 
 import structlog
 import trio
@@ -130,9 +131,10 @@ class Rooms:
         strategy = self._strategies.get((key, name))
         try:
             if strategy is None:
-                strategy = BUILT_IN[name]() if name in BUILT_IN else await trio.to_thread.run_sync(_loaded, name)
+                make = BUILT_IN.get(name)
+                strategy = make() if make is not None else await _in_thread(loaded, name)
                 self._strategies[key, name] = strategy
-            said = strategy(room) if name in BUILT_IN else await _answer(strategy, room)
+            said = strategy(room) if name in BUILT_IN else await _in_thread(strategy, room)
         except trio.TooSlowError:
             self._hung.add(name)
             self._trouble(key, name, f"no answer within {ASKED_S:g} s; it is not asked again")
@@ -152,15 +154,17 @@ class Rooms:
             log.warning("strategy.absurd", strategy=name, of=key, problem=what)
 
 
-def _loaded(name: str) -> Strategy:
+def loaded(name: str) -> Any:
+    """The strategy of that name that a package brings. Blocks: the package is imported. Raises LookupError if there is
+    none, and what the package raises.
+    """
     found = installed(name)
     if found is None:
         raise LookupError(f"no installed package brings it (entry points, group {STRATEGIES})")
-    strategy: Strategy = found.load()
-    return strategy
+    return found.load()
 
 
-async def _answer(strategy: Strategy, room: Room) -> object:
-    """What a plug-in says."""
+async def _in_thread(of_plugin: Callable[[Any], Any], argument: object) -> Any:
+    """What a plug-in's code returns. Raises trio.TooSlowError after ASKED_S; the thread is left to itself then."""
     with trio.fail_after(ASKED_S):
-        return await trio.to_thread.run_sync(strategy, room, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(of_plugin, argument, abandon_on_cancel=True)

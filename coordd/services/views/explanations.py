@@ -14,6 +14,7 @@ from coordd.core.ledger.rows import ALL, OF_JOB, Hold, Row
 from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import RECEIVED, STARTED, TERMINAL
 from coordd.core.members.membership import ALIVE, SUSPECT
+from coordd.core.names import host_of
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control import disclosure
@@ -181,7 +182,7 @@ class Explanations(FireMethods):
         if watch is not None and (watch.token, watch.beat) == (row.token, row.beat):
             silent_s = max(silent_s, now - watch.since)
         turn_in_s = pursuit.at - now if pursuit is not None and pursuit.at != float("inf") else None
-        hostname = row.node.rpartition(".")[0]
+        hostname = host_of(row.node)
         if hostname == node.hostname:
             return Holder(ALIVE, 0.0, None, silent_s, row.lease, turn_in_s)
         member = node.members.get(hostname)

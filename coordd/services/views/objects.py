@@ -16,6 +16,7 @@ from coordd.core.ledger.rows import AttemptRow, Hold, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, printable, run_fault
 from coordd.core.ledger.words import BAD
 from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
+from coordd.core.names import host_of
 from coordd.core.node.node import Node
 from coordd.core.node.shown import Shown
 from coordd.errors import RefusedError
@@ -104,7 +105,7 @@ def is_of(row: Row, node: str, since: float) -> bool:
     if run_fault(row):
         return not node
     newest = max(row.created_at, row.started_at, row.ended_at)
-    return newest >= since and node in ("", row.node, row.node.rpartition(".")[0])
+    return newest >= since and node in ("", row.node, host_of(row.node))
 
 
 def attempt_view(row: AttemptRow) -> dict[str, Any]:

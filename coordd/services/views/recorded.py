@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from coordd.core.ledger.sound import printable
+from coordd.core.names import host_of
 from coordd.services.views.timeline import Step
 
 # The newest steps of one node's journal, in an answer to another node.
@@ -87,10 +88,10 @@ def _step(record: Mapping[str, Any], run: str) -> Step | None:
         kind, at = record["type"], float(record["timestamp"])
         host = str(record.get("hostname", ""))
         if kind == "election-decided" and record["run"] == run:
-            return Step(at, _host(str(record["opened_by"])), ELECTED, _short(_election(record)))
+            return Step(at, host_of(str(record["opened_by"])), ELECTED, _short(_election(record)))
         if kind in _TASKS and record["run"] == run:
             holder = str(record.get("node", "")) or host
-            return Step(at, _host(holder), _TASKS[kind], _short(f"attempt {record.get('attempt', 0)}"))
+            return Step(at, host_of(holder), _TASKS[kind], _short(f"attempt {record.get('attempt', 0)}"))
         if kind == "control" and _is_about(str(record.get("subject", "")), run):
             return Step(at, host, str(record["method"]), _short(_control(record)))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
@@ -103,10 +104,10 @@ def _is_about(subject: str, run: str) -> bool:
 
 
 def _election(record: Mapping[str, Any]) -> str:
-    order = [_host(name) for name in record.get("succession", ())]
+    order = [host_of(name) for name in record.get("succession", ())]
     said = f"{order[0]} first" + (f", then {', '.join(order[1:])}" if order[1:] else "") if order else "nobody stands"
-    why = "".join(f"; {_host(name)} abstains: {reason}" for name, reason in record.get("abstained", {}).items())
-    silent = [_host(name) for name in record.get("silent", ())]
+    why = "".join(f"; {host_of(name)} abstains: {reason}" for name, reason in record.get("abstained", {}).items())
+    silent = [host_of(name) for name in record.get("silent", ())]
     number = f"attempt {record.get('attempt', 0)}: "
     return number + said + why + (f"; no statement of {', '.join(silent)}" if silent else "")
 
@@ -115,12 +116,6 @@ def _control(record: Mapping[str, Any]) -> str:
     refused = "refused, " if record.get("outcome") == "refused" else ""
     reason = record.get("reason") or record.get("note")
     return f"{refused}by {record.get('by', '')} ({record.get('uid', '')})" + (f": {reason}" if reason else "")
-
-
-def _host(full_hostname: str) -> str:
-    """The name of a node without its pid."""
-    host, dot, pid = full_hostname.rpartition(".")
-    return host if dot and pid.isdecimal() else full_hostname
 
 
 def _short(text: str) -> str:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from coordd.core.election import Election
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import RECEIVED, STARTED, TERMINAL, UNKNOWN, Policy
-
-
-def host_of(full_hostname: str) -> str:
-    """The node's name, without the pid."""
-    return full_hostname.rpartition(".")[0]
+from coordd.core.names import host_of
 
 
 def without(node: str, run: str, row: Row | None, left_s: float, election: Election | None, alive: list[str]) -> str:

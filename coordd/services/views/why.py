@@ -13,6 +13,7 @@ from coordd.core.ledger.fires import COALESCED
 from coordd.core.ledger.rows import AttemptRow, Hold, Row, is_backfill
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
 from coordd.core.ledger.words import Policy
+from coordd.core.names import host_of
 from coordd.core.node.node import Node
 from coordd.core.runs.pursued import Pursuit
 from coordd.services.views.fires import BLACKOUT, Fire
@@ -247,7 +248,7 @@ def _held(row: Row, holder: Holder | None) -> str:
     """Known facts about the holder if it is not simply alive, and what happens next."""
     if holder is None or (not holder.gone and holder.silent_s < holder.lease_s / 2):
         return f", and is to be cancelled ({row.reason})" if row.cancel else ""
-    name = row.node.rpartition(".")[0]
+    name = host_of(row.node)
     if not holder.gone:
         parts = [f"{name} still sends messages, but it has not renewed its lease for {holder.silent_s:.0f} s"]
     elif holder.heard_s is None:

@@ -431,7 +431,7 @@ def test_a_busy_day_leaves_nothing_behind() -> None:
         open_now = {run for run in node.pursuits.pursuits if cluster.state(run) != "success"}
         assert set(node.pursuits.pursuits) == open_now
         assert len(node.pursuits.pursuits) <= 1
-        assert (node.ctx._waiting, node.pursuits.asked_for) == ({}, [])
+        assert (node.ctx._waiting, node.pursuits.open_claims) == ({}, [])
         assert len(node.ctx.timers) < 30
         assert len(node.elections.open_ids) <= 1
     assert len(cluster.ledger.runs(state="success")) >= 29

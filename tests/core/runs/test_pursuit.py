@@ -347,7 +347,7 @@ def test_a_claim_that_comes_to_nothing_costs_no_budget(answer: Answer) -> None:
 
     lone.answer("claim", answer)
 
-    assert (lone.node.pursuits.asked_for, lone.node.pursuits.running) == ([], {})
+    assert (lone.node.pursuits.open_claims, lone.node.pursuits.running) == ([], {})
 
 
 # ---- a queue of runs of one job

@@ -134,7 +134,7 @@ def test_a_grant_of_a_run_that_was_begun_again_under_the_new_definition_is_given
     assert lone.node.pursuits.running == {}
     why = "given back: the definition was changed or removed while it was claimed"
     assert lone.requests(Report) == [Report(grant=grant_of(run, 0, 7, claim.nonce), state=RETRY, reason=why)]
-    assert len(lone.node.pursuits.asked_for) == (1 if claimed_again else 0)
+    assert len(lone.node.pursuits.open_claims) == (1 if claimed_again else 0)
 
     if claimed_again:
         again = claims(lone, run)[1]

@@ -20,6 +20,7 @@ from coordd.core.ledger.words import FAILURE, SUCCESS, Policy
 from coordd.core.node.room import PRIORITIES, Past
 from coordd.errors import UnavailableError
 from coordd.services.strategies import priorities as module
+from coordd.services.strategies import rooms
 from coordd.services.strategies.priorities import Priorities, past_of
 
 WALL = 1_800_000_000.0
@@ -110,7 +111,7 @@ def test_the_past_of_a_job() -> None:
 
 
 def test_a_strategy_of_a_package_orders_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "installed", lambda name: SimpleNamespace(load=lambda: lambda past: len(past.job)))
+    monkeypatch.setattr(rooms, "installed", lambda name: SimpleNamespace(load=lambda: lambda past: len(past.job)))
     site = Site("mine", ROWS)
     assert looked(site) == []
     assert site.scores == {"quick": 5.0, "long": 4.0, "rare": 4.0, "fresh": 5.0}
@@ -138,7 +139,7 @@ def fail(_: Past) -> float:
 def test_a_strategy_that_fails_is_named_once_and_nothing_changes(
     strategy: Any, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "installed", lambda name: SimpleNamespace(load=lambda: strategy))
+    monkeypatch.setattr(rooms, "installed", lambda name: SimpleNamespace(load=lambda: strategy))
     site = Site("mine", ROWS)
     said = looked(site, times=2)
     assert len(said) == 1
@@ -157,7 +158,7 @@ def test_one_that_hangs_keeps_one_thread_and_none_of_the_daemons(monkeypatch: py
         return 5.0
 
     monkeypatch.setattr(module, "ASKED_S", 0.05)
-    monkeypatch.setattr(module, "installed", lambda name: SimpleNamespace(load=lambda: strategy))
+    monkeypatch.setattr(rooms, "installed", lambda name: SimpleNamespace(load=lambda: strategy))
     site = Site("mine", {"quick": ROWS["quick"]})
     priorities = Priorities(site, site)  # type: ignore[arg-type]  # it has all that Priorities uses
 

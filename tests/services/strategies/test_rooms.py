@@ -149,3 +149,18 @@ def test_a_strategy_that_hangs_holds_nothing_up_and_is_not_asked_again(
     [entry] = looked(machine, 3)
     assert (machine.budget, len(asked)) == (2, 1)
     assert "not asked again" in entry["problem"]
+
+
+def test_one_that_hangs_while_it_is_imported_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def load() -> Any:
+        asked.append("loaded")
+        time.sleep(0.5)
+
+    monkeypatch.setattr(module, "ASKED_S", 0.05)
+    monkeypatch.setattr(module, "installed", lambda name: SimpleNamespace(load=load))
+    machine = Machine(by="mine")
+    [entry] = looked(machine, 3)
+    assert (machine.budget, len(asked)) == (2, 1)
+    assert "not asked again" in entry["problem"]
