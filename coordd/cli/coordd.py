@@ -13,6 +13,7 @@ from coordd.cli import options
 from coordd.cli.crontab import import_crontab
 from coordd.cli.keys import keys
 from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_USAGE, Failed, failed, say
+from coordd.cli.setup.first import init
 from coordd.errors import CoorddError
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ def exec_(context: click.Context, /, tick: str | None, every: str | None, ident:
     context.exit(run_once(options))
 
 
+program.add_command(init)
 program.add_command(keys)
 program.add_command(import_crontab)
 

@@ -27,11 +27,10 @@ def new(output: str | None) -> None:
     """Create a keyring with one new key. An existing file is never overwritten."""
     from coordd.adapters.disk.files import sync_directory
     from coordd.config.keyring import render
-    from coordd.core.wire.envelope import SIGN, Keyring
 
     path = output or _path()
-    fresh = _fresh()._replace(state=SIGN)
-    data = render(Keyring((fresh,))).encode()
+    ring = first_keyring()
+    data = render(ring).encode()
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileExistsError as exc:
@@ -49,7 +48,7 @@ def new(output: str | None) -> None:
     except OSError as exc:
         os.unlink(path)  # a partial keyring would block the next try
         raise Failed(f"{path} cannot be written: {exc.strerror or exc}") from exc
-    _show(path, Keyring((fresh,)), {fresh.id: "new, signs"})
+    _show(path, ring, {ring.keys[0].id: "new, signs"})
     say(f"next: copy {path} to every node (mode 0600, owned by the daemon's user)")
 
 
@@ -100,6 +99,13 @@ def list_(file: str | None) -> None:
     except CoorddError as exc:
         raise failed(exc) from exc
     _show(path, ring, {})
+
+
+def first_keyring() -> Keyring:
+    """A keyring with one new key, which signs."""
+    from coordd.core.wire.envelope import SIGN, Keyring
+
+    return Keyring((_fresh()._replace(state=SIGN),))
 
 
 def _path() -> str:

@@ -1,0 +1,1 @@
+"""`coordd init`: the files that it writes."""
