@@ -69,7 +69,22 @@ soak: $(READY) ## real clusters under a steady load, HOURS=0.25: nothing that th
 plans: $(READY) ## random edits of job files, planned and found by brute force: EDITS=10000
 	@$(PROGRAM) plans $(if $(EDITS),--edits $(EDITS)) $(ARGS)
 
+# What a site installs. PACKAGES: a program of deploy/packages.
+PACKAGES := PYTHONPATH=.:deploy $(PY) -m packages
+
+wheel: $(READY) ## build/packages/coordd-VERSION.whl, with units, man pages, completions and docs as data
+	@$(PACKAGES) wheel
+
+wheelhouse: $(READY) ## build/wheelhouse: all wheels with their lock, to install offline; EXTRAS="uvloop spark"
+	@$(PACKAGES) wheelhouse $(EXTRAS)
+
+deb: $(READY) ## build/packages/coordd_VERSION_ARCH.deb, for the Debian that has the Python of .venv
+	@$(PACKAGES) deb
+
+rpm: $(READY) ## build/packages/coordd-VERSION.rpm
+	@$(PACKAGES) rpm
+
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners syscalls fuzz soak plans clean
+.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners syscalls fuzz soak plans wheel wheelhouse deb rpm clean

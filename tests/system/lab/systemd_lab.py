@@ -1,4 +1,5 @@
-"""A throw-away machine: a real systemd as PID 1 of its own namespaces, over a copy-on-write view of this machine.
+"""A throw-away machine: a real systemd as PID 1 of its own namespaces, over a copy-on-write view of this machine or of
+another root directory.
 
 Files that are written inside the lab do not survive. The lab does not touch this machine's own systemd, if there is
 one. The lab needs root, Linux namespaces, overlayfs and the systemd package. It boots in about a second. A missing
@@ -31,23 +32,27 @@ PYTHON_HOME = "/opt/lab/python"
 SITE_PACKAGES = "/opt/lab/site-packages"
 SOURCE = "/opt/lab/source"
 
-# Units that would change the kernel, wait for hardware, or start services that this machine happens to have.
+# Units that would change the kernel or wait for hardware.
 MASKED = """
     systemd-sysctl.service systemd-modules-load.service systemd-remount-fs.service systemd-udevd.service
     systemd-timesyncd.service systemd-update-utmp.service systemd-firstboot.service systemd-sysusers.service
     systemd-resolved.service systemd-networkd.service systemd-tmpfiles-setup-dev.service apt-daily.service
-    apt-daily-upgrade.service e2scrub_all.service rabbitmq-server.service redis-server.service epmd.service
-    epmd.socket sys-kernel-debug.mount sys-kernel-tracing.mount sys-kernel-config.mount sys-fs-fuse-connections.mount
-    dev-hugepages.mount dev-mqueue.mount tmp.mount apt-daily.timer apt-daily-upgrade.timer man-db.timer
+    apt-daily-upgrade.service e2scrub_all.service sys-kernel-debug.mount sys-kernel-tracing.mount
+    sys-kernel-config.mount sys-fs-fuse-connections.mount dev-hugepages.mount dev-mqueue.mount tmp.mount
+    apt-daily.timer apt-daily-upgrade.timer man-db.timer
     logrotate.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
 """
 
-# Runs inside the new namespaces and becomes systemd. $S: our directory, $BINDS: "source:target" pairs.
+# Services that this machine happens to have.
+MASKED_HERE = "rabbitmq-server.service redis-server.service epmd.service epmd.socket"
+
+# Runs inside the new namespaces and becomes systemd. $S: our directory, $LOWER: the root directory that is copied on
+# write, $BINDS: "source:target" pairs.
 INIT = r"""
 set -e
 R=$S/root
 mkdir -p "$R"; mount -t tmpfs -o mode=755 tmpfs "$R"; mkdir "$R/upper" "$R/work" "$R/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$R/upper,workdir=$R/work" "$R/root"
+mount -t overlay overlay -o "lowerdir=$LOWER,upperdir=$R/upper,workdir=$R/work" "$R/root"
 cd "$R/root"
 mkdir -p etc/systemd/system etc/systemd/journald.conf.d run tmp proc sys dev
 for unit in $MASKED; do ln -sfn /dev/null "etc/systemd/system/$unit"; done
@@ -75,10 +80,15 @@ exec env -i container=lab PATH="$TARGET_PATH" "$SYSTEMD" --system systemd.unit=b
 
 
 class SystemdLab:
-    """One throw-away machine; a context manager. ``root`` is its file system, seen from outside."""
+    """One throw-away machine; a context manager. ``root`` is its file system, seen from outside.
 
-    def __init__(self, name: str = "edge-1") -> None:
+    ``lower``: another root directory, with a systemd in it; this Python and this source are not in that machine.
+    ``netns``: the name of a network namespace for it [default: a new one that is connected to nothing].
+    """
+
+    def __init__(self, name: str = "edge-1", *, lower: str = "/", netns: str = "") -> None:
         self.name = name
+        self._lower, self._netns = lower, netns
         self.python = f"{PYTHON_HOME}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
         self._directory = Path(tempfile.mkdtemp(prefix="systemd-lab-"))
         self._binds = {
@@ -86,6 +96,8 @@ class SystemdLab:
             sysconfig.get_paths()["purelib"]: SITE_PACKAGES,
             str(Path(__file__).parents[3]): SOURCE,
         }
+        if lower != "/":
+            self._binds = {}
         self._cgroup: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
@@ -171,18 +183,21 @@ class SystemdLab:
             "PATH": PATH,
             "S": str(self._directory),
             "NAME": self.name,
-            "MASKED": " ".join(MASKED.split()),
+            "LOWER": self._lower,
+            "MASKED": " ".join([*MASKED.split(), *(MASKED_HERE.split() if self._lower == "/" else [])]),
             "BINDS": " ".join(f"{source}:{target}" for source, target in self._binds.items()),
             "MACHINE_ID": os.urandom(16).hex(),
             "TARGET_PATH": PATH,
             "SYSTEMD": SYSTEMD,
         }
         join = f"echo $$ > {self._cgroup}/cgroup.procs; "
-        namespaces = "--mount --uts --ipc --pid --cgroup --net --propagation private --fork --kill-child"
+        enter = f"nsenter --net=/run/netns/{self._netns} " if self._netns else ""
+        namespaces = "--mount --uts --ipc --pid --cgroup --propagation private --fork --kill-child"
+        namespaces += "" if self._netns else " --net"
         log = self._directory / "log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                ["sh", "-c", join + f'exec unshare {namespaces} sh -c "$1"', "sh", INIT],
+                ["sh", "-c", join + f'exec {enter}unshare {namespaces} sh -c "$1"', "sh", INIT],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -1,0 +1,7 @@
+case "$1" in
+    upgrade|deconfigure) stop_for_upgrade ;;
+    remove)
+        stop_daemon || true
+        say_what_lives_on
+        ;;
+esac
