@@ -118,6 +118,7 @@ class Daemon:
         self.runners.driver = self.driver
         self.source.attach(self._use, self.driver, self.ledger)
         self.troubles = Troubles(self.driver, self.ledger)
+        self._audit = Audit(lambda record: self.driver.journal_control(**record))
         self.methods = self._make_methods()
         self.control = self._make_control()
         self.retention = Retention(
@@ -218,6 +219,8 @@ class Daemon:
             audit=lambda since, limit: audit_view(self._check_audit(since, limit)),
             source=self.source,
             about=partial(journal_files.about, self._journal.directory),
+            looks=self._audit,
+            unsigned=safety.unsigned(self.config.cluster),
         )
 
     def _make_control(self) -> ControlServer:
@@ -229,7 +232,7 @@ class Daemon:
             viewer_group=config.control.viewer_group,
             unavailable=UNAVAILABLE_METHODS,
             shown=disclosure.shown,
-            audit=Audit(lambda record: self.driver.journal_control(**record)),
+            audit=self._audit,
             in_a_run=in_a_run,
         )
 

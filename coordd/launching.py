@@ -18,7 +18,7 @@ from coordd.core.node.shown import Shown
 from coordd.core.ready import Launch
 from coordd.core.runs.knowledge import DRIVER, EXECUTORS
 from coordd.errors import CoorddError, UnavailableError
-from coordd.services.logfiles import log_path
+from coordd.services.logs.files import log_path
 
 # The maximum size of an attempt's output; then the older half is dropped.
 LOG_BYTES_MAX = 64 * 2**20

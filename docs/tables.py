@@ -127,7 +127,10 @@ _EVENTS = {
     "worker-beat": ("large clusters: a unicast to each watcher", "with `ask`: answered with another, to the sender"),
     "worker-suspect": ("large clusters: a watcher hears nothing of them", "section 4, *large clusters*"),
     "worker-vouch": ("large clusters: the sender alone has heard them", "they are alive"),
-    "peer-ask": ("a person asks what became of a run: to the inbox of each node", "answered with `peer-answer`"),
+    "peer-ask": (
+        "a person asks what became of a run (to the inbox of each node), or for a log (of one)",
+        "answered with `peer-answer`",
+    ),
     "peer-answer": ("the answer to a question, to the inbox of the sender", "the waiting caller gets it"),
     "task-sent": ("the ledger has recorded a trigger for the first time", "nothing but history"),
     "task-received": ("a claim was granted; in the sender's journal, synced", "a pursuit that is not under way waits"),
@@ -312,8 +315,8 @@ _METHODS = {
     ),
     "run.resolve": ("`id`, `as`: success, failed or relaunch", "settle an `unknown` run"),
     "run.logs": (
-        "`id` (or a job), `attempt`?, `bytes`?, `follow`?",
-        "output kept on this node; with `follow` a stream",
+        "`id` (or a job), `attempt`?, `bytes`? (from the end; at most 768 KiB), `follow`?",
+        "`{id, attempt, node, here, path, text}` from the node that ran it; with `follow` a stream of the run",
     ),
     "why": (
         "`id` (a run or a job), `without?` (a node)",

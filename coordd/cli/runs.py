@@ -221,20 +221,44 @@ def _output(text: str) -> str:
 @click.option("--attempt", type=click.IntRange(0), help="The number of the attempt [default: the last].")
 @click.option("--bytes", "limit", type=click.IntRange(1), help="At most this many bytes, from the end.")
 def run_logs(ident: str, follow: bool, attempt: int | None, limit: int | None) -> None:
-    """The output of an attempt, from the node that ran it. For a job: its newest run."""
+    """The output of an attempt, from the node that ran it, which may be another one. For a job: its newest run.
+
+    With --follow through takeovers and retries, from the beginning or the last --bytes.
+    """
     ask = asked()
     if "@" not in ident and "#" not in ident:
         job, ident = ident, ask.call("run.show", id=ident)["id"]
         _says_which(job, ident)
-    if not follow:
-        answer = ask.call("run.logs", id=ident, attempt=attempt, bytes=limit)
-        ask.show(answer, lambda said: click.echo(_output(said["text"]), nl=False))
+    if follow:
+        _follow(ident, attempt, limit)
         return
-    params = {"id": ident, "follow": True} | ({} if attempt is None else {"attempt": attempt})
+    answer = ask.call("run.logs", id=ident, attempt=attempt, bytes=limit)
+    if ask.output == TABLE:
+        _says_where(ident, answer)
+    ask.show(answer, lambda said: click.echo(_output(said["text"]), nl=False))
+
+
+def _follow(ident: str, attempt: int | None, limit: int | None) -> None:
+    ask, last = asked(), None
+    given = {"attempt": attempt, "bytes": limit}
+    params = {"id": ident, "follow": True} | {key: value for key, value in given.items() if value is not None}
     for part in ask.client.stream("run.logs", params):
+        if ask.output == TABLE and "note" in part:
+            say(visible(part["note"]))
         if "text" not in part:
             continue
+        if ask.output == TABLE and (part.get("attempt"), part.get("node")) != last:
+            last = part.get("attempt"), part.get("node")
+            _says_where(ident, part)
         if ask.output in (JSON, JSONL):
-            click.echo(json_line({"id": ident, "text": part["text"]}))
+            shown = {key: part[key] for key in ("attempt", "node") if key in part}
+            click.echo(json_line({"id": ident, **shown, "text": part["text"]}))
         else:
             click.echo(_output(part["text"]), nl=False)
+
+
+def _says_where(ident: str, said: dict[str, Any]) -> None:
+    """For the person: which attempt of which other node this is."""
+    if not said.get("here", True):
+        copy = ", from its copy" if said.get("copy") else ""
+        say(visible(f"{ident}, attempt {said['attempt']}, on {said['node']}{copy}:"))

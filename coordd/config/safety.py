@@ -36,6 +36,13 @@ def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tupl
             yield "cluster.keyring", str(exc)
 
 
+def unsigned(cluster: ClusterConfig) -> str:
+    """Why nobody may read secrets over the bus: the end of a sentence, or ""."""
+    if cluster.is_signed or cluster.is_embedded:
+        return ""
+    return "messages between nodes are not signed ([cluster] unsigned = true), so no node shows a log to another"
+
+
 def missing_of_jobs(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """As ``missing``, for the Redis that keeps the published revisions. Who can write there chooses what runs here."""
     url, path = config.jobs.url, config.jobs.password_file

@@ -63,7 +63,8 @@ class Audit:
 
     def _counted(self, record: dict[str, Any]) -> None:
         now = self._clock()
-        key = (int(record["uid"]), str(record["method"]), str(record["outcome"]))
+        # A uid is a user of one machine: callers on another node (``from_node``) have windows of their own.
+        key = (int(record["uid"]), f"{record['method']} {record.get('from_node', '')}".strip(), str(record["outcome"]))
         if key not in self._windows and len(self._windows) >= WINDOWS_MAX:
             key = (OTHERS, *key[1:])
         window = self._windows.get(key)

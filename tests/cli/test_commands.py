@@ -481,6 +481,24 @@ def test_logs_are_printed_as_they_are(ctl: Callable[..., Result], daemon: FakeDa
     assert daemon.asked[-1] == ("run.logs", {"id": "j#1", "follow": True})
 
 
+def test_logs_of_another_node_say_where_they_are_from(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    of = {"id": "j#1", "attempt": 0, "node": "edge-2", "here": False}
+    daemon.answers["run.logs"] = {**of, "path": "/p", "text": "one"}
+    done = ctl("run", "logs", "j#1")
+    assert (done.stdout, done.stderr) == ("one", "j#1, attempt 0, on edge-2:\n")
+    two = {**of, "attempt": 1, "node": "edge-1", "here": True}
+    daemon.answers["run.logs"] = Stream(
+        {**of, "text": "one\n"},
+        {**of, "text": "two\n"},
+        {"note": "attempt 1 is on edge-1"},
+        {**two, "text": "3\n"},
+        {"end": 1},
+    )
+    done = ctl("run", "logs", "j#1", "-f", "--bytes", "9")
+    assert (done.stdout, done.stderr) == ("one\ntwo\n3\n", "j#1, attempt 0, on edge-2:\nattempt 1 is on edge-1\n")
+    assert daemon.asked[-1] == ("run.logs", {"id": "j#1", "follow": True, "bytes": 9})
+
+
 def test_call_prints_streams_and_results(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
     assert json.loads(ctl("call", "ping").stdout) == {"pong": True, "version": "9"}
     assert json.loads(ctl("call", "ping", "-", input='{"a": 1}').stdout)["pong"]

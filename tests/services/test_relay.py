@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -13,7 +14,7 @@ from coordd.core.wire.codec import encode_event
 from coordd.core.wire.events import MESSAGE_BYTES_MAX, PeerAnswer, PeerAsk
 from coordd.errors import UnavailableError
 from coordd.services import relay as relay_module
-from coordd.services.relay import BODY_BYTES_MAX, KEPT_MAX, Relay
+from coordd.services.relay import BODY_BYTES_MAX, KEPT_MAX, KEPT_OF_ONE_MAX, Relay
 
 
 class Net:
@@ -94,8 +95,69 @@ def test_questions_that_cannot_be_kept_are_dropped_and_counted() -> None:
     net = Net()
     slow = net.node("b.2", journal=lambda _: "")
     for number in range(KEPT_MAX + 5):
-        slow.heard("a.1", PeerAsk(id=str(number), what="journal", subject="sales#1"))
+        slow.heard(f"a.{number}", PeerAsk(id=str(number), what="journal", subject="sales#1"))
     assert slow.dropped == 5
+
+
+def test_one_node_that_asks_and_asks_leaves_room_for_the_others() -> None:
+    async def main() -> None:
+        net = Net()
+        busy = net.node("b.2", journal=lambda _: "told")
+        for number in range(KEPT_MAX):
+            busy.heard("greedy.1", PeerAsk(id=str(number), what="journal", subject="sales#1"))
+        assert busy.dropped == KEPT_MAX - KEPT_OF_ONE_MAX
+        other = net.node("c.3")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(busy.run)
+            assert await other.ask_one("journal", "sales#1", "b.2", wait_s=30.0) == "told"
+            for number in range(KEPT_OF_ONE_MAX):  # those that were answered make room again
+                busy.heard("greedy.1", PeerAsk(id=f"again-{number}", what="journal", subject="sales#1"))
+            nursery.cancel_scope.cancel()
+        assert busy.dropped == KEPT_MAX - KEPT_OF_ONE_MAX
+
+    trio.run(main)
+
+
+def test_one_node_that_is_asked_says_why_it_cannot_answer() -> None:
+    async def main() -> None:
+        net = Net()
+        asker = net.node("a.1")
+        net.node("b.2", journal=failing)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(net.nodes["b.2"].run)
+            with pytest.raises(UnavailableError, match="b: cannot read the journal"):
+                await asker.ask_one("journal", "sales#1", "b.2", wait_s=30.0)
+            with pytest.raises(UnavailableError, match="b: this node does not know the question 'log'"):
+                await asker.ask_one("log", "sales#1", "b.2", wait_s=30.0)
+            with pytest.raises(UnavailableError, match=r"gone did not answer within 0\.01 s"):
+                await asker.ask_one("journal", "sales#1", "gone.9", wait_s=0.01)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_slow_kind_of_question_does_not_hold_up_another() -> None:
+    async def main() -> None:
+        net = Net()
+        asker = net.node("a.1")
+
+        async def hangs(_sender: str, _subject: str) -> str:
+            await trio.sleep_forever()
+            raise AssertionError
+
+        async def quick(sender: str, subject: str) -> str:
+            return f"{sender} asks for {subject}"
+
+        busy = net.node("b.2")
+        busy.serve("slow", hangs)
+        busy.serve("quick", quick)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(busy.run)
+            busy.heard("a.1", PeerAsk(id="1", what="slow", subject="x"))
+            assert await asker.ask_one("quick", "y", "b.2", wait_s=30.0) == "a.1 asks for y"
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
 
 
 def test_more_callers_than_the_limit_get_no_answer_at_once() -> None:

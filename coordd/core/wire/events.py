@@ -268,7 +268,7 @@ class PeerAsk(Event, tag="peer-ask"):
     """A node asks another for something that only that node has (services/relay.py). Sent to its inbox alone."""
 
     id: Name  # of the question; the answer brings it back
-    what: Name  # "journal": what became of a run, as its journal says
+    what: Name  # "journal": what became of a run, as its journal says; "log": a piece of an attempt's output
     subject: Name
 
 

@@ -15,8 +15,8 @@ from coordd.services.backends.published import PublishedSource
 from coordd.services.backends.source import Source
 from coordd.services.control.callers import ADMIN, OPERATOR, Caller, Method
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
+from coordd.services.logs.methods import LogMethods
 from coordd.services.views import objects
-from coordd.services.views.run_methods import RunMethods
 
 # Characters of a note.
 NOTE_MAX = 500
@@ -25,7 +25,7 @@ NOTE_MAX = 500
 IN_FORCE, WAITING, EARLIER, PASSED_OVER = "in force", "waiting", "earlier", "passed over"
 
 
-class RevisionMethods(RunMethods):
+class RevisionMethods(LogMethods):
     """The methods of published revisions. Who publishes chooses what runs on every node, so only administrators do."""
 
     source: Source | None

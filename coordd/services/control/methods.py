@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -24,17 +24,17 @@ from coordd.core.runs.pursuit import Pursuits
 from coordd.core.wire.events import Action
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
+from coordd.services.audit import Audit
 from coordd.services.backends.methods import RevisionMethods
 from coordd.services.backends.source import Source
 from coordd.services.control import doctor as checkup
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
-from coordd.services.control.core_methods import ALIVE_S, LIST_MAX, VIEWER_LIST_MAX
+from coordd.services.control.core_methods import LIST_MAX, VIEWER_LIST_MAX
 from coordd.services.control.lookups import Lookups
 from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
-from coordd.services.logfiles import find_log, read_from, read_tail
 from coordd.services.readiness import ready_view
 from coordd.services.relay import Relay
 from coordd.services.views import objects, recorded
@@ -52,9 +52,6 @@ STATUS_WAITS_S = 1.0
 
 # Runs that one call revokes; the client repeats the call for the rest.
 REVOKED_AT_ONCE_MAX = 200
-
-# How often (seconds) a followed log is read.
-FOLLOW_S = 0.25
 
 # In the interface, but not implemented: they answer so.
 UNAVAILABLE_METHODS = frozenset((
@@ -81,11 +78,16 @@ class Methods(RevisionMethods):
         audit: Callable[[float, int], dict[str, Any]],
         source: Source | None = None,
         about: Callable[[str, int], Iterable[dict[str, Any]]] = lambda _text, _most: (),
+        looks: Audit | None = None,
+        unsigned: str = "",
     ) -> None:
-        """``about``: the records that contain a text, among the last bytes of the journal."""
+        """``about``: the records that contain a text, among the last bytes of the journal. ``looks``: where it is
+        recorded who read a log from another node; ``unsigned``: why nobody may.
+        """
         self.relay = Relay(driver, {"journal": recorded.answer(about)})
         super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems, relay=self.relay)
         self._log_dir = log_dir
+        self._read_logs(looks, unsigned)
         self._lookups = Lookups()
         self._watches, self._shares = {}, RunShares()
         self._started_at = started_at
@@ -107,7 +109,6 @@ class Methods(RevisionMethods):
             "run.cancel": Method(self.run_cancel, changes=True),
             "run.revoke": Method(self.run_revoke, changes=True),
             "run.resolve": Method(self.run_resolve, changes=True),
-            "run.logs": Method(self.run_logs, logs=True),
             "audit": Method(self.audit, OPERATOR, logs=True),
             "election.open": Method(self.election_open, OPERATOR),
             "doctor": Method(self.doctor),
@@ -344,43 +345,6 @@ class Methods(RevisionMethods):
         self._audit(caller, "run.resolve", run)
         self._driver.feed(self._driver.node.look_again)
         return {"id": run, "state": answer.state}
-
-    async def run_logs(self, params: dict[str, Any], caller: Caller) -> Any:
-        if caller.role <= VIEWER:
-            self._may_operate(caller, job_of(take(params, "id", str)))
-        run = await self._run_of(params)
-        row = await self._row(run)
-        attempt = take(params, "attempt", int, row.attempt)
-        path = find_log(self._log_dir, run, attempt, earlier="attempt" not in params)
-        if not path:
-            where = row.node or "no node yet"
-            raise RefusedError(f"no log of {run}/{attempt} on this node: it was on {where}", kind="no_log")
-        if take(params, "follow", bool, False):
-            return self._follow(run, path)
-        limit = min(max(1, take(params, "bytes", int, 256 * 1024)), 768 * 1024)
-        return {
-            "id": run,
-            "attempt": attempt,
-            "path": path,
-            "text": await trio.to_thread.run_sync(read_tail, path, limit),
-        }
-
-    async def _follow(self, run: str, path: str) -> AsyncIterator[dict[str, Any]]:
-        """The lines of a growing log, until the run ends."""
-        offset, quiet_s = 0, 0.0
-        while True:
-            text, offset = read_from(path, offset)
-            if text:
-                quiet_s = 0.0
-                yield {"text": text}
-                continue
-            running = run in self._driver.node.pursuits.running
-            if not running and quiet_s > 1.0:
-                return
-            await trio.sleep(FOLLOW_S)
-            quiet_s += FOLLOW_S
-            if quiet_s % ALIVE_S < FOLLOW_S:
-                yield {"alive": True}
 
     # ---- elections and events
 

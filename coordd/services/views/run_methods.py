@@ -18,7 +18,7 @@ from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.core_methods import LIST_MAX, NOTE_MAX, VIEWER_LIST_MAX
 from coordd.services.control.exec_methods import ExecMethods
 from coordd.services.control.rpc import take
-from coordd.services.logfiles import find_log, tail_lines
+from coordd.services.logs.files import find_log, tail_lines
 from coordd.services.views import objects, timeline
 from coordd.services.views.letters import dead_letters, is_letter, letter_id
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from coordd.services.logfiles import find_log, log_path, tail_lines
+from coordd.services.logs.files import find_log, log_path, tail_lines
 
 IDENTS = st.text("ab_.:+-T0123Z~", min_size=1, max_size=12)
 

@@ -1,0 +1,1 @@
+"""What people read and do on one node about another."""
