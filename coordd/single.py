@@ -29,7 +29,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from coordd.errors import LeaseLostError, NotElectedError
-from coordd.once.asking import LOCK, Asking
+from coordd.once.asking import ANEW_S, LOCK, Asking
 from coordd.once.held import Held
 
 __all__ = ["Held", "LeaseLostError", "NotElectedError", "single"]
@@ -96,11 +96,15 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
         """Raises NotElectedError, and the errors of the socket's client."""
         asking = self._asking()
         try:
-            while (pause_s := asking.step()) is not None:
-                time.sleep(pause_s)
+            while True:
+                while (pause_s := asking.step()) is not None:
+                    time.sleep(pause_s)
+                held = _start(asking)
+                if held is not None or not asking.granted or not asking.again():
+                    return self._begun(asking, held)
+                time.sleep(ANEW_S)
         finally:
             asking.line.close()
-        return self._begun(asking, _start(asking))
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -117,10 +121,15 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
     async def __aenter__(self) -> Held | None:
         """Raises the same errors as ``__enter__``."""
         asking = self._asking()
-        while (pause_s := await anyio.to_thread.run_sync(asking.step)) is not None:  # noqa: ASYNC110 - nobody sets an event
-            await anyio.sleep(pause_s)
-        with anyio.CancelScope(shield=True):  # a grant must not be lost here
-            held = self._begun(asking, await anyio.to_thread.run_sync(_start, asking))
+        while True:
+            while (pause_s := await anyio.to_thread.run_sync(asking.step)) is not None:  # noqa: ASYNC110 - nobody sets an event
+                await anyio.sleep(pause_s)
+            with anyio.CancelScope(shield=True):  # a grant must not be lost here
+                started = await anyio.to_thread.run_sync(_start, asking)
+            if started is not None or not asking.granted or not asking.again():
+                break
+            await anyio.sleep(ANEW_S)
+        held = self._begun(asking, started)
         if held is None:
             return None
         token, scope = anyio.lowlevel.current_token(), anyio.CancelScope()

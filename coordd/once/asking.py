@@ -26,6 +26,10 @@ AGAIN_MAX_S = 1.0
 # Before its tick the caller asks for a run at least this often (seconds), because somebody may set the clock.
 EARLY_MAX_S = 10.0
 
+# A caller that was granted the run and could not start COMMAND in time asks anew, so often, after this pause (seconds).
+TRIES_MAX = 20
+ANEW_S = 0.5
+
 # Normal ends of a run: if another machine had the run, the caller prints nothing about them.
 USUAL = ("success", "failure", "rejected")
 
@@ -64,6 +68,7 @@ class Asking:
         self._sent_at = 0.0
         self._answered_at = 0.0  # 0.0: the daemon has not answered yet
         self._pause_s = AGAIN_S
+        self._tries = 0
 
     def step(self) -> "float | None":
         """Ask once. Returns the seconds until the next step, or None when the run is granted (``granted``) or over.
@@ -115,6 +120,17 @@ class Asking:
         pause_s = min(max(in_s, self._pause_s), AGAIN_MAX_S)
         self._pause_s = min(2 * self._pause_s, AGAIN_MAX_S)
         return pause_s
+
+    def again(self) -> bool:
+        """The grant came to nothing: the command was not started, and the run is not over. Returns True if the caller
+        waits on, as every other caller of the run does.
+        """
+        self._tries += 1
+        if not self._patient or self._tries > TRIES_MAX:
+            return False
+        # With a new nonce it is another claim: the old grant may still be in the ledger, and must not be used.
+        self.granted, self._nonce = {}, os.urandom(16).hex()
+        return True
 
     def spec(self) -> "dict[str, Any]":
         """The facts about the grant that a runner needs."""

@@ -9,7 +9,7 @@ import os
 import time
 
 from coordd.errors import CoorddError, RefusedError, UnavailableError
-from coordd.once.asking import LOCK, Asking
+from coordd.once.asking import ANEW_S, LOCK, Asking
 
 NAME = "coordd exec"
 
@@ -95,17 +95,22 @@ def run(options: Options) -> int:
         socket=options.socket,
     )
     try:
-        while (pause_s := asking.step()) is not None:
-            # A loser prints nothing: otherwise cron would send a mail from every machine except one.
-            if (asking.unusual or options.verbose) and asking.why != told:
-                told = asking.why
-                say(told)
-            time.sleep(pause_s)
-        if asking.granted:
-            return _hold(options, asking)
-        if asking.unusual or options.verbose:
-            say(asking.why)
-        return options.code
+        while True:
+            while (pause_s := asking.step()) is not None:
+                # A loser prints nothing: otherwise cron would send a mail from every machine except one.
+                if (asking.unusual or options.verbose) and asking.why != told:
+                    told = asking.why
+                    say(told)
+                time.sleep(pause_s)
+            if asking.granted:
+                code = _hold(options, asking)
+                if code is not None:
+                    return code
+                time.sleep(ANEW_S)
+                continue
+            if asking.unusual or options.verbose:
+                say(asking.why)
+            return options.code
     except RefusedError as exc:
         say(f"{exc}" + (f" ({exc.hint})" if exc.hint else ""))
         return CODES.get(exc.kind, EXIT_FAILED)
@@ -127,8 +132,11 @@ def say(text: str) -> None:
         return
 
 
-def _hold(options: Options, asking: Asking) -> int:
-    """The run is granted here: keep the lease, and run the command under it."""
+def _hold(options: Options, asking: Asking) -> "int | None":
+    """The run is granted here: keep the lease, and run the command under it.
+
+    Returns None if the command was not started and the caller waits on: it is not known yet whether the run is over.
+    """
     from coordd.once.foreground import hold
 
     granted = asking.granted
@@ -146,7 +154,13 @@ def _hold(options: Options, asking: Asking) -> int:
     code = front.exit_code()
     state, reason = front.end.get("state", ""), front.end.get("reason", "")
     if code is None:
-        say(f"{granted['run']} was not run here: {reason or 'the ledger gave the attempt to another machine'}")
+        why = f"{granted['run']} was not run here: {reason or 'the ledger gave the attempt to another machine'}"
+        if not front.told_to_end and asking.again():
+            front.leave()
+            if options.verbose:
+                say(f"{why}; this machine asks again")
+            return None
+        say(why)
         return options.code
     if state not in ("success", "failure") or reason.startswith(("cannot ", "timeout ")):
         say(f"{granted['run']}: {reason or 'its runner was killed, and COMMAND with it'}")

@@ -208,6 +208,7 @@ class ForegroundWatcher(Watcher):
     def __init__(self, spec: "dict[str, Any]", tree: Tree, runner: int, pet_fd: int) -> None:
         super().__init__(spec, tree, runner, pet_fd, kernel.start_ticks(runner))
         self.end: dict[str, Any] = {}  # how the command ended; the runner says this before it reports to the ledger
+        self.told_to_end = False  # by a signal, before the command was started
         self._signals: list[int] = []
 
     def exit_code(self) -> "int | None":
@@ -233,6 +234,15 @@ class ForegroundWatcher(Watcher):
                 _signal.signal(number, lambda number, _frame: self._signals.append(number))
         return wake_fd
 
+    def leave(self) -> None:
+        """The caller waits on: signals end this process, as before the grant."""
+        _signal.set_wakeup_fd(-1)
+        for number in (kernel.SIGCHLD, *PASSED_ON):
+            if number not in self.spec["ignored"]:
+                _signal.signal(number, _signal.SIG_DFL)
+        for number in self._signals:  # they came after the last look
+            os.kill(os.getpid(), number)
+
     def _woken(self, fd: int) -> None:
         kernel.drain(fd)
         while self._signals:
@@ -243,6 +253,7 @@ class ForegroundWatcher(Watcher):
             return
         self._read()  # the command may have started just now
         if not self.petted:
+            self.told_to_end = True
             self._signal_runner(SIGTERM)  # the runner gives the attempt back, and exits
             return
         try:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from system.lab.cluster import Node, cluster_of
 from system.lab.processes import ROOT, boottime, until
 
 from coordd.core.jobs.job import iso
+from kills.callers import Call, account
 from kills.judge import Record, Verdict, judge
 from kills.stage import PROGRAM, Stage, keep
 
 # The programs live this long (seconds).
 LIFE_S = (0.5, 4.0)
+
+COMMAND = (sys.executable, "-m", "coordd", "exec", "--verbose")
 
 # Each crontab is this much (seconds) late at most, as cron is.
 CRON_LATE_S = 0.5
@@ -46,47 +49,45 @@ class Crontabs:
 
     def __init__(self, plan: Plan, stage: Stage) -> None:
         self.plan, self.stage = plan, stage
-        self.codes: Counter[int] = Counter()
-        self._alive: list[subprocess.Popen[bytes]] = []
+        self.calls: list[Call] = []  # those that have ended
+        self._alive: list[tuple[subprocess.Popen[bytes], Call, Path]] = []
+        self._said = stage.cluster.path / "callers"
+        self._said.mkdir()
 
-    def fire(self, node: Node) -> None:
-        """The crontab of that machine fires, if it has power."""
+    def fire(self, node: Node, wall: int) -> None:
+        """The crontab of that machine fires for the tick at ``wall``, if it has power."""
         if node.name in self.stage.off:
             return
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COORDD_SOCKET": str(node.socket)}
-        path = self.stage.cluster.path
-        with (path / f"{node.name}.cron").open("ab") as out:
-            for number in range(self.plan.jobs):
-                name = f"tick{number}"
-                life = [f"{seconds}" for seconds in LIFE_S]
-                program = [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    "-E",
-                    str(PROGRAM),
-                    str(self.stage.cluster.log_path),
-                    name,
-                    *life,
-                ]
-                argv = [sys.executable, "-m", "coordd", "exec", "--job", name, *self.plan.how, "--timezone", "UTC"]
-                self._alive.append(
-                    subprocess.Popen(
-                        [*(argv if self.plan.how[0] == "--tick" else argv[:-2]), "--", *program],
-                        cwd=path,
-                        env={**env, **node.env},
-                        stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=out,
-                        start_new_session=True,
-                    )
+        zone = ["--timezone", "UTC"] if self.plan.how[0] == "--tick" else []
+        life = [f"{seconds}" for seconds in LIFE_S]
+        for number in range(self.plan.jobs):
+            name = f"tick{number}"
+            program = [sys.executable, "-I", "-S", "-E", str(PROGRAM), str(self.stage.cluster.log_path), name, *life]
+            call = Call(node.name, f"{name}#{iso(wall)}", boottime())
+            said = self._said / f"{call.run}.{node.name}"
+            with said.open("wb") as out:
+                started = subprocess.Popen(
+                    [*COMMAND, "--job", name, *self.plan.how, *zone, "--", *program],
+                    cwd=self.stage.cluster.path,
+                    env={**env, **node.env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
                 )
+            self._alive.append((started, call, said))
 
     def reap(self) -> int:
         """Collect the calls that have ended; returns the number of those that go on."""
-        ended = [one for one in self._alive if one.poll() is not None]
-        self.codes.update(one.returncode for one in ended)
-        self._alive = [one for one in self._alive if one.returncode is None]
+        alive = []
+        for started, call, said in self._alive:
+            if started.poll() is None:
+                alive.append((started, call, said))
+            else:
+                lines = tuple(said.read_text(errors="replace").splitlines())
+                self.calls.append(call._replace(ended=boottime(), code=started.returncode, said=lines))
+        self._alive = alive
         return len(self._alive)
 
 
@@ -97,10 +98,11 @@ def run(plan: Plan, show: Callable[[str], object]) -> tuple[Verdict, dict[str, A
         cluster.start()
         first = (int(time.time() + LEAD_S) // plan.interval_s + 1) * plan.interval_s
         crontabs, expected = Crontabs(plan, stage), _planned(plan, stage, first)
-        for at in sorted(set(expected.values())):
+        for wall in range(first, first + plan.rounds * plan.interval_s, plan.interval_s):
+            at = stage.at_wall(wall)
             for node in cluster.nodes:
                 late_s = stage.chance.uniform(0.0, CRON_LATE_S)
-                stage.at(at - stage.skews[node.name] + late_s, lambda node=node: crontabs.fire(node))  # type: ignore[misc]  # mypy cannot infer a default
+                stage.at(at - stage.skews[node.name] + late_s, lambda node=node, wall=wall: crontabs.fire(node, wall))  # type: ignore[misc]  # mypy cannot infer a default
 
         def look() -> None:
             crontabs.reap()
@@ -116,8 +118,11 @@ def run(plan: Plan, show: Callable[[str], object]) -> tuple[Verdict, dict[str, A
         verdict = judge(Record(expected, cluster.entries(), stage.cuts, states))
         if left:
             verdict.violations.append(f"{left} calls of coordd exec are not over")
+        unexplained, causes = account(crontabs.calls, cluster.entries(), stage.cuts, [*expected])
+        verdict.violations.extend(unexplained)
+        verdict.counts.update(causes)
         keep(cluster, verdict)
-        return verdict, _about(plan, stage) | {"exit_codes": {str(code): n for code, n in crontabs.codes.items()}}
+        return verdict, _about(plan, stage) | {"calls": [call._asdict() for call in crontabs.calls]}
 
 
 def _planned(plan: Plan, stage: Stage, first: int) -> dict[str, float]:
