@@ -57,6 +57,9 @@ ticks: $(READY) ## 1,000 ticks of coordd exec on five nodes that are killed, clo
 owners: $(READY) ## scheduled jobs whose owners are killed around their fire times, 1,000 times (an hour): SEED=7
 	@$(PROGRAM) kills owners $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+pool: $(READY) ## 500 triggers for a pool of 4 on five nodes that are killed: how long a free slot is not used: SEED=7
+	@$(PROGRAM) kills pool $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 syscalls: $(READY) ## an error and a crash at every system call of a launch, an end, a takeover (an hour): SEED=1
 	@$(PROGRAM) syscalls $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -87,4 +90,4 @@ rpm: $(READY) ## build/packages/coordd-VERSION.rpm
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners syscalls fuzz soak plans wheel wheelhouse deb rpm clean
+.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners pool syscalls fuzz soak plans wheel wheelhouse deb rpm clean

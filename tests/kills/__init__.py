@@ -2,7 +2,9 @@
 
     program     the program of every run; it records its life    stage     five daemons, the kills, the restarts
     ticks       `coordd exec --tick` from five crontabs            owners    scheduled jobs whose owners are killed
-    judge       judges the programs' records (pure)              command   `make ticks`, `make owners`
+    pool        a pool of four under hundreds of triggers        command   `make ticks`, `make owners`, `make pool`
+    judge       judges the programs' records (pure)              callers   what became of each `coordd exec` (pure)
+    slots       how long a free slot was not used (pure)
 
-A short part of both is tests/system/trouble/test_kills.py.
+A short part of each is tests/system/trouble/test_kills.py.
 """

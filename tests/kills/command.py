@@ -1,8 +1,9 @@
-"""`make ticks` and `make owners`: nodes are killed a thousand times, and every fire time runs once.
+"""`make ticks`, `make owners` and `make pool`: nodes are killed again and again, and every run happens once.
 
 make ticks                      1,000 ticks of `coordd exec --tick` from five crontabs, with clocks 5 s off
 make ticks ARGS="--rounds 2"    80 ticks
 make owners                     scheduled jobs; two of five nodes are killed around each fire time
+make pool                       500 triggers for a pool of 4; two of five nodes are killed every 14 s
 """
 
 from __future__ import annotations
@@ -13,34 +14,41 @@ import secrets
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from kills import owners, ticks
+from kills import owners, pool, ticks
 
 TOP = Path(__file__).resolve().parents[2]
 SHOWN_MAX = 30
 
+PLANS: dict[str, tuple[Any, Any]] = {
+    "ticks": (ticks.run, ticks.Plan),
+    "owners": (owners.run, owners.Plan),
+    "pool": (pool.run, pool.Plan),
+}
+OPTIONS = ("seed", "rounds", "jobs", "triggers", "kills")
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make ticks", description=__doc__)
-    parser.add_argument("what", choices=("ticks", "owners"))
+    parser.add_argument("what", choices=tuple(PLANS))
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="who is killed when")
     parser.add_argument("--rounds", type=int, help="how often the jobs fire")
     parser.add_argument("--jobs", type=int, help="how many jobs fire together")
+    parser.add_argument("--triggers", type=int, help="how many runs are asked for")
     parser.add_argument("--kills", type=int, help="how many nodes are killed each time")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes everything, as ^C does
     console = Console()
-    some = {
-        name: getattr(chosen, name) for name in ("seed", "rounds", "jobs", "kills") if getattr(chosen, name) is not None
-    }
+    play, plan = PLANS[chosen.what]
+    some = {name: said for name in OPTIONS if (said := getattr(chosen, name)) is not None}
+    if wrong := some.keys() - set(plan._fields):
+        parser.error(f"{chosen.what} has no --{', --'.join(sorted(wrong))}")
     console.print(f"{chosen.what}, SEED={chosen.seed}", highlight=False)
     with console.status("starting") as status:
-        if chosen.what == "ticks":
-            verdict, about = ticks.run(ticks.Plan(**some), status.update)
-        else:
-            verdict, about = owners.run(owners.Plan(**some), status.update)
+        verdict, about = play(plan(**some), status.update)
     told = {"what": chosen.what, **about, "counts": verdict.counts, "violations": verdict.violations}
     output = TOP / "artifacts" / f"kills-{chosen.what}-{chosen.seed}.json"
     output.parent.mkdir(exist_ok=True)

@@ -51,7 +51,7 @@ def judge(record: Record) -> Verdict:
     lives: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in record.entries:
         lives[entry.run].append(entry)
-        if entry.word in ("overlap", "crossed"):
+        if entry.word in ("overlap", "crossed", "overfull"):
             violations.append(f"{entry.run}/{entry.attempt} on {entry.node}: {entry.word}")
     violations += [f"{run} ran, and nobody wanted it" for run in lives.keys() - record.expected.keys()]
     counts: Counter[str] = Counter()
