@@ -255,11 +255,11 @@ def _revision_store(config: Config) -> RevisionStore:
         tls |= {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
     path = jobs.password_file or ("" if jobs.url else cluster.ledger_password_file)
     return Revisions(
-        url.partition("?")[0],
+        url,
         cluster.name,
         password=lambda: secrets.password(path, JOBS_PASSWORD if jobs.url else LEDGER_PASSWORD),
         timeout_s=cluster.ledger_timeout,
-        tls=tls if url.startswith("rediss:") else {},
+        tls=tls,
     )
 
 

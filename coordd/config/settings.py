@@ -47,9 +47,9 @@ PID_BYTES = len(".4194304")
 RUNTIME_SOCKET_BYTES = len("/coordd.sock")  # the longest name directly in the runtime directory
 
 BUS_SCHEMES = ("unix", "amqp", "amqps", "redis", "rediss")
-STORE_SCHEMES = ("redis", "rediss")
 CALL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
-LEDGER_SCHEMES = ("sqlite", "redis", "rediss", "redis+sentinel", "rediss+sentinel")
+STORE_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
+LEDGER_SCHEMES = ("sqlite", *STORE_SCHEMES)
 
 # RabbitMQ's exchange for a cluster's inboxes has the cluster's name and this suffix.
 INBOX_SUFFIX = ".inbox"

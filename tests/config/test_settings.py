@@ -296,6 +296,9 @@ def test_what_is_wrong_in_the_environment_is_named(variable: str, value: str, sa
 def test_a_backend_needs_its_place() -> None:
     assert "cluster.ledger is sqlite://: name a server with jobs.url" in refused(None, {"COORDD_JOBS_BACKEND": "redis"})
     assert 'jobs.call = "MODULE:FUNCTION"' in refused(None, {"COORDD_JOBS_BACKEND": "python"})
+    needs = {"COORDD_JOBS_BACKEND": "redis", "COORDD_JOBS_URL": "rediss+sentinel://s1,s2:26380"}
+    assert "expected the name of the master behind the sentinels" in refused(None, needs)
+    assert load(None, {**needs, "COORDD_JOBS_URL": "rediss+sentinel://s1,s2:26380/m/1"}).jobs.published
     given = {"COORDD_JOBS_BACKEND": "redis", "COORDD_JOBS_URL": "redis://localhost/1", "COORDD_JOBS_REFRESH": "0"}
     jobs = load(None, given).jobs
     assert (jobs.published, jobs.called, jobs.url, jobs.refresh) == (True, False, "redis://localhost/1", 0.0)

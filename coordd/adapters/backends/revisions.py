@@ -18,7 +18,9 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel
 
+from coordd.adapters.ledger.resp import Address
 from coordd.core.redaction import redact_text
 from coordd.errors import CoorddError, UnavailableError
 from coordd.ports import Published, Seal, Vote
@@ -56,18 +58,19 @@ class Revisions:
         timeout_s: float,
         tls: dict[str, Any] | None = None,
     ) -> None:
-        """``password`` is called at each connection; it counts if the URL has none. ``tls``: redis-py's parameters for
-        rediss.
+        """``url``: of one server or of sentinels, as the ledger's. ``password`` is called at each connection; it counts
+        if the URL has none. ``tls``: redis-py's parameters for rediss, also for the sentinels.
+
+        Raises ConfigError when the URL is invalid.
         """
         self.url = redact_text(url)
         self._prefix = f"{{coordd:{cluster}}}:config:"
-        self._url, self._password = url, password
-        self._options: dict[str, Any] = {
+        self._address, self._password = Address(url), password
+        self._reach: dict[str, Any] = {
             "socket_timeout": timeout_s,
             "socket_connect_timeout": timeout_s,
             "retry": Retry(NoBackoff(), 0),
-            "decode_responses": True,
-            **(tls or {}),
+            **({"ssl": True, **(tls or {})} if self._address.tls else {}),
         }
         self._client: Any = None
 
@@ -170,18 +173,36 @@ class Revisions:
         """The client. An error closes its connections, so the next call reads the password again."""
         try:
             if self._client is None:
-                said = self._password()
-                self._client = Redis.from_url(self._url, **self._options, **({"password": said} if said else {}))
+                self._client = self._connected()
             yield self._client
         except CoorddError:
             raise
         except (RedisError, OSError, ValueError) as exc:
             self.close()
-            why = "it is a replica: name the primary" if isinstance(exc, ReadOnlyError) else redact_text(str(exc))
+            why = redact_text(str(exc))
+            if isinstance(exc, ReadOnlyError):
+                why = "it is a replica: name the primary, or its sentinels with redis+sentinel://"
+            elif isinstance(exc, MasterNotFoundError):
+                why = f"no sentinel names a primary that is up: {why}"
             moved = isinstance(exc, ResponseError) and str(exc).startswith(("MOVED", "ASK"))
             if moved:
                 why = "it is a part of a Redis Cluster, which this backend does not support: name a single server"
             raise UnavailableError(f"the revisions at {self.url}: {why or type(exc).__name__}") from exc
+
+    def _connected(self) -> Any:
+        """A client of the present primary. It connects with its first command, and asks the sentinels each time."""
+        address = self._address
+        login: dict[str, Any] = {
+            "username": address.user or None,
+            "password": address.password or self._password() or None,
+            "db": address.database,
+            "decode_responses": True,
+        }
+        if address.master:
+            asked: Any = Sentinel(address.hosts, sentinel_kwargs=self._reach, **self._reach)  # type: ignore[no-untyped-call]  # redis-py
+            return asked.master_for(address.master, **login)
+        host, port = address.hosts[0]
+        return Redis(host=host, port=port, **login, **self._reach)
 
 
 def _number(text: str) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 from support import servers
+from system.lab.processes import until
 from system.lab.secured import RULES
 
 from coordd.adapters.backends import revisions
@@ -168,3 +169,37 @@ def test_the_rights_that_the_runbook_advises_suffice(own_redis: servers.Redis) -
         wrong.newest()
     for one in (store, wrong):
         one.close()
+
+
+def test_sentinels_lead_to_the_new_primary() -> None:
+    with servers.sentinels(replicas=1, down_after_ms=500, failover_timeout_ms=3000) as group:
+        store = opened(group.url)
+        publish(store, note="before")
+        assert group.primary.cli("WAIT", "1", "30000") == "1"
+        before = group.master()
+        before.kill()
+
+        def published() -> int:
+            try:
+                return publish(store).number
+            except UnavailableError:
+                return 0
+
+        after = until(published, why="the new primary takes a revision")
+        assert after > 1
+        assert group.master() is not before
+        assert (store.newest(), store.read(1).note, store.read(after).texts) == (after, "before", TEXTS)
+
+        for sentinel in group.sentinels:
+            sentinel.kill()
+        assert store.newest() == after, "a connection needs no sentinel"
+        store.close()
+        with pytest.raises(UnavailableError, match=r"^the revisions at redis\+sentinel://.* no sentinel names"):
+            store.newest()
+
+
+def test_sentinels_that_know_no_such_primary() -> None:
+    with servers.sentinels(replicas=1) as group:
+        store = opened(group.url.replace("/m/0", "/other/0"))
+        with pytest.raises(UnavailableError, match=r"no sentinel names a primary that is up.*'other'"):
+            store.newest()
