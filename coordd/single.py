@@ -29,7 +29,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from coordd.errors import LeaseLostError, NotElectedError
-from coordd.once.asking import ANEW_S, LOCK, Asking
+from coordd.once.asking import LOCK, ONCE_MORE_S, Asking
 from coordd.once.held import Held
 
 __all__ = ["Held", "LeaseLostError", "NotElectedError", "single"]
@@ -102,7 +102,7 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
                 held = _start(asking)
                 if held is not None or not asking.granted or not asking.again():
                     return self._begun(asking, held)
-                time.sleep(ANEW_S)
+                time.sleep(ONCE_MORE_S)
         finally:
             asking.line.close()
 
@@ -128,7 +128,7 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
                 started = await anyio.to_thread.run_sync(_start, asking)
             if started is not None or not asking.granted or not asking.again():
                 break
-            await anyio.sleep(ANEW_S)
+            await anyio.sleep(ONCE_MORE_S)
         held = self._begun(asking, started)
         if held is None:
             return None

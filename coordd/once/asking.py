@@ -26,9 +26,9 @@ AGAIN_MAX_S = 1.0
 # Before its tick the caller asks for a run at least this often (seconds), because somebody may set the clock.
 EARLY_MAX_S = 10.0
 
-# A caller that was granted the run and could not start COMMAND in time asks anew, so often, after this pause (seconds).
+# A caller that was granted the run and could not start COMMAND asks again, so often, after this pause (seconds).
 TRIES_MAX = 20
-ANEW_S = 0.5
+ONCE_MORE_S = 0.5
 
 # Normal ends of a run: if another machine had the run, the caller prints nothing about them.
 USUAL = ("success", "failure", "rejected")

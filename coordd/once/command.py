@@ -9,7 +9,7 @@ import os
 import time
 
 from coordd.errors import CoorddError, RefusedError, UnavailableError
-from coordd.once.asking import ANEW_S, LOCK, Asking
+from coordd.once.asking import LOCK, ONCE_MORE_S, Asking
 
 NAME = "coordd exec"
 
@@ -106,7 +106,7 @@ def run(options: Options) -> int:
                 code = _hold(options, asking)
                 if code is not None:
                     return code
-                time.sleep(ANEW_S)
+                time.sleep(ONCE_MORE_S)
                 continue
             if asking.unusual or options.verbose:
                 say(asking.why)

@@ -19,8 +19,7 @@ from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import FAILURE, SUCCESS, Policy
 from coordd.core.node.room import PRIORITIES, Past
 from coordd.errors import UnavailableError
-from coordd.services.strategies import priorities as module
-from coordd.services.strategies import rooms
+from coordd.services.strategies import priorities as module, rooms
 from coordd.services.strategies.priorities import Priorities, past_of
 
 WALL = 1_800_000_000.0

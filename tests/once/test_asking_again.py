@@ -66,7 +66,7 @@ def exec_of(daemon: FakeDaemon, path: Path, *options: str) -> subprocess.Popen[s
     return subprocess.Popen([*line, str(path)], env=environment(), stderr=subprocess.PIPE, text=True)
 
 
-def test_a_grant_that_came_to_nothing_is_asked_for_anew(daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_a_grant_that_came_to_nothing_is_asked_for_again(daemon: FakeDaemon, tmp_path: Path) -> None:
     serve(daemon, granted(), granted())
     caller = exec_of(daemon, tmp_path / "ran", "--id", "1")
     assert caller.communicate(timeout=DEADLINE_S)[1] == ""
@@ -83,14 +83,14 @@ def test_another_machine_may_have_run_it_meanwhile(daemon: FakeDaemon, tmp_path:
     assert (caller.returncode, (tmp_path / "ran").exists()) == (75, False)
 
 
-def test_a_lock_that_does_not_wait_is_not_asked_for_anew(daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_a_lock_that_does_not_wait_is_not_asked_for_again(daemon: FakeDaemon, tmp_path: Path) -> None:
     serve(daemon, granted(), granted())
     caller = exec_of(daemon, tmp_path / "ran")
     assert "was not run here" in caller.communicate(timeout=DEADLINE_S)[1]
     assert (caller.returncode, (tmp_path / "ran").exists(), len(nonces(daemon))) == (75, False, 1)
 
 
-def test_a_signal_ends_a_caller_that_asks_anew(daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_a_signal_ends_a_caller_that_asks_again(daemon: FakeDaemon, tmp_path: Path) -> None:
     """While COMMAND runs, signals are passed on to it; a caller that waits again has no COMMAND."""
     waits = {**finished(), "word": "held", "state": "started"}
     serve(daemon, granted(), waits)
@@ -104,7 +104,7 @@ def test_a_signal_ends_a_caller_that_asks_anew(daemon: FakeDaemon, tmp_path: Pat
 
 
 @pytest.mark.parametrize("way", ["plain", "asyncio"])
-def test_single_asks_anew_too(daemon: FakeDaemon, tmp_path: Path, way: str) -> None:
+def test_single_asks_again_too(daemon: FakeDaemon, tmp_path: Path, way: str) -> None:
     serve(daemon, granted(), granted())
     line = [sys.executable, "-c", SINGLE, str(tmp_path / "ran"), way, daemon.path]
     done = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=DEADLINE_S, check=False)
