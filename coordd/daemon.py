@@ -44,7 +44,7 @@ from coordd.core.wire.chain import Checked
 from coordd.core.wire.events import task_of
 from coordd.core.wire.windows import Windows
 from coordd.errors import CoorddError, UnavailableError
-from coordd.launching import LaunchBuilder
+from coordd.launching import LaunchBuilder, make_sinks
 from coordd.ports import Verifiable
 from coordd.services.audit import Audit, audit_view
 from coordd.services.control import disclosure
@@ -135,7 +135,8 @@ class Daemon:
             clean=self.retention.clean,
             look=self._save_ledger_mark,
         )
-        self.observing = Observing(config, self.driver, self.ledger, self.troubles, self.health.readiness, self.methods)
+        readiness, sinks = self.health.readiness, make_sinks(config.node.state_dir, self.driver, self.runners)
+        self.observing = Observing(config, self.driver, self.ledger, self.troubles, readiness, self.methods, sinks)
 
     # ---- building
 
@@ -422,7 +423,7 @@ class Daemon:
         self.source.taken(config, jobs)
         self.node.reconfigured(settings_of(config, __version__))
         self.builder.config = config
-        self.observing.hooks.use(config.hooks)
+        self.observing.use(config)
         self._use(jobs)
         return {
             "jobs": len(jobs.jobs),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
+from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.onhost import absent_file
+from coordd.adapters.remote.stores import open_store
 from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, redacted
 from coordd.config.sections import Config
 from coordd.connecting import Connections
@@ -18,10 +21,19 @@ from coordd.core.node.shown import Shown
 from coordd.core.ready import Launch
 from coordd.core.runs.knowledge import DRIVER, EXECUTORS
 from coordd.errors import CoorddError, UnavailableError
+from coordd.services.driver import Driver
 from coordd.services.logs.files import log_path
+from coordd.services.runners import Runners
+from coordd.services.sinks.service import Sinks
 
 # The maximum size of an attempt's output; then the older half is dropped.
 LOG_BYTES_MAX = 64 * 2**20
+
+
+def make_sinks(state_dir: str, driver: Driver, runners: Runners) -> Sinks:
+    """The service that copies logs and segments elsewhere."""
+    shutil.rmtree(os.path.join(state_dir, "sinks"), ignore_errors=True)  # what a killed daemon had on its way
+    return Sinks(driver, runners, SqliteCopies(os.path.join(state_dir, "copies.db")), open_store, state_dir)
 
 
 class LaunchBuilder:

@@ -249,6 +249,70 @@ class Launcher(Protocol):
         """Why warm parents were given up since the last call."""
 
 
+# ---- copies elsewhere
+
+
+class RemoteStore(Protocol):
+    """Files elsewhere, by name: a directory, HDFS, an object store. Blocking: called from a worker thread.
+
+    A call raises UnavailableError (it may work later) or RefusedError (it will not), at the latest a little after
+    ``timeout_s``; only a disk that hangs can hold it up for longer.
+    """
+
+    url: str
+
+    def put(self, name: str, paths: Sequence[str], timeout_s: float) -> int:
+        """Store the bytes of these local files, one after the other, under one name; returns how many. The name has all
+        of them or does not exist, whatever ends meanwhile; what it had before is replaced.
+        """
+
+    def end(self, name: str, limit: int, timeout_s: float) -> bytes:
+        """The last bytes of a file. RefusedError with the kind ``no_copy``: there is none."""
+
+
+class Copy(NamedTuple):
+    """A file of this node that is to be copied, or was. ``name``: its path below the state directory.
+
+    ``state``: waiting, copied or dead (given up). ``size``: what was copied (bytes). ``next_at`` and ``at`` (when it
+    was first seen) in Unix seconds. ``reason``: of the last failure.
+    """
+
+    sink: str
+    name: str
+    state: str = "waiting"
+    tries: int = 0
+    next_at: float = 0.0
+    at: float = 0.0
+    size: int = 0
+    reason: str = ""
+
+
+class Copies(Protocol):
+    """The list of a node's copies, on its disk. Blocking; each method raises UnavailableError."""
+
+    def put(self, copies: Sequence[Copy]) -> None:
+        """Write them; each replaces the one of the same sink and name."""
+
+    def drop(self, sink: str, names: Sequence[str]) -> None:
+        """Forget them."""
+
+    def below(self, sink: str, directory: str) -> dict[str, Copy]:
+        """Those of a sink whose names begin with that directory, by name."""
+
+    def due(self, sink: str, now: float) -> Copy | None:
+        """The waiting one that is due first; None if there is none up to ``now``."""
+
+    def get(self, sink: str, name: str) -> Copy | None: ...
+
+    def dead(self, limit: int) -> list[Copy]:
+        """Those that were given up, newest first."""
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many there are, by sink and state."""
+
+    def close(self) -> None: ...
+
+
 # ---- job definitions from elsewhere than files
 
 

@@ -78,7 +78,12 @@ LIBRARY_HOME = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "pyspark": ("history/",),
-    "sqlite3": ("adapters/ledger/sqlite_ledger.py", "adapters/ledger/sqlite_rows.py", "adapters/disk/backlog.py"),
+    "sqlite3": (
+        "adapters/ledger/sqlite_ledger.py",
+        "adapters/ledger/sqlite_rows.py",
+        "adapters/disk/backlog.py",
+        "adapters/disk/copies.py",
+    ),
 }
 
 # Pure code uses no clock, no randomness, no files, no tasks, no logging.

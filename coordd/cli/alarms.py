@@ -8,6 +8,7 @@ import click
 
 from coordd.cli.jobs import complete_jobs, complete_runs
 from coordd.cli.options import Group, asked, say
+from coordd.core.visible import visible
 
 
 @click.group(cls=Group)
@@ -72,6 +73,10 @@ def letter(ident: str) -> None:
     def draw(found: Any) -> None:
         from coordd.cli.show import tables
 
+        if found["shown"] is None:  # a file that was not copied
+            for key in ("id", "at", "attempts", "node", "reason"):
+                click.echo(visible(f"{key}: {found[key]}"))
+            return
         tables.draw_run(found["shown"])
         if not found["dead"]:
             say(f"{found['id']} is not a dead letter any more: its run is {found['state']}")
@@ -85,7 +90,11 @@ def replay(ident: str) -> None:
     """One more attempt of the run, once, by the job file as it is now."""
     asked().show(
         asked().call("deadletter.replay", id=ident),
-        lambda said: click.echo(f"{said['run']} is tried again: attempt {said['attempt']}"),
+        lambda said: click.echo(
+            f"{said['run']} is tried again: attempt {said['attempt']}"
+            if said["run"]
+            else visible(f"{said['id']} is tried again")
+        ),
     )
 
 

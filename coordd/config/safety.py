@@ -74,6 +74,7 @@ def changeable(config: Config) -> Iterator[tuple[str, str]]:
         ("spark.submit", spark.submit, False),
         ("spark.env_file", spark.env_file, False),
         ("spark.properties_file", spark.properties_file, False),
+        *[("history", command[0], False) for command in (config.history.sink_put, config.history.sink_get) if command],
         *[("hook", hook.argv[0], False) for hook in config.hooks if hook.argv],
     ):
         why = ownership.fault(path, all_in_it=all_in_it) if path else ""

@@ -164,6 +164,8 @@ class HistoryConfig(msgspec.Struct, frozen=True):
     journal_size: str = "10G"
     journal_sink: str = ""
     log_sink: str = ""
+    sink_put: tuple[str, ...] = ()
+    sink_get: tuple[str, ...] = ()
 
     @property
     def keep_s(self) -> float:

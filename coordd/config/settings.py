@@ -31,6 +31,7 @@ from coordd.config.sections import (
     NodeConfig,
     SparkConfig,
 )
+from coordd.config.sinks import address as sinks
 from coordd.config.tomlfile import Places, Problem, read_toml
 from coordd.config.values import Reader, converted, found
 from coordd.core.jobs.arguments import nearest
@@ -136,13 +137,6 @@ def _cluster_name(value: object) -> str:
     return read
 
 
-def _later(value: object) -> str:
-    """A setting that this version does not implement; only its default is accepted."""
-    if value != "":
-        raise ValueError("it is not available in this version; leave it out")
-    return ""
-
-
 def _store(value: object) -> str:
     """The address of the Redis that keeps published revisions, or ""."""
     url = values.text(value)
@@ -193,8 +187,8 @@ _BY_KEY: dict[str, Reader] = {
     "jobs.url": _store,
     "jobs.call": _call,
     "jobs.password_file": values.path_or_none,
-    "history.journal_sink": _later,
-    "history.log_sink": _later,
+    **dict.fromkeys(("history.journal_sink", "history.log_sink"), sinks.read_url),
+    **dict.fromkeys(("history.sink_put", "history.sink_get"), sinks.read_command),
     **dict.fromkeys(("node.state_dir", "node.runtime_dir", "node.jobs_dir", "control.socket"), values.path),
     **dict.fromkeys(
         ("spark.submit", "spark.env_file", "spark.properties_file", "cluster.keyring"), values.path_or_none
@@ -401,6 +395,7 @@ def _conflicts_of_jobs(config: Config) -> Iterator[tuple[str, str]]:
 def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """(setting, sentence) for each relation that is violated."""
     yield from _conflicts_of_jobs(config)
+    yield from sinks.conflicts(config.history)
     cluster = config.cluster
     positive = ("heartbeat_interval", "election_timeout", "lease", "renew_interval", "ledger_timeout", "kill_grace")
     absurd = False

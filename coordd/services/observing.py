@@ -13,7 +13,8 @@ from coordd.services.driver import Driver
 from coordd.services.hooks.service import Hooks
 from coordd.services.ledger import LedgerService
 from coordd.services.readiness import Readiness
-from coordd.services.views.fire_methods import FireMethods
+from coordd.services.sinks.methods import SinkMethods
+from coordd.services.sinks.service import Sinks
 from coordd.services.views.troubles import Troubles
 
 if TYPE_CHECKING:
@@ -30,28 +31,43 @@ class Observing:
         ledger: LedgerService,
         troubles: Troubles,
         readiness: Readiness,
-        methods: FireMethods,
+        methods: SinkMethods,
+        sinks: Sinks,
     ) -> None:
         self.hooks = Hooks(
             config.hooks, os.path.join(config.node.state_dir, "hooks.json"), driver, ledger, troubles, readiness
         )
+        self.sinks = methods.sinks = sinks
+        sinks.use(config.history)
         self.metrics: Metrics | None = None
         if config.metrics.listen or config.metrics.textfile:
             from coordd.services.metrics.service import Metrics  # it loads prometheus-client
 
-            self.metrics = Metrics(config.metrics, driver, ledger, troubles, readiness, methods.fires_due)
+            self.metrics = Metrics(config.metrics, driver, ledger, troubles, readiness, methods.fires_due, sinks)
+
+    def use(self, config: Config) -> None:
+        """The configuration was read again."""
+        self.hooks.use(config.hooks)
+        self.sinks.use(config.history)
 
     async def run(self) -> None:
         """Serve for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.hooks.run)
+            nursery.start_soon(self.sinks.run)
             if self.metrics is not None:
                 nursery.start_soon(self.metrics.run)
 
     def checks(self) -> list[Check]:
         """For `doctor`."""
+        told = [
+            check(
+                f"{sink} sink", WARN, f"{why}; {self.sinks.counts[sink, 'waiting']} files wait", "see docs/runbook.md"
+            )
+            for sink, why in self.sinks.problems.items()
+        ]
         if self.metrics is None:
-            return []
+            return told
         problems = self.metrics.problems
         text = "; ".join(problems) or "they can be read"
-        return [check("metrics", WARN if problems else OK, text, "jobs do not depend on it; see [metrics]")]
+        return [*told, check("metrics", WARN if problems else OK, text, "jobs do not depend on it; see [metrics]")]

@@ -183,8 +183,6 @@ BAD_FILES = [
     ('[spark]\nenv = ["A=1"]\n', "spark.env", "expected a table of texts, found a list"),
     ('[history]\nkeep = "90"\n', "history.keep", 'such as "30s"'),
     ('[history]\nkeep = "0d"\n', "history.keep", "above zero"),
-    ('[history]\nlog_sink = "file:///x"\n', "history.log_sink", "not available in this version"),
-    ('[history]\njournal_sink = "s3a://x"\n', "history.journal_sink", "not available in this version"),
     ("[pools]\nheavy = -1\n", "pools.heavy", "expected a whole number from 0"),
     ('[pools]\nheavy = "4"\n', "pools.heavy", "expected a whole number"),
     ('[pools]\n"a b" = 4\n', "pools.a b", "1 to 64 of the characters"),

@@ -343,8 +343,17 @@ class JobLate(Event, tag="job-late"):
     reason: str = ""
 
 
+class CopyGivenUp(Event, tag="copy-given-up"):
+    """A file of this node could not be copied to its sink. As ``ClusterReady``, never in a message."""
+
+    sink: Name  # log | journal
+    name: Name  # below the state directory
+    tries: Count = 0
+    reason: str = ""
+
+
 # Events that are not sent.
-LOCAL = (ClusterReady, JobLate)
+LOCAL = (ClusterReady, JobLate, CopyGivenUp)
 
 # The event type for the end of an attempt, by the reported state.
 TASK_END: dict[str, type[Task]] = {

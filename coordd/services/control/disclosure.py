@@ -108,6 +108,7 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "control-cancel": {"run": SHOW, "reason": REASON, "attempt": SHOW},
     "control-clear": {"ids": SHOW, "note": HIDE, "by": SHOW},
     "job-late": {"job": SHOW, "since": SHOW, "reason": SENTENCE},
+    "copy-given-up": {"sink": SHOW, "name": SHOW, "tries": SHOW, "reason": REASON},
     "cluster-ready": {"ready": SHOW, "alive": SHOW, "reason": SENTENCE},
 }
 

@@ -89,6 +89,7 @@ class Whole(NamedTuple):
     host: str
     path: str
     data: bytes
+    copy: bool = False  # from the sink: the node is away
 
 
 class Reading:

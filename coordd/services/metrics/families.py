@@ -65,10 +65,15 @@ OUTBOX = Family("coordd_outbox_messages", GAUGE, "Messages that wait for the bus
 NODE_READY = Family("coordd_node_ready", GAUGE, "1: this node takes new runs")
 CLUSTER_READY = Family("coordd_cluster_ready", GAUGE, "1: more than half of the known nodes take new runs")
 UNKNOWN_RUNS = Family("coordd_unknown_runs", GAUGE, "Runs whose end is not known: a person decides")
+SINK_COPIED = Family("coordd_sink_copied", COUNTER, "Files that were copied to a sink", ("sink",))
+SINK_FAILED = Family("coordd_sink_failed", COUNTER, "Tries to copy a file that failed", ("sink",))
+SINK_WAITING = Family("coordd_sink_waiting", GAUGE, "Files that wait to be copied", ("sink",))
+SINK_DEAD = Family("coordd_sink_dead", GAUGE, "Files whose copy was given up: dead letters of this node", ("sink",))
 BUILD = Family("coordd_build", INFO, "The version of this daemon", ("version",))
 OF_NODE = (
     ELECTIONS, ELECTION_DURATION, LEDGER_OP, MEMBERS, BUS_UP, LEDGER_UP, BREAKER_OPEN, OUTBOX, NODE_READY,
-    CLUSTER_READY, UNKNOWN_RUNS, BUILD,
+    CLUSTER_READY, UNKNOWN_RUNS, SINK_COPIED, SINK_FAILED, SINK_WAITING,
+    SINK_DEAD, BUILD,
 )  # fmt: skip
 
 FAMILIES = (*OF_JOBS, *OF_NODE)

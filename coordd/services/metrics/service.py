@@ -23,6 +23,8 @@ from coordd.services.metrics.exposition import CONTENT_TYPE, Exposition, Gauges,
 from coordd.services.metrics.listener import Listener, Page
 from coordd.services.metrics.textfile import TextFile
 from coordd.services.readiness import Readiness, node_problem, stuck
+from coordd.services.sinks.files import SINKS
+from coordd.services.sinks.service import Sinks
 from coordd.services.views.fires import Fire
 from coordd.services.views.troubles import Troubles
 
@@ -55,6 +57,7 @@ class Metrics:
         troubles: Troubles,
         readiness: Readiness,
         settled_fires: SettledFires,
+        sinks: Sinks | None = None,
     ) -> None:
         """``settled_fires``: what became of the fire times of a job that are due between two instants."""
         self._driver = driver
@@ -62,6 +65,7 @@ class Metrics:
         self._troubles = troubles
         self._readiness = readiness
         self._settled_fires = settled_fires
+        self._sinks = sinks
         self._exposition = Exposition(driver.node.settings.cluster)
         self.counted = Counted(driver.node.full_hostname, lambda: driver.node.jobs)
         self._elections = 0
@@ -202,5 +206,13 @@ class Metrics:
         }
         values[families.MEMBERS] = driver.node.member_counts()
         values[families.BREAKER_OPEN] = {breaker.name: float(breaker.is_open) for breaker in driver.breakers}
+        counts = self._sinks.counts if self._sinks is not None else {}
+        for family, word in (
+            (families.SINK_COPIED, "copied"),
+            (families.SINK_FAILED, "failed"),
+            (families.SINK_WAITING, "waiting"),
+            (families.SINK_DEAD, "dead"),
+        ):
+            values[family] = {sink: float(counts.get((sink, word), 0)) for sink in SINKS}
         values[families.BUILD] = {__version__: 1.0}
         return Node(values, self._election, self._ops)

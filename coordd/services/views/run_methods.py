@@ -130,19 +130,23 @@ class RunMethods(ExecMethods):
 
     async def deadletter_discard(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         self._may_operate(caller, job_of(take(params, "id", str)))
-        note = take(params, "note", str).strip()
-        if not note or len(note) > NOTE_MAX:
-            raise RefusedError(
-                f"a note of {len(note)} characters",
-                kind="invalid_params",
-                hint=f"say in 1 to {NOTE_MAX} characters why nobody needs it, for later readers",
-            )
+        note = self._discard_note(params)
         row, attempt = await self._letter(params)
         answer = await self._change(Discard(run=row.run, attempt=attempt, by=caller.name, note=note))
         if answer.word != OK:
             raise _no_letter(row.run, answer.state)
         self._audit(caller, "deadletter.discard", f"{letter_id(row.run, attempt)}: {note}")
         return {"id": letter_id(row.run, attempt), "run": row.run, "state": answer.state, "discarded": True}
+
+    def _discard_note(self, params: dict[str, Any]) -> str:
+        note: str = take(params, "note", str).strip()
+        if not note or len(note) > NOTE_MAX:
+            raise RefusedError(
+                f"a note of {len(note)} characters",
+                kind="invalid_params",
+                hint=f"say in 1 to {NOTE_MAX} characters why nobody needs it, for later readers",
+            )
+        return note
 
     async def _letter(self, params: dict[str, Any]) -> tuple[Row, AttemptNumber]:
         """The run that is meant, and the attempt with which it was given up: by the letter's id, or the run's."""

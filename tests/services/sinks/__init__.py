@@ -1,0 +1,1 @@
+"""Tests of the copies of logs and segments, without a daemon."""
