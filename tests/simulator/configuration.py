@@ -231,12 +231,23 @@ class Configuration:
         if host.daemon is not None:
             host.daemon.feed(self.noticed, host, host.jobs)
 
+    def in_force(self, jobs: dict[str, Job]) -> None:
+        """A published revision has come into force: its changed schedules count from now."""
+        world, before = self.world, self.world.jobs
+        told = world.server.wall() - world.server.glitch_s
+        for name, job in jobs.items():
+            was = before.get(name)
+            if was is None or was.schedule != job.schedule or job.digest not in self._first:
+                goes_on = was is not None and was.schedule == job.schedule
+                self._first[job.digest] = self._first[was.digest] if was is not None and goes_on else (world.now, told)
+            self._newest[name] = job
+
     def noticed(self, host: Host, jobs: dict[str, Job], now: Now) -> None:
         """A daemon has read these files. It keeps on its disk which jobs are removed, unless the disk is full."""
         assert host.daemon is not None
         node = host.daemon.node
         before = node.ctx.jobs
-        if node.ctx.state == STARTING:
+        if node.ctx.state == STARTING and not self.world.plan.published:
             for name in jobs.keys() - node.rulebook.definitions.had.keys():
                 self.met_at_start.setdefault(name, []).append(self.world.now)
         node.set_jobs(jobs, now)

@@ -7,7 +7,7 @@ be left out (``without``), and the others stay as they are. So a plan that fails
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import structs
@@ -16,7 +16,7 @@ from coordd.core.jobs.job import Command, Concurrency, Job, Rate, Rates, Retry, 
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.words import RHO
 from coordd.core.wire import windows
-from simulator import configuration
+from simulator import configuration, policies, publishing
 from simulator.item import Item
 from simulator.terms import CHAOS_S, KILL_GRACE, LEASE, SCHEDULES_END_S, WALL
 
@@ -94,6 +94,9 @@ LIMITED_SEEDS = (7, 3)
 # (m, r): the seeds with seed % m == r have people who backfill fire times that are over.
 BACKFILL_SEEDS = (3, 2)
 
+# Seeds that have shown a defect in a world that was drawn before there were the kinds below: they stay those worlds.
+EARLIER = frozenset((1040, 3138, 5550, 22017, 22746, 23315, 24931, 26855, 29189, 32016, 40606, 304444, 605436, 620532))
+
 # How many messages of each sender a receiver remembers, in some worlds with a broker. With the real number, which is
 # larger, hardly any message would be late.
 REACH = 16
@@ -132,6 +135,9 @@ class Plan:
     limits: dict[str, int]  # bounds of the product that are lower in this world: name -> value
     jobs: dict[str, Job]
     items: tuple[Item, ...]
+    kinds: frozenset[str] = frozenset()  # what is special in it: PUBLISHED, and the kinds of policies.py
+    tags: tuple[tuple[str, ...], ...] = ()  # of each node
+    scores: dict[str, float] = field(default_factory=dict)  # what the strategy of priorities says of jobs
     misplaced: int = 0  # how many of the last nodes ask another ledger at their first start
     pinned: bool = False  # every node has used the ledger before
     without: frozenset[str] = frozenset()  # numbers of items, names of continuous faults, names of nodes
@@ -139,6 +145,11 @@ class Plan:
     @property
     def nodes(self) -> int:
         return len(self.rates)
+
+    @property
+    def published(self) -> bool:
+        """Its jobs come from published revisions."""
+        return publishing.PUBLISHED in self.kinds
 
     @property
     def backfills(self) -> bool:
@@ -183,21 +194,18 @@ def draw(
             chosen.add(rng.choice([fault for fault in there if fault in STRIKES]))
     else:
         production = forgetful or bool(set(faults) & {*PRODUCTION, MISPLACED, MOVED})
-        chosen = set(faults) - {MISPLACED, PINNED, MOVED} - set(configuration.CHANCES)
+        chosen = set(faults) & set(FAULTS)
     misplaced = MISPLACED in faults if faults is not None else _of_kind(seed, MISPLACED_SEEDS)
     pinned = forgetful and (PINNED in faults if faults is not None else _of_kind(seed, PINNED_SEEDS))
     if misplaced:
         chosen = chosen & HEARING | ({"ledger_cut", "pause_runner"} if faults is None else set())
+    kinds = _kinds(seed, faults) if not (misplaced or pinned) else frozenset((MISPLACED if misplaced else PINNED,))
     nodes = rng.choice((3, 4, 5, 6))
     jobs = _limited(seed, _jobs(rng)) if _of_kind(seed, LIMITED_SEEDS) else _jobs(rng)
+    if policies.LINE in kinds:
+        jobs = policies.line_jobs(seed, jobs)
     items = [*_strikes(rng, sorted(chosen), forgetful), *_triggers(rng), *_acts(rng, jobs, forgetful)]
-    if misplaced:
-        items = [item for item in items if item.kind not in ACTS]
-    else:
-        configured = configuration.draw(seed, jobs, forgets=forgetful, only=faults)
-        items += configured
-        if any(item.kind in configuration.CONFIGURES for item in configured):
-            jobs = configuration.short_lived(jobs)
+    items, jobs = _configured(seed, items, jobs, kinds, forgetful, faults)
     if MOVED in faults if faults is not None else _of_kind(seed, MOVED_SEEDS) and not misplaced:
         items += _moves(seed)
     skews = [rng.choice((0.0, rng.uniform(-40, 40))) for _ in range(nodes)]
@@ -223,6 +231,9 @@ def draw(
         reach=rng.choice((REACH, windows.REACH)) if production else windows.REACH,
         jobs=jobs,
         items=tuple(sorted(items)),
+        kinds=kinds,
+        tags=policies.tags(seed, nodes) if policies.LINE in kinds else ((),) * nodes,
+        scores=policies.scores(seed, jobs) if policies.LINE in kinds else {},
         misplaced=nodes // 2 if misplaced else 0,
         pinned=pinned,
         without=without,
@@ -231,6 +242,37 @@ def draw(
 
 def _of_kind(seed: int, which: tuple[int, int]) -> bool:
     return seed % which[0] == which[1]
+
+
+def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
+    """The kinds of a world: by its seed, or because ``faults`` names it."""
+    every = {publishing.PUBLISHED: publishing.PUBLISHED_SEEDS, **policies.SEEDS}
+    if faults is not None:
+        return frozenset(every.keys() & set(faults))
+    return frozenset(kind for kind, which in every.items() if _of_kind(seed, which) and seed not in EARLIER)
+
+
+def _configured(
+    seed: int,
+    items: list[Item],
+    jobs: dict[str, Job],
+    kinds: frozenset[str],
+    forgets: bool,
+    faults: tuple[str, ...] | None,
+) -> tuple[list[Item], dict[str, Job]]:
+    """The items with what happens to job files, clocks and revisions; and the jobs, as such a world has them."""
+    if MISPLACED in kinds:
+        return [item for item in items if item.kind not in ACTS], jobs
+    configured = configuration.draw(seed, jobs, forgets=forgets, only=faults)
+    if publishing.PUBLISHED in kinds:
+        items = [item for item in items if item.kind != "redefine"]
+        configured = [item for item in configured if item.kind in configuration.FAR] + publishing.draw(seed, jobs)
+    changed = configuration.CONFIGURES | publishing.KINDS.keys()
+    if any(item.kind in changed for item in configured):
+        jobs = configuration.short_lived(jobs)
+    if policies.LINE in kinds:
+        configured = [*configured, *policies.line_items(seed)]
+    return items + configured, jobs
 
 
 def _jobs(rng: random.Random) -> dict[str, Job]:

@@ -23,7 +23,8 @@ from simulator.intruder import Intruder
 from simulator.item import Item
 from simulator.judging.hearing import Hearing
 from simulator.judging.judge import Child, Judge, Violation
-from simulator.judging.records import Records
+from simulator.judging.line import Line
+from simulator.judging.records import ALL, Records
 from simulator.machines.bus import Broker, Bus, Datagrams, OutboxEntry
 from simulator.machines.daemon import Daemon
 from simulator.machines.disk import Disk
@@ -31,6 +32,7 @@ from simulator.machines.runner import Runner
 from simulator.machines.server import Elsewhere, Server
 from simulator.people import People
 from simulator.plan import ACTS, CONTINUOUS, MOVED, SETBACKS, Plan
+from simulator.publishing import KINDS, Publishing
 from simulator.terms import CHAOS_S, PASSED_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
 
 # A world has about 6,000 events. A world with more events than this is in an endless loop.
@@ -47,6 +49,12 @@ LATEST_S = 5.0
 
 # At this time (seconds) after the healing, every frozen machine runs again.
 THAWED_S = 0.001
+
+# For this long (seconds) a lie may make a node take others for gone.
+LIE_S = 20.0
+
+# The faults that keep nodes from hearing each other, or make them believe that others are gone.
+APART = frozenset(("broker_down", "liar", "pair_cut", "connection_lost", "bus_cut", "deaf", "mute"))
 
 # Proportion of the faults on one machine that choose a machine on which a runner runs.
 AIMED = 0.6
@@ -78,6 +86,7 @@ class Host:
     mark_lost: bool = False  # the previous daemon died with a clock's mark that the full disk had not accepted
     outbox: list[OutboxEntry] = field(default_factory=list)
     facts: list[tuple[Launch, str, int | None, str]] = field(default_factory=list)  # ends that no daemon has read yet
+    slowness: float = 1.0  # its calls of other servers than the ledger take this many times as long
     place: dict[str, str] = field(default_factory=dict)  # as in core/runs/knowledge.py
 
     @property
@@ -117,6 +126,7 @@ class World:
         self.records = Records()
         self.judge = Judge(self)
         self.hearing = Hearing(self)
+        self.line = Line(self)
         self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it; None: the ledger has it
         self.hosts = [
             Host(index, rate, skew, Disk(packs=plan.packs), plan.jobs)
@@ -135,6 +145,7 @@ class World:
         self.intruder = Intruder(self)
         self.people = People(self)
         self.configuration = Configuration(self)
+        self.publishing = Publishing(self)
         for host in self.hosts:
             self.at(plan.joins[host.index], self.boot, host)
         for number, item in enumerate(plan.items):
@@ -142,6 +153,8 @@ class World:
                 self.at(item.at, self._doer(item.kind), item)
 
     def _doer(self, kind: str) -> Callable[[Item], None]:
+        if kind in KINDS:
+            return self.publishing.do
         if kind in CONFIGURES:
             return self.configuration.do
         return self.people.do if kind == "trigger" or kind in ACTS else self.strike
@@ -151,6 +164,7 @@ class World:
         patches = contextlib.ExitStack()
         patches.enter_context(mock.patch.multiple(windows, REACH=self.plan.reach, _FULL=(1 << self.plan.reach) - 1))
         patches.enter_context(mock.patch("coordd.core.runs.passing.GRACE_S", PASSED_S))
+        patches.enter_context(self.publishing.patched())
         for name, value in self.plan.limits.items():
             patches.enter_context(mock.patch(name, value))
         return patches
@@ -334,6 +348,9 @@ class World:
         self.fault_log[kind] += 1
         self.struck += 1
         self.say(f"FAULT {kind} {host.name} {amount:.2f}")
+        if kind in APART:
+            all_of_them = kind in ("broker_down", "liar", "pair_cut")
+            self.records.cut_off(ALL if all_of_them else host.index, self.now, LIE_S if kind == "liar" else amount)
         if kind in FAR:
             self.configuration.sets_clock(item, there)
         elif kind in SETBACKS:
@@ -405,6 +422,8 @@ class World:
         if any(not host.gone and self.wall(host) < WALL + SCHEDULES_END_S + 5.0 for host in self.hosts):
             return True  # this node's clock is behind: its last fire time is still to come
         if any(not host.gone and (host.outbox or host.disk.requests) for host in self.hosts):
+            return True
+        if self.plan.published and self.publishing.unsettled():
             return True
         if self.server.setbacks and self.server.recovering_s(self.server.wall()) > 0:
             return True

@@ -266,11 +266,19 @@ class Line(Phases):
         return found
 
     def _was_free(self, pursuit: Pursuit, now: Now) -> None:
-        """This run has got a slot. The one that it waited for had its time, and did not take it."""
-        other = self.pursuits.get(pursuit.yielded_to)
-        if other is not None and other.phase == WAITING:
-            other.absent_until = now.mono + ABSENT_S
+        """This run has got a slot. The one that it waited for had its time, and did not take it; nor did the others
+        that only other nodes can take, and that waited as long.
+        """
+        first = self.pursuits.get(pursuit.yielded_to)
         pursuit.yielded_to = ""
+        if first is None or first.phase != WAITING:
+            return
+        mine, since, slots = self._order(pursuit), now.mono - YIELD_TO_OTHERS_S, pursuit.slots
+        for other in self.pursuits.values():
+            waited = other.phase == WAITING and (other is first or other.row_at <= since)
+            job = self._ctx.definition_for(other.action) if waited else None
+            if job is not None and f"pool {job.pool}" == slots and self._order(other) < mine:
+                other.absent_until = now.mono + ABSENT_S
 
     def _short_before(self, pursuit: Pursuit, job: Job) -> list[Pursuit]:
         """The runs before this one that wait for the budget of this node; none while there is no budget left: hundreds

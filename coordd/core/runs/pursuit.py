@@ -225,11 +225,12 @@ class Pursuits(Line):
             self.endings.tell(pursuit.action, answer, now)
         if word in (words.GRANTED, words.HELD, words.LOST):  # other answers may be about a run without a row
             pursuit.row_at = min(pursuit.row_at, now.mono)
+        if word == words.GRANTED:
+            self._was_free(pursuit, now)
         if word not in (words.UNAVAILABLE, words.RECOVERING, words.LIMITED, words.BAD):
             pursuit.backoff_s = BACKOFF_MIN_S
             self._left_line(pursuit, now)
         if word == words.GRANTED:
-            self._was_free(pursuit, now)
             self._granted(pursuit, claim.of, answer, sent_at, now)
         elif word == words.HELD and answer.state == words.UNKNOWN:
             self._ctx.note("run.unknown", run=pursuit.action.run, job=pursuit.action.job, node=answer.by)
@@ -470,7 +471,10 @@ class Pursuits(Line):
             pursuit.phase = SLEEPING
             pursuit.at = float("inf")
         pursuit.row_at = min(pursuit.row_at, now.mono)
-        if pursuit.action.digest != row.digest:  # a peer said otherwise; the ledger knows the registered one
+        # A peer said otherwise; the ledger knows the registered one. Each peer dates what it was asked for by its own
+        # clock, and the ledger for all: so all nodes have one order of the runs that wait.
+        otherwise = pursuit.action.digest != row.digest
+        if otherwise or (pursuit.action.fire_at != row.fire_at and not row.scheduled):
             pursuit.action = asked_for(row, pursuit.action.attempt)
         if row.state in (words.PENDING, words.RETRY):
             if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at < float("inf"):

@@ -73,6 +73,17 @@ def test_of_two_that_come_at_once_the_higher_is_asked_for_first() -> None:
     assert sorted(claims(lone)) == ["high#1", "low#1"], "an answer that is late holds nobody up for longer"
 
 
+def test_the_ledger_says_which_of_two_triggered_runs_came_first() -> None:
+    """Each node dates what it is asked for by its own clock; the row has the ledger's, for all nodes."""
+    lone = Lone(LOW, settings=ROOMY).ready()
+    trigger(lone, LOW, "1")
+    lone.answer("claim", FULL)
+    trigger(lone, LOW, "2")
+    lone.sweep(open_run("low#1", of=LOW), open_run("low#2", of=LOW, wall=EPOCH - 5.0))
+    lone.wait(LIMIT_RETRY_S + 0.1)
+    assert claims(lone) == ["low#2"]
+
+
 def test_a_scheduled_run_that_lets_another_go_first_has_a_row() -> None:
     ticks = job("ticks", pool="heavy", every_s=60.0)
     lone = Lone(ticks, HIGH, settings=ROOMY).ready()
@@ -104,6 +115,23 @@ def test_a_run_that_only_others_can_take_goes_first_for_a_while() -> None:
     grant(lone)
     trigger(lone, LOW, "2")
     assert claims(lone) == ["low#2"], "the slot was free, and nobody took it for the other run"
+
+
+def test_many_that_only_others_can_take_hold_nobody_up_one_after_the_other() -> None:
+    tagged = job("tagged", pool="heavy", priority=5, tags=("gpu",))
+    lone = Lone(LOW, tagged, settings=ROOMY).ready()
+    lone.sweep(*[open_run(f"tagged#{number}", of=tagged) for number in range(5)])
+    lone.wait(SETTINGS.election_timeout_s)
+    trigger(lone, LOW)
+    lone.wait(YIELD_TO_OTHERS_S + 0.5)
+    grant(lone)
+    trigger(lone, LOW, "2")
+    assert claims(lone) == ["low#2"], "none of them took the slot that was free"
+
+    lone.sweep(open_run("tagged#9", of=tagged), *[open_run(f"tagged#{number}", of=tagged) for number in range(5)])
+    lone.wait(SETTINGS.election_timeout_s)
+    trigger(lone, LOW, "3")
+    assert claims(lone) == ["low#2"], "the new one goes first for a while"
 
 
 def test_runs_of_other_pools_and_without_a_pool_wait_for_nobody() -> None:

@@ -119,7 +119,15 @@ LIED_TO = Excuse(
     "its view was made up", ANY, 60, "a liar spoke of that very election, or in the name of a member of its view"
 )
 
+PASSED = Excuse(
+    "a run was passed in its line",
+    ANY,
+    100,
+    "while faults last: by a node that does not know the line yet, or is cut off, or by a claim without an answer",
+)
+
 EXCUSES = (
+    PASSED,
     CUT_OFF,
     WITNESSES_LOST,
     STEPPED,

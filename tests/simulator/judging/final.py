@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordd.core.jobs.job import Job, scheduled_run
+from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.fires import GIVEN_UP, REDEFINED, SUSPENDED
 from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN, Policy
@@ -38,14 +39,16 @@ ENDED_S = 30.0
 def judge(world: World) -> None:
     """Liveness after the faults (L1, L2, L3): nothing hangs, nothing is forgotten, everything has a reason."""
     rows = world.ledger.runs(limit=100_000)
-    taken = {key for row in rows if row.state == UNKNOWN for key in _slots(row)}
+    taken = {key for row in rows if row.state == UNKNOWN for key in _slots(world, row)}
     for row in rows:
         held = row.state == UNKNOWN and row.policy.startswith("hold")
-        if row.state not in TERMINAL and not held and not _waits(row, taken):
+        if row.state not in TERMINAL and not held and not _waits(world, row, taken):
             world.violate(f"L {row.run} is still {row.state} long after healing")
         if row.state in ("missed", "rejected", "revoked", "lost") and not row.reason:
             world.violate(f"L {row.run} is {row.state} without a reason")
     _judge_witnesses(world)
+    if world.plan.published and world.publishing.unsettled():
+        world.violate("L the newest revision is sound, and it is not in force on every node")
     for run in sorted(world.accepted):
         _judge_trigger(world, run, world.accepted[run], taken)
     for job in world.jobs.values():
@@ -54,14 +57,15 @@ def judge(world: World) -> None:
     _judge_nodes(world)
 
 
-def _waits(row: Row, taken: set[str]) -> bool:
+def _waits(world: World, row: Row, taken: set[str]) -> bool:
     """True if it waits for slots that a run takes until a person resolves it."""
-    return row.state in (PENDING, RETRY) and bool(taken & _slots(row))
+    return row.state in (PENDING, RETRY) and bool(taken & _slots(world, row))
 
 
-def _slots(row: Row) -> set[str]:
-    """The keys whose slots a run takes."""
-    limits = Policy.unpack(row.policy).limits
+def _slots(world: World, row: Row) -> set[str]:
+    """The keys whose slots a run takes. The limits come with a claim: a run that let others go first has none yet."""
+    job = world.known_jobs.get(row.digest)
+    limits = claimed_policy(job, row.args, "").limits if job is not None else Policy.unpack(row.policy).limits
     return {item.rpartition("=")[0] for item in limits.split(",") if item.startswith("slots:")}
 
 
@@ -110,7 +114,7 @@ def _judge_trigger(world: World, run: str, keeper: Host | None, taken: set[str])
         world.judge.excuse(TRIGGER_FORGOTTEN, verdict)
     elif row is None:
         world.violate(verdict)
-    elif row.state not in TERMINAL and row.state != UNKNOWN and not _waits(row, taken):
+    elif row.state not in TERMINAL and row.state != UNKNOWN and not _waits(world, row, taken):
         world.violate(f"L the trigger {run} was accepted and is {row.state}")
 
 
@@ -149,6 +153,8 @@ def _nothing_says_why(world: World, of: Job, run: str, at: float, every: list[fl
     if decision in (SUSPENDED, REDEFINED) or (decision == GIVEN_UP and world.server.wall() > at + of.start_within_s):
         return
     verdict = f"L {run} has no row: it never ran, and nothing says why"
+    if world.plan.published and at <= judge.counts_from.get(job, 0.0):
+        return  # its revision came into force later
     if any(run in setback.runs for setback in world.server.setbacks):
         judge.excuse(FIRE_TIME_FORGOTTEN, verdict)
     elif at <= world.server.known_again.get(job, 0.0):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Claim, Replay, Resolve
+from coordd.core.ledger.requests import Claim, Register, Replay, Resolve
 from coordd.core.ledger.runner_requests import Commit, Renew, Request, Restore
 from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
@@ -154,6 +154,8 @@ class Judge:
             self.transitions.add((before.state if before is not None else "", row.state))
         if before is None and row is not None:
             self.opened.setdefault(row.run, (world.now, world.server.began(row)))
+            if isinstance(request, Claim | Register):
+                world.publishing.judge.opened(row)
         elif row is not None:
             self._lost(before, row)
             if isinstance(request, Claim) and before.state in (RECEIVED, STARTED):
@@ -161,6 +163,7 @@ class Judge:
             if op in LENDS and answer.word in (OK, CANCEL, GRANTED) and answer.left_s > row.lease + EXACT_S:
                 world.violate(f"K {row.run}: {op} lends {answer.left_s:.3f} s, and its lease lasts {row.lease:g} s")
         self.leave.operation(request, answer, before)
+        world.line.operation(before, row)
         if answer.word == EARLY and row is not None:
             self._waits(answer, row)
         if isinstance(request, Commit) and answer.word == OK:
@@ -184,6 +187,8 @@ class Judge:
                 and (before is None or before.nonce != request.nonce)
             ):
                 world.violate(f"P {row.run} was granted while its job is suspended")
+            if before is None or before.nonce != request.nonce:
+                world.line.granted(world.host(machine_of(request.node)), before, row)
             self._grant(request, answer, row)
         if isinstance(request, Restore) and answer.word == OK:
             self._restored(request, before, row)
@@ -355,6 +360,7 @@ class Judge:
         """
         self.leave.went_back()
         self.backfills.went_back()
+        self.world.publishing.judge.went_back()
         for job in list(self.scheduled_as):
             known = self.world.server.job(job)
             if known is None or not known.digest:

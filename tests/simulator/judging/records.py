@@ -9,6 +9,13 @@ from typing import NamedTuple
 # This number instead of a machine's number means the ledger, with its network.
 LEDGER = -1
 
+# Every machine.
+ALL = -2
+
+# A daemon is a member on all nodes after this time (seconds) without a fault, and in which nothing has kept it from
+# hearing and being heard.
+KNOWN_S = 12.0
+
 # A machine that was frozen whole ends its late programs within this time after it thaws.
 THAW_S = 0.5
 
@@ -26,12 +33,21 @@ class Records:
 
     def __init__(self) -> None:
         self._of: dict[int, list[Harm]] = defaultdict(list)
+        self._unheard: list[tuple[int, float, float]] = []  # machine (or ALL), and from when to when
         # (machine, job) -> when its daemon got another definition of it
         self.redefined: dict[tuple[int, str], list[float]] = defaultdict(list)
 
     def befell(self, machine: int, kind: str, begin: float, seconds: float = 0.0) -> None:
         """Record a fault of that machine (or of the ledger): when it begins, and how long it lasts."""
         self._of[machine].append(Harm(kind, begin, begin + seconds))
+
+    def cut_off(self, machine: int, begin: float, seconds: float) -> None:
+        """Record that other nodes may not have heard that machine (or ALL), or it them."""
+        self._unheard.append((machine, begin, begin + seconds))
+
+    def unheard(self, machine: int, begin: float, end: float) -> bool:
+        """True if something kept that machine's node from hearing others, or others from hearing it, in that time."""
+        return any(one in (machine, ALL) and at <= end and until >= begin for one, at, until in self._unheard)
 
     def healed(self, now: float) -> None:
         """All faults end now."""

@@ -28,9 +28,11 @@ from coordd.core.wire.events import Event, Task, TaskFailed, TaskRetried, TaskRe
 from coordd.core.wire.windows import Windows
 from simulator.judging.knowledge import Key
 from simulator.machines.runner import Runner
+from simulator.machines.waiting import CALL_S
 from simulator.terms import SETTINGS
 
 if TYPE_CHECKING:
+    from coordd.services.backends.published import PublishedSource
     from simulator.world import Host, World
 
 # Interval (seconds) at which a daemon with a full disk checks whether the disk accepts data again.
@@ -118,13 +120,20 @@ class Daemon(QuietShell):
             hostname=host.name,
             pid=self.pid,
             incarnation=self.incarnation,
-            settings=structs.replace(SETTINGS, kill_grace_s=world.plan.kill_grace_s),
+            settings=structs.replace(SETTINGS, kill_grace_s=world.plan.kill_grace_s, tags=world.plan.tags[host.index]),
             clock_mark=host.disk.clock_mark,
             rng=world.rng,
             pin=host.disk.pin[0],
         )
         self.name = self.node.full_hostname
+        self.node.pursuits.scored(world.plan.scores)
+        self.calls = random.Random(f"calls of {world.plan.seed} {host.index} {host.boots}")
+        self.source: PublishedSource | None = None
         self.windows = Windows(*self.time(), host.disk.clock_mark) if world.plan.production else None
+
+    def call_s(self) -> float:
+        """Seconds that a call of another server takes, one way."""
+        return self.calls.uniform(*CALL_S) * self.host.slowness
 
     def time(self) -> Now:
         return Now(self.world.mono(self.host), self.world.wall(self.host))
@@ -133,6 +142,8 @@ class Daemon(QuietShell):
         host, now = self.host, self.time()
         host.mark_lost, host.disk.unsaved_mark = host.mark_lost or bool(host.disk.unsaved_mark), 0
         self.node.rulebook.definitions.had = {job: Had(*one) for job, one in host.disk.definitions.items()}
+        if self.world.plan.published:
+            self.source = self.world.publishing.sources.start(self)
         self.world.configuration.noticed(host, host.jobs, now)
         self.world.judge.knowledge.told(self, host.disk.journal)
         for event in host.disk.journal:

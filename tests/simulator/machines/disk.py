@@ -14,6 +14,7 @@ from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Launch
 from coordd.core.wire.events import Task, flatten, task_of
 from coordd.core.wire.journal_line import decode_line, encode_line
+from coordd.ports import Kept
 
 
 class Disk:
@@ -27,6 +28,7 @@ class Disk:
         self.pin = ("", "")  # the identity and the address of the ledger that the node has used
         self.requests: dict[str, Registration] = {}
         self.definitions: dict[str, Any] = {}
+        self.revision: Kept | None = None  # the copy of the published revision that the node had last
         # records of attempts: the grant, and the place where it was launched (core/runs/knowledge.py)
         self.attempts: dict[str, tuple[Launch, dict[str, str]]] = {}
         self.journal: list[Task] = []

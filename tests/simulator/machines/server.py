@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from support.ledger_calls import run_of
 from support.memory import MemoryLedger, MemoryStore
 
-from coordd.core.ledger.requests import Activate, Claim, Prune
+from coordd.core.ledger.requests import Activate, Adopt, Claim, Prune
 from coordd.core.ledger.rows import JobRow, LedgerTime, Row
 from coordd.core.ledger.runner_requests import Request, Restore
 from coordd.core.ledger.standing import LATE_S
-from coordd.core.ledger.words import GRANTED, OK
+from coordd.core.ledger.words import GRANTED, OK, TERMINAL
 from coordd.errors import ForeignLedgerError
 from simulator.judging.records import LEDGER
 from simulator.machines.scripts import ScriptedLedger
@@ -97,6 +97,12 @@ class Server:
             self.scripts.job(name) if self.scripts else self.ledger._rules._known(self.ledger._store, name)
         )
         return row
+
+    def open_rows(self) -> list[Row]:
+        """The rows of the runs that are not over."""
+        if self.scripts:
+            return [row for row in self.scripts.runs(limit=100_000) if row.state not in TERMINAL]
+        return list(self.ledger._store.open.values())
 
     def runs(self) -> set[str]:
         """The runs of which there is a row."""
@@ -210,6 +216,8 @@ class Server:
             self.answers[answer.word] += 1
         if isinstance(request, Activate) and answer.word == OK:
             world.judge.activated(request.job, request.schedule, request.how, answer.token)
+        if isinstance(request, Adopt) and answer.word == OK:
+            world.publishing.adopted(request, host)
         if run:
             self.asked_at[id(request)] = world.now
             world.judge.operation(request, answer, before, after)

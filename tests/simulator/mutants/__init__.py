@@ -15,6 +15,7 @@ from simulator.mutants import (
     ledger,
     node,
     order,
+    policies,
     pursuit,
     recovery,
     runner,
@@ -36,4 +37,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *jobs.MUTANTS,
     *fires.MUTANTS,
     *wire.MUTANTS,
+    *policies.MUTANTS,
 )

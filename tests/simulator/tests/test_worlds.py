@@ -11,8 +11,10 @@ import pytest
 import simulator
 from coordd.core.ledger.steps import MOVES
 from coordd.core.ledger.words import TERMINAL
-from simulator import command, configuration, plan, shrink
+from simulator import command, configuration, plan, policies, publishing, shrink
 from simulator.judging import excuses
+
+KINDS = (publishing.PUBLISHED, *policies.SEEDS)
 
 CHUNK = 25
 WORLDS = 600
@@ -135,6 +137,11 @@ def test_every_field_of_a_job_and_every_clock_is_changed_in_some_worlds(many: co
     assert set(configuration.NAMES) <= {act.removeprefix("edit ") for act in many.acts}
     assert many.acts["remove"] > 3
     assert many.struck.keys() >= configuration.FAR
+
+
+def test_all_that_can_happen_to_published_revisions_happens(many: command.Sums) -> None:
+    assert {f"revision {kind}" for kind in publishing.KINDS} <= many.acts.keys()
+    assert {kind for seed in range(100, 220) for kind in plan.draw(seed).kinds} >= {*KINDS}
 
 
 def test_no_excuse_is_granted_more_often_than_its_budget_allows(many: command.Sums) -> None:

@@ -1,0 +1,6 @@
+"""Mutants of the rules about time, limits and definitions that people set: one file for each subject."""
+
+from simulator.mutants.mutant import Mutant
+from simulator.mutants.policies import line, revisions
+
+MUTANTS: tuple[Mutant, ...] = (*revisions.MUTANTS, *line.MUTANTS)
