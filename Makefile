@@ -72,6 +72,9 @@ soak: $(READY) ## real clusters under a steady load, HOURS=0.25: nothing that th
 plans: $(READY) ## random edits of job files, planned and found by brute force: EDITS=10000
 	@$(PROGRAM) plans $(if $(EDITS),--edits $(EDITS)) $(ARGS)
 
+hosts: $(READY) ## the Debian package in all its troubles, on bare Debians with a real systemd (ten minutes)
+	@PYTHONPATH=. $(PY) -m pytest -q tests/system/packages $(ARGS)
+
 # What a site installs. PACKAGES: a program of deploy/packages.
 PACKAGES := PYTHONPATH=.:deploy $(PY) -m packages
 
@@ -90,4 +93,4 @@ rpm: $(READY) ## build/packages/coordd-VERSION.rpm
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners pool syscalls fuzz soak plans wheel wheelhouse deb rpm clean
+.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners pool syscalls fuzz soak plans hosts wheel wheelhouse deb rpm clean

@@ -30,7 +30,7 @@ PHASES = (
         ["-n", "auto", "--dist", "worksteal", "tests", "--ignore", "tests/history", "--ignore", "tests/system"],
     ),
     ("history", "the pipeline on Spark", ["tests/history"]),
-    ("system", "real daemons, runners, Spark, systemd", ["tests/system", "-m", "not production"]),
+    ("system", "real daemons, runners, Spark, systemd", ["tests/system", "-m", "not production and not hosts"]),
     (
         "production",
         "daemons on RabbitMQ and Redis, and what harms them",

@@ -55,7 +55,7 @@ def script(name: str, version: str) -> str:
     return f"#!/bin/sh\nset -e\n\n{filled}\n{own}"
 
 
-def build(house: Path, to: Path) -> Path:
+def build(house: Path, to: Path, *, compression: str = "xz") -> Path:
     """Build the package from a wheelhouse; returns its path. The same wheels and date give the same bytes."""
     [wheel] = house.glob("coordd-*.whl")
     version = wheel.name.split("-")[1]
@@ -78,7 +78,7 @@ def build(house: Path, to: Path) -> Path:
             (control / name).write_text(script(name, version))
             (control / name).chmod(0o755)
         environment = {**os.environ, "SOURCE_DATE_EPOCH": date()}
-        command = ["dpkg-deb", "--root-owner-group", "-Zxz", "-z6", "--build", str(root), str(path)]
+        command = ["dpkg-deb", "--root-owner-group", f"-Z{compression}", "--build", str(root), str(path)]
         subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
     return path
 

@@ -46,6 +46,7 @@ COMPONENTS = (
     Component("redis-cli", "redis-tools"),
     Component("redis-sentinel", "redis-sentinel"),
     Component("promtool", "prometheus"),
+    Component("mmdebstrap", "mmdebstrap"),
 )
 
 

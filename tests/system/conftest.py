@@ -15,6 +15,7 @@ PRODUCTION_FILES = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "production: on RabbitMQ and Redis")
+    config.addinivalue_line("markers", "hosts: more of what may become of an installation, only by `make hosts`")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
