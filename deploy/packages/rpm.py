@@ -39,7 +39,7 @@ set_up
 
 %posttrans
 {steps}
-if [ "$(rpm -q --qf x coordd 2> /dev/null)" = x ]; then start_daemon first; fi
+start_daemon "$(cat "$START" 2> /dev/null)"
 
 %preun
 {steps}

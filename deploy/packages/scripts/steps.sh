@@ -1,5 +1,5 @@
 # What the package does on a machine; each script of the Debian and of the RPM package begins with this file.
-# @VERSION@ and @SCHEMA@ are filled in when the package is built.
+# Its version and the ledger schema that this version knows are filled in when the package is built.
 
 CONFIG=/etc/coordd/coordd.toml
 # There while a daemon is to be started once the files are in place. It outlives an interrupted upgrade.
@@ -25,7 +25,7 @@ stop_for_upgrade() {
 
 # A node that has its configuration already is started by the installation; another one waits for its configuration.
 plan_first_start() {
-    if [ -e "$CONFIG" ]; then : > "$START"; fi
+    if [ -e "$CONFIG" ]; then echo first > "$START"; fi
 }
 
 # The schema of the SQLite ledger of this machine; nothing when there is none, or when it is elsewhere.
