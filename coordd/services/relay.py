@@ -31,7 +31,7 @@ KEPT_MAX = 16
 KEPT_OF_ONE_MAX = 8
 
 # Maximum size of an answer (bytes): it fits into a message, with its envelope.
-BODY_BYTES_MAX = 24 * 1024
+BODY_BYTES_MAX = 48 * 1024
 
 # Makes the answer (JSON text) to a question about a subject; it may read files.
 Answer = Callable[[str], str]

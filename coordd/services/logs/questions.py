@@ -19,7 +19,7 @@ from coordd.services.logs.files import Piece, Place
 LOG = "log"
 
 # Bytes of a log in one answer: as base64 they fit into relay.BODY_BYTES_MAX.
-PIECE_BYTES_MAX = 16 * 1024
+PIECE_BYTES_MAX = 32 * 1024
 
 # As core/wire/events.py bounds a subject.
 SUBJECT_LENGTH_MAX = 1024

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from coordd.errors import RefusedError, RemoteProtocolError
 from coordd.services.logs.files import Piece, Place
-from coordd.services.logs.questions import OWNS, Question, Reader, Told, question_of, refusal, told_of
+from coordd.services.logs.questions import OWNS, PIECE_BYTES_MAX, Question, Reader, Told, question_of, refusal, told_of
 from coordd.services.logs.reading import AFAR_MAX, AFAR_OF_ONE_MAX, Reading
 from coordd.services.relay import BODY_BYTES_MAX
 
@@ -32,7 +32,7 @@ def test_questions_and_answers_come_back_as_they_were() -> None:
 
 
 def test_the_largest_piece_fits_into_an_answer_and_the_longest_id_into_a_question() -> None:
-    told = Told(Piece(b"x" * 16384, Place(2**64, 2**32, 2**53), 2**53, True), "/" * 1024, False)
+    told = Told(Piece(b"x" * PIECE_BYTES_MAX, Place(2**64, 2**32, 2**53), 2**53, True), "/" * 1024, False)
     assert len(told.pack().encode()) < BODY_BYTES_MAX
     run = f"{'j' * 64}#{'i' * 128}"
     long = Question(run, 10**6, Reader("n" * 200, 2**32, OWNS, "g" * 64), Place(2**64, 2**32, 2**53), 2**53)
