@@ -131,6 +131,10 @@ class Relay:
             body = await self._services[asked.what](sender, asked.subject)
         except UnavailableError as exc:
             return PeerAnswer(id=asked.id, error=str(exc)[:500])
+        except Exception as exc:
+            # The boundary of one question: our bug must not end the daemon; in full in the log.
+            log.exception("peer.failed", what=asked.what, node=sender)
+            return PeerAnswer(id=asked.id, error=f"a bug in coordd: {type(exc).__name__}")
         if len(body.encode()) > BODY_BYTES_MAX:
             return PeerAnswer(id=asked.id, error=f"the answer is larger than {BODY_BYTES_MAX} bytes")
         return PeerAnswer(id=asked.id, body=body)

@@ -136,6 +136,26 @@ def test_one_node_that_is_asked_says_why_it_cannot_answer() -> None:
     trio.run(main)
 
 
+def test_a_bug_in_an_answer_ends_that_question_and_not_the_daemon() -> None:
+    async def main() -> None:
+        net = Net()
+        asker = net.node("a.1")
+
+        async def fails(_sender: str, subject: str) -> str:
+            return str(1 // len(subject))
+
+        busy = net.node("b.2")
+        busy.serve("sum", fails)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(busy.run)
+            with pytest.raises(UnavailableError, match="b: a bug in coordd: ZeroDivisionError"):
+                await asker.ask_one("sum", "", "b.2", wait_s=30.0)
+            assert await asker.ask_one("sum", "x", "b.2", wait_s=30.0) == "1"
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
 def test_a_slow_kind_of_question_does_not_hold_up_another() -> None:
     async def main() -> None:
         net = Net()

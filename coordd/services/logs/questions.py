@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from typing import Any, NamedTuple
 
+from coordd.core.jobs.job import job_of
 from coordd.core.ledger.words import ATTEMPT_MAX
 from coordd.errors import RefusedError, RemoteProtocolError
 from coordd.services.logs.files import Piece, Place
@@ -30,6 +32,9 @@ NAME_LENGTH_MAX = 64
 
 # Nothing on a disk is larger, and no number beyond is exact in every reader of JSON.
 NUMBER_MAX = 2**53
+
+# Jobs of files, hooks and `coordd exec`.
+_JOB = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
 # The right by which somebody reads: everything, or as a member of the group that owns the job.
 OPERATES, OWNS = "operator", "owner"
@@ -84,7 +89,7 @@ def question_of(subject: str) -> Question:
     try:
         run, attempt, (name, uid, right, group), place, tail = json.loads(subject)
         asked = Question(
-            _text(run, RUN_LENGTH_MAX),
+            _run(run),
             _number(attempt, ATTEMPT_MAX),
             Reader(_text(name, NAME_LENGTH_MAX), _number(uid), _text(right, 16), _text(group, NAME_LENGTH_MAX)),
             None if place is None else _place(place),
@@ -117,6 +122,15 @@ def told_of(body: str) -> Told:
         )
     except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as exc:
         raise RemoteProtocolError(f"an answer about a log that makes no sense: {exc!s:.100}") from exc
+
+
+def _run(said: Any) -> str:
+    """The id of a run. Its job is the name of a directory here."""
+    run = _text(said, RUN_LENGTH_MAX)
+    job = job_of(run)
+    if job in (run, ".", "..") or not _JOB.fullmatch(job):
+        raise ValueError("expected the id of a run")
+    return run
 
 
 def _place(said: Any) -> Place:

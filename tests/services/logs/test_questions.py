@@ -45,6 +45,8 @@ def test_the_largest_piece_fits_into_an_answer_and_the_longest_id_into_a_questio
         "", "[]", "null", "{}", "[" * 5000, '["sales#1",0,["ann",0,"root",""],null,0]',
         '["sales#1",-1,["ann",0,"operator",""],null,0]', '["sales#1",0,["ann",0,"operator",""],[1,2],0]',
         '["sales#1",0,["ann",0,"operator",""],[1,2,-3],0]', '["sales#1",true,["ann",0,"operator",""],null,0]',
+        '["../x#1",0,["ann",0,"operator",""],null,0]', '["..#1",0,["ann",0,"operator",""],null,0]',
+        '["sales",0,["ann",0,"operator",""],null,0]', '["/etc/x#1",0,["ann",0,"operator",""],null,0]',
         '["sales#1",0,["ann",0,"operator",5],null,0]', '["sales#1",0,["ann",0,"operator",""],null,1e9]',
     ],
 )  # fmt: skip
