@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import pytest
+from simulator import mutants
 
 from coordd.cli.coordctl import program as coordctl
 from coordd.cli.coordd import program as coordd
@@ -122,6 +123,22 @@ def test_every_test_that_is_named_exists(page: Path) -> None:
         assert path.is_file(), match.group()
         if match.group(1):
             assert f"def {match.group(1)}(" in path.read_text(), match.group()
+
+
+def test_the_mutants_and_properties_of_each_rule_exist() -> None:
+    page = (DOCS / "policies.md").read_text()
+    table = page.partition("## How each rule is tested")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 15
+    known = {mutant.name: mutant.caught_as.split() for mutant in mutants.MUTANTS}
+    verdicts = "".join(path.read_text() for path in (ROOT / "tests/simulator/judging").glob("*.py"))
+    for rule, _, properties, broken, _ in rows:
+        names = re.findall(r"\b[A-Z]+\d*\b", properties)
+        assert properties.startswith("none") == (not names), rule
+        for name in names:
+            assert re.search(rf'f?"{name} ', verdicts), f"{rule}: the judge knows no property {name}"
+        for mutant in [] if broken == "none" else broken.split("; "):
+            assert mutant in known, f"{rule}: there is no mutant {mutant!r}"
 
 
 def test_the_flows_name_real_steps() -> None:

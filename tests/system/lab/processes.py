@@ -46,6 +46,8 @@ while verb == "busy":
     pass
 if verb == "first" and env["COORDD_ATTEMPT"] not in what.split(","):
     code = "0"
+if verb == "not_on" and env["COORDD_NODE"].partition(".")[0] != what:
+    code = "0"
 say("end")
 if ending == "signal":
     os.kill(os.getpid(), int(code))
