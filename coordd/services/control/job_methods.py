@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from coordd.core.jobs.job import HOOK, Job
 from coordd.core.ledger.requests import Activate
@@ -13,18 +14,27 @@ from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.lookups import Work
 from coordd.services.control.rpc import take
-from coordd.services.ledger import ONLY_LOOKS
+from coordd.services.ledger import ONLY_LOOKS, boottime
 from coordd.services.views import jobview, objects
 from coordd.services.views.explanations import Explanations
 from coordd.services.views.fire_methods import FIRES_MAX
 from coordd.services.views.objects import Stop
-from coordd.services.views.troubles import Trouble, last_successes
+from coordd.services.views.troubles import Trouble
+
+
+class NextFire(NamedTuple):
+    """The first fire time of a job after an instant: to find it takes a quarter of a millisecond."""
+
+    job: Job
+    after: float
+    at: float
 
 
 class JobMethods(Explanations):
     """The methods that show a job, or activate it."""
 
     _last_won: dict[str, float] = {}  # noqa: RUF012 - replaced, never changed
+    _next_fires: dict[str, NextFire]  # made by the class that has all methods
 
     def table(self) -> dict[str, Method]:
         """Every method, with the lowest role that may call it."""
@@ -79,10 +89,12 @@ class JobMethods(Explanations):
         ONLY_LOOKS.set(False)  # an owner's change need not wait behind viewers
 
     async def job_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
-        stopped, won = await self._stopped(), await self._won()
+        stopped, won = await self._stopped(), await self._won(tuple(self._driver.node.jobs))
         now = self._driver.now().wall
         # A copy of the present jobs: the rest is done in a thread.
         jobs = {name: job for name, job in self._driver.node.jobs.items() if not name.startswith(HOOK)}
+
+        self._next_fires = {name: known for name, known in self._next_fires.items() if name in jobs}
 
         def look(work: Work) -> list[dict[str, Any]]:
             all_problems = self._job_problems()
@@ -110,7 +122,6 @@ class JobMethods(Explanations):
         work.check()
         stop = stopped.get(job.name)
         begins = max(now, stop.hold.until) if stop and stop.hold else now  # nothing starts before the end of a hold
-        fires = objects.next_fires(job, begins, 1)
         problems = all_problems.get(job.name, [])
         node = self._driver.node
         problem = (
@@ -123,23 +134,35 @@ class JobMethods(Explanations):
         return objects.job_view(
             job,
             stop=stop,
-            next_at=fires[0] if fires else None,
+            next_at=self._next_fire(job, begins),
             problem=problem,
             redacted=caller.role <= VIEWER,
             succeeded_at=won.get(job.name, 0.0),
             late=job.name in self._troubles.found.late_jobs,
         )
 
-    async def _won(self) -> dict[str, float]:
-        """The end of the last success of each job that has one."""
-        jobs = tuple(self._driver.node.jobs)
+    def _next_fire(self, job: Job, begins: float) -> float | None:
+        """The first fire time after an instant (Unix seconds); None for a job without one. Runs in a thread."""
+        known = self._next_fires.get(job.name)
+        if known is not None and known.job is job and known.after <= begins < known.at:
+            return known.at
+        fires = objects.next_fires(job, begins, 1)
+        if not fires:
+            return None
+        self._next_fires[job.name] = NextFire(job, begins, fires[0])
+        return fires[0]
+
+    async def _won(self, jobs: Sequence[str]) -> dict[str, float]:
+        """The end of the last success of each of these jobs that has one."""
+        last, now = self._troubles.successes.last, boottime()
         with contextlib.suppress(UnavailableError):  # then the last known ones; the ledger's state is shown beside them
-            self._last_won = await self._ledger.query(lambda ledger: last_successes(ledger, jobs))
+            won = await self._ledger.query(lambda ledger: last(ledger, jobs, now))
+            self._last_won = {job: at for job, at in (self._last_won | won).items() if job in self._driver.node.jobs}
         return self._last_won
 
     async def job_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
-        stopped, won, now = await self._stopped(), await self._won(), self._driver.now().wall
+        stopped, won, now = await self._stopped(), await self._won((job.name,)), self._driver.now().wall
         counts = await self.fire_counts(job, looks=caller.role <= VIEWER)
         return await self._lookups.do(
             lambda work: {

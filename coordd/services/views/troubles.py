@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import structlog
 import trio
@@ -37,6 +38,10 @@ FRESH_S = 1.0
 
 # After a longer pause between looks, the time between them counts as unknown.
 BLIND_S = 3 * LOOK_S
+
+# The ledger keeps the last success of each job. Only an older version's runner reports it to the run's row alone, so
+# the rows of a job are searched this seldom (seconds).
+SEARCH_S = 300.0
 
 # The type of ``JobLate`` in the journal.
 LATE = "job-late"
@@ -107,6 +112,30 @@ class Terms(NamedTuple):
         return self.silent_s + self.kill_grace_s
 
 
+class Successes:
+    """The last success of each job."""
+
+    def __init__(self) -> None:
+        self._searched: dict[str, tuple[float, float]] = {}  # job -> (when its rows were searched, the end in them)
+
+    def last(self, ledger: Ledger, jobs: Sequence[str], now: float) -> dict[str, float]:
+        """Runs in the ledger's thread: the end (Unix seconds) of the last success of each job that has one. ``now``:
+        seconds, monotonic.
+        """
+        found = ledger.succeeded(jobs)
+        for job in jobs:
+            known = self._searched.get(job)
+            first_at = now - crc32(job.encode()) % SEARCH_S  # then not all jobs are searched again at one time
+            if known is None and job in found:
+                known = (first_at, 0.0)
+            if known is None or now - known[0] >= SEARCH_S:
+                known = (now if known else first_at, _newest_success(ledger, job))
+            self._searched[job] = known
+            if known[1] > found.get(job, 0.0):
+                found[job] = known[1]
+        return found
+
+
 class Troubles:
     """Reads the ledger repeatedly, and remembers enough to see that something does not move."""
 
@@ -120,6 +149,7 @@ class Troubles:
         self._told: dict[str, float] = {}  # job -> that instant, of the last lateness that is in the journal
         self._looked_at = self._failed_at = float("-inf")
         self._looking = trio.Lock()
+        self.successes = Successes()
         self.found = Found()
 
     async def run(self) -> None:
@@ -156,7 +186,7 @@ class Troubles:
                 return self.found
             expecting = [job.name for job in jobs.values() if job.expect_within_s]
             try:
-                rows, last = await self._ledger.query(lambda ledger: read(ledger, expecting))
+                rows, last = await self._ledger.query(lambda ledger: read(ledger, expecting, self.successes, now))
             except UnavailableError:
                 self._failed_at = boottime()
                 return self.found
@@ -246,28 +276,21 @@ def _waits_its_turn(pursuit: Pursuit | None) -> bool:
     return pursuit is not None and pursuit.limited
 
 
-def read(ledger: Ledger, expecting: list[str]) -> tuple[list[Row], dict[str, tuple[float, float]]]:
+def read(
+    ledger: Ledger, expecting: list[str], successes: Successes, now: float
+) -> tuple[list[Row], dict[str, tuple[float, float]]]:
     """Runs in the ledger's thread: open rows; for each job its last success, and since when it is known."""
     rows = [row for state in (*_OPEN, *_GIVEN_UP) for row in ledger.runs(state=state, limit=ROWS_MAX)]
     last = {}
-    kept = ledger.succeeded(expecting)
+    won = successes.last(ledger, expecting, now)
     activated = _activated(ledger, expecting)
     for job in expecting:
-        ended_at = max(
-            kept.get(job, 0.0), _newest_success(ledger, job)
-        )  # an older version's runner reports only to the row
-        known = [] if ended_at else [row for row in ledger.runs(job=job, limit=ROWS_MAX) if not run_fault(row)]
-        last[job] = (ended_at, activated.get(job) or min((row.created_at for row in known), default=0.0))
+        since = activated.get(job, 0.0)
+        if job not in won and not since:
+            known = [row for row in ledger.runs(job=job, limit=ROWS_MAX) if not run_fault(row)]
+            since = min((row.created_at for row in known), default=0.0)
+        last[job] = (won.get(job, 0.0), since)
     return rows, last
-
-
-def last_successes(ledger: Ledger, jobs: Sequence[str]) -> dict[str, float]:
-    """Runs in the ledger's thread: the end (Unix seconds) of the last success of each job that has one."""
-    found = ledger.succeeded(jobs)
-    for job in jobs:
-        if job not in found and (ended_at := _newest_success(ledger, job)):
-            found[job] = ended_at  # an older version has reported it
-    return found
 
 
 def _newest_success(ledger: Ledger, job: str) -> float:

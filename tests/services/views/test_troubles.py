@@ -13,13 +13,13 @@ from coordd.core.jobs.job import Job
 from coordd.core.ledger.open_answer import Current, OpenAnswer
 from coordd.core.ledger.requests import NOTHING_SETTLED
 from coordd.core.ledger.rows import Row
-from coordd.core.ledger.words import AttemptNumber, Policy, Token
+from coordd.core.ledger.words import SUCCESS, AttemptNumber, Policy, Token
 from coordd.core.ready import Now
 from coordd.core.runs.pursued import Pursuit
 from coordd.core.wire.events import Action, JobLate, flatten
 from coordd.errors import UnavailableError
 from coordd.services.control import doctor
-from coordd.services.views.troubles import LATE_RUN_S, Found, Terms, Trouble, Troubles, read
+from coordd.services.views.troubles import LATE_RUN_S, SEARCH_S, Found, Successes, Terms, Trouble, Troubles, read
 
 WALL = 1_700_000_000.0
 TERMS = Terms(renew_interval_s=5.0, ledger_timeout_s=2.0, kill_grace_s=10.0)
@@ -156,10 +156,32 @@ def test_a_job_that_never_succeeded_counts_from_the_activation_that_the_ledger_k
     """A restart of the daemon does not restart the count."""
     answer = OpenAnswer([], {}, WALL, current={"j": Current(sequence=1, digest="d", counts_from=WALL - 500.0)})
     ledger = SimpleNamespace(runs=lambda **_wanted: [], ask=lambda _request: answer, succeeded=lambda _jobs: {})
-    _, last = read(ledger, ["j"])
+    _, last = read(ledger, ["j"], Successes(), 0.0)
     looks = Looks(job("j", expect_within_s=400.0))
     looks.last = last
     assert "500 s since" in looks.at(0.0).late_jobs["j"]
+
+
+def test_the_rows_of_a_job_are_searched_seldom_and_the_success_of_an_older_version_is_found_all_the_same() -> None:
+    """A thousand jobs would cost the ledger a thousand reads with each look."""
+    kept, rows, searched = {"new": WALL}, {"new": WALL + 50.0, "old": WALL - 9.0}, []
+
+    def runs(job: str, **_wanted: Any) -> list[Any]:
+        searched.append(job)
+        return [row(SUCCESS, ended_at=rows[job])] if job in rows else []
+
+    ledger: Any = SimpleNamespace(runs=runs, succeeded=lambda jobs: {job: kept[job] for job in jobs if job in kept})
+    successes = Successes()
+    jobs = ["new", "old", "none"]
+    assert successes.last(ledger, jobs, 0.0) == {"new": WALL, "old": WALL - 9.0}
+    assert searched == ["old", "none"]
+    for now in (0.1, 0.2, 0.3):
+        assert successes.last(ledger, jobs, now) == {"new": WALL, "old": WALL - 9.0}
+    assert searched == ["old", "none"]
+    for second in range(int(SEARCH_S) + 1):
+        found = successes.last(ledger, jobs, float(second))
+    assert found == {"new": WALL + 50.0, "old": WALL - 9.0}
+    assert sorted(searched) == ["new", "none", "none", "old", "old"]
 
 
 class Telling(Looks):
