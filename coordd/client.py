@@ -36,8 +36,7 @@ T = TypeVar("T")
 # Timeout of a call: a few times the slowest answer of the ledger, and long enough for a change.
 ANSWER_S = 30.0
 
-# A stream sends a sign of life every 15 s.
-SILENCE_S = 50.0
+SILENCE_S = 50.0  # a stream sends a sign of life every 15 s
 
 # A stream's messages wait here while another task reads the connection. With more than this number the stream is cut.
 WAITING_MAX = 10_000
@@ -269,12 +268,13 @@ class Methods:
         id: str | None = None,  # noqa: A002 - the parameter's name on the wire
         dry_run: bool | None = None,
         node: str | None = None,
+        note: str | None = None,
     ) -> Triggered:
         """Trigger a run; the same ``id`` twice, on any nodes, is one run. ``node``: only that one launches it."""
         raise NotImplementedError
 
     @_method("run.cancel")
-    def run_cancel(self, id: str) -> dict[str, Any]:  # noqa: A002 - the parameter's name on the wire
+    def run_cancel(self, id: str, note: str | None = None) -> dict[str, Any]:  # noqa: A002 - as on the wire
         """End a running attempt."""
         raise NotImplementedError
 
@@ -283,6 +283,7 @@ class Methods:
         self,
         id: str | None = None,  # noqa: A002 - the parameter's name on the wire
         job: str | None = None,
+        note: str | None = None,
     ) -> dict[str, Any]:
         """Forbid a run that has not started, or all such runs of a job."""
         raise NotImplementedError

@@ -263,7 +263,7 @@ def job_columns() -> str:
 # ---- the control socket
 
 _METHODS = {
-    "ping": ("", "the version"),
+    "ping": ("", "the version, and who the caller is: `user`, `role`"),
     "status": ("", "this node, now"),
     "node.list": ("", "every node this one knows of"),
     "node.drain": (
@@ -305,12 +305,12 @@ _METHODS = {
     "run.list": ("`job`?, `state`?, `node`?, `since`? (Unix seconds), `limit`? (100)", "runs, newest first"),
     "run.show": ("`id` (or a job: its newest run)", "one run with its `attempts` and `timeline`"),
     "run.trigger": (
-        "`job`, `args`?, `id`?, `node`? (only that one launches it), `dry_run`?",
+        "`job`, `args`?, `id`?, `node`? (only that one launches it), `note`?, `dry_run`?",
         "`{id, durable, state?}`, or with `dry_run` the `argv`",
     ),
-    "run.cancel": ("`id`", "end an attempt that runs"),
+    "run.cancel": ("`id`, `note`? (why)", "end an attempt that runs"),
     "run.revoke": (
-        "`id`, or `job`: all of it that have not started",
+        "`id`, or `job`: all of it that have not started; `note`?",
         "forbid a run that has not started, known or not yet",
     ),
     "run.resolve": ("`id`, `as`: success, failed or relaunch", "settle an `unknown` run"),

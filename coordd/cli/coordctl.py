@@ -21,6 +21,7 @@ from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, 
 from coordd.cli.plan import plan
 from coordd.cli.revisions.commands import config
 from coordd.cli.runs import run
+from coordd.cli.web.command import web
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 
 # `systemctl status` and init scripts (LSB) agree on these.
@@ -59,6 +60,7 @@ def program() -> None:
 for group in (node, job, pool, run, election, ledger, alarm, deadletter, config):
     program.add_command(group)
 program.add_command(plan)
+program.add_command(web)
 
 
 @program.command("status")

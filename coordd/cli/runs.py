@@ -100,6 +100,9 @@ def _arguments(_context: click.Context, _parameter: click.Parameter, given: tupl
     return arguments
 
 
+noted = click.option("--note", metavar="TEXT", default="", help="Why: it stands in the audit and in why.")
+
+
 @run.command("trigger")
 @click.argument("job", shell_complete=complete_jobs)
 @click.option(
@@ -107,6 +110,7 @@ def _arguments(_context: click.Context, _parameter: click.Parameter, given: tupl
 )
 @click.option("--id", "ident", metavar="ID", help="A repeated trigger with the same id starts nothing.")
 @click.option("--node", metavar="NODE", help="Only this node may launch it, in each attempt.")
+@noted
 @click.option("--wait", is_flag=True, help="Wait for its end: exit 0 when it succeeded, else 1.")
 @click.option("--timeout", metavar="DURATION", callback=seconds, help="With --wait: exit 124 after this (90s, 1h30m).")
 @click.option("--dry-run", is_flag=True, help="Show the command; start nothing.")
@@ -117,6 +121,7 @@ def run_trigger(
     args: dict[str, str],
     ident: str | None,
     node: str | None,
+    note: str,
     wait: bool,
     timeout: float | None,
     dry_run: bool,
@@ -125,7 +130,9 @@ def run_trigger(
     if timeout is not None and not wait:
         raise click.UsageError("--timeout says how long to --wait: give both, or none")
     ask = asked()
-    answer = ask.call("run.trigger", job=job, args=args or None, id=ident, node=node, dry_run=dry_run or None)
+    answer = ask.call(
+        "run.trigger", job=job, args=args or None, id=ident, node=node, note=note, dry_run=dry_run or None
+    )
     if dry_run:
         ask.show(answer, lambda said: click.echo(visible(shlex.join(said["argv"]))))
         return
@@ -160,26 +167,30 @@ def run_trigger(
 
 @run.command("cancel")
 @click.argument("ident", metavar="ID", shell_complete=complete_runs)
-def run_cancel(ident: str) -> None:
+@noted
+def run_cancel(ident: str, note: str) -> None:
     """End a running attempt, on any node."""
-    answer = asked().call("run.cancel", id=ident)
+    answer = asked().call("run.cancel", id=ident, note=note)
     asked().show(answer, lambda said: click.echo(CANCELLED.get(said["state"], CANCELLED["started"]).format(said["id"])))
 
 
 @run.command("revoke")
 @click.argument("ident", metavar="[ID]", default="", shell_complete=complete_runs)
 @click.option("--job", help="All runs of this job that have not started; even if its file is gone.")
-def run_revoke(ident: str, job: str | None) -> None:
+@noted
+def run_revoke(ident: str, job: str | None, note: str) -> None:
     """Forbid a run that has not started. All nodes obey, those that are away too."""
     if bool(ident) == bool(job):
         raise click.UsageError("expected either the ID of a run, or --job NAME")
     if not job:
-        asked().show(asked().call("run.revoke", id=ident), lambda said: click.echo(f"{said['id']} will not run"))
+        asked().show(
+            asked().call("run.revoke", id=ident, note=note), lambda said: click.echo(f"{said['id']} will not run")
+        )
         return
     revoked: list[str] = []
     more = True
     while more:
-        answer = asked().call("run.revoke", job=job)
+        answer = asked().call("run.revoke", job=job, note=note)
         revoked += answer["revoked"]
         more = answer["more"]
 

@@ -30,6 +30,7 @@ SECTIONS = {
     "takeover": "bench.takeover",
     "idle": "bench.idle",
     "metrics": "bench.watching.scrape",
+    "pages": "bench.watching.pages",
     "simulation": "bench.simulation",
 }
 

@@ -47,6 +47,8 @@ COMPONENTS = (
     Component("redis-sentinel", "redis-sentinel"),
     Component("promtool", "prometheus"),
     Component("mmdebstrap", "mmdebstrap"),
+    Component("chromium", "chromium"),
+    Component("chromedriver", "chromium-driver"),
 )
 
 

@@ -11,6 +11,8 @@ OPERATOR = 2
 VIEWER = 0
 NOBODY = -1  # viewer_group is set, and the caller is not in it
 
+ROLE_NAMES = {ADMIN: "admin", OPERATOR: "operator", VIEWER: "viewer", NOBODY: "nobody"}
+
 # The parameters that name the subject of a call, in the order of an audit record.
 SUBJECTS = ("job", "id", "name", "node", "topic", "as", "note")
 

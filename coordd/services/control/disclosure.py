@@ -173,7 +173,7 @@ _JOB_SHOWN: dict[str, Shape] = {
 _LEDGER = dict.fromkeys(("url", "state", "error", "recovering_s", "identity", "pinned", "not_used"), SHOW)
 
 METHODS: dict[str, Shape] = {
-    "ping": {"pong": SHOW, "version": SHOW},
+    "ping": dict.fromkeys(("pong", "version", "user", "role"), SHOW),
     "status": {
         **dict.fromkeys(
             ("node", "cluster", "state", "version", "pid", "incarnation", "clock", "members", "isolated", "runs",

@@ -28,8 +28,9 @@ from coordd.services.audit import Audit
 from coordd.services.backends.methods import RevisionMethods
 from coordd.services.backends.source import Source
 from coordd.services.control import doctor as checkup
-from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
+from coordd.services.control.callers import ADMIN, OPERATOR, ROLE_NAMES, VIEWER, Caller, Method
 from coordd.services.control.core_methods import LIST_MAX, VIEWER_LIST_MAX
+from coordd.services.control.hold_methods import Asked
 from coordd.services.control.lookups import Lookups
 from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
@@ -88,6 +89,7 @@ class Methods(RevisionMethods):
         super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems, relay=self.relay)
         self._log_dir = log_dir
         self._read_logs(looks, unsigned)
+        self._next_fires = {}
         self._lookups = Lookups()
         self._watches, self._shares = {}, RunShares()
         self._started_at = started_at
@@ -119,7 +121,7 @@ class Methods(RevisionMethods):
     # ---- this node
 
     async def ping(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        return {"pong": True, "version": __version__}
+        return {"pong": True, "version": __version__, "user": caller.name, "role": ROLE_NAMES[caller.role]}
 
     async def status(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         with trio.move_on_after(STATUS_WAITS_S):
@@ -246,7 +248,7 @@ class Methods(RevisionMethods):
             if caller.asked is not None:
                 caller.asked.recorded = True  # it changed nothing
             return {"id": triggered_run(job.name, ident), "dry_run": True, "argv": self._argv(job, values)}
-        only = self._only(job, params)
+        only, said = self._only(job, params), self._asked(params)
         of = Registration(
             triggered_run(job.name, ident),
             job.name,
@@ -260,7 +262,7 @@ class Methods(RevisionMethods):
         reply = await self._driver.trigger(of)
         if reply.kind:
             raise RefusedError(reply.message, kind=reply.kind)
-        self._audit(caller, "run.trigger", of.run + (f" on {only}" if only else ""))
+        self._audit(caller, "run.trigger", said.text(of.run + (f" on {only}" if only else "")))
         return reply.result
 
     def _only(self, job: Job, params: dict[str, Any]) -> str:
@@ -284,20 +286,20 @@ class Methods(RevisionMethods):
         return name
 
     async def run_cancel(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        run = take(params, "id", str)
+        run, said = take(params, "id", str), self._asked(params)
         self._may_operate(caller, job_of(run))
         await self._row(run)
         answer = await self._change(Cancel(run=run, by=caller.name))
         if answer.word != OK:
             raise RefusedError(f"{run} is {answer.state} already", kind="finished")
-        self._audit(caller, "run.cancel", run)
+        self._audit(caller, "run.cancel", said.text(run))
         self._driver.feed(self._driver.node.hurry_cancel, run, f"cancelled by {caller.name}", answer.attempt)
         return {"id": run, "state": answer.state}
 
     async def run_revoke(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         if "job" in params:
-            return await self._revoke_all(take(params, "job", str), caller)
-        run = take(params, "id", str)
+            return await self._revoke_all(take(params, "job", str), self._asked(params), caller)
+        run, said = take(params, "id", str), self._asked(params)
         self._may_operate(caller, job_of(run))
         if job_of(run) == run or not JOB.fullmatch(job_of(run)):
             raise RefusedError(
@@ -309,11 +311,11 @@ class Methods(RevisionMethods):
         if answer.word != OK:
             hint = f"coordctl run cancel {run}" if answer.state == "started" else ""
             raise RefusedError(f"{run} is {answer.state}: too late to revoke it", kind="finished", hint=hint)
-        self._audit(caller, "run.revoke", run)
+        self._audit(caller, "run.revoke", said.text(run))
         self._driver.feed(self._driver.node.look_again)
         return {"id": run, "state": answer.state}
 
-    async def _revoke_all(self, job: str, caller: Caller) -> dict[str, Any]:
+    async def _revoke_all(self, job: str, said: Asked, caller: Caller) -> dict[str, Any]:
         """Revoke every run of a job that has not started; the job may be gone. At most REVOKED_AT_ONCE_MAX per call."""
         self._may_operate(caller, job)
         revoked: list[str] = []
@@ -326,7 +328,7 @@ class Methods(RevisionMethods):
         for run in (await self._ledger.query(waiting))[:REVOKED_AT_ONCE_MAX]:
             answer = await self._change(Revoke(run=run, by=caller.name, due=self._driver.node.due_of(run)))
             if answer.word == OK:  # otherwise it has started meanwhile
-                self._audit(caller, "run.revoke", run)
+                self._audit(caller, "run.revoke", said.text(run))
                 revoked.append(run)
         self._driver.feed(self._driver.node.look_again)
         return {"job": job, "revoked": revoked, "more": len(revoked) >= REVOKED_AT_ONCE_MAX}

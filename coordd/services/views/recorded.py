@@ -92,8 +92,9 @@ def _step(record: Mapping[str, Any], run: str) -> Step | None:
         if kind in _TASKS and record["run"] == run:
             holder = str(record.get("node", "")) or host
             return Step(at, host_of(holder), _TASKS[kind], _short(f"attempt {record.get('attempt', 0)}"))
-        if kind == "control" and _is_about(str(record.get("subject", "")), run):
-            return Step(at, host, str(record["method"]), _short(_control(record)))
+        subject = str(record.get("subject", ""))
+        if kind == "control" and _is_about(subject, run):
+            return Step(at, host, str(record["method"]), _short(_control(record, subject[len(run) :])))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         return None  # of another version
     return None
@@ -112,9 +113,10 @@ def _election(record: Mapping[str, Any]) -> str:
     return number + said + why + (f"; no statement of {', '.join(silent)}" if silent else "")
 
 
-def _control(record: Mapping[str, Any]) -> str:
+def _control(record: Mapping[str, Any], rest: str) -> str:
+    """``rest``: what follows the run in the record's subject, as in " on n2: a note" and "/3: a note"."""
     refused = "refused, " if record.get("outcome") == "refused" else ""
-    reason = record.get("reason") or record.get("note")
+    reason = record.get("reason") or record.get("note") or rest.partition(": ")[2]
     return f"{refused}by {record.get('by', '')} ({record.get('uid', '')})" + (f": {reason}" if reason else "")
 
 

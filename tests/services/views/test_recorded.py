@@ -54,7 +54,7 @@ def test_what_people_did_is_told_of_this_run_alone() -> None:
     ]
     assert [(step.what, step.detail) for step in recorded.steps(records, RUN)] == [
         ("run.cancel", "by ann (1001): wrong input"),
-        ("deadletter.discard", "by ann (1001)"),
+        ("deadletter.discard", "by ann (1001): nobody needs it"),
         ("run.revoke", "refused, by ann (1001)"),
     ]
 

@@ -1,0 +1,219 @@
+"""What the pages answer: to their person, to strangers, to bad requests, and while the daemon is away."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import time
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import pytest
+from support.fake_daemon import refusal
+
+from cli.web.conftest import Pages
+from coordd.cli import web
+from coordd.cli.web.http import BODY_BYTES_MAX, CONNECTIONS_MAX, POLICY
+from coordd.cli.web.site import PAGES
+
+ADDRESSES = ("/", "/jobs", "/jobs/j", "/jobs/j/2026-10-03", "/runs", "/runs/j%231", "/cluster")
+
+
+def test_there_is_an_address_for_each_page() -> None:
+    assert len(ADDRESSES) == len(PAGES)
+
+
+@pytest.mark.parametrize("address", [*ADDRESSES, "/live?page=/", "/nothing"])
+def test_without_a_session_nothing_is_told(pages: Pages, address: str) -> None:
+    status, text = pages.get(address)
+    assert status == 403
+    assert "coordctl web --print-token" in text
+    assert pages.daemon.asked == []
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_each_page_is_whole_without_a_script(pages: Pages, address: str) -> None:
+    pages.enter()
+    answer, text = pages.ask("GET", address)
+    assert answer.status == 200, text
+    assert answer.getheader("Content-Security-Policy") == POLICY
+    assert answer.getheader("Cache-Control") == "no-store"
+    assert "seen from edge-1" in text
+    assert "you are ann (operator)" in text
+    assert "style=" not in text
+    assert "onclick" not in text
+    assert "http://" not in text.replace('xmlns="http://www.w3.org/2000/svg"', ""), "nothing is loaded from elsewhere"
+
+
+def test_what_jobs_and_programs_say_is_text(pages: Pages) -> None:
+    pages.enter()
+    _, text = pages.get("/runs/j%231")
+    assert "&lt;b&gt;two&lt;/b&gt;\\x1b[31m" in text
+    assert "j#1 &lt;ran&gt; on edge-1." in text
+
+
+def test_an_address_opens_one_session(pages: Pages) -> None:
+    token = pages.door.token()
+    answer, _ = pages.ask("GET", f"/?token={token}")
+    cookie = str(answer.getheader("Set-Cookie"))
+    assert (answer.status, "HttpOnly" in cookie, "SameSite=Strict" in cookie) == (200, True, True)
+    status, text = pages.get(f"/?token={token}")
+    assert (status, "was used before" in text) == (403, True)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1:1"])
+def test_another_name_gets_nothing_even_with_the_cookie(pages: Pages, host: str) -> None:
+    pages.enter()
+    status, text = pages.get("/", Host=host)
+    assert (status, "seen from" in text) == (421, False)
+
+
+def test_a_form_is_one_call_and_its_answer_is_told_once(pages: Pages) -> None:
+    pages.enter()
+    pages.daemon.answers["job.suspend"] = {"job": "j", "suspended": True}
+    form = urlencode({"job": "j", "note": " a window ", "until": "", "back": "/jobs/j", "other": "x"})
+    answer, _ = pages.ask("POST", "/do/suspend", form)
+    assert (answer.status, answer.getheader("Location")) == (303, "/jobs/j")
+    assert pages.daemon.asked[-1] == ("job.suspend", {"job": "j", "note": "a window"})
+    assert "j is suspended on every node" in pages.get("/jobs/j")[1]
+    assert "j is suspended on every node" not in pages.get("/jobs/j")[1]
+
+
+def test_a_trigger_leads_to_its_run(pages: Pages) -> None:
+    pages.enter()
+    pages.daemon.answers["run.trigger"] = {"id": "j#77", "durable": "ledger"}
+    answer, _ = pages.ask("POST", "/do/trigger", "job=j")
+    assert answer.getheader("Location") == "/runs/j%2377"
+
+
+@pytest.mark.parametrize("back", ["//evil.example/", "https://evil.example", "/\\evil.example", ""])
+def test_a_form_leads_back_to_a_page_of_this_address(pages: Pages, back: str) -> None:
+    pages.enter()
+    pages.daemon.answers["job.resume"] = {"job": "j"}
+    answer, _ = pages.ask("POST", "/do/resume", urlencode({"job": "j", "back": back}))
+    assert answer.getheader("Location") == "/"
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Origin": ""}, {"Cookie": "x=1"}])
+def test_a_form_of_another_site_changes_nothing(pages: Pages, headers: dict[str, str]) -> None:
+    pages.enter()
+    asked = len(pages.daemon.asked)
+    answer, _ = pages.ask("POST", "/do/resume", "job=j", **headers)
+    assert answer.status in (403, 421)
+    assert len(pages.daemon.asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("action", "form", "status", "said"),
+    [
+        ("cancel", "id=j%231", 409, "cancel needs a reason"),
+        ("explode", "id=j", 404, "there is no action"),
+        ("resume", "job=j", 403, "ann may not operate j"),
+    ],
+)
+def test_what_is_refused_is_told(pages: Pages, action: str, form: str, status: int, said: str) -> None:
+    pages.enter()
+    pages.daemon.answers["job.resume"] = refusal("not_permitted", "ann may not operate j", "the operator group")
+    answer, text = pages.ask("POST", f"/do/{action}", form)
+    assert (answer.status, said in text) == (status, True)
+
+
+def test_a_viewer_is_offered_no_change(pages: Pages) -> None:
+    pages.daemon.answers["ping"] = {"pong": True, "version": "9", "user": "bob", "role": "viewer"}
+    pages.enter()
+    for address in ("/jobs/j", "/runs/j%231", "/cluster"):
+        assert '<form method="post"' not in pages.get(address)[1]
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "said"),
+    [
+        ("/nothing", 404, "There is no such page"),
+        ("/jobs/j/2026-13-03", 404, "is not a date"),
+        ("/runs/gone", 404, "no run"),
+        ("/static/../door.py", 404, "no such file"),
+        ("/live?page=/nothing", 404, "There is no such page"),
+    ],
+)
+def test_a_wrong_address_says_what_is_right(pages: Pages, address: str, status: int, said: str) -> None:
+    pages.enter()
+    pages.daemon.answers["run.show"] = refusal("unknown_run", "no run 'gone'")
+    found, text = pages.get(address)
+    assert (found, said in text) == (status, True)
+
+
+def test_without_a_daemon_the_page_says_so(pages: Pages) -> None:
+    pages.enter()
+    pages.daemon.answers["status"] = None  # the connection is closed
+    status, text = pages.get("/cluster")
+    assert (status, "No daemon answers" in text) == (503, True)
+
+
+def test_many_pages_ask_the_daemon_once(pages: Pages) -> None:
+    pages.enter()
+    for _ in range(20):
+        assert pages.get("/")[0] == 200
+    methods = [method for method, _ in pages.daemon.asked]
+    assert methods.count("job.list") == 1
+    assert methods.count("ping") == 1
+
+
+def test_the_part_that_changes_is_sent_again_when_it_has_changed(pages: Pages) -> None:
+    pages.enter()
+    answer, _ = pages.ask("GET", f"/live?page={quote('/runs/j#1', safe='/')}".replace("#", "%2523"))
+    assert answer.status == 200
+    assert answer.readline().startswith(b"retry:")
+    lines = [answer.readline() for _ in range(3)]
+    assert lines[1] == b"event: page\n"
+    assert b"j#1 <ran>" not in lines[2]
+    assert b"j#1 &lt;ran&gt;" in lines[2].replace(b"\\u003c", b"<")
+    pages.daemon.answers["run.logs"] = {"id": "j#1", "attempt": 0, "text": "three\n"}
+    pages.source.forget()
+    until = time.monotonic() + 30
+    while b"three" not in (line := answer.readline()):
+        assert line, "the stream has ended"
+        assert time.monotonic() < until
+    answer.close()
+
+
+def test_the_files_of_others_are_what_their_authors_published() -> None:
+    vendor = Path(web.__file__).parent / "static" / "vendor"
+    known = {
+        name: digest for digest, name in (line.split() for line in (vendor / "SHA256SUMS").read_text().splitlines())
+    }
+    assert known == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vendor.glob("*.js")}
+
+
+# ---- clients that misbehave
+
+
+def raw(pages: Pages, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", pages.port), timeout=30) as sock:
+        sock.sendall(data)
+        return sock.recv(65536)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 90_000 + b"\r\n\r\n", b"431"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n" + b"a" * (BODY_BYTES_MAX + 1), b"413"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 200\r\n\r\n" + b"&".join([b"a=1"] * 50) + b"&", b"400"),
+    ],
+    ids=["no HTTP", "a long header", "a long form", "many fields"],
+)
+def test_a_bad_request_is_answered_in_kind(pages: Pages, data: bytes, status: bytes) -> None:
+    assert raw(pages, data).split()[1] == status
+
+
+def test_clients_that_say_nothing_leave_room_for_the_person(pages: Pages) -> None:
+    pages.enter()
+    silent = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(CONNECTIONS_MAX + 5)]
+    time.sleep(0.5)
+    for sock in silent[: CONNECTIONS_MAX // 2]:
+        sock.close()
+    time.sleep(0.5)
+    assert pages.get("/jobs")[0] == 200
+    for sock in silent:
+        sock.close()

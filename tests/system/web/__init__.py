@@ -1,0 +1,1 @@
+"""The pages of coordctl web on real daemons, in Debian's Chromium."""
