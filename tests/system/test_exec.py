@@ -17,6 +17,7 @@ import pytest
 from system.lab.cluster import Cluster, Node, cluster_of
 from system.lab.processes import LIMIT_S, ROOT, exists, kill_at_once, until
 from system.test_limits import most_alive
+from system.test_policies import trigger
 
 NOT_RUN = 75
 
@@ -356,3 +357,25 @@ def test_the_limits_of_a_job_file_of_that_name_hold(limits: dict[str, Any]) -> N
 
         assert len(starts(cluster, "report")) == 3
         assert most_alive(cluster.entries()) == 1
+
+
+def test_a_caller_does_not_pass_runs_that_wait_for_the_pool() -> None:
+    with cluster_of(2, backend="production") as cluster:
+        for node in cluster.nodes:
+            node.settings = "\n[pools]\nheavy = 1\n"
+        cluster.job("held", "until", cluster.go("held"), pool="heavy")
+        cluster.job("etl", "sleep", 1.5, overlap="allow", pool="heavy")
+        cluster.job("report", "sleep", 0, pool="heavy")
+        one, two = cluster.start().nodes
+        held = trigger(one, "held")
+        cluster.started(held)
+        waiting = [trigger(one, "etl", f"{number}") for number in range(2)]
+        until(lambda: all("pool heavy" in two.why(run) for run in waiting))
+        caller = Exec(two, "--verbose", "--job", "report", "--id", "1", command=program(cluster, "sleep", 0))
+        until(lambda: cluster.row("report#1").get("state") == "pending", why="its place in the line is in the ledger")
+        cluster.go("held").touch()
+
+        code, _, err = caller.said()
+        assert (code, "goes first" in err) == (0, True)
+        order = [entry.run for entry in sorted(cluster.starts(), key=lambda entry: entry.at)]
+        assert order == [held, *waiting, "report#1"]

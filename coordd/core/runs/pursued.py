@@ -11,7 +11,7 @@ from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
-from coordd.core.ledger.requests import Settled
+from coordd.core.ledger.requests import NOTHING_SETTLED, Settled
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Now
@@ -232,18 +232,43 @@ class Line(Phases):
         # A run with a holder has its slot already: it is taken over, or nobody else gets the slot.
         if not job.pool or pursuit.unanswered or pursuit.watch is not None:
             return False
-        other, bound_s = self._goes_first(pursuit, job.pool, now)
-        if other is None or now.mono >= pursuit.yields_until:
-            pursuit.yields_until = float("inf")
+        bound_s = self._puts_off(pursuit, job.pool, now)
+        if bound_s <= 0:
             return False
-        if bound_s < float("inf"):
-            pursuit.yields_until = min(pursuit.yields_until, now.mono + bound_s)
-        pursuit.slots, pursuit.yielded_to = f"pool {job.pool}", other.action.run
+        pursuit.slots = f"pool {job.pool}"
         first = pursuit in self._first(pursuit.slots)
         pursuit.backoff_s = BACKOFF_MIN_S if first else min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
         why = f"{words.LIMITED}: {pursuit.slots}: {pursuit.yielded_to} goes first"
         self._again(pursuit, min(LIMIT_RETRY_S if first else pursuit.backoff_s, bound_s), why, now)
         return True
+
+    def before_caller(self, action: Action, pool: str, now: Now) -> str:
+        """The run that goes before one of a caller of `coordd exec`; "" if the caller may ask the ledger now.
+
+        No node takes such a run, so each pursues it as one that only others can take, from its row on.
+        """
+        pursuit = self.pursuits.get(action.run)
+        if pursuit is not None and (pursuit.phase not in (ELECTING, WAITING) or pursuit.watch is not None):
+            return ""  # somebody has it, or its end is not known
+        pursuit = pursuit or Pursuit(action, NOTHING_SETTLED)
+        return pursuit.yielded_to if self._puts_off(pursuit, pool, now) > 0 else ""
+
+    def caller_granted(self, run: str, now: Now) -> None:
+        """The caller's run has got a slot."""
+        pursuit = self.pursuits.get(run)
+        if pursuit is not None:
+            self._was_free(pursuit, now)
+
+    def _puts_off(self, pursuit: Pursuit, pool: str, now: Now) -> float:
+        """For how long (seconds) at most the run lets another one go first, ``yielded_to``; 0.0 if it may ask now."""
+        other, bound_s = self._goes_first(pursuit, pool, now)
+        if other is None or now.mono >= pursuit.yields_until:
+            pursuit.yields_until = float("inf")
+            return 0.0
+        if bound_s < float("inf"):
+            pursuit.yields_until = min(pursuit.yields_until, now.mono + bound_s)
+        pursuit.yielded_to = other.action.run
+        return bound_s
 
     def _goes_first(self, pursuit: Pursuit, pool: str, now: Now) -> tuple[Pursuit | None, float]:
         """A run that waits for the same pool and is before this one in its line, and for how long (seconds) this one

@@ -22,7 +22,8 @@ from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import last_fire, parse_duration, parse_instant
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Cancel, Claim
+from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
+from coordd.core.ledger.requests import Cancel, Claim, Register
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import REPORTS, RESTORES, Gate, Registration, Renew, Report, Request, Restore
 from coordd.core.ledger.sound import policy_fault
@@ -41,6 +42,7 @@ from coordd.core.ledger.words import (
 from coordd.core.names import NAME, NAME_RULE
 from coordd.core.ready import Launch
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
+from coordd.core.wire.events import Action
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller, Method
@@ -91,6 +93,7 @@ class Wanted(NamedTuple):
     policy: Policy
     lease_s: float
     waits: bool  # whether it waits for other runs of the job; otherwise the overlap policy refuses it
+    patient: bool  # whether the caller asks again until its turn
 
     @property
     def run(self) -> str:
@@ -141,6 +144,9 @@ class ExecMethods(BackfillMethods):
         full = "" if free or attempt else self._shares.full(caller.uid, wanted.job, boottime())
         if full:
             raise RefusedError(full, kind="try_later", hint="a job file with an owner has no such limit")
+        first = await self._goes_first(wanted, caller)
+        if first:
+            return _waits(wanted, words.LIMITED, attempt, LIMIT_RETRY_S, first)
         floor = self._driver.node.token_seen(wanted.job)
         claim = Claim(
             of=self._registration(wanted, caller),
@@ -160,6 +166,7 @@ class ExecMethods(BackfillMethods):
     async def _granted(self, wanted: Wanted, nonce: str, answer: Answer, floor: int, caller: Caller) -> dict[str, Any]:
         node = self._driver.node
         self._watches.pop(wanted.run, None)
+        self._driver.feed(node.pursuits.caller_granted, wanted.run)
         launch = Launch(
             wanted.run,
             wanted.job,
@@ -229,7 +236,8 @@ class ExecMethods(BackfillMethods):
         """Why the run must wait for another run of its job; "" if the ledger must decide."""
 
         def read(ledger: Ledger) -> list[Row]:  # the job's other active runs, if this run is new
-            if ledger.run(wanted.run) is not None:
+            known = ledger.run(wanted.run)
+            if known is not None and known.state != words.PENDING:  # a row may only keep its place in a line
                 return []
             return [
                 row
@@ -244,6 +252,24 @@ class ExecMethods(BackfillMethods):
             else:
                 left.append(row)
         return f"{left[0].run} is {left[0].state} on {left[0].node or 'no node'}" if left and wanted.waits else ""
+
+    async def _goes_first(self, wanted: Wanted, caller: Caller) -> str:
+        """Which run is before this one in the line of its pool; "" if the ledger must decide.
+
+        A caller who waits gets a row, from which all nodes know its place.
+        """
+        node, pool = self._driver.node, wanted.definition.pool if wanted.definition is not None else ""
+        if not pool:
+            return ""
+        of = self._registration(wanted, caller)
+        action = Action(of.job, of.run, fire_at=of.fire_at, digest=of.digest)
+        first = self._driver.feed(node.pursuits.before_caller, action, pool)
+        if first and wanted.run not in node.pursuits.pursuits and wanted.patient:
+            answer = await self._change(Register(of=of))
+            if answer.state not in (words.PENDING, words.RETRY):
+                return ""
+            self._driver.feed(node.look_again)
+        return f"pool {pool}: {first} goes first" if first else ""
 
     # ---- for the holder
 
@@ -352,7 +378,9 @@ class ExecMethods(BackfillMethods):
             said = claimed_policy(definition, "{}", node.hostname, node.concurrency).limits
             policy.limits = ",".join(item for item in said.split(",") if item.startswith((SLOTS, RATE)))
         lease_s = self._lease_s(params, definition)
-        return Wanted(job, ident, at, definition, policy, lease_s, waits or (how == LOCK and bool(params.get("wait"))))
+        wait = bool(params.get("wait"))
+        waits = waits or (how == LOCK and wait)
+        return Wanted(job, ident, at, definition, policy, lease_s, waits, patient=wait or how != LOCK)
 
     async def _tick(self, how: str, what: str, timezone: str, caller: Caller) -> float:
         """The nominal time that the caller means. It is the last one by the ledger's clock, or the next one if this

@@ -8,12 +8,13 @@ import pytest
 from msgspec import structs
 from support.small_cluster import EPOCH, SETTINGS, Cluster, Lone, asked_for, job, open_run
 
-from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.core.jobs.job import EXEC_DIGEST, Job, SparkSubmit
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.words import EXISTS, FINISHED, LIMITED, OK, PENDING, RECEIVED, SUCCESS
 from coordd.core.runs.pursued import HOOKS_HERE, YIELD_S, YIELD_TO_OTHERS_S, Pursuit
+from coordd.core.wire.events import Action
 from core.runs.claims import granted
 
 FULL = Answer(LIMITED, by="pool heavy: 1 of 1 run", in_s=LIMIT_RETRY_S)
@@ -132,6 +133,55 @@ def test_many_that_only_others_can_take_hold_nobody_up_one_after_the_other() -> 
     lone.wait(SETTINGS.election_timeout_s)
     trigger(lone, LOW, "3")
     assert claims(lone) == ["low#2"], "the new one goes first for a while"
+
+
+def before(lone: Lone, caller: Action) -> str:
+    """The run that a caller of `coordd exec` lets go first."""
+    return lone.node.pursuits.before_caller(caller, "heavy", lone.now)
+
+
+def calls(ident: str, at: float, of: Job = LOW) -> Action:
+    return Action(of.name, f"{of.name}#{ident}", fire_at=at, digest=f"{EXEC_DIGEST}1")
+
+
+def test_a_caller_of_coordd_exec_does_not_pass_a_run_that_waits() -> None:
+    lone = Lone(LOW, HIGH, settings=ROOMY).ready()
+    trigger(lone, LOW)
+    lone.answer("claim", FULL)
+    assert before(lone, calls("later", EPOCH + 60.0)) == "low#1"
+    assert before(lone, calls("earlier", EPOCH - 60.0)) == ""
+    assert before(lone, calls("later", EPOCH + 60.0, HIGH)) == "", "a higher priority"
+    lone.wait(LIMIT_RETRY_S + 0.1)
+    grant(lone)
+    assert before(lone, calls("later", EPOCH + 60.0)) == ""
+
+
+def test_a_run_does_not_pass_a_caller_of_coordd_exec_that_waits() -> None:
+    """Every node knows its place by its row. The nodes do not know whether the caller still lives."""
+    lone = Lone(LOW, HIGH, settings=ROOMY).ready()
+    row = open_run("low#call", of=structs.replace(LOW, digest=f"{EXEC_DIGEST}1"), fire_at=EPOCH - 60.0)
+    lone.sweep(row)
+    lone.wait(SETTINGS.election_timeout_s)
+    assert before(lone, calls("call", EPOCH - 60.0)) == ""
+    assert before(lone, calls("other", EPOCH)) == "low#call"
+    trigger(lone, LOW)
+    lone.wait(YIELD_TO_OTHERS_S - 0.5)
+    assert claims(lone) == []
+    lone.wait(1.0)
+    assert claims(lone) == ["low#1"], "nobody waits for ever for a caller that may be gone"
+
+
+def test_a_caller_of_coordd_exec_waits_for_a_bounded_time() -> None:
+    tagged = job("tagged", pool="heavy", priority=5, tags=("gpu",))
+    lone = Lone(LOW, tagged, settings=ROOMY).ready()
+    mine = structs.replace(LOW, digest=f"{EXEC_DIGEST}1")
+    lone.sweep(open_run("tagged#1", of=tagged), open_run("low#call", of=mine))
+    lone.wait(SETTINGS.election_timeout_s)
+    assert before(lone, calls("call", EPOCH)) == "tagged#1"
+    lone.wait(YIELD_TO_OTHERS_S + 0.1)
+    assert before(lone, calls("call", EPOCH)) == ""
+    lone.do(lone.node.pursuits.caller_granted, "low#call")
+    assert before(lone, calls("another", EPOCH + 60.0)) == "low#call", "the slot was free, and tagged#1 did not take it"
 
 
 def test_runs_of_other_pools_and_without_a_pool_wait_for_nobody() -> None:
