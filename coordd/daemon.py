@@ -58,6 +58,7 @@ from coordd.services.observing import Observing
 from coordd.services.outbox import Outbox
 from coordd.services.retention import Retention
 from coordd.services.runners import Runners
+from coordd.services.sealed_bus import SealedBus
 from coordd.services.strategies.rooms import plugin_checks
 from coordd.services.views.troubles import Troubles
 
@@ -362,6 +363,9 @@ class Daemon:
                         self.reload()
                 else:
                     log.info("daemon.state", **self.methods.status_now())
+                    self.driver.unread.dump()
+                    if isinstance(self.driver.bus, SealedBus):
+                        self.driver.bus.unread.dump()
 
     async def _fatal(self, inner: trio.CancelScope) -> None:
         await self.driver.fatal.wait()

@@ -41,6 +41,7 @@ from coordd.errors import RemoteProtocolError, UnavailableError
 from coordd.ports import Bus, Journal
 from coordd.services import runlog
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.metrics.unread import Unread
 from coordd.services.outbox import KEEP_COMMANDS_S, KEEP_FACTS_S, Outbox
 
 log = structlog.get_logger("core")
@@ -129,6 +130,7 @@ class Driver:
         self.handlers: dict[str, Callable[[Elected], None]] = {}
         self.recent: deque[tuple[Packet, Event]] = deque(maxlen=RECENT_MAX)
         self.recent_total = 0
+        self.unread = Unread("message.refused")
         self.news = trio.Event()
         self._news_total = 0
         self.fatal = trio.Event()
@@ -160,9 +162,7 @@ class Driver:
             packet, dropped = codec.decode(data)
         except RemoteProtocolError as exc:
             self.counts["malformed"] += 1
-            # 1, 2, 4, 8, …: a flood must not fill the log
-            if self.counts["malformed"] & (self.counts["malformed"] - 1) == 0:
-                log.warning("message.refused", reason=str(exc), size=len(data), count=self.counts["malformed"])
+            self.unread.add(str(exc), data, self.counts["malformed"])
             return
         self.counts["unknown_types"] += dropped
         now = self.now()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from coordd.core.wire.envelope import REFUSALS, EnvelopeError, Envelopes, Keyring
 from coordd.ports import Bus
-
-log = structlog.get_logger("bus")
+from coordd.services.metrics.unread import Unread
 
 
 class SealedBus:
@@ -22,6 +19,7 @@ class SealedBus:
         self._cluster = cluster
         self._inbox = inbox
         self.refused = dict.fromkeys(REFUSALS, 0)
+        self.unread = Unread("envelope.refused")
         self._deliver: Callable[[bytes], None] = lambda _data: None
         self.use(keyring)
 
@@ -65,14 +63,13 @@ class SealedBus:
             try:
                 data = self._envelopes.open(data)
             except EnvelopeError as exc:
-                self._refuse(exc, len(data))
+                self._refuse(exc, data)
                 return
         self._deliver(data)
 
-    def _refuse(self, exc: EnvelopeError, size: int) -> None:
-        count = self.refused[exc.kind] = self.refused[exc.kind] + 1
-        if count & (count - 1) == 0:  # 1, 2, 4, 8, …: a flood must not fill the log
-            log.warning("envelope.refused", kind=exc.kind, reason=str(exc), size=size, count=count)
+    def _refuse(self, exc: EnvelopeError, data: bytes) -> None:
+        self.refused[exc.kind] += 1
+        self.unread.add(str(exc), data, self.refused[exc.kind], kind=exc.kind)
 
     def statistics(self) -> dict[str, int]:
         """The inner bus's counters, and how many messages were refused, by reason."""

@@ -24,6 +24,7 @@ from coordd.errors import UnavailableError
 from coordd.ports import Bus, Ledger
 from coordd.services.driver import Driver
 from coordd.services.ledger import CLOSED, FOREIGN, LedgerService, boottime
+from coordd.services.metrics.unread import Unread
 from coordd.services.sealed_bus import SealedBus
 from coordd.services.views.objects import Stop, is_isolated
 from coordd.services.views.troubles import Found, Trouble
@@ -51,6 +52,7 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
     if not ledger_url.startswith("sqlite:"):  # a file ledger uses our own clock
         checks.append(await _skew_check(ledger))
     checks.append(identity_check(driver.node, ledger))
+    checks.append(unread_check(driver.unread, driver.counts["malformed"]))
     checks.append(rules_check(driver.node))
     checks += alarm_checks(driver.node.alarms)
     checks += row_checks(driver.node)
@@ -130,11 +132,19 @@ def signing_checks(bus: Bus, now: float) -> list[Check]:
     checks = [_key_check(bus.keyring, now)]
     refused = {REFUSALS[kind]: count for kind, count in bus.refused.items() if count}
     if refused:
-        told = "; ".join(f"{count} times: {why}" for why, count in refused.items())
+        told = "; ".join([*(f"{count} times: {why}" for why, count in refused.items()), bus.unread.told()])
         checks.append(check("envelopes refused", WARN, told, "the same keyring on every node, then coordctl reload"))
     else:
         checks.append(check("envelopes refused", OK, "none since the start"))
     return checks
+
+
+def unread_check(unread: Unread, count: int) -> Check:
+    """Messages that nobody could decode."""
+    if not count:
+        return check("messages refused", OK, "none since the start")
+    advice = "the same version on every node? docs/runbook.md: messages that a node could not use"
+    return check("messages refused", WARN, f"{count} could not be decoded; {unread.told()}", advice)
 
 
 def _key_check(keyring: Keyring, now: float) -> Check:

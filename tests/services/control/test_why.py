@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ from coordd.core.ledger.words import NEVER, NEW_RULES, AttemptNumber, Policy
 from coordd.core.wire.envelope import ACCEPT, RETIRED, SIGN, EnvelopeError, Key, Keyring
 from coordd.core.wire.events import WorkerHeartbeat
 from coordd.services.control import doctor
+from coordd.services.metrics.unread import Unread
 from coordd.services.sealed_bus import SealedBus
 from coordd.services.views.objects import Stop, nodes_view
 from coordd.services.views.why import Absent, Holder, Obstacles, Surroundings, why_job, why_no_job, why_run
@@ -240,11 +242,21 @@ def test_the_keyring_says_which_key_signs_and_how_old_it_is() -> None:
 def test_refused_envelopes_are_told_by_reason() -> None:
     bus = sealed("")
     for kind in ("unknown_key", "unknown_key", "bad_mac"):
-        bus._refuse(EnvelopeError(kind), 10)
+        bus._refuse(EnvelopeError(kind), b"0123456789")
     refused = doctor.signing_checks(bus, 0.0)[1]
     assert refused["state"] == "warn"
     assert "2 times: no key of that id in the keyring" in refused["text"]
     assert "1 times: its MAC is wrong" in refused["text"]
+    assert re.search(r"; the newest at 2\d{3}-.*Z, 10 bytes: its MAC is wrong", refused["text"])
+
+
+def test_messages_that_nobody_could_decode_are_told() -> None:
+    unread = Unread("message.refused")
+    assert doctor.unread_check(unread, 0)["state"] == "ok"
+    unread.add("no MessagePack", b"secret", 1)
+    found = doctor.unread_check(unread, 1)
+    assert found["state"] == "warn"
+    assert re.fullmatch(r"1 could not be decoded; the newest at .*Z, 6 bytes: no MessagePack", found["text"])
 
 
 def test_without_keys_there_is_a_warning() -> None:

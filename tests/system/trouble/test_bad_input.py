@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -296,3 +297,24 @@ def test_garbage_and_forgeries_on_the_bus() -> None:
         assert cluster.becomes(run, "success")["attempt"] == 0
         assert len(cluster.starts()) == 5
         assert not cluster.row("hello#ghost")
+
+
+def test_a_message_that_nobody_could_decode_is_shown_to_people() -> None:
+    with cluster_of(1) as cluster:
+        (node,) = cluster.start().nodes
+
+        def told() -> dict[str, str]:
+            (check,) = [check for check in node.call("doctor") if check["check"] == "messages refused"]
+            return dict(check)
+
+        assert told()["state"] == "ok"
+        (address,) = (cluster.path / "bus").iterdir()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"\xc1 from a stranger", str(address))
+        refuses(node, 1)
+        assert told()["state"] == "warn"
+        assert "1 could not be decoded; the newest at " in told()["text"]
+
+        node.signal(signal.SIGUSR1)
+        until(lambda: "message.kept" in node.log(), why="it is in the log")
+        assert b"\xc1 from a stranger".hex() in node.log()
