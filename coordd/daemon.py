@@ -54,11 +54,11 @@ from coordd.services.control.server import ControlServer
 from coordd.services.driver import Driver, Keeper
 from coordd.services.health import Health
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.metrics.unread import dump_unread
 from coordd.services.observing import Observing
 from coordd.services.outbox import Outbox
 from coordd.services.retention import Retention
 from coordd.services.runners import Runners
-from coordd.services.sealed_bus import SealedBus
 from coordd.services.strategies.rooms import plugin_checks
 from coordd.services.views.troubles import Troubles
 
@@ -363,9 +363,7 @@ class Daemon:
                         self.reload()
                 else:
                     log.info("daemon.state", **self.methods.status_now())
-                    self.driver.unread.dump()
-                    if isinstance(self.driver.bus, SealedBus):
-                        self.driver.bus.unread.dump()
+                    dump_unread(self.driver, self.driver.bus)
 
     async def _fatal(self, inner: trio.CancelScope) -> None:
         await self.driver.fatal.wait()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from support.skew import skew_library, skewed
 from system.lab.cluster import Cluster, Node
-from system.lab.processes import LOOK_S, boottime
+from system.lab.processes import LOOK_S, boottime, kill_at_once
 
 from kills.judge import Cut, Verdict
 
@@ -78,14 +78,14 @@ class Stage:
             return
         power, pid = self.chance.random() < POWER_SHARE, node.process.pid
         self._down.add(name)
-        alive: frozenset[str] = frozenset()
+        alive: set[str] = set()
         if power:
             self.off.add(name)
-            alive = _words(node)
-            node.kill_family()
+            kill_at_once(lambda: _named(node, alive))
+            node.wait()
         else:
             node.kill()
-        self.cuts.append(Cut(name, pid, boottime(), power, alive))
+        self.cuts.append(Cut(name, pid, boottime(), power, frozenset(alive)))
         back_s = self.chance.uniform(*(POWER_BACK_S if power else DAEMON_BACK_S))
         self.at(boottime() + back_s, lambda: self._back(node))
 
@@ -95,13 +95,13 @@ class Stage:
         node.launch()
 
 
-def _words(node: Node) -> frozenset[str]:
-    """The words in the command lines of all that this node has started."""
-    words: set[str] = set()
-    for pid in node.family():
+def _named(node: Node, words: set[str]) -> set[int]:
+    """All processes that this node has started; the words in their command lines are added to ``words``."""
+    family = node.family()
+    for pid in family:
         with contextlib.suppress(OSError):  # it is gone
             words.update(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0"))
-    return frozenset(words)
+    return family
 
 
 def keep(cluster: Cluster, verdict: Verdict) -> None:

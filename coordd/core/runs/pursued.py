@@ -165,7 +165,7 @@ class Line(Phases):
 
     The ledger decides whether a run may start. But hundreds may wait for the slots of one pool, on every node. Each
     node knows nearly all of them, and puts them in the same order. So only the first one that this node can take asks
-    every second. The next few look every second whether they are the first; the others look seldom.
+    twice a second. The next few look every second whether they are the first; the others look seldom.
     """
 
     __slots__ = ("_scores", "open_claims", "pursuits", "running", "short")
@@ -198,9 +198,12 @@ class Line(Phases):
     def _limited(self, pursuit: Pursuit, answer: Answer, now: Now) -> None:
         """The ledger said: not now."""
         pursuit.slots = _slots(answer.by, pursuit.action.job)
+        in_s = answer.in_s
         if pursuit.slots and pursuit in self._first(pursuit.slots):
             pursuit.backoff_s = BACKOFF_MIN_S
-        self._again(pursuit, max(answer.in_s, pursuit.backoff_s), f"{answer.word}: {answer.by}", now)
+            if in_s <= LIMIT_RETRY_S:  # it is due: a slot may become free of whose run nobody here hears the end
+                in_s = BACKOFF_MIN_S
+        self._again(pursuit, max(in_s, pursuit.backoff_s), f"{answer.word}: {answer.by}", now)
         pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
 
     def _left_line(self, pursuit: Pursuit, now: Now) -> None:
@@ -253,11 +256,13 @@ class Line(Phases):
         pursuit = pursuit or Pursuit(action, NOTHING_SETTLED)
         return pursuit.yielded_to if self._puts_off(pursuit, pool, now) > 0 else ""
 
-    def caller_granted(self, run: str, now: Now) -> None:
-        """The caller's run has got a slot."""
+    def caller_granted(self, run: str, pool: str, now: Now) -> None:
+        """The caller's run has got a slot of that pool."""
         pursuit = self.pursuits.get(run)
         if pursuit is not None:
+            pursuit.slots = f"pool {pool}"
             self._was_free(pursuit, now)
+            pursuit.slots = ""
 
     def _puts_off(self, pursuit: Pursuit, pool: str, now: Now) -> float:
         """For how long (seconds) at most the run lets another one go first, ``yielded_to``; 0.0 if it may ask now."""

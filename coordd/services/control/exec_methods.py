@@ -166,7 +166,8 @@ class ExecMethods(BackfillMethods):
     async def _granted(self, wanted: Wanted, nonce: str, answer: Answer, floor: int, caller: Caller) -> dict[str, Any]:
         node = self._driver.node
         self._watches.pop(wanted.run, None)
-        self._driver.feed(node.pursuits.caller_granted, wanted.run)
+        if wanted.definition is not None and wanted.definition.pool:
+            self._driver.feed(node.pursuits.caller_granted, wanted.run, wanted.definition.pool)
         launch = Launch(
             wanted.run,
             wanted.job,
@@ -258,18 +259,18 @@ class ExecMethods(BackfillMethods):
 
         A caller who waits gets a row, from which all nodes know its place.
         """
-        node, pool = self._driver.node, wanted.definition.pool if wanted.definition is not None else ""
-        if not pool:
+        node, job = self._driver.node, wanted.definition
+        if job is None or not job.pool:
             return ""
         of = self._registration(wanted, caller)
         action = Action(of.job, of.run, fire_at=of.fire_at, digest=of.digest)
-        first = self._driver.feed(node.pursuits.before_caller, action, pool)
+        first = self._driver.feed(node.pursuits.before_caller, action, job.pool)
         if first and wanted.run not in node.pursuits.pursuits and wanted.patient:
             answer = await self._change(Register(of=of))
             if answer.state not in (words.PENDING, words.RETRY):
                 return ""
             self._driver.feed(node.look_again)
-        return f"pool {pool}: {first} goes first" if first else ""
+        return f"pool {job.pool}: {first} goes first" if first else ""
 
     # ---- for the holder
 

@@ -51,3 +51,11 @@ class Unread:
         for one in self.newest:
             about: dict[str, Any] = {"came_at": round(one.at, 3), "size": one.size, "reason": one.reason}
             log.info("message.kept", was=self._event, **about, head=one.head.hex())
+
+
+def dump_unread(*of: object) -> None:
+    """Write what these keep to the log; a bus without seals keeps nothing."""
+    for one in of:
+        unread = getattr(one, "unread", None)
+        if isinstance(unread, Unread):
+            unread.dump()

@@ -180,7 +180,7 @@ def test_a_caller_of_coordd_exec_waits_for_a_bounded_time() -> None:
     assert before(lone, calls("call", EPOCH)) == "tagged#1"
     lone.wait(YIELD_TO_OTHERS_S + 0.1)
     assert before(lone, calls("call", EPOCH)) == ""
-    lone.do(lone.node.pursuits.caller_granted, "low#call")
+    lone.do(lone.node.pursuits.caller_granted, "low#call", "heavy")
     assert before(lone, calls("another", EPOCH + 60.0)) == "low#call", "the slot was free, and tagged#1 did not take it"
 
 
