@@ -24,7 +24,7 @@ class Revisions:
         self.number = 0  # of the revision in force
         self.highest = 0  # of all that ever were
         self.sure = False  # the ledger has not gone back since
-        self._once: set[int] = set()  # all that ever were in force: a node that has one may bring it back
+        self._once = {1}  # all that ever were in force: a node that has one may bring it back. Disks have the first one
         self._definitions: dict[str, str] = {}  # job -> digest, of the jobs in force that have a schedule
 
     def went_back(self) -> None:
