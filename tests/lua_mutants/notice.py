@@ -45,7 +45,9 @@ REAL = (
     "redis/test_redis_ledger.py",
 )
 
+# Timeouts (seconds): of the tests with real servers under one change, and of the recording on a loaded machine.
 SECONDS_MAX = 300
+RECORDING_S = 1800
 
 
 class MissingError(Exception):
@@ -62,6 +64,7 @@ def record(*, brief: bool = False) -> list[Exchange]:
             STEPPED,
             ["-k", "scripts or redis"],
             {"LUA_CONVERSATION": str(path), **({"LUA_BRIEF": "1"} if brief else {})},
+            RECORDING_S,
         )
         if done.returncode != 0:
             raise MissingError(f"the contract tests fail with the true scripts:\n{done.stdout[-2000:]}")
@@ -76,7 +79,7 @@ def interview(kept: list[Exchange]) -> Interview:
 def by_real_servers(edit: Edit) -> str:
     """The first failure of the tests with real servers under a change; "" if they pass."""
     try:
-        done = _pytest(REAL, ["-x", "-k", "not sqlite and not memory"], {"LUA_MUTANT": edit.name})
+        done = _pytest(REAL, ["-x", "-k", "not sqlite and not memory"], {"LUA_MUTANT": edit.name}, SECONDS_MAX)
     except subprocess.TimeoutExpired:
         return f"{REAL[0]}: not over in {SECONDS_MAX} s"
     if done.returncode == 0:
@@ -90,7 +93,9 @@ def known_survivors() -> dict[str, str]:
     return {one["edit"]: one["reason"] for one in tomllib.loads(SURVIVORS.read_text()).get("survivor", [])}
 
 
-def _pytest(files: tuple[str, ...], arguments: list[str], more: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _pytest(
+    files: tuple[str, ...], arguments: list[str], more: dict[str, str], limit_s: float
+) -> subprocess.CompletedProcess[str]:
     tests = ROOT / "tests"
     return subprocess.run(
         [
@@ -107,7 +112,7 @@ def _pytest(files: tuple[str, ...], arguments: list[str], more: dict[str, str]) 
         ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{tests}", **more},
-        timeout=SECONDS_MAX,
+        timeout=limit_s,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
