@@ -4,7 +4,6 @@ The runner of a SQLite ledger loads this file before it starts a job, so it impo
 """
 
 from coordd.core.ledger.words import CLOCK_EXACT_S, AttemptNumber, Policy, Record, Token
-from coordd.core.names import host_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -379,7 +378,7 @@ class Hold:
 
 def key_of_node(full_hostname: str) -> str:
     """The key of the hold on the node with this full hostname (HOSTNAME.PID)."""
-    return OF_NODE + host_of(full_hostname)
+    return OF_NODE + full_hostname.rpartition(".")[0]
 
 
 def is_backfill(row: Row) -> bool:

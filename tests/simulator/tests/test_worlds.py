@@ -43,7 +43,8 @@ def test_every_property_holds(first: int) -> None:
     for seed in range(first, first + CHUNK):
         world = simulator.run(seed)
         assert len(world.hosts) >= 3, f"seed {seed}"
-        assert len(world.runs()) >= 20, f"seed {seed}"
+        least = 10 if world.plan.published else 20  # published jobs are withdrawn for a while
+        assert len(world.runs()) >= least, f"seed {seed}"
         assert world.struck >= plan.FAULTS_MIN, f"seed {seed}"
 
 
