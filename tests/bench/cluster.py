@@ -259,12 +259,9 @@ def memory_mb(pid: int) -> tuple[float, float]:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time (seconds) of all threads of a process, with a resolution of nanoseconds."""
-    total = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9
+    """CPU time (seconds) of all threads of a process, with a resolution of nanoseconds. Threads that have ended count:
+    the sum over /proc/PID/task would lose theirs. See clock_getcpuclockid(3) for the number of the clock."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
-from bench.cluster import Cluster, cluster
+from bench.cluster import Cluster, cluster, until
 from bench.figures import Figure, summary
 
 SECTION = "pages with 1,000 jobs and 100,000 runs"
@@ -59,8 +59,13 @@ def fill(nodes: Cluster) -> None:
     """Copy one run that has ended, until there are RUNS of them: 100 of each job, the newest of today."""
     node = nodes.nodes[0]
     node.call("run.trigger", job="job-0", id="first")
-    while node.call("run.show", id="job-0#first")["state"] != "success":
-        time.sleep(0.1)
+
+    def ended() -> bool | None:  # the node may have accepted the trigger before the ledger has its row
+        with suppress(RuntimeError):
+            return node.call("run.show", id="job-0#first")["state"] == "success" or None
+        return None
+
+    until(ended, "the first run has ended")
     with sqlite3.connect(f"{nodes.root}/ledger.db", timeout=60) as db:
         columns = [row[1] for row in db.execute("PRAGMA table_info(runs)")]
         template = dict(
