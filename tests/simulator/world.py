@@ -24,6 +24,7 @@ from simulator.item import Item
 from simulator.judging.hearing import Hearing
 from simulator.judging.judge import Child, Judge, Violation
 from simulator.judging.line import Line
+from simulator.judging.policies import watches
 from simulator.judging.records import ALL, Records
 from simulator.machines.bus import Broker, Bus, Datagrams, OutboxEntry
 from simulator.machines.daemon import Daemon
@@ -127,6 +128,7 @@ class World:
         self.judge = Judge(self)
         self.hearing = Hearing(self)
         self.line = Line(self)
+        self.watches = watches(self)
         self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it; None: the ledger has it
         self.hosts = [
             Host(index, rate, skew, Disk(packs=plan.packs), plan.jobs)

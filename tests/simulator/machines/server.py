@@ -221,6 +221,8 @@ class Server:
         if run:
             self.asked_at[id(request)] = world.now
             world.judge.operation(request, answer, before, after)
+        for watch in world.watches:
+            watch.operation(host, request, answer, before, after)
         if world.now < host.ledger_deaf:
             return
         if "lost_reply" in world.rough and world.rng.random() < LOST_REPLIES:

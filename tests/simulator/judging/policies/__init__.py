@@ -1,0 +1,23 @@
+"""Judges of policies, which see each operation of the ledger: one file for each subject."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from coordd.core.ledger.answers import Answer
+    from coordd.core.ledger.rows import Row
+    from coordd.core.ledger.runner_requests import Request
+    from simulator.world import Host, World
+
+
+class Watch(Protocol):
+    """One judge of one policy. It keeps its own account of the world, and calls ``world.violate``."""
+
+    def operation(self, host: Host, request: Request[Any], answer: Answer, before: Row | None, row: Row | None) -> None:
+        """An operation was executed. ``before`` and ``row``: the row of its run, if it is about a run."""
+
+
+def watches(_world: World) -> tuple[Watch, ...]:
+    """The judges of one world."""
+    return ()
