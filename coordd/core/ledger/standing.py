@@ -297,8 +297,10 @@ class Standing:
             if seen and any(past.digest == said.digest for past in store.activations(name)):
                 return Answer(DIFFERS, token=job.sequence)
             begins = now.wall
+            if job.digest:  # a clock that is behind dates this definition before the one that it replaces
+                began = self._was_to_count_from(store, job)
             if how != "returned" and job.digest and said.schedule == job.schedule:
-                begins, began = job.counts_from, self._was_to_count_from(store, job)
+                begins = job.counts_from
             elif not job.digest:
                 begins = self._first_counts_from(store, job, how, now)
         older = [] if store.activations(name) else said.before.split()

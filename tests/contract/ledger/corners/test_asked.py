@@ -183,6 +183,22 @@ def test_what_is_due_when_a_definition_was_to_count_has_passed(nodes: Nodes) -> 
         assert nodes.claim(nodes.of(run, overlap="allow", fire_at=at, due=at)).word == word
 
 
+def test_a_definition_from_a_clock_that_is_behind_opens_nothing_that_was_due_before_the_one_it_replaces(
+    nodes: Nodes,
+) -> None:
+    begin = nodes.clock.wall
+    nodes.ask(Activate(job="sales", digest="d1", schedule="s1", how="new", by="ann"))
+    nodes.clock.step(-300.0)
+    swept(nodes, "sales")  # the first definition counts from an instant that this clock knows
+    nodes.ask(Activate(job="sales", digest="d2", schedule="s2", how="changed", by="ann"))
+    nodes.clock.step(320.0)
+
+    for due, word in ((begin - 200.0, "finished"), (begin, "finished"), (begin + 1.0, "granted")):
+        of = nodes.of(scheduled_run("sales", due), overlap="allow", fire_at=due, due=due)
+        of.digest = "d2"
+        assert nodes.claim(of).word == word
+
+
 @pytest.mark.parametrize("recovers", [False, True])
 def test_only_a_fire_time_that_is_over_is_too_late_to_revoke(
     nodes: Nodes, back: Callable[..., None], recovers: bool

@@ -102,8 +102,10 @@ local function activate_now(name, digest, schedule, how, by, sequence, counts_fr
   else
     local seen = (how == 'new' or how == 'returned') and not returns
     if seen and was_activated(name, digest) then return answer(DIFFERS, { token = job.sequence }) end
+    -- A clock that is behind dates this definition before the one that it replaces.
+    if job.digest ~= '' then said = was_to_count_from(name) end
     if how ~= 'returned' and job.digest ~= '' and schedule == job.schedule then
-      begins, said = job.counts_from, was_to_count_from(name)
+      begins = job.counts_from
     elseif job.digest == '' then
       -- Under the old rules jobs had schedules without this: such a one goes on where it was.
       local was_scheduled = last_fire_at(name) > 0 or job.horizon < identity_from()
