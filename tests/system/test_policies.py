@@ -325,6 +325,7 @@ def test_a_trigger_while_the_ledger_is_silent_survives_the_death_of_its_daemon(b
             said = node.call("run.trigger", job="asked", id="1")
             assert (said["id"], said["durable"]) == ("asked#1", "node")
             assert node.status()["ledger"]["state"] == "unavailable"
+            assert node.why("asked#1").startswith("asked#1 was triggered here, and the ledger does not have it yet")
             node.kill()
             assert not cluster.starts()
         assert cluster.row("asked#1") == {}, "nobody else knows of it"

@@ -130,18 +130,20 @@ class Explanations(FireMethods):
         pursuit = node.pursuits.pursuits.get(run)
         attempt = pursuit.attempt if pursuit else 0
         election = node.elections.by_id.get(f"{run}/{attempt}")
+        accepted = run in node.triggers.requests
         try:
             row = await self._ledger.query(lambda ledger: ledger.run(run))
             attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         except UnavailableError as exc:
-            return why.why_run(run, None, [], pursuit, election, self._around(str(exc))), []
+            around, unknown = self._around(str(exc)), Absent(False, accepted=accepted)
+            return why.why_run(run, None, [], pursuit, election, around, absent=unknown), []
         if caller.role <= VIEWER:  # here, where a reason is still separate
             for told in (row, *attempts):
                 if told is not None:
                     told.reason = disclosure.reason(told.reason)
         holder = absent = None
         if row is None:
-            absent = self._absent(run)._replace(fire=await self._decision(run, caller))
+            absent = self._absent(run)._replace(fire=await self._decision(run, caller), accepted=accepted)
         elif row.state in (RECEIVED, STARTED):
             holder = self._holder(row)
         no_file = job_of(run) not in node.jobs

@@ -82,6 +82,12 @@ class RunMethods(ExecMethods):
 
     async def _row(self, run: str) -> Row:
         row = await self._ledger.query(lambda ledger: ledger.run(run))
+        if row is None and run in self._driver.node.triggers.requests:
+            raise RefusedError(
+                f"{run} was triggered here, and the ledger does not have it yet",
+                kind="unknown_run",
+                hint=f"coordctl why {run}",
+            )
         if row is None:
             raise RefusedError(f"no run {run!r}", kind="unknown_run", hint="coordctl run list shows all runs")
         return row

@@ -103,6 +103,7 @@ class Absent(NamedTuple):
     now: float = 0.0
     blacked_out: bool = False  # a fire time of the schedule, if it had no blackouts
     fire: Fire | None = None  # what the ledger has decided about it
+    accepted: bool = False  # triggered here, and kept on this node's disk until the ledger has it
 
 
 def why_run(
@@ -174,6 +175,9 @@ def _without_row(
     obstacles: Obstacles,
 ) -> str:
     troubles = "".join(f" {sentence}" for sentence in around.sentences())
+    if absent.accepted:
+        kept = "It is kept on this node's disk, and offered to the ledger again every second."
+        return f"{run} was triggered here, and the ledger does not have it yet. {kept}{troubles}"
     if around.ledger_error:
         return f"Nobody can launch {run} now.{troubles}"
     if around.recovering_s:

@@ -18,7 +18,7 @@ from coordd.services.control import doctor
 from coordd.services.metrics.unread import Unread
 from coordd.services.sealed_bus import SealedBus
 from coordd.services.views.objects import Stop, nodes_view
-from coordd.services.views.why import Absent, Holder, Obstacles, Surroundings, why_job, why_no_job, why_run
+from coordd.services.views.why import CALM, Absent, Holder, Obstacles, Surroundings, why_job, why_no_job, why_run
 
 DOWN = Surroundings(ledger_error="Connection refused")
 RECOVERING = Surroundings(recovering_s=42.0)
@@ -44,6 +44,13 @@ def row(state: str) -> Row:
     made.run, made.job, made.state, made.policy = "j#1", "j", state, Policy().pack()
     made.attempt = AttemptNumber(state == "retry")
     return made
+
+
+@pytest.mark.parametrize("around", [CALM, DOWN, RECOVERING])
+def test_a_trigger_that_the_ledger_does_not_have_yet_was_triggered(around: Surroundings) -> None:
+    said = why_run("j#1", None, [], None, None, around, absent=Absent(True, accepted=True))
+    assert said.startswith("j#1 was triggered here, and the ledger does not have it yet.")
+    assert ("the ledger does not answer" in said) is (around is DOWN)
 
 
 @pytest.mark.parametrize(("around", "sentence"), TROUBLES)
