@@ -11,6 +11,7 @@ import click
 from coordd import __version__
 from coordd.cli import options
 from coordd.cli.crontab import import_crontab
+from coordd.cli.dev.command import dev
 from coordd.cli.keys import keys
 from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_USAGE, Failed, failed, say
 from coordd.cli.setup.first import init
@@ -153,6 +154,7 @@ def exec_(context: click.Context, /, tick: str | None, every: str | None, ident:
 program.add_command(init)
 program.add_command(keys)
 program.add_command(import_crontab)
+program.add_command(dev)
 
 
 @program.command("version")

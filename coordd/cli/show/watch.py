@@ -135,11 +135,7 @@ def watch_terminal(path: str, interval_s: float) -> None:
     client.call("ping")
     screen = Screen(client)
     console = tables.console()
-    with (
-        _keys(),
-        contextlib.suppress(KeyboardInterrupt),
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
+    with keys(), contextlib.suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             screen.look()
             screen.hear()
@@ -160,7 +156,7 @@ def _quit_within(seconds: float) -> bool:
 
 
 @contextlib.contextmanager
-def _keys() -> Iterator[None]:
+def keys() -> Iterator[None]:
     """Keys as they are pressed, without the Enter key and without an echo."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)

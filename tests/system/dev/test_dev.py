@@ -1,0 +1,200 @@
+"""coordd dev: a cluster that works, and that leaves no process and no file behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from system.lab.processes import ROOT, exists, processes, until
+
+
+class Dev:
+    """One `coordd dev` under test. ``output`` holds all that it has printed."""
+
+    def __init__(self, process: subprocess.Popen[bytes], place: Path, reading: int) -> None:
+        self.process = process
+        self.place = place
+        self.output = b""
+        self._reading = reading
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # a terminal whose other side is closed
+            while part := os.read(self._reading, 65536):
+                self.output += part
+
+    def ready(self) -> Dev:
+        until(lambda: b"\nready: " in self.output.replace(b"\r", b"") or self.ended, 120, f"ready: {self.said}")
+        assert self.process.poll() is None, self.said
+        return self
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
+    def said(self) -> str:
+        return self.output.decode(errors="replace")
+
+    def call(self, name: str, method: str, **params: Any) -> Any:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(30)
+            sock.connect(f"{self.place}/{name}/coordd.sock")
+            sock.sendall(json.dumps({"id": 1, "method": method, "params": params}).encode() + b"\n")
+            answer = json.loads(sock.makefile().readline())
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def row(self, name: str, run: str) -> dict[str, Any]:
+        return next((dict(row) for row in self.call(name, "run.list", limit=50) if row["id"] == run), {"state": ""})
+
+    def family(self) -> set[int]:
+        return processes([f"{self.place}/"]) - {self.process.pid}
+
+    def wait(self) -> int:
+        code = self.process.wait(60)
+        self._reader.join(10)
+        return code
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that does not exist yet; its path is short, as sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="dev-", dir="/tmp") as parent:
+        yield Path(parent) / "d"
+
+
+@contextlib.contextmanager
+def dev(place: Path, *args: str, terminal: bool = False) -> Iterator[Dev]:
+    argv = [sys.executable, "-m", "coordd", "dev", "--dir", str(place), *args]
+    env = {key: value for key, value in os.environ.items() if not key.startswith("COORDD_")} | {"TERM": "xterm"}
+    reading, writing = pty.openpty() if terminal else os.pipe()
+    process = subprocess.Popen(
+        argv,
+        cwd=ROOT,
+        env=env,
+        stdin=writing if terminal else subprocess.DEVNULL,
+        stdout=writing,
+        stderr=writing,
+        start_new_session=True,
+    )
+    os.close(writing)
+    started = Dev(process, place, reading)
+    try:
+        yield started
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(60)
+            process.kill()
+        for pid in started.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        os.close(reading)
+
+
+def test_an_interrupt_leaves_no_process_and_no_file(place: Path) -> None:
+    with dev(place) as cluster:
+        cluster.ready()
+        assert cluster.call("n2", "status")["members"]["alive"] == 3
+        run = cluster.call("n1", "run.trigger", job="long", id="x")["id"]
+        until(lambda: cluster.row("n3", run)["state"] == "started", why="the run starts")
+        until(lambda: "task-started" in cluster.said, why="the run's start is printed")
+        family = cluster.family()
+        assert len(family) >= 3 * 2 + 3, "three daemons with their warm parents; watcher, runner and program"
+
+        cluster.process.send_signal(signal.SIGINT)
+
+        assert cluster.wait() == 0, cluster.said
+        assert [pid for pid in family if exists(pid)] == []
+        assert cluster.family() == set()
+        assert not place.exists()
+
+
+def test_a_directory_that_was_there_stays_and_is_empty(place: Path) -> None:
+    place.mkdir()
+    with dev(place, "--nodes", "1") as cluster:
+        cluster.ready()
+        cluster.process.send_signal(signal.SIGTERM)
+
+        assert cluster.wait() == 0, cluster.said
+        assert list(place.iterdir()) == []
+
+
+def test_with_a_broker_everything_is_signed_and_encrypted(place: Path) -> None:
+    with dev(place, "--bus", "amqp", "--nodes", "2") as cluster:
+        cluster.ready()
+        status = cluster.call("n1", "status")
+        assert status["bus"]["url"].startswith("amqps://")
+        assert status["bus"]["state"] == "connected"
+        assert status["ledger"]["url"].startswith("rediss://")
+        assert "unsigned" not in (place / "n1" / "coordd.log").read_text()
+        run = cluster.call("n2", "run.trigger", job="long", id="x")["id"]
+        until(lambda: cluster.row("n1", run)["state"] == "started", why="the run starts")
+        assert {b"epmd", b"redis-server"} <= {
+            Path(f"/proc/{pid}/comm").read_bytes().strip() for pid in cluster.family()
+        }
+
+        cluster.process.send_signal(signal.SIGINT)
+
+        assert cluster.wait() == 0, cluster.said
+        assert cluster.family() == set()
+        assert not place.exists()
+
+
+def test_a_key_cuts_the_power_of_a_node_and_another_takes_its_run(place: Path) -> None:
+    with dev(place, "--nodes", "2", terminal=True) as cluster:
+        cluster.ready()
+        run = cluster.call("n1", "run.trigger", job="long", id="x")["id"]
+        first = until(lambda: (row := cluster.row("n1", run))["state"] == "started" and row, why="the run starts")
+        owner = first["node"].split(".")[0]
+        other = {"n1": "n2", "n2": "n1"}[owner]
+        there = processes([f"{place}/{owner}/"]) - {cluster.process.pid}
+
+        os.write(cluster._reading, owner[1:].encode())
+
+        until(lambda: not [pid for pid in there if exists(pid)], why=f"everything of {owner} is killed")
+        until(lambda: cluster.row(other, run)["state"] == "started" and cluster.row(other, run)["attempt"] == 1)
+        assert cluster.row(other, run)["node"].startswith(f"{other}.")
+
+        os.write(cluster._reading, owner[1:].encode())
+        until(lambda: cluster.call(other, "status")["members"]["alive"] == 2, why=f"{owner} is back")
+        os.write(cluster._reading, b"q")
+
+        assert cluster.wait() == 0, cluster.said
+        assert cluster.family() == set()
+        assert not place.exists()
+
+
+def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(place: Path) -> None:
+    with dev(Path(f"{place}{'x' * 120}")) as cluster:
+        assert cluster.wait() == 78
+
+        assert "n1" in cluster.said
+        assert "bytes" in cluster.said
+        assert not cluster.place.exists()
+
+
+def test_files_of_others_are_not_removed(place: Path) -> None:
+    place.mkdir()
+    (place / "thesis").write_text("mine")
+    with dev(place) as cluster:
+        assert cluster.wait() == 69
+
+        assert "is not empty (thesis)" in cluster.said
+        assert (place / "thesis").read_text() == "mine"
