@@ -44,7 +44,7 @@ from coordd.core.wire.chain import Checked
 from coordd.core.wire.events import task_of
 from coordd.core.wire.windows import Windows
 from coordd.errors import CoorddError, UnavailableError
-from coordd.launching import LaunchBuilder, make_sinks
+from coordd.launching import LaunchBuilder, make_outlets
 from coordd.ports import Verifiable
 from coordd.services.audit import Audit, audit_view
 from coordd.services.control import disclosure
@@ -136,8 +136,8 @@ class Daemon:
             clean=self.retention.clean,
             look=self._save_ledger_mark,
         )
-        readiness, sinks = self.health.readiness, make_sinks(config.node.state_dir, self.driver, self.runners)
-        self.observing = Observing(config, self.driver, self.ledger, self.troubles, readiness, self.methods, sinks)
+        readiness, outlets = self.health.readiness, make_outlets(config, self.driver, self.runners, self.builder)
+        self.observing = Observing(config, self.driver, self.ledger, self.troubles, readiness, self.methods, outlets)
 
     # ---- building
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from coordd import __version__
+from coordd.adapters import logs
 from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.onhost import absent_file
 from coordd.adapters.remote.stores import open_store
 from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, redacted
 from coordd.config.sections import Config
+from coordd.config.tracing import endpoint
 from coordd.connecting import Connections
 from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
 from coordd.core.jobs.job import Job, SparkSubmit
@@ -20,20 +23,39 @@ from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Launch
 from coordd.core.runs.knowledge import DRIVER, EXECUTORS
+from coordd.core.trace import trace_id, traceparent
 from coordd.errors import CoorddError, UnavailableError
+from coordd.ports import SpanExporter
 from coordd.services.driver import Driver
 from coordd.services.logs.files import log_path
+from coordd.services.observing import Outlets
 from coordd.services.runners import Runners
 from coordd.services.sinks.service import Sinks
+from coordd.services.tracing.spans import program_span
 
 # The maximum size of an attempt's output; then the older half is dropped.
 LOG_BYTES_MAX = 64 * 2**20
 
 
-def make_sinks(state_dir: str, driver: Driver, runners: Runners) -> Sinks:
-    """The service that copies logs and segments elsewhere."""
+def make_exporter(config: Config, environ: Mapping[str, str] = os.environ) -> SpanExporter | None:
+    """What sends traces, if they are configured and the `otel` extra is there."""
+    wanted = endpoint.endpoint(config.tracing.otlp, environ)
+    if not wanted or endpoint.problem(config.tracing.otlp, environ):
+        return None
+    from coordd.adapters.tracing.otlp import OtlpExporter  # it loads OpenTelemetry
+
+    return OtlpExporter(wanted, cluster=config.cluster.name, node=config.node.name, version=__version__)
+
+
+def make_outlets(config: Config, driver: Driver, runners: Runners, builder: LaunchBuilder) -> Outlets:
+    """The ways to receivers elsewhere: of logs and segments, and of traces."""
+    state_dir = config.node.state_dir
     shutil.rmtree(os.path.join(state_dir, "sinks"), ignore_errors=True)  # what a killed daemon had on its way
-    return Sinks(driver, runners, SqliteCopies(os.path.join(state_dir, "copies.db")), open_store, state_dir)
+    sinks = Sinks(driver, runners, SqliteCopies(os.path.join(state_dir, "copies.db")), open_store, state_dir)
+    exporter = builder.exporter = make_exporter(config)
+    if exporter is not None:
+        logs.traced(lambda run: trace_id(config.cluster.name, run))
+    return Outlets(sinks, exporter)
 
 
 class LaunchBuilder:
@@ -47,6 +69,7 @@ class LaunchBuilder:
         self._node = node
         self._directory = directory
         self.log_dir = os.path.join(config.node.state_dir, "logs")
+        self.exporter: SpanExporter | None = None  # if traces are sent
 
     def spec(self, launch: Launch) -> dict[str, Any]:
         """The spec for a runner.
@@ -132,12 +155,20 @@ class LaunchBuilder:
             launch.fire_at,
             self.config.control.socket,
             directory,
+            self._traceparent(launch),
         )
         program = build(job, fill_launch(job.launch, values), self._defaults(), attempt_info)
         if program.secrets_path and write:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             write_atomic(program.secrets_path, program.secrets.encode())
         return program
+
+    def _traceparent(self, launch: Launch) -> str:
+        """The span that the program's own spans belong to; "" without traces."""
+        if self.exporter is None:
+            return ""
+        trace = trace_id(self.config.cluster.name, launch.run)
+        return traceparent(trace, program_span(trace, launch.attempt), sampled=self.exporter.sampled(trace))
 
     def _defaults(self) -> SparkDefaults:
         spark = self.config.spark

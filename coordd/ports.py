@@ -5,7 +5,7 @@ No library's exception crosses a port: an adapter raises UnavailableError if the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from coordd.core.ledger.answers import Answer
@@ -13,6 +13,7 @@ from coordd.core.ledger.fires import Decided
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.runner_requests import Request
+from coordd.core.trace import Span
 
 A = TypeVar("A", bound=Answer | OpenAnswer)
 
@@ -390,3 +391,28 @@ class RevisionStore(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
+
+
+class SpanExporter(Protocol):
+    """The way of spans to a receiver. It may be called from the daemon's loop: nothing but ``close`` waits."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many were "sent" and "dropped" since the start; a word that is absent counts 0."""
+
+    @property
+    def problem(self) -> str:
+        """Why the last spans were not taken; "" if they were."""
+
+    @property
+    def waiting(self) -> int:
+        """Spans that are not sent yet."""
+
+    def sampled(self, trace: str) -> bool:
+        """True if this trace is recorded."""
+
+    def offer(self, spans: Sequence[Span]) -> None:
+        """Send them some time; what finds no room is dropped and counted."""
+
+    def close(self, within_s: float) -> None:
+        """Send what waits, within this time (seconds); blocks."""

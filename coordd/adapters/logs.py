@@ -66,7 +66,7 @@ def configure(
     assert level in LEVELS, level
     sink = Sink(stream, detect(stream, os.environ), journal or JournalSocket())
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, _format_exception, redact],
+        processors=[structlog.contextvars.merge_contextvars, _add_trace, _format_exception, redact],
         wrapper_class=_bound_logger(LEVELS[level]),
         logger_factory=lambda *_: sink,
         cache_logger_on_first_use=False,
@@ -158,6 +158,20 @@ def _bound_logger(minimum: int) -> type[structlog.BoundLoggerBase]:
 
 
 # ---- processors
+
+_trace_of: list[Callable[[str], str]] = []
+
+
+def traced(trace_of: Callable[[str], str]) -> None:
+    """From now on each line about a run has ``trace_id``. ``trace_of``: the trace of a run's id."""
+    _trace_of[:] = [trace_of]
+
+
+def _add_trace(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    run = event.get("run")
+    if _trace_of and isinstance(run, str) and run:
+        event["trace_id"] = _trace_of[0](run)
+    return event
 
 
 def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> EventDict:

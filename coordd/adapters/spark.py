@@ -49,6 +49,7 @@ class AttemptInfo(NamedTuple):
     fire_at: float
     socket: str = ""
     directory: str = ""
+    traceparent: str = ""
 
 
 class ProgramSpec(NamedTuple):
@@ -93,6 +94,8 @@ def build(
             "COORDD_SOCKET": attempt_info.socket,
         }
     )
+    if attempt_info.traceparent:
+        env["TRACEPARENT"] = attempt_info.traceparent
     return ProgramSpec(argv, env, cwd, secrets, secrets_path)
 
 
@@ -224,6 +227,8 @@ def _spark_argv(
             "spark.coordd.nonce": attempt_info.nonce,
         }
     )
+    if attempt_info.traceparent:  # a driver on another machine has not our environment
+        conf["spark.coordd.traceparent"] = attempt_info.traceparent
     base = launch.properties_file or defaults.properties_file or _default_properties(env)
     text, path = _properties_text(conf, base), f"{attempt_info.directory}/{SECRETS_FILE}"
     argv = [submit, "--master", master, "--deploy-mode", launch.deploy_mode, "--name", launch.name or job.name]

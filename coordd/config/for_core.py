@@ -13,6 +13,7 @@ _NEEDS_RESTART = (
     ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
     ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
     ("cluster", "unsigned"), ("node", "fast_start"), ("metrics", "listen"), ("metrics", "textfile"),
+    ("tracing", "otlp"),
     ("jobs", "backend"), ("jobs", "url"), ("jobs", "call"),
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from coordd.config import addresses, keyring, ownership, values
 from coordd.config.tomlfile import Problem
+from coordd.config.tracing import endpoint
 from coordd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -117,4 +118,6 @@ def warnings(config: Config) -> list[Problem]:
     if most > ABSURD * (os.cpu_count() or 1):
         many = f"{most} drivers that compute at a time, on {os.cpu_count() or 1} processors"
         told.append(("node.budget", f"{many}: each needs one, and memory; is it a typing error?"))
+    if untraced := endpoint.problem(config.tracing.otlp, os.environ):
+        told.append(("tracing.otlp", untraced))
     return [Problem(shown, key, None, message, severity="warning", kind="config") for key, message in told]

@@ -201,6 +201,12 @@ class MetricsConfig(msgspec.Struct, frozen=True):
         return host.strip("[]"), int(port)
 
 
+class TracingConfig(msgspec.Struct, frozen=True):
+    """Where traces go: an address for OTLP over HTTP; "": as the OTEL_ variables say, else nowhere."""
+
+    otlp: str = ""
+
+
 class Config(msgspec.Struct, frozen=True):
     """The whole configuration from coordd.toml and the environment. ``path``: its file, or ""."""
 
@@ -210,6 +216,7 @@ class Config(msgspec.Struct, frozen=True):
     control: ControlConfig = ControlConfig()
     history: HistoryConfig = HistoryConfig()
     metrics: MetricsConfig = MetricsConfig()
+    tracing: TracingConfig = TracingConfig()
     jobs: JobsConfig = JobsConfig()
     pools: dict[str, int] = {}
     hooks: tuple[Hook, ...] = ()

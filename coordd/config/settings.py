@@ -30,9 +30,11 @@ from coordd.config.sections import (
     MetricsConfig,
     NodeConfig,
     SparkConfig,
+    TracingConfig,
 )
 from coordd.config.sinks import address as sinks
 from coordd.config.tomlfile import Places, Problem, read_toml
+from coordd.config.tracing import endpoint
 from coordd.config.values import Reader, converted, found
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.schedule import parse_duration
@@ -164,10 +166,11 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "control": ControlConfig,
     "history": HistoryConfig,
     "metrics": MetricsConfig,
+    "tracing": TracingConfig,
     "jobs": JobsConfig,
 }
 # Sections that this version does not implement.
-LATER = ("check", "limits", "tracing")
+LATER = ("check", "limits")
 
 _BY_TYPE: dict[Any, Reader] = {
     str: values.text,
@@ -200,6 +203,7 @@ _BY_KEY: dict[str, Reader] = {
     "history.keep_runs": values.whole(0, RUNS_MAX),
     "metrics.listen": addresses.listening,
     "metrics.textfile": values.path_or_none,
+    "tracing.otlp": endpoint.read_url,
 }
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
 from coordd.config.sections import Config
+from coordd.config.tracing import endpoint
+from coordd.ports import SpanExporter
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.hooks.service import Hooks
@@ -15,10 +17,18 @@ from coordd.services.ledger import LedgerService
 from coordd.services.readiness import Readiness
 from coordd.services.sinks.methods import SinkMethods
 from coordd.services.sinks.service import Sinks
+from coordd.services.tracing.service import Tracing
 from coordd.services.views.troubles import Troubles
 
 if TYPE_CHECKING:
     from coordd.services.metrics.service import Metrics
+
+
+class Outlets(NamedTuple):
+    """The ways to receivers elsewhere. ``exporter``: None without traces."""
+
+    sinks: Sinks
+    exporter: SpanExporter | None
 
 
 class Observing:
@@ -32,18 +42,21 @@ class Observing:
         troubles: Troubles,
         readiness: Readiness,
         methods: SinkMethods,
-        sinks: Sinks,
+        outlets: Outlets,
     ) -> None:
         self.hooks = Hooks(
             config.hooks, os.path.join(config.node.state_dir, "hooks.json"), driver, ledger, troubles, readiness
         )
-        self.sinks = methods.sinks = sinks
-        sinks.use(config.history)
+        self.sinks = methods.sinks = outlets.sinks
+        self.sinks.use(config.history)
+        self._otlp = config.tracing.otlp
+        self.tracing = Tracing(outlets.exporter, driver, ledger) if outlets.exporter is not None else None
         self.metrics: Metrics | None = None
         if config.metrics.listen or config.metrics.textfile:
             from coordd.services.metrics.service import Metrics  # it loads prometheus-client
 
-            self.metrics = Metrics(config.metrics, driver, ledger, troubles, readiness, methods.fires_due, sinks)
+            self.metrics = Metrics(config.metrics, driver, ledger, troubles, readiness, methods.fires_due, self.sinks)
+            self.metrics.tracing = self.tracing
 
     def use(self, config: Config) -> None:
         """The configuration was read again."""
@@ -57,6 +70,8 @@ class Observing:
             nursery.start_soon(self.sinks.run)
             if self.metrics is not None:
                 nursery.start_soon(self.metrics.run)
+            if self.tracing is not None:
+                nursery.start_soon(self.tracing.run)
 
     def checks(self) -> list[Check]:
         """For `doctor`."""
@@ -66,6 +81,10 @@ class Observing:
             )
             for sink, why in self.sinks.problems.items()
         ]
+        untraced = self.tracing.problem if self.tracing is not None else endpoint.problem(self._otlp, os.environ)
+        if self.tracing is not None or untraced:
+            said = untraced or f"{self.tracing.counts['sent'] if self.tracing is not None else 0} spans were sent"
+            told.append(check("traces", WARN if untraced else OK, said, "jobs do not depend on it; see [tracing]"))
         if self.metrics is None:
             return told
         problems = self.metrics.problems

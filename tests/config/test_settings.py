@@ -191,7 +191,8 @@ BAD_FILES = [
     ('[metrics]\nlisten = "127.0.0.1:0"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),
     ('[metrics]\nlisten = "h:70000"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),
     ('[metrics]\ntextfile = "coordd.prom"\n', "metrics.textfile", "expected an absolute path"),
-    ("[tracing]\n", "tracing", "not available in this version"),
+    ('[tracing]\notlp = "4318"\n', "tracing.otlp", "expected an address such as http://127.0.0.1:4318"),
+    ('[tracing]\notlp = "https://me:pw@h"\n', "tracing.otlp", "expected an address without a password"),
     ("[limits]\n", "limits", "not available in this version"),
     # Relations.
     ("[cluster]\nlease = 17\n", "cluster.lease", "cluster.renew_interval (5 s) + 2 x cluster.ledger_timeout (2 s)"),

@@ -25,6 +25,7 @@ from coordd.services.metrics.textfile import TextFile
 from coordd.services.readiness import Readiness, node_problem, stuck
 from coordd.services.sinks.files import SINKS
 from coordd.services.sinks.service import Sinks
+from coordd.services.tracing.service import Tracing
 from coordd.services.views.fires import Fire
 from coordd.services.views.troubles import Troubles
 
@@ -66,6 +67,7 @@ class Metrics:
         self._readiness = readiness
         self._settled_fires = settled_fires
         self._sinks = sinks
+        self.tracing: Tracing | None = None  # if traces are sent
         self._exposition = Exposition(driver.node.settings.cluster)
         self.counted = Counted(driver.node.full_hostname, lambda: driver.node.jobs)
         self._elections = 0
@@ -214,5 +216,8 @@ class Metrics:
             (families.SINK_DEAD, "dead"),
         ):
             values[family] = {sink: float(counts.get((sink, word), 0)) for sink in SINKS}
+        spans = self.tracing.counts if self.tracing is not None else {}
+        values[families.TRACE_SPANS] = {word: float(spans.get(word, 0)) for word in ("sent", "dropped")}
+        values[families.TRACE_WAITING] = {"": float(spans.get("waiting", 0))}
         values[families.BUILD] = {__version__: 1.0}
         return Node(values, self._election, self._ops)

@@ -1,0 +1,1 @@
+"""Tests of the spans, without a daemon."""
