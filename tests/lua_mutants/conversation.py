@@ -134,7 +134,16 @@ class Interview:
             names[op] = name
         changed = {op for op, text in texts.items() if text != self._true[op]}
         # If no call for a ledger uses the changed script, the replies for that ledger cannot differ.
-        kept = [each for part, asked in self._parts if not changed or asked & changed for each in part]
+        for place, (part, uses) in enumerate(self._parts):
+            if (not changed or uses & changed) and (said := self._differs(server, names, part)):
+                # What notices one change often notices the next one, too.
+                self._parts.insert(0, self._parts.pop(place))
+                return said
+        return ""
+
+    @staticmethod
+    def _differs(server: Server, names: dict[str, Any], kept: list[Exchange]) -> str:
+        """The first reply about one ledger that differs; "" if all are equal."""
         for begin in range(0, len(kept), TOGETHER):
             some = kept[begin : begin + TOGETHER]
             asked = [
