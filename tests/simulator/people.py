@@ -10,8 +10,8 @@ import msgspec
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.backfill.plan import ORDERS, REDO, Plan as Backfill
 from coordd.core.ledger.people import is_dead_letter
-from coordd.core.ledger.requests import Cancel, Discard, PlanBackfill, Prune, Replay, Resolve, Revoke, Suspend
-from coordd.core.ledger.rows import Row
+from coordd.core.ledger.requests import Cancel, Discard, Keep, PlanBackfill, Prune, Replay, Resolve, Revoke, Suspend
+from coordd.core.ledger.rows import OF_JOB, Row
 from coordd.core.ledger.runner_requests import Registration, Request
 from coordd.core.ledger.words import FAILURE, LOST, OK, UNKNOWN
 from coordd.core.wire.events import ControlRevoke
@@ -44,6 +44,9 @@ RESOLVED = 0.5
 REPLAYED = 0.15
 DISCARDED = 0.05
 
+# The probability that what somebody holds ends by itself, and the states of daemons that take what people ask.
+ENDS_BY_ITSELF = 0.5
+ASKED = ("ready", "draining")
 
 # The jobs of which somebody backfills the fire times, and the probability at each look.
 BACKFILLED_JOBS = ("sched", "spread", "strict")
@@ -59,6 +62,7 @@ class People:
         self.rng = random.Random(f"letters {world.plan.seed}")  # of their own: the other acts stay as they were
         self.fills = random.Random(f"backfills {world.plan.seed}")
         self.plans: dict[str, Backfill] = {}
+        self.held: set[str] = set()  # what they have held through the ledger
         world.at(LOOKS_S, self._look)
 
     def do(self, item: Item) -> None:
@@ -138,6 +142,32 @@ class People:
         if host is None or self.world.server.suspended(item.what):
             self.world.at(AGAIN_S, self._resume, item)  # again, until the job is resumed
 
+    def _hold(self, host: Host, item: Item) -> None:
+        """Drain a node, suspend a job or stop all jobs, through the ledger."""
+        if self.world.chaos_over:
+            return
+        self.held.add(item.what)
+        ends = (item.who * 100) % 1 < ENDS_BY_ITSELF
+        self._keep(host, item.what, True, self.world.server.wall() + item.amount if ends else 0.0)
+        if not ends:
+            self.world.at(item.amount, self._release, item)
+
+    def _release(self, item: Item) -> None:
+        host = self._anybody(item.who)
+        if host is not None:
+            self._keep(host, item.what, False)
+
+    def _keep(self, host: Host, key: str, held: bool, until: float = 0.0) -> None:
+        if key.startswith(OF_JOB):
+            self._ledger(host, Suspend(job=key[len(OF_JOB) :], suspended=held, by=PERSON, until=until))
+        else:
+            self._ledger(host, Keep(key=key, held=held, by=PERSON, until=until))
+
+    def _anybody(self, who: float) -> Host | None:
+        """A machine whose daemon can be asked, also if it is drained."""
+        there = [h for h in self.world.hosts if h.daemon is not None and h.daemon.node.ctx.state in ASKED]
+        return there[int(who * len(there))] if there else None
+
     def _redefine(self, host: Host, item: Item) -> None:
         """The file of one job is changed, on one machine after the other."""
         if "morph" not in self.world.jobs:
@@ -197,6 +227,10 @@ class People:
                 host = self._somewhere(world.rng.random())
                 if host is not None and world.server.suspended(job):
                     self._ledger(host, Suspend(job=job, suspended=False, by=PERSON))
+        for key in sorted(self.held) if world.chaos_over else ():
+            host = self._anybody(world.rng.random())
+            if host is not None:
+                self._keep(host, key, False)
         if world.plan.backfills:
             self._backfill()
         world.at(LOOKS_S, self._look)

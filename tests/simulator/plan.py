@@ -137,6 +137,7 @@ class Plan:
     items: tuple[Item, ...]
     kinds: frozenset[str] = frozenset()  # what is special in it: PUBLISHED, and the kinds of policies.py
     tags: tuple[tuple[str, ...], ...] = ()  # of each node
+    rooms: tuple[tuple[int, ...], ...] = ()  # of each node: policies.rooms
     scores: dict[str, float] = field(default_factory=dict)  # what the strategy of priorities says of jobs
     misplaced: int = 0  # how many of the last nodes ask another ledger at their first start
     pinned: bool = False  # every node has used the ledger before
@@ -202,10 +203,10 @@ def draw(
     kinds = _kinds(seed, faults) if not (misplaced or pinned) else frozenset((MISPLACED if misplaced else PINNED,))
     nodes = rng.choice((3, 4, 5, 6))
     jobs = _limited(seed, _jobs(rng)) if _of_kind(seed, LIMITED_SEEDS) else _jobs(rng)
-    if policies.LINE in kinds:
-        jobs = policies.line_jobs(seed, jobs)
+    jobs = policies.jobs_of(kinds, seed, jobs)
     items = [*_strikes(rng, sorted(chosen), forgetful), *_triggers(rng), *_acts(rng, jobs, forgetful)]
     items, jobs = _configured(seed, items, jobs, kinds, forgetful, faults)
+    items += policies.items_of(kinds, seed, nodes)
     if MOVED in faults if faults is not None else _of_kind(seed, MOVED_SEEDS) and not misplaced:
         items += _moves(seed)
     skews = [rng.choice((0.0, rng.uniform(-40, 40))) for _ in range(nodes)]
@@ -233,6 +234,7 @@ def draw(
         items=tuple(sorted(items)),
         kinds=kinds,
         tags=policies.tags(seed, nodes) if policies.LINE in kinds else ((),) * nodes,
+        rooms=policies.rooms(seed, nodes) if policies.ROOM in kinds else ((),) * nodes,
         scores=policies.scores(seed, jobs) if policies.LINE in kinds else {},
         misplaced=nodes // 2 if misplaced else 0,
         pinned=pinned,
@@ -249,7 +251,10 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
     every = {publishing.PUBLISHED: publishing.PUBLISHED_SEEDS, **policies.SEEDS}
     if faults is not None:
         return frozenset(every.keys() & set(faults))
-    return frozenset(kind for kind, which in every.items() if _of_kind(seed, which) and seed not in EARLIER)
+    if seed in EARLIER:
+        return frozenset()
+    drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
+    return drawn - policies.YOUNGER if seed in policies.EARLIER else drawn
 
 
 def _configured(
@@ -270,8 +275,6 @@ def _configured(
     changed = configuration.CONFIGURES | publishing.KINDS.keys()
     if any(item.kind in changed for item in configured):
         jobs = configuration.short_lived(jobs)
-    if policies.LINE in kinds:
-        configured = [*configured, *policies.line_items(seed)]
     return items + configured, jobs
 
 

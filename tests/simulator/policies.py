@@ -1,4 +1,4 @@
-"""Kinds of worlds in which one policy matters: the line of a pool.
+"""Kinds of worlds in which one policy matters: the line of a pool, holds, budgets, blackouts, queues.
 
 Each draws from a random stream of its own, so that all else in the world of a seed stays as it is.
 """
@@ -10,14 +10,54 @@ from typing import Any
 
 from msgspec import structs
 
-from coordd.core.jobs.job import Job
+from coordd.core.jobs.job import Blackout, Job, Rate, Rates
+from coordd.core.jobs.schedule import fires_between
+from coordd.core.ledger.rows import ALL, OF_JOB, OF_NODE
 from simulator.item import Item
+from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
 
 # Runs of several jobs wait for one pool, in one order.
 LINE = "line"
 
+# People drain nodes, suspend jobs and stop all jobs, until an instant or until they end it.
+HOLDS = "holds"
+
+# Each node has room for few runs, some of them for another number every few seconds; rates count on each node.
+ROOM = "room"
+
+# Nothing fires at some times.
+BLACKOUT = "blackout"
+
+# Several jobs have short queues, and many ask at once.
+QUEUES = "queues"
+
 # (m, r): the seeds with seed % m == r are of that kind.
-SEEDS = {LINE: (11, 6)}
+SEEDS = {LINE: (11, 6), HOLDS: (17, 1), ROOM: (17, 7), BLACKOUT: (17, 16), QUEUES: (17, 11)}
+
+# Seeds that have shown a defect before there were the last four kinds: they stay the worlds that they were.
+EARLIER = frozenset(
+    (
+        1004,
+        1429,
+        10983,
+        16302,
+        21563,
+        22073,
+        22541,
+        22978,
+        23233,
+        23471,
+        24105,
+        24804,
+        33659,
+        209634,
+        463087,
+        464016,
+        921129,
+        930035,
+    )
+)
+YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES))
 
 # The pool of such a world, its possible sizes, and the jobs that may be in it.
 POOL = "line"
@@ -34,6 +74,108 @@ HAVE_TAG = (0.0, 0.4)
 BURSTS = (8, 14)
 BURST_S = (58.0, 61.0)
 BURST_IDS = 2000
+
+# The act of a person that holds something, how many of them a world has, and how long (seconds) they last.
+HOLD = "hold"
+HOLDS_MADE = (4, 8, 12)
+HELD_S = (1.0, 15.0)
+
+# How many runs a node may have room for, and how long (seconds) that stays so where it changes.
+SPACES = (1, 1, 2, 3)
+SAME_S = (1.0, 6.0)
+
+# The jobs that have blackouts, how many, how long (seconds) each lasts, and the jitter of such a job (seconds).
+BLACK_JOBS = ("sched", "spread", "strict")
+BLACKOUTS = (1, 2)
+BLACK_S = (3, 12)
+OFFSETS_S = (0.0, 0.0, 2.0, 5.0)
+
+# The jobs that have queues, their lengths, how often many ask for one of them at once, and how many do. The numbers in
+# the ids of their runs begin at QUEUE_IDS.
+QUEUED = ("hand", "guarded", "morph")
+LENGTHS = (0, 1, 1, 2, 4)
+CROWDS = (2, 3)
+CROWD = (3, 7)
+QUEUE_IDS = 3000
+
+
+def jobs_of(kinds: frozenset[str], seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
+    """The jobs, as worlds of these kinds have them."""
+    for kind, made in ((LINE, line_jobs), (ROOM, _rated), (BLACKOUT, _blacked_out), (QUEUES, _queued)):
+        if kind in kinds:
+            jobs = made(seed, jobs)
+    return jobs
+
+
+def items_of(kinds: frozenset[str], seed: int, nodes: int) -> list[Item]:
+    """What people do in worlds of these kinds, beside what they do in all."""
+    items = line_items(seed) if LINE in kinds else []
+    items += _holds(seed, nodes) if HOLDS in kinds else []
+    return items + (_crowds(seed) if QUEUES in kinds else [])
+
+
+def _holds(seed: int, nodes: int) -> list[Item]:
+    """Half of them end by themselves (``who``, in tenths of its hundredth, says which)."""
+    rng = random.Random(f"holds of {seed}")
+    on = [ALL, *(OF_NODE + f"n{index}" for index in range(nodes)), *(OF_JOB + job for job in (*BLACK_JOBS, *QUEUED))]
+    return [
+        Item(rng.uniform(3.0, CHAOS_S), HOLD, rng.random(), rng.uniform(*HELD_S), rng.choice(on))
+        for _ in range(rng.choice(HOLDS_MADE))
+    ]
+
+
+def rooms(seed: int, nodes: int) -> tuple[tuple[int, ...], ...]:
+    """How many runs each machine has room for; where there are several numbers, one after the other."""
+    rng = random.Random(f"rooms of {seed}")
+    return tuple(tuple(rng.choice(SPACES) for _ in range(rng.choice((1, 8)))) for _ in range(nodes))
+
+
+def _rated(seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
+    rng = random.Random(f"rates of {seed}")
+    each = Rate(count=rng.choice((1, 2)), period_s=rng.choice((4, 8)))
+    both = Rates(cluster=Rate(count=3, period_s=5), per_node=Rate(count=rng.choice((1, 2)), period_s=5))
+    drawn = {"hand": Rates(per_node=each), "morph": both}
+    return {
+        name: structs.replace(job, rate=drawn[name], concurrency=None) if name in drawn and rng.random() < 0.7 else job
+        for name, job in jobs.items()
+    }
+
+
+def _blacked_out(seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
+    """Each of these jobs still has a fire time."""
+    rng = random.Random(f"blackouts of {seed}")
+    made = dict(jobs)
+    for name in BLACK_JOBS:
+        begins = [WALL + rng.randrange(5, 50) for _ in range(rng.choice(BLACKOUTS))]
+        black = [Blackout(start=begin, end=begin + rng.randint(*BLACK_S)) for begin in begins]
+        if rng.random() < 0.5:
+            black.append(Blackout(cron="* * * * *", duration_s=float(rng.randint(*BLACK_S))))
+        before = jobs[name].schedule
+        assert before is not None
+        schedule = structs.replace(before, offset_s=rng.choice(OFFSETS_S), blackout=tuple(black))
+        if fires_between(schedule, WALL + 10.0, WALL + SCHEDULES_END_S, 1):
+            made[name] = structs.replace(jobs[name], schedule=schedule)
+    return made
+
+
+def _queued(seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
+    rng = random.Random(f"queues of {seed}")
+    made = dict(jobs)
+    for name in QUEUED:
+        fields: dict[str, Any] = {"queue_max": rng.choice(LENGTHS), "queue_keep": rng.choice(("first", "last"))}
+        made[name] = structs.replace(jobs[name], overlap="queue", **fields)
+    return made
+
+
+def _crowds(seed: int) -> list[Item]:
+    rng = random.Random(f"crowds of {seed}")
+    made = []
+    for crowd in range(rng.choice(CROWDS)):
+        at, name = rng.uniform(3.0, CHAOS_S - 3.0), rng.choice(QUEUED)
+        for number in range(rng.randint(*CROWD)):
+            run = f"{name}#{QUEUE_IDS + 100 * crowd + number}"
+            made.append(Item(at + rng.uniform(0.0, 2.0), "trigger", rng.random(), 0.0, run))
+    return made
 
 
 def line_jobs(seed: int, jobs: dict[str, Job]) -> dict[str, Job]:

@@ -25,14 +25,17 @@ from simulator.judging.hearing import Hearing
 from simulator.judging.judge import Child, Judge, Violation
 from simulator.judging.line import Line
 from simulator.judging.policies import watches
+from simulator.judging.policies.holds import Holds
 from simulator.judging.records import ALL, Records
 from simulator.machines.bus import Broker, Bus, Datagrams, OutboxEntry
 from simulator.machines.daemon import Daemon
 from simulator.machines.disk import Disk
+from simulator.machines.rooms import Rooms
 from simulator.machines.runner import Runner
 from simulator.machines.server import Elsewhere, Server
 from simulator.people import People
 from simulator.plan import ACTS, CONTINUOUS, MOVED, SETBACKS, Plan
+from simulator.policies import HOLD
 from simulator.publishing import KINDS, Publishing
 from simulator.terms import CHAOS_S, PASSED_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
 
@@ -128,6 +131,7 @@ class World:
         self.judge = Judge(self)
         self.hearing = Hearing(self)
         self.line = Line(self)
+        self.holds = Holds(self)
         self.watches = watches(self)
         self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it; None: the ledger has it
         self.hosts = [
@@ -147,6 +151,7 @@ class World:
         self.intruder = Intruder(self)
         self.people = People(self)
         self.configuration = Configuration(self)
+        self.rooms = Rooms(self)
         self.publishing = Publishing(self)
         for host in self.hosts:
             self.at(plan.joins[host.index], self.boot, host)
@@ -159,7 +164,7 @@ class World:
             return self.publishing.do
         if kind in CONFIGURES:
             return self.configuration.do
-        return self.people.do if kind == "trigger" or kind in ACTS else self.strike
+        return self.people.do if kind in ("trigger", HOLD) or kind in ACTS else self.strike
 
     def memory_of_receivers(self) -> contextlib.AbstractContextManager[Any]:
         """A context in which this world's limits hold: how many messages of each sender are remembered, and others."""
@@ -434,12 +439,13 @@ class World:
     def patience_s(self) -> float:
         """Seconds after the end of the faults by which everything must be settled.
 
-        If no machine has a run's definition any more, the run ends at its date, and others may wait for it. When the
-        ledger set that date, its clock may have been ahead.
+        If no machine has a run's definition any more, or what it needs, the run ends at its date, and others may wait
+        for it. When the ledger set that date, its clock may have been ahead; a rate counts by such a date too.
         """
         waiting = [row for row in self.ledger.runs(limit=100_000) if row.state in (PENDING, RETRY, RECEIVED)]
         known = {job.digest for host in self.hosts if not host.gone for job in host.jobs.values()}
-        nobodys = any(row.digest not in known for row in waiting)
+        wall = self.server.wall()
+        nobodys = any(row.digest not in known or row.not_before > wall for row in waiting)
         self.patient_s = max(self.patient_s, SETTLED_LIMIT_S + (self.server.ahead_s if nobodys else 0.0))
         return self.patient_s
 

@@ -127,8 +127,8 @@ def _judge_schedule(world: World, job: Job) -> None:
     # N and D judge the fire times that came up while the files were changed. Here all machines have the same files.
     since = max(world.server.known_from, WALL + world.configuration.settled_at + OF_ONE_MIND_S)
     every = fires_between(job.schedule, since, WALL + SCHEDULES_END_S, 100)
-    newest = fires_between(job.schedule, WALL, WALL + SCHEDULES_END_S, 1)[-1]
-    for at in every if job.misfire == "all" else [newest]:
+    newest = fires_between(job.schedule, WALL, WALL + SCHEDULES_END_S, 1)
+    for at in every if job.misfire == "all" else newest:
         run = scheduled_run(job.name, at - job.offset_s)
         if world.ledger.run(run) is None and at >= world.judge.kept_from:
             _nothing_says_why(world, job, run, at, every)

@@ -181,12 +181,6 @@ class Judge:
             grant = request.grant
             self._lend((grant.run, grant.attempt, grant.token), request.lease_s)
         if isinstance(request, Claim) and answer.word == GRANTED:
-            if (
-                row is not None
-                and world.server.suspended(row.job)
-                and (before is None or before.nonce != request.nonce)
-            ):
-                world.violate(f"P {row.run} was granted while its job is suspended")
             if before is None or before.nonce != request.nonce:
                 world.line.granted(world.host(machine_of(request.node)), before, row)
             self._grant(request, answer, row)
@@ -237,7 +231,8 @@ class Judge:
         self._lend(key, claim.lease_s)
         definition = world.known_jobs.get(row.digest)
         if definition is not None:
-            self.starts.granted(self, f"{row.run}/{row.attempt}", definition, max(world.server.wall(), row.not_before))
+            at = max(world.server.wall(), row.not_before)
+            self.starts.granted(self, f"{row.run}/{row.attempt}", definition, at, machine_of(claim.node))
         if claim.attempt:
             self.takeovers += 1
 
@@ -448,7 +443,7 @@ class Judge:
     def _as_granted(self, child: Child, job: Job) -> None:
         """D: a program executes the definition whose digest the row had at the grant, under the row's policy then."""
         grant = self.grants[child.key]
-        policy = claimed_policy(job, "{}", "").pack()
+        policy = claimed_policy(job, "{}", f"n{child.node}").pack()
         if (job.digest, policy) != (grant.digest, grant.policy):
             self.world.violate(
                 f"D {child.run}/{child.attempt} executes {job.digest} ({policy}), and {grant.digest}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from coordd.core.jobs.job import Job
+from coordd.core.jobs.job import Job, Rate
 
 if TYPE_CHECKING:
     from simulator.judging.judge import Child, Judge
@@ -40,19 +40,22 @@ def _excused_first(judge: Judge, others: Iterable[Child]) -> Child:
 
 
 class Starts:
-    """The grants that count in the rate of each job, by the ledger's clock, which may step, and by true time."""
+    """The grants that count in the rates of each job, by the ledger's clock, which may step, and by true time."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[str, tuple[float, float]]] = {}
 
-    def granted(self, judge: Judge, attempt: str, job: Job, at: float) -> None:
+    def granted(self, judge: Judge, attempt: str, job: Job, at: float, node: int) -> None:
         """An attempt was granted; ``at``: the ledger's time, or its fire time if that is later. An attempt that was
         never launched, and is granted once more, counts once.
         """
-        rate = job.rate.cluster if job.rate is not None else None
-        if rate is None:
-            return
-        starts = self._of.setdefault(job.name, {})
+        if job.rate is not None:
+            for rate, of in ((job.rate.cluster, job.name), (job.rate.per_node, f"{job.name} on n{node}")):
+                if rate is not None:
+                    self._counts(judge, attempt, rate, of, at)
+
+    def _counts(self, judge: Judge, attempt: str, rate: Rate, of: str, at: float) -> None:
+        starts = self._of.setdefault(of, {})
         since, here = at - rate.period_s, judge.world.now
         within = [
             other
@@ -62,5 +65,5 @@ class Starts:
         starts[attempt] = at, here
         if len(within) >= rate.count and not judge.world.server.setbacks:
             judge.world.violate(
-                f"Y {attempt} is start {len(within) + 1} within {rate.period_s} s, and {rate.count} may be"
+                f"Y {attempt} is start {len(within) + 1} of {of} within {rate.period_s} s, and {rate.count} may be"
             )

@@ -14,7 +14,7 @@ from coordd.core.ledger.words import PENDING, RETRY
 from simulator.judging.excuses import PASSED
 from simulator.judging.records import KNOWN_S
 from simulator.policies import LINE, POOL
-from simulator.terms import CHAOS_S, SETTINGS
+from simulator.terms import CHAOS_S
 
 if TYPE_CHECKING:
     from coordd.core.jobs.job import Job
@@ -131,8 +131,9 @@ class Line:
         if job is None or job.overlap != "allow" or self._waits_s(row) < 1.0:
             return False
         budget = {host.index: sum(runner.alive for runner in host.runners) for host in self.world.hosts}
+        rooms = self.world.rooms
         return any(
-            self._may_take(host, job, row) and budget[host.index] < SETTINGS.budget_client for host in self.world.hosts
+            self._may_take(host, job, row) and budget[host.index] < rooms.present(host) for host in self.world.hosts
         )
 
     def _calm(self, waits_s: float) -> bool:

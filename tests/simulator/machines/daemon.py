@@ -120,7 +120,12 @@ class Daemon(QuietShell):
             hostname=host.name,
             pid=self.pid,
             incarnation=self.incarnation,
-            settings=structs.replace(SETTINGS, kill_grace_s=world.plan.kill_grace_s, tags=world.plan.tags[host.index]),
+            settings=structs.replace(
+                SETTINGS,
+                kill_grace_s=world.plan.kill_grace_s,
+                tags=world.plan.tags[host.index],
+                budget_client=world.rooms.largest(host),
+            ),
             clock_mark=host.disk.clock_mark,
             rng=world.rng,
             pin=host.disk.pin[0],
@@ -489,6 +494,7 @@ class Daemon(QuietShell):
             self.pump()
             return
         self.world.judge.spawned(self.host, launch)
+        self.world.rooms.judge(self.host, launch)
         if not self.full:
             self.host.disk.attempts[f"{launch.run}.{launch.token}"] = (launch, self.host.place)
         Runner(self.world, self.host, launch, job)

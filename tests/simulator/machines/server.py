@@ -148,7 +148,7 @@ class Server:
     def suspended(self, job: str) -> bool:
         """True if no run of that job may be granted now."""
         row = self.job(job)
-        return row is not None and bool(row.suspended)
+        return (row is not None and bool(row.suspended)) or self.world.holds.all_stand
 
     # ---- calls
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from simulator.judging.policies.blackouts import Blackouts
+from simulator.judging.policies.queues import Queues
+
 if TYPE_CHECKING:
     from coordd.core.ledger.answers import Answer
     from coordd.core.ledger.rows import Row
@@ -18,6 +21,6 @@ class Watch(Protocol):
         """An operation was executed. ``before`` and ``row``: the row of its run, if it is about a run."""
 
 
-def watches(_world: World) -> tuple[Watch, ...]:
+def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
-    return ()
+    return world.holds, Blackouts(world), Queues(world)

@@ -1,6 +1,6 @@
 """Mutants of the rules about time, limits and definitions that people set: one file for each subject."""
 
 from simulator.mutants.mutant import Mutant
-from simulator.mutants.policies import line, revisions
+from simulator.mutants.policies import holds, line, revisions, room, times
 
-MUTANTS: tuple[Mutant, ...] = (*revisions.MUTANTS, *line.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (*revisions.MUTANTS, *line.MUTANTS, *holds.MUTANTS, *times.MUTANTS, *room.MUTANTS)
