@@ -131,7 +131,7 @@ def test_the_mutants_and_properties_of_each_rule_exist() -> None:
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 15
     known = {mutant.name: mutant.caught_as.split() for mutant in mutants.MUTANTS}
-    verdicts = "".join(path.read_text() for path in (ROOT / "tests/simulator/judging").glob("*.py"))
+    verdicts = "".join(path.read_text() for path in (ROOT / "tests/simulator/judging").rglob("*.py"))
     for rule, _, properties, broken, _ in rows:
         names = re.findall(r"\b[A-Z]+\d*\b", properties)
         assert properties.startswith("none") == (not names), rule

@@ -26,11 +26,11 @@ from simulator.judging.judge import Child, Judge, Violation
 from simulator.judging.line import Line
 from simulator.judging.policies import watches
 from simulator.judging.policies.holds import Holds
+from simulator.judging.policies.rooms import Rooms
 from simulator.judging.records import ALL, Records
 from simulator.machines.bus import Broker, Bus, Datagrams, OutboxEntry
 from simulator.machines.daemon import Daemon
 from simulator.machines.disk import Disk
-from simulator.machines.rooms import Rooms
 from simulator.machines.runner import Runner
 from simulator.machines.server import Elsewhere, Server
 from simulator.people import People
