@@ -101,7 +101,7 @@ QUEUE_IDS = 3000
 
 def jobs_of(kinds: frozenset[str], seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
     """The jobs, as worlds of these kinds have them."""
-    for kind, made in ((LINE, line_jobs), (ROOM, _rated), (BLACKOUT, _blacked_out), (QUEUES, _queued)):
+    for kind, made in ((ROOM, _rated), (BLACKOUT, _blacked_out), (QUEUES, _queued), (LINE, line_jobs)):
         if kind in kinds:
             jobs = made(seed, jobs)
     return jobs
