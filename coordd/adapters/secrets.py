@@ -1,4 +1,7 @@
-"""Passwords and TLS material from files and systemd credentials; read each time, so that a reload rotates them."""
+"""Passwords and TLS material from files and systemd credentials; read each time, so that a reload rotates them.
+
+And the memory that they are read into.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from coordd.errors import ConfigError, UnavailableError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
+
+# The kernel's number (linux/prctl.h).
+PR_SET_DUMPABLE = 4
 
 # No password is longer; a longer file was named by mistake.
 PASSWORD_BYTES_MAX = 4096
@@ -93,3 +99,15 @@ def _why(exc: Exception) -> str:
     """SSLError is an OSError; its text names a line of C, its reason says what is wrong."""
     reason = getattr(exc, "reason", None) or getattr(exc, "strerror", None) or str(exc)
     return str(reason).replace("_", " ").lower()
+
+
+def close_memory() -> bool:
+    """Close this process to others of its user: no ptrace, no /proc/PID/mem, environ or fd, no core dump.
+
+    Programs that it starts are open again: the kernel resets this at exec. Runners and watchers stay open on purpose:
+    where /proc hides what cannot be traced (ProtectProc=invisible), the daemon could not see whether they live.
+    Returns False if the kernel refuses.
+    """
+    import ctypes
+
+    return bool(ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0)

@@ -48,8 +48,10 @@ def run(context: click.Context, config: str | None, log_level: str) -> None:
     from coordd.adapters import logs  # first: it keeps rich out of the process
 
     logs.configure(level=log_level)
+    from coordd.adapters.secrets import close_memory
     from coordd.config.settings import load
 
+    close_memory()  # before it holds a secret; `doctor` says whether it is closed
     try:
         code = _daemon(load(config, os.environ), config)
     except CoorddError as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -46,7 +47,7 @@ NAMES_MAX = 5
 
 async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str) -> list[Check]:
     """The checks of a node among others."""
-    checks: list[Check] = []
+    checks = [memory_check("/proc/self/mem", os.geteuid())]
     if not driver.bus.url.startswith("unix:"):
         checks += [*signing_checks(driver.bus, time.time()), *tls_checks(driver.bus.url, ledger_url)]
     if not ledger_url.startswith("sqlite:"):  # a file ledger uses our own clock
@@ -67,6 +68,20 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
 def check(name: str, state: str, text: str, advice: str = "") -> Check:
     """One line of `doctor`; a good result has no advice."""
     return {"check": name, "state": state, "text": text, "advice": "" if state == OK else advice}
+
+
+def memory_check(path: str, uid: int) -> Check:
+    """Whether other processes of the daemon's user can read its memory. ``path``: a file that root owns if not."""
+    try:
+        closed = os.stat(path).st_uid != uid
+    except OSError as exc:
+        return check("memory", WARN, f"{path}: {exc.strerror}", "mount /proc")
+    if uid == 0:
+        return check("memory", OK, "only root can read it: the daemon runs as root")
+    if closed:
+        return check("memory", OK, f"closed to other processes of uid {uid}")
+    text = f"other processes of uid {uid}, jobs too, can read it and its secrets"
+    return check("memory", WARN, text, "something has set PR_SET_DUMPABLE again; restart the daemon")
 
 
 def identity_check(node: Shown, ledger: LedgerService) -> Check:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -264,6 +266,17 @@ def test_messages_that_nobody_could_decode_are_told() -> None:
     found = doctor.unread_check(unread, 1)
     assert found["state"] == "warn"
     assert re.fullmatch(r"1 could not be decoded; the newest at .*Z, 6 bytes: no MessagePack", found["text"])
+
+
+def test_a_memory_that_others_of_the_user_can_read_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "mem"  # the kernel gives it to root when the process is closed
+    file.touch()
+    owner = file.stat().st_uid
+    assert doctor.memory_check(str(file), owner + 1)["state"] == "ok"
+    assert doctor.memory_check(str(file), 0)["state"] == "ok"
+    os.chown(file, 4711, -1)
+    assert "other processes of uid 4711, jobs too" in doctor.memory_check(str(file), 4711)["text"]
+    assert doctor.memory_check(f"{file}.gone", 4711)["state"] == "warn"
 
 
 def test_without_keys_there_is_a_warning() -> None:

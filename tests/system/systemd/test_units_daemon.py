@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from system.lab import peeping
 from system.lab.processes import until
 from system.lab.systemd_lab import SITE_PACKAGES, SOURCE, SystemdLab
 from system.systemd.test_units import Service
@@ -55,6 +56,8 @@ def coordd() -> Iterator[Coordd]:
         (lab.root / "etc/coordd/coordd.toml").write_text(CONFIG)
         (jobs / "who.toml").write_text(WHO)
         (jobs / "long.toml").write_text(LONG)
+        (jobs / "peeps.toml").write_text(peeping.job_file(PYTHON, "/etc/coordd/peep.py"))
+        (lab.root / "etc/coordd/peep.py").write_text(peeping.PROGRAM)
         service = Coordd(lab)
         service.systemctl("start")
         yield service
@@ -76,6 +79,14 @@ def test_a_run_is_launched_as_the_units_user_without_its_secrets(coordd: Coordd)
     assert said[0] == "coordd"
     assert not [line for line in said if line.startswith(("NOTIFY_SOCKET", "WATCHDOG", "PYTHONPATH"))]
     assert "COORDD_RUN=who#a" in said
+
+
+def test_a_job_cannot_open_the_daemons_memory(coordd: Coordd) -> None:
+    coordd.ctl("run", "trigger", "peeps", "--id", "1", "--arg", f"pid={coordd.main_pid}", "--wait")
+    daemon, child = peeping.said(coordd.ctl("run", "logs", "peeps#1"))
+
+    assert child["mem"], "the program would see an open process"
+    assert daemon == dict.fromkeys(peeping.WAYS, False)
 
 
 @pytest.mark.parametrize("how", ["restart", "kill -9"])
