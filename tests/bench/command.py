@@ -31,6 +31,7 @@ SECTIONS = {
     "idle": "bench.idle",
     "metrics": "bench.watching.scrape",
     "pages": "bench.watching.pages",
+    "claims": "bench.claims.section",
     "simulation": "bench.simulation",
 }
 
@@ -38,7 +39,7 @@ SECTIONS = {
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: about a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: about four minutes")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="these sections alone")
     parser.add_argument("--output", default=str(TOP / "artifacts" / "bench.json"), metavar="FILE")
     chosen = parser.parse_args()

@@ -1,0 +1,1 @@
+"""What "claim once" costs and keeps, in our ledgers and in other stores."""
