@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
-from support.fake_daemon import FakeDaemon, refusal
+from support.fake_daemon import DEADLINE_S, FakeDaemon, refusal
 
 from coordd.adapters.control_line import ControlLine
 from coordd.adapters.ledger.by_daemon import LedgerByDaemon
@@ -40,6 +43,44 @@ def test_a_request_is_a_call(
     assert (answer.word, answer.left_s, answer.in_s, answer.state) == ("ok", 1.5, 0.5, "started")
     assert daemon.asked == [(method, {**NAMED, "lease": 9.0, **fields})]
     assert ledger._line._sock is None, "a place on the socket is for one request"
+
+
+def test_a_report_does_not_disturb_a_renewal_that_is_under_way(daemon: FakeDaemon) -> None:
+    """A runner renews from a thread, and reports the end of its program meanwhile."""
+    asked, let_go = threading.Event(), threading.Event()
+    told = {"word": "ok", "left_s": 1.5, "in_s": 0.0, "state": ""}
+
+    def slow(_params: dict[str, Any]) -> dict[str, Any]:
+        asked.set()
+        assert let_go.wait(DEADLINE_S)
+        return {**told, "state": "renewed"}
+
+    daemon.answers |= {"exec.renew": slow, "exec.report": {**told, "state": "reported"}}
+    ledger = LedgerByDaemon(f"control:{daemon.path}", timeout_s=DEADLINE_S, about={"run": "j#1"})
+    said: dict[str, str] = {}
+
+    def ask(name: str, request: Renew | Report) -> None:
+        said[name] = ledger.ask(request).state
+
+    renewal = threading.Thread(target=ask, args=("renewal", Renew(grant=GRANT, lease_s=9.0, launched=True)))
+    report = threading.Thread(target=ask, args=("report", Report(grant=GRANT, state="success", exit_code=0)))
+    renewal.start()
+    assert asked.wait(DEADLINE_S)
+    report.start()
+    report.join(0.2)  # it waits for its turn
+    let_go.set()
+    renewal.join(DEADLINE_S)
+    report.join(DEADLINE_S)
+
+    assert said == {"renewal": "renewed", "report": "reported"}
+
+
+def test_a_turn_that_does_not_come_is_no_answer(daemon: FakeDaemon) -> None:
+    ledger = LedgerByDaemon(f"control:{daemon.path}", timeout_s=0.05, about={"run": "j#1"})
+    ledger._turn.acquire()
+    with pytest.raises(UnavailableError, match="no turn"):
+        ledger.ask(Gate(grant=GRANT))
+    assert daemon.asked == []
 
 
 def test_without_an_answer_nobody_knows(daemon: FakeDaemon) -> None:

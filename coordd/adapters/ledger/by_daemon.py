@@ -4,6 +4,8 @@
 nonce prove the grant, as everywhere.
 """
 
+import _thread
+
 from coordd.adapters.control_line import ControlLine
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.runner_requests import Gate, Renew, Report, Restore
@@ -22,29 +24,34 @@ SCHEME = "control:"
 
 
 class LedgerByDaemon:
-    """A connection for each request. ``about``: the parameters that name the run, as its claim had them."""
+    """A connection for each request; threads take turns: a runner may report while a renewal is under way. ``about``:
+    the parameters that name the run, as its claim had them.
+    """
 
     def __init__(self, url: str, *, timeout_s: float, about: "dict[str, Any]") -> None:
         self.about = about
         self._line = ControlLine(url.removeprefix(SCHEME), timeout_s)
+        self._turn = _thread.allocate_lock()
 
     def ask(self, request: "Request[A]") -> "A":
         """Perform one operation. Raises UnavailableError without an answer: it may have been performed."""
         method, params = f"exec.{request.op}", {**self.about, **fields(request)}
+        if not self._turn.acquire(timeout=self._line.timeout_s):
+            raise UnavailableError(f"{method}: no turn within {self._line.timeout_s:g} s at {self._line.path}")
         try:
             told = self._line.call(method, params)
         except RefusedError as exc:
             raise UnavailableError(f"{method}: {exc}") from exc
         finally:
             self._line.close()  # a uid has few places on the socket, and may have many holders
+            self._turn.release()
         answer: A = Answer(
             str(told["word"]), left_s=float(told["left_s"]), in_s=float(told["in_s"]), state=str(told["state"])
         )  # type: ignore[assignment]  # each of these operations has this type of answer
         return answer
 
     def close(self) -> None:
-        """Close the connection."""
-        self._line.close()
+        """Nothing stays open: a running call closes its connection."""
 
 
 def fields(request: "Request[Any]") -> "dict[str, Any]":
