@@ -27,6 +27,7 @@ from coordd.adapters.disk.definitions import DefinitionsFile
 from coordd.adapters.disk.files import NodeState, StateFile
 from coordd.adapters.disk.job_definitions import JobDefinitionsFile
 from coordd.adapters.disk.requests import RequestFiles
+from coordd.adapters.launch.units import probe as probe_units
 from coordd.adapters.recording import RecordingLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import safety
@@ -510,11 +511,9 @@ class Daemon:
         checks = [check("runs as", OK if uid else WARN, f"uid {uid}", "run it as a separate user")]
         node = self.config.node
         path = node.state_dir
-        checks.append(
-            check("state directory", OK if os.path.isdir(path) else FAIL, path, f"create the directory {path}")
-        )
-        checks += self.source.checks()
-        stat = os.statvfs(node.state_dir)
+        there = OK if os.path.isdir(path) else FAIL
+        checks += [check("state directory", there, path, f"create the directory {path}"), *self.source.checks()]
+        stat = os.statvfs(path)
         free_mb = stat.f_bavail * stat.f_frsize // 2**20
         enough = OK if free_mb > DISK_FREE_MB else FAIL
         checks.append(check("disk", enough, f"{free_mb} MiB free", "free some space: journal and ledger need it"))
@@ -549,6 +548,8 @@ class Daemon:
         if warm is not None:
             text = f"not used now: {warm.problem}" if warm.problem else f"a warm parent, pid {warm.pid}"
             checks.append(check("fast start", WARN if warm.problem else OK, text, "attempts start slower meanwhile"))
+        usable, text = probe_units(node.units)
+        checks.append(check("units", OK if usable else WARN, text, "see docs/runbook.md: a unit for a run"))
         checks += [*plugin_checks(), *self.observing.checks()]
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):

@@ -11,6 +11,8 @@ from coordd import __version__
 from coordd.adapters import logs
 from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
+from coordd.adapters.launch.allowed import SECRETS_PATH
+from coordd.adapters.launch.units import Units
 from coordd.adapters.onhost import absent_file
 from coordd.adapters.remote.stores import open_store
 from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, redacted
@@ -58,6 +60,17 @@ def make_outlets(config: Config, driver: Driver, runners: Runners, builder: Laun
     return Outlets(sinks, exporter)
 
 
+def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any]:
+    """The part of a runner's spec that is about its unit. Its secrets are in no file of the daemon's, which another
+    user could not read.
+    """
+    return {} if unit is None else {"unit": unit, "unit_secrets": program.secrets, "cgroup": ""}
+
+
+def _with_secrets_there(program: ProgramSpec) -> list[str]:
+    return [SECRETS_PATH if program.secrets_path and word == program.secrets_path else word for word in program.argv]
+
+
 class LaunchBuilder:
     """Makes the runner specs of this node."""
 
@@ -85,8 +98,10 @@ class LaunchBuilder:
                 " attempt is given back"
             )
         cluster = self.config.cluster
-        program = self._program(job, launch, unpacked(launch.args))
+        unit = Units(self.config.node.units).ask(job, launch.run, launch.attempt, launch.token)
+        program = self._program(job, launch, unpacked(launch.args), write=unit is None)
         return {
+            **_in_unit(unit, program),
             "run": launch.run,
             "job": launch.job,
             "attempt": launch.attempt,
@@ -113,7 +128,7 @@ class LaunchBuilder:
             "policy": launch.policy,
             "scheduled": launch.run.startswith(f"{job.name}@"),
             "elsewhere": self._elsewhere(job),
-            "argv": program.argv,
+            "argv": program.argv if unit is None else _with_secrets_there(program),
             "env": program.env,
             "cwd": program.cwd,
             "directory": self._directory(launch.run, launch.attempt, launch.token),
@@ -178,8 +193,9 @@ class LaunchBuilder:
         """Why this node cannot start some of its jobs: spark-submit or Java missing, a program that does not exist."""
         found: dict[str, str] = {}
         of_spark: dict[object, str] = {}  # most jobs are alike: each kind is checked once
+        units = Units(self.config.node.units)
         for name, job in self._node.jobs.items():
-            absent = absent_file(job)
+            absent = units.problem(job) or absent_file(job)
             if absent:
                 found[name] = absent
             elif isinstance(job.launch, SparkSubmit):

@@ -488,6 +488,10 @@ _KEYS = {
     "queue_keep": "`first` or `last`: which of them are kept; the others are `rejected` (`first`)",
     "timeout": "duration; then it is ended, and has failed (none)",
     "lease": "seconds (the cluster's)",
+    "run_as": "the user of its program, one of those in root's `/etc/coordd/run_as.allow`, never root; the run is in a "
+    "systemd unit of its own (default: the daemon's user)",
+    "limits": '`{ memory = "2G", cpu_weight = 100, tasks = 512 }`: the most that a run may use, counted by the kernel; '
+    "the run is in a systemd unit of its own (no limit)",
     "params": "table of defaults; `--arg K=V` fills `{K}`",
     "spark": "`[spark]`: application, args, master, deploy_mode, conf, py_files, files, jars, name, keytab, principal, "
     "proxy_user, env, properties_file, class",

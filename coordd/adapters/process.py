@@ -468,7 +468,7 @@ def _shown_in_ps(spec: dict[str, Any]) -> list[str]:
 
 def _shown(spec: dict[str, Any]) -> dict[str, Any]:
     """A spec without its secrets, and without the back-channel, which ends with its first runner."""
-    shown = {key: value for key, value in spec.items() if not key.startswith("launcher_")}
+    shown = {key: value for key, value in spec.items() if not key.startswith(("launcher_", "unit_"))}
     shown["env"] = {key: HIDDEN if is_secret_name(key) else value for key, value in spec["env"].items()}
     shown["ledger_options"] = {k: v for k, v in spec.get("ledger_options", {}).items() if k != "password"}
     return shown

@@ -22,6 +22,7 @@ SECRETS_FILE = "secrets.properties"
 
 # The variables of the daemon's own environment that a program gets; all others come from the configuration.
 PASSED_ON = ("PATH", "HOME", "LANG", "USER", "JAVA_HOME", "SPARK_HOME")
+OF_USER = ("HOME", "USER")  # except these, under run_as
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 ENV_FILE_BYTES_MAX = 1024 * 1024
@@ -76,7 +77,7 @@ def build(
     Raises:
         UnavailableError: spark-submit, Java or a configured file is missing.
     """
-    env = _environment(defaults, launch, environ)
+    env = _environment(defaults, launch, environ, job.run_as)
     secrets = secrets_path = cwd = ""
     if isinstance(launch, Command):
         argv, cwd = list(launch.argv), launch.cwd
@@ -164,11 +165,16 @@ def _only_ours(path: str, source: str, opened: os.stat_result | None = None) -> 
         raise UnavailableError(f"{source}: {why}")
 
 
-def _environment(defaults: SparkDefaults, launch: SparkSubmit | Command, environ: Mapping[str, str]) -> dict[str, str]:
+def _environment(
+    defaults: SparkDefaults, launch: SparkSubmit | Command, environ: Mapping[str, str], run_as: str
+) -> dict[str, str]:
     """A clean environment: a few variables of the daemon, then the site's file, its table, the job's."""
-    user = pwd.getpwuid(os.getuid())
+    try:
+        user = pwd.getpwnam(run_as) if run_as else pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise UnavailableError(f'run_as: there is no user "{run_as}" on this machine') from None
     env = {"PATH": DEFAULT_PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LANG": "C.UTF-8"}
-    env.update({name: environ[name] for name in PASSED_ON if environ.get(name)})
+    env.update({name: environ[name] for name in PASSED_ON if environ.get(name) and not (run_as and name in OF_USER)})
     if defaults.env_file:
         env.update(read_env_file(defaults.env_file))
     env.update(defaults.env)

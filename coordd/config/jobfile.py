@@ -275,6 +275,9 @@ class _Reading:
                 "proxy_user does not go together with principal or keytab: spark-submit refuses both at once. Leave"
                 " principal and keytab out, and give the daemon a ticket of the user that may impersonate",
             )
+        for key in ("run_as", "limits"):
+            if said.get(key) and config.node.units == "off":
+                self.wrong(key, f'{key} needs a systemd unit for each run, and [node] units is "off"')
         if said.get("misfire") == "all" and said.get("overlap", "forbid") == "forbid":
             self.wrong(
                 "misfire",

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from coordd.config import values
 from coordd.config.values import converted, found
-from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params, placeholders
-from coordd.core.jobs.job import Concurrency, Rate, Rates
+from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params, nearest, placeholders
+from coordd.core.jobs.job import Concurrency, Limits, Rate, Rates
 from coordd.core.jobs.schedule import parse_duration, zone
 from coordd.core.ledger import words
 from coordd.errors import RefusedError
@@ -29,11 +29,12 @@ BLACKOUTS_MAX = 100
 
 PRIORITY_MAX = 1_000_000
 TRIES_MAX = 1000
+MEMORY_MIN = 16 * 2**20
 
 # Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
 LATER = (
     "after", "expand", "dedupe", "breaker", "check",
-    "trigger", "sink", "run_as",
+    "trigger", "sink",
 )  # fmt: skip
 
 # Keys that [spark].conf must not contain, and why.
@@ -46,6 +47,7 @@ OWNED_CONF = {
 _URI = re.compile(r"[a-z][a-z0-9+.-]*:/\S+", re.ASCII | re.IGNORECASE)
 _CONF_KEY = re.compile(r"spark\.[A-Za-z0-9._-]{1,200}", re.ASCII)
 _RATE = re.compile(r"([0-9]{1,9})/([smhd])", re.ASCII)
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -266,6 +268,36 @@ def _blackouts(value: object) -> list[dict[str, Any]]:
     return tables
 
 
+def _user(value: object) -> str:
+    """The user of a job's programs. This machine may not have it: other nodes may."""
+    name = values.text(value)
+    if not _USER.fullmatch(name):
+        raise ValueError(f"expected the name of a user, found {found(name)}")
+    if name == "root":
+        raise ValueError("no job runs as root by run_as: name a user that may do what the job needs")
+    return name
+
+
+def _limits(value: object) -> Limits:
+    table = converted(value, dict[str, Any], 'a table { memory = "2G", cpu_weight = 100, tasks = 512 }')
+    said = {}
+    for key, item in table.items():
+        if key not in LIMITS:
+            raise ValueError(f'unknown key "{key:.60}"; {nearest(key, LIMITS)}')
+        try:
+            said[key] = LIMITS[key](item)
+        except ValueError as exc:
+            raise ValueError(f"{key}: {exc}") from exc
+    return Limits(**said)
+
+
+def _memory(value: object) -> int:
+    size = values.parse_size(values.text(value))
+    if size < MEMORY_MIN:
+        raise ValueError(f"expected at least {MEMORY_MIN} bytes, found {size}: no program starts with less")
+    return size
+
+
 class Key(NamedTuple):
     """A key that fills one field of Job. ``public``: viewers see its value too."""
 
@@ -274,6 +306,11 @@ class Key(NamedTuple):
     public: bool
 
 
+LIMITS: dict[str, values.Reader] = {
+    "memory": _memory,
+    "cpu_weight": values.whole(1, 10_000),
+    "tasks": values.whole(1, 2**22),
+}
 PLAIN: dict[str, Key] = {
     "description": Key(_lines, "description", public=True),
     "enabled": Key(values.flag, "enabled", public=True),
@@ -294,6 +331,8 @@ PLAIN: dict[str, Key] = {
     "queue_keep": Key(_word(*words.QUEUE_KEEP), "queue_keep", public=True),
     "timeout": Key(_longer_than_nothing, "timeout_s", public=True),
     "lease": Key(values.number, "lease_s", public=True),
+    "run_as": Key(_user, "run_as", public=True),
+    "limits": Key(_limits, "limits", public=True),
     "params": Key(_params, "params", public=False),
 }
 TOP: dict[str, values.Reader] = {

@@ -39,6 +39,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     jobs_dir: str = "/etc/coordd/jobs.d"
     budget: Budget = Budget()
     fast_start: bool = True
+    units: str = "auto"
 
 
 class ClusterConfig(msgspec.Struct, frozen=True):

@@ -59,6 +59,9 @@ INBOX_SUFFIX = ".inbox"
 
 BUDGET_MAX = 10_000
 
+# Which runs get a systemd unit: those with run_as or limits, all, none.
+UNITS = ("auto", "on", "off")
+
 # A ledger keeps at most this many runs.
 RUNS_MAX = 1_000_000_000
 
@@ -139,6 +142,12 @@ def _cluster_name(value: object) -> str:
     return read
 
 
+def _units(value: object) -> str:
+    if value not in UNITS:
+        raise ValueError(f"expected one of {', '.join(UNITS)}; found {found(value)}")
+    return str(value)
+
+
 def _store(value: object) -> str:
     """The address of the Redis that keeps published revisions, or ""."""
     url = values.text(value)
@@ -182,6 +191,7 @@ _BY_TYPE: dict[Any, Reader] = {
 }
 _BY_KEY: dict[str, Reader] = {
     "node.name": values.name,
+    "node.units": _units,
     "cluster.name": _cluster_name,
     "cluster.bus": _bus,
     "cluster.ledger": _ledger,

@@ -30,7 +30,7 @@ from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Renew,
 from coordd.runner import kernel
 from coordd.runner.asker import Asker
 from coordd.runner.kernel import SIGKILL, SIGTERM, boottime
-from coordd.runner.loop import Loop
+from coordd.runner.loop import Loop, until_due
 from coordd.runner.program import Program
 from coordd.runner.tree import Tree
 
@@ -64,17 +64,6 @@ NEVER = float("inf")
 
 # There is no leave to execute yet.
 BEFORE_EXEC = (core.WAITING, core.GATING, core.READY)
-
-# If this machine's clock and the ledger's differ by less than this (seconds), this machine's is more precise: the
-# ledger's time has an error of half a round trip.
-CLOCKS_AGREE_S = 0.05
-
-
-def _wait_s(spec: "dict[str, Any]") -> float:
-    """Seconds until it is due; the gate decides finally."""
-    by_our_clock = max(float(spec["fire_at"]), float(spec.get("due", 0.0))) - time.time()
-    by_the_ledger = float(spec["due_at"]) - boottime() if "due_at" in spec else by_our_clock
-    return by_our_clock if abs(by_our_clock - by_the_ledger) < CLOCKS_AGREE_S else by_the_ledger
 
 
 def _ticks(pid: int) -> int:
@@ -131,7 +120,7 @@ class Runner:
                 timeout_s=spec.get("timeout_s", 0.0),
                 final_exit_codes=tuple(spec.get("never_on_codes", ())),
             ),
-            wait_s=_wait_s(spec),
+            wait_s=until_due(spec),
             now=boottime(),
         )
         self.asker.connect()  # before the fire time, if it is in the future
@@ -198,6 +187,9 @@ class Runner:
             self.done = True
 
     def _ask_gate(self, ahead_s: float) -> None:
+        if problem := self.program.prepare(self.attempt.deadline - self.spec["kill_grace_s"]):
+            self.attempt.shut_down(problem, now=boottime())
+            return
         sent_at = boottime()
         answer = self.asker.call(Gate(grant=self.grant, ahead_s=ahead_s))
         self.refused = answer.word if answer is not None else ""
@@ -391,8 +383,23 @@ class Runner:
     def _fork_program(self) -> Program:
         """The program: a child that waits for its start."""
         spec = self.spec
+        if "unit" in spec:
+            from coordd.runner.unit.program import UnitProgram
+
+            return UnitProgram(spec, self._environment(), self.loop, self._placed, self._unit_stopped)
         label = kernel.label_of(spec["nonce"])
         return Program(spec["argv"], self._environment(), spec.get("cwd", ""), spec.get("cgroup", ""), label)
+
+    def _placed(self, cgroup: str) -> None:
+        """The program waits in its unit. The watcher and the facts know where before it may start."""
+        self.tree.cgroup = cgroup
+        self.tree.session = self.program.session
+        self._tell_watcher(f"unit {cgroup}\n".encode())
+        if self.facts is not None:
+            self._say_who()
+
+    def _unit_stopped(self) -> None:
+        self.attempt.shut_down("its unit was stopped", now=boottime())
 
     def _execute(self, at: float) -> None:
         if not self.attempt.may_exec(max(at, boottime())):
@@ -447,6 +454,7 @@ class Runner:
         self.kill_again_at = boottime() + KILL_AGAIN_S
 
     def _signal_tree(self, number: int) -> None:
+        self.program.signal(number)
         try:
             self.tree.signal(number)
         except OSError as exc:
@@ -461,8 +469,7 @@ class Runner:
                 return
             if pid == 0:
                 return
-            if pid == self.program.pid:
-                self.program.exit_code = os.waitstatus_to_exitcode(status)
+            self.program.reaped(pid, status)
 
     def _look_after_program(self) -> None:
         """After the exit: make sure that no process is left, then report the end."""
@@ -495,8 +502,8 @@ class Runner:
     def _is_left(self) -> bool:
         """True if a process of the program's tree is alive, or may be: /proc cannot be read now."""
         try:
-            if self.childless:
-                return self.tree.populated()  # all its processes descend from us, a subreaper
+            if self.childless or "unit" in self.spec:
+                return self.tree.populated()  # its processes descend from us, a subreaper, or are in their unit
             return bool(self.tree.members())
         except OSError as exc:
             kernel.complain(f"cannot see whether something of the program is left, and looks again: {exc}")

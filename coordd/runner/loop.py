@@ -3,9 +3,12 @@
 import select
 import time
 
+from coordd.runner.kernel import boottime
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 # CLOCK_BOOTTIME may have advanced while a poll slept (suspend): check at least this often (seconds).
 LOOK_S = 1.0
@@ -13,6 +16,18 @@ LOOK_S = 1.0
 # The last seconds before a fire time are slept in small pieces: a poll may be late by this much.
 FINE_WAIT_S = 0.002
 FINE_PIECE_S = 0.0002
+
+
+# If this machine's clock and the ledger's differ by less than this (seconds), this machine's is more precise: the
+# ledger's time has an error of half a round trip.
+CLOCKS_AGREE_S = 0.05
+
+
+def until_due(spec: "dict[str, Any]") -> float:
+    """Seconds until an attempt is due; the gate decides finally."""
+    by_our_clock = max(float(spec["fire_at"]), float(spec.get("due", 0.0))) - time.time()
+    by_the_ledger = float(spec["due_at"]) - boottime() if "due_at" in spec else by_our_clock
+    return by_our_clock if abs(by_our_clock - by_the_ledger) < CLOCKS_AGREE_S else by_the_ledger
 
 
 class Loop:

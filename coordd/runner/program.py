@@ -5,6 +5,10 @@ import time
 
 from coordd.runner import kernel
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # What starts the program: this byte, and the instant (CLOCK_BOOTTIME) before which it does not start. Anything else,
 # especially the end of the pipe, means: do not start.
 GO = b"g"
@@ -22,34 +26,37 @@ class Program:
 
         It starts in ``cgroup`` if the kernel permits; ``in_cgroup`` says whether it did.
         """
+        theirs = self._make_pipes()
+        parent = os.getpid()
+        self.pid, self.in_cgroup = fork_in(cgroup)
+        if self.pid == 0:
+            os.close(self._release)
+            be_the_program(argv, env, cwd, label, theirs, parent)
+        for fd in theirs:
+            os.close(fd)
+
+    def _make_pipes(self) -> "tuple[int, int, int, int]":
+        """Returns the program's ends: the leave to execute, its failure, its output, when it called execve."""
         self.exit_code: int | None = None
         held, self._release = os.pipe()
         self.status_fd, status = os.pipe()
         self.output_fd, output = os.pipe()
         self._called, called = os.pipe()
-        parent = os.getpid()
-        self.in_cgroup = False
-        self.pid = -1
-        if cgroup:
-            try:
-                os.mkdir(cgroup, 0o755)
-                self.pid = kernel.fork_into(cgroup)
-                self.in_cgroup = self.pid >= 0
-            except OSError:
-                self.pid = -1  # no cgroup for us: descent, session and nonce must be enough
-        if self.pid < 0:
-            self.pid = os.fork()
-            if self.pid > 0 and cgroup:
-                self.in_cgroup = _move_into(cgroup, self.pid)
-        if self.pid == 0:
-            os.close(self._release)
-            _be_the_program(argv, env, cwd, label, held, status, output, called, parent)
-        os.close(called)
-        os.close(held)
-        os.close(status)
-        os.close(output)
         os.set_blocking(self.output_fd, False)
         os.set_blocking(self.status_fd, False)
+        return held, status, output, called
+
+    def prepare(self, _until: float) -> str:
+        """Wait until it can be executed at once. Why it never can be; "" if it can."""
+        return ""
+
+    def signal(self, number: int) -> None:
+        """Signal what only the program's unit can reach: without a unit, nothing."""
+
+    def reaped(self, pid: int, status: int) -> None:
+        """A child of the runner has ended, with this status (as from waitpid)."""
+        if pid == self.pid:
+            self.exit_code = os.waitstatus_to_exitcode(status)
 
     @property
     def session(self) -> int:
@@ -89,6 +96,21 @@ class Program:
             return None  # nothing yet; if it cannot be read now, it is read again
 
 
+def fork_in(cgroup: str) -> "tuple[int, bool]":
+    """Fork; (pid, whether the child is in the cgroup, which is made). "": in ours."""
+    pid = -1
+    if cgroup:
+        try:
+            os.mkdir(cgroup, 0o755)
+            pid = kernel.fork_into(cgroup)
+        except OSError:
+            pid = -1  # no cgroup for us: descent, session and nonce must be enough
+    if pid >= 0:
+        return pid, True
+    pid = os.fork()
+    return pid, pid > 0 and bool(cgroup) and _move_into(cgroup, pid)
+
+
 def _move_into(cgroup: str, pid: int) -> bool:
     """If clone3 is forbidden (a unit with RestrictNamespaces), move the child, which still waits."""
     try:
@@ -103,21 +125,24 @@ def _move_into(cgroup: str, pid: int) -> bool:
         return False
 
 
-def _be_the_program(
+def be_the_program(
     argv: "list[str]",
     env: "dict[str, str]",
     cwd: str,
     label: int,
-    held: int,
-    status: int,
-    output: int,
-    called: int,
+    fds: "tuple[int, int, int, int]",
     parent: int,
+    become: "Callable[[], None] | None" = None,
 ) -> None:
-    """In the child: prepare, wait for the byte, become the program. Never returns."""
+    """In the child: ``become`` another user, prepare, wait for the byte, become the program. Never returns."""
+    held, status, output, called = fds
+    what = "become its user"
     try:
         os.setsid()
-        kernel.die_with_parent(kernel.SIGKILL)
+        if become is not None:
+            become()
+        what = "prepare"
+        kernel.die_with_parent(kernel.SIGKILL)  # after the change of user, which would undo it
         kernel.carry_label(label)  # if it is refused, the other methods must be enough
         if os.getppid() != parent:
             os._exit(126)

@@ -22,6 +22,7 @@ Architecture: {architecture}
 Maintainer: the coordd project <root@localhost>
 Installed-Size: {size}
 Depends: python3 (>= 3.{minor}), python3 (<< 3.{next}), systemd, libc6
+Recommends: dbus, polkitd
 Suggests: default-jre-headless | java17-runtime-headless, redis-server, rabbitmq-server
 Section: admin
 Priority: optional

@@ -15,12 +15,18 @@ from packages import wheelhouse
 HOME = "/opt/coordd"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
-PROGRAMS = {"coordd": "coordd.__main__", "coordctl": "coordd.cli.coordctl"}
+PROGRAMS = {
+    "coordd": "coordd.__main__",
+    "coordctl": "coordd.cli.coordctl",
+    "coordd-run": "coordd.runner.unit.supervisor",  # only systemd starts it
+}
 PROGRAM = f"#!{HOME}/bin/python3\nfrom {{}} import main\n\nmain()\n"
 
 # A file or folder of the wheel's share/coordd, and where it belongs.
 ELSEWHERE = {
     "systemd/coordd.service": "usr/lib/systemd/system/coordd.service",
+    "systemd/coordd-run@.service": "usr/lib/systemd/system/coordd-run@.service",
+    "polkit/coordd-run.rules": "usr/share/polkit-1/rules.d/coordd-run.rules",
     "systemd/sysusers.d-coordd.conf": "usr/lib/sysusers.d/coordd.conf",
     "systemd/tmpfiles.d-coordd.conf": "usr/lib/tmpfiles.d/coordd.conf",
 }
@@ -37,7 +43,7 @@ def stage(house: Path, root: Path) -> None:
     (root / "usr").mkdir()
     shutil.move(modules / "share", root / "usr/share")
     for name, place in ELSEWHERE.items():
-        (root / place).parent.mkdir(parents=True)
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.move(root / "usr/share/coordd" / name, root / place)
     (root / "usr/share/coordd/systemd").rmdir()
     _environment(root)

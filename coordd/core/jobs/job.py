@@ -115,6 +115,16 @@ class Rates(msgspec.Struct, frozen=True):
     per_node: Rate | None = None
 
 
+class Limits(msgspec.Struct, frozen=True):
+    """What a run may use, by the kernel's count for its systemd unit: bytes of memory, a weight from 1 to 10,000 for
+    the processors (100 is usual), and processes with threads. 0: no limit of the job's own.
+    """
+
+    memory: int = 0
+    cpu_weight: int = 0
+    tasks: int = 0
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One validated job file. Durations in seconds."""
 
@@ -146,6 +156,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 60.0
     params: dict[str, str] = {}
     retry: Retry = Retry()
+    run_as: str = ""  # "": the daemon's user
+    limits: Limits = Limits()
 
     @property
     def offset_s(self) -> float:

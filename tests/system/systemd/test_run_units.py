@@ -1,0 +1,115 @@
+"""A unit per run, on a real systemd: who the program is, its limits, and that nothing of it outlives its holder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from system.lab.systemd_lab import SystemdLab
+from system.systemd.run_units import Runs
+
+# The program's child: a session of its own, a wiped environment; its name is found by pgrep.
+CHILD = "cp /bin/sleep /tmp/orphan; setsid env -i /tmp/orphan 1000 & echo started; exec sleep 1000"
+JOBS = {
+    "who": 'run_as = "etl"\n[command]\nargv = ["/bin/sh", "-c", "id -un; id -Gn; pwd; env | sort; exit 7"]\n',
+    "plain": '[command]\nargv = ["/bin/sh", "-c", "cat /proc/self/cgroup"]\n',
+    "child": f'run_as = "etl"\non_lost = "hold"\n[command]\nargv = ["/bin/sh", "-c", "{CHILD}"]\n',
+    "root": 'run_as = "toor"\n[command]\nargv = ["/bin/true"]\n',
+    "other": 'run_as = "daemon"\n[command]\nargv = ["/bin/true"]\n',
+    "greedy": 'run_as = "small"\nlimits = { memory = "1G" }\n[command]\nargv = ["/bin/true"]\n',
+    "limited": 'limits = { memory = "200M", cpu_weight = 20, tasks = 30 }\n[command]\nargv = ["/bin/sleep", "1000"]\n',
+    "capped": 'run_as = "small"\nlimits = { tasks = 10 }\n[command]\nargv = ["/bin/sleep", "1000"]\n',
+}
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    with SystemdLab() as lab:
+        service = Runs(lab, JOBS)
+        service.systemctl("start")
+        yield service
+        service.systemctl("stop")
+        service.kill_what_is_left()
+
+
+def test_a_job_runs_as_its_user_and_its_end_is_told(runs: Runs) -> None:
+    run = runs.trigger("who", "a")
+    found = runs.ended(run)
+    assert (found["state"], found["exit_code"], found["attempt"]) == ("failure", 7, 0), found
+    said = runs.output(run)
+    assert said[:3] == ["etl", "etl", "/"]
+    assert {"HOME=/home/etl", "USER=etl", f"COORDD_RUN={run}"} <= set(said)
+    assert not [line for line in said if line.startswith(("INVOCATION_ID", "NOTIFY_SOCKET"))]
+    runs.lab.until(lambda: not runs.units())
+
+
+def test_a_job_without_run_as_has_no_unit(runs: Runs) -> None:
+    run = runs.trigger("plain", "a")
+    assert runs.ended(run)["state"] == "success"
+    assert "/coordd.service/" in "".join(runs.output(run))
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        ("root", '"toor" is root'),
+        ("other", '"daemon" is not in /etc/coordd/run_as.allow'),
+        ("greedy", 'allows "small" at most 67108864'),
+    ],
+)
+def test_what_root_does_not_allow_is_not_launched_and_said(runs: Runs, job: str, why: str) -> None:
+    found = runs.checks()[f"job {job}"]
+    assert found["state"] == "fail"
+    assert why in found["text"]
+
+
+def test_doctor_tries_a_unit(runs: Runs) -> None:
+    found = runs.checks()["units"]
+    assert found["state"] == "ok", found
+    assert "etl, small, toor" in found["text"]
+
+
+def test_limits_are_the_units(runs: Runs) -> None:
+    wanted = {"limited": ("209715200", "20", "30"), "capped": ("67108864", "50", "10")}
+    for job, (memory, weight, tasks) in wanted.items():
+        run = runs.trigger(job, "a")
+        unit = runs.unit_of(run)
+        found = runs.lab.show(unit, "MemoryMax", "CPUWeight", "TasksMax")
+        assert found == {"MemoryMax": memory, "CPUWeight": weight, "TasksMax": tasks}
+        runs.ctl("run", "cancel", run)
+        assert runs.ended(run)["state"] == "revoked"
+    runs.lab.until(lambda: not runs.units())
+    assert runs.lab.run("ls", "/run/systemd/system.control") == ""
+
+
+def started(runs: Runs, ident: str) -> str:
+    run = runs.trigger("child", ident)
+    runs.lab.until(lambda: runs.processes("orphan"))
+    return run
+
+
+def test_a_cancelled_run_leaves_nothing(runs: Runs) -> None:
+    run = started(runs, "cancelled")
+    runs.ctl("run", "cancel", run)
+    assert runs.ended(run)["state"] == "revoked"
+    assert not runs.processes("orphan")
+
+
+def test_nothing_outlives_daemon_runner_watcher_and_program(runs: Runs) -> None:
+    run = started(runs, "killed")
+    cgroup = runs.cgroup_of(runs.unit_of(run))
+    ours = runs.lab.run("cat", "/sys/fs/cgroup/system.slice/coordd.service/cgroup.procs").split()
+    main = runs.processes("sleep")
+    assert len((cgroup / "program/cgroup.procs").read_text().split()) == 2, "the program and its child"
+    runs.drop_in("slow", "RestartSec=30")
+    runs.lab.run("kill", "-KILL", *ours, *main)
+    killed = time.monotonic()
+    runs.lab.until(lambda: not runs.processes("orphan"))
+    took_s = time.monotonic() - killed
+    print(f"the child of the program was gone {took_s:.3f} s after the kill")
+    assert not runs.is_active, "the daemon was back before"
+    runs.drop_in("slow", "RestartSec=200ms")
+    runs.systemctl("restart")
+    assert runs.ended(run)["state"] in ("lost", "unknown")
