@@ -2,8 +2,8 @@
 
 While the store is idle, its processes are stopped and its directory is copied. A first client then claims for a second.
 The store is killed, its directory becomes the copy again, and it starts. From then on a second client asks for the same
-keys. The first one lives, and nobody tells it. A claim is granted twice if the second client gets it within the lease
-that the first one was answered.
+keys. The first one lives, and does not renew. A claim is granted twice if the second client gets it within the lease of
+the first one, counted from the first one's question.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PATIENCE_S = 30.0
 
 @dataclass
 class Loss:
-    """One experiment: a store, its two clients, and when the first one was granted what (CLOCK_MONOTONIC)."""
+    """One experiment: a store, its clients, and when the first one asked for what it was granted (CLOCK_MONOTONIC)."""
 
     what: str
     at: At
