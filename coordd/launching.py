@@ -22,6 +22,7 @@ from coordd.connecting import Connections
 from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
 from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.core.ledger.words import AttemptNumber, Token
+from coordd.core.lineage import parent_properties
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Launch
 from coordd.core.runs.knowledge import DRIVER, EXECUTORS
@@ -171,6 +172,7 @@ class LaunchBuilder:
             self.config.control.socket,
             directory,
             self._traceparent(launch),
+            self._parent(job, launch),
         )
         program = build(job, fill_launch(job.launch, values), self._defaults(), attempt_info)
         if program.secrets_path and write:
@@ -184,6 +186,13 @@ class LaunchBuilder:
             return ""
         trace = trace_id(self.config.cluster.name, launch.run)
         return traceparent(trace, program_span(trace, launch.attempt), sampled=self.exporter.sampled(trace))
+
+    def _parent(self, job: Job, launch: Launch) -> dict[str, str]:
+        """This run as the parent of what a Spark application tells; {} if nobody wants it."""
+        wanted = job.launch.lineage if isinstance(job.launch, SparkSubmit) else False
+        if not (self.config.lineage.spark if wanted is None else wanted):
+            return {}
+        return parent_properties(self.config.lineage_namespace, launch.run)
 
     def _defaults(self) -> SparkDefaults:
         spark = self.config.spark

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from coordd.config import ownership
+from coordd.core import lineage
 from coordd.core.jobs.job import Command, Job, SparkSubmit, iso, run_tag
 from coordd.core.redaction import HIDDEN, is_secret_name
 from coordd.errors import UnavailableError
@@ -51,6 +52,7 @@ class AttemptInfo(NamedTuple):
     socket: str = ""
     directory: str = ""
     traceparent: str = ""
+    parent: Mapping[str, str] = {}  # OpenLineage's properties, for a Spark job that wants them
 
 
 class ProgramSpec(NamedTuple):
@@ -235,6 +237,8 @@ def _spark_argv(
     )
     if attempt_info.traceparent:  # a driver on another machine has not our environment
         conf["spark.coordd.traceparent"] = attempt_info.traceparent
+    if not any(key.startswith(lineage.PREFIXES) for key in conf):  # else the job names a parent of its own
+        conf.update(attempt_info.parent)
     base = launch.properties_file or defaults.properties_file or _default_properties(env)
     text, path = _properties_text(conf, base), f"{attempt_info.directory}/{SECRETS_FILE}"
     argv = [submit, "--master", master, "--deploy-mode", launch.deploy_mode, "--name", launch.name or job.name]

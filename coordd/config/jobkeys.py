@@ -362,6 +362,7 @@ SPARK: dict[str, values.Reader] = {
     "env": _env,
     "properties_file": values.path,
     "class": _no_option,
+    "lineage": values.flag,
 }
 COMMAND: dict[str, values.Reader] = {"argv": _argv, "env": _env, "cwd": values.path}
 RETRY: dict[str, values.Reader] = {

@@ -44,6 +44,14 @@ def unsigned(cluster: ClusterConfig) -> str:
     return "messages between nodes are not signed ([cluster] unsigned = true), so no node shows a log to another"
 
 
+def missing_of_lineage(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """As ``missing``, for the file with the token for the receiver of lineage."""
+    path = config.lineage.token_file
+    why = _unreadable(path) or _exposed("lineage_password_file", path, environ) if path else ""
+    if why:
+        yield "lineage.token_file", f"{values.printable(path)}: {why}"
+
+
 def missing_of_jobs(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """As ``missing``, for the Redis that keeps the published revisions. Who can write there chooses what runs here."""
     url, path = config.jobs.url, config.jobs.password_file

@@ -208,6 +208,18 @@ class TracingConfig(msgspec.Struct, frozen=True):
     otlp: str = ""
 
 
+class LineageConfig(msgspec.Struct, frozen=True):
+    """Where OpenLineage's events of runs go (``url``; "": nowhere), and whether Spark jobs are told of their parent.
+
+    ``namespace``: that of all jobs; "": the cluster's name. ``spark``: unless a job says otherwise.
+    """
+
+    url: str = ""
+    namespace: str = ""
+    token_file: str = ""
+    spark: bool = False
+
+
 class Config(msgspec.Struct, frozen=True):
     """The whole configuration from coordd.toml and the environment. ``path``: its file, or ""."""
 
@@ -218,10 +230,16 @@ class Config(msgspec.Struct, frozen=True):
     history: HistoryConfig = HistoryConfig()
     metrics: MetricsConfig = MetricsConfig()
     tracing: TracingConfig = TracingConfig()
+    lineage: LineageConfig = LineageConfig()
     jobs: JobsConfig = JobsConfig()
     pools: dict[str, int] = {}
     hooks: tuple[Hook, ...] = ()
     path: str = ""
+
+    @property
+    def lineage_namespace(self) -> str:
+        """The namespace of all jobs in OpenLineage."""
+        return self.lineage.namespace or self.cluster.name
 
     def redacted(self) -> dict[str, Any]:
         """The settings for logs and people: without passwords in URLs or values of variables that look secret."""
@@ -232,6 +250,7 @@ class Config(msgspec.Struct, frozen=True):
         shown["cluster"]["bus"] = ",".join([redact_text(url) for url in self.cluster.bus_urls])
         for hook in shown["hooks"]:  # addresses of chats are secrets
             hook["url"] = HIDDEN if hook["url"] else ""
+        shown["lineage"]["url"] = HIDDEN if self.lineage.url else ""
         env = shown["spark"]["env"]
         shown["spark"]["env"] = {key: HIDDEN if is_secret_name(key) else redact_text(env[key]) for key in env}
         return shown

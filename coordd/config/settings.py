@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from coordd.config import addresses, safety, values
-from coordd.config.hooks.hook import Hook, read_hooks
+from coordd.config.hooks.hook import Hook, of_lineage, read_hooks, read_lineage_url
 from coordd.config.sections import (
     BACKENDS,
     PYTHON,
@@ -27,6 +27,7 @@ from coordd.config.sections import (
     ControlConfig,
     HistoryConfig,
     JobsConfig,
+    LineageConfig,
     MetricsConfig,
     NodeConfig,
     SparkConfig,
@@ -61,6 +62,8 @@ BUDGET_MAX = 10_000
 
 # Which runs get a systemd unit: those with run_as or limits, all, none.
 UNITS = ("auto", "on", "off")
+# Of OpenLineage (bytes): it is in every event.
+NAMESPACE_MAX = 200
 
 # A ledger keeps at most this many runs.
 RUNS_MAX = 1_000_000_000
@@ -164,6 +167,14 @@ def _call(value: object) -> str:
     return read
 
 
+def _namespace(value: object) -> str:
+    """A namespace of OpenLineage, or ""."""
+    read = values.text(value)
+    if len(read.encode("utf-8", "surrogatepass")) > NAMESPACE_MAX:
+        raise ValueError(f"expected at most {NAMESPACE_MAX} bytes, found more")
+    return read
+
+
 def _backend(value: object) -> str:
     return values.brought(value, values.CONFIG_BACKENDS, "a configuration backend", *BACKENDS)
 
@@ -176,6 +187,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "history": HistoryConfig,
     "metrics": MetricsConfig,
     "tracing": TracingConfig,
+    "lineage": LineageConfig,
     "jobs": JobsConfig,
 }
 # Sections that this version does not implement.
@@ -214,6 +226,9 @@ _BY_KEY: dict[str, Reader] = {
     "metrics.listen": addresses.listening,
     "metrics.textfile": values.path_or_none,
     "tracing.otlp": endpoint.read_url,
+    "lineage.url": read_lineage_url,
+    "lineage.namespace": _namespace,
+    "lineage.token_file": values.path_or_none,
 }
 
 
@@ -291,15 +306,24 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     if not problems:
         settings["node"].setdefault("name", default_node_name())
         sections: dict[str, Any] = {section: SECTIONS[section](**settings[section]) for section in SECTIONS}
-        config = Config(**sections, pools=pools, hooks=hooks, path=source)
+        config = _with_lineage(Config(**sections, pools=pools, hooks=hooks, path=source))
         for setting, message in (
             *_conflicts(config),
             *safety.missing(config.cluster, environ),
             *safety.missing_of_jobs(config, environ),
+            *safety.missing_of_lineage(config, environ),
             *safety.changeable(config),
         ):
             report(setting, message)
     return (None, problems) if problems else (config, [])
+
+
+def _with_lineage(config: Config) -> Config:
+    """The receiver of lineage is called as hooks are."""
+    url, token_file = config.lineage.url, config.lineage.token_file
+    if not url:
+        return config
+    return msgspec.structs.replace(config, hooks=(*config.hooks, of_lineage(url, config.lineage_namespace, token_file)))
 
 
 def _is_there(path: str) -> bool:

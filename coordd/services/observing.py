@@ -50,6 +50,7 @@ class Observing:
         self.sinks = methods.sinks = outlets.sinks
         self.sinks.use(config.history)
         self._otlp = config.tracing.otlp
+        self.hooks.traced = outlets.exporter is not None
         self.tracing = Tracing(outlets.exporter, driver, ledger) if outlets.exporter is not None else None
         self.metrics: Metrics | None = None
         if config.metrics.listen or config.metrics.textfile:

@@ -277,3 +277,19 @@ def test_the_pip_package_runs_on_this_python(environ: dict[str, str]) -> None:
     assert env["SPARK_HOME"] == pip_spark_home()
     kept = run(spark(env={"PYSPARK_PYTHON": "/usr/bin/python3"}), SparkDefaults(), environ).env
     assert kept["PYSPARK_PYTHON"] == "/usr/bin/python3"
+
+
+def test_traces_and_lineage_reach_the_driver_and_a_parent_of_the_jobs_own_stays(environ: dict[str, str]) -> None:
+    parent = {"spark.openlineage.parentRunId": "r", "spark.openlineage.rootParentRunId": "r"}
+    facts = FACTS._replace(traceparent="00-a-b-01", parent=parent)
+    job = spark()
+    program = build(job, job.launch, SparkDefaults(), facts, environ)
+    assert program.env["TRACEPARENT"] == conf_of(program)["spark.coordd.traceparent"] == "00-a-b-01"
+    assert {key: value for key, value in conf_of(program).items() if "openlineage" in key} == parent
+    own = {"spark.openlineage.parentRunId": "mine"}
+    job = spark(conf=own)
+    program = build(job, job.launch, SparkDefaults(), facts, environ)
+    assert {key: value for key, value in conf_of(program).items() if "openlineage" in key} == own
+    without = run(spark(), SparkDefaults(), environ)
+    assert "TRACEPARENT" not in without.env
+    assert "openlineage" not in without.secrets

@@ -69,6 +69,7 @@ def test_the_events_that_a_hook_wants() -> None:
         ('[[hook]]\non = ["takeover"]\ncall = "os.system"\n', "expected package.module:function"),
         (f'[[hook]]\n{PAGE}timeout = "2h"\n', "expected a duration up to 3600 s"),
         (f'[[hook]]\n{PAGE}timeout = "soon"\n', "timeout"),
+        (f'[[hook]]\n{PAGE}name = "openlineage"\n', '"openlineage" is the name of [lineage]; choose another'),
         (f'[[hook]]\n{PAGE}name = "1000"\n', "expected a letter and up to 58"),
         (f"[[hook]]\n{PAGE}every = 1\n", 'unknown key "every"'),
         (f"[[hook]]\n{PAGE}[[hook]]\n{PAGE}", "hook 2: name: there is another hook"),

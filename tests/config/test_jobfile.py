@@ -72,6 +72,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         env={"A": "1"},
         properties_file="/p.conf",
         class_name="com.example.Main",
+        lineage=True,
     )
     assert job.retry == Retry(3, 0, 60.0, "exponential", (2, -9), ("OutOfMemory.*",), 0.25)
     assert job.params == {"region": "eu", "n": "3", "full": "true"}

@@ -193,6 +193,9 @@ BAD_FILES = [
     ('[metrics]\ntextfile = "coordd.prom"\n', "metrics.textfile", "expected an absolute path"),
     ('[tracing]\notlp = "4318"\n', "tracing.otlp", "expected an address such as http://127.0.0.1:4318"),
     ('[tracing]\notlp = "https://me:pw@h"\n', "tracing.otlp", "expected an address without a password"),
+    ('[lineage]\nurl = "ftp://h/x"\n', "lineage.url", "expected an address such as https://chat.example/hook"),
+    (f'[lineage]\nnamespace = "{"n" * 201}"\n', "lineage.namespace", "expected at most 200 bytes, found more"),
+    ('[lineage]\ntoken_file = "/no/such/file"\n', "lineage.token_file", "it cannot be read"),
     ("[limits]\n", "limits", "not available in this version"),
     # Relations.
     ("[cluster]\nlease = 17\n", "cluster.lease", "cluster.renew_interval (5 s) + 2 x cluster.ledger_timeout (2 s)"),

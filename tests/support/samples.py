@@ -45,6 +45,7 @@ principal = "p@R"
 env = { A = 1 }
 properties_file = "/p.conf"
 class = "com.example.Main"
+lineage = true
 [spark.conf]
 spark.executor.memory = "4g"
 "spark.executor.cores" = 2

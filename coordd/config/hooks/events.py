@@ -7,3 +7,6 @@ from coordd.core.ledger.words import FAILURE, LOST, MISSED, REJECTED, REVOKED, S
 # The events about runs, by the state of the run; and the others.
 RUN_EVENTS = tuple([f"run.{state}" for state in (SUCCESS, FAILURE, REVOKED, REJECTED, MISSED, LOST, UNKNOWN)])
 EVENTS = (*RUN_EVENTS, "takeover", "job.late", "node.lost", "breaker.opened", "cluster.ready")
+
+# A run has started: not for hooks, but for the receiver of lineage, which is called as they are.
+LINEAGE_START = "lineage.start"

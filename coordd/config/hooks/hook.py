@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from coordd.config import values
-from coordd.config.hooks.events import EVENTS
+from coordd.config.hooks.events import EVENTS, LINEAGE_START
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import HOOK, Command, Concurrency, Job, Retry
 from coordd.core.jobs.schedule import parse_duration
@@ -37,13 +37,21 @@ AT_A_TIME = 4
 CALL_VARIABLE, EVENT_VARIABLE = "COORDD_HOOK_SECRET", "COORDD_EVENT"
 EVENT_PARAM = "event"
 
+# The receiver of lineage has this name; what it is told of.
+LINEAGE = "openlineage"
+LINEAGE_EVENTS = (LINEAGE_START, "run.success", "run.failure", "run.revoked")
+
 _CALL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 # Names of digits are for runs of `coordd exec`: hook~1000.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,58}", re.ASCII)
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """One [[hook]]: exactly one of ``argv``, ``url`` and ``call`` is set. ``on``: events, or ``run.*``."""
+    """One [[hook]]: exactly one of ``argv``, ``url`` and ``call`` is set. ``on``: events, or ``run.*``.
+
+    ``namespace``: not a hook of the site, but the receiver of lineage: it gets OpenLineage's events of that namespace.
+    ``token_file``: what it holds goes with a call, as a bearer token.
+    """
 
     on: tuple[str, ...]
     argv: tuple[str, ...] = ()
@@ -51,6 +59,8 @@ class Hook(msgspec.Struct, frozen=True):
     call: str = ""
     timeout: str = "30s"
     name: str = ""
+    namespace: str = ""
+    token_file: str = ""
 
     @property
     def timeout_s(self) -> float:
@@ -64,7 +74,10 @@ class Hook(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> str:
         """Of all that it does; equal on all nodes with the same lines."""
-        told = msgspec.json.encode([self.on, self.argv, self.url, self.call, self.timeout], order="deterministic")
+        said: list[Any] = [self.on, self.argv, self.url, self.call, self.timeout]
+        if self.namespace:
+            said += [self.namespace, self.token_file]
+        told = msgspec.json.encode(said, order="deterministic")
         return "hook-" + hashlib.sha256(told).hexdigest()[:24]
 
     def wants(self, event: str) -> bool:
@@ -73,7 +86,10 @@ class Hook(msgspec.Struct, frozen=True):
 
     def job(self, lease_s: float) -> Job:
         """Its job. The definition is known by the digest, whichever Python runs it on a node."""
-        called = json.dumps({"argv": self.argv, "url": self.url, "call": self.call, "timeout_s": self.timeout_s})
+        say = {"argv": self.argv, "url": self.url, "call": self.call, "timeout_s": self.timeout_s}
+        if self.namespace:
+            say |= {"lineage": True, "token_file": self.token_file}
+        called = json.dumps(say)
         return Job(
             name=self.job_name,
             digest=self.digest,
@@ -81,7 +97,7 @@ class Hook(msgspec.Struct, frozen=True):
                 argv=(sys.executable, "-m", "coordd.services.hooks.call"),
                 env={CALL_VARIABLE: called.replace("{", "{{").replace("}", "}}"), EVENT_VARIABLE: f"{{{EVENT_PARAM}}}"},
             ),
-            description=f"a hook of coordd.toml, called on {', '.join(self.on)}",
+            description=f"{'[lineage]' if self.namespace else 'a hook'} of coordd.toml, called on {', '.join(self.on)}",
             params={EVENT_PARAM: ""},
             overlap="allow",
             concurrency=Concurrency(max=AT_A_TIME),
@@ -90,6 +106,11 @@ class Hook(msgspec.Struct, frozen=True):
             lease_s=lease_s,
             retry=Retry(attempts=TRIES, delay_s=DELAY_S, backoff="exponential"),
         )
+
+
+def of_lineage(url: str, namespace: str, token_file: str) -> Hook:
+    """The receiver of lineage, called as hooks are."""
+    return Hook(on=LINEAGE_EVENTS, url=url, name=LINEAGE, namespace=namespace, token_file=token_file)
 
 
 def jobs_of(hooks: Iterable[Hook], lease_s: float) -> dict[str, Job]:
@@ -126,6 +147,8 @@ def _read(table: Mapping[str, Any], number: int, report: Callable[[str], None]) 
         wrong.append(("argv", f"expected one of argv, url and call, found {' and '.join(ways) or 'none'}"))
     if not wrong and not said.get("on"):
         wrong.append(("on", f"expected a list of events, found none; known: {', '.join(EVENTS)}"))
+    if said.get("name") == LINEAGE:
+        wrong.append(("name", f'"{LINEAGE}" is the name of [lineage]; choose another'))
     for key, message in wrong:
         report(f"hook {number}: {key}: {message}")
     return None if wrong else Hook(**said)
@@ -156,6 +179,11 @@ def _url(value: object) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("expected an address such as https://chat.example/hook")
     return said
+
+
+def read_lineage_url(value: object) -> str:
+    """The address of a receiver of lineage, or "". Raises ValueError."""
+    return _url(value) if values.text(value) else ""
 
 
 def _timeout(value: object) -> str:

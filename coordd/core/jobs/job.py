@@ -80,6 +80,7 @@ class SparkSubmit(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     properties_file: str = ""
     class_name: str = ""
+    lineage: bool | None = None  # told of its parent in OpenLineage's terms; None: as the configuration says
 
 
 class Command(msgspec.Struct, frozen=True):

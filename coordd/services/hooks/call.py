@@ -30,6 +30,8 @@ OUTPUT_BYTES_MAX = 64 * 1024
 # Bytes of an HTTP answer that are shown.
 ANSWER_BYTES_MAX = 2048
 
+TOKEN_BYTES_MAX = 8192
+
 # As timeout(1): the hook did not end in time.
 TIMED_OUT = 124
 REFUSED = 1
@@ -39,6 +41,8 @@ def main(environ: dict[str, str]) -> int:
     """Call the hook; returns the exit code."""
     hook, event = json.loads(environ.pop("COORDD_HOOK_SECRET")), environ.pop("COORDD_EVENT")
     name = _name(event)
+    if hook.get("lineage"):
+        return post(hook["url"], event, hook["timeout_s"], hook["token_file"])
     if name not in EVENTS:  # it becomes a word of a command
         print("hooks are told of no such event", file=sys.stderr)
         return REFUSED
@@ -129,13 +133,18 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """The event is for that address only."""
 
 
-def post(url: str, event: str, timeout_s: float) -> int:
+def post(url: str, event: str, timeout_s: float, token_file: str = "") -> int:
     """POST the event as JSON; any answer from 200 to 299 is a success."""
+    try:
+        token = _token(token_file)
+    except OSError as exc:
+        print(f"{token_file} cannot be read: {exc.strerror}", file=sys.stderr)
+        return REFUSED
     signal.signal(signal.SIGALRM, _out_of_time)
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, timeout_s)  # for the whole exchange: it may be a byte at a time
-            return _posted(url, event, timeout_s)
+            return _posted(url, event, timeout_s, token)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     except OSError as exc:
@@ -152,11 +161,21 @@ def post(url: str, event: str, timeout_s: float) -> int:
     return REFUSED
 
 
-def _posted(url: str, event: str, timeout_s: float) -> int:
+def _token(path: str) -> str:
+    """The first line of the file, without characters that no header may have; "" without a file."""
+    if not path:
+        return ""
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.readline(TOKEN_BYTES_MAX).strip()
+
+
+def _posted(url: str, event: str, timeout_s: float, token: str) -> int:
     """One exchange. Raises OSError, http.client.HTTPException and whatever else a bad address or answer raises."""
     request = urllib.request.Request(  # noqa: S310 - the configuration allows http and https only
         url, event.encode(), {"Content-Type": "application/json", "User-Agent": "coordd"}, method="POST"
     )
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
     # No proxy from the environment: a run's environment has none, and an event is for that address.
     opener = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
     try:

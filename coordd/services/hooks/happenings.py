@@ -7,11 +7,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from coordd.config.hooks.events import LINEAGE_START
 from coordd.core.jobs.job import iso, job_of
 from coordd.core.ledger.rows import Row
-from coordd.core.ledger.words import LOST, MISSED, SUCCESS, TERMINAL, UNKNOWN
+from coordd.core.ledger.words import LOST, MISSED, STARTED, SUCCESS, TERMINAL, UNKNOWN
 from coordd.core.names import host_of
 from coordd.core.visible import visible
+from coordd.core.wire.events import TaskStarted
 
 # Characters of a text in an event, and bytes that it may become in JSON: one that is not ASCII becomes 6 or 12 there.
 # Three such texts, and all the rest, fit into one argument of a run.
@@ -50,8 +52,8 @@ class Happening(NamedTuple):
         """All ids under which it may be known."""
         return [self.ident(key) for key in (self.key, *self.known_as)]
 
-    def document(self, *, at: float, cluster: str, node: str) -> str:
-        """The JSON that a hook gets."""
+    def document(self, *, at: float, cluster: str, node: str, trace_id: str = "") -> str:
+        """The JSON that a hook gets. ``trace_id``: that of its run, if there are traces."""
         told = {
             "event": self.event,
             "at": iso(round(at, 3)),
@@ -59,7 +61,9 @@ class Happening(NamedTuple):
             "node": node,
             **dict.fromkeys(("job", "run", "attempt", "state", "reason", "sentence")),
         }
-        told.update({key: _short(value) for key, value in self.fields.items()})
+        told.update({key: short(value) for key, value in self.fields.items()})
+        if trace_id:
+            told["trace_id"] = trace_id
         return json.dumps(told)
 
 
@@ -77,6 +81,11 @@ def of_row(row: Row) -> Happening | None:
         "sentence": f"{row.run} {_SENTENCES[row.state]}" + (f": {row.reason}" if row.reason else ""),
     }
     return Happening(f"run.{row.state}", f"{row.run}/{row.attempt}", fields)
+
+
+def started(of: TaskStarted | Row) -> Happening:
+    """A run has started: its first attempt, or one that it is known of. Only lineage is told of it."""
+    return Happening(LINEAGE_START, of.run, _of_attempt(of.run, of.attempt, of.node, STARTED, "", ""))
 
 
 def lost_attempt(run: str, attempt: int, node: str, reason: str) -> Happening:
@@ -143,7 +152,7 @@ def _now_and_then(event: str, subject: str, at: float, fields: Mapping[str, Any]
     return Happening(event, f"{subject} {now}", dict(fields), known_as)
 
 
-def _short(value: Any) -> Any:
+def short(value: Any) -> Any:
     """Texts in one bounded line: a reason may be output of a program."""
     if not isinstance(value, str):
         return value

@@ -25,12 +25,13 @@ from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import RETRY, TERMINAL, UNKNOWN
 from coordd.core.ready import Notice
+from coordd.core.trace import trace_id
 from coordd.core.wire import events
 from coordd.core.wire.events import Event, Task
 from coordd.errors import CoorddError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.driver import Driver
-from coordd.services.hooks import happenings
+from coordd.services.hooks import happenings, lineage
 from coordd.services.hooks.happenings import Happening
 from coordd.services.hooks.since import Since
 from coordd.services.ledger import LedgerService, boottime
@@ -117,6 +118,7 @@ class Hooks:
         self._read_at = 0.0
         self._heard = driver.recent_total
         self.dropped = 0
+        self.traced = False  # events about a run have its trace
         driver.listeners.append(self._saw)
         self.use(hooks)
 
@@ -145,7 +147,9 @@ class Hooks:
         if not self.hooks:
             return
         for event in journal:
-            if isinstance(event, ENDS):
+            if isinstance(event, events.TaskStarted):
+                self._started(event, 0.0)
+            elif isinstance(event, ENDS):
                 self._ended(event, self._driver.node.full_hostname, OWN_S)
         for notice in notices:
             if notice.event == "node.lost":
@@ -160,8 +164,16 @@ class Hooks:
         new = min(driver.recent_total - self._heard, len(driver.recent))
         self._heard = driver.recent_total
         for packet, event in [driver.recent[place] for place in range(len(driver.recent) - new, len(driver.recent))]:
-            if isinstance(event, ENDS) and packet.sender != driver.node.full_hostname:
+            if packet.sender == driver.node.full_hostname:
+                continue
+            if isinstance(event, events.TaskStarted):
+                self._started(event, HEARD_S)
+            elif isinstance(event, ENDS):
                 self._ended(event, packet.sender, HEARD_S)
+
+    def _started(self, event: events.TaskStarted, after_s: float) -> None:
+        if not event.name.startswith(HOOK):
+            self._offer(happenings.started(event), after_s)
 
     def _ended(self, event: Task, sender: str, after_s: float) -> None:
         if event.name.startswith(HOOK):
@@ -239,6 +251,8 @@ class Hooks:
     def _offer_row(self, row: Row) -> bool:
         happening = happenings.of_row(row)
         if happening is not None:
+            if row.started_at:  # whose start nobody may have told: its node died
+                self._offer(happenings.started(row), 0.0, row.started_at)
             self._offer(happening, 0.0, _at(row))
         return happening is not None
 
@@ -313,7 +327,7 @@ class Hooks:
             if not self._keep(waiting, 60.0 * (present + 1)):
                 self._drop(happening, f"more than {A_MINUTE} events of {hook.job_name} within a minute")
             return
-        document = happening.document(at=waiting.wall, cluster=node.settings.cluster, node=node.hostname)
+        document = self._document(hook, waiting)
         args = packed({EVENT_PARAM: document})
         of = Registration(
             triggered_run(hook.job_name, happening.ident()),
@@ -335,8 +349,16 @@ class Hooks:
             return
         self._remember(hook, happening)
         if not reply.kind:
-            sentence = json.loads(document)["sentence"]
+            sentence = json.loads(document).get("sentence")
             log.info("hook.registered", hook=hook.job_name, run=of.run, about=happening.event, sentence=sentence)
+
+    def _document(self, hook: Hook, waiting: Waiting) -> str:
+        node, happening = self._driver.node, waiting.happening
+        if hook.namespace:
+            return lineage.document(happening, hook.namespace, at=waiting.wall, cluster=node.settings.cluster)
+        run, cluster = happening.fields.get("run"), node.settings.cluster
+        trace = trace_id(cluster, run) if run and self.traced else ""
+        return happening.document(at=waiting.wall, cluster=cluster, node=node.hostname, trace_id=trace)
 
     def _remember(self, hook: Hook, happening: Happening) -> None:
         """It is told."""

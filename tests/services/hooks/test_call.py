@@ -130,12 +130,14 @@ class Server:
 
     def __init__(self, answer: Callable[[http.server.BaseHTTPRequestHandler], None]) -> None:
         self.got: list[tuple[str, str, Any]] = []
+        self.authorized: list[str | None] = []
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.got.append((self.path, self.headers["Content-Type"], json.loads(body)))
+                outer.authorized.append(self.headers["Authorization"])
                 answer(self)
 
             def log_message(self, *_: Any) -> None: ...
@@ -275,3 +277,22 @@ def test_nothing_of_a_call_is_in_the_command_line() -> None:
     with pytest.raises(KeyError):
         module.main(environ)
     assert "COORDD_HOOK_SECRET" not in environ
+
+
+def test_an_event_of_lineage_is_posted_with_the_token(tmp_path: Path, serve: Callable[..., Server]) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    server = serve(201)
+    done = called(event={"eventType": "START"}, url=server.url, lineage=True, token_file=str(token))
+
+    assert done.returncode == 0, done.stderr
+    assert [event for _, _, event in server.got] == [{"eventType": "START"}]
+    assert server.authorized == ["Bearer s3cret"]
+    assert b"s3cret" not in done.stdout + done.stderr
+    done = called(event={}, url=server.url, lineage=True, token_file=f"{tmp_path}/gone")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"{tmp_path}/gone cannot be read: No such file or directory\n".encode(),
+    )
+    assert called(event={}, url=server.url, lineage=True, token_file="").returncode == 0
+    assert server.authorized[1:] == [None]

@@ -13,9 +13,10 @@ import trio
 from structlog.testing import capture_logs
 from support.small_cluster import EPOCH
 
-from coordd.config.hooks.hook import Hook, jobs_of
+from coordd.config.hooks.hook import Hook, jobs_of, of_lineage
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Notice, Now, Reply
+from coordd.core.trace import trace_id
 from coordd.core.wire import events
 from coordd.errors import UnavailableError
 from coordd.services.hooks import happenings, service as module
@@ -96,7 +97,10 @@ class Machine:
             with trio.move_on_after(0.05):
                 await self.hooks.run()
 
-        trio.run(once)
+        seen = -1
+        while seen < len(self.triggered):  # on a loaded machine one moment is not enough for all
+            seen = len(self.triggered)
+            trio.run(once)
         return [json.loads(json.loads(of.args)["event"]) for of in self.triggered[before:]]
 
     def journals(self, *said: Any, notices: tuple[Notice, ...] = ()) -> None:
@@ -332,3 +336,48 @@ def test_a_file_of_hooks_that_cannot_be_read_is_named(machine: Machine) -> None:
     assert [line["event"] for line in logs] == ["hooks.not_known"]
     machine.rows["etl#1"] = row("etl#1", ended_at=EPOCH - 1.0)
     assert machine.look(30.0) == []
+
+
+def test_lineage_is_told_of_the_first_start_and_of_the_end_and_hooks_are_not_told_of_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = Hook(on=("run.*",), name="every")
+    machine = Machine(tmp_path, monkeypatch, of_lineage("http://h", "prod", ""), every)
+    machine.look()
+    machine.journals(events.TaskStarted(uuid="u", name="etl", run="etl#1", node=HERE))
+    machine.journals(events.TaskStarted(uuid="u", name="hook~every", run="hook~every#1", node=HERE))
+    (told,) = machine.look(1.0)
+    assert (told["eventType"], told["job"]["name"]) == ("START", "etl")
+    machine.journals(events.TaskStarted(uuid="u", name="etl", run="etl#1", attempt=1, node=HERE))
+    assert machine.look(1.0) == [], "a takeover does not start it again"
+    machine.rows["etl#1"] = row("etl#1", "success", attempt=1)
+    machine.journals(events.TaskSucceeded(uuid="u", name="etl", run="etl#1", attempt=1, node=HERE))
+    complete, plain = sorted(machine.look(1.0), key=lambda one: "event" in one)
+    assert (complete["eventType"], complete["run"]["runId"]) == ("COMPLETE", told["run"]["runId"])
+    assert plain["event"] == "run.success"
+    assert "trace_id" not in plain
+
+
+def test_an_event_about_a_run_has_its_trace_if_there_are_traces(machine: Machine) -> None:
+    machine.hooks.traced = True
+    machine.look()
+    machine.rows["etl#1"] = row("etl#1")
+    machine.journals(failed("etl#1"), notices=(Notice("node.lost", {"peer": ELSEWHERE}),))
+    by_event = {told["event"]: told for told in machine.look(5.0)}
+    assert by_event["run.failure"]["trace_id"] == trace_id("c1", "etl#1")
+    assert "trace_id" not in by_event["node.lost"]
+
+
+def test_a_start_that_its_node_did_not_tell_is_told_by_another_or_with_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, monkeypatch, of_lineage("http://h", "prod", ""))
+    machine.look()
+    machine.hears(events.TaskStarted(uuid="u", name="etl", run="etl#1", node=ELSEWHERE))
+    assert machine.look() == [], "its own node comes first"
+    (told,) = machine.look(module.HEARD_S + 0.1)
+    assert (told["eventType"], told["run"]["facets"]["coordd_run"]["node"]) == ("START", "b")
+    machine.rows["etl#2"] = row("etl#2", "success", started_at=machine.wall + 1.0, ended_at=machine.wall + 2.0)
+    kinds = {told["eventType"]: told["eventTime"] for told in machine.look(module.READ_S + 1.0)}
+    assert set(kinds) == {"START", "COMPLETE"}
+    assert kinds["START"] < kinds["COMPLETE"]
