@@ -139,6 +139,8 @@ class Plan:
     tags: tuple[tuple[str, ...], ...] = ()  # of each node
     rooms: tuple[tuple[int, ...], ...] = ()  # of each node: policies.rooms
     scores: dict[str, float] = field(default_factory=dict)  # what the strategy of priorities says of jobs
+    # from when on (seconds) the programs of which job fail on which machine; all others succeed
+    fails: tuple[float, frozenset[tuple[str, int]]] = (0.0, frozenset())
     misplaced: int = 0  # how many of the last nodes ask another ledger at their first start
     pinned: bool = False  # every node has used the ledger before
     without: frozenset[str] = frozenset()  # numbers of items, names of continuous faults, names of nodes
@@ -228,7 +230,7 @@ def draw(
         kill_grace_s=TIGHT_GRACE_S if tight else KILL_GRACE,
         loss=rng.choice((0.05, 0.15, 0.3)),
         delay_s=rng.choice((0.05, 0.5, 2.0)),
-        limits=configuration.limits(seed),
+        limits=configuration.limits(seed) | policies.limits_of(kinds),
         reach=rng.choice((REACH, windows.REACH)) if production else windows.REACH,
         jobs=jobs,
         items=tuple(sorted(items)),
@@ -236,6 +238,7 @@ def draw(
         tags=policies.tags(seed, nodes) if policies.LINE in kinds else ((),) * nodes,
         rooms=policies.rooms(seed, nodes) if policies.ROOM in kinds else ((),) * nodes,
         scores=policies.scores(seed, jobs) if policies.LINE in kinds else {},
+        fails=policies.fails(seed, nodes) if policies.RETRIES in kinds else (0.0, frozenset()),
         misplaced=nodes // 2 if misplaced else 0,
         pinned=pinned,
         without=without,
@@ -254,6 +257,9 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
     if seed in EARLIER:
         return frozenset()
     drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
+    if policies.LINE in drawn:
+        # Not yet both: each new run that no node can take holds a line up for a few seconds, and FS breaks (830011).
+        drawn -= {policies.RETRIES}
     return drawn - policies.YOUNGER if seed in policies.EARLIER else drawn
 
 

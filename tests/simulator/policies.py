@@ -1,4 +1,5 @@
-"""Kinds of worlds in which one policy matters: the line of a pool, holds, budgets, blackouts, queues.
+"""Kinds of worlds in which one policy matters: the line of a pool, holds, budgets, blackouts, queues,
+retries.
 
 Each draws from a random stream of its own, so that all else in the world of a seed stays as it is.
 """
@@ -10,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from coordd.core.jobs.job import Blackout, Job, Rate, Rates
+from coordd.core.jobs.job import Blackout, Job, Rate, Rates, Retry
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.rows import ALL, OF_JOB, OF_NODE
 from simulator.item import Item
@@ -31,16 +32,24 @@ BLACKOUT = "blackout"
 # Several jobs have short queues, and many ask at once.
 QUEUES = "queues"
 
-# (m, r): the seeds with seed % m == r are of that kind.
-SEEDS = {LINE: (11, 6), HOLDS: (17, 1), ROOM: (17, 7), BLACKOUT: (17, 16), QUEUES: (17, 11)}
+# Jobs have retries of all sorts, and fail on some machines only.
+RETRIES = "retries"
 
-# Seeds that have shown a defect before there were the last four kinds: they stay the worlds that they were.
+# (m, r): the seeds with seed % m == r are of that kind.
+SEEDS = {LINE: (11, 6), HOLDS: (17, 1), ROOM: (17, 7), BLACKOUT: (17, 16), QUEUES: (17, 11), RETRIES: (17, 3)}
+
+# Seeds that have shown a defect before there were the last five kinds: they stay the worlds that they were.
 EARLIER = frozenset(
     (
+        275,
         1004,
+        1040,
         1429,
+        4559,
         10983,
+        15286,
         16302,
+        20131,
         21563,
         22073,
         22541,
@@ -51,13 +60,16 @@ EARLIER = frozenset(
         24804,
         33659,
         209634,
+        302875,
         463087,
         464016,
+        606818,
+        620282,
         921129,
         930035,
     )
 )
-YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES))
+YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES))
 
 # The pool of such a world, its possible sizes, and the jobs that may be in it.
 POOL = "line"
@@ -98,10 +110,31 @@ CROWDS = (2, 3)
 CROWD = (3, 7)
 QUEUE_IDS = 3000
 
+# The jobs of RETRIES that fail on some machines: from the beginning, or from when all is calm (seconds). How long
+# (seconds) their programs run.
+RETRIED = ("hand", "held", "morph", "spread", "sched")
+FAILING = 0.6
+FAIL_FROM_S = (0.0, 57.0)
+RUN_S = (0.5, 1.0, 3.0)
+
+# When all is calm, people ask for one of these numbers of runs of them, between these times (seconds).
+ASKED = (30, 45)
+ASKED_S = (58.0, 92.0)
+ASKED_IDS = 3000
+
+# For how long (seconds) a node stands aside at first.
+ASIDE_S = 14
+
 
 def jobs_of(kinds: frozenset[str], seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
     """The jobs, as worlds of these kinds have them."""
-    for kind, made in ((ROOM, _rated), (BLACKOUT, _blacked_out), (QUEUES, _queued), (LINE, line_jobs)):
+    for kind, made in (
+        (ROOM, _rated),
+        (BLACKOUT, _blacked_out),
+        (QUEUES, _queued),
+        (LINE, line_jobs),
+        (RETRIES, retries_jobs),
+    ):
         if kind in kinds:
             jobs = made(seed, jobs)
     return jobs
@@ -111,6 +144,7 @@ def items_of(kinds: frozenset[str], seed: int, nodes: int) -> list[Item]:
     """What people do in worlds of these kinds, beside what they do in all."""
     items = line_items(seed) if LINE in kinds else []
     items += _holds(seed, nodes) if HOLDS in kinds else []
+    items += retries_items(seed) if RETRIES in kinds else []
     return items + (_crowds(seed) if QUEUES in kinds else [])
 
 
@@ -214,3 +248,45 @@ def scores(seed: int, jobs: dict[str, Job]) -> dict[str, float]:
     """What the strategy of priorities says of each job, on all nodes; nothing in half of the worlds."""
     rng = random.Random(f"scores of {seed}")
     return {name: float(rng.choice((0, 1, 2))) for name in sorted(jobs)} if rng.random() < 0.5 else {}
+
+
+def retries_jobs(seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
+    """The jobs, some of them with more attempts, and pauses of each sort between them."""
+    rng = random.Random(f"retries of {seed}")
+    made = dict(jobs)
+    for name in RETRIED:
+        retry = Retry(
+            attempts=rng.choice((2, 3, 5)),
+            relaunches=50,
+            delay_s=rng.choice((0.0, 0.5, 1.0, 2.0, 4.0)),
+            backoff=rng.choice(("fixed", "linear", "exponential")),
+            jitter=rng.choice((0.0, 0.25, 1.0)),
+        )
+        made[name] = structs.replace(jobs[name], retry=retry)
+    return made
+
+
+def retries_items(seed: int) -> list[Item]:
+    """What people ask for when the faults are over."""
+    rng = random.Random(f"asked of {seed}")
+    names = ("hand", "hand", "held", "morph")
+    return [
+        Item(rng.uniform(*ASKED_S), "trigger", rng.random(), 0.0, f"{rng.choice(names)}#{ASKED_IDS + number}")
+        for number in range(rng.choice(ASKED))
+    ]
+
+
+def fails(seed: int, nodes: int) -> tuple[float, frozenset[tuple[str, int]]]:
+    """From when on (seconds) the programs of which job fail on which machine. No job fails on all machines."""
+    rng = random.Random(f"fails of {seed}")
+    made: set[tuple[str, int]] = set()
+    for name in RETRIED:
+        machines = rng.sample(range(nodes), rng.randint(1, nodes - 1))
+        if rng.random() < FAILING:
+            made |= {(name, machine) for machine in machines}
+    return rng.choice(FAIL_FROM_S), frozenset(made)
+
+
+def limits_of(kinds: frozenset[str]) -> dict[str, int]:
+    """The bounds of the product that are lower in it."""
+    return {"coordd.core.members.elsewhere.ASIDE_S": ASIDE_S} if RETRIES in kinds else {}

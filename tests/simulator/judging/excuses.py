@@ -126,8 +126,16 @@ PASSED = Excuse(
     "while faults last: by a node that does not know the line yet, or is cut off, or by a claim without an answer",
 )
 
+OUTRUN = Excuse(
+    "a retry came back to its node",
+    ANY,
+    20,
+    "the order is only a delay: that node was the last in it, and asked before another node's clock had come so far",
+)
+
 EXCUSES = (
     PASSED,
+    OUTRUN,
     CUT_OFF,
     WITNESSES_LOST,
     STEPPED,

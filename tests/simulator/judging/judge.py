@@ -23,7 +23,7 @@ from coordd.core.ledger.runner_requests import Commit, Renew, Request, Restore
 from coordd.core.ledger.words import CANCEL, EARLY, GRANTED, OK, RECEIVED, RECOVERING, RHO, STARTED, TERMINAL, UNKNOWN
 from coordd.core.ready import Launch
 from coordd.core.wire.events import TaskReceived
-from simulator.judging import limits
+from simulator.judging import limits, policies
 from simulator.judging.backfills import Backfills
 from simulator.judging.excuses import (
     DUE_AGAIN,
@@ -409,6 +409,7 @@ class Judge:
             )
         self._overlap(child, job, earlier)
         limits.judge_launch(self, child, job)
+        policies.launched(world, child)
         unknown = [c for c in earlier if c.how != "exit" and not c.fences and c.key not in self.resolved]
         if any(c.key not in self.forgotten for c in unknown):
             self._unless_unknown(unknown, f"H {child.run} is held, and was launched again after an unknown end")

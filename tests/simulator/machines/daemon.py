@@ -26,6 +26,7 @@ from coordd.core.runs import knowledge
 from coordd.core.wire import codec
 from coordd.core.wire.events import Event, Task, TaskFailed, TaskRetried, TaskRevoked, TaskSucceeded
 from coordd.core.wire.windows import Windows
+from simulator.judging import policies
 from simulator.judging.knowledge import Key
 from simulator.machines.runner import Runner
 from simulator.machines.waiting import CALL_S
@@ -71,6 +72,7 @@ class WatchedElections(Elections):
 
     def _settled(self, election: Election, now: Now) -> None:
         self.daemon.world.hearing.decided(self.daemon, election, now)
+        policies.decided(self.daemon.world, election)
         super()._settled(election, now)
 
 

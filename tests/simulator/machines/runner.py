@@ -25,6 +25,7 @@ from coordd.core.ledger.runner_requests import Commit, Gate, Registration, Renew
 from coordd.core.ledger.words import OK, RECOVERING, Policy
 from coordd.core.ready import Launch
 from simulator.judging.judge import Child
+from simulator.policies import RETRIES, RUN_S
 from simulator.terms import LEDGER_TIMEOUT, RENEW
 
 if TYPE_CHECKING:
@@ -247,14 +248,22 @@ class Runner:
             self.attempt.exec_failed("no such program", now=world.mono(self.host))
             self.obey()
             return
-        code = 0 if world.rng.random() < SUCCEEDS else 3
+        code = self._exit_code(world.rng.random() < SUCCEEDS)
         self.child = Child(
             self.launch.run, self.launch.attempt, self.host.index, world.now, code, token=self.launch.token
         )
         world.judge.launched(self.child, self.launch, self.job)
         if self.host.daemon is not None:
             self.host.daemon.runner_started(self.launch)
-        world.at(world.rng.choice(PROGRAMS_S), self._child_dies, "exit")
+        world.at(world.rng.choice(RUN_S if RETRIES in world.plan.kinds else PROGRAMS_S), self._child_dies, "exit")
+
+    def _exit_code(self, drawn: bool) -> int:
+        """Of its program. ``drawn``: it succeeds, if that does not depend on the machine."""
+        world = self.world
+        if RETRIES not in world.plan.kinds:
+            return 0 if drawn else 3
+        since, where = world.plan.fails
+        return 3 if world.now >= since and (self.launch.job, self.host.index) in where else 0
 
     def _child_dies(self, how: str) -> None:
         child = self.child

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from simulator.judging.policies.blackouts import Blackouts
+from simulator.judging.policies.elsewhere import Elsewhere
+from simulator.judging.policies.pauses import Pauses
 from simulator.judging.policies.queues import Queues
 
 if TYPE_CHECKING:
+    from coordd.core.election import Election
     from coordd.core.ledger.answers import Answer
     from coordd.core.ledger.rows import Row
     from coordd.core.ledger.runner_requests import Request
+    from simulator.judging.judge import Child
     from simulator.world import Host, World
 
 
@@ -23,4 +27,18 @@ class Watch(Protocol):
 
 def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
-    return world.holds, Blackouts(world), Queues(world)
+    return world.holds, Blackouts(world), Queues(world), Pauses(world), Elsewhere(world)
+
+
+def launched(world: World, child: Child) -> None:
+    """A program was started."""
+    for watch in world.watches:
+        if isinstance(watch, Pauses):
+            watch.launched(child)
+
+
+def decided(world: World, election: Election) -> None:
+    """A node has decided an election."""
+    for watch in world.watches:
+        if isinstance(watch, Elsewhere):
+            watch.decided(election)

@@ -1,6 +1,13 @@
 """Mutants of the rules about time, limits and definitions that people set: one file for each subject."""
 
 from simulator.mutants.mutant import Mutant
-from simulator.mutants.policies import holds, line, revisions, room, times
+from simulator.mutants.policies import holds, line, retries, revisions, room, times
 
-MUTANTS: tuple[Mutant, ...] = (*revisions.MUTANTS, *line.MUTANTS, *holds.MUTANTS, *times.MUTANTS, *room.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *revisions.MUTANTS,
+    *line.MUTANTS,
+    *holds.MUTANTS,
+    *times.MUTANTS,
+    *room.MUTANTS,
+    *retries.MUTANTS,
+)
