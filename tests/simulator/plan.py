@@ -257,9 +257,6 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
     if seed in EARLIER:
         return frozenset()
     drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
-    if policies.LINE in drawn:
-        # Not yet both: each new run that no node can take holds a line up for a few seconds, and FS breaks (830011).
-        drawn -= {policies.RETRIES}
     return drawn - policies.YOUNGER if seed in policies.EARLIER else drawn
 
 

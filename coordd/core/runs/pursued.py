@@ -14,6 +14,7 @@ from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import NOTHING_SETTLED, Settled
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import AttemptNumber, Token
+from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.ready import Now
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
 from coordd.core.wire.events import Action
@@ -291,9 +292,19 @@ class Line(Phases):
                     return other, float("inf")
                 continue  # something else holds it up
             bound_s = YIELD_TO_OTHERS_S if other.phase == WAITING else YIELD_S
-            if bound_s > found[1]:
+            if bound_s > found[1] and (other.phase != WAITING or self._somebody_may(job, other.action)):
                 found = other, bound_s
         return found
+
+    def _somebody_may(self, job: Job, action: Action) -> bool:
+        """True if this node, or one that is not lost, has the job's tags, and is the one that is asked for."""
+        ctx, tags, only = self._ctx, set(job.tags), unpinned(action.digest)[1]
+        if tags <= set(ctx.settings.tags) and only in ("", ctx.hostname):
+            return True
+        return any(
+            member.state in (ALIVE, SUSPECT) and tags <= set(member.tags) and only in ("", member.hostname)
+            for member in ctx.membership.members.values()
+        )
 
     def _was_free(self, pursuit: Pursuit, now: Now) -> None:
         """This run has got a slot. The one that it waited for had its time, and did not take it; nor did the others

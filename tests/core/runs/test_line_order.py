@@ -13,6 +13,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.words import EXISTS, FINISHED, LIMITED, OK, PENDING, RECEIVED, SUCCESS
+from coordd.core.members.membership import LOST, SUSPECT, Member
 from coordd.core.runs.pursued import HOOKS_HERE, YIELD_S, YIELD_TO_OTHERS_S, Pursuit
 from coordd.core.wire.events import Action
 from core.runs.claims import granted
@@ -102,36 +103,69 @@ def test_a_scheduled_run_that_lets_another_go_first_has_a_row() -> None:
     assert claims(lone) == ["high#1"]
 
 
+def peer(lone: Lone) -> Member:
+    """The other node, which says nothing any more in these tests, and is not taken for lost yet."""
+    member = next(iter(lone.node.ctx.membership.members.values()))
+    member.state = SUSPECT
+    return member
+
+
+def beside_one_with_a_gpu(*jobs: Job) -> Lone:
+    lone = Lone(*jobs, settings=ROOMY, peers=("b.1",)).ready()
+    peer(lone).tags = ("gpu",)
+    return lone
+
+
 def test_a_run_that_only_others_can_take_goes_first_for_a_while() -> None:
     tagged = job("tagged", pool="heavy", priority=5, tags=("gpu",))
-    lone = Lone(LOW, tagged, settings=ROOMY).ready()
+    lone = beside_one_with_a_gpu(LOW, tagged)
     lone.sweep(open_run("tagged#1", of=tagged))
     lone.wait(SETTINGS.election_timeout_s)
     trigger(lone, LOW)
     lone.wait(YIELD_TO_OTHERS_S - 0.5)
     assert claims(lone) == []
-    lone.wait(1.0)
+    lone.wait(1.0 + SETTINGS.election_timeout_s)
     assert claims(lone) == ["low#1"]
 
     grant(lone)
     trigger(lone, LOW, "2")
+    lone.wait(SETTINGS.election_timeout_s)
     assert claims(lone) == ["low#2"], "the slot was free, and nobody took it for the other run"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_run_that_no_node_can_take_holds_nobody_up(gone: bool) -> None:
+    tagged = job("tagged", pool="heavy", priority=5, tags=("gpu",))
+    lone = beside_one_with_a_gpu(LOW, tagged)
+    if gone:
+        peer(lone).state = LOST
+    else:
+        peer(lone).tags = ("fast",)
+    for number in range(3):  # each is new
+        lone.sweep(open_run(f"tagged#{number}", of=tagged))
+        lone.wait(SETTINGS.election_timeout_s)
+    trigger(lone, LOW)
+    lone.wait(2 * SETTINGS.election_timeout_s)
+    assert claims(lone) == ["low#1"]
 
 
 def test_many_that_only_others_can_take_hold_nobody_up_one_after_the_other() -> None:
     tagged = job("tagged", pool="heavy", priority=5, tags=("gpu",))
-    lone = Lone(LOW, tagged, settings=ROOMY).ready()
+    lone = beside_one_with_a_gpu(LOW, tagged)
     lone.sweep(*[open_run(f"tagged#{number}", of=tagged) for number in range(5)])
     lone.wait(SETTINGS.election_timeout_s)
     trigger(lone, LOW)
-    lone.wait(YIELD_TO_OTHERS_S + 0.5)
+    lone.wait(YIELD_TO_OTHERS_S + 0.5 + SETTINGS.election_timeout_s)
     grant(lone)
     trigger(lone, LOW, "2")
+    lone.wait(SETTINGS.election_timeout_s)
     assert claims(lone) == ["low#2"], "none of them took the slot that was free"
 
     lone.sweep(open_run("tagged#9", of=tagged), *[open_run(f"tagged#{number}", of=tagged) for number in range(5)])
     lone.wait(SETTINGS.election_timeout_s)
+    peer(lone)
     trigger(lone, LOW, "3")
+    lone.wait(SETTINGS.election_timeout_s)
     assert claims(lone) == ["low#2"], "the new one goes first for a while"
 
 
@@ -173,7 +207,7 @@ def test_a_run_does_not_pass_a_caller_of_coordd_exec_that_waits() -> None:
 
 def test_a_caller_of_coordd_exec_waits_for_a_bounded_time() -> None:
     tagged = job("tagged", pool="heavy", priority=5, tags=("gpu",))
-    lone = Lone(LOW, tagged, settings=ROOMY).ready()
+    lone = beside_one_with_a_gpu(LOW, tagged)
     mine = structs.replace(LOW, digest=f"{EXEC_DIGEST}1")
     lone.sweep(open_run("tagged#1", of=tagged), open_run("low#call", of=mine))
     lone.wait(SETTINGS.election_timeout_s)
