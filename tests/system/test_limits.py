@@ -138,6 +138,51 @@ def test_a_strategy_that_a_package_brings_says_how_many_run(tmp_path: Path) -> N
         assert most_alive(cluster.entries()) == 2
 
 
+def test_a_queue_has_its_length_after_the_owner_of_its_first_run_is_killed() -> None:
+    with cluster_of(3, backend="production") as cluster:
+        for keep in ("first", "last"):
+            cluster.job(keep, "until", cluster.go(keep), overlap="queue", queue_max=1, queue_keep=keep)
+        cluster.start()
+        one = cluster.nodes[0]
+        for job in ("first", "last"):
+            cluster.started(trigger(one, job))
+            trigger(one, job, "2")
+            cluster.becomes(f"{job}#2", "pending")
+        victim = cluster.owner("first#1")
+        other, *_ = cluster.others(victim)
+        victim.kill_family()
+        for job in ("first", "last"):
+            trigger(other, job, "3")
+
+        assert "the queue is full: 1 wait" in cluster.becomes("first#3", "rejected")["reason"]
+        assert "the last are kept" in cluster.becomes("last#2", "rejected")["reason"]
+        for job in ("first", "last"):
+            cluster.go(job).touch()
+        for run in ("first#1", "first#2", "last#1", "last#3"):
+            cluster.becomes(run, "success")
+        assert not cluster.starts("first#3") + cluster.starts("last#2")
+
+
+def test_no_node_runs_more_than_its_budget_after_another_one_is_killed() -> None:
+    with cluster_of(3, backend="production", budget=2) as cluster:
+        cluster.job("etl", "sleep", 1, overlap="allow")
+        cluster.job("held", "until", cluster.go("held"), overlap="allow")
+        cluster.start()
+        held = trigger(cluster.nodes[0], "held")
+        victim = cluster.owner(held)
+        runs = [trigger(node, "etl", f"{n}") for n, node in enumerate(cluster.nodes * 4)]
+        victim.kill_family()
+        killed_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        cluster.go("held").touch()
+
+        for run in (held, *runs):
+            cluster.becomes(run, "success")
+        for node in cluster.nodes:
+            here = [entry for entry in cluster.entries() if entry.node == node.name]
+            assert most_alive(here, victim.name, killed_at) <= 2, node.name
+        assert len(cluster.starts(held)) == 2
+
+
 # ---- priorities across nodes
 
 

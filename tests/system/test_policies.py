@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -366,3 +367,43 @@ def test_each_fire_time_has_one_decision_although_the_owner_of_a_run_is_killed()
             assert {at for at in begun & told.keys() if told[at] != "launched"} == set()
         suspended = min(at for at, word in decided(one, "ticks").items() if word == "suspended")
         assert "was suspended: " in two.why(f"ticks@{iso(suspended)}")
+
+
+def test_what_waits_for_a_slot_is_missed_in_time_although_its_owner_is_killed() -> None:
+    with cluster_of(3, backend="production") as cluster:
+        for node in cluster.nodes:
+            node.settings = "\n[pools]\nheavy = 1\n"
+        cluster.job("holder", "until", cluster.go("on"), pool="heavy")
+        cluster.job("late", "sleep", 0, pool="heavy", start_within="3s")
+        cluster.start()
+        owner = cluster.owner(trigger(cluster.nodes[0], "holder"))
+        asked, *_ = cluster.others(owner)
+        trigger(asked, "late")
+        owner.kill()
+
+        row = cluster.becomes("late#1", "missed")
+        assert "no node could launch it within 3 s of its time" in row["reason"]
+        for node in cluster.others(owner):
+            assert row["reason"] in node.why("late#1")
+        cluster.go("on").touch()
+        cluster.becomes("holder#1", "success")
+        assert not cluster.starts("late#1")
+
+
+def test_nothing_fires_in_a_blackout_although_an_owner_is_killed_in_it() -> None:
+    with cluster_of(3, backend="production") as cluster:
+        begin = float(int(time.time()) + 12)
+        end = begin + 6.0
+        black: dict[str, Any] = {"[blackout]": {"from": iso(begin), "to": iso(end)}}
+        cluster.job("ticks", "sleep", 8, schedule="every 1s", overlap="allow", misfire="all", **black)
+        cluster.start()
+
+        def fired() -> list[float]:
+            return sorted({fire_time(entry.run) for entry in cluster.starts()})
+
+        until(lambda: time.time() > begin + 1.0 and min(fired(), default=end) < begin, why="it fired before")
+        cluster.owner(cluster.starts()[-1].run).kill_family()
+        until(lambda: max(fired()) > end + 1.0, why="it fires again")
+
+        assert [at for at in fired() if begin <= at < end] == []
+        assert end in fired(), "its end does not lie in it"
