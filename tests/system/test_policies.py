@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -407,3 +408,20 @@ def test_nothing_fires_in_a_blackout_although_an_owner_is_killed_in_it() -> None
 
         assert [at for at in fired() if begin <= at < end] == []
         assert end in fired(), "its end does not lie in it"
+
+
+def test_a_job_without_a_success_is_late_once_on_each_node_although_its_owner_is_killed() -> None:
+    """`expect_within`: every node judges it by the ledger, so it does not matter who ran what."""
+    with cluster_of(3, backend="production") as cluster:
+        cluster.job("due", "until", cluster.go("on"), schedule="every 2s", expect_within="6s")
+        cluster.start()
+        first = until(cluster.starts)[0].run
+        owner = cluster.owner(first)
+        owner.kill_family()
+        others = cluster.others(owner)
+        until(lambda: all(node.status()["late_jobs"] == ["due"] for node in others), why="it is late")
+        cluster.go("on").touch()
+        until(lambda: all(node.status()["late_jobs"] == [] for node in others), why="a run has succeeded")
+        for node in others:
+            told = [line["event"] for line in map(json.loads, node.log().splitlines()) if line.get("job") == "due"]
+            assert [event for event in told if event in ("job.late", "job.on_time")][:2] == ["job.late", "job.on_time"]
