@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from coordd.adapters import onhost
 from coordd.adapters.backends import function
+from coordd.adapters.launch.units import Units, needs
 from coordd.config import ownership, tables
 from coordd.config.jobfile import JobSet, check, load_jobs
 from coordd.config.safety import warnings
@@ -68,7 +69,7 @@ def _look(file: str | None) -> Found:
     jobs = JobSet()
     if config is not None:
         jobs, more = _jobs(config)
-        problems += [*_of_node(config), *more, *_of_machine(jobs, config)]
+        problems += [*_of_node(config), *more, *of_machine(jobs, config)]
     errors = [problem.kind for problem in problems if problem.severity == "error"]
     return Found([str(problem) for problem in problems], list(errors), len(jobs.jobs))
 
@@ -99,12 +100,20 @@ def _of_node(config: Config) -> list[Problem]:
     return told
 
 
-def _of_machine(jobs: JobSet, config: Config) -> list[Problem]:
-    """Programs and files that jobs name and this machine lacks. Other nodes may have them: no job is disabled."""
+def of_machine(jobs: JobSet, config: Config) -> list[Problem]:
+    """What jobs name and this machine lacks or refuses. Other nodes may have it: no job is disabled.
+
+    A user that root does not allow, or a unit that cannot be had, is an error where the job's tags let it run.
+    """
     told = []
+    units = Units(config.node.units)
     for name in sorted(jobs.jobs):
         job = jobs.jobs[name]
         file = os.path.join(config.node.jobs_dir, f"{name}.toml")
+        refused = units.problem(job)
+        if refused:
+            ours = set(job.tags) <= set(config.node.tags)  # otherwise it runs on other nodes only
+            told.append(Problem(file, needs(job), None, refused, severity="error" if ours else "warning"))
         absent = onhost.absent_file(job)
         if absent:
             told.append(Problem(file, "", None, absent, severity="warning"))
