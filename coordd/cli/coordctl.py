@@ -22,6 +22,7 @@ from coordd.cli.plan import plan
 from coordd.cli.revisions.commands import config
 from coordd.cli.runs import run
 from coordd.cli.web.command import web
+from coordd.cli.wire.command import wire
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 
 # `systemctl status` and init scripts (LSB) agree on these.
@@ -61,6 +62,7 @@ for group in (node, job, pool, run, election, ledger, alarm, deadletter, config)
     program.add_command(group)
 program.add_command(plan)
 program.add_command(web)
+program.add_command(wire)
 
 
 @program.command("status")
