@@ -24,7 +24,7 @@ from coordd.core.ledger.identity import Known
 from coordd.core.redaction import HIDDEN, redact_text
 from coordd.core.wire.envelope import RETIRED
 from coordd.errors import UnavailableError
-from coordd.ports import Bus, Ledger, Published, RevisionStore
+from coordd.ports import Bus, Ledger, Mirror, Published, RevisionStore
 from coordd.services.backends.published import PublishedSource
 from coordd.services.backends.source import Called, Source
 from coordd.services.sealed_bus import SealedBus
@@ -36,6 +36,7 @@ REPLICA_LAG_S = 10.0
 BUS_PASSWORD = "bus_password"  # noqa: S105  # the name of a systemd credential
 LEDGER_PASSWORD = "ledger_password"  # noqa: S105  # no secret
 JOBS_PASSWORD = "jobs_password"  # noqa: S105  # no secret
+MIRROR_PASSWORD = "mirror_password"  # noqa: S105  # no secret
 
 
 class Connections:
@@ -261,6 +262,32 @@ def _revision_store(config: Config) -> RevisionStore:
         timeout_s=cluster.ledger_timeout,
         tls=tls,
     )
+
+
+def make_mirror(config: Config, connections: Connections) -> Mirror | None:
+    """Where copies of events go, if [mirror] says so. Raises ConfigError when its address cannot be used."""
+    said, node = config.mirror, config.node.name
+    if not said.url:
+        return None
+    from coordd.adapters.mirror.amqp_mirror import AmqpMirror
+
+    def tls(url: str) -> Any:
+        cluster = connections.cluster
+        if url.partition("://")[0] not in ENCRYPTED:
+            return None
+        unsafe = bool(addresses.unverified(url))  # our certificate is never shown to an unverified server
+        own = ("", "") if unsafe else (cluster.tls_cert, cluster.tls_key)
+        return secrets.tls_context(cluster.tls_ca, *own, verify=not unsafe)
+
+    def password() -> str:
+        if said.on_bus and not said.password_file:
+            return secrets.password(connections.cluster.bus_password_file, BUS_PASSWORD)
+        return secrets.password(said.password_file, MIRROR_PASSWORD)
+
+    urls = config.cluster.bus_urls if said.on_bus else (said.url,)
+    # A name that no exchange of a cluster has: those have no colon.
+    exchange = said.exchange or f"coordd.{config.cluster.name}:mirror"
+    return AmqpMirror(urls, exchange, f"coordd@{node}", password=password, tls=tls)
 
 
 def url_of_ledger(cluster: ClusterConfig) -> str:

@@ -18,7 +18,7 @@ from coordd.adapters.remote.stores import open_store
 from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, redacted
 from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
-from coordd.connecting import Connections
+from coordd.connecting import Connections, make_mirror
 from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
 from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.core.ledger.words import AttemptNumber, Token
@@ -51,14 +51,14 @@ def make_exporter(config: Config, environ: Mapping[str, str] = os.environ) -> Sp
 
 
 def make_outlets(config: Config, driver: Driver, runners: Runners, builder: LaunchBuilder) -> Outlets:
-    """The ways to receivers elsewhere: of logs and segments, and of traces."""
+    """The ways to receivers elsewhere: of logs and segments, of traces, and of copies of events."""
     state_dir = config.node.state_dir
     shutil.rmtree(os.path.join(state_dir, "sinks"), ignore_errors=True)  # what a killed daemon had on its way
     sinks = Sinks(driver, runners, SqliteCopies(os.path.join(state_dir, "copies.db")), open_store, state_dir)
     exporter = builder.exporter = make_exporter(config)
     if exporter is not None:
         logs.traced(lambda run: trace_id(config.cluster.name, run))
-    return Outlets(sinks, exporter)
+    return Outlets(sinks, exporter, make_mirror(config, builder._connections))
 
 
 def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any]:

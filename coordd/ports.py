@@ -288,6 +288,22 @@ class Copy(NamedTuple):
     reason: str = ""
 
 
+class Mirror(Protocol):
+    """Where copies of events go for other programs. It may lose them; it never delays its caller."""
+
+    exchange: str
+    error: str  # why nothing arrives there now; ""
+
+    def put(self, key: str, body: bytes) -> None:
+        """Send one event under a routing key, now or when there is a connection; the oldest are dropped for it."""
+
+    async def run(self, connected: Callable[[], None]) -> None:
+        """Run for ever; ``connected`` is called with each new connection."""
+
+    def statistics(self) -> dict[str, int]:
+        """Counters: sent, dropped, lost, waiting, connections."""
+
+
 class Copies(Protocol):
     """The list of a node's copies, on its disk. Blocking; each method raises UnavailableError."""
 

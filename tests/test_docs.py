@@ -44,6 +44,7 @@ PROMISED = {
     "control": "socket operator_group viewer_group",
     "history": "keep logs_keep journal_keep journal_sink log_sink",
     "metrics": "listen textfile",
+    "mirror": "url",
 }
 PROMISED_TOP = (
     "description owner schedule timezone start end jitter blackout misfire start_within expect_within overlap on_lost "

@@ -52,14 +52,26 @@ def missing_of_lineage(config: Config, environ: Mapping[str, str]) -> Iterator[t
         yield "lineage.token_file", f"{values.printable(path)}: {why}"
 
 
-def missing_of_jobs(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """As ``missing``, for the Redis that keeps the published revisions. Who can write there chooses what runs here."""
-    url, path = config.jobs.url, config.jobs.password_file
-    for why in [] if config.cluster.allow_insecure or not url else addresses.insecure(url):
-        yield "jobs.url", f"{why}; set [cluster] allow_insecure = true to accept that"
-    why = _unreadable(path) or _exposed("jobs_password_file", path, environ) if path else ""
-    if why:
-        yield "jobs.password_file", f"{values.printable(path)}: {why}"
+def missing_of_others(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """As ``missing``, for the broker of the mirror and for the Redis that keeps the published revisions. Who can write
+    there chooses what runs here.
+    """
+    mirror = "" if config.mirror.on_bus else config.mirror.url
+    for section, url, path in (
+        ("jobs", config.jobs.url, config.jobs.password_file),
+        ("mirror", mirror, config.mirror.password_file),
+    ):
+        for why in [] if config.cluster.allow_insecure or not url else addresses.insecure(url):
+            yield f"{section}.url", f"{why}; set [cluster] allow_insecure = true to accept that"
+        why = _unreadable(path) or _exposed(f"{section}_password_file", path, environ) if path else ""
+        if why:
+            yield f"{section}.password_file", f"{values.printable(path)}: {why}"
+    if config.mirror.on_bus and not config.cluster.bus_scheme.startswith("amqp"):
+        found = f"[cluster] bus is {config.cluster.bus_scheme}://"
+        yield (
+            "mirror.url",
+            f'"bus" needs RabbitMQ as the bus, and {found}: name a broker, as in amqps://user@broker:5671/',
+        )
 
 
 def _exposed(key: str, path: str, environ: Mapping[str, str]) -> str:

@@ -220,6 +220,20 @@ class LineageConfig(msgspec.Struct, frozen=True):
     spark: bool = False
 
 
+class MirrorConfig(msgspec.Struct, frozen=True):
+    """Copies of events for Celery's monitors. ``url``: a RabbitMQ, ``bus`` (that of [cluster] bus), or "": none."""
+
+    url: str = ""
+    password_file: str = ""
+    exchange: str = ""
+    args: bool = False
+
+    @property
+    def on_bus(self) -> bool:
+        """True if the exchange is on the broker of the bus."""
+        return self.url == "bus"
+
+
 class Config(msgspec.Struct, frozen=True):
     """The whole configuration from coordd.toml and the environment. ``path``: its file, or ""."""
 
@@ -231,6 +245,7 @@ class Config(msgspec.Struct, frozen=True):
     metrics: MetricsConfig = MetricsConfig()
     tracing: TracingConfig = TracingConfig()
     lineage: LineageConfig = LineageConfig()
+    mirror: MirrorConfig = MirrorConfig()
     jobs: JobsConfig = JobsConfig()
     pools: dict[str, int] = {}
     hooks: tuple[Hook, ...] = ()

@@ -29,6 +29,7 @@ from coordd.config.sections import (
     JobsConfig,
     LineageConfig,
     MetricsConfig,
+    MirrorConfig,
     NodeConfig,
     SparkConfig,
     TracingConfig,
@@ -52,6 +53,8 @@ RUNTIME_SOCKET_BYTES = len("/coordd.sock")  # the longest name directly in the r
 
 BUS_SCHEMES = ("unix", "amqp", "amqps", "redis", "rediss")
 CALL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
+AMQP_SCHEMES = ("amqp", "amqps")
+EXCHANGE = re.compile(r"[A-Za-z0-9._:-]{1,200}", re.ASCII)
 STORE_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 LEDGER_SCHEMES = ("sqlite", *STORE_SCHEMES)
 
@@ -159,6 +162,21 @@ def _store(value: object) -> str:
     return url
 
 
+def _mirror(value: object) -> str:
+    """The address of a RabbitMQ, ``bus``, or ""."""
+    url = values.text(value)
+    if url not in ("", "bus"):
+        addresses.check(url, AMQP_SCHEMES)
+    return url
+
+
+def _exchange(value: object) -> str:
+    read = values.text(value)
+    if read and not EXCHANGE.fullmatch(read):
+        raise ValueError(f"expected up to 200 of the characters A-Z a-z 0-9 . _ : -, found {found(read)}")
+    return read
+
+
 def _call(value: object) -> str:
     """MODULE:FUNCTION, or ""."""
     read = values.text(value)
@@ -188,6 +206,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "metrics": MetricsConfig,
     "tracing": TracingConfig,
     "lineage": LineageConfig,
+    "mirror": MirrorConfig,
     "jobs": JobsConfig,
 }
 # Sections that this version does not implement.
@@ -229,6 +248,9 @@ _BY_KEY: dict[str, Reader] = {
     "lineage.url": read_lineage_url,
     "lineage.namespace": _namespace,
     "lineage.token_file": values.path_or_none,
+    "mirror.url": _mirror,
+    "mirror.exchange": _exchange,
+    "mirror.password_file": values.path_or_none,
 }
 
 
@@ -310,8 +332,8 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
         for setting, message in (
             *_conflicts(config),
             *safety.missing(config.cluster, environ),
-            *safety.missing_of_jobs(config, environ),
             *safety.missing_of_lineage(config, environ),
+            *safety.missing_of_others(config, environ),
             *safety.changeable(config),
         ):
             report(setting, message)

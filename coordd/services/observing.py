@@ -1,4 +1,4 @@
-"""What others are told of this node: hooks, and metrics if they are configured."""
+"""What others are told of this node: hooks; metrics and the mirror if they are configured."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import trio
 
 from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
-from coordd.ports import SpanExporter
+from coordd.ports import Mirror, SpanExporter
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.hooks.service import Hooks
 from coordd.services.ledger import LedgerService
+from coordd.services.mirror.service import Mirrored
 from coordd.services.readiness import Readiness
 from coordd.services.sinks.methods import SinkMethods
 from coordd.services.sinks.service import Sinks
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 
 
 class Outlets(NamedTuple):
-    """The ways to receivers elsewhere. ``exporter``: None without traces."""
+    """The ways to receivers elsewhere. ``exporter``: None without traces; ``mirror``: None without [mirror]."""
 
     sinks: Sinks
     exporter: SpanExporter | None
+    mirror: Mirror | None
 
 
 class Observing:
@@ -52,6 +54,8 @@ class Observing:
         self._otlp = config.tracing.otlp
         self.hooks.traced = outlets.exporter is not None
         self.tracing = Tracing(outlets.exporter, driver, ledger) if outlets.exporter is not None else None
+        mirror = outlets.mirror
+        self.mirrored = Mirrored(mirror, driver, arguments=config.mirror.args) if mirror is not None else None
         self.metrics: Metrics | None = None
         if config.metrics.listen or config.metrics.textfile:
             from coordd.services.metrics.service import Metrics  # it loads prometheus-client
@@ -69,6 +73,8 @@ class Observing:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.hooks.run)
             nursery.start_soon(self.sinks.run)
+            if self.mirrored is not None:
+                nursery.start_soon(self.mirrored.run)
             if self.metrics is not None:
                 nursery.start_soon(self.metrics.run)
             if self.tracing is not None:
@@ -86,6 +92,13 @@ class Observing:
         if self.tracing is not None or untraced:
             said = untraced or f"{self.tracing.counts['sent'] if self.tracing is not None else 0} spans were sent"
             told.append(check("traces", WARN if untraced else OK, said, "jobs do not depend on it; see [tracing]"))
+        if self.mirrored is not None:
+            mirror = self.mirrored.mirror
+            counts = mirror.statistics()
+            gone = counts["dropped"] + counts["lost"]
+            text = mirror.error or f"{counts['sent']} events sent to {mirror.exchange}, {gone} dropped"
+            advice = "Flower and celery events miss events; see [mirror]"
+            told.append(check("mirror", WARN if mirror.error else OK, text, advice))
         if self.metrics is None:
             return told
         problems = self.metrics.problems
