@@ -196,11 +196,6 @@ BAD_FILES = [
     ('[lineage]\nurl = "ftp://h/x"\n', "lineage.url", "expected an address such as https://chat.example/hook"),
     (f'[lineage]\nnamespace = "{"n" * 201}"\n', "lineage.namespace", "expected at most 200 bytes, found more"),
     ('[lineage]\ntoken_file = "/no/such/file"\n', "lineage.token_file", "it cannot be read"),
-    ('[mirror]\nurl = "redis://h/0"\n', "mirror.url", "expected a URL that starts with one of amqp, amqps"),
-    ('[mirror]\nurl = "amqp://far.example/"\n', "mirror.url", "amqp:// to far.example is not encrypted"),
-    ('[mirror]\nurl = "bus"\n', "mirror.url", '"bus" needs RabbitMQ as the bus, and [cluster] bus is unix://'),
-    ('[mirror]\nexchange = "a b"\n', "mirror.exchange", "expected up to 200 of the characters"),
-    ('[mirror]\npassword_file = "/none"\n', "mirror.password_file", "it cannot be read"),
     ("[limits]\n", "limits", "not available in this version"),
     # Relations.
     ("[cluster]\nlease = 17\n", "cluster.lease", "cluster.renew_interval (5 s) + 2 x cluster.ledger_timeout (2 s)"),

@@ -1,0 +1,38 @@
+"""What is refused in [mirror]."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordd.config.settings import load
+from coordd.errors import ConfigError
+
+WRONG = [
+    ('[mirror]\nurl = "redis://h/0"\n', "mirror.url", "expected a URL that starts with one of amqp, amqps"),
+    ('[mirror]\nurl = "amqp://far.example/"\n', "mirror.url", "amqp:// to far.example is not encrypted"),
+    ('[mirror]\nurl = "bus"\n', "mirror.url", '"bus" needs RabbitMQ as the bus, and [cluster] bus is unix://'),
+    ('[mirror]\nexchange = "a b"\n', "mirror.exchange", "expected up to 200 of the characters"),
+    ('[mirror]\npassword_file = "/none"\n', "mirror.password_file", "it cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("text", "setting", "sentence"), WRONG)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, setting: str, sentence: str) -> None:
+    path = tmp_path / "coordd.toml"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        load(str(path), {})
+    assert setting in str(caught.value)
+    assert sentence in str(caught.value)
+
+
+def test_the_broker_of_the_bus_needs_no_second_address(tmp_path: Path) -> None:
+    path = tmp_path / "coordd.toml"
+    path.write_text(
+        '[cluster]\nbus = "amqp://127.0.0.1/"\nledger = "redis://127.0.0.1/0"\nunsigned = true\n[mirror]\nurl = "bus"\n'
+    )
+
+    assert load(str(path), {}).mirror.on_bus
