@@ -89,6 +89,25 @@ def test_a_job_cannot_open_the_daemons_memory(coordd: Coordd) -> None:
     assert daemon == dict.fromkeys(peeping.WAYS, False)
 
 
+def test_the_journal_finds_the_lines_of_a_run_by_its_fields(coordd: Coordd) -> None:
+    coordd.ctl("run", "trigger", "who", "--id", "found", "--wait")
+
+    def lines() -> list[dict[str, str]]:
+        said = coordd.lab.run("journalctl", "-u", "coordd", "-o", "json", "--no-pager", "COORDD_RUN=who#found")
+        return [json.loads(line) for line in said.splitlines()]
+
+    coordd.lab.until(lambda: "run.succeeded" in [line["COORDD_EVENT"] for line in lines()])
+    found = {line["COORDD_EVENT"]: line for line in lines()}
+    ended = found["run.succeeded"]
+    assert "run.started" in found
+    assert (ended["COORDD_JOB"], ended["COORDD_ATTEMPT"], ended["COORDD_NODE"]) == ("who", "0", "edge-1")
+    assert ended["COORDD_EXIT_CODE"] == "0"
+    assert float(ended["COORDD_RUNTIME_S"]) >= 0
+    assert (ended["PRIORITY"], ended["SYSLOG_IDENTIFIER"]) == ("6", "coordd")
+    assert ended["MESSAGE"].startswith("run.succeeded run=who#found job=who")
+    assert {line["COORDD_RUN"] for line in lines()} == {"who#found"}, "and of no other run"
+
+
 @pytest.mark.parametrize("how", ["restart", "kill -9"])
 def test_a_daemon_that_goes_loses_no_run(coordd: Coordd, how: str) -> None:
     ident = how.replace(" ", "")
