@@ -1,4 +1,4 @@
-"""What is refused in [mirror]."""
+"""[mirror]: settings that are refused, with the key and the reason."""
 
 from __future__ import annotations
 

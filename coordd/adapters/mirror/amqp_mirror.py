@@ -143,7 +143,7 @@ class AmqpMirror:
         )
         try:
             channel = await connection.channel(publisher_confirms=False)
-            # As Celery declares its own: whoever comes first, the other finds what it expects.
+            # As Celery declares its own, so the order of Celery and nodes does not matter.
             return connection, await channel.declare_exchange(self.exchange, ExchangeType.TOPIC, durable=True)
         except BaseException:
             await connection.close()
