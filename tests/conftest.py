@@ -20,6 +20,7 @@ from support import (
     servers,
 )
 from support.fake_daemon import FakeDaemon, open_directory
+from support.servers import rights
 
 from coordd.cli import coordctl
 
@@ -30,7 +31,9 @@ settings.load_profile("fixed")  # unless --hypothesis-profile names another one
 
 @pytest.fixture(scope="session")
 def rabbit_server() -> Iterator[servers.Rabbit]:
+    """Its user guest has the rights that deploy/acl gives, in the virtual host "/"."""
     with servers.rabbit() as server:
+        server.ctl("set_permissions", "guest", *[rights.rabbit_regex(".*")] * 3)
         yield server
 
 
@@ -47,7 +50,9 @@ def rabbit_url(rabbit_server: servers.Rabbit) -> str:
 
 @pytest.fixture(scope="session")
 def redis_url(redis_server: servers.Redis) -> str:
-    return redis_server.url
+    """The address with a user that has the rights of deploy/acl, for clusters of any name, and KEYS for the tests."""
+    assert redis_server.cli("ACL", "SETUSER", "coordd", "on", *rights.redis_rules("*"), "+keys", ">least") == "OK"
+    return redis_server.url.replace("://", "://coordd:least@")
 
 
 @pytest.fixture

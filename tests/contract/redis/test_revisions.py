@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from redis import Redis
 from support import servers
+from support.servers.rights import redis_rules
 from system.lab.processes import until
-from system.lab.secured import RULES
 
 from coordd.adapters.backends import revisions
 from coordd.adapters.backends.revisions import Revisions
@@ -156,8 +156,8 @@ def test_a_replica_is_named_as_one(own_redis: servers.Redis) -> None:
         store.close()
 
 
-def test_the_rights_that_the_runbook_advises_suffice(own_redis: servers.Redis) -> None:
-    assert own_redis.cli("ACL", "SETUSER", "coordd", "on", *RULES, ">secret") == "OK"
+def test_the_rights_of_deploy_acl_suffice(own_redis: servers.Redis) -> None:
+    assert own_redis.cli("ACL", "SETUSER", "coordd", "on", *redis_rules("c"), ">secret") == "OK"
     url = f"redis://coordd@{own_redis.host}:{own_redis.port}/0"
     store, wrong = opened(url, "c", "secret"), opened(url, "c", "other")
 

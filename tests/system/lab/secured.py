@@ -9,27 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 from support import servers
+from support.servers.rights import rabbit_regex, redis_rules
 
 from system.lab.cluster import Cluster, Node
 from system.lab.processes import LIMIT_S, ROOT, until
 
 USER = "coordd"
-
-# Exactly the rights that the runbook advises.
-RIGHTS = r"^coordd\."
-RULES = (
-    "~{coordd:*}*",
-    "&coordd:*",
-    "+@read",
-    "+@write",
-    "+@scripting",
-    "+@connection",
-    "+info",
-    "+time",
-    "+wait",
-    "+role",
-    "+config|get",
-)
 
 # Short, so that a lease without renewals ends soon. Still long enough for a loaded machine.
 TIMING = {"lease": 7.0, "renew": 1.0, "ledger_timeout": 1.0, "kill_grace": 2.0}
@@ -45,8 +30,9 @@ class Doors:
         self.bus_file, self.ledger_file = cluster.path / "bus.password", cluster.path / "ledger.password"
         self.rabbit.ctl("add_vhost", self.vhost)
         self.rabbit.ctl("add_user", self.user, password)
-        self.rabbit.ctl("set_permissions", "-p", self.vhost, self.user, RIGHTS, RIGHTS, RIGHTS)
-        assert self.redis.cli("ACL", "SETUSER", USER, "on", *RULES, f">{password}") == "OK"
+        self.rabbit.ctl("set_permissions", "-p", self.vhost, self.user, *[rabbit_regex(self.vhost)] * 3)
+        rules = redis_rules(self.vhost)
+        assert self.redis.cli("ACL", "SETUSER", USER, "on", *rules, f">{password}") == "OK"
         self.write(password)
         for node in cluster.nodes:
             node.changes |= {

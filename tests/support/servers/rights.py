@@ -1,0 +1,19 @@
+"""The rights of deploy/acl, as an administrator gives them to the user of one cluster."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ACL = Path(__file__).parents[3] / "deploy" / "acl"
+
+
+def redis_rules(cluster: str, name: str = "redis") -> list[str]:
+    """The words of ACL SETUSER. ``cluster``: its name, or "*" for any. ``name``: redis, or sentinel."""
+    text = re.sub("#.*", "", (ACL / f"{name}.rules").read_text())
+    return text.replace("CLUSTER", cluster).split()
+
+
+def rabbit_regex(cluster: str, node: str = ".*") -> str:
+    """What may be configured, written and read. ``cluster`` and ``node`` are regular expressions."""
+    return (ACL / "rabbitmq.regex").read_text().strip().replace("CLUSTER", cluster).replace("NODE", node)
