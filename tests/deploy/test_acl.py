@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 LEDGER = ROOT / "coordd/adapters/ledger"
 
 # Commands with a subcommand, and those of other names in redis-py. Not in the file: Redis lets
-# everybody log in, sentinels have their own, and close() is no command.
+# everybody log in, sentinels have their own; close() sends nothing.
 PAIRS = {"config": "config|get", "script": "script|load"}
 METHODS = {"delete": "del", "incr": "incrby"}
 ELSEWHERE = {"auth", "sentinel", "close"}

@@ -15,5 +15,5 @@ def redis_rules(cluster: str, name: str = "redis") -> list[str]:
 
 
 def rabbit_regex(cluster: str, node: str = ".*") -> str:
-    """What may be configured, written and read. ``cluster`` and ``node`` are regular expressions."""
+    """The exchanges and queues of a node. ``cluster`` and ``node`` are regular expressions."""
     return (ACL / "rabbitmq.regex").read_text().strip().replace("CLUSTER", cluster).replace("NODE", node)
