@@ -50,6 +50,9 @@ from coordd.core.wire.events import Action, Task, TaskReceived, asked_for
 # A claim that was answered "held" although the watch seemed complete is not repeated sooner than this (seconds).
 HELD_AGAIN_S = 0.25
 
+# A run whose turn comes so much (seconds) sooner than a node knows is planned again: the ledger's clock was set.
+TURN_S = 1.0
+
 # Why a grant is returned.
 REDEFINED = "the definition was changed or removed while it was claimed"
 
@@ -477,7 +480,8 @@ class Pursuits(Line):
         if otherwise or (pursuit.action.fire_at != row.fire_at and not row.scheduled):
             pursuit.action = asked_for(row, pursuit.action.attempt)
         if row.state in (words.PENDING, words.RETRY):
-            if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at < float("inf"):
+            turn_at = now.mono + max(0.0, row.due_in_s - LEAD_S) + TURN_S
+            if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at <= turn_at:
                 return  # its turn is known
             if pursuit.phase in (HELD_BY_OTHER, SLEEPING, OWNED):
                 self._next_attempt(pursuit, row.attempt, row.due_in_s, now)

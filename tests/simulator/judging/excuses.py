@@ -67,7 +67,7 @@ RESOLVED = Excuse(
 TRIGGER_FORGOTTEN = Excuse(
     "an accepted trigger was forgotten",
     FORGETFUL,
-    1000,
+    2000,
     "its row was lost before anybody was granted it: no witness knows of it",
 )
 FIRE_TIME_FORGOTTEN = Excuse(

@@ -258,7 +258,8 @@ class Judge:
             )
         same = before is not None and (before.attempt, before.token) == (attempt, token)
         whole = not same or (before.state == RECEIVED and state != RECEIVED)
-        if whole and row.state in (RECEIVED, STARTED):  # an attempt that is over gets no lease
+        its_own = (row.attempt, row.token) == key[1:]  # an older attempt that is told of gets no lease
+        if whole and its_own and row.state in (RECEIVED, STARTED):  # nor does one that is over
             self._lend(key, lease_s)
 
     def _waits(self, answer: Answer, row: Any) -> None:

@@ -55,8 +55,8 @@ class Line:
             return
         if row.state not in (PENDING, RETRY):
             self._waits_since.pop(row.run, None)
-        elif before is None or (before.state, before.attempt) != (row.state, row.attempt):
-            self._waits_since[row.run] = self.world.now
+        elif before is None or (before.state, before.attempt, before.fire_at) != (row.state, row.attempt, row.fire_at):
+            self._waits_since[row.run] = self.world.now  # a clock that was ahead has dated it, and it is dated again
 
     def granted(self, host: Host, before: Row | None, row: Row) -> None:
         """OR: none of those that wait goes before this one."""
@@ -65,6 +65,8 @@ class Line:
             return  # it had its slot already: its lease had lapsed
         if before is not None and before.attempt and self._waits_s(before) < HEARD_S:
             return  # the same, and somebody else has just said that it is lost
+        if before is not None and before.fire_at > self.world.server.wall() - HEARD_S:
+            return  # it has just got this date, and the others know it by another one
         mine = self._order(job, row)
         for other in self._waiting():
             known = self._in_line(other)

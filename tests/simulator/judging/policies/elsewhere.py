@@ -64,6 +64,7 @@ class Elsewhere:
         self.judged = 0
         self.ordered = 0
         self.stood_aside = 0
+        self.outrun = False
         if RETRIES in world.plan.kinds:
             world.at(CALM_FROM_S, self._look)
 
@@ -114,7 +115,9 @@ class Elsewhere:
             self.judged += 1
             if over[0] == node and others & over[2]:
                 verdict = f"TE {row.run}/{row.attempt} is on {node} again, and {sorted(others & over[2])} could take it"
-                self.world.judge.excuse(OUTRUN, verdict)
+                if not self.outrun:  # the same two nodes meet again and again: it counts once in a world
+                    self.world.judge.excuse(OUTRUN, verdict)
+                self.outrun = True
         since, could = self._could.get(row.run, (0.0, set()))
         if self._stands_aside(node) and self.able.calm(since) and known and others & could:
             self.world.violate(
