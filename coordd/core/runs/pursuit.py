@@ -50,7 +50,7 @@ from coordd.core.wire.events import Action, Task, TaskReceived, asked_for
 # A claim that was answered "held" although the watch seemed complete is not repeated sooner than this (seconds).
 HELD_AGAIN_S = 0.25
 
-# A run whose turn comes so much (seconds) sooner than a node knows is planned again: the ledger's clock was set.
+# A run is planned again if its turn comes sooner than a node knows by more than this (seconds): a clock was set.
 TURN_S = 1.0
 
 # Why a grant is returned.
