@@ -288,9 +288,12 @@ class PublishedSource(Elsewhere):
         await self._ask(self.kept.number, self.kept.digest, in_force, self.jobs, by=self.driver.node.hostname)
 
     async def _ask(self, number: int, digest: str, in_force: InForce, jobs: JobSet, *, by: str, uid: int = 0) -> Answer:
-        """Ask the ledger to put these definitions in force. A job of this node that they lack is gone."""
+        """Ask the ledger to put these definitions in force. A job of this node that they lack is gone, also one that an
+        earlier revision had: a ledger that went back knows that one.
+        """
         scheduled = {name: (job.digest, job.schedule_digest) for name, job in jobs.jobs.items() if job.schedule}
         gone = [name for name, job in self.jobs.jobs.items() if job.schedule is not None]
+        gone += self.driver.node.rulebook.definitions.had
         text = definitions(scheduled, gone)
         adopt = Adopt(number=number, digest=digest, replaces=in_force.number, by=by, uid=uid, jobs=text)
         answer = await self.ledger.write(adopt)

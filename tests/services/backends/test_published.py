@@ -15,9 +15,10 @@ from coordd.config.sections import Config, JobsConfig
 from coordd.core.jobs.job import jobs_digest
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Adopt
-from coordd.core.ledger.revision.text import InForce
+from coordd.core.ledger.revision.text import GONE, InForce
 from coordd.core.ledger.rows import REVISION, Hold
 from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
+from coordd.core.node.definitions import Had
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Kept, Published, Vote
 from coordd.services.backends import published
@@ -83,6 +84,7 @@ class Lab:
         self.node = SimpleNamespace(
             state="ready", full_hostname="n1.1", hostname="n1", members={}, braked="", look_again="look_again",
             drains=SimpleNamespace(holds={}), settings=SimpleNamespace(heartbeat_interval_s=1.0),
+            rulebook=SimpleNamespace(definitions=SimpleNamespace(had={})),
         )  # fmt: skip
         self.driver: Any = SimpleNamespace(node=self.node, bus=SimpleNamespace(state="connected"), feed=lambda *_: None)
         self.verdict = ""
@@ -291,6 +293,17 @@ def test_a_ledger_that_forgot_is_told_the_newest_revision_again(lab: Lab) -> Non
 
     assert [(one.number, one.digest, one.replaces) for one in lab.asked] == [(1, digest, 0)] * 2
     assert len(lab.used) == 1
+
+
+def test_a_ledger_that_forgot_is_told_which_jobs_of_earlier_revisions_are_gone(lab: Lab) -> None:
+    """It may know such a revision. The job would come back later as if it had never been away."""
+    lab.publish(sales=SALES)
+    lab.look()
+    lab.node.rulebook.definitions.had["stock"] = Had("d7", 2)
+    lab.node.drains.holds = {}
+    lab.look()
+
+    assert f"stock {GONE} {GONE}" in lab.asked[-1].jobs.splitlines()
 
 
 @pytest.mark.parametrize("how", ["refused", "emptied", "away"])
