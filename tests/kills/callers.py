@@ -61,6 +61,7 @@ RAN = "callers that ran it to its end: 0"
 WAITED = "callers that waited until it had run elsewhere: 75"
 POWER = "callers killed with their machine"
 LOST = "callers whose COMMAND was ended with its lease, and ran again elsewhere: 143"
+AT_ONCE = "callers whose COMMAND was ended with its lease before its first line, and ran elsewhere: 143"
 NO_DAEMON = "callers whose daemon was down when they began: 69"
 
 
@@ -77,7 +78,12 @@ def _cause(call: Call, lives: Sequence[Entry], cuts: Sequence[Cut]) -> str:
         return WAITED
     if call.code == TERMINATED and any("lease" in line for line in call.said[-1:]):
         cut_short = [one for one in here if one.word == "start" and not _ended(one, lives)]
-        return LOST if cut_short and any(entry.word == "end" for entry in lives) else ""
+        # An attempt without a line: its command was ended before it could write. A busy machine is that slow.
+        attempts = {entry.attempt for entry in lives}
+        silent = bool(attempts) and len(attempts) <= max(attempts)
+        if not any(entry.word == "end" for entry in lives):
+            return ""
+        return LOST if cut_short else AT_ONCE if silent else ""
     if call.code == UNAVAILABLE and any(cut.at <= call.ended and call.began <= cut.at + AWAY_S for cut in down):
         return NO_DAEMON
     return ""

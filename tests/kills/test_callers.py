@@ -33,6 +33,7 @@ def loser(code: int, *lines: str, ended: float = 111.0) -> Call:
         (loser(-9), LIVES, (POWER,), callers.POWER),
         (loser(69, "no daemon"), LIVES, (Cut("n2", 1, 98.0, power=False),), callers.NO_DAEMON),
         (loser(143, "the lease could not be renewed"), AGAIN, (), callers.LOST),
+        (loser(143, "the lease could not be renewed"), AGAIN[1:], (), callers.AT_ONCE),
     ],
 )
 def test_a_call_is_explained(call: Call, lives: tuple[Entry, ...], cuts: tuple[Cut, ...], cause: str) -> None:
