@@ -26,6 +26,9 @@ BYTES_MAX = 64 * 1024
 # The limits: the name in the job file and in root's file -> the property of the unit, and its greatest value.
 LIMITS = {"memory": ("MemoryMax", 2**62), "cpu_weight": ("CPUWeight", 10_000), "tasks": ("TasksMax", 2**22)}
 
+# To the kernel this number says "keep what you are", which is root; pwd shows it as -1.
+NO_ID = (-1, 2**32 - 1)
+
 SIZES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -93,6 +96,8 @@ def decide(
     account = account_of(user)
     if account.pw_uid == 0:
         raise ValueError(f'"{user}" is root, and no job runs as root by run_as')
+    if account.pw_uid in NO_ID or account.pw_gid in NO_ID:
+        raise ValueError(f'"{user}" has the uid or gid {NO_ID[1]}, which is not a number of a user or group')
     limits = dict(users[user])
     for name, value in asked.items():
         most = limits.get(name, value)

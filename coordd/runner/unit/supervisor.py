@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 # The program and all that it starts live in this cgroup below the unit's own.
 PROGRAM = "program"
 
-# `doctor` starts this instance: it shows that units can be started, and does nothing.
+# `doctor` starts an instance of this name and a key: it shows that units can be started, and does nothing. Names of
+# runs may begin with the same word.
 PROBE = "probe"
 
 FDS = 5  # the request, and the program's ends of the four pipes
 SYSTEMCTL = "/usr/bin/systemctl"
 
+CALL_AGAIN_MS = 1
 KILL_AGAIN_S = 0.01
 KILL_LIMIT_S = 30.0
 
@@ -57,9 +59,10 @@ def serve(instance: str, daemon_user: str) -> int:
     """Serve the holder that waits for this instance. Returns the exit code of the unit."""
     if os.geteuid() != 0:
         raise PermissionError("coordd-run is started by systemd, as root")
-    if instance.startswith(PROBE):
+    name, _, key = instance.rpartition(".")
+    if name == PROBE:
         return 0
-    link = _call(instance.rpartition(".")[2], allowed.account_of(daemon_user).pw_uid)
+    link = _call(key, allowed.account_of(daemon_user).pw_uid)
     if link is None:
         return 0  # the holder is gone, or waits no longer
     link.send(f"hello {VERSION} {os.environ.get('INVOCATION_ID', '-')}".encode())
@@ -79,16 +82,36 @@ def serve(instance: str, daemon_user: str) -> int:
 
 
 def _call(key: str, daemon_uid: int) -> "_socket.socket | None":
-    """Call the holder; None if nobody listens. Raises PermissionError when somebody else does."""
+    """Call the holder; None if nobody listens. Raises PermissionError when somebody else does, TimeoutError when its
+    queue of callers stays full.
+    """
     link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     link.settimeout(STEP_S)
     try:
-        link.connect(ADDRESS + key.encode())
+        _connect(link, ADDRESS + key.encode())
+        if peer_uid(link) not in (0, daemon_uid):
+            raise PermissionError(f"uid {peer_uid(link)} listens in place of the daemon's user (uid {daemon_uid})")
     except ConnectionRefusedError:
+        link.close()
         return None
-    if peer_uid(link) not in (0, daemon_uid):
-        raise PermissionError(f"uid {peer_uid(link)} listens in place of the daemon's user (uid {daemon_uid})")
+    except OSError:
+        link.close()
+        raise
     return link
+
+
+def _connect(link: _socket.socket, address: bytes) -> None:
+    """Connect, even if others have filled the queue: every local user may call the holder, which sends them away."""
+    limit = kernel.boottime() + STEP_S
+    while True:
+        try:
+            link.connect(address)
+        except BlockingIOError as exc:  # a full queue; the timeout of a socket does not wait for that
+            if kernel.boottime() >= limit:
+                raise TimeoutError("the holder has too many callers") from exc
+            select.poll().poll(CALL_AGAIN_MS)
+        else:
+            return
 
 
 def _receive(link: _socket.socket) -> "list[int]":

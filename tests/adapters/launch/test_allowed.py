@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,14 @@ def test_root_is_never_allowed_and_a_user_must_exist() -> None:
         allowed.decide("root", ASKED, {"root": {}})
     with pytest.raises(ValueError, match='no user "no-such-user"'):
         allowed.decide("no-such-user", ASKED, {"no-such-user": {}})
+
+
+@pytest.mark.parametrize(("uid", "gid"), [(2**32 - 1, 1000), (1000, 2**32 - 1), (-1, -1)])
+def test_an_account_whose_number_the_kernel_takes_for_no_change_is_refused(
+    monkeypatch: pytest.MonkeyPatch, uid: int, gid: int
+) -> None:
+    """setresuid and setresgid with this number succeed, and change nothing: the program would be root."""
+    account = pwd.struct_passwd(("etl", "x", uid, gid, "", "/", "/bin/sh"))
+    monkeypatch.setattr("pwd.getpwnam", lambda _name: account)
+    with pytest.raises(ValueError, match="is not a number of a user"):
+        allowed.decide("etl", ASKED, {"etl": {}})
