@@ -16,7 +16,7 @@ import coordd
 from coordd.adapters.ledger.sqlite_rows import MIGRATIONS
 from coordd.cli.coordctl import program as coordctl
 from coordd.cli.coordd import program as daemon
-from packages import deb, lock, manual, share, wheelhouse
+from packages import deb, lock, manual, share, tree, wheelhouse
 
 ROOT = Path(__file__).parents[2]
 LOCK = """\
@@ -88,6 +88,12 @@ def test_both_programs_say_it(program: click.Group, name: str) -> None:
     said = CliRunner().invoke(program, ["--version"], prog_name=name).stdout
 
     assert said == f"{name} {coordd.__version__}\n"
+
+
+def test_a_wheel_brings_the_programs_of_the_packages() -> None:
+    """The unit of a run starts coordd-run, wherever coordd comes from."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {name: f"{module}:main" for name, module in tree.PROGRAMS.items()}
 
 
 # ---- man pages and completions

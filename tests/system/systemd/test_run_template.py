@@ -61,6 +61,13 @@ def test_a_run_is_as_closed_as_the_daemon() -> None:
     assert [one for one in settings(UNIT) if one not in run and one[0] not in NOT_OURS] == []
 
 
+def test_a_run_ends_before_the_network_at_a_shutdown() -> None:
+    """systemd stops in the opposite order. The daemon's unit starts after the same ones."""
+    wanted = set(re.findall(r"(?m)^After=(.+)$", UNIT.read_text()))
+    assert "network-online.target" in wanted
+    assert wanted <= set(re.findall(r"(?m)^After=(.+)$", TEMPLATE.read_text()))
+
+
 def test_every_line_of_hardening_has_its_reason() -> None:
     for above, line in pairwise(hardening(TEMPLATE)):
         if "=" in line and not line.startswith("#"):
