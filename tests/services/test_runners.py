@@ -78,7 +78,7 @@ def test_what_a_ledger_says_of_a_run_is_not_believed(args: str, fire_at: float, 
     sales = job("sales", params={"who": "x"}, launch=Command(argv=("/bin/echo", "{who}", "{date}")))
     node = SimpleNamespace(jobs={"sales": sales}, full_hostname="a.1", definition=lambda *_: sales)
     config = SimpleNamespace(
-        node=SimpleNamespace(state_dir=str(tmp_path), name="a"),
+        node=SimpleNamespace(state_dir=str(tmp_path), name="a", units="off"),
         spark=SparkConfig(),
         control=SimpleNamespace(socket="/run/coordd/control.sock"),
         cluster=SimpleNamespace(renew_interval=5.0, ledger_timeout=2.0, kill_grace=10.0),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from system.lab.processes import until
 
 from coordd.adapters.backends import function
 from coordd.errors import UnavailableError
@@ -80,8 +81,15 @@ def test_a_function_that_does_not_end_is_killed_with_its_children(site: Path, tm
     with pytest.raises(UnavailableError, match=r"no answer within 3 s; repair it, or raise \[jobs\] timeout"):
         ask(site, body, 3.0)
     child = (tmp_path / "child").read_text()
-    stat = Path(f"/proc/{child}/stat")
-    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+    until(lambda: is_gone(child), why="the child is killed")
+
+
+def is_gone(pid: str) -> bool:
+    """True if the process is no more, or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def test_an_entry_point_is_asked_by_its_name(tmp_path: Path, site: Path) -> None:

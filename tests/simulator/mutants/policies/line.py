@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from unittest import mock
 
@@ -21,6 +22,14 @@ def _one_node_has_it_the_other_way_round(real: Any, self: Line, pursuit: Any) ->
 def _who_goes_first_goes_first_for_ever(real: Any, self: Line, *args: Any) -> Any:
     other, bound_s = real(self, *args)
     return other, float("inf") if other is not None else bound_s
+
+
+def _nothing_is_let_pass() -> contextlib.ExitStack:
+    """Also what no node can take."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_who_goes_first_goes_first_for_ever())
+        stack.enter_context(mock.patch.object(Line, "_somebody_may", lambda *_: True))
+        return stack.pop_all()
 
 
 @instead(Pursuits, "_row_seen")
@@ -57,7 +66,7 @@ MUTANTS = (
         "a line never lets pass",
         "§6 Who asks: what only others can take goes first for a while",
         "FS U L",
-        _who_goes_first_goes_first_for_ever,
+        _nothing_is_let_pass,
         (LINE,),
     ),
 )
