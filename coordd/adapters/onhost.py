@@ -19,11 +19,15 @@ SERVICE_USER = "coordd"
 
 
 def absent_file(job: Job) -> str:
-    """The first file of a job that is missing for this user; "" if all exist, or are elsewhere (URIs)."""
+    """The first file of a job that is missing for this user; "" if all exist, or are elsewhere (URIs).
+
+    With run_as another user needs them: what this one may not see or read counts as there, but for the properties file,
+    which this one reads.
+    """
     launch = job.launch
     if not isinstance(launch, SparkSubmit):
         program = launch.argv[0]
-        if os.path.isabs(program) and "{" not in program and not os.access(program, os.X_OK):
+        if os.path.isabs(program) and "{" not in program and not _is_usable(program, os.X_OK, job.run_as):
             return f"{program} is not there or not executable"
         return ""
     named = [
@@ -37,18 +41,33 @@ def absent_file(job: Job) -> str:
     for key, value in named:
         path = value.partition("#")[0]  # files: PATH#ALIAS
         if os.path.isabs(path) and not set(path) & set("{*?"):
-            why = _unreadable(path)
+            why = _unreadable(path, "" if key == "properties_file" else job.run_as)
             if why:
                 return f"{key} {path} {why}"
     return ""
 
 
-def _unreadable(path: str) -> str:
+def _unreadable(path: str, run_as: str) -> str:
+    if _is_usable(path, os.R_OK, run_as):
+        return ""
     try:
         os.stat(path)
     except OSError as exc:
         return f"is not there ({exc.strerror})"
-    return "" if os.access(path, os.R_OK) else "cannot be read by this user"
+    return "cannot be read by this user"
+
+
+def _is_usable(path: str, mode: int, run_as: str) -> bool:
+    """True if this user may; for another one, unless it is certainly not there."""
+    if not run_as:
+        return os.access(path, mode)
+    try:
+        os.stat(path)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def unknown_group(name: str) -> str:
