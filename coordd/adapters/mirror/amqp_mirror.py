@@ -114,6 +114,10 @@ class AmqpMirror:
                 except TimeoutError:
                     self.error = f"{where.shown} did not answer within {ATTEMPT_S:g} s"
                     continue
+                except asyncio.CancelledError:
+                    _ours()
+                    self.error = f"{where.shown} closed the connection while it was made"
+                    continue
                 except Exception as exc:  # the library raises of many kinds; nothing here may end the daemon
                     self.error = f"{where.shown} cannot be used: {redact_text(str(exc)) or type(exc).__name__}"
                     continue
@@ -146,7 +150,9 @@ class AmqpMirror:
             # As Celery declares its own, so the order of Celery and nodes does not matter.
             return connection, await channel.declare_exchange(self.exchange, ExchangeType.TOPIC, durable=True)
         except BaseException:
-            await connection.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_S):
+                    await connection.close()
             raise
 
     async def _publish(self, connection: Any, exchange: Any) -> None:
@@ -168,9 +174,15 @@ class AmqpMirror:
                 try:
                     async with asyncio.timeout(SEND_S):
                         await exchange.publish(message, told.key, mandatory=False)
-                except Exception as exc:  # as above
+                except (Exception, asyncio.CancelledError) as exc:  # as above
+                    if isinstance(exc, asyncio.CancelledError):
+                        _ours()
                     self._seen["lost"] += len(batch) - done
-                    what = f"takes no messages for {SEND_S:g} s" if isinstance(exc, TimeoutError) else f"failed: {exc}"
+                    what = (
+                        f"takes no messages for {SEND_S:g} s"
+                        if isinstance(exc, TimeoutError)
+                        else f"failed: {redact_text(str(exc)) or type(exc).__name__}"
+                    )
                     self.error = f"the mirror's broker {what}"
                     return
                 self._seen["sent"] += 1
@@ -181,3 +193,10 @@ class AmqpMirror:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SEND_S):
                         await self._woken.wait()
+
+
+def _ours() -> None:
+    """Raise the cancellation if somebody has cancelled this task. aiormq raises one where a connection is lost."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

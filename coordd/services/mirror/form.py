@@ -29,7 +29,7 @@ class Sender(NamedTuple):
 
     hostname: str  # as Celery names a worker: coordd@NODE
     pid: int
-    utcoffset: int
+    utcoffset: float  # as Celery counts it: hours west of UTC
 
 
 def routing_key(kind: str) -> str:

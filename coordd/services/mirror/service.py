@@ -30,14 +30,20 @@ class Mirrored:
         self._driver = driver
         self._arguments = arguments
         self._told = ""
-        node = driver.node
-        self._sender = form.Sender(f"coordd@{node.hostname}", node.pid, -time.timezone // 3600)
         driver.listeners.append(self._saw)
+
+    @property
+    def _sender(self) -> form.Sender:
+        """Now: summer time comes and goes."""
+        node = self._driver.node
+        west_s = time.altzone if time.localtime().tm_isdst > 0 else time.timezone
+        return form.Sender(f"coordd@{node.hostname}", node.pid, west_s / 3600)
 
     def _saw(self, journal: Sequence[Event], _notices: Sequence[Notice]) -> None:
         """What this node did. It must not raise, and it costs some microseconds an event."""
+        sender = self._sender
         for event in journal:
-            said = form.task(event, self._sender, arguments=self._arguments)
+            said = form.task(event, sender, arguments=self._arguments)
             if said is not None:
                 self.mirror.put(form.routing_key(said["type"]), form.body(said))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -142,6 +143,58 @@ def test_a_broker_that_hangs_delays_nobody_and_is_used_again(broker: servers.Rab
 
     play(mirror, act)
     monitor.close()
+
+
+class Dying:
+    """A connection that is lost: aiormq tells it to whoever uses it as a cancellation of his own."""
+
+    is_closed = False
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    async def _lose(self, at: str) -> Any:
+        if self._at == at:
+            raise asyncio.CancelledError
+        return self
+
+    async def channel(self, **_: Any) -> Any:
+        return await self._lose("channel")
+
+    async def declare_exchange(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    async def publish(self, *_: Any, **__: Any) -> Any:
+        return await self._lose("publish")
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("at", ["channel", "publish"])
+def test_a_lost_connection_that_looks_like_a_cancellation_ends_nothing(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    async def connect(**_: Any) -> Any:
+        tried.append(1)
+        return Dying(at)
+
+    monkeypatch.setattr(amqp_mirror, "connect", connect)
+    monkeypatch.setattr(amqp_mirror, "PAUSE_FIRST_S", 0.01)
+    mirror = made("amqp://127.0.0.1:1/")
+    for number in range(9):
+        mirror.put("task.sent", event(number))
+
+    async def act(_connections: list[int]) -> None:
+        while len(tried) < 3:
+            mirror.put("task.sent", event(9))
+            await trio.sleep(0.01)
+
+    play(mirror, act)
+
+    assert mirror.statistics()["lost"] == 0 if at == "channel" else mirror.statistics()["lost"] > 0
 
 
 def test_a_wrong_address_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from celery.events.state import State
+from celery.utils.time import adjust_timestamp
 
 from coordd.core.wire import events
 from coordd.services.mirror import form, service
@@ -87,6 +89,22 @@ def test_texts_are_cut_and_other_events_have_no_form() -> None:
     assert form.task(events.WorkerHeartbeat(), SENDER, arguments=False) is None
     assert form.task(events.JobLate(job="sales"), SENDER, arguments=False) is None
     assert json.loads(form.body({"type": "x", "reason": "\udcff"}))["reason"] == "\udcff"
+
+
+@pytest.mark.parametrize("zone", ["UTC0", "CET-1CEST,M1.1.0/0,M12.5.0/23", "CET-1", "IST-5:30", "EST5"])
+def test_a_monitor_in_the_same_zone_leaves_the_instants_as_they_are(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        store, of = Store(), driver()
+        Mirrored(store, of, arguments=False)
+        of.listeners[0]([task(events.TaskStarted)], [])
+        told = store.told[0]
+
+        assert adjust_timestamp(told["timestamp"], told["utcoffset"]) == told["timestamp"]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_workers_come_beat_and_go() -> None:
