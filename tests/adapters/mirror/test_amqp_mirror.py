@@ -146,7 +146,7 @@ def test_a_broker_that_hangs_delays_nobody_and_is_used_again(broker: servers.Rab
 
 
 class Dying:
-    """A connection that is lost: aiormq tells it to whoever uses it as a cancellation of his own."""
+    """A connection that is lost: aiormq tells its users so by a cancellation."""
 
     is_closed = False
 
