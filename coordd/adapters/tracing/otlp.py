@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
+from coordd.core.redaction import redact_text
 from coordd.core.trace import Span
 
 # Spans that wait; one run has about seven.
@@ -116,7 +117,7 @@ class OtlpExporter:
                     return True
                 self.problem = self._said.last or "the receiver did not take the spans"
             except Exception as exc:  # the library's boundary: this thread must go on
-                self.problem = f"{type(exc).__name__}: {exc!s:.300}"
+                self.problem = redact_text(f"{type(exc).__name__}: {exc!s:.300}")
             with self._changed:
                 if not self._closing_at:
                     self._changed.wait_for(lambda: self._closing_at, pause_s)
@@ -155,4 +156,4 @@ class _Said(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
-            self.last = record.getMessage()[:400]
+            self.last = redact_text(record.getMessage())[:400]

@@ -256,7 +256,7 @@ def captured(file: IO[bytes], shown: str) -> Iterator[Raw]:
             raw = Raw(float(said["at"]), str(said["channel"]), base64.b64decode(said["data"], validate=True))
             if not 0 <= raw.at <= INSTANT_MAX:
                 raise ValueError(f"at is {raw.at}")
-        except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as exc:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, binascii.Error) as exc:
             wanted = '{"at": SECONDS, "channel": "all" or NAME, "data": BASE64}, as --save writes it'
             raise ConfigError(f"{shown}: line {number}: expected {wanted}, found {line[:60]!r}: {exc}") from exc
         yield raw

@@ -109,6 +109,15 @@ def test_a_span_that_cannot_be_written_does_not_end_the_thread() -> None:
         sender.close(5.0)
 
 
+def test_a_password_in_the_address_is_in_no_complaint() -> None:
+    sender = OtlpExporter("http://me:hunter2@127.0.0.1:99999/v1/traces", cluster="c", node="edge-1", version="9")
+    sender.offer([span(1)])
+    until(lambda: sender.problem)
+    assert "127.0.0.1:99999" in sender.problem
+    assert "hunter2" not in sender.problem
+    sender.close(5.0)
+
+
 def test_the_environment_chooses_traces_and_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -14,11 +15,12 @@ from click.testing import CliRunner, Result
 from coordd.adapters.disk.files import write_atomic
 from coordd.cli.coordctl import program
 from coordd.cli.wire.reading import Raw, Reader
-from coordd.cli.wire.taps import capture_line
+from coordd.cli.wire.taps import capture_line, captured
 from coordd.config.keyring import render
 from coordd.core.wire import codec
 from coordd.core.wire.envelope import ACCEPT, REFUSALS, RETIRED, SIGN, Envelopes, Key, Keyring
 from coordd.core.wire.events import Candidacy, Packet, WorkerElect, WorkerHeartbeat
+from coordd.errors import ConfigError
 
 NOW = 1_800_000_000.0
 OURS = Key("ours", SIGN, b"o" * 32)
@@ -221,3 +223,9 @@ def test_a_bus_that_is_away_and_a_keyring_that_is_missing_are_named(capture: Pat
     done = wire(capture, str(capture))
     assert done.exit_code == 78
     assert "there is no such keyring" in done.stderr
+
+
+def test_an_instant_that_no_number_holds_is_named_with_its_line() -> None:
+    line = b'{"at": 1%b, "channel": "all", "data": ""}' % (b"0" * 400)
+    with pytest.raises(ConfigError, match="x: line 1: expected"):
+        list(captured(io.BytesIO(line), "x"))
