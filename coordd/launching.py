@@ -34,6 +34,7 @@ from coordd.services.logs.files import log_path
 from coordd.services.observing import Outlets
 from coordd.services.runners import Runners
 from coordd.services.sinks.service import Sinks
+from coordd.services.tracing import service as tracing
 from coordd.services.tracing.spans import program_span
 
 # The maximum size of an attempt's output; then the older half is dropped.
@@ -47,7 +48,13 @@ def make_exporter(config: Config, environ: Mapping[str, str] = os.environ) -> Sp
         return None
     from coordd.adapters.tracing.otlp import OtlpExporter  # it loads OpenTelemetry
 
-    return OtlpExporter(wanted, cluster=config.cluster.name, node=config.node.name, version=__version__)
+    try:
+        return OtlpExporter(wanted, cluster=config.cluster.name, node=config.node.name, version=__version__)
+    except Exception as exc:  # OpenTelemetry reads more of its environment than we do; jobs do not depend on traces
+        tracing.log.warning(
+            "tracing.off", reason=f"OpenTelemetry does not start with this environment (OTEL_…): {exc!r:.300}"
+        )
+        return None
 
 
 def make_outlets(config: Config, driver: Driver, runners: Runners, builder: LaunchBuilder) -> Outlets:

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 from support.servers.otlp import Receiver
 
 from coordd.adapters.tracing import otlp
 from coordd.adapters.tracing.otlp import OtlpExporter
+from coordd.config.sections import Config, TracingConfig
 from coordd.core.trace import Span, span_id, trace_id
+from coordd.launching import make_exporter
 
 NOW = 1_800_000_000.0
 
@@ -133,3 +136,15 @@ def test_the_environment_chooses_traces_and_names_the_service(monkeypatch: pytes
         same.close(5.0)
         assert {got.trace for got in receiver.spans} == set(chosen)
         assert {got.resource["service.name"] for got in receiver.spans} == {"batch"}
+
+
+def test_an_environment_that_opentelemetry_does_not_take_leaves_the_daemon_without_traces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Jobs do not depend on traces."""
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "abc")
+    config = Config(tracing=TracingConfig(otlp="http://127.0.0.1:9/"))
+    with structlog.testing.capture_logs() as told:
+        assert make_exporter(config) is None
+    assert [line["event"] for line in told] == ["tracing.off"]
+    assert "abc" in told[0]["reason"]
