@@ -44,7 +44,8 @@ class Coordd(Service):
         return self.lab.run("env", *environment, PYTHON, "-c", CLIENT, *words, check=check)
 
     def run_of(self, run: str) -> dict[str, object]:
-        found: dict[str, object] = json.loads(self.ctl("--output", "json", "run", "show", run))
+        text = self.ctl("--output", "json", "run", "show", run, check=False)
+        found: dict[str, object] = json.loads(text) if text.startswith("{") else {"state": ""}  # not in the ledger yet
         return found
 
 
