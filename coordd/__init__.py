@@ -8,6 +8,7 @@ The layers, from outer to inner; each may import only what stands to its right o
     once    -> runner, adapters, core   `coordd exec`: a runner in the foreground, for a command of its caller
     client  -> adapters, errors         the control socket, for Python programs
     single  -> once, errors             `coordd exec` for functions and blocks of a Python program
+    guard   -> nothing                  for Spark drivers: who owns the run, and publication under a commit
     history -> words, events, jobs of the core    PySpark: runs inside Spark, never inside the daemon
 
     core/      ledger    the rules of the one authority, and what is asked of it

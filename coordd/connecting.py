@@ -15,7 +15,7 @@ from coordd.adapters.backends import function
 from coordd.adapters.backends.kept import KeptFile
 from coordd.adapters.bus.unix_bus import UnixBus
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.config import addresses, keyring
+from coordd.config import keyring
 from coordd.config.addresses import ENCRYPTED
 from coordd.config.sections import FILES, PYTHON, ClusterConfig, Config
 from coordd.config.values import CONFIG_BACKENDS
@@ -32,11 +32,6 @@ from coordd.services.sealed_bus import SealedBus
 # How far (seconds) a promoted replica may lag behind its master; the quarantine after a failover is that much longer
 # than the longest lease.
 REPLICA_LAG_S = 10.0
-
-BUS_PASSWORD = "bus_password"  # noqa: S105  # the name of a systemd credential
-LEDGER_PASSWORD = "ledger_password"  # noqa: S105  # no secret
-JOBS_PASSWORD = "jobs_password"  # noqa: S105  # no secret
-MIRROR_PASSWORD = "mirror_password"  # noqa: S105  # no secret
 
 
 class Connections:
@@ -123,7 +118,7 @@ class Connections:
         return SealedBus(bus, keys, cluster.name, inbox=self._full_hostname)
 
     def _bus_password(self) -> str:
-        return secrets.password(self.cluster.bus_password_file, BUS_PASSWORD)
+        return secrets.bus_password(self.cluster)
 
     def _tls(self, cluster: ClusterConfig) -> Any:
         """The TLS context for connections of the bus, or None. The ledger reads the same files itself at each
@@ -220,7 +215,7 @@ class Connections:
             "identity": self.known.pin,
             "quarantine_s": self._quarantine_s(),
             "short_quarantine_s": 2 * cluster.renew_interval + cluster.ledger_timeout,
-            "password_file": _password_path(cluster.ledger_password_file, LEDGER_PASSWORD),
+            "password_file": secrets.password_path(cluster.ledger_password_file, secrets.LEDGER_PASSWORD),
             "tls_ca": cluster.tls_ca,
             "tls_cert": cluster.tls_cert,
             "tls_key": cluster.tls_key,
@@ -250,17 +245,13 @@ def _revision_store(config: Config) -> RevisionStore:
 
     cluster, jobs = config.cluster, config.jobs
     url = jobs.url or cluster.ledger
-    paths = {"ssl_ca_certs": cluster.tls_ca, "ssl_certfile": cluster.tls_cert, "ssl_keyfile": cluster.tls_key}
-    tls: dict[str, Any] = {name: path for name, path in paths.items() if path}
-    if addresses.unverified(url):
-        tls |= {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
     path = jobs.password_file or ("" if jobs.url else cluster.ledger_password_file)
     return Revisions(
         url,
         cluster.name,
-        password=lambda: secrets.password(path, JOBS_PASSWORD if jobs.url else LEDGER_PASSWORD),
+        password=lambda: secrets.password(path, secrets.JOBS_PASSWORD if jobs.url else secrets.LEDGER_PASSWORD),
         timeout_s=cluster.ledger_timeout,
-        tls=tls,
+        tls=secrets.redis_tls(url, cluster),
     )
 
 
@@ -271,23 +262,17 @@ def make_mirror(config: Config, connections: Connections) -> Mirror | None:
         return None
     from coordd.adapters.mirror.amqp_mirror import AmqpMirror
 
-    def tls(url: str) -> Any:
-        cluster = connections.cluster
-        if url.partition("://")[0] not in ENCRYPTED:
-            return None
-        unsafe = bool(addresses.unverified(url))  # our certificate is never shown to an unverified server
-        own = ("", "") if unsafe else (cluster.tls_cert, cluster.tls_key)
-        return secrets.tls_context(cluster.tls_ca, *own, verify=not unsafe)
-
     def password() -> str:
         if said.on_bus and not said.password_file:
-            return secrets.password(connections.cluster.bus_password_file, BUS_PASSWORD)
-        return secrets.password(said.password_file, MIRROR_PASSWORD)
+            return secrets.bus_password(connections.cluster)
+        return secrets.password(said.password_file, secrets.MIRROR_PASSWORD)
 
     urls = config.cluster.bus_urls if said.on_bus else (said.url,)
     # A name that no exchange of a cluster has: those have no colon.
     exchange = said.exchange or f"coordd.{config.cluster.name}:mirror"
-    return AmqpMirror(urls, exchange, f"coordd@{node}", password=password, tls=tls)
+    return AmqpMirror(
+        urls, exchange, f"coordd@{node}", password=password, tls=lambda url: secrets.tls_of(url, connections.cluster)
+    )
 
 
 def url_of_ledger(cluster: ClusterConfig) -> str:
@@ -307,12 +292,3 @@ def ledger_address(cluster: ClusterConfig) -> str:
 
 def _inline_password(url: str) -> str:
     return unquote(urlsplit(url).netloc.rpartition("@")[0].partition(":")[2])
-
-
-def _password_path(path: str, credential: str) -> str:
-    """The file of a password: the configured one, or the systemd credential; "" without either."""
-    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
-    if path or not directory:
-        return path
-    found = os.path.join(directory, credential)
-    return found if os.path.exists(found) else ""

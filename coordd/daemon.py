@@ -18,7 +18,6 @@ import structlog
 import trio
 
 from coordd import __version__
-from coordd.adapters.descent import in_a_run
 from coordd.adapters.disk import journal as journal_files
 from coordd.adapters.disk.alarm_file import AlarmFile
 from coordd.adapters.disk.audit_files import AuditChain, check as check_audit
@@ -27,6 +26,7 @@ from coordd.adapters.disk.definitions import DefinitionsFile
 from coordd.adapters.disk.files import NodeState, StateFile
 from coordd.adapters.disk.job_definitions import JobDefinitionsFile
 from coordd.adapters.disk.requests import RequestFiles
+from coordd.adapters.kernel.descent import in_a_run
 from coordd.adapters.launch.units import probe as probe_units
 from coordd.adapters.recording import RecordingLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping

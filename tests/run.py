@@ -30,11 +30,11 @@ PHASES = (
         ["-n", "auto", "--dist", "worksteal", "tests", "--ignore", "tests/history", "--ignore", "tests/system"],
     ),
     ("history", "the pipeline on Spark", ["tests/history"]),
-    ("system", "real daemons, runners, Spark, systemd", ["tests/system", "-m", "not production and not hosts"]),
+    ("system", "real daemons, runners, Spark, systemd", ["tests/system", "-m", "not paired and not hosts"]),
     (
         "production",
-        "daemons on RabbitMQ and Redis, and what harms them",
-        ["-n", "2", "--dist", "worksteal", "tests/system", "-m", "production"],
+        "daemons on RabbitMQ and Redis, and what harms them; others that wait most of the time",
+        ["-n", "2", "--dist", "worksteal", "tests/system", "-m", "paired"],
     ),
 )
 

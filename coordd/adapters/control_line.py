@@ -110,26 +110,40 @@ class ControlLine:
     def _connect(self, deadline: float) -> _socket.socket:
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         sock.settimeout(self.timeout_s)
-        while True:
-            try:
-                sock.connect(self.path)
-                return sock
-            except BlockingIOError as exc:  # the daemon's queue of clients is full
-                if time.monotonic() > deadline:
-                    sock.close()
-                    raise UnavailableError(f"the daemon at {self.path} accepts no connection") from exc
-                time.sleep(CONNECT_AGAIN_S)
-            except PermissionError as exc:
+        try:
+            connect(sock, self.path, deadline)
+        except TimeoutError as exc:
+            raise UnavailableError(f"the daemon at {self.path} accepts no connection") from exc
+        except PermissionError as exc:
+            message = f"{self.path} cannot be opened by uid {os.getuid()}"
+            raise RefusedError(message, kind="not_permitted") from exc
+        except OSError as exc:
+            why = exc.strerror or str(exc)
+            raise UnavailableError(
+                f"no daemon answers at {self.path} ({why}): start it with `systemctl start coordd`, or name its "
+                "socket with --socket or COORDD_SOCKET"
+            ) from exc
+        return sock
+
+
+def connect(sock: _socket.socket, path: str, deadline: float) -> None:
+    """Connect to a daemon, even if its queue of clients is full for a while. ``deadline``: of CLOCK_MONOTONIC.
+
+    Raises TimeoutError at the deadline, or the connection's OSError; the socket is closed then.
+    """
+    while True:
+        try:
+            sock.connect(path)
+        except BlockingIOError as exc:  # the queue is full; the timeout of a socket does not wait for that
+            if time.monotonic() > deadline:
                 sock.close()
-                message = f"{self.path} cannot be opened by uid {os.getuid()}"
-                raise RefusedError(message, kind="not_permitted") from exc
-            except OSError as exc:
-                sock.close()
-                why = exc.strerror or str(exc)
-                raise UnavailableError(
-                    f"no daemon answers at {self.path} ({why}): start it with `systemctl start coordd`, or name its "
-                    "socket with --socket or COORDD_SOCKET"
-                ) from exc
+                raise TimeoutError("the queue of clients is full") from exc
+            time.sleep(CONNECT_AGAIN_S)
+        except OSError:
+            sock.close()
+            raise
+        else:
+            return
 
 
 def result_of(message: "dict[str, Any]") -> "Any":

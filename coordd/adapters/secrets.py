@@ -1,7 +1,4 @@
-"""Passwords and TLS material from files and systemd credentials; read each time, so that a reload rotates them.
-
-And the memory that they are read into.
-"""
+"""Passwords and TLS material from files and systemd credentials; read each time, so that a reload rotates them."""
 
 from __future__ import annotations
 
@@ -13,9 +10,15 @@ from coordd.errors import ConfigError, UnavailableError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
+    from typing import Any
 
-# The kernel's number (linux/prctl.h).
-PR_SET_DUMPABLE = 4
+    from coordd.config.sections import ClusterConfig
+
+# The names of systemd credentials.
+BUS_PASSWORD = "bus_password"  # noqa: S105  # no secret
+LEDGER_PASSWORD = "ledger_password"  # noqa: S105  # no secret
+JOBS_PASSWORD = "jobs_password"  # noqa: S105  # no secret
+MIRROR_PASSWORD = "mirror_password"  # noqa: S105  # no secret
 
 # No password is longer; a longer file was named by mistake.
 PASSWORD_BYTES_MAX = 4096
@@ -31,11 +34,9 @@ def password(path: str, credential: str) -> str:
     """
     from coordd.config import ownership  # a runner makes its TLS contexts here, and needs no more than that
 
+    path = password_path(path, credential)
     if not path:
-        directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
-        path = os.path.join(directory, credential) if directory else ""
-        if not path or not os.path.exists(path):
-            return ""
+        return ""
     what = f"the password file {path}"
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not block a reconnect
@@ -64,10 +65,49 @@ def password(path: str, credential: str) -> str:
     return text
 
 
+def password_path(path: str, credential: str) -> str:
+    """The file of a password: ``path``, or the systemd credential of that name; "" without either."""
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    if path or not directory:
+        return path
+    found = os.path.join(directory, credential)
+    return found if os.path.exists(found) else ""
+
+
+def bus_password(cluster: ClusterConfig) -> str:
+    """The password for the bus; "" leaves that of the URL. Raises UnavailableError as ``password`` does."""
+    return password(cluster.bus_password_file, BUS_PASSWORD)
+
+
+def tls_of(url: str, cluster: ClusterConfig) -> ssl.SSLContext | None:
+    """The TLS context for one connection to this address, or None. Raises ConfigError as ``tls_context`` does."""
+    from coordd.config.addresses import ENCRYPTED, unverified
+
+    if url.partition("://")[0] not in ENCRYPTED:
+        return None
+    return tls_context(cluster.tls_ca, cluster.tls_cert, cluster.tls_key, verify=not unverified(url))
+
+
+def redis_tls(url: str, cluster: ClusterConfig) -> dict[str, Any]:
+    """redis-py's parameters for a connection to this address; {} without encryption."""
+    from coordd.config.addresses import ENCRYPTED, unverified
+
+    if url.partition("://")[0] not in ENCRYPTED:
+        return {}
+    unsafe = bool(unverified(url))
+    paths = {"ssl_ca_certs": cluster.tls_ca}
+    if not unsafe:  # as in ``tls_context``
+        paths |= {"ssl_certfile": cluster.tls_cert, "ssl_keyfile": cluster.tls_key}
+    # redis-py 5 does not check the name in the certificate unless it is told to.
+    checks = {"ssl_cert_reqs": "none" if unsafe else "required", "ssl_check_hostname": not unsafe}
+    return {"ssl": True, **{name: path for name, path in paths.items() if path}, **checks}
+
+
 def tls_context(ca: str = "", cert: str = "", key: str = "", *, verify: bool = True) -> ssl.SSLContext:
     """TLS 1.2 or newer, the server's chain and name verified.
 
-    ``ca`` replaces the system's authorities; ``cert`` (with ``key``, unless it is in the same file) shows who we are.
+    ``ca`` replaces the system's authorities; ``cert`` (with ``key``, unless it is in the same file) shows who we are. A
+    server that is not verified does not get our certificate.
 
     Raises:
         ConfigError: a file cannot be used; it says which setting.
@@ -82,7 +122,7 @@ def tls_context(ca: str = "", cert: str = "", key: str = "", *, verify: bool = T
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if cert:
+    if cert and verify:
         try:
             # The empty password prevents OpenSSL from asking for one on a terminal.
             context.load_cert_chain(cert, key or None, password="")
@@ -99,15 +139,3 @@ def _why(exc: Exception) -> str:
     """SSLError is an OSError; its text names a line of C, its reason says what is wrong."""
     reason = getattr(exc, "reason", None) or getattr(exc, "strerror", None) or str(exc)
     return str(reason).replace("_", " ").lower()
-
-
-def close_memory() -> bool:
-    """Close this process to others of its user: no ptrace, no /proc/PID/mem, environ or fd, no core dump.
-
-    Programs that it starts are open again: the kernel resets this at exec. Runners and watchers stay open on purpose:
-    where /proc hides what cannot be traced (ProtectProc=invisible), the daemon could not see whether they live.
-    Returns False if the kernel refuses.
-    """
-    import ctypes
-
-    return bool(ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0)

@@ -232,7 +232,7 @@ def _spark_argv(
             "spark.coordd.run": attempt_info.run,
             "spark.coordd.attempt": str(attempt_info.attempt),
             "spark.coordd.token": str(attempt_info.token),
-            "spark.coordd.nonce": attempt_info.nonce,
+            "spark.coordd.token.nonce": attempt_info.nonce,  # Spark shows no value of a name with "token" in it
         }
     )
     if attempt_info.traceparent:  # a driver on another machine has not our environment

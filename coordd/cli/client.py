@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Self
 
-from coordd.adapters.control_line import ANSWER_BYTES_MAX, CONNECT_AGAIN_S, result_of
+from coordd.adapters.control_line import ANSWER_BYTES_MAX, connect, result_of
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
 
 # A daemon accepts within milliseconds; if it takes longer, its queue of clients is full.
@@ -166,24 +166,15 @@ class Client:
 
     def _connect(self) -> socket.socket:
         patience_s = min(CONNECT_S, self.timeout_s or CONNECT_S)
-        deadline = time.monotonic() + patience_s
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(patience_s)
-        while True:
-            try:
-                sock.connect(self.path)
-                return sock
-            except BlockingIOError as exc:  # the daemon's queue of clients is full
-                if time.monotonic() > deadline:
-                    sock.close()
-                    raise UnavailableError(f"the daemon at {self.path} accepts no connection: {STUCK}") from exc
-                time.sleep(CONNECT_AGAIN_S)
-            except TimeoutError as exc:
-                sock.close()
-                raise UnavailableError(f"the daemon at {self.path} accepts no connection: {STUCK}") from exc
-            except OSError as exc:
-                sock.close()
-                raise _not_connected(self.path, exc) from exc
+        try:
+            connect(sock, self.path, time.monotonic() + patience_s)
+        except TimeoutError as exc:
+            raise UnavailableError(f"the daemon at {self.path} accepts no connection: {STUCK}") from exc
+        except OSError as exc:
+            raise _not_connected(self.path, exc) from exc
+        return sock
 
 
 STUCK = "it may be stuck; read its log (`journalctl -u coordd`), and restart it if necessary"

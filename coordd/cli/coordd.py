@@ -12,6 +12,7 @@ from coordd import __version__
 from coordd.cli import options
 from coordd.cli.crontab import import_crontab
 from coordd.cli.dev.command import dev
+from coordd.cli.history.command import history
 from coordd.cli.keys import keys
 from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_USAGE, Failed, failed, say
 from coordd.cli.setup.first import init
@@ -48,7 +49,7 @@ def run(context: click.Context, config: str | None, log_level: str) -> None:
     from coordd.adapters import logs  # first: it keeps rich out of the process
 
     logs.configure(level=log_level)
-    from coordd.adapters.secrets import close_memory
+    from coordd.adapters.kernel.prctl import close_memory
     from coordd.config.settings import load
 
     close_memory()  # before it holds a secret; `doctor` says whether it is closed
@@ -157,6 +158,7 @@ program.add_command(init)
 program.add_command(keys)
 program.add_command(import_crontab)
 program.add_command(dev)
+program.add_command(history)
 
 
 @program.command("version")

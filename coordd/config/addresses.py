@@ -23,6 +23,8 @@ EXAMPLES = {
     "rediss+sentinel": "rediss+sentinel://host1:26379,host2:26379/MASTER/0",
 }
 ENCRYPTED = frozenset(("amqps", "rediss", "rediss+sentinel"))
+# Schemes without encryption, and what to use instead.
+PLAIN = {"amqp": "amqps", "redis": "rediss", "redis+sentinel": "rediss+sentinel", "http": "https"}
 LOCAL = frozenset(("unix", "sqlite"))
 
 # URL parameters that switch off the verification of certificates, with the values that leave it on.
@@ -111,19 +113,24 @@ def insecure(url: str) -> list[str]:
     scheme = url.partition("://")[0]
     if scheme in LOCAL:
         return []
-    reasons = []
-    if scheme not in ENCRYPTED:
-        far = [host for host in hosts(url) if not _is_loopback(host)]
-        if far:
-            better = scheme.replace("amqp", "amqps").replace("redis", "rediss")
-            reasons.append(
-                f"{scheme}:// to {', '.join(far)} is not encrypted, and others on the network read passwords and "
-                f"change messages: use {better}://, or a tunnel on this machine"
-            )
+    reasons = [clear] if (clear := in_clear(url)) else []
     name = unverified(url)
     if name:
         reasons.append(f"{name} in the URL believes any server's certificate: set tls_ca to the authority instead")
     return reasons
+
+
+def in_clear(url: str) -> str:
+    """Why others on the network could read what is sent to that address, as a sentence; "" if they cannot."""
+    scheme = url.partition("://")[0].lower()
+    better = PLAIN.get(scheme)
+    far = [host for host in hosts(url) if not _is_loopback(host)] if better else []
+    if not far:
+        return ""
+    return (
+        f"{scheme}:// to {', '.join(far)} is not encrypted, and others on the network read passwords and "
+        f"change messages: use {better}://, or a tunnel on this machine"
+    )
 
 
 def unverified(url: str) -> str:

@@ -29,7 +29,7 @@ BLACKOUTS_MAX = 100
 
 PRIORITY_MAX = 1_000_000
 TRIES_MAX = 1000
-MEMORY_MIN = 16 * 2**20
+MEMORY_MIN, MEMORY_MAX = 16 * 2**20, 2**62
 
 # Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
 LATER = (
@@ -49,15 +49,6 @@ _CONF_KEY = re.compile(r"spark\.[A-Za-z0-9._-]{1,200}", re.ASCII)
 _RATE = re.compile(r"([0-9]{1,9})/([smhd])", re.ASCII)
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-
-
-def _word(*words: str) -> values.Reader:
-    def read(value: object) -> str:
-        if value not in words:
-            raise ValueError(f"expected one of {', '.join(words)}; found {found(value)}")
-        return str(value)
-
-    return read
 
 
 def _part(value: object) -> float:
@@ -295,6 +286,8 @@ def _memory(value: object) -> int:
     size = values.parse_size(values.text(value))
     if size < MEMORY_MIN:
         raise ValueError(f"expected at least {MEMORY_MIN} bytes, found {size}: no program starts with less")
+    if size > MEMORY_MAX:
+        raise ValueError(f"expected at most {MEMORY_MAX} bytes, found {size}")
     return size
 
 
@@ -316,19 +309,19 @@ PLAIN: dict[str, Key] = {
     "enabled": Key(values.flag, "enabled", public=True),
     "owner": Key(values.text, "owner", public=True),
     "timezone": Key(_zone_name, "timezone", public=True),
-    "misfire": Key(_word("skip", "once", "all"), "misfire", public=True),
+    "misfire": Key(values.one_of("skip", "once", "all"), "misfire", public=True),
     "start_within": Key(_longer_than_nothing, "start_within_s", public=True),
     "expect_within": Key(_longer_than_nothing, "expect_within_s", public=True),
-    "overlap": Key(_word(*words.OVERLAP), "overlap", public=True),
-    "on_lost": Key(_word(*words.ON_LOST), "on_lost", public=True),
-    "placement": Key(_word("first", "spread"), "placement", public=True),
+    "overlap": Key(values.one_of(*words.OVERLAP), "overlap", public=True),
+    "on_lost": Key(values.one_of(*words.ON_LOST), "on_lost", public=True),
+    "placement": Key(values.one_of("first", "spread"), "placement", public=True),
     "tags": Key(values.tags, "tags", public=True),
     "priority": Key(values.whole(-PRIORITY_MAX, PRIORITY_MAX), "priority", public=True),
     "pool": Key(values.name, "pool", public=True),
     "concurrency": Key(_concurrency, "concurrency", public=True),
     "rate": Key(_rates, "rate", public=True),
     "queue_max": Key(values.whole(0, values.SIZE_MAX), "queue_max", public=True),
-    "queue_keep": Key(_word(*words.QUEUE_KEEP), "queue_keep", public=True),
+    "queue_keep": Key(values.one_of(*words.QUEUE_KEEP), "queue_keep", public=True),
     "timeout": Key(_longer_than_nothing, "timeout_s", public=True),
     "lease": Key(values.number, "lease_s", public=True),
     "run_as": Key(_user, "run_as", public=True),
@@ -350,7 +343,7 @@ SPARK: dict[str, values.Reader] = {
     "application": _application,
     "args": _list_of(_lines),
     "master": _no_option,
-    "deploy_mode": _word("client", "cluster"),
+    "deploy_mode": values.one_of("client", "cluster"),
     "conf": _conf,
     "py_files": _list_of(_entry),
     "files": _list_of(_entry),
@@ -369,7 +362,7 @@ RETRY: dict[str, values.Reader] = {
     "attempts": values.whole(1, TRIES_MAX),
     "relaunches": values.whole(0, TRIES_MAX),
     "delay": parse_duration,
-    "backoff": _word(*words.BACKOFF),
+    "backoff": values.one_of(*words.BACKOFF),
     "jitter": _part,
     "never_on": _never_on,
 }

@@ -44,34 +44,38 @@ def unsigned(cluster: ClusterConfig) -> str:
     return "messages between nodes are not signed ([cluster] unsigned = true), so no node shows a log to another"
 
 
-def missing_of_lineage(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """As ``missing``, for the file with the token for the receiver of lineage."""
-    path = config.lineage.token_file
-    why = _unreadable(path) or _exposed("lineage_password_file", path, environ) if path else ""
-    if why:
-        yield "lineage.token_file", f"{values.printable(path)}: {why}"
-
-
 def missing_of_others(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """As ``missing``, for the broker of the mirror and for the Redis that keeps the published revisions. Who can write
-    there chooses what runs here.
+    """As ``missing``, for the receiver of lineage, for the broker of the mirror, and for the Redis that keeps the
+    published revisions. Who can write to that Redis chooses what runs here.
     """
-    mirror = "" if config.mirror.on_bus else config.mirror.url
-    for section, url, path in (
-        ("jobs", config.jobs.url, config.jobs.password_file),
-        ("mirror", mirror, config.mirror.password_file),
+    for setting, _, whys in _others(config):
+        for why in [] if config.cluster.allow_insecure else whys:
+            yield setting, f"{why}; set [cluster] allow_insecure = true to accept that"
+    for setting, path in (
+        ("lineage.token_file", config.lineage.token_file),
+        ("jobs.password_file", config.jobs.password_file),
+        ("mirror.password_file", config.mirror.password_file),
     ):
-        for why in [] if config.cluster.allow_insecure or not url else addresses.insecure(url):
-            yield f"{section}.url", f"{why}; set [cluster] allow_insecure = true to accept that"
-        why = _unreadable(path) or _exposed(f"{section}_password_file", path, environ) if path else ""
+        why = _unreadable(path) or _exposed(setting, path, environ) if path else ""
         if why:
-            yield f"{section}.password_file", f"{values.printable(path)}: {why}"
+            yield setting, f"{values.printable(path)}: {why}"
     if config.mirror.on_bus and not config.cluster.bus_scheme.startswith("amqp"):
         found = f"[cluster] bus is {config.cluster.bus_scheme}://"
         yield (
             "mirror.url",
             f'"bus" needs RabbitMQ as the bus, and {found}: name a broker, as in amqps://user@broker:5671/',
         )
+
+
+def _others(config: Config) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
+    """(setting, addresses, why they are not safe) for each address that gets a secret, besides bus and ledger."""
+    mirror = "" if config.mirror.on_bus else config.mirror.url
+    for setting, url in (("jobs.url", config.jobs.url), ("mirror.url", mirror)):
+        if url:
+            yield setting, (url,), addresses.insecure(url)
+    if config.lineage.url and config.lineage.token_file:  # without a token, events of runs may go in clear
+        clear = addresses.in_clear(config.lineage.url)
+        yield "lineage.url", (config.lineage.url,), [clear] if clear else []
 
 
 def _exposed(key: str, path: str, environ: Mapping[str, str]) -> str:
@@ -82,7 +86,7 @@ def _exposed(key: str, path: str, environ: Mapping[str, str]) -> str:
         return why
     if key == "tls_key" and found.st_mode & 0o007:  # a group of several services often owns it (ssl-cert)
         return f"everybody may read it (mode {found.st_mode & 0o7777:04o}): chmod o-rwx {values.printable(path)}"
-    return ownership.secret_fault(path, found) if key.endswith("_password_file") else ""
+    return ownership.secret_fault(path, found) if key.endswith(("password_file", "token_file")) else ""
 
 
 def changeable(config: Config) -> Iterator[tuple[str, str]]:
@@ -117,22 +121,34 @@ def _unreadable(path: str) -> str:
 ABSURD = 64
 
 
+# Instead of a password in the address of a setting: a setting for its file, and a systemd credential.
+PASSWORDS = {
+    "cluster.bus": ("bus_password_file", "bus_password"),
+    "cluster.ledger": ("ledger_password_file", "ledger_password"),
+    "jobs.url": ("jobs.password_file", "jobs_password"),
+    "mirror.url": ("mirror.password_file", "mirror_password"),
+}
+
+
 def warnings(config: Config) -> list[Problem]:
     """Warnings: settings that work but give something up; check-config prints them, and the daemon logs them at each
     start.
     """
     cluster = config.cluster
     told: list[tuple[str, str]] = []
-    for setting, urls in (("bus", cluster.bus_urls), ("ledger", (cluster.ledger,))):
-        if any(addresses.has_password(url) for url in urls):
-            better = f"{setting}_password_file, or a systemd credential {setting}_password"
+    for setting, urls, whys in (
+        ("cluster.bus", cluster.bus_urls, [why for url in cluster.bus_urls for why in addresses.insecure(url)]),
+        ("cluster.ledger", (cluster.ledger,), addresses.insecure(cluster.ledger)),
+        *_others(config),
+    ):
+        if setting in PASSWORDS and any(addresses.has_password(url) for url in urls):
+            better = f"{PASSWORDS[setting][0]}, or a systemd credential {PASSWORDS[setting][1]}"
             told.append((setting, f"the URL contains the password, visible to every reader of this file: {better}"))
-        told += [(setting, f"{why} (allow_insecure = true)") for url in urls for why in addresses.insecure(url)]
+        told += [(setting, f"{why} (allow_insecure = true)") for why in whys]
     if cluster.unsigned and not cluster.is_embedded:
         unsafe = "anybody who reaches the bus can speak as any node; for development only"
-        told.append(("unsigned", f"{unsafe}: `coordd keys new` makes a keyring"))
+        told.append(("cluster.unsigned", f"{unsafe}: `coordd keys new` makes a keyring"))
     shown = values.printable(config.path) or "defaults"
-    told = [(f"cluster.{key}", message) for key, message in told]
     budget = config.node.budget
     most = budget.max if isinstance(budget.client, str) else budget.client
     if most > ABSURD * (os.cpu_count() or 1):

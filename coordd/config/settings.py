@@ -148,12 +148,6 @@ def _cluster_name(value: object) -> str:
     return read
 
 
-def _units(value: object) -> str:
-    if value not in UNITS:
-        raise ValueError(f"expected one of {', '.join(UNITS)}; found {found(value)}")
-    return str(value)
-
-
 def _store(value: object) -> str:
     """The address of the Redis that keeps published revisions, or ""."""
     url = values.text(value)
@@ -222,7 +216,7 @@ _BY_TYPE: dict[Any, Reader] = {
 }
 _BY_KEY: dict[str, Reader] = {
     "node.name": values.name,
-    "node.units": _units,
+    "node.units": values.one_of(*UNITS),
     "cluster.name": _cluster_name,
     "cluster.bus": _bus,
     "cluster.ledger": _ledger,
@@ -332,7 +326,6 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
         for setting, message in (
             *_conflicts(config),
             *safety.missing(config.cluster, environ),
-            *safety.missing_of_lineage(config, environ),
             *safety.missing_of_others(config, environ),
             *safety.changeable(config),
         ):

@@ -87,6 +87,17 @@ def whole(least: int, most: int) -> Reader:
     return read
 
 
+def one_of(*words: str) -> Reader:
+    """The reader of one of these words."""
+
+    def read(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"expected one of {', '.join(words)}; found {found(value)}")
+        return str(value)
+
+    return read
+
+
 def parse_size(value: str) -> int:
     """Bytes, from a text such as "512M" or "10G"; "0" is 0. Raises ValueError with a sentence."""
     match = _SIZE.fullmatch(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import glob
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from coordd.errors import ConfigError, RefusedError, UnavailableError
+from coordd.guard import exchange
 
 # Who published the present output; compared by token before it is replaced.
 PUBLISHED_BY = "_published.json"
@@ -24,9 +24,6 @@ LISTINGS_MAX = 5
 
 # Timeout (seconds) for a concurrent publication of another attempt; it takes milliseconds.
 LOCK_TIMEOUT_S = 10.0
-
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 
 
 class Owner(NamedTuple):
@@ -216,7 +213,7 @@ def _replace(new: str, old: str) -> None:
     if not os.path.lexists(old):
         os.rename(new, old)
         return
-    if _exchange(new, old):
+    if exchange(new, old):
         shutil.rmtree(new)
         return
     # A file system without exchange (NFS): two renames; for an instant there is no output.
@@ -224,16 +221,3 @@ def _replace(new: str, old: str) -> None:
     os.rename(old, aside)
     os.rename(new, old)
     shutil.rmtree(aside)
-
-
-def _exchange(one: str, other: str) -> bool:
-    """Swap two paths in one step (renameat2); False if this is not supported."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "renameat2"):
-        return False
-    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-        return False
-    raise OSError(code, os.strerror(code), one, None, other)

@@ -154,6 +154,8 @@ class HeldRunner(Runner):
     It keeps no facts, and only the ledger and its parent give it commands.
     """
 
+    offers_guard = False  # the daemon passes on no commit
+
     def _introduce(self) -> None:
         self.facts = Untold("")
 

@@ -7,6 +7,7 @@ read tolerantly, and only for the id; only the exit code says whether a run succ
 
 import _socket
 import os
+import pwd
 import re
 
 # Only the driver connects, and its messages are short.
@@ -24,9 +25,14 @@ PRINTED = re.compile(
 PRINTED_LENGTH_MAX = 64
 
 
-def is_ours(peer_port: int, port: int) -> bool:
-    """True if the other end of a loop-back connection is a process of our own user (or root's)."""
-    ours = (str(os.geteuid()), "0")
+def is_ours(peer_port: int, port: int, user: str = "") -> bool:
+    """True if the other end of a loop-back connection is a process of our own user, of root, or of ``user``."""
+    ours = [str(os.geteuid()), "0"]
+    if user:
+        try:
+            ours.append(str(pwd.getpwnam(user).pw_uid))
+        except KeyError:
+            return False  # its program has not started either
     ends = (f"{peer_port:04X}", f"{port:04X}")
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):  # Java uses IPv4 through IPv6 sockets
         try:
@@ -44,10 +50,12 @@ def is_ours(peer_port: int, port: int) -> bool:
 class Channel:
     """The listening end of the back-channel."""
 
-    def __init__(self, fd: int, secret: str) -> None:
+    def __init__(self, fd: int, secret: str, user: str = "") -> None:
+        """``user``: who the driver is; "" for our own user."""
         self._listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM, 0, fd)
         self._listener.setblocking(False)
         self._secret = java_string(secret.encode())
+        self._user = user
         self._buffers: dict[int, tuple[_socket.socket, bytes]] = {}
 
     def fds(self) -> "list[int]":
@@ -61,7 +69,8 @@ class Channel:
         except OSError:
             return None
         sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM, 0, fd)
-        if not is_ours(peer[1], self._listener.getsockname()[1]):  # anybody on this machine may connect
+        # Anybody on this machine may connect. A driver that is sent away fails.
+        if not is_ours(peer[1], self._listener.getsockname()[1], self._user):
             sock.close()
             return None
         if len(self._buffers) >= CONNECTIONS_MAX:

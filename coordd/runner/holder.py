@@ -36,14 +36,12 @@ from coordd.runner.tree import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _socket import socket
     from typing import Any
 
     from coordd.runner.facts import Facts
     from coordd.runner.output import Output
-
-COMMAND_SOCKET = "sock"
-COMMAND_BYTES_MAX = 4096
+    from coordd.runner.sockets.commands import Commands
+    from coordd.runner.sockets.guard import Guard
 
 # Processes that are left when the program exits get TERM, and KILL after this time (seconds), again and again.
 LEFTOVERS_TERM_S = 1.0
@@ -77,6 +75,8 @@ def _ticks(pid: int) -> int:
 class Runner:
     """One attempt, from its claim to its report."""
 
+    offers_guard = True  # the program may ask and commit (coordd.guard)
+
     def __init__(self, spec: "dict[str, Any]", boot: str, watcher: int, life_fd: int, pet_fd: int) -> None:
         self.spec = spec
         self.boot = boot  # the Python text that starts this package, for a new watcher
@@ -85,7 +85,9 @@ class Runner:
         self.watchers = 1
         self.pet_fd = pet_fd
         self.facts: Facts | None = None
-        self.socket: socket | None = None  # for commands
+        self.commands: Commands | None = None
+        self.guard: Guard | None = None
+        self.guard_address = ""  # "": no guard is offered
         self.output: Output | None = None  # from the program's execution on
         self.exec_failure = ""
         self.asked = ASK_RENEW  # the last request of the asker's thread
@@ -143,12 +145,8 @@ class Runner:
             self.loop.wait(wait_at - boottime(), fine=waits)
         self.tree.remove_cgroup()
         self._tell_watcher(b"bye\n")
-        if self.socket is None:
-            return
-        try:
-            os.unlink(f"{self.spec['directory']}/{COMMAND_SOCKET}")
-        except OSError:
-            return  # somebody has removed it, or the disk is read-only by now
+        if self.commands is not None:
+            self.commands.remove()
 
     # ---- the attempt's actions
 
@@ -267,37 +265,38 @@ class Runner:
 
     def _listen(self) -> None:
         """Listen for commands; if the disk refuses now, each renewal tries again."""
-        import _socket
+        from coordd.runner.sockets.commands import Commands
 
-        fd = -1
-        sock = None
         try:
-            # Through the directory's descriptor: the path itself may be longer than a socket's name may be.
-            fd = os.open(self.spec["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
-            sock.bind(f"/proc/self/fd/{fd}/{COMMAND_SOCKET}")
+            self.commands = Commands(self.spec["directory"])
         except OSError as exc:
-            kernel.complain(f"cannot take commands at {self.spec['directory']}/{COMMAND_SOCKET}: {exc.strerror}")
-            if sock is not None:
-                sock.close()
+            kernel.complain(f"cannot take commands in {self.spec['directory']}: {exc.strerror}")
             return
-        finally:
-            if fd >= 0:
-                os.close(fd)
-        self.socket = sock
-        self.loop.on(sock.fileno(), self._commanded)
+        self.loop.on(self.commands.fd, self._commanded)
+
+    def _listen_to_program(self) -> None:
+        """Answer the program's questions; without a free descriptor this fails, and each renewal tries again."""
+        if not self.guard_address or self.guard is not None or self.output is None:
+            return
+        try:
+            from coordd.runner.sockets.guard import Guard
+
+            self.guard = Guard(self.spec, self.guard_address, self.loop, lambda: self.attempt.phase)
+        except (ImportError, OSError) as exc:
+            kernel.complain(f"cannot answer the program's guard: {exc}")
 
     def _look_after_files(self) -> None:
         """Write facts that the disk has refused; create our files again if somebody has removed them."""
+        self._listen_to_program()
         if self.facts is None:
             return
         if self.facts.failure or not self.facts.is_there():
             self.facts.catch_up()
-        if self.socket is not None and not os.path.exists(f"{self.spec['directory']}/{COMMAND_SOCKET}"):
-            self.loop.off(self.socket.fileno())
-            self.socket.close()
-            self.socket = None
-        if self.socket is None:
+        if self.commands is not None and not self.commands.is_there():
+            self.loop.off(self.commands.fd)
+            self.commands.close()
+            self.commands = None
+        if self.commands is None:
             self._listen()
 
     def _say_who(self) -> None:
@@ -350,11 +349,8 @@ class Runner:
         )
 
     def _commanded(self, _fd: int) -> None:
-        assert self.socket is not None, "the loop looks at it"
-        try:
-            word, _, reason = self.socket.recv(COMMAND_BYTES_MAX).decode(errors="replace").partition(" ")
-        except OSError:
-            return
+        assert self.commands is not None, "the loop looks at it"
+        word, reason = self.commands.take()
         if word == "cancel":
             self.attempt.cancel(reason or "cancelled", now=boottime())
         elif word == "shutdown":
@@ -374,6 +370,8 @@ class Runner:
     def _environment(self) -> "dict[str, str]":
         env = dict(self.spec["env"])
         env["COORDD_NONCE"] = self.spec["nonce"]  # another net, for processes that have left session and descent
+        if self.offers_guard:
+            self.guard_address = env["COORDD_GUARD"] = f"abstract:coordd-guard/{os.urandom(16).hex()}"
         if self.spec.get("launcher_port"):
             os.set_inheritable(self.spec["launcher_fd"], False)
             env["_SPARK_LAUNCHER_PORT"] = str(self.spec["launcher_port"])
@@ -420,6 +418,7 @@ class Runner:
             return
         self.loop.off(fd)
         os.close(fd)
+        self.program.status_fd = -1  # the number may soon be another descriptor's
         self.exec_failure = failure or self.exec_failure
         if self.exec_failure:
             return
@@ -427,6 +426,7 @@ class Runner:
         self.output = self._follow()
         called_at = self.program.called_at()
         self._say("started", at=executed_at, called=called_at, program=pid, program_start_ticks=_ticks(pid))
+        self._listen_to_program()
 
     def _follow(self) -> "Output":
         """Follow the program's output."""

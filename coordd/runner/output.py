@@ -32,7 +32,8 @@ class Output:
             from coordd.runner.channel import Channel, Printed  # only Spark's drivers have an application id
 
             self._printed = Printed()
-            self._channel = Channel(spec["launcher_fd"], spec["launcher_secret"])
+            user = spec["unit"]["user"] if spec.get("unit") else ""
+            self._channel = Channel(spec["launcher_fd"], spec["launcher_secret"], user)
             loop.on(spec["launcher_fd"], self._driver_connects)
 
     def finish(self) -> None:

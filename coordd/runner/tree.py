@@ -40,7 +40,7 @@ class Tree:
         """
         parents: dict[int, list[int]] = {}
         alive: set[int] = set()
-        found: list[int] = self._cgroup_members(self.cgroup, 0) if self.cgroup else []
+        found: list[int] = cgroup_members(self.cgroup) if self.cgroup else []
         for name in os.listdir("/proc"):
             if not name.isdigit():
                 continue
@@ -97,27 +97,21 @@ class Tree:
                     return True
         return False
 
-    def _cgroup_members(self, path: str, depth: int) -> "list[int]":
-        pids = [int(line) for line in (read_proc(f"{path}/cgroup.procs") or b"").split()]
-        if depth < CGROUP_DEPTH_MAX:
-            try:
-                below = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
-            except OSError as exc:
-                if exc.errno not in NONE_OF_OURS:
-                    raise
-                return pids  # removed meanwhile
-            for each in below:
-                pids.extend(self._cgroup_members(each, depth + 1))
-        return pids
-
     def populated(self) -> bool:
-        """True if the cgroup has a process; False without a cgroup. Raises OSError as ``members`` does."""
-        return bool(self.cgroup) and b"populated 1" in (read_proc(f"{self.cgroup}/cgroup.events") or b"")
+        """True if the cgroup has a process; False without a cgroup. Raises OSError as ``members`` does, and if we may
+        not read it.
+        """
+        if not self.cgroup:
+            return False
+        events = read_proc(f"{self.cgroup}/cgroup.events")
+        if events is None and os.path.isdir(self.cgroup):
+            raise PermissionError(f"{self.cgroup} cannot be read")
+        return b"populated 1" in (events or b"")
 
     def signal(self, number: int) -> int:
         """Signal every member; returns their number. Raises OSError as ``members`` does."""
         if number == SIGKILL and self.cgroup:
-            self._kill_cgroup()
+            kill_cgroup(self.cgroup)  # where the kernel cannot, the members are killed one by one
         members = self.members()
         for pid in members:
             try:
@@ -128,22 +122,39 @@ class Tree:
                 continue  # it runs as another user by now: it remains a member, and is reported
         return len(members)
 
-    def _kill_cgroup(self) -> None:
-        try:
-            fd = os.open(f"{self.cgroup}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
-        except OSError:
-            return  # before Linux 5.14: the members are killed one by one
-        try:
-            os.write(fd, b"1")
-        except OSError:
-            return  # the same
-        finally:
-            os.close(fd)
-
     def remove_cgroup(self) -> None:
         """Remove the empty cgroup, and cgroups that the job has created in it."""
         if self.cgroup:
             remove_cgroup(self.cgroup, 0)
+
+
+def cgroup_members(path: str, depth: int = 0) -> "list[int]":
+    """The processes of a cgroup and of those below it. Raises OSError as ``Tree.members`` does."""
+    pids = [int(line) for line in (read_proc(f"{path}/cgroup.procs") or b"").split()]
+    if depth < CGROUP_DEPTH_MAX:
+        try:
+            below = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+        except OSError as exc:
+            if exc.errno not in NONE_OF_OURS:
+                raise
+            return pids  # removed meanwhile
+        for each in below:
+            pids.extend(cgroup_members(each, depth + 1))
+    return pids
+
+
+def kill_cgroup(path: str) -> bool:
+    """Kill every process of a cgroup and of those below it; False if the kernel cannot (before 5.14), or refuses."""
+    try:
+        fd = os.open(f"{path}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.write(fd, b"1") > 0
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def remove_cgroup(path: str, depth: int) -> bool:

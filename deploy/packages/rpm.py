@@ -43,7 +43,7 @@ start_daemon "$(cat "$START" 2> /dev/null)"
 
 %preun
 {steps}
-if [ "$1" = 0 ]; then stop_daemon || true; say_what_lives_on; fi
+if [ "$1" = 0 ]; then stop_daemon || true; keep_units_of_runs; say_what_lives_on; fi
 
 %postun
 {steps}

@@ -126,8 +126,8 @@ def test_a_whole_spark_job(environ: dict[str, str], tmp_path: Path) -> None:
     ]
     assert program.secrets == (
         "spark.executor.memory 1g\nspark.site yes \\\n\n"
-        "spark.coordd.attempt=1\nspark.coordd.nonce=abcdef\nspark.coordd.run=nightly@2026-12-01T02:00:00Z\n"
-        f"spark.coordd.token=1700000000000001\nspark.executor.memory=2g\nspark.yarn.tags={run_tag(FACTS.run)}\n"
+        "spark.coordd.attempt=1\nspark.coordd.run=nightly@2026-12-01T02:00:00Z\n"
+        f"spark.coordd.token=1700000000000001\nspark.coordd.token.nonce=abcdef\nspark.executor.memory=2g\nspark.yarn.tags={run_tag(FACTS.run)}\n"
     )
 
 
@@ -206,7 +206,7 @@ def test_no_setting_and_no_nonce_is_in_an_argv(environ: dict[str, str]) -> None:
     assert "spark.hadoop.fs.s3a.secret.key=s3 \\\\cret\\n\n" in program.secrets
     assert "spark.my.token=\\ to#ken\nspark.ssl.keyPassword=pässword\n" in program.secrets
     assert conf_of(program)["spark.es.net.http.auth.pass"] == "elastic"
-    assert conf_of(run(spark(), SparkDefaults(), environ))["spark.coordd.nonce"] == FACTS.nonce
+    assert conf_of(run(spark(), SparkDefaults(), environ))["spark.coordd.token.nonce"] == FACTS.nonce
 
 
 @pytest.mark.parametrize("where", ["job", "site", "defaults"])

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
+Row = dict[str, Any]
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIMIT_S = 30.0
@@ -159,6 +161,16 @@ def read_facts(directory: str) -> dict[str, dict[str, Any]]:
     return facts
 
 
+def copy_rows(db: sqlite3.Connection, table: str, run: str, changes: Callable[[Row], Iterator[Row]]) -> None:
+    """Copy the rows of a run in a ledger's table; ``changes`` yields the changed columns of each copy of a row."""
+    columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+    write = f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - question marks only
+    for values in db.execute(f"SELECT * FROM {table} WHERE run = ?", (run,)).fetchall():  # noqa: S608 - our own name
+        template = dict(zip(columns, values, strict=True))
+        copies = ([{**template, **changed}[column] for column in columns] for changed in changes(template))
+        db.executemany(write, copies)
+
+
 class Cluster:
     """Several daemons on one machine."""
 
@@ -189,6 +201,16 @@ class Cluster:
             return None
 
         return until(look, f"{run} has started", limit_s=limit_s)
+
+    def reached(self, run: str, state: str, by: Node) -> None:
+        """Wait until a run that was just triggered is in that state."""
+
+        def look() -> bool | None:
+            with contextlib.suppress(RuntimeError):  # the node may have accepted it before the ledger has its row
+                return by.call("run.show", id=run)["state"] == state or None
+            return None
+
+        until(look, f"{run} is {state}")
 
     def over(self, run: str, by: Node) -> str:
         """Wait until a run is over. Returns its state."""

@@ -31,7 +31,9 @@ SECTIONS = {
     "idle": "bench.idle",
     "metrics": "bench.watching.scrape",
     "pages": "bench.watching.pages",
+    "sizes": "bench.watching.sizes",
     "claims": "bench.claims.section",
+    "rows": "bench.claims.rows",
     "simulation": "bench.simulation",
 }
 
@@ -39,7 +41,7 @@ SECTIONS = {
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: about four minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: about five minutes")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="these sections alone")
     parser.add_argument("--output", default=str(TOP / "artifacts" / "bench.json"), metavar="FILE")
     chosen = parser.parse_args()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import statistics
@@ -149,7 +150,7 @@ def _bursts(members: list[Process], rate: float, repeats: int) -> list[Figure]:
             decided = [members[0].ask("decided", prefix=prefix, count=BURST)]
             decided += [member.answer() for member in members[1:]]
             unheard += sum(BURST - len(times) for times in decided)
-            ends = [max(times.values()) for times in decided]
+            ends = [max(times.values(), default=math.inf) for times in decided]  # a node may have heard of none
             opener.append(BURST / (ends[0] - began))
             last.append(BURST / (max(ends) - began))
         dropped += _dropped(members)

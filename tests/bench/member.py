@@ -6,8 +6,6 @@ It reads commands as JSON lines from stdin, and answers on stdout. It ends at th
 from __future__ import annotations
 
 import json
-import os
-import random
 import socket
 import sys
 import time
@@ -16,16 +14,14 @@ from typing import Any
 import trio
 from support.memory import MemoryLedger
 
-from bench.told import NoJournal, commands
+from bench.told import commands, driver_of, fresh_node
 from coordd.adapters import logs
 from coordd.adapters.bus.unix_bus import UnixBus
 from coordd.core.context import Settings
 from coordd.core.election import Election
 from coordd.core.ledger.rows import LedgerTime
 from coordd.core.node.elections import Elections
-from coordd.core.node.node import Node
 from coordd.core.ready import Now
-from coordd.services.driver import Driver, Keeper
 from coordd.services.ledger import LedgerService, boottime
 
 # No heartbeat is sent during a measurement, so the bus counts only elections. All other settings are the defaults. If
@@ -52,26 +48,10 @@ class Member:
         self.root = root
         self.index = index
         self.count = count
-        self.node = Node(
-            hostname=f"n{index}",
-            pid=os.getpid(),
-            incarnation=f"1-{index:016x}",
-            settings=SETTINGS,
-            clock_mark=0,
-            rng=random.SystemRandom(),
-        )
-        self.node.topics.add("drill")
+        self.node = fresh_node(f"n{index}", index, SETTINGS)
         self.bus = UnixBus(f"unix://{root}/bus", self.node.full_hostname)
         self.ledger = LedgerService(lambda: MemoryLedger(_ledger_time), 1.0)  # asked once, by the first sweep
-        self.driver = Driver(
-            self.node,
-            bus=self.bus,
-            ledger=self.ledger,
-            journal=NoJournal(),
-            keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
-            launch=lambda _launch: None,
-            cancel=lambda _run, _reason: None,
-        )
+        self.driver = driver_of(self.node, self.bus, self.ledger, lambda _launch: None)
         self.decided: dict[str, float] = {}
         self.news = trio.Event()
         settled = Elections._settled

@@ -1,13 +1,21 @@
-"""Code that the processes of a benchmark share: their commands, and a journal that keeps nothing."""
+"""Code that the processes of a benchmark share: their commands, a node, its driver, a journal that keeps nothing."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import trio
+
+from coordd.core.context import Settings
+from coordd.core.node.node import Node
+from coordd.core.ready import Launch
+from coordd.ports import Bus
+from coordd.services.driver import Driver, Keeper
+from coordd.services.ledger import LedgerService
 
 
 class NoJournal:
@@ -18,6 +26,33 @@ class NoJournal:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def fresh_node(hostname: str, index: int, settings: Settings) -> Node:
+    """A node of this process that takes part in drills."""
+    node = Node(
+        hostname=hostname,
+        pid=os.getpid(),
+        incarnation=f"1-{index:016x}",
+        settings=settings,
+        clock_mark=0,
+        rng=random.SystemRandom(),
+    )
+    node.topics.add("drill")
+    return node
+
+
+def driver_of(node: Node, bus: Bus, ledger: LedgerService, launch: Callable[[Launch], None]) -> Driver:
+    """A driver that keeps nothing on the disk."""
+    return Driver(
+        node,
+        bus=bus,
+        ledger=ledger,
+        journal=NoJournal(),
+        keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
+        launch=launch,
+        cancel=lambda _run, _reason: None,
+    )
 
 
 async def commands() -> AsyncIterator[tuple[str, dict[str, Any]]]:

@@ -13,7 +13,7 @@ import pytest
 from support.fake_daemon import DAEMON, open_directory, write_job
 
 from cli.test_daemon import Node, running
-from coordd.adapters import descent
+from coordd.adapters.kernel import descent
 
 
 def job(directory: str, kind: str) -> str:

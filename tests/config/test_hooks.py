@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from config.written import write
 from coordd.config.hooks.events import EVENTS
 from coordd.config.hooks.hook import Hook, jobs_of
 from coordd.config.settings import load, read_config
@@ -19,15 +20,11 @@ PAGE = 'on = ["run.failure"]\nargv = ["/usr/local/bin/page", "{event}"]\n'
 
 
 def said(tmp_path: Path, text: str) -> list[str]:
-    file = tmp_path / "coordd.toml"
-    file.write_text(text)
-    return [str(problem) for problem in read_config(str(file), {})[1]]
+    return [str(problem) for problem in read_config(write(tmp_path / "coordd.toml", text), {})[1]]
 
 
 def read(tmp_path: Path, text: str) -> tuple[Hook, ...]:
-    file = tmp_path / "coordd.toml"
-    file.write_text(text)
-    return load(str(file), {}).hooks
+    return load(write(tmp_path / "coordd.toml", text), {}).hooks
 
 
 def test_what_is_read(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from config.written import refused, write
 from coordd.cli.coordd import program
 from coordd.config import keyring, safety, settings as module
 from coordd.config.sections import Budget, ClusterConfig, Config, SparkConfig
 from coordd.config.settings import default_node_name, load
 from coordd.core.wire.envelope import Key, Keyring
-from coordd.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "coordd.example.toml"
 
@@ -23,18 +23,6 @@ EXAMPLE = Path(__file__).parents[2] / "deploy" / "coordd.example.toml"
 def no_system_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests must not see a configuration of the machine they run on."""
     monkeypatch.setattr(module, "CONFIG_PATH", str(tmp_path / "etc" / "coordd.toml"))
-
-
-def write(path: Path, text: str) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return str(path)
-
-
-def refused(path: str | None, environ: dict[str, str] | None = None) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load(path, environ or {})
-    return str(caught.value)
 
 
 def test_the_defaults_are_those_of_the_documented_example() -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from coordd.adapters import secrets
+from coordd.adapters.ledger.resp import Tls
 from coordd.adapters.secrets import PASSWORD_BYTES_MAX, password, tls_context
+from coordd.config.sections import ClusterConfig
 from coordd.errors import ConfigError, UnavailableError
 
 # Made for these tests, for "localhost"; no server has ever used them.
@@ -212,6 +217,30 @@ def test_our_own_certificate_is_shown(files: dict[str, str], server: ssl.SSLCont
         done.read()
 
 
+def test_our_own_certificate_is_not_shown_to_a_server_that_nobody_verifies(
+    files: dict[str, str], server: ssl.SSLContext
+) -> None:
+    server.load_verify_locations(files["cert"])
+    server.verify_mode = ssl.CERT_OPTIONAL
+    shown: list[object] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for _ in range(2):
+                with server.wrap_socket(listener.accept()[0], server_side=True) as client:
+                    shown.append(client.getpeercert())
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listener.getsockname()[1]
+        for verify in (True, False):
+            made = Tls(files["cert"], files["cert"], files["key"], verify=verify)
+            made.wrap("localhost", port, time.monotonic() + 20).close()
+        thread.join()
+
+    assert [bool(certificate) for certificate in shown] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("material", "setting"),
     [
@@ -235,3 +264,30 @@ def test_material_that_cannot_be_used_names_its_setting(
 
 def test_ssl_is_loaded_only_where_it_is_used() -> None:
     assert not hasattr(secrets, "ssl")
+
+
+def test_an_address_says_how_much_tls_its_connection_has(tmp_path: Path) -> None:
+    cert, key = write(tmp_path / "cert.pem", CERT), write(tmp_path / "key.pem", KEY)
+    cluster = ClusterConfig(tls_ca=cert, tls_cert=cert, tls_key=key)
+    assert secrets.tls_of("amqp://localhost", cluster) is None
+    assert secrets.redis_tls("redis://localhost", cluster) == {}
+
+    safe = secrets.tls_of("amqps://localhost", cluster)
+    assert safe is not None
+    assert (safe.verify_mode, safe.check_hostname) == (ssl.CERT_REQUIRED, True)
+    said = secrets.redis_tls("rediss://localhost", cluster)
+    assert said == {
+        "ssl": True,
+        "ssl_ca_certs": cert,
+        "ssl_certfile": cert,
+        "ssl_keyfile": key,
+        "ssl_cert_reqs": "required",
+        "ssl_check_hostname": True,
+    }
+    assert "ssl_certfile" not in secrets.redis_tls("rediss://localhost", ClusterConfig())
+
+    unsafe = secrets.tls_of("amqps://localhost?verify_ssl=0", cluster)
+    assert unsafe is not None
+    assert (unsafe.verify_mode, unsafe.check_hostname) == (ssl.CERT_NONE, False)
+    said = secrets.redis_tls("rediss://localhost?ssl_cert_reqs=none", cluster)
+    assert said == {"ssl": True, "ssl_ca_certs": cert, "ssl_cert_reqs": "none", "ssl_check_hostname": False}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import servers
-from support.servers.rights import ACL, rabbit_regex, redis_rules
+from support.servers.rights import ACL, rabbit_monitor, rabbit_regex, rabbit_wire, redis_rules
 
 ROOT = Path(__file__).parents[2]
 LEDGER = ROOT / "coordd/adapters/ledger"
@@ -91,7 +91,10 @@ def test_the_rights_end_at_the_cluster() -> None:
         ("coordd.c.inbox", True),
         ("coordd.c.n1.4711.0a1b2c3d", True),
         ("coordd.c.n2.4711.0a1b2c3d", False),
+        ("coordd.c:mirror", True),
+        ("coordd.c.wire.0a1b2c3d", False),
         ("coordd.c2", False),
+        ("coordd.c2:mirror", False),
         ("coordd.c.inbox.x", False),
         ("amq.topic", False),
     ],
@@ -100,9 +103,44 @@ def test_a_node_reaches_its_exchanges_and_its_own_queues(name: str, *, reached: 
     assert bool(re.match(rabbit_regex("c", "n1"), name)) is reached
 
 
+@pytest.mark.parametrize(
+    ("name", "rights"),
+    [
+        ("coordd.c", "read"),
+        ("coordd.c.inbox", "read"),
+        ("coordd.c.wire.0a1b2c3d", "configure write read"),
+        ("coordd.c.n1.4711.0a1b2c3d", ""),
+        ("coordd.c:mirror", ""),
+        ("coordd.c2", ""),
+        ("coordd.c2.wire.0a1b2c3d", ""),
+    ],
+)
+def test_the_user_of_wire_reads_the_exchanges_and_makes_only_its_own_queue(name: str, rights: str) -> None:
+    kinds = zip(("configure", "write", "read"), rabbit_wire("c"), strict=True)
+    assert " ".join([kind for kind, regex in kinds if re.match(regex, name)]) == rights
+
+
+@pytest.mark.parametrize(
+    ("name", "reached"),
+    [
+        ("coordd.c:mirror", True),
+        ("celeryev.0a1b-2c3d", True),
+        ("coordd.c", False),
+        ("coordd.c.inbox", False),
+        ("coordd.c.n1.4711.0a1b2c3d", False),
+        ("coordd.c2:mirror", False),
+    ],
+)
+def test_a_monitor_reaches_the_mirror_and_not_the_bus(name: str, *, reached: bool) -> None:
+    assert bool(re.match(rabbit_monitor("c"), name)) is reached
+
+
 def test_the_files_are_installed_and_named() -> None:
     page = (ROOT / "docs/operate.md").read_text()
 
-    assert {path.name for path in ACL.iterdir()} == {"redis.rules", "sentinel.rules", "rabbitmq.regex"}
+    assert {path.name for path in ACL.iterdir()} == {
+        *("redis.rules", "redis-wire.rules", "sentinel.rules"),
+        *("rabbitmq.regex", "rabbitmq-wire.regex", "rabbitmq-monitor.regex"),
+    }
     assert all(path.name in page for path in ACL.iterdir())
     assert '"share/coordd/acl" = ["deploy/acl/*"]' in (ROOT / "pyproject.toml").read_text()

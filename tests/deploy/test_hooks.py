@@ -9,6 +9,7 @@ import sys
 import threading
 from email import message_from_string
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -43,28 +44,71 @@ def test_a_mail(tmp_path: Path, code: int) -> None:
     assert "coordctl why 'etl@2026-11-21T02:00:00Z'" in str(mail.get_payload())
 
 
+class Chat:
+    """A chat's server. ``got``: what was posted to it."""
+
+    def __init__(self, code: int = 200, location: str = "") -> None:
+        got: list[dict[str, str]] = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(code)
+                self.send_header("Location", location)
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                """A page for people, such as a login."""
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.got = got
+        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}/hook"
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
 def test_a_chat(tmp_path: Path) -> None:
-    got: list[dict[str, str]] = []
-
-    class Chat(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Chat)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     url = tmp_path / "chat.url"
-    url.write_text(f"http://127.0.0.1:{server.server_address[1]}/hook\n")
-    done = called("chat.py", str(url))
-    server.shutdown()
-    server.server_close()
+    with Chat() as chat:
+        url.write_text(f"{chat.url}\n")
+        done = called("chat.py", str(url))
 
     assert (done.returncode, done.stdout) == (0, "200 OK\n")
-    assert got == [{"text": "\N{WARNING SIGN} [c1] etl@2026-11-21T02:00:00Z: attempt 0 was lost: its lease lapsed"}]
+    said = "\N{WARNING SIGN} [c1] etl@2026-11-21T02:00:00Z: attempt 0 was lost: its lease lapsed"
+    assert chat.got == [{"text": said}]
     assert called("chat.py", str(url)).returncode != 0, "nobody listens any more"
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307])
+def test_a_chat_that_has_moved_is_a_failure(tmp_path: Path, code: int) -> None:
+    url = tmp_path / "chat.url"
+    with Chat() as other, Chat(code, other.url) as chat:
+        url.write_text(f"{chat.url}\n")
+        done = called("chat.py", str(url))
+
+    assert done.returncode != 0
+    assert str(code) in done.stderr
+    assert (len(chat.got), other.got) == (1, [])
+
+
+@pytest.mark.parametrize("address", ["http://chat.example/hook", "ftp://127.0.0.1/", "chat.example", ""])
+def test_a_chat_address_that_others_could_read_is_refused(tmp_path: Path, address: str) -> None:
+    url = tmp_path / "chat.url"
+    url.write_text(f"{address}\n")
+    done = called("chat.py", str(url))
+
+    assert done.returncode == 1
+    assert "expected an address that begins with https://" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["mail.py", "chat.py"])

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from coordd.cli.coordctl import program
 from coordd.config.jobfile import load_job
 from coordd.config.settings import read_config
+from coordd.config.values import parse_size
 
 EXAMPLE = Path(__file__).parents[2] / "deploy/kubernetes/coordd.yaml"
 VERSIONS = ("1.28", "1.31")
@@ -51,6 +52,19 @@ def test_the_configuration_lacks_nothing_but_its_secrets(tmp_path: Path) -> None
     cluster = tomllib.loads(text)["cluster"]
     for key in ("bus_password_file", "ledger_password_file", "keyring"):
         assert str(Path(cluster[key]).parent) in mounted
+
+
+def test_journal_and_logs_fit_into_the_volume(tmp_path: Path) -> None:
+    path = tmp_path / "coordd.toml"
+    path.write_text(
+        "[history]\n" + OF["ConfigMap"]["data"]["coordd.toml"].partition("[history]\n")[2].partition("\n[")[0]
+    )
+    config, _ = read_config(str(path), {})
+    assert config is not None
+    (claim,) = OF["StatefulSet"]["spec"]["volumeClaimTemplates"]
+    room = parse_size(claim["spec"]["resources"]["requests"]["storage"].removesuffix("i"))
+    used = parse_size(config.history.journal_size) + parse_size(config.history.logs_size)
+    assert used <= 0.9 * room
 
 
 def test_the_job_is_one(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ make fuzz ARGS="--replay artifacts/fuzz/bus/1.txt"     only the inputs that fail
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import multiprocessing
 import resource
@@ -24,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from coordd.adapters.kernel.prctl import die_with_parent
 from fuzz import run, trial
 
 ARTIFACTS = Path(__file__).parents[2] / "artifacts"
@@ -32,8 +32,6 @@ ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 # within a million inputs.
 GROWN_BYTES_MAX = 64 * 2**20
 PEAK_BYTES_MAX = 768 * 2**20
-
-PR_SET_PDEATHSIG = 1
 
 # An input is shown whole up to here; the file has all of it.
 SHOWN_MAX = 2000
@@ -110,7 +108,7 @@ def fuzz(name: str, count: int, seed: int, jobs: int, directory: str, console: C
 
 def prepare(directory: str) -> None:
     """The start of each process: it ends with its parent, and its files are where the parent removes them."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     trial.place = directory
     resource.setrlimit(resource.RLIMIT_AS, (run.ADDRESS_SPACE_BYTES, run.ADDRESS_SPACE_BYTES))
 

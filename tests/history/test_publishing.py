@@ -38,7 +38,7 @@ def test_nothing_is_there_before_it_is_published(tmp_path: Path) -> None:
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_rerun_replaces_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
     if not exchange:
-        monkeypatch.setattr(publishing, "_exchange", lambda *_: False)
+        monkeypatch.setattr(publishing, "exchange", lambda *_: False)
     output = tmp_path / "out"
     publish(output, owner(5), "old")
     (output / "only in the old one").write_text("")

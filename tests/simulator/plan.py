@@ -18,6 +18,7 @@ from coordd.core.ledger.words import RHO
 from coordd.core.wire import windows
 from simulator import configuration, policies, publishing
 from simulator.item import Item
+from simulator.machines import hooks
 from simulator.terms import CHAOS_S, KILL_GRACE, LEASE, SCHEDULES_END_S, WALL
 
 # Faults of single messages, calls and starts. Each has a probability. All other faults strike at one instant.
@@ -232,7 +233,7 @@ def draw(
         delay_s=rng.choice((0.05, 0.5, 2.0)),
         limits=configuration.limits(seed) | policies.limits_of(kinds),
         reach=rng.choice((REACH, windows.REACH)) if production else windows.REACH,
-        jobs=jobs,
+        jobs=jobs | (hooks.jobs() if policies.HOOKS in kinds else {}),
         items=tuple(sorted(items)),
         kinds=kinds,
         tags=policies.tags(seed, nodes) if policies.LINE in kinds else ((),) * nodes,
@@ -257,6 +258,8 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
     if seed in EARLIER:
         return frozenset()
     drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
+    if publishing.PUBLISHED in drawn:
+        drawn -= {policies.HOOKS}
     return drawn - policies.YOUNGER if seed in policies.EARLIER else drawn
 
 

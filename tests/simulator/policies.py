@@ -1,11 +1,12 @@
 """Kinds of worlds in which one policy matters: the line of a pool, holds, budgets, blackouts, queues,
-retries.
+retries, skipped fire times.
 
 Each draws from a random stream of its own, so that all else in the world of a seed stays as it is.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -35,10 +36,25 @@ QUEUES = "queues"
 # Jobs have retries of all sorts, and fail on some machines only.
 RETRIES = "retries"
 
-# (m, r): the seeds with seed % m == r are of that kind.
-SEEDS = {LINE: (11, 6), HOLDS: (17, 1), ROOM: (17, 7), BLACKOUT: (17, 16), QUEUES: (17, 11), RETRIES: (17, 3)}
+# Fire times that no node was there for are skipped.
+SKIPS = "skips"
 
-# Seeds that have shown a defect before there were the last five kinds: they stay the worlds that they were.
+# A hook is told of the ends of all runs.
+HOOKS = "hooks"
+
+# (m, r): the seeds with seed % m == r are of that kind.
+SEEDS = {
+    LINE: (11, 6),
+    HOLDS: (17, 1),
+    ROOM: (17, 7),
+    BLACKOUT: (17, 16),
+    QUEUES: (17, 11),
+    RETRIES: (17, 3),
+    SKIPS: (23, 4),
+    HOOKS: (23, 3),
+}
+
+# Seeds that have shown a defect before there were the last seven kinds: they stay the worlds that they were.
 EARLIER = frozenset(
     (
         275,
@@ -63,13 +79,14 @@ EARLIER = frozenset(
         302875,
         463087,
         464016,
+        480864,
         606818,
         620282,
         921129,
         930035,
     )
 )
-YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES))
+YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS))
 
 # The pool of such a world, its possible sizes, and the jobs that may be in it.
 POOL = "line"
@@ -122,6 +139,15 @@ ASKED = (30, 45)
 ASKED_S = (58.0, 92.0)
 ASKED_IDS = 3000
 
+# The jobs that skip, the time (seconds) after which no node opens such a fire time, and their times to start.
+SKIPPING = ("sched", "spread", "strict")
+SKIP_S = 4
+SKIPPED_WITHIN_S = (3.0, 8.0, 15.0)
+
+# How often all daemons are away at once, and for how long (seconds).
+ALL_AWAY = (1, 2)
+ALL_AWAY_S = (8.0, 18.0)
+
 # For how long (seconds) a node stands aside at first.
 ASIDE_S = 14
 
@@ -134,6 +160,7 @@ def jobs_of(kinds: frozenset[str], seed: int, jobs: dict[str, Job]) -> dict[str,
         (QUEUES, _queued),
         (LINE, line_jobs),
         (RETRIES, retries_jobs),
+        (SKIPS, _skipping),
     ):
         if kind in kinds:
             jobs = made(seed, jobs)
@@ -145,6 +172,7 @@ def items_of(kinds: frozenset[str], seed: int, nodes: int) -> list[Item]:
     items = line_items(seed) if LINE in kinds else []
     items += _holds(seed, nodes) if HOLDS in kinds else []
     items += retries_items(seed) if RETRIES in kinds else []
+    items += _all_away(seed, nodes) if SKIPS in kinds else []
     return items + (_crowds(seed) if QUEUES in kinds else [])
 
 
@@ -287,6 +315,29 @@ def fails(seed: int, nodes: int) -> tuple[float, frozenset[tuple[str, int]]]:
     return rng.choice(FAIL_FROM_S), frozenset(made)
 
 
+def _skipping(seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
+    rng = random.Random(f"skips of {seed}")
+    made = dict(jobs)
+    for name in SKIPPING:
+        if rng.random() < 0.7:
+            within_s = rng.choice(SKIPPED_WITHIN_S)
+            made[name] = structs.replace(jobs[name], misfire="skip", start_within_s=within_s)
+    return made
+
+
+def _all_away(seed: int, nodes: int) -> list[Item]:
+    """All daemons die, one right after the other. ``who`` chooses one machine, and is not aimed at those with runs."""
+    rng = random.Random(f"all away of {seed}")
+    made = []
+    for _ in range(rng.choice(ALL_AWAY)):
+        at, away_s = rng.uniform(5.0, CHAOS_S - 5.0), rng.uniform(*ALL_AWAY_S)
+        for number in range(nodes):
+            who = (math.floor(100 * (number + 0.5) / nodes) + 0.9) / 100
+            made.append(Item(at + rng.uniform(0.0, 0.2), "crash", who, away_s + rng.uniform(0.0, 2.0)))
+    return made
+
+
 def limits_of(kinds: frozenset[str]) -> dict[str, int]:
     """The bounds of the product that are lower in it."""
-    return {"coordd.core.members.elsewhere.ASIDE_S": ASIDE_S} if RETRIES in kinds else {}
+    aside = {"coordd.core.members.elsewhere.ASIDE_S": ASIDE_S} if RETRIES in kinds else {}
+    return aside | ({"coordd.core.runs.planner.SKIP_GRACE_S": SKIP_S} if SKIPS in kinds else {})

@@ -27,10 +27,12 @@ from simulator.judging.line import Line
 from simulator.judging.policies import watches
 from simulator.judging.policies.holds import Holds
 from simulator.judging.policies.rooms import Rooms
+from simulator.judging.policies.told import Told
 from simulator.judging.records import ALL, Records
 from simulator.machines.bus import Broker, Bus, Datagrams, OutboxEntry
 from simulator.machines.daemon import Daemon
 from simulator.machines.disk import Disk
+from simulator.machines.hooks import Services
 from simulator.machines.runner import Runner
 from simulator.machines.server import Elsewhere, Server
 from simulator.people import People
@@ -40,7 +42,7 @@ from simulator.publishing import KINDS, Publishing
 from simulator.terms import CHAOS_S, PASSED_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
 
 # A world has about 6,000 events. A world with more events than this is in an endless loop.
-EVENTS_MAX = 150_000
+EVENTS_MAX = 400_000
 
 # The ledger's identity in worlds in which every node has used the ledger before.
 IDENTITY = "0123456789abcdef"
@@ -132,6 +134,7 @@ class World:
         self.hearing = Hearing(self)
         self.line = Line(self)
         self.holds = Holds(self)
+        self.told = Told(self)
         self.watches = watches(self)
         self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it; None: the ledger has it
         self.hosts = [
@@ -153,6 +156,7 @@ class World:
         self.configuration = Configuration(self)
         self.rooms = Rooms(self)
         self.publishing = Publishing(self)
+        self.hooks = Services(self)
         for host in self.hosts:
             self.at(plan.joins[host.index], self.boot, host)
         for number, item in enumerate(plan.items):
@@ -172,6 +176,7 @@ class World:
         patches.enter_context(mock.patch.multiple(windows, REACH=self.plan.reach, _FULL=(1 << self.plan.reach) - 1))
         patches.enter_context(mock.patch("coordd.core.runs.passing.GRACE_S", PASSED_S))
         patches.enter_context(self.publishing.patched())
+        patches.enter_context(self.hooks.patched())
         for name, value in self.plan.limits.items():
             patches.enter_context(mock.patch(name, value))
         return patches
@@ -430,7 +435,7 @@ class World:
             return True  # this node's clock is behind: its last fire time is still to come
         if any(not host.gone and (host.outbox or host.disk.requests) for host in self.hosts):
             return True
-        if self.plan.published and self.publishing.unsettled():
+        if (self.plan.published and self.publishing.unsettled()) or self.told.untold():
             return True
         if self.server.setbacks and self.server.recovering_s(self.server.wall()) > 0:
             return True

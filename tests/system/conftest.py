@@ -1,4 +1,4 @@
-"""Tests with RabbitMQ and Redis. They wait most of the time, so two of them run at a time."""
+"""Tests that wait most of the time, those with RabbitMQ and Redis among them: two of them run at a time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ PRODUCTION_FILES = (
     "test_kills.py",
 )
 
+# Each of these has its own files, processes and ports too.
+PAIRED_FILES = ("test_guard.py", "test_guard_spark.py", "test_proof.py", "test_wheelhouse.py")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "production: on RabbitMQ and Redis")
+    config.addinivalue_line("markers", "paired: it waits most of the time; two of these run at a time")
     config.addinivalue_line("markers", "hosts: more of what may become of an installation, only by `make hosts`")
 
 
@@ -22,3 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in PRODUCTION_FILES or "production" in item.name:
             item.add_marker("production")
+        # The same test on the backends of one machine waits as long.
+        alike = item.get_closest_marker("production") is not None or "embedded" in item.name
+        if alike or item.path.name in PAIRED_FILES:
+            item.add_marker("paired")

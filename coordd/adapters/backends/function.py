@@ -8,7 +8,6 @@ goes to standard error.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -18,6 +17,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
+from coordd.adapters.kernel.prctl import die_with_parent
 from coordd.errors import UnavailableError
 
 # The answer: ten thousand jobs need less.
@@ -29,9 +29,6 @@ HEAD = 8
 
 # How long (seconds) a killed process may take to end; it is not waited for any longer.
 KILLED_S = 1.0
-
-# The kernel's number (linux/prctl.h).
-PR_SET_PDEATHSIG = 1
 
 # The answer with what is around the jobs; no more is read.
 ANSWER_MAX = BYTES_MAX + 2**10
@@ -142,8 +139,7 @@ def answer(target: str) -> dict[str, Any]:
 
 def main() -> NoReturn:
     """Answer on standard output, which the function does not get."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # it must not outlive a daemon that stops meanwhile
+    die_with_parent()  # it must not outlive a daemon that stops meanwhile
     if os.getppid() != int(sys.argv[2]):
         os._exit(1)
     out = os.dup(1)

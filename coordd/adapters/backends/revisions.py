@@ -16,7 +16,7 @@ from typing import Any
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
@@ -59,7 +59,7 @@ class Revisions:
         tls: dict[str, Any] | None = None,
     ) -> None:
         """``url``: of one server or of sentinels, as the ledger's. ``password`` is called at each connection; it counts
-        if the URL has none. ``tls``: redis-py's parameters for rediss, also for the sentinels.
+        if the URL has none. ``tls``: redis-py's parameters, also for the sentinels; None: the system's authorities.
 
         Raises ConfigError when the URL is invalid.
         """
@@ -70,7 +70,8 @@ class Revisions:
             "socket_timeout": timeout_s,
             "socket_connect_timeout": timeout_s,
             "retry": Retry(NoBackoff(), 0),
-            **({"ssl": True, **(tls or {})} if self._address.tls else {}),
+            **({"ssl": True} if self._address.tls else {}),
+            **(tls or {}),
         }
         self._client: Any = None
 
@@ -184,6 +185,8 @@ class Revisions:
                 why = "it is a replica: name the primary, or its sentinels with redis+sentinel://"
             elif isinstance(exc, MasterNotFoundError):
                 why = f"no sentinel names a primary that is up: {why}"
+            elif isinstance(exc, NoPermissionError):
+                why += "; the user needs the rights of deploy/acl/redis.rules (docs/operate.md: least privilege)"
             moved = isinstance(exc, ResponseError) and str(exc).startswith(("MOVED", "ASK"))
             if moved:
                 why = "it is a part of a Redis Cluster, which this backend does not support: name a single server"

@@ -373,8 +373,8 @@ def sentence(where: Where, names: Names, closed: tuple[int, str] | None, exc: Ex
         return f"{shown} refused the user {where.user!r}: check the user in [cluster] bus, and bus_password_file"
     if code == 403:
         return (
-            f"{shown} refuses the user {where.user!r} a right ({text}): rabbitmqctl set_permissions -p {where.space} "
-            rf"{where.user} '^coordd\.' '^coordd\.' '^coordd\.'"
+            f"{shown} refuses the user {where.user!r} a right ({text}): rabbitmqctl set_permissions -p {where.space}, "
+            "with the rights of deploy/acl/rabbitmq.regex (docs/operate.md: least privilege)"
         )
     if code == 530 and "not found" in text:
         add = f"rabbitmqctl add_vhost {where.space}"

@@ -321,8 +321,8 @@ def sentence(where: Where, exc: BaseException) -> str:
     if isinstance(exc, (AuthenticationError, AuthenticationWrongNumberOfArgsError)) or "NOAUTH" in text:
         return f"{shown} refused the password ({text}): check [cluster] bus and bus_password_file"
     if isinstance(exc, NoPermissionError) or "NOPERM" in text:
-        rights = f"ACL SETUSER {where.user or 'default'} &coordd:* +publish +subscribe +ping"
-        return f"{shown} refuses a right ({text}): {rights}"
+        rights = f"ACL SETUSER {where.user or 'default'}, with the rights of deploy/acl/redis.rules"
+        return f"{shown} refuses a right ({text}): {rights} (docs/operate.md: least privilege)"
     if "DB index" in text:
         return f"{shown} has no database {where.space}: correct [cluster] bus"
     if isinstance(exc, BusyLoadingError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.disk.journal import Journal, lines
-from coordd.core.wire.chain import Checked, Checker, Head, chained, head_after, link
+from coordd.core.wire.chain import Checked, Checker, Head, chained, head_after, link, parsed_head
 from coordd.core.wire.journal_line import encode_line
 from coordd.errors import UnavailableError
 
@@ -57,9 +57,8 @@ def load_head(path: str) -> Head | None:
     """The head; None if there is none or it is invalid."""
     try:
         with open(path, "rb") as file:
-            found = json.load(file)
-        return Head(int(found["number"]), str(found["hash"]), float(found["at"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return parsed_head(file.read())
+    except OSError:
         return None
 
 

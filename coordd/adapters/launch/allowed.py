@@ -23,7 +23,8 @@ PATH = "/etc/coordd/run_as.allow"
 SECRETS_PATH = "/tmp/coordd-secrets"  # noqa: S108 - in a /tmp that no other unit sees
 BYTES_MAX = 64 * 1024
 
-# The limits: the name in the job file and in root's file -> the property of the unit, and its greatest value.
+# The limits: the name in the job file and in root's file -> the property of the unit, and its greatest value. A
+# request to the supervisor has them in this order.
 LIMITS = {"memory": ("MemoryMax", 2**62), "cpu_weight": ("CPUWeight", 10_000), "tasks": ("TasksMax", 2**22)}
 
 # To the kernel this number says "keep what you are", which is root; pwd shows it as -1.

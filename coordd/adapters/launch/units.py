@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from functools import cached_property
 from typing import Any, Final
 
 import coordd
@@ -44,7 +45,7 @@ PROBE_S: Final = 20.0
 # Of a transient unit; the template has the same, and a sandbox.
 TRANSIENT: Final = (
     "Type=exec", "Delegate=yes", "KillMode=mixed", "SendSIGKILL=yes", "TimeoutStopSec=45", "OOMPolicy=continue",
-    "PrivateTmp=yes", "UMask=0077", "LimitCORE=0", "KeyringMode=private",
+    "PrivateTmp=yes", "UMask=0077", "LimitCORE=0", "KeyringMode=private", "WatchdogSec=15", "WatchdogSignal=SIGKILL",
 )  # fmt: skip
 # Only a program that runs as another user; without run_as it has what the daemon has, as ever.
 TRANSIENT_AS: Final = ("NoNewPrivileges=yes", "CapabilityBoundingSet=CAP_SETUID CAP_SETGID CAP_KILL")
@@ -58,28 +59,32 @@ def needs(job: Job) -> str:
 
 
 class Units:
-    """What this machine offers now. Short-lived: root's file and the template are looked at once."""
+    """What this machine offers now. Short-lived: it looks once at root's file and at the template, if a job asks."""
 
     def __init__(self, mode: str) -> None:
         """``mode``: [node] units."""
         self.mode = mode
-        self.absent = _absent()  # why this machine has no units; "" if it has
-        self._users: dict[str, dict[str, int]] | None = None
+
+    @cached_property
+    def _absent(self) -> str:
+        return absent()
+
+    @cached_property
+    def _users(self) -> dict[str, dict[str, int]]:
+        return allowed.read()
 
     def problem(self, job: Job) -> str:
         """Why this machine cannot run the job; "" if it can."""
         key = needs(job)
         if not key:
-            return self.absent if self.mode == ON else ""
+            return self._absent if self.mode == ON else ""
         if self.mode == OFF:
             return f'{key} needs a unit, and [node] units is "off"'
-        if self.absent:
-            return f"{key} needs a unit: {self.absent}"
+        if self._absent:
+            return f"{key} needs a unit: {self._absent}"
         if not job.run_as:
             return ""
         try:
-            if self._users is None:
-                self._users = allowed.read()
             allowed.decide(job.run_as, _limits(job), self._users)
         except ValueError as exc:
             return f"run_as: {exc}"
@@ -101,9 +106,9 @@ def probe(mode: str) -> tuple[bool, str]:
     """(whether a unit can be started here now, what was found). Starts one that does nothing; waits for it."""
     if mode == OFF:
         return True, '[node] units = "off": no run has a unit, and jobs with run_as or limits do not start here'
-    absent = _absent()
-    if absent:
-        return mode != ON, f"none: {absent}. Runs live in the daemon's unit; jobs with run_as or limits do not start"
+    why = absent()
+    if why:
+        return mode != ON, f"none: {why}. Runs live in the daemon's unit; jobs with run_as or limits do not start"
     asked = _start(f"{PROBE}.{secrets.token_hex(KEY_BYTES)}", "coordd looks whether units can be started", "")
     argv = [word for word in asked["start"] if word != "--no-block"]
     try:
@@ -124,7 +129,7 @@ def _limits(job: Job) -> dict[str, int]:
     return {name: int(getattr(job.limits, name)) for name in allowed.LIMITS}
 
 
-def _absent() -> str:
+def absent() -> str:
     """Why this machine has no units for runs; "" if it has."""
     if not os.path.isdir(BOOTED):
         return "systemd is not the service manager here"

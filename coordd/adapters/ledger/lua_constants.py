@@ -76,7 +76,7 @@ def constants() -> str:
         f"local MOVES = {_sets(steps.MOVES)}",
         "",
         "-- What a report may say, and as what an attempt so reported may stand in the record (core/ledger/rules.py).",
-        f"local REPORTED = {_sets(rules.REPORTED)}",
+        f"local REPORTED = {_sets(steps.REPORTED)}",
         "",
         "-- Words of a policy, in their order: the valid ones, or the largest number (core/ledger/words.py).",
         f"local POLICY = {_policy()}",

@@ -25,7 +25,7 @@ MEANING = {
     "MISCONF": "it cannot save to its disk and refuses writes; check the disk and the server's log",
     "NOAUTH": "it asks for a password; set cluster.ledger_password_file",
     "WRONGPASS": "it refuses the user or the password; check cluster.ledger_password_file and the user in the URL",
-    "NOPERM": "the user may not do this; it needs ~{coordd:*}* and +@read +@write +@scripting +info +time +wait +role",
+    "NOPERM": "the user lacks a right: it needs those of deploy/acl/redis.rules (docs/operate.md: least privilege)",
     "BUSY": "a script of somebody else keeps it busy",
     "CLUSTERDOWN": "the Redis Cluster is down, or slots are missing",
     "TRYAGAIN": "the Redis Cluster is moving the slot",

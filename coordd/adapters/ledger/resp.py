@@ -106,14 +106,11 @@ class Tls:
         import socket
         import ssl
 
+        from coordd.adapters.secrets import tls_context
+
         try:
-            context = ssl.create_default_context(cafile=self.ca or None)
-            if not self.verify:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            if self.cert:
-                context.load_cert_chain(self.cert, self.key or None, password="")  # no prompt on a terminal
-        except (OSError, ValueError) as exc:
+            context = tls_context(self.ca, self.cert, self.key, verify=self.verify)
+        except ConfigError as exc:
             raise UnavailableError(f"the TLS files cannot be used: {exc}") from exc
         plain = socket.create_connection((host, port), timeout=_left(deadline))
         try:

@@ -119,7 +119,7 @@ class AmqpMirror:
                     self.error = f"{where.shown} closed the connection while it was made"
                     continue
                 except Exception as exc:  # the library raises of many kinds; nothing here may end the daemon
-                    self.error = f"{where.shown} cannot be used: {redact_text(str(exc)) or type(exc).__name__}"
+                    self.error = _why(where, exc)
                     continue
                 self.error, pause_s = "", PAUSE_FIRST_S
                 self._seen["connections"] += 1
@@ -193,6 +193,13 @@ class AmqpMirror:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SEND_S):
                         await self._woken.wait()
+
+
+def _why(where: Where, exc: Exception) -> str:
+    text = redact_text(str(exc))
+    if text.startswith("ACCESS_REFUSED - access to"):
+        text += "; the user needs the rights of deploy/acl/rabbitmq.regex (docs/operate.md: least privilege)"
+    return f"{where.shown} cannot be used: {text or type(exc).__name__}"
 
 
 def _ours() -> None:

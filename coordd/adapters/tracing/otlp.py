@@ -6,11 +6,14 @@ A bounded queue, a bounded number of tries: what does not fit, or is not taken, 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from typing import Any
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -31,6 +34,12 @@ BATCH = 256
 TRIES = 4
 PAUSE_S = 1.0
 PAUSE_MAX_S = 8.0
+
+# With one of these variables, the session comes from a plug-in of the site, and keeps its own rules.
+PROVIDERS = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
+)
 
 LIBRARIES = ("opentelemetry", "urllib3")
 
@@ -58,7 +67,7 @@ class OtlpExporter:
             library = logging.getLogger(name)
             library.addHandler(self._said)
             library.propagate = False
-        self._exporter = OTLPSpanExporter(endpoint=endpoint)
+        self._exporter = OTLPSpanExporter(endpoint=endpoint, session=_session())
         self._waiting: deque[Span] = deque()
         self._changed = threading.Condition()
         self._closing_at = 0.0  # CLOCK_MONOTONIC
@@ -143,6 +152,22 @@ class OtlpExporter:
             end_time=round(max(span.start, span.end) * 1e9),
             instrumentation_scope=self._scope,
         )
+
+
+def _session() -> requests.Session | None:
+    """A session that takes an answer of 300 to 399 for a failure: the exporter would count it as success."""
+    if any(os.environ.get(name) for name in PROVIDERS):
+        return None
+    session = requests.Session()
+    session.hooks["response"].append(_refuse_redirect)
+    return session
+
+
+def _refuse_redirect(answer: requests.Response, **_: Any) -> None:
+    if 300 <= answer.status_code < 400:
+        answer.close()
+        said = f"the receiver answered {answer.status_code} {answer.reason}"
+        raise requests.HTTPError(f"{said}, so it is at another address: correct [tracing] otlp")
 
 
 def _context(trace: str, span: str) -> SpanContext:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from coordd.adapters.kernel import prctl
 from coordd.cli.client import Client
 from coordd.cli.dev import family, servers
 from coordd.cli.keys import first_keyring
@@ -129,7 +130,7 @@ class Cluster:
     def prepare(self, say: Callable[[str], None]) -> None:
         """Write all files, and start the servers. Raises CoorddError."""
         os.umask(0o022)  # a node refuses job files that its group may write
-        family.adopt_orphans()
+        prctl.adopt_orphans()
         servers.write(f"{self.place}/keys.toml", render(first_keyring()), 0o600)
         if self.jobs == f"{self.place}/jobs.d":
             os.mkdir(self.jobs)

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable
 
-# linux/prctl.h
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+from coordd.adapters.kernel import proc
 
 LOOK_S = 0.05
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def adopt_orphans() -> None:
-    """Orphans among our descendants become our children. So a search from this process finds each of them."""
-    if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) was refused")
-
-
-def die_with_parent() -> None:
-    """For a child between fork and exec: the kernel kills it when this process is killed."""
-    _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def descendants(of: Iterable[int] = ()) -> set[int]:
@@ -34,7 +18,7 @@ def descendants(of: Iterable[int] = ()) -> set[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            state, parent = _stat(int(name))
+            state, parent = proc.state_and_parent(int(name))
             if state and state not in "ZX":
                 children.setdefault(parent, []).append(int(name))
     found: set[int] = set()
@@ -49,7 +33,7 @@ def descendants(of: Iterable[int] = ()) -> set[int]:
 def naming(place: str) -> set[int]:
     """Our descendants whose command line or environment names a path below ``place``, with all their descendants."""
     mark = os.fsencode(f"{place.rstrip('/')}/")
-    found = {pid for pid in descendants() if any(mark in _read(pid, file) for file in ("cmdline", "environ"))}
+    found = {pid for pid in descendants() if any(mark in proc.read(pid, file) for file in ("cmdline", "environ"))}
     return found | descendants(found) if found else found
 
 
@@ -89,21 +73,6 @@ def end_all(grace_s: float, limit_s: float, hurry: Callable[[], bool]) -> set[in
         time.sleep(LOOK_S)
     reap(())
     return set()
-
-
-def _stat(pid: int) -> tuple[str, int]:
-    """(state letter, parent); ("", 0) if it is gone."""
-    text = _read(pid, "stat")
-    fields = text[text.rfind(b")") + 2 :].split()  # the process name before it may contain anything
-    return (fields[0].decode(), int(fields[1])) if len(fields) > 1 else ("", 0)
-
-
-def _read(pid: int, file: str) -> bytes:
-    try:
-        with open(f"/proc/{pid}/{file}", "rb") as opened:
-            return opened.read()
-    except OSError:
-        return b""  # it is gone, or another user's
 
 
 def _signal(pid: int, number: int) -> None:

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from coordd.cli.dev.family import die_with_parent
+from coordd.adapters.kernel.prctl import die_with_parent
 from coordd.errors import ConfigError, UnavailableError
 
 HOST = "127.0.0.1"
@@ -18,6 +18,9 @@ USER = "dev"
 
 # The programs rabbitmq-server in PATH start as another user, with the machine's own settings.
 RABBIT_PATH = "/usr/lib/rabbitmq/bin"
+
+# Each is in the Debian package of its name.
+NEEDED = ("rabbitmq-server", "redis-server", "openssl")
 
 # The certificates are for one sitting.
 DAYS = "30"
@@ -43,9 +46,8 @@ class Server(NamedTuple):
 def needed() -> dict[str, str]:
     """The program files of a cluster with a broker. Raises ConfigError with the ones that are missing."""
     path = f"{RABBIT_PATH}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    wanted = {"rabbitmq-server": "rabbitmq-server", "redis-server": "redis-server", "openssl": "openssl"}
-    found = {program: shutil.which(program, path=path) for program in wanted}
-    missing = sorted(wanted[program] for program, file in found.items() if file is None)
+    found = {program: shutil.which(program, path=path) for program in NEEDED}
+    missing = sorted(program for program, file in found.items() if file is None)
     if missing:
         raise ConfigError(
             f"--bus amqp starts servers of its own, and these are not installed: {', '.join(missing)}"

@@ -376,6 +376,14 @@ def panel(title: Text, *inside: RenderableType) -> Panel:
     return Panel(Group(*inside), title=title, title_align="left", expand=False, box=box.ROUNDED, padding=(0, 1))
 
 
+def _committed(run: Mapping[str, Any]) -> str:
+    """Which attempt has the right to publish the run's output; "" if none has asked for it."""
+    token = run.get("commit_token")
+    if not token or token == run.get("token"):
+        return "by this attempt" if token else ""
+    return f"by an earlier attempt (token {plain(token)})"
+
+
 def draw_run(run: Mapping[str, Any]) -> None:
     """One run with its attempts."""
     now = time.time()
@@ -392,6 +400,7 @@ def draw_run(run: Mapping[str, Any]) -> None:
             ("node", _host_and_pid(run.get("node"))),
             ("attempt", plain(run.get("attempt"))),
             ("token", plain(run.get("token"))),
+            ("committed", _committed(run)),
             ("application", plain(run.get("application_id"))),
             ("received", at("received_at")),
             ("started", at("started_at")),

@@ -12,7 +12,6 @@ import os
 import secrets as randomness
 import select
 import socket
-import ssl
 import time
 from collections.abc import Iterator
 from typing import IO, Any, Protocol
@@ -21,14 +20,13 @@ from coordd.adapters import secrets
 from coordd.adapters.bus import amqp_bus, redis_bus
 from coordd.adapters.bus.brokered_bus import Where
 from coordd.cli.wire.reading import EVERYBODY, Raw
-from coordd.config.addresses import ENCRYPTED, unverified
 from coordd.config.sections import ClusterConfig
 from coordd.core.ledger.words import INSTANT_MAX
 from coordd.core.redaction import redact_text
 from coordd.errors import ConfigError, UnavailableError
 
-# The name of a systemd credential.
-BUS_PASSWORD = "bus_password"  # noqa: S105  # no secret
+# The users of nodes need not have them: COORDD_CLUSTER_BUS names another user for one command.
+RIGHTS = "it needs the rights of a user for `coordctl wire`, deploy/acl/{} (docs/operate.md: least privilege)"
 
 # Bounds: of a connection's start (seconds), of what waits for us at the broker, of inboxes, of a line of a capture.
 CONNECT_S = 5.0
@@ -117,12 +115,12 @@ class AmqpTap:
     async def _open(self, cluster: ClusterConfig, url: str, where: Where) -> None:
         import aio_pika
 
-        context = _tls(cluster, url)
+        context = secrets.tls_of(url, cluster)
         self._connection = await aio_pika.connect(
             host=where.host,
             port=where.port,
             login=where.user,
-            password=_password(cluster) or where.password,
+            password=secrets.bus_password(cluster) or where.password,
             virtualhost=where.space,
             ssl=context is not None,
             ssl_context=context,
@@ -140,6 +138,8 @@ class AmqpTap:
             return f"{where.shown} has no exchange {self._exchange}: no node of this cluster has used this broker yet"
         if isinstance(exc, TimeoutError):
             return f"{where.shown} did not answer within {CONNECT_S:g} s"
+        if str(exc).startswith("ACCESS_REFUSED - access to"):
+            return f"{where.shown} refuses a right ({exc}): {RIGHTS.format('rabbitmq-wire.regex')}"
         return f"{where.shown} cannot be used: {str(exc) or type(exc).__name__}"
 
     def read(self, timeout_s: float) -> Raw | None:
@@ -179,20 +179,15 @@ class RedisTap:
         self._inbox = f"coordd:{{{cluster.name}}}:inbox:"
         self._names: set[str] = set()
         where = redis_bus.address(url)
-        tls: dict[str, Any] = {}
-        if url.partition("://")[0] in ENCRYPTED:
-            tls = {"ssl": True, "ssl_ca_certs": cluster.tls_ca or None, "ssl_certfile": cluster.tls_cert or None}
-            tls |= {"ssl_keyfile": cluster.tls_key or None, "ssl_check_hostname": not unverified(url)}
-            tls |= {"ssl_cert_reqs": "none"} if unverified(url) else {}
         self._client = redis.Redis(
             host=where.host,
             port=where.port,
             db=int(where.space),
             username=where.user or None,
-            password=_password(cluster) or where.password or None,
+            password=secrets.bus_password(cluster) or where.password or None,
             socket_connect_timeout=CONNECT_S,
             protocol=2,
-            **tls,
+            **secrets.redis_tls(url, cluster),
         )
         self._heard = self._client.pubsub()  # type: ignore[no-untyped-call]  # redis-py left it out
         try:
@@ -200,6 +195,10 @@ class RedisTap:
             self._heard.get_message(timeout=CONNECT_S)  # the answer: now a refusal is known
         except self._errors as exc:
             self.close()
+            if isinstance(exc, redis.exceptions.NoPermissionError):
+                raise UnavailableError(
+                    f"{where.shown} refuses a right ({exc}): {RIGHTS.format('redis-wire.rules')}"
+                ) from exc
             raise UnavailableError(f"{where.shown} cannot be used: {exc}") from exc
 
     def read(self, timeout_s: float) -> Raw | None:
@@ -228,17 +227,6 @@ class RedisTap:
         with contextlib.suppress(*self._errors):
             self._heard.close()
             self._client.close()
-
-
-def _password(cluster: ClusterConfig) -> str:
-    return secrets.password(cluster.bus_password_file, BUS_PASSWORD)
-
-
-def _tls(cluster: ClusterConfig, url: str) -> ssl.SSLContext | None:
-    if url.partition("://")[0] not in ENCRYPTED:
-        return None
-    own = ("", "") if unverified(url) else (cluster.tls_cert, cluster.tls_key)
-    return secrets.tls_context(cluster.tls_ca, *own, verify=not unverified(url))
 
 
 # ---- captures

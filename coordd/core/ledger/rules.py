@@ -25,7 +25,6 @@ from coordd.core.ledger.people import People
 from coordd.core.ledger.revision.rule import Adopting
 from coordd.core.ledger.rows import (
     OF_JOB,
-    AttemptRow,
     Cursor,
     Hold,
     JobRow,
@@ -37,7 +36,7 @@ from coordd.core.ledger.rows import (
     key_of_node,
 )
 from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Report, Request, Restore
-from coordd.core.ledger.steps import HOLDING, MOVES
+from coordd.core.ledger.steps import HOLDING, MOVES, REPORTED
 from coordd.core.ledger.words import (
     CANCEL,
     CLAIM_AHEAD_S,
@@ -89,15 +88,6 @@ OVERLAP_RETRY_S = 1.0
 
 # Maximum number of runs named in an answer.
 NAMED_MAX = 10
-
-# The recorded states of an attempt after each report: a repeated report is recognised by them.
-REPORTED: "dict[str, frozenset[str]]" = {
-    SUCCESS: frozenset((SUCCESS,)),
-    FAILURE: frozenset((FAILURE,)),
-    REVOKED: frozenset((REVOKED,)),
-    LOST: frozenset((LOST, REVOKED)),  # revoked: it was cancelled, and then lost
-    RETRY: frozenset((LOST, REVOKED)),
-}
 
 
 class Rules(People, Backfilling, Adopting):
@@ -450,17 +440,6 @@ class Rules(People, Backfilling, Adopting):
             row = store.run(of.run)
             assert row is not None
         return Answer(OK, left_s=self._left(row, now) if row.state in HOLDING else 0.0, state=row.state)
-
-    def _was_given(self, store: "Store", row: Row, said: Restore, now: LedgerTime) -> None:
-        """A witness tells of an attempt under an older token, which the ledger has forgotten: its number is not given
-        again.
-        """
-        grant, state, at = said.grant, said.state if said.state in REPORTED else LOST, now.wall
-        given = (grant.run, grant.attempt, grant.token, grant.nonce, said.node, state)
-        store.put_attempt(AttemptRow([*given, at, at, at, said.exit_code, said.application_id, said.reason]))
-        if row.state == RETRY:
-            row.attempt = self._unused(store, row.run, row.attempt)
-            store.put_run(row)
 
     # ---- the sweep, and the ledger as a whole
 

@@ -60,6 +60,15 @@ MOVES: "dict[str, frozenset[str]]" = {
 # anybody has seen it.
 SHORT_LIVED_S = 10.0
 
+# The recorded states of an attempt after each report: a repeated report is recognised by them.
+REPORTED: "dict[str, frozenset[str]]" = {
+    SUCCESS: frozenset((SUCCESS,)),
+    FAILURE: frozenset((FAILURE,)),
+    REVOKED: frozenset((REVOKED,)),
+    LOST: frozenset((LOST, REVOKED)),  # revoked: it was cancelled, and then lost
+    RETRY: frozenset((LOST, REVOKED)),
+}
+
 # An attempt has a holder, or had one when it was last heard of.
 HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
 
@@ -146,6 +155,8 @@ class Life(Fires):
         if row.state == RECEIVED and state != RECEIVED and row.attempt <= grant.attempt:
             return not self._is_of(row, grant)
         if row.state == RETRY and state not in (RECEIVED, LOST) and not known:
+            return True
+        if row.state == RETRY and past is None and self._is_held(said):
             return True
         if state in (RECEIVED, LOST) and (
             (row.state in (STARTED, UNKNOWN) and grant.attempt <= row.attempt)
@@ -278,7 +289,8 @@ class Life(Fires):
             closed = self._attempt_row(row)  # its end was forgotten
             closed.state = LOST
             store.put_attempt(closed)
-        policy = of.policy
+        # A held run is not tried again, whatever was launched since: a person looks at the unknown end first.
+        policy = of.policy.held() if row.state == UNKNOWN else of.policy
         # The ends of earlier attempts are forgotten too: in no case are there more attempts than the job allows.
         tries = max(0, grant.attempt - row.failures - row.relaunches)
         failures = min(tries, max(0, policy.attempts - 1 - row.failures))
@@ -294,6 +306,24 @@ class Life(Fires):
         store.put_run(row)
         self._record(store, row)
         return row
+
+    def _was_given(self, store: "Store", row: Row, said: Restore, now: LedgerTime) -> None:
+        """A witness tells of an attempt under an older token, which the ledger has forgotten: its number is not given
+        again.
+        """
+        grant, state, at = said.grant, said.state if said.state in REPORTED else LOST, now.wall
+        given = (grant.run, grant.attempt, grant.token, grant.nonce, said.node, state)
+        store.put_attempt(AttemptRow([*given, at, at, at, said.exit_code, said.application_id, said.reason]))
+        if row.state == RETRY:
+            row.attempt = self._unused(store, row.run, row.attempt)
+            store.put_run(row)
+        elif row.state in HOLDING and self._is_held(said):
+            row.policy = Policy.unpack(row.policy).held().pack()
+            store.put_run(row)
+
+    def _is_held(self, said: Restore) -> bool:
+        """True if a witness tells of a launched attempt whose end nobody knows, of a job that holds such runs."""
+        return said.state in (STARTED, LOST) and said.of.policy.on_lost == "hold"
 
     def _launched_after_all(self, store: "Store", row: Row, lease_s: float, now: LedgerTime) -> Row:
         """The grant is known, but not that it passed the gate: it gets a whole lease again."""

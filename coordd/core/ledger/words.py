@@ -183,6 +183,10 @@ class Policy:
             said.append("")
         return cls(*[kind(word) for kind, word in zip(_KINDS, said, strict=True)])
 
+    def held(self) -> "Policy":
+        """The same policy for a run that nobody may try again before a person has looked at it."""
+        return Policy("hold", self.overlap, 1, 0, self.delay_s, self.backoff, self.start_within_s, self.limits)
+
     def delay_after(self, failures: int) -> float:
         """Seconds before the next try, after this many failures (>= 1)."""
         if self.backoff == "linear":

@@ -50,7 +50,10 @@ class Endings:
         final = self.finals.get(row.run)
         if final is None or (final.token, final.nonce) != (row.token, row.nonce) or row.state == words.RETRY:
             return
-        self._ctx.ask(self.report_of(final))
+        report = self.report_of(final)
+        if row.state == words.UNKNOWN and report.state == words.LOST:
+            return  # the ledger knows as much as we do, and waits for a person
+        self._ctx.ask(report)
 
     def report_of(self, event: Task) -> Report:
         """What the holder would have reported, from its event."""

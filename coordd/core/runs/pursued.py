@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 
 from coordd.core.context import Context
 from coordd.core.jobs.job import HOOK, Job, pinned, unpinned
@@ -41,6 +42,9 @@ FIRST = 4
 YIELD_S = 1.0
 YIELD_TO_OTHERS_S = 5.0
 
+# All such bounds, the longest first. None: this node asks for that run, and an answer will come.
+BOUNDS_S = (float("inf"), YIELD_TO_OTHERS_S, YIELD_S)
+
 # If a slot was free and a run that only other nodes can take did not take it, nobody here waits for that run again
 # within this time (seconds).
 ABSENT_S = 60.0
@@ -48,6 +52,10 @@ ABSENT_S = 60.0
 # Why a node leaves a run to the others, and what such a run waits for.
 NO_BUDGET = "no budget"
 BUDGET = "budget"
+
+
+# A run's place among those that wait: priority, what the strategy says, fire time, name.
+Order = tuple[float, float, float, str]
 
 
 class Pursuit:
@@ -101,6 +109,23 @@ class Pursuit:
         self.owner = ""
         self.watch: LeaseWatch | None = None
         self.why = ""
+
+
+# Who is first in the line of one pool: for how long the others let it go first (BOUNDS_S) -> its place, and the run.
+Heads = dict[float, tuple[Order, Pursuit]]
+
+
+class Look:
+    """The knowledge of one instant (``at``, mono) about runs that wait: thousands may look at the same instant."""
+
+    __slots__ = ("at", "firsts", "full", "heads", "short")
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self.firsts: dict[str, list[Pursuit]] = {}  # slots -> who is first of those that wait for them
+        self.heads: dict[str, Heads] = {}  # pool -> who is first in its line
+        self.short: list[Pursuit] | None = None  # who waits for the budget here, in order; None: nobody has looked
+        self.full: set[bool] = set()  # drivers that wait (True) or that compute, if no budget is left for them
 
 
 class Phases:
@@ -169,7 +194,7 @@ class Line(Phases):
     twice a second. The next few look every second whether they are the first; the others look seldom.
     """
 
-    __slots__ = ("_scores", "open_claims", "pursuits", "running", "short")
+    __slots__ = ("_last", "_scores", "open_claims", "pursuits", "running", "short")
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -177,6 +202,7 @@ class Line(Phases):
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
         self.open_claims: list[Pursuit] = []  # claims without an answer; few, since the budget bounds them
         self.short = False  # a run waited for the budget of drivers that compute
+        self._last = Look(-1.0)
         self._scores: Mapping[str, float] = {}  # job -> what the strategy of priorities says
 
     def scored(self, scores: Mapping[str, float]) -> None:
@@ -200,7 +226,7 @@ class Line(Phases):
         """The ledger said: not now."""
         pursuit.slots = _slots(answer.by, pursuit.action.job)
         in_s = answer.in_s
-        if pursuit.slots and pursuit in self._first(pursuit.slots):
+        if pursuit.slots and self._is_first(pursuit, pursuit.slots, now):
             pursuit.backoff_s = BACKOFF_MIN_S
             if in_s <= LIMIT_RETRY_S:  # it is due: a slot may become free of whose run nobody here hears the end
                 in_s = BACKOFF_MIN_S
@@ -215,8 +241,33 @@ class Line(Phases):
 
     def _first(self, slots: str) -> list[Pursuit]:
         """The first of the runs that wait for these slots."""
-        waiting = [p for p in self.pursuits.values() if p.slots == slots and p.phase in (DUE, CLAIMING, WAITING)]
+        waiting = [p for p in self.pursuits.values() if self._waits_for(p, slots)]
         return heapq.nsmallest(FIRST, waiting, key=self._order)
+
+    @staticmethod
+    def _waits_for(pursuit: Pursuit, slots: str) -> bool:
+        return pursuit.slots == slots and pursuit.phase in (DUE, CLAIMING, WAITING)
+
+    def _is_first(self, pursuit: Pursuit, slots: str, now: Now) -> bool:
+        """True if it is one of the first that wait for these slots.
+
+        They are found once for each instant, unless one of them has left the line or this one belongs to them.
+        """
+        look = self._look(now)
+        first = look.firsts.get(slots, [])
+        left = not all(self._waits_for(p, slots) for p in first)
+        if left or (pursuit not in first and self._belongs_to(first, pursuit)):
+            first = look.firsts[slots] = self._first(slots)
+        return pursuit in first
+
+    def _belongs_to(self, first: list[Pursuit], pursuit: Pursuit) -> bool:
+        return len(first) < FIRST or self._order(pursuit) < self._order(first[-1])
+
+    def _look(self, now: Now) -> Look:
+        """The knowledge of this instant; empty for the first one that looks."""
+        if self._last.at != now.mono:
+            self._last = Look(now.mono)
+        return self._last
 
     def _sooner(self, pursuit: Pursuit, in_s: float, now: Now) -> None:
         pursuit.backoff_s = BACKOFF_MIN_S
@@ -240,11 +291,20 @@ class Line(Phases):
         if bound_s <= 0:
             return False
         pursuit.slots = f"pool {job.pool}"
-        first = pursuit in self._first(pursuit.slots)
+        first = self._is_first(pursuit, pursuit.slots, now)
         pursuit.backoff_s = BACKOFF_MIN_S if first else min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
+        in_s = LIMIT_RETRY_S if first else self._later(pursuit, now)
         why = f"{words.LIMITED}: {pursuit.slots}: {pursuit.yielded_to} goes first"
-        self._again(pursuit, min(LIMIT_RETRY_S if first else pursuit.backoff_s, bound_s), why, now)
+        self._again(pursuit, min(in_s, bound_s), why, now)
         return True
+
+    @staticmethod
+    def _later(pursuit: Pursuit, now: Now) -> float:
+        """When (in seconds) one of many looks again. Looks are at whole seconds: what one finds out serves the others
+        at the same instant. Those that were put off together do not all come back together.
+        """
+        spread = pursuit.backoff_s * (1 + words.hashed(pursuit.action.run)) / 2
+        return math.ceil(now.mono + spread) - now.mono
 
     def before_caller(self, action: Action, pool: str, now: Now) -> str:
         """The run that goes before one of a caller of `coordd exec`; "" if the caller may ask the ledger now.
@@ -268,41 +328,75 @@ class Line(Phases):
     def _puts_off(self, pursuit: Pursuit, pool: str, now: Now) -> float:
         """For how long (seconds) at most the run lets another one go first, ``yielded_to``; 0.0 if it may ask now."""
         other, bound_s = self._goes_first(pursuit, pool, now)
-        if other is None or now.mono >= pursuit.yields_until:
+        waited = now.mono >= pursuit.yields_until
+        if other is None or waited or bound_s == float("inf"):
             pursuit.yields_until = float("inf")
+        if other is None or (waited and bound_s < float("inf")):
             return 0.0
-        if bound_s < float("inf"):
-            pursuit.yields_until = min(pursuit.yields_until, now.mono + bound_s)
+        pursuit.yields_until = min(pursuit.yields_until, now.mono + bound_s)
         pursuit.yielded_to = other.action.run
         return bound_s
 
     def _goes_first(self, pursuit: Pursuit, pool: str, now: Now) -> tuple[Pursuit | None, float]:
         """A run that waits for the same pool and is before this one in its line, and for how long (seconds) this one
-        lets it go first at most. No bound, if this node itself asks for that run: an answer will come.
+        lets it go first at most. No bound, if this node itself asks for that run: an answer will come. A run that came
+        at this very instant may be seen at the next one only.
         """
-        found: tuple[Pursuit | None, float] = (None, 0.0)
+        look = self._look(now)
+        heads = look.heads.get(pool)
+        if heads is None or any(self._stands(other, pool, now) != bound_s for bound_s, (_, other) in heads.items()):
+            heads = look.heads[pool] = self._look_along(pool, now)
         mine = self._order(pursuit)
-        for other in self.pursuits.values():
-            known = other is not pursuit and other.phase in (ELECTING, DUE, CLAIMING, WAITING)
-            job = self._ctx.definition_for(other.action) if known and now.mono >= other.absent_until else None
-            if job is None or job.pool != pool or self._order(other) > mine:
-                continue
-            if other.phase != WAITING and (other.slots or other.limited):
-                if other.slots == f"pool {pool}":
-                    return other, float("inf")
-                continue  # something else holds it up
-            bound_s = YIELD_TO_OTHERS_S if other.phase == WAITING else YIELD_S
-            if bound_s > found[1] and (other.phase != WAITING or self._somebody_may(job, other.action)):
-                found = other, bound_s
-        return found
+        for bound_s in BOUNDS_S:
+            order, other = heads.get(bound_s, (mine, pursuit))
+            if order < mine:
+                return other, bound_s
+        return None, 0.0
 
-    def _somebody_may(self, job: Job, action: Action) -> bool:
-        """True if this node, or one that is not lost, has the job's tags, and is the one that is asked for."""
-        ctx, tags, only = self._ctx, set(job.tags), unpinned(action.digest)[1]
-        if tags <= set(ctx.settings.tags) and only in ("", ctx.hostname):
+    def _look_along(self, pool: str, now: Now) -> Heads:
+        """The first run of each kind in the line of that pool."""
+        heads: Heads = {}
+        answers: dict[tuple[tuple[str, ...], str], bool] = {}  # hundreds may ask for the same tags
+        for other in self.pursuits.values():
+            bound_s = self._stands(other, pool, now)
+            if not bound_s:
+                continue
+            order = self._order(other)
+            if bound_s in heads and order > heads[bound_s][0]:
+                continue
+            if bound_s == YIELD_TO_OTHERS_S:
+                job = self._ctx.definition_for(other.action)
+                asks = job.tags if job else (), unpinned(other.action.digest)[1]
+                if asks not in answers:
+                    answers[asks] = self._somebody_may(*asks)
+                if not answers[asks]:
+                    continue
+            heads[bound_s] = order, other
+        return heads
+
+    def _stands(self, other: Pursuit, pool: str, now: Now) -> float:
+        """For how long (seconds) those behind it let this run go first at most; 0.0 if it is not in that line, or
+        something else holds it up.
+        """
+        if other.phase not in (ELECTING, DUE, CLAIMING, WAITING) or now.mono < other.absent_until:
+            return 0.0
+        job = self._ctx.definition_for(other.action)
+        if job is None or job.pool != pool:
+            return 0.0
+        if other.phase == WAITING:
+            return YIELD_TO_OTHERS_S
+        if other.limited or other.slots not in ("", BUDGET):  # it does not wait for the budget any more
+            return float("inf") if other.slots == f"pool {pool}" else 0.0
+        soon = other.phase != DUE or other.at <= now.mono + YIELD_S  # otherwise it is not due, or the ledger is away
+        return YIELD_S if soon else 0.0
+
+    def _somebody_may(self, tags: tuple[str, ...], only: str) -> bool:
+        """True if this node, or one that is not lost, has the tags, and is the one that is asked for ("": any)."""
+        ctx, wanted = self._ctx, set(tags)
+        if wanted <= set(ctx.settings.tags) and only in ("", ctx.hostname):
             return True
         return any(
-            member.state in (ALIVE, SUSPECT) and tags <= set(member.tags) and only in ("", member.hostname)
+            member.state in (ALIVE, SUSPECT) and wanted <= set(member.tags) and only in ("", member.hostname)
             for member in ctx.membership.members.values()
         )
 
@@ -321,22 +415,41 @@ class Line(Phases):
             if job is not None and f"pool {job.pool}" == slots and self._order(other) < mine:
                 other.absent_until = now.mono + ABSENT_S
 
-    def _short_before(self, pursuit: Pursuit, job: Job) -> list[Pursuit]:
-        """The runs before this one that wait for the budget of this node; none while there is no budget left: hundreds
-        may wait, and each looks every second.
+    def _short_before(self, pursuit: Pursuit, job: Job, now: Now) -> Iterator[Pursuit]:
+        """The runs before this one that wait for the budget of this node, in their order; none while there is no budget
+        left: hundreds may wait, and each looks every second.
         """
         if not self._budget_left(job):
-            return []
-        short = [p for p in self.pursuits.values() if p.slots == BUDGET and p.phase == WAITING and p is not pursuit]
+            return
+        look = self._look(now)
+        if look.short is None:
+            waiting = [p for p in self.pursuits.values() if p.slots == BUDGET and p.phase == WAITING]
+            look.short = sorted(waiting, key=self._order)
+        if not look.short:
+            return
         mine = self._order(pursuit)
-        return sorted([p for p in short if self._order(p) < mine], key=self._order)
+        for other in look.short:
+            if self._order(other) >= mine:
+                return
+            if other.slots == BUDGET and other.phase == WAITING:
+                yield other
 
-    @staticmethod
-    def _waits_for_budget(pursuit: Pursuit, short: bool) -> None:
-        if short:
-            pursuit.slots = BUDGET
-        elif pursuit.slots == BUDGET:
+    def _waits_for_budget(self, pursuit: Pursuit, short: bool) -> None:
+        if short and pursuit.slots != BUDGET:
+            pursuit.slots, self._last.short = BUDGET, None
+        elif not short and pursuit.slots == BUDGET:
             pursuit.slots = ""
+
+    def _is_full(self, pursuit: Pursuit, job: Job, now: Now) -> bool:
+        """True if it waits for the budget, and none was left for another run at this very instant: thousands may wait,
+        and each looks every second.
+        """
+        if pursuit.phase != WAITING or pursuit.slots != BUDGET or job.name.startswith(HOOK):
+            return False
+        full = self._look(now).full
+        if job.waits not in full and not self._budget_left(job):
+            full.add(job.waits)
+        return job.waits in full
 
     def _budget_left(self, job: Job) -> bool:
         """Drivers that compute, drivers that wait, and calls of hooks are counted apart."""

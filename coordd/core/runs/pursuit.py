@@ -196,7 +196,7 @@ class Pursuits(Line):
 
     def _take_longer_waiting(self, pursuit: Pursuit, job: Job, now: Now) -> None:
         """Runs that go before this one, and wait for the budget here, are claimed first."""
-        for other in self._short_before(pursuit, job):
+        for other in self._short_before(pursuit, job, now):
             if not self._budget_left(job):
                 return
             if not self.abstains(self._ctx.definition_for(other.action), other.action):
@@ -355,6 +355,10 @@ class Pursuits(Line):
         job = self._definition(pursuit)
         if job is None:
             del self.pursuits[action.run]  # if the job comes back, the sweep or its schedule brings the run back
+            return
+        if self._is_full(pursuit, job, now):
+            self._see_to_a_row(pursuit, job, now)
+            self._wait(pursuit, now, ctx.settings.election_timeout_s)
             return
         self._take_longer_waiting(pursuit, job, now)
         unfit = self.abstains(job, action) or self._aside(pursuit, job, now)

@@ -9,6 +9,7 @@ can also make a new chain. Therefore the hash of each record also goes to the lo
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -30,6 +31,15 @@ class Head(NamedTuple):
     number: int
     hash: str
     at: float
+
+
+def parsed_head(data: bytes) -> Head | None:
+    """The head as its file has it; None if it is invalid."""
+    try:
+        found = json.loads(data)
+        return Head(int(found["number"]), str(found["hash"]), float(found["at"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 class Line(NamedTuple):

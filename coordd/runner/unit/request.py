@@ -1,5 +1,7 @@
 """What a holder asks of the supervisor in a unit. As root, the supervisor reads only this: texts, separated by NULs."""
 
+from coordd.adapters.launch.allowed import LIMITS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,12 +14,9 @@ ADDRESS = b"\0coordd-run/"
 REQUEST_BYTES_MAX = 16 * 1024 * 1024
 MESSAGE_BYTES_MAX = 4096
 
-# The numbers of the limits, in this order; 0: none.
-LIMITS = ("memory", "cpu_weight", "tasks")
-
 
 class Request:
-    """One program. ``user``: "" for the holder's own. ``secrets``: the text of its file; "" for none."""
+    """One program. ``user``: "" for the holder's own. A limit of 0: none. ``secrets``: the text of its file, or ""."""
 
     __slots__ = ("argv", "cwd", "env", "label", "limits", "secrets", "user")
 

@@ -17,7 +17,7 @@ from coordd.adapters.launch import allowed
 from coordd.adapters.launch.cgroups import own_cgroup
 from coordd.runner import kernel
 from coordd.runner.program import be_the_program, fork_in
-from coordd.runner.tree import remove_cgroup
+from coordd.runner.tree import cgroup_members, kill_cgroup, remove_cgroup
 from coordd.runner.unit.program import STEP_S, peer_uid
 from coordd.runner.unit.request import ADDRESS, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, VERSION, Request, unpack
 
@@ -38,6 +38,9 @@ SYSTEMCTL = "/usr/bin/systemctl"
 CALL_AGAIN_MS = 1
 KILL_AGAIN_S = 0.01
 KILL_LIMIT_S = 30.0
+
+# How often (seconds) the unit's watchdog hears that this process moves; WatchdogSec= of the unit is many times as long.
+BEAT_S = 1.0
 
 
 class RefusedRequestError(Exception):
@@ -147,6 +150,7 @@ class _Served:
         """Start it; it waits for its leave. Raises RefusedRequestError, ValueError and OSError."""
         self.link = link
         self.pid = 0
+        self._beaten_at = 0.0
         own = own_cgroup()
         if not own:
             raise RefusedRequestError("there is no cgroup of version 2 here in which its processes could be told apart")
@@ -161,6 +165,8 @@ class _Served:
         if not in_cgroup:
             os.kill(self.pid, kernel.SIGKILL)
             raise RefusedRequestError(f"its processes cannot be put into {self.cgroup}")
+        # Whatever our umask is: the holder, another user, looks whether it is empty.
+        os.chmod(self.cgroup, 0o755)  # noqa: S103 - as systemd makes the unit's own
         link.send(f"ready {self.pid} {self.cgroup}".encode())
 
     def run(self) -> None:
@@ -170,13 +176,28 @@ class _Served:
         poll.register(self.link.fileno(), select.POLLIN)
         poll.register(self.wake_fd, select.POLLIN)
         while True:
-            for fd, _ in poll.poll(1000):
+            self._beat()
+            for fd, _ in poll.poll(int(BEAT_S * 1000)):
                 if fd == self.wake_fd:
                     kernel.drain(fd)
                 elif not self._obey():
                     self._end()
                     return
             self._reap()
+
+    def _beat(self) -> None:
+        """Tell systemd that we move. If somebody has stopped us, the unit's watchdog ends the unit, and all in it."""
+        now, address = kernel.boottime(), os.environ.get("NOTIFY_SOCKET", "")
+        if not address or now < self._beaten_at + BEAT_S:
+            return
+        self._beaten_at = now
+        socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+        try:
+            socket.sendto(b"WATCHDOG=1", "\0" + address[1:] if address[0] == "@" else address)
+        except OSError:
+            return  # systemd does not read now: the next beat counts as much
+        finally:
+            socket.close()
 
     def _obey(self) -> bool:
         """Pass a signal on; False when the holder is gone."""
@@ -209,9 +230,9 @@ class _Served:
             return  # it is gone, which the next look shows
 
     def _signal(self, number: int) -> None:
-        if number == kernel.SIGKILL and _write(f"{self.cgroup}/cgroup.kill", b"1"):
+        if number == kernel.SIGKILL and kill_cgroup(self.cgroup):
             return
-        for pid in _pids(self.cgroup):
+        for pid in cgroup_members(self.cgroup):
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
@@ -222,6 +243,7 @@ class _Served:
         limit = kernel.boottime() + KILL_LIMIT_S
         self._signal(kernel.SIGKILL)
         while not remove_cgroup(self.cgroup, 0) and kernel.boottime() < limit:
+            self._beat()
             self._reap()
             select.poll().poll(int(KILL_AGAIN_S * 1000))
             self._signal(kernel.SIGKILL)
@@ -268,27 +290,6 @@ def _limit(unit: str, limits: "dict[str, int]") -> None:
         said = os.pread(memory, 1000, 0).decode(errors="replace")
         raise RefusedRequestError(f"its limits cannot be set ({', '.join(settings)}): {' '.join(said.split())}")
     os.close(memory)
-
-
-def _pids(path: str) -> "list[int]":
-    """The processes of a cgroup and of those below it."""
-    found: list[int] = []
-    for directory, _, _ in os.walk(path):
-        found += [int(line) for line in (kernel.read_proc(f"{directory}/cgroup.procs") or b"").split()]
-    return found
-
-
-def _write(path: str, data: bytes) -> bool:
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return os.write(fd, data) > 0
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
 
 
 if __name__ == "__main__":

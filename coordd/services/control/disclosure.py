@@ -123,7 +123,7 @@ _ATTEMPT: dict[str, Shape] = {
 }
 _RUN: dict[str, Shape] = {
     **_ATTEMPT,
-    **dict.fromkeys(("id", "job", "fire_time", "runtime_s", "by", "only_node"), SHOW),
+    **dict.fromkeys(("id", "job", "fire_time", "runtime_s", "by", "only_node", "commit_token"), SHOW),
     "args": HIDE,
 }
 _STEP: dict[str, Shape] = {**dict.fromkeys(("at", "node", "what"), SHOW), "detail": REASON}

@@ -20,8 +20,7 @@ class Since:
         self._path = path
         self._known: dict[str, float] = {}
         try:
-            with open(path, encoding="utf-8") as file:
-                self._known = {str(name): float(at) for name, at in json.load(file).items()}
+            self._known = self._load()
         except FileNotFoundError:
             pass
         except (OSError, ValueError, AttributeError, TypeError) as exc:
@@ -33,13 +32,20 @@ class Since:
         self._known = {_key(hook): before.get(_key(hook), now) for hook in hooks}
         if self._known == before:
             return
-        aside = f"{self._path}.new"
         try:
-            with open(aside, "w", encoding="utf-8") as file:
-                json.dump(self._known, file)
-            os.rename(aside, self._path)
+            self._save()
         except OSError as exc:
             log.warning("hooks.not_kept", reason=f"{self._path}: {exc.strerror or exc}")
+
+    def _load(self) -> dict[str, float]:
+        with open(self._path, encoding="utf-8") as file:
+            return {str(name): float(at) for name, at in json.load(file).items()}
+
+    def _save(self) -> None:
+        aside = f"{self._path}.new"
+        with open(aside, "w", encoding="utf-8") as file:
+            json.dump(self._known, file)
+        os.rename(aside, self._path)
 
     def of(self, hook: Hook) -> float:
         """Since when (Unix seconds)."""

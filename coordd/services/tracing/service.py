@@ -139,20 +139,15 @@ class Tracing:
         _, number = key
         ended = self._ended[key]
         state = next((one.state for one in attempts if one.attempt == number), "")
-        if row is None or run_fault(row):
-            if now >= ended.until:
-                self._give_up(key)
-            else:
+        if row is None or run_fault(row) or _is_open(state, row):
+            if now < ended.until:
                 self._ended[key] = ended._replace(at=now + AGAIN_S)
+                return
+            del self._ended[key]
+            self.untold += 1
             return
         if state == UNKNOWN and row.state == UNKNOWN:
             self._ended[key] = ended._replace(at=now + UNKNOWN_S)
-            return
-        if state in (RECEIVED, STARTED) or (not state and row.state not in TERMINAL):
-            if now >= ended.until:
-                self._give_up(key)
-            else:
-                self._ended[key] = ended._replace(at=now + AGAIN_S)  # its runner has not reported yet
             return
         del self._ended[key]
         cluster = self._driver.node.settings.cluster
@@ -166,6 +161,7 @@ class Tracing:
             return
         self._exporter.offer(found)
 
-    def _give_up(self, key: tuple[str, int]) -> None:
-        del self._ended[key]
-        self.untold += 1
+
+def _is_open(state: str, row: Row) -> bool:
+    """True if the attempt's runner has not reported its end yet. ``state``: of the attempt; "" without a row of it."""
+    return state in (RECEIVED, STARTED) or (not state and row.state not in TERMINAL)

@@ -56,6 +56,7 @@ def run_view(row: Row, *, redacted: bool) -> dict[str, Any]:
         "args": REDACTED if redacted else _arguments(row.args),
         "by": row.by or ("schedule" if row.scheduled else None),
         "only_node": unpinned(row.digest)[1] or None,
+        "commit_token": row.commit_token or None,
     }
 
 
@@ -80,6 +81,7 @@ def _bad_view(row: Row, fault: str) -> dict[str, Any]:
             "args",
             "by",
             "only_node",
+            "commit_token",
         )
     )
     return {

@@ -5,6 +5,9 @@ CONFIG=/etc/coordd/coordd.toml
 # There while a daemon is to be started once the files are in place. It outlives an interrupted upgrade.
 START=/run/coordd-start
 UNIT=coordd.service
+# The units of runs, and where their file stays while some of them outlive the package.
+RUN_UNIT=coordd-run@.service
+KEPT=/run/systemd/system
 
 say() { echo "coordd: $*" >&2; }
 
@@ -59,6 +62,7 @@ refuse_newer_ledger() {
 set_up() {
     systemd-sysusers coordd.conf
     systemd-tmpfiles --create coordd.conf || say "systemd-tmpfiles has failed; see above"
+    rm -f "$KEPT/$RUN_UNIT"
     if systemd_runs; then systemctl daemon-reload; fi
 }
 
@@ -91,9 +95,18 @@ start_daemon() {
 }
 
 say_what_lives_on() {
-    group=/sys/fs/cgroup/system.slice/$UNIT
-    left=$(find "$group" -name cgroup.procs -exec cat {} + 2> /dev/null | wc -l)
+    slice=/sys/fs/cgroup/system.slice
+    left=$(find "$slice/$UNIT" "$slice"/system-coordd*run.slice -name cgroup.procs -exec cat {} + 2> /dev/null | wc -l)
     if [ "$left" != 0 ]; then say "$left processes of runs go on until their runs end"; fi
+}
+
+# A unit that runs needs its file: without it systemd no longer listens to the unit, and the watchdog ends the run.
+keep_units_of_runs() {
+    systemd_runs || return 0
+    if [ -n "$(systemctl list-units --plain --no-legend 'coordd-run@*')" ]; then
+        mkdir -p "$KEPT"
+        cp "/usr/lib/systemd/system/$RUN_UNIT" "$KEPT/$RUN_UNIT"
+    fi
 }
 
 # Data stays: /var/lib/coordd with its user, and what the site has put under /etc/coordd.

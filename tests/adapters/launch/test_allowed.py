@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordd.adapters.launch import allowed
+from coordd.config import jobkeys
 
 ASKED = {"memory": 0, "cpu_weight": 0, "tasks": 0}
 
@@ -37,6 +38,18 @@ def test_a_line_that_is_not_understood_is_named(text: str, said: str) -> None:
     with pytest.raises(ValueError, match="line") as raised:
         allowed.parse(text)
     assert said in str(raised.value)
+
+
+def test_a_job_file_has_the_same_limits_and_bounds() -> None:
+    """config must not import this room, and the supervisor, which is root, must not import config."""
+    assert list(jobkeys.LIMITS) == list(allowed.LIMITS)
+    for name, (_, most) in allowed.LIMITS.items():
+        said, more = (f"{most >> 40}T", f"{(most >> 40) + 1}T") if name == "memory" else (most, most + 1)
+        assert jobkeys.LIMITS[name](said) == allowed.number(name, str(said)) == most
+        with pytest.raises(ValueError, match="expected"):
+            allowed.number(name, str(more))
+        with pytest.raises(ValueError, match="expected"):
+            jobkeys.LIMITS[name](more)
 
 
 def test_without_the_file_nobody_is_allowed(tmp_path: Path) -> None:

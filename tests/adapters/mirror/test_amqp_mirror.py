@@ -12,6 +12,7 @@ import celery
 import pytest
 import trio
 from support import servers
+from support.servers.rights import rabbit_monitor, rabbit_regex
 
 from coordd.adapters.mirror import amqp_mirror
 from coordd.adapters.mirror.amqp_mirror import LENGTH_MAX, AmqpMirror
@@ -23,11 +24,21 @@ EXCHANGE = "coordd.prod:mirror"
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[servers.Rabbit]:
+    """A node's user and a monitor's have the rights of deploy/acl."""
     with servers.rabbit() as running:
+        for user, regex in (("node", rabbit_regex("prod", "n1")), ("monitor", rabbit_monitor("prod"))):
+            running.ctl("add_user", user, user)
+            running.ctl("set_permissions", user, regex, regex, regex)
         yield running
 
 
+def as_user(url: str, user: str) -> str:
+    return url.replace("guest:guest@", f"{user}:{user}@")
+
+
 def made(url: str) -> AmqpMirror:
+    """A mirror of the node's user."""
+    url = as_user(url, "node")
     return AmqpMirror([url], EXCHANGE, "coordd@n1", password=lambda: "", tls=lambda _url: None)
 
 
@@ -61,7 +72,7 @@ class Monitor:
     """Celery's own receiver of events, as `celery events` uses it."""
 
     def __init__(self, url: str) -> None:
-        app = celery.Celery(broker=url)
+        app = celery.Celery(broker=as_user(url, "monitor"))
         app.conf.event_exchange = EXCHANGE
         self.seen: list[int] = []
         self.types: list[str] = []
@@ -195,6 +206,17 @@ def test_a_lost_connection_that_looks_like_a_cancellation_ends_nothing(
     play(mirror, act)
 
     assert mirror.statistics()["lost"] == 0 if at == "channel" else mirror.statistics()["lost"] > 0
+
+
+def test_a_user_without_the_rights_is_told_where_they_are(broker: servers.Rabbit) -> None:
+    broker.ctl("add_user", "nobody", "nobody")
+    broker.ctl("set_permissions", "nobody", "^$", "^$", "^$")
+    mirror = made(as_user(broker.url, "nobody"))
+
+    async def act(_connections: list[int]) -> None:
+        await until(lambda: "the rights of deploy/acl/rabbitmq.regex" in mirror.error)
+
+    assert play(mirror, act) == []
 
 
 def test_a_wrong_address_is_named() -> None:

@@ -80,6 +80,25 @@ def test_what_nobody_takes_is_tried_a_few_times_then_dropped_and_named() -> None
         sender.close(5.0)
 
 
+@pytest.mark.parametrize("status", [300, 301, 302, 304, 307, 308])
+def test_an_answer_that_names_another_address_is_no_success(status: int) -> None:
+    with Receiver() as receiver:
+        receiver.answer = status
+        sender = exporter(receiver)
+        sender.offer([span(1)])
+        until(lambda: sender.counts["sent"] + sender.counts["dropped"])
+        assert (sender.counts["sent"], sender.counts["dropped"]) == (0, 1)
+        assert f"the receiver answered {status}" in sender.problem
+        assert len(receiver.requests) == otlp.TRIES
+        sender.close(5.0)
+
+
+def test_the_session_of_a_credential_provider_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "no-such-provider")
+    with Receiver() as receiver, pytest.raises(RuntimeError, match="no-such-provider"):
+        exporter(receiver)
+
+
 def test_the_queue_is_bounded_and_nobody_waits_for_a_receiver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "WAITING_MAX", 10)
     with Receiver() as receiver:

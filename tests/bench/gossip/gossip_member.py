@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import socket
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Any
 
 import trio
 
-from bench.told import NoJournal, commands
+from bench.told import commands, driver_of, fresh_node
 from coordd.adapters import logs
 from coordd.adapters.bus.amqp_bus import AmqpBus
 from coordd.adapters.ledger.redis_ledger import RedisLedger
@@ -28,10 +27,8 @@ from coordd.core.election import Election
 from coordd.core.jobs.job import Command, Job
 from coordd.core.ledger.runner_requests import Gate, Registration, Report
 from coordd.core.node.elections import Elections
-from coordd.core.node.node import Node
 from coordd.core.ready import Launch, Now
 from coordd.core.wire.events import Action
-from coordd.services.driver import Driver, Keeper
 from coordd.services.ledger import LedgerService
 
 LIMIT_S = 30.0
@@ -45,29 +42,13 @@ class Member:
         self.count = spec["count"]
         self.name = f"n{spec['index']}"
         settings = Settings(cluster=spec["cluster"], budget_client=100_000, budget_cluster=100_000)
-        self.node = Node(
-            hostname=self.name,
-            pid=os.getpid(),
-            incarnation=f"1-{spec['index']:016x}",
-            settings=settings,
-            clock_mark=0,
-            rng=random.SystemRandom(),
-        )
-        self.node.topics.add("drill")
+        self.node = fresh_node(self.name, spec["index"], settings)
         self.job = Job(name=JOB, launch=Command(("true",)), overlap="allow", placement="first", digest="bench")
         self.bus = AmqpBus([spec["bus"]], self.node.full_hostname, cluster=spec["cluster"])
         self.ledger = LedgerService(
             lambda: RedisLedger(spec["ledger"], timeout_s=2.0, cluster=spec["cluster"], fresh=True), 2.0
         )
-        self.driver = Driver(
-            self.node,
-            bus=self.bus,
-            ledger=self.ledger,
-            journal=NoJournal(),
-            keeper=Keeper(lambda _mark: None, lambda _of: None, lambda _run: None),
-            launch=self._launch,
-            cancel=lambda _run, _reason: None,
-        )
+        self.driver = driver_of(self.node, self.bus, self.ledger, self._launch)
         settled = Elections._settled
 
         def watched(elections: Elections, election: Election, now: Now) -> None:

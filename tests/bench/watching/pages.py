@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
-from bench.cluster import Cluster, cluster, until
+from bench.cluster import Cluster, Row, cluster, copy_rows
 from bench.figures import Figure, summary
 
 SECTION = "pages with 1,000 jobs and 100,000 runs"
@@ -59,27 +59,18 @@ def fill(nodes: Cluster) -> None:
     """Copy one run that has ended, until there are RUNS of them: 100 of each job, the newest of today."""
     node = nodes.nodes[0]
     node.call("run.trigger", job="job-0", id="first")
-
-    def ended() -> bool | None:  # the node may have accepted the trigger before the ledger has its row
-        with suppress(RuntimeError):
-            return node.call("run.show", id="job-0#first")["state"] == "success" or None
-        return None
-
-    until(ended, "the first run has ended")
+    nodes.reached("job-0#first", "success", node)
     with sqlite3.connect(f"{nodes.root}/ledger.db", timeout=60) as db:
-        columns = [row[1] for row in db.execute("PRAGMA table_info(runs)")]
-        template = dict(
-            zip(columns, db.execute("SELECT * FROM runs WHERE run = 'job-0#first'").fetchone(), strict=True)
-        )
-        rows = []
-        for number in range(RUNS):
-            job, copy = number % JOBS, number // JOBS
-            changed = {"run": f"job-{job}@copy-{copy}", "job": f"job-{job}", "token": template["token"] - number - 1}
-            for name in ("fire_at", "created_at", "received_at", "started_at", "ended_at"):
-                changed[name] = template[name] - copy * 86_400.0 / 4 - job
-            rows.append([{**template, **changed}[name] for name in columns])
-        marks = ", ".join("?" * len(columns))
-        db.executemany(f"INSERT INTO runs VALUES ({marks})", rows)  # noqa: S608 - question marks only
+        copy_rows(db, "runs", "job-0#first", _changes)
+
+
+def _changes(template: Row) -> Iterator[Row]:
+    for number in range(RUNS):
+        job, copy = number % JOBS, number // JOBS
+        changed = {"run": f"job-{job}@copy-{copy}", "job": f"job-{job}", "token": template["token"] - number - 1}
+        for name in ("fire_at", "created_at", "received_at", "started_at", "ended_at"):
+            changed[name] = template[name] - copy * 86_400.0 / 4 - job
+        yield changed
 
 
 class Pages:

@@ -121,32 +121,40 @@ class TestCalls:
         assert run(main, uvloop=uvloop) == "done anyway"
 
 
-def test_a_call_that_does_not_clean_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge, "CLEANUP_S", 0.1)
-    begun, let_go = threading.Event(), threading.Event()
+class Stubborn:
+    """Work that ignores its cancellation until the test lets it go."""
 
-    async def work() -> None:
-        begun.set()
-        while not let_go.is_set():
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
+
+    async def work(self) -> None:
+        self.begun.set()
+        while not self.let_go.is_set():
             try:
                 await asyncio.sleep(0.01)
             except asyncio.CancelledError:
                 continue
+
+
+def test_a_call_that_does_not_clean_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "CLEANUP_S", 0.1)
+    stubborn = Stubborn()
 
     async def main(aio: Aio) -> None:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
 
                 async def cancel() -> None:
-                    await until(begun.is_set)
+                    await until(stubborn.begun.is_set)
                     scope.cancel()
 
                 nursery.start_soon(cancel)
                 try:
                     with pytest.raises(UnavailableError, match="did not end"):
-                        await aio.call(work)
+                        await aio.call(stubborn.work)
                 finally:
-                    let_go.set()
+                    stubborn.let_go.set()
 
     run(main)
 
@@ -223,25 +231,17 @@ class TestTasks:
 
     def test_a_task_that_does_not_end_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bridge, "CLEANUP_S", 0.1)
-        begun, let_go = threading.Event(), threading.Event()
-
-        async def work() -> None:
-            begun.set()
-            while not let_go.is_set():
-                try:
-                    await asyncio.sleep(0.01)
-                except asyncio.CancelledError:
-                    continue
+        stubborn = Stubborn()
 
         async def main(aio: Aio) -> None:
-            aio.start(work)
-            await until(begun.is_set)
+            aio.start(stubborn.work)
+            await until(stubborn.begun.is_set)
 
         try:
             with pytest.RaisesGroup(pytest.RaisesExc(UnavailableError, match="did not end")):
                 run(main)
         finally:
-            let_go.set()
+            stubborn.let_go.set()
 
     def test_what_is_told_last_still_arrives(self) -> None:
         told: list[str] = []

@@ -18,6 +18,7 @@ from pamqp.body import ContentBody
 from pamqp.frame import unmarshal
 from support import servers
 from support.samples import delivery, frames
+from support.servers.rights import rabbit_regex
 
 from contract.bus.listeners import DEADLINE_S, receiving, run, talk, until
 from coordd.adapters.bus import amqp_frames, amqp_session
@@ -181,13 +182,13 @@ class TestRefusals:
         rabbit_server.ctl("add_user", cluster, "secret")
         rabbit_server.ctl("set_permissions", cluster, "^$", "^$", "^$")
         url = f"amqp://{cluster}:secret@{servers.HOST}:{rabbit_server.port}/"
-        rights = r"^coordd\."  # the rights that the sentence recommends
         bus = AmqpBus([url], "a.1", cluster=cluster)
         self.check(
             bus,
-            lambda: rabbit_server.ctl("set_permissions", cluster, rights, rights, rights),
+            lambda: rabbit_server.ctl("set_permissions", cluster, *[rabbit_regex(cluster, "a")] * 3),
             "refuses the user",
             "set_permissions",
+            "deploy/acl/rabbitmq.regex",
         )
         assert "secret" not in bus.url
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import trio
 from support import servers
+from support.servers.rights import redis_rules
 
 from contract.bus.listeners import receiving, run, talk, until
 from coordd.adapters.bus import redis_bus
@@ -85,8 +86,8 @@ def test_no_password_where_one_is_needed(own_server: servers.Redis, cluster: str
 def test_a_user_without_rights(own_server: servers.Redis, cluster: str) -> None:
     own_server.cli("ACL", "SETUSER", "me", "on", ">secret", "+ping", "+client", "+select")
     bus = RedisBus([f"redis://me:secret@{servers.HOST}:{own_server.port}/0"], "a.1", cluster=cluster)
-    advice = ("&coordd:*", "+publish", "+subscribe", "+ping")
-    refused(bus, lambda: own_server.cli("ACL", "SETUSER", "me", *advice), "refuses a right", *advice)
+    words = ("refuses a right", "ACL SETUSER me", "deploy/acl/redis.rules")
+    refused(bus, lambda: own_server.cli("ACL", "SETUSER", "me", *redis_rules(cluster)), *words)
     assert "secret" not in bus.url + bus.error
 
 

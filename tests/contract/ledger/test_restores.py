@@ -31,8 +31,10 @@ def go_back(nodes: Nodes) -> None:
     assert nodes.claim(nodes.of("other#1")).word == "recovering"
 
 
-def restore(nodes: Nodes, grant: Grant, state: str, code: int | None = None, *, final: bool = False) -> Answer:
-    of = nodes.of(grant.run, attempts=2, delay_s=5.0)
+def restore(
+    nodes: Nodes, grant: Grant, state: str, code: int | None = None, *, final: bool = False, on_lost: str = "relaunch"
+) -> Answer:
+    of = nodes.of(grant.run, on_lost=on_lost, attempts=2, delay_s=5.0)
     return nodes.ask(
         Restore(
             of=of,
@@ -183,6 +185,21 @@ def test_an_attempt_that_was_launched_comes_before_a_retry_of_one_that_perhaps_w
     assert (row.state, row.attempt, row.token) == (state, number, token)
 
 
+@pytest.mark.parametrize("state", ["received", "lost"])
+def test_a_retry_does_not_give_way_to_a_newer_grant_of_a_number_that_is_recorded(nodes: Nodes, state: str) -> None:
+    """The ledger gave the number twice; one of the two is over, and the other one was perhaps never launched."""
+    go_back(nodes)
+    token = int(nodes.clock.wall * 1e6)
+    lost = granted_as(RUN, Answer("granted", token=token, attempt=0), "n1")
+    assert restore(nodes, lost, "lost").word == "ok"
+    again = granted_as(RUN, Answer("granted", token=token + 9, attempt=0), "n2")
+    assert restore(nodes, again, state).word == "stale"
+
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.state, row.attempt, row.token) == ("retry", 1, token)
+
+
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("older_first", [True, False])
 def test_an_attempt_that_was_launched_comes_before_one_that_was_not(
@@ -223,6 +240,46 @@ def test_an_attempt_that_was_launched_gives_way_to_a_later_number_and_to_a_newer
     row = nodes.ledger.run(RUN)
     assert row is not None
     assert (row.state, row.attempt, row.nonce) == ("received", 1, "n3")
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("held_first", [True, False])
+@pytest.mark.parametrize(
+    ("end", "code", "state"),
+    [("lost", None, "unknown"), ("failure", 3, "failure"), ("retry", None, "lost"), ("success", 0, "success")],
+)
+def test_a_newer_attempt_beside_a_held_one_with_an_unknown_end_is_not_tried_again(
+    nodes: Nodes, number: int, held_first: bool, end: str, code: int | None, state: str
+) -> None:
+    """The ledger went back twice, and the job was changed from `hold` to `relaunch` in between."""
+    go_back(nodes)
+    token = int(nodes.clock.wall * 1e6)
+    held = granted_as(RUN, Answer("granted", token=token, attempt=1), "n1")
+    newer = granted_as(RUN, Answer("granted", token=token + 9, attempt=number), "n2")
+    if held_first:
+        restore(nodes, held, "lost", on_lost="hold")
+        assert nodes.state(RUN) == "unknown"
+    assert restore(nodes, newer, "started").word == "ok"
+    if not held_first:
+        restore(nodes, held, "lost", on_lost="hold")
+    assert nodes.state(RUN) == "started"
+
+    assert nodes.report(newer, end, code).word == "ok"
+    assert nodes.state(RUN) == state
+
+
+def test_a_run_that_waits_for_a_retry_is_held_once_a_held_attempt_with_an_unknown_end_is_told_of(nodes: Nodes) -> None:
+    go_back(nodes)
+    token = int(nodes.clock.wall * 1e6)
+    newer = granted_as(RUN, Answer("granted", token=token + 9, attempt=0), "n2")
+    assert restore(nodes, newer, "failure", 3).state == "retry"
+    held = granted_as(RUN, Answer("granted", token=token, attempt=1), "n1")
+    assert restore(nodes, held, "lost", on_lost="hold").word == "ok"
+    assert restore(nodes, held, "lost", on_lost="hold").word == "ok", "a lost reply is asked again"
+
+    row = nodes.ledger.run(RUN)
+    assert row is not None
+    assert (row.state, row.attempt, row.token) == ("unknown", 1, token)
 
 
 def test_a_cancellation_outlives_what_is_put_back(nodes: Nodes) -> None:

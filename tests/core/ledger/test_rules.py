@@ -11,9 +11,9 @@ from support.memory import MemoryLedger
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import JobState, OpenAnswer
 from coordd.core.ledger.requests import ListOpen, Register, Revoke, Settled, Suspend, nominal_time
-from coordd.core.ledger.rules import OVERLAP_RETRY_S, REPORTED, Rules
+from coordd.core.ledger.rules import OVERLAP_RETRY_S, Rules
 from coordd.core.ledger.runner_requests import Commit, Grant, Renew, Restore
-from coordd.core.ledger.steps import HOLDING, MOVES
+from coordd.core.ledger.steps import HOLDING, MOVES, REPORTED
 from coordd.core.ledger.words import ACTIVE, BACKOFF_MAX_S, CLAIM_AHEAD_S, STATES, TERMINAL, AttemptNumber, Policy
 
 RUN = "sales#1"

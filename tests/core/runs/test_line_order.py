@@ -12,14 +12,17 @@ from coordd.core.jobs.job import EXEC_DIGEST, Job, SparkSubmit
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Claim, Register
-from coordd.core.ledger.words import EXISTS, FINISHED, LIMITED, OK, PENDING, RECEIVED, SUCCESS
-from coordd.core.members.membership import LOST, SUSPECT, Member
-from coordd.core.runs.pursued import HOOKS_HERE, YIELD_S, YIELD_TO_OTHERS_S, Pursuit
+from coordd.core.ledger.words import EARLY, EXISTS, FINISHED, LIMITED, OK, PENDING, RECEIVED, SUCCESS
+from coordd.core.members.membership import ALIVE, LOST, SUSPECT, Member
+from coordd.core.runs.pursued import BACKOFF_MIN_S, HOOKS_HERE, YIELD_S, YIELD_TO_OTHERS_S, Pursuit
 from coordd.core.wire.events import Action
 from core.runs.claims import granted
 
 FULL = Answer(LIMITED, by="pool heavy: 1 of 1 run", in_s=LIMIT_RETRY_S)
 ROOMY = structs.replace(SETTINGS, budget_client=100)
+
+# So many runs wait that comparing each with each would be seen.
+MANY = 300
 
 LOW, HIGH = job("low", pool="heavy"), job("high", pool="heavy", priority=5)
 
@@ -169,6 +172,40 @@ def test_many_that_only_others_can_take_hold_nobody_up_one_after_the_other() -> 
     assert claims(lone) == ["low#2"], "the new one goes first for a while"
 
 
+def test_the_time_that_was_waited_for_others_does_not_count_for_a_run_that_this_node_asks_for() -> None:
+    tagged = job("tagged", pool="heavy", priority=5, tags=("gpu",))
+    lone = beside_one_with_a_gpu(LOW, HIGH, tagged)
+    lone.sweep(open_run("tagged#1", of=tagged))
+    lone.wait(SETTINGS.election_timeout_s)
+    trigger(lone, LOW)
+    lone.wait(YIELD_TO_OTHERS_S - 0.6)
+    trigger(lone, HIGH)
+    lone.wait(SETTINGS.election_timeout_s)
+    assert claims(lone) == ["high#1"]
+    for _ in range(4):
+        if claims(lone):
+            lone.answer("claim", FULL)
+        lone.wait(BACKOFF_MIN_S)
+        assert "low#1" not in claims(lone)
+    assert "high#1 goes first" in lone.node.pursuits.pursuits["low#1"].why
+
+
+@pytest.mark.parametrize(("at_s", "slots", "first"), [(0.2, "budget", True), (0.2, "", True), (300.0, "", False)])
+def test_a_run_that_is_about_to_ask_goes_first_and_one_that_is_not_due_does_not(
+    at_s: float, slots: str, first: bool
+) -> None:
+    """It waited for the budget of this node, which is free again; or the ledger has said that it is not due yet."""
+    lone = Lone(LOW, HIGH, settings=ROOMY).ready()
+    trigger(lone, HIGH)
+    lone.answer("claim", Answer(EARLY, in_s=at_s))
+    high = lone.node.pursuits.pursuits["high#1"]
+    high.slots = slots
+    trigger(lone, LOW)
+
+    assert claims(lone) == ([] if first else ["low#1"])
+    assert (high.phase, high.slots) == ("due", slots)
+
+
 def before(lone: Lone, caller: Action) -> str:
     """The run that a caller of `coordd exec` lets go first."""
     return lone.node.pursuits.before_caller(caller, "heavy", lone.now)
@@ -297,6 +334,77 @@ def test_runs_that_wait_for_a_full_budget_look_at_no_other_run(monkeypatch: pyte
 
     assert len([one for one in pursuits.pursuits.values() if one.phase == "waiting"]) == 38
     assert looked == []
+
+
+def test_many_that_wait_for_a_pool_do_not_look_at_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them looks every few seconds. What one look finds out serves all that look at the same instant."""
+    lone = Lone(LOW, settings=ROOMY).ready()
+    lone.sweep(*[open_run(f"low#{number}", of=LOW, fire_at=EPOCH + number / 1000) for number in range(MANY)])
+    for _ in range(50):
+        lone.wait(1.0)
+        if lone.waiting(Claim):
+            lone.answer("claim", FULL)
+    pursuits = lone.node.pursuits
+    assert all(one.slots == "pool heavy" for one in pursuits.pursuits.values())
+    order, looked = pursuits._order, []
+
+    def counted(_: object, one: Pursuit) -> tuple[float, float, float, str]:
+        looked.append(one)
+        return order(one)
+
+    monkeypatch.setattr(type(pursuits), "_order", counted)
+    for _ in range(20):
+        lone.wait(1.0)
+        if lone.waiting(Claim):
+            lone.answer("claim", FULL)
+
+    assert len(looked) / 20 < 10 * MANY, "a few times each run, in each second; not each one for each other one"
+
+
+def standing(lone: Lone, pursuit: Pursuit) -> float:
+    """For how long a run lets another one go first, found by a look at every run."""
+    pursuits, mono = lone.node.pursuits, lone.now.mono
+    bounds = [0.0]
+    members = lone.node.ctx.membership.members.values()
+    gpu = any(member.tags == ("gpu",) and member.state in (ALIVE, SUSPECT) for member in members)
+    for other in pursuits.pursuits.values():
+        job = lone.node.ctx.definition_for(other.action)
+        there = other.phase in ("electing", "due", "claiming", "waiting") and mono >= other.absent_until
+        before = other is not pursuit and pursuits._order(other) < pursuits._order(pursuit)
+        if job is None or job.pool != "heavy" or not there or not before:
+            continue
+        if other.phase == "waiting":
+            bounds.append(YIELD_TO_OTHERS_S if gpu or not job.tags else 0.0)
+        elif other.limited or other.slots not in ("", "budget"):
+            bounds.append(float("inf") if other.slots == "pool heavy" else 0.0)
+        elif other.phase != "due" or other.at <= mono + YIELD_S:
+            bounds.append(YIELD_S)
+    return max(bounds)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_goes_first_is_what_a_look_at_every_run_says(seed: int) -> None:
+    """A look at an earlier instant does not count, and a run that has left the line since does not."""
+    chance = random.Random(seed)
+    tagged = job("tagged", pool="heavy", priority=3, tags=("gpu",))
+    lone = beside_one_with_a_gpu(LOW, HIGH, tagged)
+    for number in range(60):
+        of = chance.choice((LOW, LOW, HIGH, tagged))
+        if of is tagged:
+            lone.sweep(open_run(f"tagged#{number}", of=tagged, fire_at=EPOCH + chance.uniform(-50, 50)))
+        else:
+            trigger(lone, of, str(number))
+        lone.wait(chance.choice((0.0, 0.0, 0.2, 1.0, 3.0)))
+        if lone.waiting(Claim) and chance.random() < 0.8:
+            other = Answer(LIMITED, by="concurrency: 1 of 1 run", in_s=LIMIT_RETRY_S)
+            lone.answer("claim", chance.choice((FULL, FULL, FULL, other)))
+        if chance.random() < 0.1:
+            peer(lone).tags = ("gpu",) if peer(lone).tags != ("gpu",) else ("fast",)
+        lone.wait(0.001)
+        for pursuit in chance.choices([*lone.node.pursuits.pursuits.values()], k=5):
+            found = lone.node.pursuits._goes_first(pursuit, "heavy", lone.now)
+            assert found[1] == standing(lone, pursuit)
+            assert (found[0] is None) == (found[1] == 0.0)
 
 
 def test_a_claim_for_a_driver_that_waits_takes_nothing_from_those_that_compute() -> None:

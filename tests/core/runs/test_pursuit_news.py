@@ -149,6 +149,16 @@ def test_an_end_of_another_grant_or_one_that_is_known_is_not_reported(row: OpenR
     assert lone.questions("report") == []
 
 
+@pytest.mark.parametrize(("kind", "told"), [(TaskRetried, []), (TaskSucceeded, ["success"]), (TaskFailed, ["failure"])])
+def test_of_a_run_that_waits_for_a_person_only_a_known_end_is_reported(kind: type[Task], told: list[str]) -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", of_b(kind, exit_code=3))
+
+    sweeps(lone, RENEW_S, started(state=UNKNOWN))
+
+    assert [report.state for report in lone.waiting(Report)] == told
+
+
 def test_late_news_of_an_earlier_attempt_do_not_hide_the_end_of_a_later_one() -> None:
     lone = Lone(job(), peers=("b.1",)).ready()
     lone.hear("b.1", of_b(TaskSucceeded, attempt=1, token=9))

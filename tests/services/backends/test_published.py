@@ -27,6 +27,7 @@ from coordd.services.backends.published import PublishedSource
 
 SALES = 'schedule = "every 1h"\n[command]\nargv = ["/bin/true"]\n'
 STOCK = 'schedule = "every 2h"\n[command]\nargv = ["/bin/true"]\n'
+OF_ANOTHER_POOL = 'schedule = "every 2h"\npool = "none-here"\n[command]\nargv = ["/bin/true"]\n'
 WRONG = "its MAC is wrong"
 CONFIG = Config(jobs=JobsConfig(backend="redis"))
 
@@ -218,6 +219,28 @@ def test_a_node_that_is_behind_takes_the_one_in_force_before_it_asks_for_the_nex
 
     assert [set(jobs.jobs) for jobs in lab.used] == [{"sales"}, {"stock"}]
     assert lab.asked[0].jobs.splitlines()[-1] == "sales gone gone"
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_a_node_that_cannot_use_the_one_in_force_puts_the_next_one_in_force(lab: Lab, spoilt: bool) -> None:
+    """The nodes that could use it are gone. Its jobs are gone too, as far as its texts can be read."""
+    lab.publish(sales=SALES)
+    lab.look()
+    texts = {"sales": SALES, "stock": STOCK, "other": OF_ANOTHER_POOL}
+    lab.store.publish(texts, tables.digest_of(texts), None, above=1, by="b", uid=0, note="")
+    lab.in_force(2, lab.store.revisions[2].digest)
+    if spoilt:
+        lab.store.revisions[2] = lab.store.revisions[2]._replace(digest="0123456789abcdef")
+    lab.look()
+    assert "revision 2 is in force, and this node cannot use it" in lab.source.problem
+    lab.publish(sales=SALES)
+    lab.look()
+
+    assert (lab.asked[-1].number, lab.asked[-1].replaces) == (3, 2)
+    gone = [line.split()[0] for line in lab.asked[-1].jobs.splitlines() if line.endswith("gone gone")]
+    assert gone == ([] if spoilt else ["other", "stock"])
+    assert lab.file.saved[-1].number == 3
+    assert lab.source.problem == ""
 
 
 def test_a_revision_with_a_wrong_digest_is_not_taken(lab: Lab) -> None:

@@ -184,12 +184,15 @@ def test_a_refusal_is_a_failure_and_shows_what_the_server_says(serve: Callable[.
     assert len(done.stderr) < 4000
 
 
-def test_an_event_follows_no_redirect(serve: Callable[..., Server]) -> None:
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308])
+@pytest.mark.parametrize("lineage", [False, True])
+def test_an_event_follows_no_redirect(serve: Callable[..., Server], status: int, *, lineage: bool) -> None:
     other = serve()
-    done = called(url=serve(307, Location=other.url).url)
+    more: dict[str, Any] = {"lineage": True, "token_file": ""} if lineage else {}
+    done = called(url=serve(status, Location=other.url).url, **more)
 
     assert done.returncode == 1
-    assert b"answered 307" in done.stderr
+    assert b"answered %d" % status in done.stderr
     assert other.got == []
 
 

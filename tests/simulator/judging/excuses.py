@@ -55,6 +55,12 @@ END_FORGOTTEN = Excuse(
     120,
     "the run was over, and no witness has told the ledger so: it goes on, beside another",
 )
+RATE_AHEAD = Excuse(
+    "a rate forgot its starts",
+    ANY,
+    4,
+    "the ledger's clock was ahead for a while: a grant that it dated then dropped the earlier ones from the rate",
+)
 FROZEN = Excuse(
     "its machine stood still",
     ANY,
@@ -130,7 +136,7 @@ OUTRUN = Excuse(
     "a retry came back to its node",
     ANY,
     20,
-    "the order is only a delay: that node was the last in it, and asked before another node's clock had come so far",
+    "the order is a delay: that node was the last in it, and each other one was slower, or was not given its statement",
 )
 
 EXCUSES = (
@@ -139,6 +145,7 @@ EXCUSES = (
     CUT_OFF,
     WITNESSES_LOST,
     STEPPED,
+    RATE_AHEAD,
     PUBLISHED,
     END_FORGOTTEN,
     FROZEN,

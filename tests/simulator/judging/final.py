@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import fires_between
-from coordd.core.ledger.fires import GIVEN_UP, REDEFINED, SUSPENDED
+from coordd.core.ledger.fires import GIVEN_UP, REDEFINED, SKIPPED, SUSPENDED
 from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN, Policy
 from coordd.core.runs.planner import CATCH_UP_MAX
 from simulator.configuration import CATCH_UP
@@ -55,6 +55,8 @@ def judge(world: World) -> None:
         if job.schedule is not None:
             _judge_schedule(world, job)
     _judge_nodes(world)
+    for event, run, attempt in world.told.untold():
+        world.violate(f"HK nobody has told a hook {event} of {run}/{attempt}")
 
 
 def _waits(world: World, row: Row, taken: set[str]) -> bool:
@@ -152,6 +154,8 @@ def _nothing_says_why(world: World, of: Job, run: str, at: float, every: list[fl
     decision = word_of(world.server.ledger.fires(job).stretches, at)
     if decision in (SUSPENDED, REDEFINED) or (decision == GIVEN_UP and world.server.wall() > at + of.start_within_s):
         return
+    if decision == SKIPPED and any(one.name == job and one.misfire == "skip" for one in world.known_jobs.values()):
+        return  # SK judges that nobody was there
     verdict = f"L {run} has no row: it never ran, and nothing says why"
     if world.plan.published and at <= judge.counts_from.get(job, 0.0):
         return  # its revision came into force later

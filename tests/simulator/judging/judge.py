@@ -251,7 +251,9 @@ class Judge:
         key = (of.run, attempt, token)
         grant = self.grants[key]
         grant.written.append(self.world.now)
-        if (row.attempt, row.token) == key[1:] and (row.digest, row.policy) != (grant.digest, grant.policy):
+        others = (other.policy for key, other in self.grants.items() if key[0] == of.run)
+        same = row.digest == grant.digest and row.policy in policies.put_back(grant.policy, others)
+        if (row.attempt, row.token) == key[1:] and not same:
             self.world.violate(
                 f"D {of.run}/{attempt} was put back as {row.digest} ({row.policy}), and granted as {grant.digest}"
                 f" ({grant.policy})"
@@ -460,11 +462,13 @@ class Judge:
         """
         if job.overlap == "allow":
             return
+        # A grant that was not used lapses, and is given again under a new token.
+        since = min(grant.written[0] for key, grant in self.grants.items() if key[0] == child.run)
         for other in list(self.live.values()):
             assert other.job is not None
             if other.run == child.run or not other.run.startswith((f"{job.name}@", f"{job.name}#")):
                 continue
-            let_in = child.attempt > 0 or self.grants[child.key].written[0] < self.grants[other.key].written[0]
+            let_in = child.attempt > 0 or since < self.grants[other.key].written[0]
             if let_in and other.job.overlap == "allow":
                 continue
             verdict = f"O {other.run} lives while {child.run} starts, and {job.name} says {job.overlap}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from coordd.core.jobs.job import Job, Rate
+from simulator.judging.excuses import RATE_AHEAD
 
 if TYPE_CHECKING:
     from simulator.judging.judge import Child, Judge
@@ -58,12 +59,15 @@ class Starts:
         starts = self._of.setdefault(of, {})
         since, here = at - rate.period_s, judge.world.now
         within = [
-            other
+            told
             for other, (told, when) in starts.items()
             if other != attempt and told > since and when > here - rate.period_s
         ]
         starts[attempt] = at, here
-        if len(within) >= rate.count and not judge.world.server.setbacks:
-            judge.world.violate(
-                f"Y {attempt} is start {len(within) + 1} of {of} within {rate.period_s} s, and {rate.count} may be"
-            )
+        if len(within) < rate.count or judge.world.server.setbacks:
+            return
+        verdict = f"Y {attempt} is start {len(within) + 1} of {of} within {rate.period_s} s, and {rate.count} may be"
+        if max(within) > at:
+            judge.excuse(RATE_AHEAD, verdict)
+        else:
+            judge.world.violate(verdict)

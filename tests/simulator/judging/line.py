@@ -44,6 +44,8 @@ class Line:
     def __init__(self, world: World) -> None:
         self.world = world
         self._waits_since: dict[str, float] = {}
+        self._known: set[str] = set()  # runs that had a row once
+        self._dated_again: set[str] = set()  # of these: a claim wrote the row again, which was forgotten
         self._free_since = float("inf")  # since when a slot was free and a run waited for it
         self.longest_free_s = 0.0
         if LINE in world.plan.kinds:
@@ -53,6 +55,9 @@ class Line:
         """A row was written, or not."""
         if row is None or LINE not in self.world.plan.kinds:
             return
+        if before is None and row.run in self._known:
+            self._dated_again.add(row.run)
+        self._known.add(row.run)
         if row.state not in (PENDING, RETRY):
             self._waits_since.pop(row.run, None)
         elif before is None or (before.state, before.attempt, before.fire_at) != (row.state, row.attempt, row.fire_at):
@@ -65,7 +70,8 @@ class Line:
             return  # it had its slot already: its lease had lapsed
         if before is not None and before.attempt and self._waits_s(before) < HEARD_S:
             return  # the same, and somebody else has just said that it is lost
-        if before is not None and before.fire_at > self.world.server.wall() - HEARD_S:
+        dated = before is not None and before.fire_at > self.world.server.wall() - HEARD_S
+        if dated or (before is None and row.run in self._dated_again):
             return  # it has just got this date, and the others know it by another one
         mine = self._order(job, row)
         for other in self._waiting():

@@ -50,8 +50,8 @@ class Revisions:
             world.judge.activated(name, schedule, "person", -said.number)
             row = world.server.job(name)
             wanted = self._definitions.get(name, GONE)
-            if row is None or row.digest != digest or digest != wanted:
-                now = row.digest if row is not None else "nothing"
+            now = row.digest or GONE if row is not None else "nothing"  # a job that never had a schedule has no digest
+            if now != digest or digest != wanted:
                 world.violate(f"RV revision {said.number} is in force, {name} is {wanted} in it, and {now} counts")
             counts[name] = row.counts_from if row is not None else 0.0
         for name in self._definitions.keys() - counts.keys():

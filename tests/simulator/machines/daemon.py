@@ -34,6 +34,7 @@ from simulator.terms import SETTINGS
 
 if TYPE_CHECKING:
     from coordd.services.backends.published import PublishedSource
+    from simulator.machines.hooks import Seat
     from simulator.world import Host, World
 
 # Interval (seconds) at which a daemon with a full disk checks whether the disk accepts data again.
@@ -136,6 +137,7 @@ class Daemon(QuietShell):
         self.node.pursuits.scored(world.plan.scores)
         self.calls = random.Random(f"calls of {world.plan.seed} {host.index} {host.boots}")
         self.source: PublishedSource | None = None
+        self.hooks: Seat | None = None
         self.windows = Windows(*self.time(), host.disk.clock_mark) if world.plan.production else None
 
     def call_s(self) -> float:
@@ -147,6 +149,7 @@ class Daemon(QuietShell):
 
     def begin(self) -> None:
         host, now = self.host, self.time()
+        self.hooks = self.world.hooks.start(self)
         host.mark_lost, host.disk.unsaved_mark = host.mark_lost or bool(host.disk.unsaved_mark), 0
         self.node.rulebook.definitions.had = {job: Had(*one) for job, one in host.disk.definitions.items()}
         if self.world.plan.published:
@@ -249,6 +252,7 @@ class Daemon(QuietShell):
         clock = self.node.ctx.clock
         refused = clock.jumps_refused
         self.world.hearing.handed(self, packet)
+        self._tell_hooks(packet)
         self.node.receive(packet, now)
         # If a sender greets under a known name, the node only answers it. The node ignores its own echoes.
         heard = self.node.ctx.membership.members.get(packet.hostname)
@@ -282,9 +286,14 @@ class Daemon(QuietShell):
         world.fault_log["late"] += 1
         before = self._believed()
         world.hearing.handed(self, packet)
+        self._tell_hooks(packet)
         self.node.receive_late(packet, now)
         if self._believed() != before:
             world.violate(f"M late news of {packet.hostname} passed for a sign of life on {self.host.name}")
+
+    def _tell_hooks(self, packet: Any) -> None:
+        if self.hooks is not None:
+            self.hooks.heard(packet)
 
     def _believed(self) -> dict[str, tuple[str, str, float]]:
         members = self.node.ctx.membership.members
@@ -429,6 +438,8 @@ class Daemon(QuietShell):
 
     def reply(self, reply: Reply) -> None:
         self._step()
+        if self.hooks is not None:
+            self.hooks.replied(reply)
         if reply.kind:
             self.world.fault_log[f"trigger_{reply.kind}"] += 1
         else:
@@ -438,6 +449,8 @@ class Daemon(QuietShell):
         if self.world.trace is not None:
             for notice in notices:
                 self.world.say(f"{self.host.name} {notice.event} {notice.fields}")
+        if self.hooks is not None:
+            self.hooks.saw(journal, notices)
 
     def _keep_definitions(self) -> None:
         """Write the definitions to the disk. If the disk is full, try again later."""

@@ -29,6 +29,7 @@ class Disk:
         self.requests: dict[str, Registration] = {}
         self.definitions: dict[str, Any] = {}
         self.revision: Kept | None = None  # the copy of the published revision that the node had last
+        self.hooks: dict[str, float] = {}  # since when the node has each hook
         # records of attempts: the grant, and the place where it was launched (core/runs/knowledge.py)
         self.attempts: dict[str, tuple[Launch, dict[str, str]]] = {}
         self.journal: list[Task] = []

@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         "a restored grant replaces a newer one",
         "§6: nothing newer is moved back",
-        "S1 H",
+        "S1 S2 H",
         lambda: mock.patch.object(Rules, "_is_older", _older),
         None,
         forgets=True,

@@ -177,7 +177,7 @@ def shared_broker() -> servers.Rabbit:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path | str) -> Iterator[None]:
     """While this context is open, it holds the ledger's write lock."""
     db = sqlite3.connect(path, isolation_level=None, timeout=LIMIT_S)
     try:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sqlite3
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import GRANTED, AttemptNumber, Policy
-
-LIMIT_S = 60.0  # a loaded machine must not fail a test; a test that works never waits this long
+from system.lab.processes import LIMIT_S, boottime, exists, until
 
 # Writes the time on CLOCK_BOOTTIME again and again. On SIGTERM it writes "term" and goes on.
 STUBBORN = """
@@ -90,27 +88,6 @@ def kill_together(*pids: int) -> None:
             os.kill(pid, number)
 
 
-def boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def until(what: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
-    """Call ``what`` until its result is true; returns the result."""
-    limit = time.monotonic() + limit_s
-    while not (value := what()):
-        assert time.monotonic() < limit, f"not true within {limit_s} s: {what}"
-        time.sleep(0.01)
-    return value
-
-
-def exists(pid: int) -> bool:
-    """True if the process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 class Attempt:
     """One attempt that was started."""
 
@@ -122,11 +99,10 @@ class Attempt:
         self.out = out
 
     def fact(self, word: str) -> dict[str, Any]:
-        def look() -> dict[str, Any] | None:
-            found = [fact for fact in self.world.launcher.facts(self.directory) if fact["fact"] == word]
-            return found[-1] if found else None
+        def found() -> list[dict[str, Any]]:
+            return [fact for fact in self.world.launcher.facts(self.directory) if fact["fact"] == word]
 
-        return dict(until(look))
+        return until(found)[-1]
 
     def facts(self) -> list[str]:
         return [fact["fact"] for fact in self.world.launcher.facts(self.directory)]
@@ -283,18 +259,6 @@ def guarded(watcher: int) -> bool:
     """True if a watcher already looks at its pipe: by then it catches SIGTERM."""
     caught = next(line for line in Path(f"/proc/{watcher}/status").read_text().splitlines() if "SigCgt" in line)
     return bool(int(caught.split()[1], 16) & (1 << (signal.SIGTERM - 1)))
-
-
-@contextlib.contextmanager
-def locked(world: World) -> Iterator[None]:
-    """While this context is open, it holds the ledger's write lock."""
-    db = sqlite3.connect(world.ledger.path, isolation_level=None, timeout=LIMIT_S)
-    try:
-        db.execute("BEGIN IMMEDIATE")
-        yield
-        db.execute("ROLLBACK")
-    finally:
-        db.close()
 
 
 @contextlib.contextmanager

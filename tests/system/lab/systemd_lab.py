@@ -162,18 +162,21 @@ class SystemdLab:
         self._process.wait(timeout=BOOT_TIMEOUT_S)
 
     def down(self) -> None:
-        """End the machine at once, as a power cut would."""
-        if self._pid:
+        """End the machine at once, as a power cut would. May be called again."""
+        pid, self._pid = self._pid, 0
+        if pid:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)  # the kernel then ends all other processes of the machine
-        if self._process is not None:
-            if not self._pid:
-                self._process.kill()
-            self._process.wait(timeout=30)
+                os.kill(pid, signal.SIGKILL)  # the kernel then ends all other processes of the machine
+        process, self._process = self._process, None
+        if process is not None:
+            if not pid:
+                process.kill()
+            process.wait(timeout=30)
         if self._cgroup is not None and self._cgroup.exists():
             for path, _, _ in os.walk(self._cgroup, topdown=False):
                 os.rmdir(path)
-        shutil.rmtree(self._directory)
+        if self._directory.exists():
+            shutil.rmtree(self._directory)
 
     def _boot(self) -> None:
         self._check()

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.servers.rights import rabbit_monitor
 from support.servers.server import free_port
 
 from system.lab.cluster import Cluster, cluster_of
 from system.lab.processes import LIMIT_S, until
-from system.lab.secured import TIMING, trigger
+from system.lab.secured import TIMING, Doors, trigger
 
 pytestmark = pytest.mark.production
 
@@ -67,11 +68,18 @@ def asked(port: int, path: str) -> Any:
 
 
 def mirrored(cluster: Cluster, path: Path) -> None:
-    """Turn the mirror on, on all nodes, and write the configuration of the monitors."""
+    """Turn the mirror on, on all nodes, and write the configuration of the monitors.
+
+    The users of nodes and monitors have the rights of deploy/acl.
+    """
+    rabbit, vhost = Doors(cluster, "of-the-nodes").rabbit, cluster.path.name
+    user = f"{vhost}-monitor"
+    rabbit.ctl("add_user", user, "looks")
+    rabbit.ctl("set_permissions", "-p", vhost, user, *[rabbit_monitor(vhost)] * 3)
     for node in cluster.nodes:
         node.settings += '\n[mirror]\nurl = "bus"\n'
-    exchange = f"coordd.{cluster.production.name}:mirror"
-    (path / "monitors.py").write_text(APP.format(url=cluster.production.rabbit.url, exchange=exchange))
+    url = f"amqp://{user}:looks@{rabbit.host}:{rabbit.port}/{vhost}"
+    (path / "monitors.py").write_text(APP.format(url=url, exchange=f"coordd.{vhost}:mirror"))
 
 
 def dumped(output: Path) -> list[tuple[str, str, str]]:
@@ -129,6 +137,7 @@ def test_flower_and_celery_events_show_the_cluster(tmp_path: Path) -> None:
             until(lambda: workers().get(f"coordd@{left.name}") is False, why="it said goodbye")
 
         text = dump.read_text()
+        assert "ACCESS_REFUSED" not in text + log.read_text()
         for run in runs:
             kinds = Counter(re.findall(rf"(task-\w+|task \w+)[^\n]*{re.escape(run)}", text))
             assert kinds, text[-2000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,14 @@ on_lost = "hold"
 [command]
 argv = ["/bin/sh", "-c", "echo $COORDD_RUN >> ~/launched; until [ -e ~/$COORDD_RUN ]; do sleep 0.1; done; exit 3"]
 """
+# The same in a unit of its own, as another user.
+UNIT = """\
+run_as = "etl"
+on_lost = "hold"
+[command]
+argv = ["/bin/sh", "-c", "until [ -e /srv/$COORDD_RUN ]; do sleep 0.1; done; exit 3"]
+"""
+
 # A purge is not to blame for what else changes there.
 NOT_COMPARED = ("/proc", "/sys", "/tmp", "/var/log", "/var/cache")
 
@@ -67,14 +76,24 @@ class Site:
         until(lambda: self.host.run_of(run)["state"] == "started")
         return run
 
-    def ends_as_it_began(self, run: str) -> None:
-        """The run still lives: it is one launch, attempt 0, and its program's own exit code."""
+    def unit_of(self, run: str) -> dict[str, str]:
+        """A run in a unit of its own: the unit's name, and which start of it that is."""
+        name = self.host.shell(
+            f"systemctl list-units --plain --no-legend 'coordd-run@{run.replace('#', '_')}.*'"
+        ).split()[0]
+        return {"name": name, **self.host.lab.show(name, "InvocationID", "MainPID", "ActiveState")}
+
+    def ends_as_it_began(self, run: str, go: str = "/var/lib/coordd") -> None:
+        """The run still lives: it is one launch, attempt 0, and its program's own exit code. ``go``: where the file
+        belongs that lets it end.
+        """
         assert self.host.run_of(run)["state"] == "started"
-        self.host.file(f"/var/lib/coordd/{run}").touch()
+        self.host.file(f"{go}/{run}").touch()
         until(lambda: self.host.run_of(run)["state"] == "failure")
         found = self.host.run_of(run)
         assert (found["exit_code"], found["attempt"]) == (3, 0)
-        assert self.host.file("/var/lib/coordd/launched").read_text().splitlines().count(run) == 1
+        if go == "/var/lib/coordd":
+            assert self.host.file("/var/lib/coordd/launched").read_text().splitlines().count(run) == 1
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +118,32 @@ def test_an_upgrade_and_a_downgrade_over_a_running_job(site: Site) -> None:
         assert site.host.ctl("status")["runs"]["active"] == 1
         assert site.host.file("/etc/coordd/coordd.toml").read_text() == config
     site.ends_as_it_began(run)
+
+
+def test_a_run_in_a_unit_goes_on_through_an_upgrade_a_downgrade_and_a_removal(site: Site) -> None:
+    site.with_version(OLDER)
+    site.host.shell("id etl || useradd etl; echo etl > /etc/coordd/run_as.allow")
+    site.host.file("/etc/coordd/jobs.d/unit.toml").write_text(UNIT)
+    site.host.shell("coordctl reload; coordctl run trigger unit --id kept")
+    run = "unit#kept"
+    until(lambda: site.host.run_of(run)["state"] == "started")
+    unit = site.unit_of(run)
+
+    for version in (coordd.__version__, OLDER):
+        site.host.shell(site.install(version))
+        assert site.host.ctl("status")["version"] == version
+        assert site.unit_of(run) == unit
+    said = site.host.shell("apt-get -qq remove -y coordd 2>&1")
+    [left] = re.findall(r"(\d+) processes of runs go on until their runs end", said)
+    assert int(left) >= len(("runner", "watcher", "supervisor", "sh")), said
+    site.host.shell("sleep 20")  # longer than the unit's watchdog waits
+    assert site.host.shell(f"systemctl is-active {unit['name']}") == "active"
+    site.host.shell(site.install(coordd.__version__))
+    assert site.unit_of(run)["InvocationID"] == unit["InvocationID"]
+    assert not site.host.file("/run/systemd/system/coordd-run@.service").exists(), "the package's own counts again"
+    site.ends_as_it_began(run, "/srv")
+    site.host.file("/etc/coordd/jobs.d/unit.toml").unlink()
+    site.host.file("/etc/coordd/run_as.allow").unlink()
 
 
 @pytest.mark.hosts

@@ -4,37 +4,21 @@ commands are counted: each program of each line, on each host.
 
 from __future__ import annotations
 
-import re
 import shlex
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
-from chaos.net import Net
 
 import coordd
 from system.lab import debian
 from system.lab.debian import Host
 from system.lab.processes import until
+from system.packages.readme import FIRST_RUN, HOSTS, ONE, THREE, three_hosts, type_into
 
-README = Path(__file__).parents[3] / "README.md"
-HOSTS = ["edge-1", "edge-2", "edge-3"]
 COMMANDS_MAX = 10
 LINES_MAX = 5
-
-
-def blocks() -> list[list[tuple[list[str], str]]]:
-    """The blocks of commands in README's section Install: for each line its hosts and itself."""
-    section = README.read_text().partition("\n## Install\n")[2].partition("\n## ")[0]
-    found = []
-    for block in re.findall(r"```console\n(.*?)```", section, re.DOTALL):
-        lines = re.findall(r"^([a-z0-9, -]*)[#$] (.*)$", block, re.MULTILINE)
-        found.append([([host.strip() for host in hosts.split(",") if host.strip()], line) for hosts, line in lines])
-    return found
 
 
 def programs(line: str) -> int:
@@ -42,9 +26,6 @@ def programs(line: str) -> int:
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     return 1 + sum([bool(set(word) <= set("|&;")) for word in lexer])
-
-
-ONE, THREE, FIRST_RUN = blocks()
 
 
 def test_the_section_has_five_lines_for_one_machine_and_for_three() -> None:
@@ -79,6 +60,8 @@ def test_one_machine(image: Path, package: Path) -> None:
         assert host.shell(f"coordctl run logs '{run['id']}'") == "hello from edge-1"
         assert host.shell("coordd --version; coordctl --version").split()[1::2] == [coordd.__version__] * 2
         assert host.shell("getent group coordd-operators")
+        units = next(one for one in host.ctl("doctor") if one["check"] == "units")
+        assert units["state"] == "ok", f"polkit comes with the package: {units}"
         assert host.shell("ls /usr/share/man/man1/coordctl.1.gz /usr/share/bash-completion/completions/coordctl")
         assert host.shell("dpkg --verify coordd") == "", "something was written below /opt/coordd"
 
@@ -90,34 +73,12 @@ def sees_all(host: Host) -> bool:
 
 @pytest.fixture
 def hosts(image: Path, package: Path) -> Iterator[dict[str, Host]]:
-    """Three machines on one network, whose administrator can reach each from the others by ssh."""
-    net = Net(HOSTS).up()
-    try:
-        with ExitStack() as stack, ThreadPoolExecutor(len(HOSTS)) as pool:
-            booting = [debian.booted(image, name, net.netns(name)) for name in HOSTS]
-            found = dict(zip(HOSTS, pool.map(stack.enter_context, booting), strict=True))
-            known = "".join([f"{net.address(name)} {name}\n" for name in HOSTS])
-            first = found["edge-1"]
-            first.shell("mkdir -p ~/.ssh; ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519")
-            key = {name: first.file(f"/root/.ssh/{name}").read_text() for name in ("id_ed25519", "id_ed25519.pub")}
-            for host in found.values():
-                host.put(package)
-                host.file("/etc/hosts").write_text(f"127.0.0.1 localhost\n{known}")
-                host.shell("mkdir -p ~/.ssh && umask 077 && touch ~/.ssh/id_ed25519 && systemctl start ssh")
-                host.file("/root/.ssh/id_ed25519").write_text(key["id_ed25519"])
-                host.file("/root/.ssh/authorized_keys").write_text(key["id_ed25519.pub"])
-                host.file("/root/.ssh/config").write_text("StrictHostKeyChecking accept-new\n")
-            yield found
-    finally:
-        net.down()
+    with three_hosts(image, package) as (_, found):
+        yield found
 
 
 def test_the_readme_takes_three_bare_hosts_to_a_run_that_is_launched_once(hosts: dict[str, Host]) -> None:
-    for names, line in [*THREE, *[(["edge-3"], line) for _, line in FIRST_RUN]]:
-        for name in names:
-            began = time.monotonic()
-            hosts[name].shell(line)
-            print(f"{time.monotonic() - began:5.1f} s  {name}# {line}")
+    type_into(hosts, [*THREE, *[(["edge-3"], line) for _, line in FIRST_RUN]])
 
     runs = hosts["edge-1"].ctl("run", "list")
     assert [(run["job"], run["state"], run["attempt"]) for run in runs] == [("hello", "success", 0)]

@@ -83,6 +83,20 @@ def test_java_which_speaks_ipv4_over_ipv6_is_known() -> None:
         channel.close()
 
 
+def test_the_user_of_a_run_is_no_stranger() -> None:
+    """A run with run_as has its driver there. Spark ends without an answer, so nobody may hang up on it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    channel = Channel(listener.detach(), SECRET, "nobody")
+    try:
+        with another(CONNECTS, str(port), "1"):
+            assert channel.accept() is not None
+        with socket.create_connection(("127.0.0.1", port)):
+            assert channel.accept() is not None, "nor are we"
+    finally:
+        channel.close()
+
+
 def test_a_strangers_process_with_a_copied_nonce_is_not_taken_for_ours() -> None:
     born = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
     tree = Tree(NONCE, "", {os.getpid()}, born)

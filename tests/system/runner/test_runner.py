@@ -14,19 +14,8 @@ import pytest
 
 from coordd.core.ledger.requests import Cancel
 from coordd.runner.kernel import RUNNER_NAME, WATCHER_NAME
-from system.lab.runner_lab import (
-    BEATING,
-    DAEMON,
-    LIMIT_S,
-    SHORT,
-    STUBBORN,
-    World,
-    boottime,
-    exists,
-    kill,
-    until,
-    world_in,
-)
+from system.lab.processes import LIMIT_S, boottime, exists, until
+from system.lab.runner_lab import BEATING, DAEMON, SHORT, STUBBORN, World, kill, world_in
 
 # ---- how the program ends
 
@@ -96,7 +85,7 @@ def test_the_program_finds_what_the_spec_says_and_nothing_else(world: World) -> 
         os.close(read)
         os.close(write)
     env = dict(line.split("=", 1) for line in attempt.out.read_text().splitlines())
-    assert set(env) - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "OUT", "MARK", "COORDD_NONCE"}
+    assert set(env) - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "OUT", "MARK", "COORDD_NONCE", "COORDD_GUARD"}
     assert Path(f"{attempt.out}.fds").read_text().strip() in ("4", "5")  # "total", 0, 1, 2, maybe one of the shell
     ignored = int(Path(f"{attempt.out}.ign").read_text().split()[1], 16)
     assert ignored & 0x7FFFFFFF == 0, "SIGPIPE and the like are not ignored"  # the C library uses 32 and 33

@@ -14,9 +14,9 @@ import pytest
 from coordd.adapters.process import ROOT, ProcessLauncher
 from coordd.runner.kernel import label_of, start_ticks
 from coordd.runner.tree import Tree
-from system.lab.backends import locked as locked_file
+from system.lab.backends import locked
 from system.lab.cluster import cluster_of
-from system.lab.processes import kill_at_once, warm_parents
+from system.lab.processes import boottime, exists, kill_at_once, until, warm_parents
 from system.lab.runner_lab import (
     BEATING,
     HEADLESS,
@@ -24,15 +24,11 @@ from system.lab.runner_lab import (
     STUBBORN,
     World,
     beats_on,
-    boottime,
-    exists,
     guarded,
     kill,
     kill_together,
     last_beat,
     lease_end,
-    locked,
-    until,
     world_in,
 )
 
@@ -77,7 +73,7 @@ def test_the_runner_is_killed_before_the_fire_time(world: World) -> None:
 
 def test_the_runner_is_killed_between_the_end_and_its_report(world: World) -> None:
     attempt = world.sh('echo x > "$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done; exit 3').begun()
-    with locked(world):
+    with locked(world.ledger.path):
         Path(f"{attempt.out}.go").touch()
         attempt.fact("ended")
         kill(attempt.runner())
@@ -318,7 +314,7 @@ def test_a_burial_that_is_cut_off_is_begun_again() -> None:
         run = str(node.call("run.trigger", job="hello", id="1")["id"])
         cluster.started(run)
         said = node.runner(run)
-        with locked_file(cluster.ledger_path):  # so that the burial cannot finish
+        with locked(cluster.ledger_path):  # so that the burial cannot finish
             kill_at_once(lambda: {pid for pid in (said["pid"], said["watcher"]) if exists(pid)})
             assert node.process is not None
             daemon = node.process.pid
@@ -373,7 +369,7 @@ def test_the_runner_is_stopped_and_nothing_outlives_the_lease(world: World) -> N
     attempt = world.sh(STUBBORN, **SHORT).begun()
     os.kill(attempt.runner(), signal.SIGSTOP)
     end = lease_end(attempt)
-    with locked(world):
+    with locked(world.ledger.path):
         until(lambda: not attempt.pids())
         assert boottime() < end
     assert last_beat(attempt) < end
@@ -381,7 +377,7 @@ def test_the_runner_is_stopped_and_nothing_outlives_the_lease(world: World) -> N
 
 def test_without_the_ledger_a_run_ends_before_its_lease_does(either: World) -> None:
     attempt = either.sh(f"({STUBBORN}) & {STUBBORN}", **SHORT).begun()
-    with locked(either):
+    with locked(either.ledger.path):
         end = lease_end(attempt)
         until(lambda: not attempt.pids())
         assert boottime() < end
@@ -394,7 +390,7 @@ def test_without_the_ledger_a_run_ends_before_its_lease_does(either: World) -> N
 def test_without_the_ledger_a_held_run_goes_on(world: World) -> None:
     script = 'echo x >> "$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done; read u _ < /proc/uptime; echo $u >> $OUT'
     attempt = world.sh(script, on_lost="hold", **SHORT).begun()
-    with locked(world):
+    with locked(world.ledger.path):
         end = lease_end(attempt)
         until(lambda: boottime() > end + 0.5)
         assert attempt.pids()

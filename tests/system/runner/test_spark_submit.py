@@ -12,7 +12,8 @@ import pytest
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.spark import AttemptInfo, SparkDefaults, build
 from coordd.core.jobs.job import Job, SparkSubmit
-from system.lab.runner_lab import Attempt, World, exists, kill, world_in
+from system.lab.processes import exists
+from system.lab.runner_lab import Attempt, World, kill, world_in
 
 COUNTING = """
 import sys

@@ -19,7 +19,8 @@ from coordd.adapters.launch import warm as warm_adapter
 from coordd.adapters.launch.warm import WarmParent
 from coordd.adapters.process import BOOT_WARM, ROOT
 from coordd.runner.warm import parent as warm_runner
-from system.lab.runner_lab import Attempt, World, exists, kill, until, world_in
+from system.lab.processes import exists, until
+from system.lab.runner_lab import Attempt, World, kill, world_in
 
 # Writes a line for each start, and waits until the test says go.
 ONCE = 'echo start >> "$OUT"; while [ ! -e "$OUT.go" ]; do sleep 0.02; done'

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from system.lab.systemd_lab import SOURCE, SystemdLab
@@ -88,3 +90,15 @@ class Runs(Coordd):
         """What `doctor` says, by the name of the check."""
         said = json.loads(self.ctl("--output", "json", "doctor", check=False))
         return {check["check"]: check for check in said}
+
+
+@contextlib.contextmanager
+def running(jobs: dict[str, str], prepare: Callable[[Runs], None] = lambda _runs: None) -> Iterator[Runs]:
+    """A daemon with these jobs, while the context is open. ``prepare`` is called before the daemon starts."""
+    with SystemdLab() as lab:
+        runs = Runs(lab, jobs)
+        prepare(runs)
+        runs.systemctl("start")
+        yield runs
+        runs.systemctl("stop")
+        runs.kill_what_is_left()

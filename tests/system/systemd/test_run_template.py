@@ -13,7 +13,7 @@ from system.systemd.run_units import TEMPLATE
 from system.systemd.test_units import UNIT
 
 # The exposure level of `systemd-analyze security`, times ten. What keeps it above that of the daemon's unit: the
-# supervisor starts as root (0.4), may become other users (0.3 and 0.1), and may signal them (0.1).
+# supervisor starts as root (0.4), may become other users (0.3 and 0.2), and may signal them (0.1).
 EXPOSURE_MAX = 23
 
 # The daemon's sandbox in these points only: the program's /tmp is the unit's, its user is another one.

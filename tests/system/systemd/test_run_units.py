@@ -7,12 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from system.lab.systemd_lab import SystemdLab
-from system.systemd.run_units import Runs
+from system.lab.systemd_lab import SOURCE
+from system.systemd.run_units import Runs, running
+from system.systemd.test_units_daemon import PYTHON
 
 # The program's child: a session of its own, a wiped environment; its name is found by pgrep.
 CHILD = "cp /bin/sleep /tmp/orphan; setsid env -i /tmp/orphan 1000 & echo started; exec sleep 1000"
+# Publishes a file with the guard, as the job's own user.
+GUARD = f"{PYTHON} -I {SOURCE}/coordd/guard.py"
+PUBLISHES = f"{GUARD} owner; s=$({GUARD} staging /tmp/out); id -un > $s; {GUARD} publish $s /tmp/out; cat /tmp/out"
 JOBS = {
+    "guarded": f'run_as = "etl"\n[command]\nargv = ["/bin/sh", "-ec", "{PUBLISHES}"]\n',
     "who": 'run_as = "etl"\n[command]\nargv = ["/bin/sh", "-c", "id -un; id -Gn; pwd; env | sort; exit 7"]\n',
     "plain": '[command]\nargv = ["/bin/sh", "-c", "cat /proc/self/cgroup"]\n',
     "child": f'run_as = "etl"\non_lost = "hold"\n[command]\nargv = ["/bin/sh", "-c", "{CHILD}"]\n',
@@ -26,12 +31,8 @@ JOBS = {
 
 @pytest.fixture(scope="module")
 def runs() -> Iterator[Runs]:
-    with SystemdLab() as lab:
-        service = Runs(lab, JOBS)
-        service.systemctl("start")
+    with running(JOBS) as service:
         yield service
-        service.systemctl("stop")
-        service.kill_what_is_left()
 
 
 def test_a_job_runs_as_its_user_and_its_end_is_told(runs: Runs) -> None:
@@ -43,6 +44,12 @@ def test_a_job_runs_as_its_user_and_its_end_is_told(runs: Runs) -> None:
     assert {"HOME=/home/etl", "USER=etl", f"COORDD_RUN={run}"} <= set(said)
     assert not [line for line in said if line.startswith(("INVOCATION_ID", "NOTIFY_SOCKET"))]
     runs.lab.until(lambda: not runs.units())
+
+
+def test_a_job_of_another_user_publishes_with_the_guard(runs: Runs) -> None:
+    run = runs.trigger("guarded", "a")
+    assert runs.ended(run)["state"] == "success", runs.output(run)
+    assert runs.output(run)[-1] == "etl"
 
 
 def test_a_job_without_run_as_has_no_unit(runs: Runs) -> None:

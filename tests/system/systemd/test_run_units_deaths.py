@@ -8,26 +8,30 @@ from collections.abc import Iterator
 import pytest
 
 from system.lab.systemd_lab import SystemdLab
-from system.systemd.run_units import Runs
+from system.systemd.run_units import Runs, running
 from system.systemd.test_units_daemon import ENVIRONMENT, PYTHON
 
 CHILD = "cp /bin/sleep /tmp/orphan; setsid env -i /tmp/orphan 1000 & exec sleep 1000"
+
+# A child that needs a moment for its end; its parent does not wait for it.
+TIDIES = (
+    "setsid sh -c 'trap \\\"sleep 0.5; echo tidied; exit 0\\\" TERM; touch /tmp/there; while :; do sleep 0.1; done'"
+)
+PARENT = "until [ -e /tmp/there ]; do sleep 0.05; done; exit 3"
+
 JOBS = {
     "child": f'run_as = "etl"\noverlap = "allow"\non_lost = "hold"\n[command]\nargv = ["/bin/sh", "-c", "{CHILD}"]\n',
     "short": 'run_as = "etl"\n[command]\nargv = ["/bin/sh", "-c", "sleep 6; exit 7"]\n',
     "fork": 'run_as = "etl"\n[command]\nargv = ["/bin/sh", "-c", "setsid env -i sleep 1000 & exit 3"]\n',
+    "tidy": f'run_as = "etl"\n[command]\nargv = ["/bin/sh", "-c", "{TIDIES} & {PARENT}"]\n',
     "absent": 'run_as = "etl"\n[command]\nargv = ["/no/such/program"]\n',
 }
 
 
 @pytest.fixture(scope="module")
 def runs() -> Iterator[Runs]:
-    with SystemdLab() as lab:
-        service = Runs(lab, JOBS)
-        service.systemctl("start")
+    with running(JOBS) as service:
         yield service
-        service.systemctl("stop")
-        service.kill_what_is_left()
 
 
 def started(runs: Runs, ident: str) -> tuple[str, str]:
@@ -69,6 +73,16 @@ def test_the_supervisor_is_killed(runs: Runs) -> None:
     assert not runs.processes("orphan")
 
 
+def test_a_supervisor_that_is_stopped_does_not_keep_its_program_alive(runs: Runs) -> None:
+    """Its runner has died, and nobody else may kill a program of another user: the watchdog of the unit does."""
+    run, unit = started(runs, "frozen")
+    runs.lab.run("kill", "-STOP", runs.lab.show(unit, "MainPID")["MainPID"])
+    runs.lab.run("kill", "-KILL", runner_of(runs, run))
+    runs.lab.until(lambda: not runs.processes("orphan"))
+    assert runs.ended(run)["state"] == "unknown"
+    runs.lab.until(lambda: not runs.units())
+
+
 def test_a_person_stops_the_unit(runs: Runs) -> None:
     run, unit = started(runs, "unit")
     runs.lab.run("systemctl", "stop", unit)
@@ -94,6 +108,14 @@ def test_what_the_program_leaves_is_ended_before_its_end_is_told(runs: Runs) -> 
     found = runs.ended(runs.trigger("fork", "a"))
     assert (found["state"], found["exit_code"]) == ("failure", 3)
     assert not runs.processes("sleep")
+
+
+def test_what_the_program_leaves_is_asked_to_end_and_waited_for(runs: Runs) -> None:
+    """The runner is another user than the supervisor, and sees all the same whether the program's cgroup is empty."""
+    run = runs.trigger("tidy", "a")
+    found = runs.ended(run)
+    assert (found["state"], found["exit_code"]) == ("failure", 3)
+    assert "tidied" in runs.output(run)
 
 
 def test_a_program_that_is_not_there_is_a_failure_with_its_reason(runs: Runs) -> None:

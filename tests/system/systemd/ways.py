@@ -1,6 +1,7 @@
 """Ways in which a program of a job may try to reach what is the daemon's. Runs alone, under the machine's own Python.
 
-    ways.py FILE     FILE: JSON, {"daemon": pid, "runner": pid, "supervisor": pid, "directory": of the attempt}
+    ways.py FILE     FILE: JSON, {"daemon": pid, "runner": pid, "supervisor": pid, "directory": of the attempt, …}; with
+                     "only", a list of ways, these alone
 
 Prints one JSON object: for each way what it has got, or "refused: why".
 """
@@ -203,6 +204,8 @@ def main() -> None:
         of = json.load(file)
     got = {}
     for name, way in ways(of).items():
+        if of["only"] and name not in of["only"]:
+            continue
         try:
             text = str(way())
             got[name] = text if len(text) < 300 else found_in(text.encode())

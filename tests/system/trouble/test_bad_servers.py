@@ -9,6 +9,7 @@ from typing import Any
 import aio_pika
 import pytest
 from support import servers
+from support.servers.rights import rabbit_regex
 
 from coordd.config import keyring
 from coordd.core.wire import codec
@@ -66,8 +67,7 @@ def test_a_broker_that_refuses_is_named_and_mended_without_a_restart() -> None:
         succeed(cluster, "without")
         at_the_broker(typed, lambda channel: channel.exchange_delete(exchange))
         rabbit.vhost(f"{name}-missing")
-        rights = r"^coordd\."
-        rabbit.ctl("set_permissions", "-p", f"{name}-type", name, rights, rights, rights)
+        rabbit.ctl("set_permissions", "-p", f"{name}-type", name, *[rabbit_regex(name)] * 3)
         for node in cluster.nodes:
             bus_is(node, "connected")
         until(lambda: cluster.nodes[0].status()["members"]["alive"] == 2, why="the two in one virtual host meet")

@@ -382,13 +382,16 @@ def test_a_live_run_goes_before_one_that_is_open_and_has_not_begun(nodes: Nodes,
     assert nodes.claim(old(nodes, 0, overlap=overlap), 1).word == "granted"
 
 
-def test_a_live_run_that_waits_for_its_retry_goes_first_too(nodes: Nodes) -> None:
-    of = nodes.of("sales#1", attempts=2, delay_s=30.0)
+@pytest.mark.parametrize("scheduled", [False, True], ids=["its name is before", "its name is after"])
+def test_a_live_run_that_waits_for_its_retry_goes_first_too(nodes: Nodes, scheduled: bool) -> None:
+    nodes.clock.step(10.0)
+    name = scheduled_run("sales", nodes.clock.wall) if scheduled else "sales#1"
+    of = nodes.of(name, attempts=2, delay_s=30.0)
     begin(nodes)
     fill(nodes, 0)
     nodes.report(nodes.started(of), "failure", 1)
 
-    assert said(nodes.claim(old(nodes, 0), 1)) == ("limited", "overlap with sales#1")
+    assert said(nodes.claim(old(nodes, 0), 1)) == ("limited", f"overlap with {name}")
     nodes.clock.step(31.0)
     assert nodes.claim(of, 1).word == "granted"
 

@@ -12,6 +12,7 @@ from support.stepped_redis import QUARANTINE_S
 from contract.ledger.corners.both import A, B, C, D, of, restore
 from coordd.core.ledger.requests import (
     Activate,
+    Adopt,
     Cancel,
     Close,
     ListOpen,
@@ -22,6 +23,7 @@ from coordd.core.ledger.requests import (
     Settle,
     Settled,
 )
+from coordd.core.ledger.revision.text import definitions
 from coordd.core.ledger.runner_requests import Commit, Renew, Restore
 from coordd.core.ledger.words import AttemptNumber
 
@@ -45,6 +47,8 @@ def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callabl
         ).word
         == "recovering"
     )
+    adopted = Adopt(number=1, digest="r1", replaces=0, by="ann", jobs=definitions({"sales": ("d2", "s2")}, ()))
+    assert nodes.ask(adopted).word == "recovering"
     passed = PassOver(job="sales", digest="d1", identity_from=0.0, start_within_s=1.0, settled=Settled(1.0, "missed"))
     assert nodes.ask(passed).word == "recovering"
     replay = Replay(run=A, attempt=AttemptNumber(0), digest="d1", policy=of(nodes, A).policy.pack(), by="ann")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from coordd.core.ledger.words import Policy
 from simulator.judging.policies.blackouts import Blackouts
 from simulator.judging.policies.elsewhere import Elsewhere
 from simulator.judging.policies.pauses import Pauses
 from simulator.judging.policies.queues import Queues
+from simulator.judging.policies.skips import Skips
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from coordd.core.election import Election
     from coordd.core.ledger.answers import Answer
     from coordd.core.ledger.rows import Row
@@ -27,7 +31,15 @@ class Watch(Protocol):
 
 def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
-    return world.holds, Blackouts(world), Queues(world), Pauses(world), Elsewhere(world)
+    return world.holds, Blackouts(world), Queues(world), Pauses(world), Elsewhere(world), Skips(world), world.told
+
+
+def put_back(granted: str, others: Iterable[str]) -> set[str]:
+    """The policies (packed) under which a witness may put back what was granted under that one. ``others``: those of
+    the run's grants. Beside an attempt that may be held with an unknown end, the run is not tried again.
+    """
+    held = any(other.startswith("hold") for other in others)
+    return {granted, Policy.unpack(granted).held().pack()} if held else {granted}
 
 
 def launched(world: World, child: Child) -> None:

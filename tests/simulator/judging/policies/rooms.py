@@ -9,6 +9,7 @@ import random
 from typing import TYPE_CHECKING
 
 from coordd.core import attempt as life
+from coordd.core.jobs.job import HOOK
 from simulator.policies import SAME_S
 from simulator.terms import LEDGER_TIMEOUT, SETTINGS
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 # Phases of a runner whose attempt is not over.
 TAKES_ROOM = frozenset((life.WAITING, life.GATING, life.READY, life.RUNNING, life.ENDING))
+
+# Calls of hooks on a node have a room of their own.
+CALLS = 8
 
 # A claim was sent at most this long (seconds) before the ledger took it.
 SENT_S = 1.1 * LEDGER_TIMEOUT
@@ -46,10 +50,16 @@ class Rooms:
 
     def judge(self, host: Host, launch: Launch) -> None:
         """BU: a runner is about to be started."""
-        here = [runner for runner in host.runners if runner.alive and runner.attempt.phase in TAKES_ROOM]
+        hooks = launch.job.startswith(HOOK)
+        here = [
+            runner
+            for runner in host.runners
+            if runner.alive and runner.attempt.phase in TAKES_ROOM and runner.launch.job.startswith(HOOK) == hooks
+        ]
         since = self.world.judge.grants[launch.run, launch.attempt, launch.token].at - SENT_S
         had = self._had[host.index]
         room = max(size for number, (_, size) in enumerate(had) if number + 1 == len(had) or had[number + 1][0] > since)
+        room = CALLS if hooks else room
         if len(here) >= room:
             runs = ", ".join(runner.launch.run for runner in here)
             self.world.violate(f"BU {host.name} starts {launch.run} beside {runs}, and has room for {room}")

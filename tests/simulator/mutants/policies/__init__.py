@@ -1,7 +1,7 @@
 """Mutants of the rules about time, limits and definitions that people set: one file for each subject."""
 
 from simulator.mutants.mutant import Mutant
-from simulator.mutants.policies import holds, line, retries, revisions, room, times
+from simulator.mutants.policies import holds, hooks, line, retries, revisions, room, skips, times
 
 MUTANTS: tuple[Mutant, ...] = (
     *revisions.MUTANTS,
@@ -10,4 +10,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *times.MUTANTS,
     *room.MUTANTS,
     *retries.MUTANTS,
+    *skips.MUTANTS,
+    *hooks.MUTANTS,
 )

@@ -20,6 +20,18 @@
 -- When the memory is full: passes
 -- Needs: rows runs policies jobs registrations grants moves endings
 
+-- The same policy for a run that nobody may try again before a person has looked at it (Policy.held).
+local AT_REST = { on_lost = 'hold', attempts = '1', relaunches = '0' }
+
+local function held_policy(policy)
+  local n = 0
+  local packed = string.gsub(policy.packed, '%S+', function(word)
+    n = n + 1
+    return POLICY[n] and AT_REST[POLICY[n].name] or word
+  end)
+  return unpack_policy(packed)
+end
+
 local of = take_registration()
 local attempt, token, nonce, node, lease_s = take_number(), take_number(), take(), take(), take_number()
 local state, exit_code, reason, application_id, final = take(), take(), take(), take(), take() == '1'
@@ -28,10 +40,14 @@ local row = get_run(of.run)
 local past = get_attempt(of.run, attempt)
 local same = row and row.attempt == attempt and row.token == token and row.nonce == nonce
 local known = past and past.token == token and past.nonce == nonce
+-- A launched attempt whose end nobody knows, of a job that holds such runs (Life._is_held).
+local holds = (state == STARTED or state == LOST) and of.policy.on_lost == 'hold'
 local replaces = row and is_older(row, token)
 if row and row.state == RECEIVED and state ~= RECEIVED and row.attempt <= attempt then
   replaces = not same
 elseif row and row.state == RETRY and state ~= RECEIVED and state ~= LOST and not known then
+  replaces = true
+elseif row and row.state == RETRY and not past and holds then
   replaces = true
 elseif row and (state == RECEIVED or state == LOST) then
   local runs = row.state == STARTED or row.state == UNKNOWN
@@ -47,15 +63,16 @@ end
 if not row or replaces then
   row = row or new_row(of)
   row.digest, row.args = of.digest, of.args
+  local policy = row.state == UNKNOWN and held_policy(of.policy) or of.policy
   if HOLDING[row.state] and row.attempt < attempt then close_attempt(row, LOST) end
   local tries = math.max(0, attempt - row.failures - row.relaunches)
-  local failures = math.min(tries, math.max(0, of.policy.attempts - 1 - row.failures))
+  local failures = math.min(tries, math.max(0, policy.attempts - 1 - row.failures))
   row.failures = row.failures + failures
   row.relaunches = row.relaunches + tries - failures
   row.state = state == RECEIVED and RECEIVED or STARTED
   row.attempt, row.token, row.nonce, row.node = attempt, token, nonce, node
   row.lease, row['until'], row.boot, row.beat = lease_s, now + lease_s, '', 0
-  row.policy = of.policy.packed
+  row.policy = policy.packed
   row.received_at, row.started_at, row.ended_at = now, state == RECEIVED and 0 or now, 0
   row.exit_code, row.application_id = '', application_id
   if row.cancel == 0 then row.reason = '' end
@@ -71,6 +88,9 @@ elseif not same then
     })
     if row.state == RETRY then
       row.attempt = unused(row.run, row.attempt)
+      put_run(row)
+    elseif HOLDING[row.state] and holds then
+      row.policy = held_policy(unpack_policy(row.policy)).packed
       put_run(row)
     end
   end

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 
+from coordd.adapters.kernel import proc
 from coordd.adapters.process import CGROUP_PREFIX
 
 NONCE = b"COORDD_NONCE="
@@ -28,9 +29,6 @@ RUNNER = b"coordd.runner.__main__"
 
 # Maximum number of generations of ancestors.
 GENERATIONS_MAX = 100
-
-# Maximum number of bytes that are read of a process's environment and command line.
-TEXT_BYTES_MAX = 4 * 1024 * 1024
 
 
 def in_a_run(pid: int, uid: int) -> bool:
@@ -55,9 +53,7 @@ def in_a_run(pid: int, uid: int) -> bool:
 def _ancestors(pid: int) -> list[int]:
     found: list[int] = []
     for _ in range(GENERATIONS_MAX):
-        data = _read(f"/proc/{pid}/stat")
-        fields = data[data.rfind(b")") + 2 :].split()  # the process name before it may contain anything
-        pid = int(fields[1]) if len(fields) > 1 else 0
+        _, pid = proc.state_and_parent(pid)
         if pid < 1:
             break
         found.append(pid)
@@ -65,11 +61,11 @@ def _ancestors(pid: int) -> list[int]:
 
 
 def _is_of_a_run(pid: int) -> bool:
-    environ = b"\0" + _read(f"/proc/{pid}/environ")
-    limit = LIMIT.search(_read(f"/proc/{pid}/limits"))
+    environ = b"\0" + proc.read(pid, "environ")
+    limit = LIMIT.search(proc.read(pid, "limits"))
     if limit and LIMIT_MIN <= int(limit.group(1)) < 2 * LIMIT_MIN:
         return True
-    return b"\0" + NONCE in environ or RUNNER in _read(f"/proc/{pid}/cmdline")
+    return b"\0" + NONCE in environ or RUNNER in proc.read(pid, "cmdline")
 
 
 def _in_attempt_cgroup(pid: int) -> bool:
@@ -79,15 +75,7 @@ def _in_attempt_cgroup(pid: int) -> bool:
 
 
 def _cgroup(pid: int) -> str:
-    for line in _read(f"/proc/{pid}/cgroup").decode(errors="replace").splitlines():
+    for line in proc.read(pid, "cgroup").decode(errors="replace").splitlines():
         if line.startswith("0::"):
             return line[3:]
     return ""
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(TEXT_BYTES_MAX)
-    except OSError:
-        return b""  # it is gone, or another user's

@@ -1,0 +1,71 @@
+"""coordd history: what the journals of the nodes prove, without a daemon and without Spark."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from coordd.cli.options import EXIT_BAD_JOB, EXIT_FAILED, JSON, JSONL, TABLE, Failed, say
+from coordd.errors import UnavailableError
+
+
+@click.group("history")
+def history() -> None:
+    """Read the journals of the nodes, or their copies in a sink."""
+
+
+@history.command("verify")
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True)
+@click.option(
+    "--clock-skew",
+    "clock_skew_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=0.5,
+    show_default=True,
+    help="A shorter overlap may be the difference of two machines' clocks, and is a notice.",
+)
+@click.option("--output", "-o", type=click.Choice([TABLE, JSON, JSONL]), default=TABLE, show_default=True)
+@click.pass_context
+def verify(context: click.Context, directories: tuple[str, ...], clock_skew_s: float, output: str) -> None:
+    """Prove that no run was launched twice and no attempts overlapped, or list each breach with file and line.
+
+    DIR is a node's journal (STATE_DIR/journal), or a directory with several below it, such as a journal_sink. The hash
+    chains of the audit are checked too. A notice says what the journals given do not cover.
+
+    Exit codes: 0 no breach; 1 breaches; 65 a journal cannot be read.
+    """
+    from coordd.history.proof.verify import verify as prove
+
+    try:
+        proof = prove(directories, clock_skew_s)
+    except UnavailableError as exc:
+        raise Failed(str(exc), EXIT_BAD_JOB) from exc
+    found = [finding.as_dict() for finding in proof.findings]
+    if output == JSON:
+        counts = {name: value for name, value in proof._asdict().items() if name != "findings"}
+        click.echo(json.dumps({**counts, "breaches": proof.breaches, "findings": found}, indent=2))
+    elif output == JSONL:
+        for finding in found:
+            click.echo(json.dumps(finding))
+    else:
+        for finding in found:
+            click.echo(_told(finding))
+        for sentence in proof.sentences():
+            click.echo(sentence)
+    if output == JSONL:
+        say(proof.sentences()[-1])
+    if proof.breaches:
+        context.exit(EXIT_FAILED)
+
+
+def _told(finding: dict[str, object]) -> str:
+    """One finding: its kind and sentence, then its lines."""
+    from coordd.core.visible import visible
+
+    lines = finding["lines"]
+    assert isinstance(lines, list)
+    run = f"{finding['run']}: " if finding["run"] else ""
+    places = "".join([f"\n    {file}:{line}" if line else f"\n    {file}" for file, line in lines])
+    return visible(f"{finding['severity']} {finding['kind']}: {run}{finding['detail']}") + places

@@ -1,0 +1,23 @@
+"""What `run show` says of a run's commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.fake_daemon import RUN
+
+from coordd.cli.show import tables
+
+
+@pytest.mark.parametrize(
+    ("commit_token", "said"),
+    [(5, "by this attempt"), (4, "by an earlier attempt (token 4)"), (None, ""), ("\x1b[31m", "by an earlier attempt")],
+)
+def test_it_says_which_attempt_has_the_commit(commit_token: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tables.draw_run({**RUN, "commit_token": commit_token})
+
+    out = capsys.readouterr().out
+    assert said in out
+    assert ("committed" in out) == bool(said)
+    assert "\x1b[31m" not in out

@@ -1,0 +1,1 @@
+"""Tests of coordd.guard: its questions, its publications, a crash before each step."""

@@ -1,0 +1,281 @@
+"""Journals that prove something, and journals in which something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordd.cli.coordd import program
+from coordd.core.wire.chain import Head, chained, link
+from coordd.core.wire.journal_line import encode_line
+from coordd.history import transforms
+from coordd.history.audit import audit
+from coordd.history.proof.verify import Proof, verify
+from history.conftest import Frame, at_rest
+from history.journals import busy_day
+from history.test_audit import HISTORIES, Told
+
+SEVERITIES = {"violation": "breach", "notice": "notice"}
+
+
+def journal(directory: Path, records: list[dict[str, Any]], name: str = "00000001.jsonl") -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_bytes(b"".join(encode_line(record) for record in records))
+    return directory / name
+
+
+def found(proof: Proof) -> list[tuple[str, str, str]]:
+    return sorted((one.severity, one.kind, one.run) for one in proof.findings)
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_it_finds_what_the_audit_on_spark_finds(name: str, tmp_path: Path) -> None:
+    told, expected = HISTORIES[name]
+    journal(tmp_path, told.records("job"))
+
+    wanted = [
+        (SEVERITIES[severity], kind, f"job{run}")
+        for severity, kind, run, _ in expected
+        if kind != "succeeded_twice"  # a success that could not be reported breaks no promise
+    ]
+    assert found(verify([str(tmp_path)])) == sorted(wanted)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_day_of_a_cluster_is_clean_in_any_order_and_twice(seed: int, tmp_path: Path) -> None:
+    day = busy_day(seed)
+    day.write(str(tmp_path / "as written"))
+    records = day.records() * 2
+    random.Random(seed).shuffle(records)
+    journal(tmp_path / "shuffled", records)
+
+    for place in ("as written", "shuffled"):
+        proof = verify([str(tmp_path / place)])
+        assert proof.breaches == 0, proof.findings
+        assert {one.kind for one in proof.findings} <= {"end_unknown"}, "owners that died silently"
+        assert proof.runs == 30
+
+
+def test_a_breach_names_every_line_that_shows_it(tmp_path: Path) -> None:
+    told, _ = HISTORIES["launched twice, two tokens"]
+    records = told.records("job")
+    first = journal(tmp_path / "a", [{"type": "worker-online", "hostname": "a", "timestamp": 1.0}, *records[:3]])
+    second = journal(tmp_path / "b", records[3:], "current.jsonl")
+
+    (breach,) = verify([str(tmp_path)]).findings
+    assert breach.kind == "launched_twice"
+    assert breach.lines == ((str(first), 3), (str(second), 2))
+    assert breach.as_dict()["file"] == str(second)
+
+
+def test_one_grant_that_two_nodes_have_started_is_a_breach(tmp_path: Path) -> None:
+    told, _ = HISTORIES["nothing to find"]
+    records = told.records("job")
+    journal(tmp_path, [*records, {**records[1], "hostname": "b"}])
+
+    assert found(verify([str(tmp_path)])) == [("breach", "launched_twice", "job@1")]
+
+
+def test_an_end_of_another_grant_ends_nothing(tmp_path: Path) -> None:
+    told = Told().attempt(100, 300, "a", 0, 10).add("failed", 110, "c", 0, 10, nonce="another", exit_code=1)
+    journal(tmp_path, told.attempt(200, 400, "b", 1, 11).records("job"))
+
+    assert ("breach", "overlap", "job@1") in found(verify([str(tmp_path)]))
+
+
+# ---- chains
+
+
+def audited(count: int) -> tuple[list[dict[str, Any]], Head]:
+    records: list[dict[str, Any]] = []
+    head: Head | None = None
+    for number in range(count):
+        made = chained({"type": "control", "timestamp": 100.0 + number, "hostname": "a", "method": "run.trigger"}, head)
+        head = Head(made["n"], link(encode_line(made)), made["timestamp"])
+        records.append(made)
+    assert head is not None
+    return records, head
+
+
+def node(path: Path, records: list[dict[str, Any]], head: Head) -> str:
+    journal(path / "journal", records)
+    (path / "audit.json").write_text(json.dumps(head._asdict()))
+    return str(path)
+
+
+def test_a_whole_chain_is_counted(tmp_path: Path) -> None:
+    proof = verify([node(tmp_path, *audited(5))])
+
+    assert (proof.chains, proof.records, proof.findings) == (1, 5, [])
+
+
+def test_each_node_has_a_chain_of_its_own(tmp_path: Path) -> None:
+    places = [node(tmp_path / name, *audited(count)) for name, count in (("a", 5), ("b", 3))]
+
+    for order in (places, places[::-1], [str(tmp_path)]):
+        proof = verify(order)
+        assert (proof.chains, proof.records, proof.findings) == (2, 8, [])
+
+
+def test_a_record_that_was_removed_edited_or_cut_off_is_a_breach(tmp_path: Path) -> None:
+    records, head = audited(5)
+    edited = {**records[2], "method": "run.cancel"}
+    for name, others in {
+        "removed": [*records[:2], *records[3:]],
+        "edited": [*records[:2], edited, *records[3:]],
+        "cut off": records[:4],
+        "moved": [records[0], records[2], records[1], *records[3:]],
+    }.items():
+        proof = verify([node(tmp_path / name, others, head)])
+        assert ("breach", "chain", "") in found(proof), name
+
+
+def test_a_copy_without_its_head_is_a_gap_and_no_breach(tmp_path: Path) -> None:
+    journal(tmp_path, audited(5)[0], "00000001-0123456789ab.jsonl")
+
+    assert found(verify([str(tmp_path)])) == [("notice", "chain", "")]
+
+
+# ---- damage
+
+
+def test_a_line_that_was_altered_is_a_breach_and_one_that_was_cut_is_a_gap(tmp_path: Path) -> None:
+    told, _ = HISTORIES["nothing to find"]
+    path = journal(tmp_path, told.records("job"))
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+
+    path.write_bytes(whole.replace(b'"hostname":"a"', b'"hostname":"b"', 1))
+    (altered,) = verify([str(tmp_path)]).findings
+    assert (altered.kind, altered.severity, altered.lines) == ("altered", "breach", ((str(path), 1),))
+
+    for torn in (lines[0][:-20] + lines[1] + lines[2], lines[0] + lines[1] + lines[2][:-15], b"\x00\xff\n" + whole):
+        path.write_bytes(torn)
+        assert {(one.kind, one.severity) for one in verify([str(tmp_path)]).findings} == {("damaged", "notice")}
+
+
+def test_the_end_of_an_open_segment_may_be_half_written(tmp_path: Path) -> None:
+    told, _ = HISTORIES["nothing to find"]
+    path = journal(tmp_path, told.records("job"), "current.jsonl")
+    path.write_bytes(path.read_bytes() + b'{"type":"task-sta')
+
+    assert verify([str(tmp_path)]).findings == []
+
+
+def test_segments_and_attempts_that_are_not_here_are_named(tmp_path: Path) -> None:
+    told, _ = HISTORIES["a lower token for a later attempt"]
+    journal(tmp_path, [record for record in told.records("job") if record["attempt"] == 1])
+    for number in (3, 7):
+        journal(tmp_path, [{"type": "worker-online", "timestamp": 1.0}], f"{number:08d}.jsonl")
+
+    proof = verify([str(tmp_path)])
+    assert found(proof) == [("notice", "segment_missing", ""), ("notice", "unseen", "job@1")]
+    assert proof.findings[-1].detail == "not here: segments 2, 4 to 6"
+    assert "2 notices name gaps in the proof" in proof.sentences()[-1]
+
+
+STRANGE: list[Any] = [None, True, -1, 1.5, "x", [], {}, 10**30, 10**400, ""]
+FIELDS = ("run", "attempt", "token", "nonce", "name", "hostname", "timestamp", "type", "runtime")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_value_of_a_field_ends_it(field: str, tmp_path: Path) -> None:
+    told, _ = HISTORIES["launched twice, two tokens"]
+    records = [{**record, field: value} for value in STRANGE for record in told.records("job")]
+    journal(tmp_path, [*records, {"type": "control", "timestamp": 1.0, "n": True}])
+
+    assert verify([str(tmp_path)]).lines == len(records) + 1
+
+
+# ---- the command
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(program, ["history", "verify", *arguments])
+
+
+def test_the_command_says_what_is_proven(tmp_path: Path) -> None:
+    busy_day(1).write(str(tmp_path))
+
+    result = run(str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert "no run was launched twice, no attempts overlapped, every chain is whole" in result.output
+    assert "3 journals of 3 nodes" in result.output
+
+
+def test_the_command_lists_breaches_with_file_and_line(tmp_path: Path) -> None:
+    told, _ = HISTORIES["alive together"]
+    path = journal(tmp_path, told.records("job"))
+
+    result = run(str(tmp_path))
+    assert result.exit_code == 1
+    assert "breach overlap: job@1: attempt 1 " in result.output
+    assert f"{path}:" in result.output
+
+    (line,) = [json.loads(line) for line in run(str(tmp_path), "-o", "jsonl").stdout.splitlines()]
+    assert {"kind", "run", "file", "line", "detail"} <= line.keys()
+    assert (line["kind"], line["file"]) == ("overlap", str(path))
+    assert json.loads(run(str(tmp_path), "-o", "json").stdout)["breaches"] == 1
+
+
+def test_directories_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    for place in (tmp_path / "absent", tmp_path):
+        result = run(str(place))
+        assert result.exit_code == 65
+        assert str(place) in result.output
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs /proc/1/mem, which opens and refuses to be read")
+def test_a_segment_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "00000001.jsonl").symlink_to("/proc/1/mem")
+
+    result = run(str(tmp_path))
+    assert result.exit_code == 65
+    assert "00000001.jsonl" in result.output
+
+
+# ---- against the audit on Spark
+
+
+def any_history(rng: random.Random) -> Told:
+    """Attempts of one or two runs, with every fault at once."""
+    told, token = Told(), 1000
+    for run in ("@1", "@2")[: rng.randrange(1, 3)]:
+        begin = 100.0 + rng.randrange(40)
+        for attempt in range(rng.randrange(1, 4)):
+            token += rng.choice((1, 1, 1, 0, -1))
+            host = rng.choice("ab")
+            end = None if rng.random() < 0.2 else begin + rng.choice((1, 10, 60))
+            mine = f"n{token}.{attempt}"
+            of = attempt - (rng.random() < 0.1 and attempt > 0)  # sometimes the last one again
+            told.attempt(begin, end, host, of, token, run=run, nonce=mine)
+            if rng.random() < 0.2:
+                word, nonce = rng.choice(("failed", "retried", "revoked")), rng.choice((mine, "", "other"))
+                told.add(word, begin + rng.choice((0.3, 5, 30)), "c", attempt, token, run=run, nonce=nonce)
+            begin += rng.choice((0.2, 5, 20, 70))
+    return told
+
+
+def test_it_agrees_with_the_audit_on_spark_about_any_history(lines: Frame, tmp_path: Path) -> None:
+    rng = random.Random(14)
+    records = [record for number in range(400) for record in any_history(rng).records(f"job{number}")]
+    journal(tmp_path, records)
+    events = at_rest(transforms.events(transforms.checked(lines([encode_line(record) for record in records]))))
+    rows = audit(events, at_rest(transforms.attempts(events))).collect()
+    kinds = {"launched_twice", "overlap", "end_unknown", "token_repeated", "token_backwards"}
+
+    def of(severity: str, kind: str, run: str) -> tuple[str, str, str]:
+        # A token of two grants: which of their runs is named is not a rule.
+        return severity, kind, run.partition("@")[0] if kind == "token_repeated" else run
+
+    on_spark = {of(SEVERITIES[row.severity], row.kind, row.run) for row in rows if row.kind in kinds}
+    ours = {of(*one) for one in found(verify([str(tmp_path)])) if one[1] in kinds}
+
+    assert (sorted(ours - on_spark), sorted(on_spark - ours)) == ([], [])
+    assert {kind for _, kind, _ in ours} == kinds

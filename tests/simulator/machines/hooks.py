@@ -1,0 +1,163 @@
+"""The real service of hooks (services/hooks/service.py) of each daemon, in a world without trio.
+
+One hook is told of all ends of runs. Its runs are launched as all others are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import trio
+
+from coordd.config.hooks.hook import Hook, jobs_of
+from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ready import Notice, Now, Reply
+from coordd.core.wire.events import Event, Packet
+from coordd.errors import UnavailableError
+from coordd.services.hooks import service, since
+from coordd.services.hooks.service import Hooks
+from coordd.services.hooks.since import Since
+from simulator.machines.revisions import Log
+from simulator.machines.waiting import Question, Then, Turns
+from simulator.policies import HOOKS
+from simulator.terms import LEASE
+
+if TYPE_CHECKING:
+    from coordd.core.jobs.job import Job
+    from simulator.machines.daemon import Daemon
+    from simulator.world import World
+
+HOOK = Hook(on=("run.*",), argv=("/bin/true",), name="told")
+
+# The numbers of requests of hooks begin here; those of people are lower.
+REQUESTS = 1_000_000
+
+
+def jobs() -> dict[str, Job]:
+    """The job that the hook is."""
+    return jobs_of((HOOK,), LEASE)
+
+
+class SinceOnDisk(Since):
+    """Since when this node has the hook: on the disk of a daemon's machine."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        super().__init__("hooks.json")
+
+    def _load(self) -> dict[str, float]:
+        return dict(self._daemon.host.disk.hooks)
+
+    def _save(self) -> None:
+        if self._daemon.full:
+            raise OSError("the disk is full")
+        self._daemon.host.disk.hooks = dict(self._known)
+
+
+class Seat:
+    """What the service of one daemon sees of it: driver, ledger, troubles and readiness."""
+
+    def __init__(self, daemon: Daemon, turns: Turns) -> None:
+        self._daemon, self._turns = daemon, turns
+        self.node = daemon.node
+        self.breakers = ()
+        self.found = SimpleNamespace(late_jobs={})
+        self.problem = ""
+        self.listeners: list[Callable[[Sequence[Event], Sequence[Notice]], None]] = []
+        self.recent: deque[tuple[Packet, Event]] = deque(maxlen=2000)
+        self.recent_total = 0
+        self._replies: dict[int, Then] = {}
+        self._number = REQUESTS
+        this: Any = self
+        self.hooks = Hooks((HOOK,), "", this, this, this, this)
+
+    def now(self) -> Now:
+        return self._daemon.time()
+
+    async def query(self, call: Callable[[Any], Any]) -> Any:
+        return await self._turns.run_sync(self._read, call)
+
+    def _read(self, call: Callable[[Any], Any]) -> Any:
+        server = self._daemon.world.server
+        if not server.reaches(self._daemon.host):
+            raise UnavailableError("the ledger is away")
+        return call(server.ledger)
+
+    async def trigger(self, of: Registration) -> Reply:
+        said: Reply = await Question(partial(self._ask, of))
+        return said
+
+    def _ask(self, of: Registration, then: Then) -> None:
+        self._number += 1
+        self._replies[self._number] = then
+        self._daemon.feed(self.node.trigger, of, self._number)
+
+    # ---- what the daemon hands over
+
+    def replied(self, reply: Reply) -> None:
+        """The node has answered a request; it may be one of this service."""
+        then = self._replies.pop(reply.id, None)
+        if then is not None:
+            self._daemon.world.at(0.0, then, reply)
+
+    def heard(self, packet: Packet) -> None:
+        """A message of another node."""
+        self.recent += [(packet, event) for event in packet.events]
+        self.recent_total += len(packet.events)
+
+    def saw(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
+        """The node's own deeds."""
+        with self._turns.of(self._daemon):
+            for listener in self.listeners:
+                listener(journal, notices)
+
+    @property
+    def since(self) -> float:
+        """Since when the node has the hook (Unix seconds, by its clock)."""
+        return self.hooks._since.of(HOOK)
+
+
+class Services:
+    """The services of all daemons of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.turns = world, Turns()
+
+    def start(self, daemon: Daemon) -> Seat | None:
+        """The service of a daemon that starts; None in most worlds."""
+        if HOOKS not in self.world.plan.kinds:
+            return None
+        with self.turns.of(daemon):
+            seat = Seat(daemon, self.turns)
+        self.turns.begin(daemon, seat.hooks.run(), self._ended)
+        return seat
+
+    def _ended(self, why: Any) -> None:
+        self.world.violate(f"X the service of hooks has ended: {why!r}")
+
+    async def _sleep(self, seconds: float) -> None:
+        daemon = self.turns.present
+        await Question(lambda then: daemon.world.at(seconds / daemon.host.rate, then, None))
+
+    @contextlib.contextmanager
+    def patched(self) -> Generator[None]:
+        """The services run in this world."""
+        if HOOKS not in self.world.plan.kinds:
+            yield
+            return
+        log: Any = Log(self.world)
+        log.debug = log.info
+        with (
+            self.turns.patched(service),
+            mock.patch.object(trio, "sleep", self._sleep),
+            mock.patch.object(service, "Since", lambda _path: SinceOnDisk(self.turns.present)),
+            mock.patch.object(service, "log", log),
+            mock.patch.object(since, "log", log),
+        ):
+            yield
