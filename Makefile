@@ -72,7 +72,7 @@ soak: $(READY) ## real clusters under a steady load, HOURS=0.25: nothing that th
 plans: $(READY) ## random edits of job files, planned and found by brute force: EDITS=10000
 	@$(PROGRAM) plans $(if $(EDITS),--edits $(EDITS)) $(ARGS)
 
-hosts: $(READY) ## the Debian package in all its troubles, on bare Debians with a real systemd (ten minutes)
+hosts: $(READY) ## the packages in all their troubles, on bare Debians with a real systemd (ten minutes)
 	@PYTHONPATH=. $(PY) -m pytest -q tests/system/packages $(ARGS)
 
 # What a site installs. PACKAGES: a program of deploy/packages.

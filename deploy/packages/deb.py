@@ -49,11 +49,15 @@ License: theirs
 """
 
 
+def steps(version: str) -> str:
+    """The steps that all scripts of all packages share."""
+    text = (SCRIPTS / "steps.sh").read_text()
+    return "set -e\n\n" + text.replace("@VERSION@", version).replace("@SCHEMA@", str(len(MIGRATIONS)))
+
+
 def script(name: str, version: str) -> str:
-    """One script of a package, with the steps that all of them share."""
-    steps, own = [(SCRIPTS / f"{part}.sh").read_text() for part in ("steps", name)]
-    filled = steps.replace("@VERSION@", version).replace("@SCHEMA@", str(len(MIGRATIONS)))
-    return f"#!/bin/sh\nset -e\n\n{filled}\n{own}"
+    """One script of a package."""
+    return f"#!/bin/sh\n{steps(version)}\n{(SCRIPTS / f'{name}.sh').read_text()}"
 
 
 def build(house: Path, to: Path, *, compression: str = "xz") -> Path:

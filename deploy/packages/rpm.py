@@ -11,7 +11,7 @@ from packages import deb, tree, wheelhouse
 SPEC = """\
 Name: coordd
 Version: {version}
-Release: 1
+Release: {release}
 Summary: Runs every Spark job once, even when an edge node dies
 License: Apache-2.0
 Requires: /usr/bin/{python}, systemd, util-linux
@@ -54,8 +54,8 @@ if [ "$1" = 0 ]; then forget; fi
 """
 
 
-def build(house: Path, to: Path) -> Path:
-    """Build the package from a wheelhouse; returns its path."""
+def build(house: Path, to: Path, release: int = 1) -> Path:
+    """Build the package from a wheelhouse; returns its path. ``release``: which build of this version it is."""
     [wheel] = house.glob("coordd-*.whl")
     version = wheel.name.split("-")[1]
     to.mkdir(parents=True, exist_ok=True)
@@ -64,8 +64,7 @@ def build(house: Path, to: Path) -> Path:
         root.mkdir()
         tree.stage(house, root)
         spec = Path(scratch, "coordd.spec")
-        steps = deb.script("steps", version).partition("set -e\n")[2]
-        text = SPEC.format(version=version, python=tree.PYTHON, root=root, steps=steps, files="\n".join(_files(root)))
+        text = specification(version, release, root)
         spec.write_text(text)
         os.environ["SOURCE_DATE_EPOCH"] = deb.date()
         wheelhouse.run(
@@ -75,6 +74,14 @@ def build(house: Path, to: Path) -> Path:
         path = to / built.name
         path.write_bytes(built.read_bytes())
     return path
+
+
+def specification(version: str, release: int, root: Path) -> str:
+    """What rpmbuild reads: the package of what is staged below ``root``."""
+    files = "\n".join(_files(root))
+    return SPEC.format(
+        version=version, release=release, python=tree.PYTHON, root=root, steps=deb.steps(version), files=files
+    )
 
 
 def _files(root: Path) -> list[str]:

@@ -16,7 +16,7 @@ import coordd
 from coordd.adapters.ledger.sqlite_rows import MIGRATIONS
 from coordd.cli.coordctl import program as coordctl
 from coordd.cli.coordd import program as daemon
-from packages import deb, lock, manual, share, tree, wheelhouse
+from packages import deb, lock, manual, rpm, share, tree, wheelhouse
 
 ROOT = Path(__file__).parents[2]
 LOCK = """\
@@ -221,3 +221,11 @@ def test_the_scripts_of_the_package_are_shell(name: str) -> None:
     assert "@" not in text.replace('"$@"', "").replace("coordd-run@", "")
     assert "1.2.3" in text
     assert f"-gt {len(MIGRATIONS)} ]" in text
+
+
+def test_the_scripts_of_the_rpm_know_version_and_schema(tmp_path: Path) -> None:
+    text = rpm.specification("1.2.3", 2, tmp_path)
+
+    assert "@" not in text.replace("coordd-run@", "")
+    assert f"-gt {len(MIGRATIONS)} ]" in text
+    assert "Version: 1.2.3\nRelease: 2\n" in text

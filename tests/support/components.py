@@ -47,6 +47,7 @@ COMPONENTS = (
     Component("redis-sentinel", "redis-sentinel"),
     Component("promtool", "prometheus"),
     Component("mmdebstrap", "mmdebstrap"),
+    Component("rpmbuild", "rpm"),
     Component("chromium", "chromium"),
     Component("chromedriver", "chromium-driver"),
 )

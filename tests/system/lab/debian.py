@@ -27,7 +27,7 @@ INSTALLED = (
     "systemd,systemd-sysv,dbus,openssh-server,iproute2,procps,"
     "ca-certificates,dbus-user-session,libpam-systemd,libglib2.0-data,shared-mime-info,xdg-user-dirs"
 )
-DOWNLOADED = "python3 redis-server polkitd"
+DOWNLOADED = "python3 redis-server polkitd rpm"
 IMAGE_S = 900.0
 
 
