@@ -89,6 +89,7 @@ class Host:
     gone: bool = False  # this machine never comes back
     frozen_until: float = 0.0  # the whole machine is frozen: daemon, runners, watchers, programs
     said_by: str = ""  # incarnation of the daemon that sent the last message
+    acted: dict[tuple[str, int], str] = field(default_factory=dict)  # message -> its daemon's incarnation that took it
     mark_lost: bool = False  # the previous daemon died with a clock's mark that the full disk had not accepted
     outbox: list[OutboxEntry] = field(default_factory=list)
     facts: list[tuple[Launch, str, int | None, str]] = field(default_factory=list)  # ends that no daemon has read yet

@@ -18,7 +18,10 @@ more than that is still a member (liveness is never judged by timestamps), but i
 timeout, and ``notice`` says why.
 
 Forgotten messages (after a restart, or of a sender beyond SENDERS_MAX) could be replayed as new. So elections and
-commands must also be stamped after the moment of forgetting, until anything older has expired anyway.
+commands must also be stamped after the moment of forgetting, until anything older has expired anyway. That moment is
+read from the wall clock at the start. If that clock was ahead and is set back, everybody seems to speak of the time
+before. Then a message counts too if it was said after the start by the wall clock as it is now *and* its logical stamp
+is above the mark that this receiver started from: what was heard before the restart is below that mark.
 
 A heartbeat starts nothing, but an old one must not make a dead node look alive. A node's message about itself is
 refused if it is old by the two wall clocks (FORGOTTEN_S) *and* its logical stamp does not prove that it is new: a new
@@ -100,9 +103,9 @@ class Admission(NamedTuple):
 class _Window:
     """The numbers heard from one incarnation. Bit n of a mask stands for ``high - n``."""
 
-    __slots__ = ("forgotten_until", "forgotten_wall", "high", "late_high", "late_mask", "mask", "stamp")
+    __slots__ = ("forgotten_until", "forgotten_wall", "heard_to", "high", "late_high", "late_mask", "mask", "stamp")
 
-    def __init__(self, high: int, stamp: int, forgotten_wall: float, forgotten_until: float) -> None:
+    def __init__(self, high: int, stamp: int, forgotten_wall: float, forgotten_until: float, heard_to: float) -> None:
         self.high = high
         self.stamp = stamp  # an old message is new only above this stamp
         self.mask = 0
@@ -110,6 +113,14 @@ class _Window:
         self.late_mask = 0
         self.forgotten_wall = forgotten_wall
         self.forgotten_until = forgotten_until
+        self.heard_to = heard_to  # no message with a stamp above this was heard and forgotten
+
+    def is_forgotten(self, event: AnyEvent, now_mono: float, now_wall: float) -> bool:
+        """True if the event may have been heard before this window was begun."""
+        if now_mono >= self.forgotten_until or event.timestamp >= self.forgotten_wall:
+            return False
+        begun_wall = now_wall - (now_mono - self.forgotten_until + FORGOTTEN_S)  # by the wall clock as it is now
+        return event.clock <= self.heard_to or event.timestamp < begun_wall
 
     def hear(self, seq: int) -> str:
         """Note a number: "" when it is new, LATE, or DUPLICATE."""
@@ -150,6 +161,8 @@ class Windows:
         """
         self._windows: dict[tuple[str, str], _Window] = {}  # the sender that was silent for longest comes first
         self._clock_mark = clock_mark
+        # A node that lost its state starts without a mark, and may have heard everything.
+        self._heard_to: float = clock_mark or math.inf
         self._forgotten_wall = now_wall
         self._forgotten_until = -math.inf if now_mono is None else now_mono + FORGOTTEN_S
         self.refused = dict.fromkeys(REFUSED, 0)  # packets with a refusal, by reason
@@ -163,12 +176,13 @@ class Windows:
         heard = window.hear(packet.seq)
         oldest = now_wall - EXPIRY_S - CLOCK_SKEW_MAX_S
         newest = now_wall + CLOCK_SKEW_MAX_S
-        since = window.forgotten_wall if now_mono < window.forgotten_until else -math.inf
         shown = window.stamp
         if not heard:
             window.stamp = max([shown, *[event.clock for event in packet.events]])
             for event in packet.events:
-                if isinstance(event, ACTS) and not (oldest <= event.timestamp <= newest and event.timestamp >= since):
+                if isinstance(event, ACTS) and (
+                    not oldest <= event.timestamp <= newest or window.is_forgotten(event, now_mono, now_wall)
+                ):
                     break
                 if event.clock <= shown and event.timestamp < now_wall - FORGOTTEN_S:
                     break
@@ -191,7 +205,7 @@ class Windows:
             elif not oldest <= event.timestamp <= newest:
                 why = EXPIRED
             else:
-                why = FORGOTTEN if event.timestamp < since else ""
+                why = FORGOTTEN if window.is_forgotten(event, now_mono, now_wall) else ""
             if why:
                 refused[why] = refused.get(why, 0) + 1
             else:
@@ -206,7 +220,8 @@ class Windows:
         if len(self._windows) >= SENDERS_MAX:
             del self._windows[next(iter(self._windows))]
             self._forgotten_wall, self._forgotten_until = now_wall, now_mono + FORGOTTEN_S
-        return _Window(seq, self._clock_mark, self._forgotten_wall, self._forgotten_until)
+            self._heard_to = math.inf  # the forgotten sender may have said anything since the start
+        return _Window(seq, self._clock_mark, self._forgotten_wall, self._forgotten_until, self._heard_to)
 
     def _notice(self, packet: Packet, refused: dict[str, int], now_wall: float) -> str:
         told = []

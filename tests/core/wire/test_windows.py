@@ -247,6 +247,65 @@ def test_a_clock_that_was_set_back_costs_elections_for_a_while_only() -> None:
     assert restarted.admit(packet(3, elect(back)), MONO + FORGOTTEN_S, back).events
 
 
+@pytest.mark.parametrize("event", ACTING)
+def test_elections_count_soon_after_a_clock_that_was_ahead_at_the_start_is_right(event: Any) -> None:
+    restarted = Windows(MONO, WALL + 60, MARK)
+    said = event(WALL + 2)
+    said.clock = MARK + 1
+    told = restarted.admit(packet(1, said), MONO + 2, WALL + 2)
+    assert (len(told.events), told.fresh, told.refused) == (1, True, {}), "it was said after the start"
+    assert restarted.admit(packet(1, said), MONO + 2, WALL + 2).refused == {"duplicate": 1}
+
+
+@pytest.mark.parametrize(
+    ("mark", "clock", "at", "why"),
+    [
+        (MARK, MARK, WALL + 2, "it may have been heard before the restart"),
+        (MARK, MARK + 1, WALL - 1, "it was said before the start"),
+        (0, MARK + 1, WALL + 2, "this node has lost its state"),
+    ],
+)
+def test_a_clock_that_was_ahead_at_the_start_lets_no_old_election_act(
+    mark: int, clock: int, at: float, why: str
+) -> None:
+    restarted = Windows(MONO, WALL + 60, mark)
+    said = elect(at)
+    said.clock = clock
+    told = restarted.admit(packet(1, said), MONO + 2, WALL + 2)
+    assert (told.events, told.refused) == ([], {"forgotten": 1}), why
+
+
+@given(
+    ahead_s=st.integers(-120, 120),
+    back_s=st.integers(0, 240),
+    said_s=st.integers(-60, 0),
+    skew_s=st.integers(-60, 60),
+    again_s=st.integers(0, 100),
+    stamp=st.integers(0, MARK),
+)
+def test_what_was_heard_before_a_restart_acts_again_only_by_a_sender_whose_clock_is_ahead(
+    ahead_s: int, back_s: int, said_s: int, skew_s: int, again_s: int, stamp: int
+) -> None:
+    """It was heard before the restart, so its stamp is not above the mark. The receiver's clock is set back since."""
+    restarted = Windows(MONO, WALL + ahead_s, MARK)
+    replayed = elect(WALL + said_s + skew_s)
+    replayed.clock = stamp
+    told = restarted.admit(packet(1, replayed), MONO + again_s, WALL + ahead_s - back_s + again_s)
+    assert not told.events or skew_s + said_s >= ahead_s or again_s >= FORGOTTEN_S
+
+
+def test_who_was_forgotten_for_others_proves_nothing_by_a_stamp() -> None:
+    restarted = Windows(MONO - 200, WALL - 140, MARK)  # its clock is ahead by 60 s, and the sender's by 1 s
+    said = elect(WALL + 0.5)
+    said.clock = MARK + 5
+    assert restarted.admit(packet(1, said, hostname="first"), MONO - 0.5, WALL + 59.5).events
+    for number in range(SENDERS_MAX):
+        restarted.admit(packet(1, heartbeat(), hostname=f"n{number}"), MONO, WALL + 60)
+    assert restarted.admit(packet(2, heartbeat(), hostname="first"), MONO, WALL + 60).events
+    again = restarted.admit(packet(1, said, hostname="first"), MONO + 2, WALL + 2)
+    assert (again.events, again.refused) == ([], {"forgotten": 1})
+
+
 def test_senders_are_bounded_and_a_forgotten_one_cannot_act_with_what_was_recorded() -> None:
     listener = Listener()
     assert listener.hear(1, cancel(), hostname="first").events

@@ -92,7 +92,8 @@ SET_BACK = Excuse(
     "its ledger's clock was set back",
     ANY,
     1,
-    "it was due before its job was known, and the ledger opened it when its clock was set back to before that",
+    "it was due before its job was known, and the ledger opened it when its clock was set back to before that, or had "
+    "not come back to the instant that it had shown when the job began",
 )
 COUNTED_LATER = Excuse(
     "a fire time before its definition counted",

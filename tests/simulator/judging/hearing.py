@@ -52,12 +52,16 @@ class Hearing:
     def admitted(self, daemon: Daemon, packet: Packet, events: list[Any]) -> None:
         """S6, S8: a message that acts is accepted once, and not after many later messages of its sender.
 
-        The judge remembers every message that this incarnation of the node was given.
+        The judge remembers every message that this incarnation of the node was given. If an earlier one took it, the
+        message has no stamp above the mark that the clock of this one began with: new stamps are told by that.
         """
         heard = daemon.given.setdefault(packet.incarnation, [0, set()])
         if any(isinstance(event, windows.ACTS) for event in events):
             if packet.seq in heard[1]:
                 self.world.violate(f"S6 {daemon.name} takes message {packet.seq} of {packet.sender} a second time")
+            taken_by = daemon.host.acted.setdefault((packet.incarnation, packet.seq), daemon.incarnation)
+            if taken_by != daemon.incarnation and packet.events[0].clock > daemon.began_with > 0:
+                self.world.violate(f"S6 {daemon.name} takes for new what {taken_by} heard, by {packet.sender}'s stamp")
             if packet.seq <= heard[0] - self.world.plan.reach:
                 self.world.violate(f"S8 {daemon.name} acts on the backlog of {packet.sender}")
         heard[0] = max(heard[0], packet.seq)

@@ -211,6 +211,7 @@ class Judge:
         self.sequences[job] = sequence
         if how == "returned" or self.scheduled_as.get(job) != schedule:
             self.counts_from[job] = max(self.counts_from.get(job, 0.0), self.world.server.wall())
+            self.world.server.set_back.pop(job, None)
         self.scheduled_as[job] = schedule
 
     def _grant(self, claim: Any, answer: Answer, row: Any) -> None:

@@ -138,6 +138,7 @@ class Daemon(QuietShell):
         self.calls = random.Random(f"calls of {world.plan.seed} {host.index} {host.boots}")
         self.source: PublishedSource | None = None
         self.hooks: Seat | None = None
+        self.began_with = host.disk.clock_mark
         self.windows = Windows(*self.time(), host.disk.clock_mark) if world.plan.production else None
 
     def call_s(self) -> float:
@@ -151,6 +152,8 @@ class Daemon(QuietShell):
         host, now = self.host, self.time()
         self.hooks = self.world.hooks.start(self)
         host.mark_lost, host.disk.unsaved_mark = host.mark_lost or bool(host.disk.unsaved_mark), 0
+        if host.mark_lost:
+            host.acted.clear()
         self.node.rulebook.definitions.had = {job: Had(*one) for job, one in host.disk.definitions.items()}
         if self.world.plan.published:
             self.source = self.world.publishing.sources.start(self)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from support.ledger_calls import run_of
 from support.memory import MemoryLedger, MemoryStore
 
-from coordd.core.ledger.requests import Activate, Adopt, Claim, Prune
+from coordd.core.ledger.requests import Activate, Adopt, Claim, ListOpen, Prune
 from coordd.core.ledger.rows import JobRow, LedgerTime, Row
 from coordd.core.ledger.runner_requests import Request, Restore
 from coordd.core.ledger.standing import LATE_S
@@ -58,6 +58,9 @@ class Server:
         self.rate = rate
         self.step = 0.0
         self.lowest = 0.0  # the least that step ever was
+        # job -> the least that step was at a sweep of it before its first grant, while the clock was behind the instant
+        # that it had shown when the job's schedule began to count
+        self.set_back: dict[str, float] = {}
         self.far = 0.0  # sum (seconds) of the far steps that healing takes back
         self.glitch_s = 0.0  # how far (seconds) it is ahead for a moment
         self.ahead_s = 0.0  # sum of all steps back (seconds): its rows may be dated that far ahead
@@ -123,10 +126,22 @@ class Server:
         """When the world began, by its clock as it is now, for the fire time of a row that is opened now.
 
         If its clock was behind for a while, it moved the start of its jobs back then (``Standing._swept_job``). When
-        its clock is right again, it opens what is due after that start and not later than LATE_S.
+        its clock is right again, it opens what is due after that start and not later than LATE_S. Until its clock
+        comes to the instant that it had shown when the job's schedule began to count, it opens what is later, too: for
+        the ledger that time has just passed. That holds only for a job of which nothing was granted before that sweep.
         """
-        in_time = self.wall() - max(row.not_before, row.due_at) <= LATE_S
-        return WALL + (self.lowest if in_time else self.step)
+        wall = self.wall()
+        least = self.step
+        if wall - max(row.not_before, row.due_at) <= LATE_S:
+            least = self.lowest
+        elif wall < self.world.judge.counts_from.get(row.job, 0.0):
+            least = min(least, self.set_back.get(row.job, least))
+        return WALL + least
+
+    def _sweeps(self, job: str) -> None:
+        wall, judge = self.wall(), self.world.judge
+        if self.recovering_s(wall) <= 0 and job not in judge.last_token and wall < judge.counts_from.get(job, 0.0):
+            self.set_back[job] = min(self.step, self.set_back.get(job, self.step))
 
     def recovering_s(self, wall: float) -> float:
         """The rest of the quarantine (seconds)."""
@@ -214,6 +229,8 @@ class Server:
             world.judge.pruned(there - self.runs(), self.wall() - request.keep_s)
         else:
             self.answers[answer.word] += 1
+        for job in request.jobs if isinstance(request, ListOpen) else ():
+            self._sweeps(job)
         if isinstance(request, Activate) and answer.word == OK:
             world.judge.activated(request.job, request.schedule, request.how, answer.token)
         if isinstance(request, Adopt) and answer.word == OK:
@@ -288,6 +305,7 @@ class Server:
         )
         for job in jobs:
             self.known_again.pop(job, None)
+            self.set_back.pop(job, None)
         world.judge.went_back()
         world.judge.fires.forget()
         world.say(f"the ledger has forgotten what was written after {kept_to:.3f}")
