@@ -40,6 +40,7 @@ COMPONENTS = (
     Component("setpriv", "util-linux"),
     Component("ip", "iproute2"),
     Component("openssl", "openssl"),
+    Component("curl", "curl"),
     Component("systemd-analyze", "systemd"),
     Component("rabbitmq-server", "rabbitmq-server", "/usr/lib/rabbitmq/bin/rabbitmq-server"),
     Component("redis-server", "redis-server"),

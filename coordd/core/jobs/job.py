@@ -185,12 +185,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """True for a driver that only waits (cluster mode) and for a hook, False for one that computes on this node."""
         if self.name.startswith(HOOK):
             return True
+        return self.drives_elsewhere
+
+    @property
+    def drives_elsewhere(self) -> bool:
+        """True if its driver runs on the cluster, and outlives what runs here."""
         return isinstance(self.launch, SparkSubmit) and self.launch.deploy_mode == "cluster"
 
     def policy(self) -> Policy:
-        """The policy that the ledger needs to know; a claim adds the limits (core/jobs/limits.py)."""
+        """The policy that the ledger needs to know; a claim adds the limits (core/jobs/limits.py).
+
+        The ledger holds every lost attempt whose driver runs on the cluster, whatever the job says: only a look-up on
+        the cluster can tell whether it may be tried again.
+        """
         return Policy(
-            on_lost=self.on_lost,
+            on_lost="hold" if self.drives_elsewhere else self.on_lost,
             overlap=self.overlap,
             attempts=self.retry.attempts,
             relaunches=self.retry.relaunches,

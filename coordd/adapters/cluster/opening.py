@@ -1,0 +1,48 @@
+"""Which cluster manager has an application, and the way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from coordd.adapters.cluster.http import ANSWER_S
+from coordd.core.jobs.applications import Application
+from coordd.errors import UnavailableError
+
+YARN, KUBERNETES = "yarn", "k8s://"
+
+
+class Manager(Protocol):
+    """A cluster manager. Each call is blocking, and raises UnavailableError if nobody can tell."""
+
+    kind: str
+    place: str
+
+    def find(self, mark: str) -> list[Application]: ...
+    def of_cluster(self, mark: str) -> list[Application]: ...
+    def end(self, ident: str) -> None: ...
+    def keeps_since(self, since: float) -> str: ...
+
+
+def has_lookup(master: str) -> bool:
+    """True if applications can be found again on this master."""
+    return master == YARN or master.startswith(KUBERNETES)
+
+
+def open_manager(
+    master: str, conf: Mapping[str, str], env: Mapping[str, str], *, answer_s: float = ANSWER_S, kept_s: float = 0.0
+) -> Manager:
+    """The way to the applications of a master. ``conf``: Spark's settings, ``env``: of the program.
+
+    Raises UnavailableError: there is none, or its configuration cannot be read.
+    """
+    if master == YARN:
+        from coordd.adapters.cluster.yarn import Yarn
+
+        return Yarn(conf, env, answer_s=answer_s)
+    if master.startswith(KUBERNETES):
+        from coordd.adapters.cluster.kube_access import Access
+        from coordd.adapters.cluster.kubernetes import Kubernetes
+
+        return Kubernetes(Access(master, conf, env), answer_s=answer_s, kept_s=kept_s)
+    raise UnavailableError(f"applications on {master} cannot be looked up: only YARN and Kubernetes show our marks")

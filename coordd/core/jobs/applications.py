@@ -1,0 +1,144 @@
+"""The applications of a run on a cluster manager: how they are marked, and what an attempt does about those it finds.
+
+In deploy mode "cluster" the driver lives on the cluster, and outlives the process that submitted it. So each
+application carries marks (tags of YARN, labels of Kubernetes) that are known before it is submitted. An attempt looks
+for its run's mark before it submits anything. The tracker loads this file with the standard library alone.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coordd.core.ledger.words import LOST
+
+# The states of an application. ENDED: it is over, and nobody can tell how.
+ALIVE = "alive"
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+KILLED = "killed"
+ENDED = "ended"
+
+# What an attempt does. UNSEEN: an application of this run was there, and is not shown any more.
+ADOPT = "adopt"
+TAKE_END = "take_end"
+SUBMIT = "submit"
+UNSEEN = "unseen"
+
+# The words of a mark, behind "coordd-".
+ATTEMPT = "attempt"
+TOKEN = "token"  # noqa: S105  # a word
+CLUSTER = "cluster"
+PREFIX = "coordd-"
+
+# The ledger writes this when a person has decided that a run with an unknown end is to be tried again, and when one
+# replays a run that was given up.
+BY_PERSON = ("resolved as relaunch by ", "; replayed by ")
+
+
+class Application(NamedTuple):
+    """One application, as the cluster manager shows it. ``token``, ``attempt``: of the attempt that submitted it; 0 and
+    -1 if its marks do not say. Instants in Unix seconds by the manager's clock; 0.0: unknown.
+    """
+
+    id: str
+    state: str
+    run_mark: str = ""
+    token: int = 0
+    attempt: int = -1
+    detail: str = ""
+    exit_code: int | None = None
+    name: str = ""
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    ui: str = ""
+
+
+class Earlier(NamedTuple):
+    """An earlier attempt of the run, as the ledger has it."""
+
+    attempt: int
+    token: int
+    state: str
+    application_id: str
+    reason: str
+
+    @property
+    def settled(self) -> bool:
+        """True if no application of this attempt, or of an earlier one, has an end that the ledger does not know: it
+        reported the end of its application, or a person decided.
+        """
+        if any(text in self.reason for text in BY_PERSON):
+            return True
+        return self.state != LOST and self.application_id != ""
+
+
+class Decision(NamedTuple):
+    """What to do, with which application, and which others to end."""
+
+    word: str
+    application: Application | None = None
+    others: tuple[Application, ...] = ()
+
+
+def run_mark(cluster: str, run: str) -> str:
+    """The mark of a run's applications: the same on each node, in lower case (as YARN makes it)."""
+    return PREFIX + hashlib.sha256(f"{cluster}\0{run}".encode()).hexdigest()[:20]
+
+
+def cluster_mark(cluster: str) -> str:
+    """The mark of all applications of a coordd cluster."""
+    return hashlib.sha256(cluster.encode()).hexdigest()[:12]
+
+
+def yarn_tags(cluster: str, run: str, attempt: int, token: int) -> tuple[str, ...]:
+    """The tags of an application on YARN."""
+    return (
+        run_mark(cluster, run),
+        f"{PREFIX}{CLUSTER}-{cluster_mark(cluster)}",
+        f"{PREFIX}{ATTEMPT}-{attempt}",
+        f"{PREFIX}{TOKEN}-{token}",
+    )
+
+
+def labels(cluster: str, run: str, attempt: int, token: int) -> dict[str, str]:
+    """The labels of a driver pod on Kubernetes."""
+    return {
+        f"{PREFIX}run": run_mark(cluster, run),
+        f"{PREFIX}{CLUSTER}": cluster_mark(cluster),
+        f"{PREFIX}{ATTEMPT}": str(attempt),
+        f"{PREFIX}{TOKEN}": str(token),
+    }
+
+
+def number(text: object, *, missing: int) -> int:
+    """A number in a mark; ``missing`` if it is not a number."""
+    said = str(text)
+    return int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else missing
+
+
+def pod_name(mark: str, earlier: Sequence[Earlier]) -> str:
+    """The name of the driver pod. All attempts that may submit the same work share it, and Kubernetes accepts a name
+    once: so a submission that arrives late is refused.
+    """
+    return f"{mark}-{sum(one.settled for one in earlier)}"
+
+
+def decide(found: Sequence[Application], earlier: Sequence[Earlier]) -> Decision:
+    """What an attempt does, given all applications of its run that are shown, and the earlier attempts."""
+    alive = sorted([one for one in found if one.state == ALIVE], key=_age)
+    if alive:
+        return Decision(ADOPT, alive[-1], tuple(alive[:-1]))
+    settled = [one for one in earlier if one.settled]
+    floor = max([one.token for one in settled], default=0)
+    known = {one.application_id for one in settled}
+    news = [one for one in found if one.id not in known and (not one.token or one.token > floor)]
+    if news:
+        return Decision(TAKE_END, max(news, key=_age))
+    if any(one.state == LOST and one.application_id and one.token > floor for one in earlier):
+        return Decision(UNSEEN)
+    return Decision(SUBMIT)
+
+
+def _age(one: Application) -> tuple[int, float, str]:
+    """The newest token counts; without marks, the newest application."""
+    return one.token, one.started_at, one.id
