@@ -114,9 +114,13 @@ class Definitions:
         return job is not None and job.schedule is not None
 
     def _returns(self, name: str, sequence: int) -> bool:
-        """The job was gone here, and no other node has activated it since."""
+        """The job was gone here, and no other node has activated it since.
+
+        Not so in a published revision: the ledger itself ends and begins its definitions, and a job may be missing here
+        only because the store, and this node's copy, could not be read for a while.
+        """
         had = self.had.get(name)
-        return had is not None and not had.digest and had.sequence >= sequence
+        return not self.published and had is not None and not had.digest and had.sequence >= sequence
 
     def _answered(self, name: str, answer: Answer, _sent_at: float, now: Now) -> None:
         """The ledger's answer to an activation."""

@@ -258,6 +258,21 @@ def test_a_node_takes_a_published_definition_once_it_counts() -> None:
     assert begun(lone) != []
 
 
+def test_a_published_job_that_was_away_here_alone_is_opened_again() -> None:
+    """The store was away and this node had lost its copy: it had no jobs for a while. The revision stayed in force."""
+    lone = started(hourly("d1"))
+    lone.node.rulebook.definitions.published = True
+    swept(lone, (3, "d1", EPOCH))
+    lone.do(lone.node.set_jobs, {})
+    lone.wait(HOUR_S + MINUTE_S)
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    swept(lone, (3, "d1", EPOCH))
+    lone.wait(MINUTE_S)
+
+    assert lone.node.rulebook.definitions.stale == {}
+    assert begun(lone) == [scheduled_run("sales", EPOCH + HOUR_S)]
+
+
 def test_a_published_definition_that_the_ledger_has_forgotten_is_restored() -> None:
     lone = started(hourly("d1"))
     lone.node.rulebook.definitions.published = True
