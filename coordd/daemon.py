@@ -137,8 +137,8 @@ class Daemon:
             clean=self.retention.clean,
             look=self._save_ledger_mark,
         )
-        readiness, outlets = self.health.readiness, make_outlets(config, self.driver, self.runners, self.builder)
-        self.observing = Observing(config, self.driver, self.ledger, self.troubles, readiness, self.methods, outlets)
+        outlets = make_outlets(config, self.driver, self.ledger, self.runners, self.builder)
+        self.observing = Observing(config, self.driver, self.ledger, self.troubles, self.health, self.methods, outlets)
 
     # ---- building
 

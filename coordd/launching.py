@@ -11,6 +11,7 @@ from coordd import __version__
 from coordd.adapters import logs
 from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
+from coordd.adapters.drivers.ui import SparkUi
 from coordd.adapters.launch.allowed import SECRETS_PATH
 from coordd.adapters.launch.units import Units
 from coordd.adapters.onhost import absent_file
@@ -30,8 +31,10 @@ from coordd.core.trace import trace_id, traceparent
 from coordd.errors import CoorddError, UnavailableError
 from coordd.ports import SpanExporter
 from coordd.services.driver import Driver
+from coordd.services.ledger import LedgerService
 from coordd.services.logs.files import log_path
 from coordd.services.observing import Outlets
+from coordd.services.progress.service import Progress
 from coordd.services.runners import Runners
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing import service as tracing
@@ -57,15 +60,18 @@ def make_exporter(config: Config, environ: Mapping[str, str] = os.environ) -> Sp
         return None
 
 
-def make_outlets(config: Config, driver: Driver, runners: Runners, builder: LaunchBuilder) -> Outlets:
-    """The ways to receivers elsewhere: of logs and segments, of traces, and of copies of events."""
+def make_outlets(
+    config: Config, driver: Driver, ledger: LedgerService, runners: Runners, builder: LaunchBuilder
+) -> Outlets:
+    """The ways to receivers elsewhere: of logs and segments, of traces, and of copies of events; and to Spark's UIs."""
     state_dir = config.node.state_dir
     shutil.rmtree(os.path.join(state_dir, "sinks"), ignore_errors=True)  # what a killed daemon had on its way
     sinks = Sinks(driver, runners, SqliteCopies(os.path.join(state_dir, "copies.db")), open_store, state_dir)
     exporter = builder.exporter = make_exporter(config)
     if exporter is not None:
         logs.traced(lambda run: trace_id(config.cluster.name, run))
-    return Outlets(sinks, exporter, make_mirror(config, builder._connections))
+    progress = Progress(driver, ledger, runners, SparkUi)
+    return Outlets(sinks, exporter, make_mirror(config, builder._connections), progress)
 
 
 def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any]:

@@ -432,3 +432,41 @@ class SpanExporter(Protocol):
 
     def close(self, within_s: float) -> None:
         """Send what waits, within this time (seconds); blocks."""
+
+
+# ---- Spark's drivers
+
+
+class Driven(NamedTuple):
+    """A Spark driver of an attempt on this machine. ``program``: the pid of spark-submit, ``directory``: the attempt's,
+    ``conf``: the job's; ``host``: the name of this machine for people; ``user``: whose process it is, "" for our own.
+    """
+
+    run: str
+    attempt: int
+    program: int
+    directory: str
+    conf: Mapping[str, str]
+    host: str
+    user: str = ""
+
+
+class Seen(NamedTuple):
+    """How far a driver is: sums over the jobs of its application that Spark keeps. ``ui``: the address of its UI."""
+
+    stages: int
+    stages_done: int
+    tasks: int
+    tasks_done: int
+    tasks_failed: int
+    ui: str
+
+
+class DriverUi(Protocol):
+    """The UI of one driver."""
+
+    def look(self, application_id: str, within_s: float) -> Seen:
+        """Ask it; blocks at most a little longer than that (seconds). ``application_id``: "" if it is not known yet.
+
+        Raises UnavailableError (it may work later) or RefusedError (it never will for this attempt).
+        """

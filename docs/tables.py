@@ -302,8 +302,8 @@ _METHODS = {
         "grant nothing of it, on any node. `begun`: what starts nevertheless",
     ),
     "job.resume": ("`job`, or `all`", "grant again"),
-    "run.list": ("`job`?, `state`?, `node`?, `since`? (Unix seconds), `limit`? (100)", "runs, newest first"),
-    "run.show": ("`id` (or a job: its newest run)", "one run with its `attempts` and `timeline`"),
+    "run.list": ("`job`?, `state`?, `node`?, `since`? (Unix), `limit`? (100), `progress`?", "runs, newest first"),
+    "run.show": ("`id` (or a job: its newest run)", "one run with its `attempts`, `timeline`, `progress`"),
     "run.trigger": (
         "`job`, `args`?, `id`?, `node`? (only that one launches it), `note`?, `dry_run`?",
         "`{id, durable, state?}`, or with `dry_run` the `argv`",

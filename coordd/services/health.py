@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 import trio
@@ -59,6 +59,7 @@ class Health:
         self.readiness = Readiness(driver, ledger)
         self._priorities = Priorities(driver, ledger)
         self._said = ""
+        self.percents: Callable[[], Mapping[str, int]] = dict
         self.stuck = ""
 
     async def run(self) -> None:
@@ -115,7 +116,7 @@ class Health:
         node = self._driver.node
         counts = node.member_counts()
         runs = len(node.pursuits.running)
-        jobs = active_jobs(node.pursuits)
+        jobs = active_jobs(node.pursuits, self.percents())
         parts = [node.state]
         alarms = list(node.alarms.standing.values())
         if alarms:

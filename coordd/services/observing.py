@@ -12,10 +12,11 @@ from coordd.config.tracing import endpoint
 from coordd.ports import Mirror, SpanExporter
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
+from coordd.services.health import Health
 from coordd.services.hooks.service import Hooks
 from coordd.services.ledger import LedgerService
 from coordd.services.mirror.service import Mirrored
-from coordd.services.readiness import Readiness
+from coordd.services.progress.service import Progress
 from coordd.services.sinks.methods import SinkMethods
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing.service import Tracing
@@ -31,6 +32,7 @@ class Outlets(NamedTuple):
     sinks: Sinks
     exporter: SpanExporter | None
     mirror: Mirror | None
+    progress: Progress
 
 
 class Observing:
@@ -42,15 +44,17 @@ class Observing:
         driver: Driver,
         ledger: LedgerService,
         troubles: Troubles,
-        readiness: Readiness,
+        health: Health,
         methods: SinkMethods,
         outlets: Outlets,
     ) -> None:
-        self.hooks = Hooks(
-            config.hooks, os.path.join(config.node.state_dir, "hooks.json"), driver, ledger, troubles, readiness
-        )
+        readiness, kept = health.readiness, os.path.join(config.node.state_dir, "hooks.json")
+        self.hooks = Hooks(config.hooks, kept, driver, ledger, troubles, readiness)
         self.sinks = methods.sinks = outlets.sinks
         self.sinks.use(config.history)
+        self.progress = methods.progress = outlets.progress
+        self.progress.serve(methods._relay)
+        health.percents = self.progress.percents
         self._otlp = config.tracing.otlp
         self.hooks.traced = outlets.exporter is not None
         self.tracing = Tracing(outlets.exporter, driver, ledger) if outlets.exporter is not None else None
@@ -73,6 +77,7 @@ class Observing:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.hooks.run)
             nursery.start_soon(self.sinks.run)
+            nursery.start_soon(self.progress.run)
             if self.mirrored is not None:
                 nursery.start_soon(self.mirrored.run)
             if self.metrics is not None:

@@ -73,6 +73,7 @@ class RunnerHandle:
         "ended",
         "launch",
         "linger",
+        "program",
         "read",
         "reported",
         "started_at",
@@ -83,6 +84,7 @@ class RunnerHandle:
         self.directory = directory
         self.launch = launch
         self.waits = waits
+        self.program = 0  # its pid, once it has been executed
         self.read = 0  # number of facts that were read
         self.started_at = 0.0
         self.application_id = ""
@@ -273,6 +275,7 @@ class Runners:
             if runner.started_at:
                 return  # it came with a poke before, and was written later
             runner.started_at = float(fact.get("at", 0.0))
+            runner.program = int(fact.get("program", 0))
             driver.feed(driver.node.runner_started, launch)
         elif what == "application":
             runner.application_id = str(fact.get("application_id", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -74,6 +75,33 @@ def size(count: float | None) -> str:
 def some(count: int, noun: str) -> str:
     """1 run, 2 runs."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def percent(progress: Mapping[str, Any]) -> int:
+    """How much of its tasks a Spark run has done, rounded down."""
+    tasks = count(progress, "tasks")
+    return min(100, 100 * count(progress, "tasks_done") // tasks) if tasks else 0
+
+
+def advanced(progress: Mapping[str, Any]) -> str:
+    """How far a Spark run is: 30 %, 12 of 40 tasks, 2 of 3 stages, about 3 min left."""
+    failed, left_s = count(progress, "tasks_failed"), progress.get("left_s")
+    told = [
+        f"{percent(progress)} %",
+        f"{count(progress, 'tasks_done')} of {some(count(progress, 'tasks'), 'task')}",
+        f"{count(progress, 'stages_done')} of {some(count(progress, 'stages'), 'stage')}",
+    ]
+    if failed:
+        told.append(f"{some(failed, 'task')} failed")
+    if isinstance(left_s, (int, float)):
+        told.append(f"about {duration(round(left_s))} left" if left_s >= 1.0 else "longer than usual")
+    return ", ".join(told)
+
+
+def count(of: Mapping[str, Any], key: str) -> int:
+    """A whole number of an answer; 0 for anything else."""
+    value = of.get(key)
+    return value if isinstance(value, int) else 0
 
 
 def held(hold: dict[str, Any]) -> str:

@@ -14,10 +14,24 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from coordd.cli.show.phrases import distance, duration, held, instant, moment, plain, rules_text, size
+from coordd.cli.show.phrases import (
+    advanced,
+    distance,
+    duration,
+    held,
+    instant,
+    moment,
+    percent,
+    plain,
+    rules_text,
+    size,
+)
 
 # A table for a program need not fit into a terminal.
 WIDTH_UNLIMITED = 4096
+
+# The characters of a bar.
+BAR_WIDTH = 10
 
 # The colours of states of runs, nodes, checks and connections; other states have no colour.
 STYLES = {
@@ -274,6 +288,15 @@ IMPORTED = (
     Column("CRONTAB", text("text")),
 )
 
+
+def bar(progress: Mapping[str, Any] | None) -> str:
+    """How far a Spark run is, as a bar and in words; "" if that is not known."""
+    if not progress:
+        return ""
+    full = percent(progress) * BAR_WIDTH // 100
+    return f"{'█' * full}{'░' * (BAR_WIDTH - full)} {advanced(progress)}"
+
+
 RUNS = (
     Column("RUN", text("id"), whole=True),
     Column("STATE", state(), whole=True),
@@ -284,6 +307,8 @@ RUNS = (
     Column("EXIT", text("exit_code"), right=True),
     Column("REASON", text("reason")),
 )
+
+WATCHED = (*RUNS[:6], Column("PROGRESS", lambda row, _now: bar(row.get("progress"))), *RUNS[6:])
 
 ATTEMPTS = (
     Column("TRY", text("attempt"), right=True, whole=True),
@@ -406,6 +431,8 @@ def draw_run(run: Mapping[str, Any]) -> None:
             ("started", at("started_at")),
             ("ended", at("ended_at")),
             ("runtime", _runtime(run, now)),
+            ("progress", bar(run.get("progress")) or plain(run.get("no_progress"))),
+            ("Spark's UI", plain((run.get("progress") or {}).get("ui"))),
             ("exit code", plain(run.get("exit_code"))),
             ("reason", plain(run.get("reason"))),
         )

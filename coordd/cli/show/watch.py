@@ -54,7 +54,7 @@ class Screen:
         try:
             self.status = self.client.call("status")
             self.nodes = self.client.call("node.list")
-            self.runs = self.client.call("run.list", {"limit": RUNS_LOOKED_AT})
+            self.runs = self.client.call("run.list", {"limit": RUNS_LOOKED_AT, "progress": True})
             if self._messages is None:
                 self._messages = self.listener.stream("events.subscribe", {"backlog": EVENTS_KEPT})
             self.trouble = ""
@@ -92,7 +92,7 @@ class Screen:
         nodes, runs = self.nodes[: room // 3 or 1], active[: room // 3 or 1]
         parts.append(tables.table(tables.NODES[:5], nodes, now=now, title=_title("nodes", nodes, self.nodes)))
         shown = _title("active runs", runs, active) if active else "no active runs; the latest ended runs"
-        parts.append(tables.table(tables.RUNS, [*runs, *ended], now=now, title=shown))
+        parts.append(tables.table(tables.WATCHED, [*runs, *ended], now=now, title=shown))
         lines = max(3, room - len(nodes) - len(runs))
         recent = list(self.events)[-lines:]
         parts.append(Text("events", style="italic"))

@@ -258,6 +258,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "moment": _moment,
     "duration": phrases.duration,
     "plain": phrases.plain,
+    "advanced": phrases.advanced,
     "held": phrases.held,
     "size": phrases.size,
     "word": _word,

@@ -127,7 +127,14 @@ _RUN: dict[str, Shape] = {
     "args": HIDE,
 }
 _STEP: dict[str, Shape] = {**dict.fromkeys(("at", "node", "what"), SHOW), "detail": REASON}
-_RUN_SHOWN: dict[str, Shape] = {**_RUN, "attempts": [_ATTEMPT], "timeline": [_STEP], "log_tail": DROP}
+_RUN_SHOWN: dict[str, Shape] = {
+    **_RUN,
+    "progress": SHOW,
+    "no_progress": SENTENCE,
+    "attempts": [_ATTEMPT],
+    "timeline": [_STEP],
+    "log_tail": DROP,
+}
 _LETTER: dict[str, Shape] = {
     **dict.fromkeys(("id", "kind", "at", "attempts", "job", "run", "state", "exit_code", "node"), SHOW),
     "reason": REASON,
@@ -228,7 +235,7 @@ METHODS: dict[str, Shape] = {
     "pool.list": [dict.fromkeys(("name", "size", "active", "waiting", "until", "by"), SHOW)],
     "pool.set": RIGHT,
     "pool.unset": RIGHT,
-    "run.list": [_RUN],
+    "run.list": [{**_RUN, "progress": SHOW}],
     "run.show": _RUN_SHOWN,
     "deadletter.list": [_LETTER],
     "deadletter.show": {**_LETTER, "dead": SHOW, "shown": _RUN_SHOWN},

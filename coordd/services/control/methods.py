@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -229,7 +229,10 @@ class Methods(RevisionMethods):
                 rows = (row for row in rows if objects.is_of(row, node, since))
             return [objects.run_view(row, redacted=looks) for row in islice(rows, limit)]
 
-        return await self._ledger.query(read)
+        listed = await self._ledger.query(read)
+        if self.progress is not None and take(params, "progress", bool, False):
+            await self.progress.add_to(listed)
+        return listed
 
     async def run_trigger(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
@@ -369,7 +372,8 @@ class Methods(RevisionMethods):
         return objects.election_view(election)
 
 
-def active_jobs(pursuits: Pursuits) -> str:
-    """The active jobs on this node, for one line of status."""
-    names = sorted({job_of(run) for run in pursuits.running})
+def active_jobs(pursuits: Pursuits, percents: Mapping[str, int]) -> str:
+    """The active jobs on this node, for one line of status; behind the job, how far its run is."""
+    of = {job_of(run): f" {percents[run]} %" if run in percents else "" for run in pursuits.running}
+    names = [name + of[name] for name in sorted(of)]
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")

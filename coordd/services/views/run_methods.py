@@ -19,6 +19,7 @@ from coordd.services.control.core_methods import LIST_MAX, NOTE_MAX, VIEWER_LIST
 from coordd.services.control.exec_methods import ExecMethods
 from coordd.services.control.rpc import take
 from coordd.services.logs.files import find_log, tail_lines
+from coordd.services.progress.service import Progress
 from coordd.services.views import objects, timeline
 from coordd.services.views.letters import dead_letters, is_letter, letter_id
 
@@ -37,6 +38,7 @@ class RunMethods(ExecMethods):
     """
 
     _log_dir: str
+    progress: Progress | None = None
 
     def table(self) -> dict[str, Method]:
         """Every method, with the lowest role that may call it."""
@@ -70,6 +72,9 @@ class RunMethods(ExecMethods):
         shown = objects.run_view(row, redacted=caller.role <= VIEWER)
         shown["attempts"] = [objects.attempt_view(attempt) for attempt in attempts]
         shown["timeline"] = timeline.shown(timeline.of_run(row, attempts))
+        shown["progress"] = shown["no_progress"] = None
+        if self.progress is not None:
+            shown["progress"], shown["no_progress"] = await self.progress.of(run, row.node, row.state)
         if caller.role > VIEWER:  # they may read logs
             shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
         return shown
