@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # The user of the packaged unit. coordd.adapters.onhost has the same name, but is imported only on demand.
 SERVICE_USER = "coordd"
 
+# Nearly all that a daemon makes at its start stays: until it runs, a search for cycles would find little, often.
+START_GC_THRESHOLD = 1_000_000
+
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 EPILOG = """\b
@@ -66,6 +69,9 @@ def run(context: click.Context, config: str | None, log_level: str) -> None:
 
 
 def _daemon(config: Config, path: str | None) -> int:
+    import gc
+
+    gc.set_threshold(START_GC_THRESHOLD)  # Daemon._begin collects once, and sets another
     import trio
 
     from coordd.daemon import Daemon

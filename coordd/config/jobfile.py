@@ -10,13 +10,13 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from coordd.config import jobkeys, values
+from coordd.config import jobkeys, ownership, values
 from coordd.config.sections import FILES, Config
 from coordd.config.settings import read_config, timing_conflict
 from coordd.config.tomlfile import Places, Problem, read_toml
@@ -58,9 +58,10 @@ def load_jobs(directory: str, config: Config) -> JobSet:
     problems: dict[str, list[Problem]] = {}
     if len(files) > JOBS_MAX:
         problems[""] = [Problem(directory, "", None, f"expected at most {JOBS_MAX} job files, found {len(files)}")]
+    within = ownership.Directory(directory)
     for file in files[:JOBS_MAX]:
         name = values.printable(file.removesuffix(".toml"))
-        job, wrong = load_job(os.path.join(directory, file), config)
+        job, wrong = load_job(os.path.join(directory, file), config, within)
         if job is not None:
             jobs[name] = job
         if wrong:
@@ -68,9 +69,9 @@ def load_jobs(directory: str, config: Config) -> JobSet:
     return JobSet(jobs, problems)
 
 
-def load_job(path: str, config: Config) -> tuple[Job | None, list[Problem]]:
-    """Read one job file. Returns the job unless one of the problems is an error."""
-    content, table, problem = read_toml(path, "job")
+def load_job(path: str, config: Config, within: ownership.Directory | None = None) -> tuple[Job | None, list[Problem]]:
+    """Read one job file. Returns the job unless one of the problems is an error. ``within``: as in ``read_toml``."""
+    content, table, problem = read_toml(path, "job", within)
     return (None, [problem]) if problem else made(path, content, table, config)
 
 
@@ -222,17 +223,12 @@ class _Reading:
             return None
         schedule: Schedule | None = self.tried(
             "schedule",
-            lambda: parse_schedule(
-                said["schedule"],
-                timezone,
-                start=start,
-                end=end,
-                offset_s=jitter_offset(name, said.get("jitter", 0.0)),
-                blackout=blackout,
+            lambda: _parsed(
+                said["schedule"], timezone, start, end, jitter_offset(name, said.get("jitter", 0.0)), blackout
             ),
             None,
         )
-        if schedule is not None and not self.failed() and next_fire(schedule, start - 1) is None:
+        if schedule is not None and not self.failed() and not _fires(schedule):
             self.wrong("schedule", f'"{said["schedule"]}" never fires between start and end, outside of blackout')
         return schedule
 
@@ -311,6 +307,21 @@ class _Reading:
                 self.wrong(key, f'{key} has no effect without overlap = "queue"', warning=True)
 
 
+# Many jobs have the same schedule.
+
+
+@lru_cache(maxsize=1024)
+def _parsed(
+    text: str, timezone: str, start: float, end: float, offset_s: float, blackout: tuple[Blackout, ...]
+) -> Schedule:
+    return parse_schedule(text, timezone, start=start, end=end, offset_s=offset_s, blackout=blackout)
+
+
+@lru_cache(maxsize=1024)
+def _fires(schedule: Schedule) -> bool:
+    return next_fire(schedule, schedule.start - 1) is not None
+
+
 # ---- identity
 
 
@@ -332,18 +343,23 @@ def digest(job: Job, *, own_lease: bool) -> str:
 
 
 @cache  # a directory of ten thousand files asks for each of them four times per file
-def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    return msgspec.structs.fields(kind)
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
+    """Each field, and its default."""
+    return tuple(
+        [
+            (field.name, field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory())
+            for field in msgspec.structs.fields(kind)
+        ]
+    )
 
 
 def _definition(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         told: dict[str, Any] = {"type": type(value).__name__}
-        for field in _fields(type(value)):
-            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-            item = getattr(value, field.name)
+        for name, default in _fields(type(value)):
+            item = getattr(value, name)
             if item != default:
-                told[field.name] = _definition(item)
+                told[name] = _definition(item)
         return told
     if isinstance(value, tuple):
         return [_definition(item) for item in value]

@@ -12,11 +12,13 @@ file: if another file has its name by now, it is refused.
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from coordd.config.values import printable
@@ -55,8 +57,41 @@ def fault(
     counts. A path that does not exist has no fault.
     """
     trust = trust or own()
+    return _verdict(partial(_walk, path, trust, all_in_it), opened)
+
+
+class Directory:
+    """A directory whose files are judged one after the other: the way to it is walked once, for all of them.
+
+    Of a directory with a fault, each file has that fault. If there is none, only root and the daemon's user can put
+    something else on the way until the last file is read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._trust = own()
+        self._at = ""  # without links; "": it could not be walked, and the way to each file is walked
+        self._why = ""
+        with contextlib.suppress(OSError):
+            self._why, self._found, self._at = _walk(path, self._trust, all_in_it=False)
+
+    def fault(self, name: str, opened: os.stat_result) -> str:
+        """As ``fault`` for an entry of the directory."""
+        return _verdict(partial(self._entry, name), opened)
+
+    def _entry(self, name: str) -> tuple[str, os.stat_result, str]:
+        if self._why:
+            return self._why, self._found, self._at
+        entry = os.path.join(self._at, name)
+        found = os.lstat(entry) if self._at else None
+        if found is None or stat.S_ISLNK(found.st_mode):
+            return _walk(os.path.join(self._path, name), self._trust, all_in_it=False)
+        return _fault(entry, found, self._trust, sticky=True), found, entry
+
+
+def _verdict(walk: Callable[[], tuple[str, os.stat_result, str]], opened: os.stat_result | None) -> str:
     try:
-        why, found = _walk(path, trust, all_in_it)
+        why, found, _ = walk()
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as exc:
@@ -89,8 +124,8 @@ def is_credential(path: str, environ: Mapping[str, str]) -> bool:
     return bool(directory) and os.path.dirname(os.path.realpath(path)) == os.path.realpath(directory)
 
 
-def _walk(path: str, trust: Trust, all_in_it: bool) -> tuple[str, os.stat_result]:
-    """Every directory from / on, every link, and the final file."""
+def _walk(path: str, trust: Trust, all_in_it: bool) -> tuple[str, os.stat_result, str]:
+    """Judge every directory from / on, every link, and the final file. Returns also its path without links."""
     current, links = "/", 0
     found = os.lstat(current)
     parts = [part for part in os.path.join(os.getcwd(), path).split("/") if part not in ("", ".")]
@@ -105,19 +140,17 @@ def _walk(path: str, trust: Trust, all_in_it: bool) -> tuple[str, os.stat_result
         if stat.S_ISLNK(found.st_mode):
             links += 1
             if links > LINKS_MAX:
-                return f"{printable(path)}: too many symbolic links", found
+                return f"{printable(path)}: too many symbolic links", found, current
             if found.st_uid not in trust.uids:
-                return (
-                    f"{printable(entry)} is a link that belongs to {_user(found.st_uid)}{_who(trust)}: remove it",
-                    found,
-                )
+                why = f"{printable(entry)} is a link that belongs to {_user(found.st_uid)}{_who(trust)}: remove it"
+                return why, found, current
             target = os.readlink(entry)
             current = "/" if target.startswith("/") else current
             parts = [part for part in target.split("/") if part not in ("", ".")] + parts
             continue
         current = entry
         why = _fault(current, found, trust, sticky=bool(parts) or not all_in_it)
-    return why, (found if not stat.S_ISLNK(found.st_mode) else os.stat(current))
+    return why, (found if not stat.S_ISLNK(found.st_mode) else os.stat(current)), current
 
 
 def _fault(path: str, found: os.stat_result, trust: Trust, *, sticky: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -37,27 +38,45 @@ class Problem(msgspec.Struct, frozen=True):
         return ": ".join([part for part in parts if part])
 
 
-def read_toml(path: str, kind: Literal["config", "job"]) -> tuple[str, dict[str, Any], Problem | None]:
-    """The text and the table of a file; or, if it cannot be used, the problem."""
+def read_toml(
+    path: str, kind: Literal["config", "job"], within: ownership.Directory | None = None
+) -> tuple[str, dict[str, Any], Problem | None]:
+    """The text and the table of a file; or, if it cannot be used, the problem. ``within``: the file's directory, of
+    which many are read.
+    """
 
     def problem(message: str, line: int | None = None) -> tuple[str, dict[str, Any], Problem]:
         return "", {}, Problem(printable(path), "", line, message, kind=kind)
 
     try:
         # O_NONBLOCK: a FIFO under the name of a file must not hang the daemon.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-            opened = os.fstat(stream.fileno())
+        opened_fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            opened = os.fstat(opened_fd)
+            if stat.S_ISDIR(opened.st_mode):
+                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
             if not stat.S_ISREG(opened.st_mode):
                 return problem("expected a regular file")
-            exposed = ownership.fault(path, opened)
+            name = os.path.basename(path)
+            exposed = within.fault(name, opened) if within is not None else ownership.fault(path, opened)
             if exposed:
                 return problem(exposed)
-            data = stream.read(FILE_BYTES_MAX + 1)
+            data = _content(opened_fd, opened.st_size)
+        finally:
+            os.close(opened_fd)
     except OSError as exc:
         return problem(f"it cannot be read: {exc.strerror or exc}")
     except ValueError as exc:  # a NUL in the path
         return problem(f"it cannot be read: {exc}")
     return parsed_toml(data, path, kind)
+
+
+def _content(fd: int, size: int) -> bytes:
+    """A file, or as much of it as shows that it is too large. ``size``: as it says; a file may also grow, or say 0."""
+    data = os.read(fd, min(size, FILE_BYTES_MAX) + 1)
+    while len(data) <= FILE_BYTES_MAX and (more := os.read(fd, 65536)):
+        data += more
+    return data
 
 
 def parsed_toml(data: bytes, path: str, kind: Literal["config", "job"]) -> tuple[str, dict[str, Any], Problem | None]:

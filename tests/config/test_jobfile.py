@@ -9,7 +9,7 @@ import pytest
 from support.samples import EVERY_KEY
 
 from coordd.config import jobfile as module, jobkeys
-from coordd.config.jobfile import JobSet, check, digest, load_jobs
+from coordd.config.jobfile import JobSet, check, digest, load_job, load_jobs
 from coordd.config.sections import Config, NodeConfig
 from coordd.config.settings import load
 from coordd.config.tomlfile import Places, Problem
@@ -300,6 +300,34 @@ def test_odd_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     denied = load_jobs(str(tmp_path), CONFIG)
     assert "Permission denied" in str(denied.problems[""][0])
     assert denied.problems[""][0].severity == "error"
+
+
+def test_jobs_with_the_same_schedule_have_their_own_jitter_and_their_own_mistakes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.toml").write_text(f'schedule = "0 2 * * *"\njitter = "1h"\n{COMMAND}')
+        (tmp_path / f"{name}-never.toml").write_text(
+            f'schedule = "0 2 1 6 *"\nend = "2026-05-01"\nstart = "2026-04-01"\n{COMMAND}'
+        )
+        (tmp_path / f"{name}-bad.toml").write_text(f'\nschedule = "0 2 x * *"\n{COMMAND}')
+    found = load_jobs(str(tmp_path), CONFIG)
+    schedules = [found.jobs[name].schedule for name in ("a", "b")]
+    assert [schedule and schedule.offset_s for schedule in schedules] == [jitter_offset(n, 3600.0) for n in ("a", "b")]
+    for name in ("a", "b"):
+        [never] = found.problems[f"{name}-never"]
+        [bad] = found.problems[f"{name}-bad"]
+        assert "never fires" in never.message
+        assert (bad.file, bad.line) == (f"{tmp_path}/{name}-bad.toml", 2)
+
+
+def test_a_file_that_comes_in_pieces_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems answer a read with less than there is."""
+    file = tmp_path / "a.toml"
+    file.write_text('schedule = "0 2 * * *"\n' + COMMAND)
+    whole = load_job(str(file), CONFIG)
+    assert whole[0] is not None
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda fd, size: read(fd, min(size, 7)))
+    assert load_job(str(file), CONFIG) == whole
 
 
 def test_no_directory_is_a_warning(tmp_path: Path) -> None:

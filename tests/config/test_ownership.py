@@ -16,7 +16,7 @@ from coordd.adapters import onhost, spark
 from coordd.adapters.secrets import password
 from coordd.config import keyring
 from coordd.config.jobfile import check, load_jobs
-from coordd.config.ownership import Trust, fault, secret_fault
+from coordd.config.ownership import Directory, Trust, fault, secret_fault
 from coordd.config.settings import load, read_config
 from coordd.core.wire.envelope import SIGN, Key, Keyring
 from coordd.errors import ConfigError, UnavailableError
@@ -131,6 +131,86 @@ def test_a_file_that_was_replaced_between_its_opening_and_the_look_is_refused(ho
         (home / "other").write_text("x")
         (home / "other").rename(home / "coordd.toml")
         assert "replaced" in fault(f"{home}/coordd.toml", os.fstat(file.fileno()))
+
+
+def writable_file(home: Path) -> None:
+    (home / "jobs.d/a.toml").chmod(0o666)
+
+
+def writable_directory(home: Path) -> None:
+    (home / "jobs.d").chmod(0o775)
+
+
+def sticky_directory(home: Path) -> None:
+    (home / "jobs.d").chmod(0o1777)
+
+
+def writable_way(home: Path) -> None:
+    home.chmod(0o777)
+
+
+def linked_file(home: Path) -> None:
+    (home / "jobs.d/a.toml").rename(home / "b.toml")
+    (home / "jobs.d/a.toml").symlink_to("../b.toml")
+
+
+def linked_to_a_writable_one(home: Path) -> None:
+    linked_file(home)
+    (home / "b.toml").chmod(0o666)
+
+
+def linked_directory(home: Path) -> None:
+    (home / "jobs.d").rename(home / "elsewhere")
+    (home / "jobs.d").symlink_to("elsewhere")
+
+
+def linked_to_a_writable_directory(home: Path) -> None:
+    linked_directory(home)
+    (home / "elsewhere").chmod(0o777)
+
+
+FAULTS = [
+    (lambda home: None, ""),
+    (writable_file, "everybody can write"),
+    (writable_directory, "can write"),
+    (sticky_directory, ""),
+    (writable_way, "everybody can write"),
+    (linked_file, ""),
+    (linked_to_a_writable_one, "everybody can write"),
+    (linked_directory, ""),
+    (linked_to_a_writable_directory, "everybody can write"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "said"), FAULTS)
+def test_a_file_of_a_directory_has_the_faults_that_it_has_alone(
+    home: Path, spoil: Callable[[Path], None], said: str
+) -> None:
+    spoil(home)
+    path = home / "jobs.d/a.toml"
+    found = Directory(f"{home}/jobs.d").fault("a.toml", path.stat())
+    assert found == fault(str(path), path.stat())
+    assert said in found
+    assert bool(said) == bool(found)
+    if not said:
+        assert "replaced" in Directory(f"{home}/jobs.d").fault("a.toml", home.stat())
+
+
+def test_the_way_to_a_directory_of_job_files_is_walked_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load(f"{home}/coordd.toml", {})
+    for number in range(50):
+        (home / f"jobs.d/{number}.toml").write_text('[command]\nargv = ["/bin/true"]\n')
+    looked: list[str] = []
+    look = os.lstat
+
+    def counted(path: str) -> os.stat_result:
+        looked.append(path)
+        return look(path)
+
+    monkeypatch.setattr(os, "lstat", counted)
+    assert len(load_jobs(f"{home}/jobs.d", config).jobs) == 51
+    assert looked.count(str(home)) == 1
+    assert all(looked.count(f"{home}/jobs.d/{number}.toml") == 1 for number in range(50))
 
 
 def test_what_is_not_there_is_for_others_to_say(home: Path) -> None:
