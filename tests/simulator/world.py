@@ -280,16 +280,20 @@ class World:
         self.at(back_in, self.boot, host)
 
     def power_cut(self, host: Host, back_in: float) -> None:
-        self.crash_daemon(host, back_in)
-        self.records.befell(host.index, "power", self.now, back_in)
-        host.disk.power_cut(self.rng)
-        host.down_until = self.now + back_in
-        for there in (host, *self.unseen):  # in other namespaces of this machine too
-            if there is host or there.place["machine"] == host.place["machine"]:
+        """Cut the power of the machine that ``host`` is, or that its runners were left on when its disk moved away."""
+        machine = host.place["machine"]
+        for home in self.hosts:
+            if home.place["machine"] == machine:
+                self.crash_daemon(home, back_in)
+                self.records.befell(home.index, "power", self.now, back_in)
+                home.disk.power_cut(self.rng)
+                home.down_until = self.now + back_in
+                home.place = {**home.place, "boot": f"{home.place['boot']}+"}
+        for there in (*self.hosts, *self.unseen):  # in all namespaces of this machine
+            if there.place["machine"] == machine:
                 for runner in list(there.runners):
                     runner.vanish()
                 there.runners.clear()
-        host.place = {**host.place, "boot": f"{host.place['boot']}+"}
 
     def shut_down(self, host: Host, back_in: float) -> None:
         """Shut a machine down cleanly.
