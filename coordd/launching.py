@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordd import __version__
 from coordd.adapters import logs
+from coordd.adapters.cluster.opening import has_lookup
 from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.drivers.ui import SparkUi
 from coordd.adapters.launch.allowed import SECRETS_PATH
 from coordd.adapters.launch.units import Units
 from coordd.adapters.onhost import absent_file
+from coordd.adapters.process import BOOT
 from coordd.adapters.remote.stores import open_store
 from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, redacted
 from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
 from coordd.connecting import Connections, make_mirror
+from coordd.core.jobs.applications import run_mark
 from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
 from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.core.ledger.words import AttemptNumber, Token
@@ -42,6 +47,8 @@ from coordd.services.tracing.spans import program_span
 
 # The maximum size of an attempt's output; then the older half is dropped.
 LOG_BYTES_MAX = 64 * 2**20
+
+BOOT_TRACKER = BOOT.replace("coordd.runner.__main__", "coordd.runner.cluster.tracker")
 
 
 def make_exporter(config: Config, environ: Mapping[str, str] = os.environ) -> SpanExporter | None:
@@ -142,7 +149,8 @@ class LaunchBuilder:
             "policy": launch.policy,
             "scheduled": launch.run.startswith(f"{job.name}@"),
             "elsewhere": self._elsewhere(job),
-            "argv": program.argv if unit is None else _with_secrets_there(program),
+            "tracked": self._is_tracked(job),
+            "argv": self._argv(job, launch.run, program.argv if unit is None else _with_secrets_there(program)),
             "env": program.env,
             "cwd": program.cwd,
             "directory": self._directory(launch.run, launch.attempt, launch.token),
@@ -156,8 +164,26 @@ class LaunchBuilder:
         if not isinstance(launch, SparkSubmit):
             return ""
         if launch.deploy_mode == "cluster":
-            return DRIVER
-        return "" if (launch.master or self.config.spark.master).startswith("local") else EXECUTORS
+            return "" if self._is_tracked(job) else DRIVER  # the ledger holds it, and a look-up follows
+        return "" if self._master(launch).startswith("local") else EXECUTORS
+
+    def _master(self, launch: SparkSubmit) -> str:
+        return launch.master or self.config.spark.master
+
+    def _is_tracked(self, job: Job) -> bool:
+        return isinstance(job.launch, SparkSubmit) and job.drives_elsewhere and has_lookup(self._master(job.launch))
+
+    def _argv(self, job: Job, run: str, submit: list[str]) -> list[str]:
+        """The program: spark-submit itself, or the tracker that calls it."""
+        if not self._is_tracked(job):
+            return submit
+        assert isinstance(job.launch, SparkSubmit)
+        options = {
+            "mark": run_mark(self.config.cluster.name, run),
+            "master": self._master(job.launch),
+            "settle_s": self.config.spark.settle,
+        }
+        return [sys.executable, "-I", "-S", "-E", "-c", BOOT_TRACKER, json.dumps(options), "--", *submit]
 
     def argv(self, job: Job, args: dict[str, str]) -> list[str]:
         """The command, for `run trigger --dry-run`."""
@@ -186,6 +212,7 @@ class LaunchBuilder:
             directory,
             self._traceparent(launch),
             self._parent(job, launch),
+            self.config.cluster.name,
         )
         program = build(job, fill_launch(job.launch, values), self._defaults(), attempt_info)
         if program.secrets_path and write:

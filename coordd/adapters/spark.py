@@ -10,9 +10,11 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from coordd.adapters.cluster.opening import YARN, has_lookup
 from coordd.config import ownership
 from coordd.core import lineage
-from coordd.core.jobs.job import Command, Job, SparkSubmit, iso, run_tag
+from coordd.core.jobs.applications import labels, yarn_tags
+from coordd.core.jobs.job import Command, Job, SparkSubmit, iso
 from coordd.core.redaction import HIDDEN, is_secret_name
 from coordd.errors import UnavailableError
 
@@ -53,6 +55,7 @@ class AttemptInfo(NamedTuple):
     directory: str = ""
     traceparent: str = ""
     parent: Mapping[str, str] = {}  # OpenLineage's properties, for a Spark job that wants them
+    cluster: str = ""
 
 
 class ProgramSpec(NamedTuple):
@@ -224,9 +227,7 @@ def _spark_argv(
         env.setdefault("PYSPARK_PYTHON", sys.executable)
     master = launch.master or defaults.master
     conf = dict(launch.conf)
-    conf["spark.yarn.tags"] = run_tag(attempt_info.run)
-    if master.startswith("k8s://"):
-        conf["spark.kubernetes.driver.label.coordd-run"] = run_tag(attempt_info.run)
+    conf.update(_marks(master, launch.deploy_mode, attempt_info))
     conf.update(
         {
             "spark.coordd.run": attempt_info.run,
@@ -256,6 +257,18 @@ def _spark_argv(
         if value:
             argv += [option, value]
     return [*argv, launch.application, *launch.args], text, path
+
+
+def _marks(master: str, deploy_mode: str, of: AttemptInfo) -> dict[str, str]:
+    """What the run's application is found by, and how spark-submit hands it over."""
+    identity = (of.cluster, of.run, of.attempt, of.token)
+    conf = {"spark.yarn.tags": ",".join(yarn_tags(*identity))}
+    if master.startswith("k8s://"):
+        conf.update({f"spark.kubernetes.driver.label.{key}": value for key, value in labels(*identity).items()})
+        conf["spark.kubernetes.driver.annotation.coordd-run"] = of.run
+    if deploy_mode == "cluster" and has_lookup(master):  # the tracker follows it from then on
+        conf[f"spark.{'yarn.submit' if master == YARN else 'kubernetes.submission'}.waitAppCompletion"] = "false"
+    return conf
 
 
 def _default_properties(env: Mapping[str, str]) -> str:

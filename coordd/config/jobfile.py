@@ -258,13 +258,8 @@ class _Reading:
             timing = timing_conflict(said["lease"], config.cluster, "lease")
             if timing:
                 self.wrong("lease", timing)
-        on_lost = said.get("on_lost", "relaunch")
-        if isinstance(launch, SparkSubmit) and launch.deploy_mode == "cluster" and on_lost == "relaunch":
-            self.wrong(
-                "on_lost",
-                'on_lost = "relaunch" with deploy_mode = "cluster" needs a look-up of the application that the lost'
-                ' attempt may have left running, and this version has none: write on_lost = "hold"',
-            )
+        if isinstance(launch, SparkSubmit) and launch.deploy_mode == "cluster":
+            self.on_cluster(said.get("on_lost", "relaunch"), launch, launch.master or config.spark.master)
         if isinstance(launch, SparkSubmit) and launch.proxy_user and (launch.principal or launch.keytab):
             self.wrong(
                 "spark.proxy_user",
@@ -280,6 +275,22 @@ class _Reading:
                 'misfire = "all" with overlap = "forbid": of several missed fire times one runs and the others are'
                 ' rejected; write overlap = "queue" to run them one after the other',
                 warning=True,
+            )
+
+    def on_cluster(self, on_lost: str, launch: SparkSubmit, master: str) -> None:
+        """Checks of deploy mode cluster."""
+        if master.startswith("spark://") and launch.application.endswith((".py", ".zip", ".egg")):
+            self.wrong(
+                "spark.deploy_mode",
+                f'a Standalone master ("{master}") refuses Python programs in deploy mode cluster: write deploy_mode ='
+                ' "client", or give a jar',
+            )
+        elif on_lost == "relaunch" and not (master == "yarn" or master.startswith("k8s://")):
+            self.wrong(
+                "on_lost",
+                'on_lost = "relaunch" with deploy_mode = "cluster" needs a look-up of the application that the lost'
+                f' attempt may have left running, and master "{master}" has none: only yarn and k8s:// show what'
+                ' belongs to a run. Write on_lost = "hold"',
             )
 
     def limits(self, said: Mapping[str, Any], config: Config) -> None:

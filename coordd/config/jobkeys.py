@@ -40,6 +40,9 @@ LATER = (
 # Keys that [spark].conf must not contain, and why.
 OWNED_CONF = {
     "spark.yarn.tags": "coordd uses it to find a run's applications",
+    "spark.kubernetes.driver.pod.name": "coordd uses it to find a run's driver",
+    "spark.yarn.submit.waitAppCompletion": "coordd follows the application itself",
+    "spark.kubernetes.submission.waitAppCompletion": "coordd follows the application itself",
     "spark.master": "write master under [spark]",
     "spark.submit.deployMode": "write deploy_mode under [spark]",
 }

@@ -111,13 +111,19 @@ class ClusterConfig(msgspec.Struct, frozen=True):
 
 
 class SparkConfig(msgspec.Struct, frozen=True):
-    """How Spark is started here; jobs may override it."""
+    """How Spark is started here; jobs may override it. Durations in seconds.
+
+    ``settle``: within this time a submitted application is shown by the cluster manager. ``retention``: how long driver
+    pods that have ended are kept; 0.0: nobody knows.
+    """
 
     submit: str = ""
     master: str = "local[*]"
     env: dict[str, str] = {}
     env_file: str = ""
     properties_file: str = ""
+    settle: float = 1200.0
+    retention: float = 0.0
 
 
 class JobsConfig(msgspec.Struct, frozen=True):

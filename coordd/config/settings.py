@@ -74,6 +74,7 @@ RUNS_MAX = 1_000_000_000
 # Limits of durations: with less, nodes do nothing but wait for each other; more is a typing error.
 SECONDS_MIN = 0.01
 SECONDS_MAX = 86400.0
+KEPT_S_MAX = 366 * 86400.0
 # Of a function that makes jobs: the longest timeout (a start of the daemon waits for it), and the least pause.
 CALL_S_MAX = 60.0
 REFRESH_S_MIN = 1.0
@@ -110,6 +111,15 @@ def _duration_text(value: object) -> str:
     if parse_duration(read) <= 0:
         raise ValueError(f'expected a duration above zero, found "{read}"')
     return read
+
+
+def _seconds(value: object) -> float:
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        raise ValueError(f"expected a duration, found {found(value)}")  # noqa: TRY004  # as all readers
+    seconds = parse_duration(value)
+    if not 0 <= seconds <= KEPT_S_MAX:
+        raise ValueError(f"expected a duration up to {KEPT_S_MAX / 86400:.0f} days, found {seconds:g} s")
+    return seconds
 
 
 def _size_text(value: object) -> str:
@@ -231,6 +241,7 @@ _BY_KEY: dict[str, Reader] = {
     **dict.fromkeys(
         ("spark.submit", "spark.env_file", "spark.properties_file", "cluster.keyring"), values.path_or_none
     ),
+    **dict.fromkeys(("spark.settle", "spark.retention"), _seconds),
     **dict.fromkeys(("cluster.tls_ca", "cluster.tls_cert", "cluster.tls_key"), values.path_or_none),
     **dict.fromkeys(("cluster.bus_password_file", "cluster.ledger_password_file"), values.path_or_none),
     **dict.fromkeys(("history.keep", "history.logs_keep", "history.journal_keep"), _duration_text),

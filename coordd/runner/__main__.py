@@ -71,7 +71,7 @@ def live(spec: "dict[str, Any]") -> None:
         os.setsid()  # a signal to one process group must not reach the other
         kernel.take_name(kernel.RUNNER_NAME)
         kernel.become_subreaper()  # a child does not inherit this
-        Runner(spec, boot(sys.path[0]), watcher, life_fd, pet_fd).run()
+        _kind(spec)(spec, boot(sys.path[0]), watcher, life_fd, pet_fd).run()
         return
     kernel.take_name(kernel.WATCHER_NAME)
     os.close(life_fd)
@@ -82,6 +82,14 @@ def live(spec: "dict[str, Any]") -> None:
 
     tree = Tree(spec["nonce"], spec.get("cgroup", ""), {watcher, runner}, spec["born_ticks"])
     Watcher(spec, tree, runner, its_pet, kernel.start_ticks(runner)).run()
+
+
+def _kind(spec: "dict[str, Any]") -> "type[Runner]":
+    if not spec.get("tracked"):
+        return Runner
+    from coordd.runner.cluster.holder import ClusterRunner
+
+    return ClusterRunner
 
 
 def _close_all_but(fds: "tuple[int, ...] | None") -> None:

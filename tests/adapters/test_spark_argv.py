@@ -18,7 +18,8 @@ from coordd.adapters.spark import (
     read_env_file,
     redacted,
 )
-from coordd.core.jobs.job import Command, Job, SparkSubmit, run_tag
+from coordd.core.jobs.applications import run_mark, yarn_tags
+from coordd.core.jobs.job import Command, Job, SparkSubmit
 from coordd.errors import UnavailableError
 
 FACTS = AttemptInfo(
@@ -30,7 +31,9 @@ FACTS = AttemptInfo(
     1796090400.0,
     "/run/coordd/coordd.sock",
     "/run/coordd/runs/x",
+    cluster="prod",
 )
+TAGS = ",".join(yarn_tags("prod", FACTS.run, FACTS.attempt, FACTS.token))
 
 
 def executable(path: Path) -> str:
@@ -127,7 +130,7 @@ def test_a_whole_spark_job(environ: dict[str, str], tmp_path: Path) -> None:
     assert program.secrets == (
         "spark.executor.memory 1g\nspark.site yes \\\n\n"
         "spark.coordd.attempt=1\nspark.coordd.run=nightly@2026-12-01T02:00:00Z\n"
-        f"spark.coordd.token=1700000000000001\nspark.coordd.token.nonce=abcdef\nspark.executor.memory=2g\nspark.yarn.tags={run_tag(FACTS.run)}\n"
+        f"spark.coordd.token=1700000000000001\nspark.coordd.token.nonce=abcdef\nspark.executor.memory=2g\nspark.yarn.submit.waitAppCompletion=false\nspark.yarn.tags={TAGS}\n"
     )
 
 
@@ -154,7 +157,7 @@ def test_the_job_cannot_say_that_it_is_another(environ: dict[str, str]) -> None:
     program = run(job, SparkDefaults(), environ)
     assert program.env["COORDD_TOKEN"] == str(FACTS.token)
     assert conf_of(program)["spark.coordd.token"] == str(FACTS.token)
-    assert conf_of(program)["spark.yarn.tags"] == run_tag(FACTS.run)
+    assert conf_of(program)["spark.yarn.tags"] == TAGS
 
 
 def test_the_job_overrides_the_site_which_overrides_its_file(environ: dict[str, str], tmp_path: Path) -> None:
@@ -178,7 +181,7 @@ def test_an_env_file_that_cannot_be_used(tmp_path: Path, text: str | None) -> No
 def test_kubernetes_drivers_carry_the_tag(environ: dict[str, str]) -> None:
     label = "spark.kubernetes.driver.label.coordd-run"
     program = run(spark(master="k8s://https://api"), SparkDefaults(), environ)
-    assert conf_of(program)[label] == run_tag(FACTS.run)
+    assert conf_of(program)[label] == run_mark("prod", FACTS.run)
     assert label not in conf_of(run(spark(), SparkDefaults(), environ))
 
 

@@ -261,7 +261,7 @@ def run_uuid(run: str) -> str:
 
 
 def run_tag(run: str) -> str:
-    """The deterministic tag of a run's applications: lower case (as YARN makes it), known before submit."""
+    """A name for a run's files: short, and the same on each node."""
     return "coordd-" + hashlib.sha256(run.encode()).hexdigest()[:20]
 
 

@@ -104,6 +104,9 @@ def users_of(spec: "dict[str, Any]") -> "set[int]":
 class Guard:
     """The listening end. ``phase``: of the attempt, now."""
 
+    questions: "tuple[str, ...]" = ("owner", "commit")
+    make_asker = GuardAsker
+
     def __init__(self, spec: "dict[str, Any]", address: str, loop: Loop, phase: "Callable[[], str]") -> None:
         """Listen. Raises OSError."""
         self._nonce: str = spec["nonce"]
@@ -118,7 +121,7 @@ class Guard:
         try:
             self._listener.bind(b"\0" + address.removeprefix(ABSTRACT).encode())
             self._listener.listen(CONNECTIONS_MAX)
-            self._asker = GuardAsker(spec["ledger"], spec["ledger_timeout_s"], spec.get("ledger_options"))
+            self._asker = self.make_asker(spec["ledger"], spec["ledger_timeout_s"], spec.get("ledger_options"))
         except OSError:
             self._listener.close()
             raise
@@ -182,8 +185,8 @@ class Guard:
             question = json.loads(body)
         except (ValueError, RecursionError):
             return {}, "expected JSON"
-        if not isinstance(question, dict) or question.get("ask") not in ("owner", "commit"):
-            return {}, "it asks for neither owner nor commit"
+        if not isinstance(question, dict) or question.get("ask") not in self.questions:
+            return {}, f"it asks for none of {', '.join(self.questions)}"
         grant = self._grant
         named = tuple([question.get(name) for name in ("run", "attempt", "token")])
         if named != (grant.run, grant.attempt, grant.token):
@@ -195,29 +198,33 @@ class Guard:
             fd, question = self._waiting.pop(0)
             if fd not in self._open:
                 continue
-            wanted = Commit(grant=self._grant) if question["ask"] == "commit" else Standing(grant=self._grant)
-            if self._asker.ask(wanted):
+            if self._asker.ask(self._request(question["ask"])):
                 self._asked = (fd, question)
+
+    def _request(self, word: str) -> "Request[Answer]":
+        return Commit(grant=self._grant) if word == "commit" else Standing(grant=self._grant)
 
     def _answered(self, _fd: int) -> None:
         answer, _ = self._asker.take()
         asked, self._asked = self._asked, None
         if asked is not None and asked[0] in self._open:
-            fd, question = asked
-            if answer is None:
-                self._say(fd, question, UNKNOWN, "the ledger does not answer")
-            elif answer.word in (OK, COMMITTED):
-                self._say(fd, question, answer.word, "", answer.token)
-            elif answer.word == STALE:
-                self._say(fd, question, STALE, what_is_there(answer))
-            else:
-                self._say(fd, question, UNKNOWN, f"the ledger says {answer.word}")
+            self._tell(*asked, answer)
         self._ask_next()
 
-    def _say(self, fd: int, question: "dict[str, Any]", word: str, why: str, token: int = 0) -> None:
+    def _tell(self, fd: int, question: "dict[str, Any]", answer: "Answer | None") -> None:
+        if answer is None:
+            self._say(fd, question, UNKNOWN, "the ledger does not answer")
+        elif answer.word in (OK, COMMITTED):
+            self._say(fd, question, answer.word, "", answer.token)
+        elif answer.word == STALE:
+            self._say(fd, question, STALE, what_is_there(answer))
+        else:
+            self._say(fd, question, UNKNOWN, f"the ledger says {answer.word}")
+
+    def _say(self, fd: int, question: "dict[str, Any]", word: str, why: str, token: int = 0, **more: object) -> None:
         import json
 
-        body = json.dumps({"id": question.get("id"), "word": word, "why": why, "token": token}).encode()
+        body = json.dumps({"id": question.get("id"), "word": word, "why": why, "token": token, **more}).encode()
         sock, _ = self._open[fd]
         try:
             sock.send(GREETING + mac(self._nonce, b"answer", body) + b" " + body + b"\n")

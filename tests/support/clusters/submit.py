@@ -1,0 +1,65 @@
+"""Stands in for spark-submit where its submission is Hadoop RPC, or where a JVM takes too long.
+
+It reads the same command line and properties file, and posts to the fake that the variable SUBMIT_TO names.
+SUBMIT_TO_EXIT: it fails with this code. SUBMIT_STOPS: it stops for a test "before" or "after" it has posted, until the
+file that SUBMIT_GO names is there. SUBMIT_QUIET: it prints no id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from coordd.adapters.cluster import properties
+from coordd.adapters.cluster.http import request
+
+LABEL = "spark.kubernetes.driver.label."
+
+
+def main() -> int:
+    argv = sys.argv[1:]
+    with open(argv[argv.index("--properties-file") + 1], encoding="utf-8") as file:
+        conf = properties.parse(file.read())
+    for at, word in enumerate(argv):
+        if word == "--conf":
+            key, _, value = argv[at + 1].partition("=")
+            conf[key] = value
+    pause("before")
+    if code := os.environ.get("SUBMIT_TO_EXIT"):
+        print("Exception in thread main: no such queue")
+        return int(code)
+    name = argv[argv.index("--name") + 1]
+    url = os.environ["SUBMIT_TO"]
+    if conf.get("spark.kubernetes.driver.pod.name"):
+        labels = {key[len(LABEL) :]: value for key, value in conf.items() if key.startswith(LABEL)}
+        pod = {"metadata": {"name": conf["spark.kubernetes.driver.pod.name"], "labels": labels}, "spec": {}}
+        said = post(f"{url}/api/v1/namespaces/default/pods", pod)["metadata"]["name"]
+    else:
+        said = post(f"{url}/submit", {"name": name, "tags": conf["spark.yarn.tags"]})["id"]
+    pause("after")
+    if not os.environ.get("SUBMIT_QUIET"):
+        print(f"INFO Client: Submitted application {said}", flush=True)
+    return 0
+
+
+def post(url: str, content: object) -> Any:
+    answer = request("POST", url, headers={"Content-Type": "application/json"}, body=json.dumps(content).encode())
+    if answer.status not in (200, 201):
+        sys.exit(f"Exception in thread main: {answer.status} {answer.content.decode()}")
+    return json.loads(answer.content)
+
+
+def pause(where: str) -> None:
+    if os.environ.get("SUBMIT_STOPS") != where:
+        return
+    open(os.environ["SUBMIT_GO"] + f".{where}", "w").close()
+    until = time.monotonic() + 60
+    while not os.path.exists(os.environ["SUBMIT_GO"]) and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
