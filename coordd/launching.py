@@ -11,7 +11,8 @@ from typing import Any
 
 from coordd import __version__
 from coordd.adapters import logs
-from coordd.adapters.cluster.opening import has_lookup
+from coordd.adapters.cluster import properties
+from coordd.adapters.cluster.opening import has_lookup, open_manager
 from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.drivers.ui import SparkUi
@@ -34,7 +35,8 @@ from coordd.core.ready import Launch
 from coordd.core.runs.knowledge import DRIVER, EXECUTORS
 from coordd.core.trace import trace_id, traceparent
 from coordd.errors import CoorddError, UnavailableError
-from coordd.ports import SpanExporter
+from coordd.ports import Applications, SpanExporter
+from coordd.services.applications.reconciling import Reconciling
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
 from coordd.services.logs.files import log_path
@@ -67,6 +69,14 @@ def make_exporter(config: Config, environ: Mapping[str, str] = os.environ) -> Sp
         return None
 
 
+def make_reconciling(driver: Driver, ledger: LedgerService, builder: LaunchBuilder) -> Reconciling:
+    """What looks up runs whose drivers are on a cluster."""
+    cluster = builder.config.cluster.name
+    return Reconciling(
+        driver, ledger, builder.applications, cluster=cluster, settle_s=lambda: builder.config.spark.settle
+    )
+
+
 def make_outlets(
     config: Config, driver: Driver, ledger: LedgerService, runners: Runners, builder: LaunchBuilder
 ) -> Outlets:
@@ -78,7 +88,8 @@ def make_outlets(
     if exporter is not None:
         logs.traced(lambda run: trace_id(config.cluster.name, run))
     progress = Progress(driver, ledger, runners, SparkUi)
-    return Outlets(sinks, exporter, make_mirror(config, builder._connections), progress)
+    mirror = make_mirror(config, builder._connections)
+    return Outlets(sinks, exporter, mirror, progress, make_reconciling(driver, ledger, builder))
 
 
 def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any]:
@@ -172,6 +183,19 @@ class LaunchBuilder:
 
     def _is_tracked(self, job: Job) -> bool:
         return isinstance(job.launch, SparkSubmit) and job.drives_elsewhere and has_lookup(self._master(job.launch))
+
+    def applications(self, job: Job) -> Applications | None:
+        """The way to the applications of a job; None if its cluster manager shows none by run. Blocking.
+
+        Raises UnavailableError.
+        """
+        if not self._is_tracked(job):
+            return None
+        assert isinstance(job.launch, SparkSubmit)
+        program = build(job, job.launch, self._defaults(), AttemptInfo(job.name, 0, 0, "", "", 0.0))
+        conf = properties.parse(program.secrets)
+        kept_s = self.config.spark.retention
+        return open_manager(self._master(job.launch), conf, program.env, kept_s=kept_s)
 
     def _argv(self, job: Job, run: str, submit: list[str]) -> list[str]:
         """The program: spark-submit itself, or the tracker that calls it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from coordd.core.jobs.applications import Application
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.fires import Decided
 from coordd.core.ledger.open_answer import OpenAnswer
@@ -93,6 +94,25 @@ class Verifiable(Protocol):
 
     def integrity(self) -> list[str]:
         """The problems of the file, a sentence each."""
+
+
+class Applications(Protocol):
+    """A cluster manager's applications. Blocking; each call raises UnavailableError if nobody can tell."""
+
+    kind: str
+    place: str
+
+    def find(self, mark: str) -> list[Application]:
+        """All applications of a run, also ended ones."""
+
+    def of_cluster(self, mark: str) -> list[Application]:
+        """All applications of a coordd cluster, also ended ones."""
+
+    def end(self, ident: str) -> None:
+        """Ask for the end of one."""
+
+    def keeps_since(self, since: float) -> str:
+        """Why one that was submitted after ``since`` (Unix seconds) may have been forgotten; "": it cannot."""
 
 
 class Bus(Protocol):

@@ -309,10 +309,7 @@ _METHODS = {
         "`{id, durable, state?}`, or with `dry_run` the `argv`",
     ),
     "run.cancel": ("`id`, `note`? (why)", "end an attempt that runs"),
-    "run.revoke": (
-        "`id`, or `job`: all of it that have not started; `note`?",
-        "forbid a run that has not started, known or not yet",
-    ),
+    "run.revoke": ("`id`, or `job`: all of it; `note`?", "forbid what has not started, known or not yet"),
     "run.resolve": ("`id`, `as`: success, failed or relaunch", "settle an `unknown` run"),
     "run.logs": (
         "`id` (or a job), `attempt`?, `bytes`? (from the end; at most 768 KiB), `follow`?",
@@ -330,6 +327,7 @@ _METHODS = {
     "exec.renew": ("the same, `launched`", "the same"),
     "exec.report": ("the same as for `exec.gate`, `state`, `exit_code`?, `reason`?", "the same"),
     "exec.restore": ("the same as for `exec.gate`, `state`", "the same"),
+    "orphans": ("", "what the ledger and the cluster managers do not both know: `{applications, runs, problems}`"),
     "deadletter.list": (
         "`job`?, `limit`? (100)",
         "runs that were given up: `[{id, kind, at, reason, attempts, job, run, …}]`, newest first; `kind` is `run`",

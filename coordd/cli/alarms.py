@@ -1,4 +1,6 @@
-"""coordctl alarm and deadletter: double launches that were detected, and runs that were given up."""
+"""coordctl alarm, deadletter and orphans: double launches that were detected, runs that were given up, applications
+without a run.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 import click
 
 from coordd.cli.jobs import complete_jobs, complete_runs
-from coordd.cli.options import Group, asked, say
+from coordd.cli.options import EXIT_FAILED, Group, asked, say
 from coordd.core.visible import visible
 
 
@@ -63,6 +65,24 @@ def letters(job: str | None, limit: int) -> None:
         tables.draw(tables.LETTERS, found, "There are no dead letters.")
 
     asked().show(asked().call("deadletter.list", job=job, limit=limit), draw)
+
+
+@click.command()
+def orphans() -> None:
+    """Applications on the cluster that no live run knows, and runs whose application is gone (exit code 1)."""
+    found = asked().call("orphans")
+
+    def draw(found: Any) -> None:
+        from coordd.cli.show import tables
+
+        for problem in found["problems"]:
+            say(problem)
+        tables.draw(tables.STRAYS, found["applications"], "Every living application has a live run.")
+        tables.draw(tables.LONELY, found["runs"], "Every run that has started has its application.")
+
+    asked().show(found, draw)
+    if any(found.values()):
+        raise click.exceptions.Exit(EXIT_FAILED)
 
 
 @deadletter.command("show")

@@ -13,7 +13,7 @@ import click
 
 from coordd import __version__
 from coordd.cli import options
-from coordd.cli.alarms import alarm, deadletter
+from coordd.cli.alarms import alarm, deadletter, orphans
 from coordd.cli.client import is_subscription, not_running
 from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, instant, job, node, pool, seconds
 from coordd.cli.ledger import ledger
@@ -60,6 +60,7 @@ def program() -> None:
 
 for group in (node, job, pool, run, election, ledger, alarm, deadletter, config):
     program.add_command(group)
+program.add_command(orphans)
 program.add_command(plan)
 program.add_command(web)
 program.add_command(wire)

@@ -10,6 +10,8 @@ import trio
 from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
 from coordd.ports import Mirror, SpanExporter
+from coordd.services.applications.methods import OrphanMethods
+from coordd.services.applications.reconciling import Reconciling
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.health import Health
@@ -17,7 +19,6 @@ from coordd.services.hooks.service import Hooks
 from coordd.services.ledger import LedgerService
 from coordd.services.mirror.service import Mirrored
 from coordd.services.progress.service import Progress
-from coordd.services.sinks.methods import SinkMethods
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing.service import Tracing
 from coordd.services.views.troubles import Troubles
@@ -33,6 +34,7 @@ class Outlets(NamedTuple):
     exporter: SpanExporter | None
     mirror: Mirror | None
     progress: Progress
+    reconciling: Reconciling
 
 
 class Observing:
@@ -45,13 +47,14 @@ class Observing:
         ledger: LedgerService,
         troubles: Troubles,
         health: Health,
-        methods: SinkMethods,
+        methods: OrphanMethods,
         outlets: Outlets,
     ) -> None:
         readiness, kept = health.readiness, os.path.join(config.node.state_dir, "hooks.json")
         self.hooks = Hooks(config.hooks, kept, driver, ledger, troubles, readiness)
         self.sinks = methods.sinks = outlets.sinks
         self.sinks.use(config.history)
+        self.reconciling = methods.reconciling = outlets.reconciling
         self.progress = methods.progress = outlets.progress
         self.progress.serve(methods._relay)
         health.percents = self.progress.percents
@@ -78,6 +81,7 @@ class Observing:
             nursery.start_soon(self.hooks.run)
             nursery.start_soon(self.sinks.run)
             nursery.start_soon(self.progress.run)
+            nursery.start_soon(self.reconciling.run)
             if self.mirrored is not None:
                 nursery.start_soon(self.mirrored.run)
             if self.metrics is not None:

@@ -104,14 +104,6 @@ def test_placement_spreads_drivers_that_compute(tmp_path: Path, text: str, place
     assert load_text(tmp_path, text).jobs["j"].placement == placement
 
 
-@pytest.mark.parametrize("master", ["yarn", "k8s://https://api.example:6443"])
-def test_a_lost_attempt_is_tried_again_where_its_application_can_be_looked_up(tmp_path: Path, master: str) -> None:
-    found = load_text(tmp_path, SPARK + f'deploy_mode = "cluster"\nmaster = "{master}"\n')
-
-    assert found.problems == {}
-    assert found.jobs["j"].on_lost == "relaunch"
-
-
 def test_the_examples_load() -> None:
     found = load_jobs(str(EXAMPLES), CONFIG)
     assert found.problems == {}
@@ -136,17 +128,6 @@ BAD_JOBS = [
     (SPARK + 'args = ["{"]\n', "spark.args", "write {{ and }} for braces"),
     (SPARK + 'deploy_mode = "yarn"\n', "spark.deploy_mode", "expected one of client, cluster"),
     (SPARK + 'deploy_mode = "cluster"\n', "on_lost", 'master "local[*]" has none: only yarn and k8s://'),
-    (
-        SPARK.replace(".py", ".jar") + 'deploy_mode = "cluster"\nmaster = "spark://m:7077"\n',
-        "on_lost",
-        'master "spark://m:7077" has none',
-    ),
-    (
-        'on_lost = "hold"\n' + SPARK + 'deploy_mode = "cluster"\nmaster = "spark://m:7077"\n',
-        "spark.deploy_mode",
-        "refuses Python programs in deploy mode cluster",
-    ),
-    (SPARK + 'conf = { "spark.kubernetes.driver.pod.name" = "x" }\n', "spark.conf", "to find a run's driver"),
     (SPARK + 'master = "--class"\n', "spark.master", "does not begin with"),
     (SPARK + 'jars = ["/a.jar,/b.jar"]\n', "spark.jars", "without commas"),
     (SPARK + 'keytab = "k"\n', "spark.keytab", "expected an absolute path"),

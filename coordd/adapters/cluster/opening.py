@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from coordd.adapters.cluster.http import ANSWER_S
-from coordd.core.jobs.applications import Application
 from coordd.errors import UnavailableError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from coordd.ports import Applications
+
 YARN, KUBERNETES = "yarn", "k8s://"
-
-
-class Manager(Protocol):
-    """A cluster manager. Each call is blocking, and raises UnavailableError if nobody can tell."""
-
-    kind: str
-    place: str
-
-    def find(self, mark: str) -> list[Application]: ...
-    def of_cluster(self, mark: str) -> list[Application]: ...
-    def end(self, ident: str) -> None: ...
-    def keeps_since(self, since: float) -> str: ...
 
 
 def has_lookup(master: str) -> bool:
@@ -31,7 +21,7 @@ def has_lookup(master: str) -> bool:
 
 def open_manager(
     master: str, conf: Mapping[str, str], env: Mapping[str, str], *, answer_s: float = ANSWER_S, kept_s: float = 0.0
-) -> Manager:
+) -> Applications:
     """The way to the applications of a master. ``conf``: Spark's settings, ``env``: of the program.
 
     Raises UnavailableError: there is none, or its configuration cannot be read.

@@ -361,6 +361,23 @@ LETTERS = (
     Column("REASON", text("reason")),
 )
 
+STRAYS = (
+    Column("APPLICATION", text("id"), whole=True),
+    Column("RUN", text("run")),
+    Column("NAME", text("name")),
+    Column("ATTEMPT", text("attempt"), right=True),
+    Column("ON", text("place")),
+    Column("PROBLEM", text("problem")),
+)
+
+LONELY = (
+    Column("RUN", text("id"), whole=True),
+    Column("STATE", state(), whole=True),
+    Column("NODE", _node),
+    Column("APPLICATION", text("application_id")),
+    Column("PROBLEM", text("problem")),
+)
+
 AUDIT = (
     Column("NO", text("n"), right=True, whole=True),
     Column("AT (UTC)", when("at")),

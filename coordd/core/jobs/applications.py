@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordd.core.ledger.words import LOST
+from coordd.core.ledger.words import FAILURE, LOST, RETRY, REVOKED, SUCCESS
 
 # The states of an application. ENDED: it is over, and nobody can tell how.
 ALIVE = "alive"
@@ -142,3 +142,90 @@ def decide(found: Sequence[Application], earlier: Sequence[Earlier]) -> Decision
 def _age(one: Application) -> tuple[int, float, str]:
     """The newest token counts; without marks, the newest application."""
     return one.token, one.started_at, one.id
+
+
+# ---- a run whose end is unknown
+
+# What a node does about it. WAIT: nothing now; END: ask for the end of the applications; REPORT: tell the ledger.
+WAIT = "wait"
+END = "end"
+REPORT = "report"
+
+# The ledger writes this about an attempt of which it only knows that its lease is over. Every other reason comes from
+# a runner or a watcher that has ended all processes of the attempt.
+ONLY_LAPSED = "its lease lapsed"
+
+
+class Unknown(NamedTuple):
+    """A run whose end is unknown, as the ledger has it. ``quiet_s``: the time since it last changed."""
+
+    attempt: int
+    token: int
+    application_id: str
+    reason: str
+    cancelled: bool
+    relaunches: int
+    relaunches_max: int
+    quiet_s: float
+
+
+class Verdict(NamedTuple):
+    """``state``, ``exit_code``, ``application_id``: of the report. ``applications``: to be ended."""
+
+    word: str
+    why: str
+    state: str = ""
+    application_id: str = ""
+    exit_code: int | None = None
+    applications: tuple[Application, ...] = ()
+
+
+def judge(
+    run: Unknown, found: Sequence[Application], earlier: Sequence[Earlier], *, settle_s: float, forgets: str | None
+) -> Verdict:
+    """What a node does about a run whose end is unknown, given what the cluster manager shows.
+
+    ``forgets``: why the cluster manager may have forgotten an application ("": it cannot; None: it was not asked).
+    """
+    decision = decide(found, earlier)
+    one = decision.application
+    if decision.word == ADOPT:
+        assert one is not None
+        if run.cancelled:
+            alive = tuple([other for other in found if other.state == ALIVE])
+            return Verdict(END, f"{one.id} is being ended: the run is cancelled", applications=alive)
+        if run.relaunches >= run.relaunches_max:
+            return Verdict(WAIT, f"{one.id} is alive, but the run was lost {run.relaunches} times and may be no more")
+        return Verdict(REPORT, f"{one.id} is alive: the next attempt adopts it", RETRY, one.id)
+    if decision.word == TAKE_END:
+        assert one is not None
+        return _reported(run, one)
+    seen = run.application_id or next((e.application_id for e in earlier if not e.settled and e.application_id), "")
+    if run.cancelled and seen:
+        return Verdict(REPORT, f"{seen} is not shown any more after the run was cancelled", REVOKED, seen)
+    if seen:
+        return Verdict(WAIT, f"{seen} was seen, and the cluster manager does not show it any more")
+    if ONLY_LAPSED in run.reason or not run.reason:
+        return Verdict(WAIT, "no application is shown, and whether its submitter is dead cannot be told")
+    if run.quiet_s < settle_s:
+        return Verdict(WAIT, f"no application is shown; one may appear for {settle_s - run.quiet_s:.0f} s more")
+    if forgets is None or forgets:
+        return Verdict(WAIT, f"no application is shown, and one may have been forgotten: {forgets or 'nobody knows'}")
+    why = f"nothing was submitted: its submitter is dead, and within {settle_s:g} s no application was shown"
+    return Verdict(REPORT, why, REVOKED if run.cancelled else RETRY)
+
+
+def needs_memory(verdict: Verdict) -> bool:
+    """True if the verdict depends on whether the cluster manager may have forgotten an application."""
+    return verdict.word == WAIT and "one may have been forgotten" in verdict.why
+
+
+def _reported(run: Unknown, one: Application) -> Verdict:
+    if one.state == SUCCEEDED:
+        return Verdict(REPORT, f"{one.id} succeeded", SUCCESS, one.id, 0)
+    if one.state == ENDED:
+        return Verdict(WAIT, f"{one.id} has ended, and the cluster manager does not say how")
+    if run.cancelled:
+        return Verdict(REPORT, f"{one.id} {one.state} after the run was cancelled", REVOKED, one.id, one.exit_code)
+    code = one.exit_code or 1
+    return Verdict(REPORT, f"exit code {code}: {one.id} {one.state}: {one.detail}".rstrip(": "), FAILURE, one.id, code)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from coordd.adapters.cluster import properties
-from coordd.adapters.cluster.opening import Manager, open_manager
+from coordd.adapters.cluster.opening import open_manager
 from coordd.core.jobs import applications
 from coordd.core.jobs.applications import (
     ADOPT,
@@ -40,7 +40,7 @@ POLL_MIN_S = 0.5
 POLL_MAX_S = 10.0
 POLL_GROWS = 1.3
 
-# A look-up before the submission is tried so often, with this pause (seconds).
+# Tries of a look-up before the submission, and the pause between two (seconds).
 TRIES = 5
 TRY_AGAIN_S = 2.0
 
@@ -48,7 +48,7 @@ TRY_AGAIN_S = 2.0
 # number of look-ups that find nothing.
 EMPTY_LOOKUPS = 3
 
-# An application that was seen, and is missing in so many look-ups in a row, is gone.
+# An application that was seen is gone when this number of look-ups in a row does not show it.
 MISSING_LOOKUPS = 5
 
 # A cluster manager answers within this time (seconds), which is shorter than the time for an ordinary end.
@@ -69,6 +69,10 @@ EXIT_STOPPED = 143
 
 OUTPUT_BYTES = 65536
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from coordd.ports import Applications
+
 
 class StoppedError(Exception):
     """The runner has sent TERM."""
@@ -85,7 +89,7 @@ def main() -> None:
         tracker.run()
     except StoppedError:
         tracker.stopped()
-    except Exception as exc:  # a mistake of ours is no end of the application
+    except Exception as exc:  # our own mistake says nothing about the application
         traceback.print_exc()
         tracker.lose_sight(f"its tracker failed: {type(exc).__name__}: {exc!s:.200}")
 
@@ -106,7 +110,7 @@ class Tracker:
         self.earlier: list[Earlier] = []
         self.following = ""  # the application's id
         self.submitting = False  # something was submitted, or may have been, and no application is known yet
-        self._manager: Manager | None = None
+        self._manager: Applications | None = None
         self._stopped = False
         self._complained_at = -COMPLAIN_S
 
@@ -287,7 +291,7 @@ class Tracker:
 
     # ---- steps
 
-    def _way(self) -> Manager:
+    def _way(self) -> "Applications":
         """The cluster manager, by the settings that spark-submit gets. Raises UnavailableError."""
         if self._manager is None:
             self._manager = open_manager(self.master, settings_of(self.command), os.environ, answer_s=ANSWER_S)

@@ -11,11 +11,11 @@ from coordd.config import tables
 from coordd.core.jobs.arguments import nearest
 from coordd.errors import RefusedError
 from coordd.ports import Published
+from coordd.services.applications.methods import OrphanMethods
 from coordd.services.backends.published import PublishedSource
 from coordd.services.backends.source import Source
 from coordd.services.control.callers import ADMIN, OPERATOR, Caller, Method
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
-from coordd.services.sinks.methods import SinkMethods
 from coordd.services.views import objects
 
 # Characters of a note.
@@ -25,7 +25,7 @@ NOTE_MAX = 500
 IN_FORCE, WAITING, EARLIER, PASSED_OVER = "in force", "waiting", "earlier", "passed over"
 
 
-class RevisionMethods(SinkMethods):
+class RevisionMethods(OrphanMethods):
     """The methods of published revisions. Who publishes chooses what runs on every node, so only administrators do."""
 
     source: Source | None

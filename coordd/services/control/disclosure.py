@@ -232,6 +232,15 @@ METHODS: dict[str, Shape] = {
             SHOW,
         )
     ],
+    "orphans": {
+        "applications": [
+            dict.fromkeys(("id", "place", "run", "name", "attempt", "token"), SHOW) | {"problem": SENTENCE}
+        ],
+        "runs": [
+            dict.fromkeys(("id", "job", "state", "node", "attempt", "application_id"), SHOW) | {"problem": REASON}
+        ],
+        "problems": [SENTENCE],
+    },
     "pool.list": [dict.fromkeys(("name", "size", "active", "waiting", "until", "by"), SHOW)],
     "pool.set": RIGHT,
     "pool.unset": RIGHT,

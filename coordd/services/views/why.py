@@ -242,8 +242,9 @@ def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder:
         "missed": lambda: f"was not launched: {row.reason}",
         "lost": lambda: f"was lost: {row.reason}",
         "unknown": lambda: (
-            f"may or may not have finished: {row.reason}. Its job says on_lost = hold, so it is not started again; "
-            f"look at its output, then run `coordctl run resolve {row.run} --as success|failed|relaunch`"
+            f"may or may not have finished: {row.reason}. It is not started again before that is clear: "
+            "if its driver runs on a cluster, `coordctl orphans` says what the cluster shows. Look at its output, then "
+            f"run `coordctl run resolve {row.run} --as success|failed|relaunch`"
         ),
     }[row.state]()
 

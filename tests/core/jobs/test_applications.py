@@ -7,17 +7,25 @@ import pytest
 from coordd.core.jobs.applications import (
     ADOPT,
     ALIVE,
+    END,
     ENDED,
     FAILED,
+    KILLED,
+    REPORT,
     SUBMIT,
     SUCCEEDED,
     TAKE_END,
     UNSEEN,
+    WAIT,
     Application,
     Earlier,
+    Unknown,
+    Verdict,
     cluster_mark,
     decide,
+    judge,
     labels,
+    needs_memory,
     number,
     pod_name,
     run_mark,
@@ -116,3 +124,81 @@ def test_marks_are_what_yarn_and_kubernetes_take() -> None:
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "x", "9" * 30, "²", None])
 def test_a_mark_that_is_no_number_counts_as_missing(text: object) -> None:
     assert number(text, missing=-1) == -1
+
+
+# ---- a run whose end is unknown
+
+DEAD = "the runner died"
+LAPSED = "its lease lapsed; last held by edge-1"
+
+
+def unknown(**changes: object) -> Unknown:
+    usual = Unknown(1, 2, "", DEAD, cancelled=False, relaunches=0, relaunches_max=5, quiet_s=2000.0)
+    return usual._replace(**changes)  # type: ignore[arg-type]  # as the class has them
+
+
+def verdict(run: Unknown, *found: Application, earlier: tuple[Earlier, ...] = (), forgets: str | None = "") -> Verdict:
+    return judge(run, found, earlier, settle_s=1200.0, forgets=forgets)
+
+
+def test_a_living_application_leads_to_an_attempt_that_adopts_it() -> None:
+    for run in (unknown(), unknown(reason=LAPSED), unknown(quiet_s=0.0)):
+        said = verdict(run, app("a", ALIVE, 2), forgets="everything")
+        assert (said.word, said.state, said.application_id) == (REPORT, "retry", "a")
+
+
+def test_a_run_that_was_lost_too_often_keeps_its_application() -> None:
+    assert verdict(unknown(relaunches=5), app("a", ALIVE, 2)).word == WAIT
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "word", "reported"),
+    [
+        (SUCCEEDED, 0, REPORT, "success"),
+        (FAILED, 7, REPORT, "failure"),
+        (KILLED, None, REPORT, "failure"),
+        (ENDED, None, WAIT, ""),
+    ],
+)
+def test_an_end_that_is_shown_is_reported(state: str, code: int | None, word: str, reported: str) -> None:
+    said = verdict(unknown(reason=LAPSED), app("a", state, 2)._replace(exit_code=code))
+
+    assert (said.word, said.state) == (word, reported)
+    assert said.exit_code == {"success": 0, "failure": code or 1, "": None}[reported]
+
+
+def test_nothing_shown_is_no_proof() -> None:
+    assert verdict(unknown()).state == "retry"
+    assert verdict(unknown()).application_id == ""
+
+    for run, why in (
+        (unknown(reason=LAPSED), "whether its submitter is dead"),
+        (unknown(reason=""), "whether its submitter is dead"),
+        (unknown(quiet_s=1199.0), "for 1 s more"),
+        (unknown(application_id="a"), "a was seen"),
+    ):
+        said = verdict(run)
+        assert (said.word, why in said.why) == (WAIT, True), said
+    assert "was seen" in verdict(unknown(), earlier=(lost(1, "a"),)).why
+    assert verdict(unknown(), forgets="it was restarted").why.endswith("it was restarted")
+    assert needs_memory(verdict(unknown(), forgets=None))
+    assert not needs_memory(verdict(unknown(quiet_s=1.0), forgets=None))
+
+
+def test_a_cancelled_run_ends_with_its_applications() -> None:
+    run = unknown(cancelled=True, application_id="a")
+    both = (app("a", ALIVE, 1), app("b", ALIVE, 2))
+
+    assert verdict(run, *both) == Verdict(END, "b is being ended: the run is cancelled", applications=both)
+    assert verdict(run, app("a", KILLED, 2)).state == "revoked"
+    assert verdict(run, app("a", SUCCEEDED, 2)).state == "success"
+    assert verdict(run).state == "revoked"
+    assert verdict(unknown(cancelled=True)).state == "revoked"
+    assert verdict(unknown(cancelled=True, quiet_s=0.0)).word == WAIT
+
+
+@pytest.mark.parametrize("token", [1, 2])
+def test_an_end_that_an_earlier_attempt_has_reported_is_not_reported_again(token: int) -> None:
+    said = verdict(unknown(token=9), app("a", FAILED, token), earlier=(failed(2, "a"),))
+
+    assert (said.word, said.state) == (REPORT, "retry")

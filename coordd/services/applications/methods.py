@@ -1,0 +1,111 @@
+"""The control method `orphans`: what the ledger and the cluster managers do not both know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from coordd.core.jobs.applications import ALIVE, Application, cluster_mark, run_mark
+from coordd.core.ledger.rows import Row
+from coordd.core.ledger.words import PENDING, RECEIVED, RETRY, STARTED, UNKNOWN
+from coordd.errors import CoorddError
+from coordd.ports import Applications, Ledger
+from coordd.services.applications.reconciling import LOOKUP_S, Reconciling
+from coordd.services.control.callers import Caller, Method
+from coordd.services.sinks.methods import SinkMethods
+
+# The states in which a run may have an application.
+LIVE = (STARTED, UNKNOWN, RECEIVED, RETRY, PENDING)
+
+# Runs that are read for each state, and the newest ended runs, to name the run of an application.
+ROWS_MAX = 1000
+
+
+class OrphanMethods(SinkMethods):
+    """Applications that no live run knows, and runs whose application is gone."""
+
+    reconciling: Reconciling | None = None
+
+    def table(self) -> dict[str, Method]:
+        """Every method, with the lowest role that may call it."""
+        return {"orphans": Method(self.orphans), **super().table()}
+
+    async def orphans(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        reconciling = self.reconciling
+        assert reconciling is not None, "the composition root sets it"
+        jobs = {name: job for name, job in self._driver.node.jobs.items() if job.drives_elsewhere}
+
+        def read(ledger: Ledger) -> tuple[list[Row], list[Row]]:
+            live = [row for state in LIVE for row in ledger.runs(state=state, limit=ROWS_MAX)]
+            ended = [row for name in jobs for row in ledger.runs(job=name, limit=ROWS_MAX) if row.state not in LIVE]
+            return live, ended
+
+        live, ended = await self._ledger.query(read)
+        found: dict[str, list[Application]] = {}
+        problems: list[str] = []
+        shown: set[str] = set()  # jobs whose cluster manager has answered
+
+        def look(name: str) -> None:
+            """Runs in a thread: each cluster manager is asked once."""
+            try:
+                manager: Applications | None = reconciling.manager(jobs[name])
+                if manager is None:
+                    return
+                if manager.place not in found:
+                    found[manager.place] = manager.of_cluster(cluster_mark(reconciling.cluster))
+                shown.add(name)
+            except CoorddError as exc:
+                if str(exc) not in problems:
+                    problems.append(str(exc))
+
+        for name in sorted(jobs):
+            with trio.move_on_after(LOOKUP_S) as limit:
+                await trio.to_thread.run_sync(look, name, abandon_on_cancel=True)
+            if limit.cancelled_caught:
+                problems.append(f"the cluster manager of {name} did not answer within {LOOKUP_S:g} s")
+        marks = {run_mark(reconciling.cluster, row.run): row for row in (*ended, *live)}
+        lost = [view for place in sorted(found) for view in strays(place, found[place], marks)]
+        everything = {one.id: one for place in found.values() for one in place}
+        runs = [
+            {"id": row.run, "job": row.job, "state": row.state, "node": row.node, "attempt": int(row.attempt),
+             "application_id": row.application_id, "problem": problem}
+            for row in live
+            if row.job in shown and (problem := what_is_wrong(row, everything, reconciling.why(row.run)))
+        ]  # fmt: skip
+        return {"applications": lost, "runs": runs, "problems": problems}
+
+
+def strays(place: str, found: Sequence[Application], marks: dict[str, Row]) -> list[dict[str, Any]]:
+    """The living applications that no live run knows."""
+    views = []
+    for one in found:
+        row = marks.get(one.run_mark)
+        problem = ""
+        if one.state != ALIVE:
+            continue
+        if row is None:
+            problem = "no run of the ledger has its tag"
+        elif row.state not in LIVE:
+            problem = f"its run is {row.state}"
+        elif row.state == STARTED and row.application_id not in ("", one.id):
+            problem = f"its run follows {row.application_id}"
+        if problem:
+            views.append(
+                {"id": one.id, "place": place, "run": row.run if row is not None else None, "name": one.name,
+                 "attempt": one.attempt, "token": one.token, "problem": problem}
+            )  # fmt: skip
+    return views
+
+
+def what_is_wrong(row: Row, found: dict[str, Application], looked_up: str) -> str:
+    """Why a run is an orphan; "" if it has what it says."""
+    if row.state == UNKNOWN:
+        return looked_up or "its end is unknown, and a person says how it ended"
+    if row.state != STARTED or not row.application_id:
+        return ""
+    one = found.get(row.application_id)
+    if one is None:
+        return f"the cluster manager does not show {row.application_id}"
+    return "" if one.state == ALIVE else f"{one.id} has ended there: {one.state}"

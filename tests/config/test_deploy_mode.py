@@ -1,0 +1,57 @@
+"""Job files whose drivers run on a cluster: which combinations are refused, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordd.config.jobfile import load_job
+from coordd.config.sections import Config, SparkConfig
+from coordd.core.jobs.job import Job
+
+SPARK = '[spark]\napplication = "/opt/a.py"\n'
+CLUSTER = SPARK + 'deploy_mode = "cluster"\n'
+STANDALONE = 'master = "spark://m:7077"\n'
+
+
+def load(directory: Path, text: str, master: str = "local[*]") -> tuple[Job | None, list[tuple[str, str]]]:
+    """The job, and the key and text of each problem."""
+    path = directory / "j.toml"
+    path.write_text(text)
+    job, problems = load_job(str(path), Config(spark=SparkConfig(master=master)))
+    return job, [(problem.key, problem.message) for problem in problems]
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://api.example:6443"])
+def test_a_lost_attempt_is_tried_again_where_its_application_can_be_looked_up(tmp_path: Path, master: str) -> None:
+    for text, of_site in ((CLUSTER + f'master = "{master}"\n', "local[*]"), (CLUSTER, master)):
+        job, problems = load(tmp_path, text, of_site)
+
+        assert problems == []
+        assert job is not None
+        assert job.on_lost == "relaunch"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        (CLUSTER.replace(".py", ".jar") + STANDALONE, "on_lost", 'master "spark://m:7077" has none'),
+        ('on_lost = "hold"\n' + CLUSTER + STANDALONE, "spark.deploy_mode", "refuses Python programs"),
+        (SPARK + 'conf = { "spark.kubernetes.driver.pod.name" = "x" }\n', "spark.conf", "to find a run's driver"),
+        (SPARK + 'conf = { "spark.yarn.submit.waitAppCompletion" = "x" }\n', "spark.conf", "follows the application"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(tmp_path: Path, text: str, key: str, said: str) -> None:
+    job, [(found, why)] = load(tmp_path, text)
+
+    assert job is None
+    assert found == key
+    assert said in why
+
+
+def test_a_jar_on_a_standalone_master_is_held(tmp_path: Path) -> None:
+    job, problems = load(tmp_path, 'on_lost = "hold"\n' + CLUSTER.replace(".py", ".jar") + STANDALONE)
+
+    assert problems == []
+    assert job is not None
