@@ -550,7 +550,7 @@ class Daemon:
             checks.append(check("fast start", WARN if warm.problem else OK, text, "attempts start slower meanwhile"))
         usable, text = probe_units(node.units)
         checks.append(check("units", OK if usable else WARN, text, "see docs/runbook.md: a unit for a run"))
-        checks += [*plugin_checks(), *self.observing.checks()]
+        checks += [*plugin_checks(), *self.observing.checks(), *self.builder.remarks()]
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):
             text = problems.get(name) or self._problems()[name][0]

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from coordd.adapters.cluster.opening import has_lookup, open_manager
 from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.drivers.ui import SparkUi
+from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.allowed import SECRETS_PATH
 from coordd.adapters.launch.units import Units
 from coordd.adapters.onhost import absent_file
@@ -27,7 +29,7 @@ from coordd.config.tracing import endpoint
 from coordd.connecting import Connections, make_mirror
 from coordd.core.jobs.applications import run_mark
 from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
-from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.core.jobs.job import Command, Job, SparkSubmit
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.lineage import parent_properties
 from coordd.core.node.shown import Shown
@@ -37,6 +39,7 @@ from coordd.core.trace import trace_id, traceparent
 from coordd.errors import CoorddError, UnavailableError
 from coordd.ports import Applications, SpanExporter
 from coordd.services.applications.reconciling import Reconciling
+from coordd.services.control.doctor import WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
 from coordd.services.logs.files import log_path
@@ -238,7 +241,10 @@ class LaunchBuilder:
             self._parent(job, launch),
             self.config.cluster.name,
         )
-        program = build(job, fill_launch(job.launch, values), self._defaults(), attempt_info)
+        filled = fill_launch(job.launch, values)
+        program = build(job, filled, self._defaults(), attempt_info)
+        if write and (why := self._no_identity(job, filled, program)):
+            raise UnavailableError(why)
         if program.secrets_path and write:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             write_atomic(program.secrets_path, program.secrets.encode())
@@ -272,7 +278,18 @@ class LaunchBuilder:
             if absent:
                 found[name] = absent
             elif isinstance(job.launch, SparkSubmit):
-                kind = (tuple(sorted(job.launch.env.items())), job.launch.properties_file)
+                launch = job.launch
+                named = any(key in launch.conf for key in identity.KEYTABS)
+                kind = (
+                    tuple(sorted(launch.env.items())),
+                    launch.properties_file,
+                    launch.keytab,
+                    launch.principal,
+                    named,
+                    bool(launch.proxy_user),
+                    launch.master,
+                    job.run_as,
+                )
                 if kind not in of_spark:
                     of_spark[kind] = self._spark_problem(job)
                 if of_spark[kind]:
@@ -281,7 +298,26 @@ class LaunchBuilder:
 
     def _spark_problem(self, job: Job) -> str:
         try:
-            build(job, job.launch, self._defaults(), AttemptInfo(job.name, 0, 0, "", "", 0.0))
+            program = build(job, job.launch, self._defaults(), AttemptInfo(job.name, 0, 0, "", "", 0.0))
         except CoorddError as exc:
             return str(exc)
-        return ""
+        return self._no_identity(job, job.launch, program)
+
+    def _no_identity(self, job: Job, launch: SparkSubmit | Command, program: ProgramSpec) -> str:
+        if not isinstance(launch, SparkSubmit) or (self.config.spark.properties_file and not launch.keytab):
+            return ""  # what a properties file says about keytabs is not read
+        master = launch.master or self.config.spark.master
+        return identity.problem(launch, master, program.env, job.run_as, time.time())
+
+    def remarks(self) -> list[Check]:
+        """For `doctor`: the weak points of the identities of Spark jobs."""
+        found = []
+        for name, job in self._node.jobs.items():
+            try:
+                env = build(job, job.launch, self._defaults(), AttemptInfo(name, 0, 0, "", "", 0.0)).env
+            except CoorddError:
+                continue  # ``problems`` has it
+            if isinstance(job.launch, SparkSubmit):
+                said = identity.remarks(job.launch, env, job.run_as, time.time())
+                found += [check(f"job {name}", WARN, text, advice) for text, advice in said]
+        return found

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from coordd.adapters import onhost
 from coordd.adapters.backends import function
+from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.units import Units, needs
 from coordd.config import ownership, tables
 from coordd.config.jobfile import JobSet, check, load_jobs
@@ -15,6 +16,7 @@ from coordd.config.sections import FILES, PYTHON, Config
 from coordd.config.settings import read_config
 from coordd.config.tomlfile import Problem
 from coordd.config.values import CONFIG_BACKENDS
+from coordd.core.jobs.job import SparkSubmit
 from coordd.errors import RefusedError, UnavailableError
 
 
@@ -117,6 +119,10 @@ def of_machine(jobs: JobSet, config: Config) -> list[Problem]:
         absent = onhost.absent_file(job)
         if absent:
             told.append(Problem(file, "", None, absent, severity="warning"))
+        if isinstance(job.launch, SparkSubmit) and job.launch.keytab:
+            useless = identity.keytab_problem(job.launch.keytab, job.launch.principal)
+            if useless:
+                told.append(Problem(file, "", None, useless, severity="warning"))
         group = onhost.unknown_group(job.owner) if job.owner else ""
         if group:
             told.append(Problem(file, "owner", None, group, severity="warning"))

@@ -37,6 +37,9 @@ EXPOSED = (
 )
 EXPOSED_MAX = 20
 
+# Spark's own settings for a keytab and its principal.
+IDENTITY_CONF = ("spark.kerberos.keytab", "spark.kerberos.principal", "spark.yarn.keytab", "spark.yarn.principal")
+
 
 class JobSet(msgspec.Struct, frozen=True):
     """A directory of job files, by job name. A job with warnings is in both dicts; "" is the directory itself."""
@@ -260,12 +263,8 @@ class _Reading:
                 self.wrong("lease", timing)
         if isinstance(launch, SparkSubmit) and launch.deploy_mode == "cluster":
             self.on_cluster(said.get("on_lost", "relaunch"), launch, launch.master or config.spark.master)
-        if isinstance(launch, SparkSubmit) and launch.proxy_user and (launch.principal or launch.keytab):
-            self.wrong(
-                "spark.proxy_user",
-                "proxy_user does not go together with principal or keytab: spark-submit refuses both at once. Leave"
-                " principal and keytab out, and give the daemon a ticket of the user that may impersonate",
-            )
+        if isinstance(launch, SparkSubmit):
+            self.identity(launch, config)
         for key in ("run_as", "limits"):
             if said.get(key) and config.node.units == "off":
                 self.wrong(key, f'{key} needs a systemd unit for each run, and [node] units is "off"')
@@ -291,6 +290,27 @@ class _Reading:
                 'on_lost = "relaunch" with deploy_mode = "cluster" needs a look-up of the application that the lost'
                 f' attempt may have left running, and master "{master}" has none: only yarn and k8s:// show what'
                 ' belongs to a run. Write on_lost = "hold"',
+            )
+
+    def identity(self, launch: SparkSubmit, config: Config) -> None:
+        """Checks of keytab, principal and proxy_user: spark-submit refuses some combinations, and ignores others."""
+        in_conf = [key for key in IDENTITY_CONF if key in launch.conf]
+        if launch.proxy_user and (launch.principal or launch.keytab or in_conf):
+            also = f" ({in_conf[0]} in conf)" if in_conf and not (launch.principal or launch.keytab) else ""
+            self.wrong(
+                "spark.proxy_user",
+                f"proxy_user does not go together with principal or keytab{also}: spark-submit refuses both at once."
+                " Leave principal and keytab out, and give the daemon a ticket of the user that may impersonate",
+            )
+            return
+        elsewhere = in_conf or launch.properties_file or config.spark.properties_file  # the other half may stand there
+        if launch.keytab and not launch.principal and not elsewhere:
+            self.wrong("spark.keytab", "a keytab alone is ignored by spark-submit: name its principal too")
+        if launch.principal and not launch.keytab and not elsewhere:
+            self.wrong(
+                "spark.principal",
+                "a principal alone is ignored by spark-submit: name its keytab too, or leave it out; then the ticket"
+                " of the daemon's user (of run_as) is used",
             )
 
     def limits(self, said: Mapping[str, Any], config: Config) -> None:

@@ -41,6 +41,10 @@ _TELLS = re.compile(
     r"(?:Error|Exception)\b|\b(?:error|fatal|cannot|failed|failure|refused|denied|not found|no such)\b", re.IGNORECASE
 )
 
+# Below a login that Kerberos refuses there are causes of causes ("Identifier doesn't match expected value"): this line
+# says why.
+_LOGIN = "Caused by: javax.security.auth.login.LoginException: "
+
 # Lines after it that say less: stack frames, and log lines below an error level.
 _NOISE = re.compile(r"\s*(?:at |\.\.\. \d+ more|File \"|\^+\s*$)|.{0,40}\b(?:TRACE|DEBUG|INFO|WARN|WARNING)\b")
 
@@ -90,6 +94,7 @@ def telling_line(lines: "list[str]") -> str:
     Redacted, and at most 200 characters long.
     """
     said = [line for line in lines if line.strip() and not _NOISE.match(line)]
-    found = next((line for line in reversed(said) if _TELLS.search(line)), said[-1] if said else "")
+    logins = [line for line in said if line.startswith(_LOGIN)]
+    found = next((line for line in reversed(logins or said) if _TELLS.search(line)), said[-1] if said else "")
     line = redact_text(_CONTROL.sub(" ", found).strip())
     return line if len(line) <= LINE_LENGTH_MAX else line[: LINE_LENGTH_MAX - 1] + "…"

@@ -51,3 +51,15 @@ def test_it_is_one_line_of_bounded_length() -> None:
     line = telling_line(["error: " + "x" * 10_000])
     assert len(line) == LINE_LENGTH_MAX
     assert line.endswith("…")
+
+
+def test_below_a_refused_login_the_line_that_says_why_is_chosen() -> None:
+    lines = [
+        'Exception in thread "main" org.apache.hadoop.security.KerberosAuthException: failure to login',
+        "Caused by: javax.security.auth.login.LoginException: Client not found in Kerberos database (6)",
+        "\tat com.sun.security.auth.module.Krb5LoginModule.login(Krb5LoginModule.java:592)",
+        "Caused by: KrbException: Identifier doesn't match expected value (906)",
+    ]
+
+    assert telling_line(lines) == lines[1]
+    assert telling_line(lines[2:]) == lines[3]

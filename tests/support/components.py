@@ -49,6 +49,9 @@ COMPONENTS = (
     Component("promtool", "prometheus"),
     Component("mmdebstrap", "mmdebstrap"),
     Component("rpmbuild", "rpm"),
+    Component("krb5kdc", "krb5-kdc"),
+    Component("kadmin.local", "krb5-admin-server"),
+    Component("kinit", "krb5-user"),
     Component("chromium", "chromium"),
     Component("chromedriver", "chromium-driver"),
 )

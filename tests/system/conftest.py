@@ -13,7 +13,14 @@ PRODUCTION_FILES = (
 )
 
 # Each of these has its own files, processes and ports too.
-PAIRED_FILES = ("test_guard.py", "test_guard_spark.py", "test_progress.py", "test_proof.py", "test_wheelhouse.py")
+PAIRED_FILES = (
+    "test_guard.py",
+    "test_guard_spark.py",
+    "test_progress.py",
+    "test_identity.py",
+    "test_proof.py",
+    "test_wheelhouse.py",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

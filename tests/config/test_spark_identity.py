@@ -1,0 +1,49 @@
+"""What a job file may say of keytab, principal and proxy_user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordd.config.jobfile import load_job
+from coordd.config.sections import Config, SparkConfig
+
+SPARK = '[spark]\napplication = "/opt/a.py"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ('keytab = "/k"\n', "spark.keytab", "name its principal too"),
+        ('principal = "p@R"\n', "spark.principal", "name its keytab too"),
+        (
+            'proxy_user = "etl"\nconf = { "spark.kerberos.principal" = "p@R" }\n',
+            "spark.proxy_user",
+            "keytab (spark.kerberos.principal in conf): spark-submit refuses both",
+        ),
+    ],
+)
+def test_an_impossible_combination_is_refused_with_its_key(tmp_path: Path, text: str, key: str, said: str) -> None:
+    (tmp_path / "j.toml").write_text(SPARK + text)
+    job, [problem] = load_job(str(tmp_path / "j.toml"), Config())
+
+    assert job is None
+    assert (problem.key, problem.severity) == (key, "error")
+    assert said in problem.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'keytab = "/k"\nconf = { "spark.kerberos.principal" = "p@R" }\n',
+        'principal = "p@R"\nconf = { "spark.kerberos.keytab" = "/k" }\n',
+        'keytab = "/k"\nproperties_file = "/p"\n',
+    ],
+)
+def test_the_other_half_may_stand_in_conf_or_a_properties_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "j.toml").write_text(SPARK + text)
+
+    assert load_job(str(tmp_path / "j.toml"), Config())[1] == []
+    (tmp_path / "j.toml").write_text(SPARK + 'keytab = "/k"\n')
+    assert load_job(str(tmp_path / "j.toml"), Config(spark=SparkConfig(properties_file="/p")))[1] == []
