@@ -60,6 +60,9 @@ owners: $(READY) ## scheduled jobs whose owners are killed around their fire tim
 pool: $(READY) ## 500 triggers for a pool of 4 on five nodes that are killed: how long a free slot is not used: SEED=7
 	@$(PROGRAM) kills pool $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+applications: $(READY) ## the submitter of a driver on a cluster is killed at each line of its launch (20 min): ROUNDS=20 SEED=1
+	@$(PROGRAM) system.applications $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 syscalls: $(READY) ## an error and a crash at every system call of a launch, an end, a takeover (an hour): SEED=1
 	@$(PROGRAM) syscalls $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -93,4 +96,4 @@ rpm: $(READY) ## build/packages/coordd-VERSION.rpm
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners pool syscalls fuzz soak plans hosts wheel wheelhouse deb rpm clean
+.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners pool applications syscalls fuzz soak plans hosts wheel wheelhouse deb rpm clean
