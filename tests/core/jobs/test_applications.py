@@ -77,6 +77,7 @@ def test_the_end_of_a_lost_attempts_application_is_taken(state: str) -> None:
 
 def test_an_end_that_the_ledger_has_is_not_taken_again() -> None:
     assert decide([app("a", FAILED, 1)], [failed(1, "a")]).word == SUBMIT
+    assert decide([app("a", FAILED, 0)], [failed(1, "a")]).word == SUBMIT  # its marks do not say whose it is
     # the application of a lost attempt whose successor adopted it, and reported its end
     assert decide([app("a", FAILED, 1)], [lost(1, "a"), failed(2, "a")]).word == SUBMIT
     # one that was ended because a newer one was adopted

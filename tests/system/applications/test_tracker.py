@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from support.clusters.yarn import FakeYarn
 
 from coordd.core.ledger.requests import Cancel
@@ -14,6 +15,7 @@ from system.applications.tracked import Cluster
 from system.lab.processes import until
 from system.lab.runner_lab import SHORT, Attempt
 
+pytestmark = pytest.mark.paired
 RUN = "nightly#1"
 
 
