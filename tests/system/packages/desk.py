@@ -11,6 +11,7 @@ import threading
 import urllib.request
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +44,14 @@ def hurried(rules: str) -> str:
     return re.sub(r"(?m)^( +for: )(\d+)m$", lambda found: f"{found[1]}{int(found[2]) * 60 // HURRY}s", rules)
 
 
+def without_resolved(body: Any) -> Any:
+    """What was posted, less the alerts that Prometheus calls over: their end has passed."""
+    if not isinstance(body, list):
+        return body
+    now = datetime.now(tz=UTC)
+    return [alert for alert in body if datetime.fromisoformat(alert["endsAt"]) > now]
+
+
 class Desk:
     """A context manager. ``home``: a directory for the files of Prometheus."""
 
@@ -59,7 +68,7 @@ class Desk:
         class Receiver(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                received.append((self.path, json.loads(body)))
+                received.append((self.path, without_resolved(json.loads(body))))
                 self.send_response(200)
                 self.end_headers()
 
@@ -97,6 +106,12 @@ class Desk:
     def pages(self) -> list[dict[str, Any]]:
         """What hooks have posted, in order."""
         return [body for path, body in self._received if path == "/page"]
+
+    def forget(self) -> None:
+        """Count from now on. Prometheus evaluates rules from its start, and scrapes only some 5 s later: until then all
+        nodes are absent, for as long as the hurried rules wait.
+        """
+        self._received.clear()
 
     def calls(self, *severities: str) -> set[tuple[str, ...]]:
         """(alert, summary) of all alerts so far that Prometheus has sent as firing, of these severities."""

@@ -74,6 +74,8 @@ def site(image: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) -
         with Desk(net.netns("desk"), targets, tmp_path_factory.mktemp("prometheus")) as desk:
             found = Site(net, hosts, desk)
             until(lambda: value(desk, "sum(coordd_cluster_ready)") == len(HOSTS), why="all are scraped, and ready")
+            until(lambda: firing(desk) == {WATCHDOG}, why="nothing else fires in peace")
+            desk.forget()
             yield found
 
 
@@ -88,7 +90,6 @@ def firing(desk: Desk) -> set[str]:
 
 
 def test_a_failing_job_calls_once_and_the_cause_is_the_same_wherever_one_looks(site: Site) -> None:
-    until(lambda: firing(site.desk) == {WATCHDOG}, why="nothing else fires in peace")
     site.hosts["edge-2"].shell("coordctl run trigger nightly --id 1 --wait", check=False)
     run = site.hosts["edge-2"].run_of("nightly#1")
     assert (run["state"], run["exit_code"], run["attempt"]) == ("failure", 3, 0)

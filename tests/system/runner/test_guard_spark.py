@@ -32,8 +32,9 @@ CONF = {
 
 
 def example(language: str) -> str:
-    """The first block of code in that language."""
-    found = re.search(rf"^```{language}\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    """The first block of code in that language under the heading "An example"."""
+    section = DOCS.read_text().partition("\n### An example\n")[2]
+    found = re.search(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     assert found is not None
     return found[1]
 
