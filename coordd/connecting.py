@@ -181,9 +181,11 @@ class Connections:
 
     def _redis_ledger(self, known: Known) -> Ledger:
         from coordd.adapters.ledger.redis_ledger import RedisLedger
+        from coordd.adapters.ledger.redis_loop import RedisLoopLedger
 
+        kind = RedisLoopLedger if self.cluster.fast_path else RedisLedger
         options = {**self.ledger_options(), "identity": "", "quarantine_s": self._quarantine_s}
-        ledger: Ledger = RedisLedger(self.cluster.ledger, self.cluster.ledger_timeout, known=known, **options)
+        ledger: Ledger = kind(self.cluster.ledger, self.cluster.ledger_timeout, known=known, **options)
         return ledger
 
     @property

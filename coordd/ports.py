@@ -70,6 +70,18 @@ class Batching(Protocol):
 
 
 @runtime_checkable
+class OnLoop(Protocol):
+    """A ledger over a network that trio's own loop can ask, without a thread."""
+
+    @property
+    def is_open(self) -> bool:
+        """True while it has a connection; only a blocking request opens one."""
+
+    async def ask_here(self, batch: Sequence[Request[Answer | OpenAnswer]]) -> list[Answer | OpenAnswer]:
+        """As ``Batching.ask_all``."""
+
+
+@runtime_checkable
 class Portable(Protocol):
     """A ledger whose rows can be exported and imported."""
 

@@ -55,6 +55,7 @@ LIBRARY_HOME = {
         "adapters/bus/unix_peer.py",
         "adapters/bus/aio.py",
         "adapters/bus/brokered_bus.py",
+        "adapters/ledger/redis_loop.py",
         "adapters/mirror/",
         "daemon.py",
         "cli/coordd.py",

@@ -12,8 +12,8 @@ _NEEDS_RESTART = (
     ("node", "name"), ("node", "state_dir"), ("node", "runtime_dir"), ("cluster", "name"), ("cluster", "bus"),
     ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
     ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
-    ("cluster", "unsigned"), ("node", "fast_start"), ("metrics", "listen"), ("metrics", "textfile"),
-    ("tracing", "otlp"),
+    ("cluster", "unsigned"), ("node", "fast_start"), ("cluster", "fast_path"),
+    ("metrics", "listen"), ("metrics", "textfile"), ("tracing", "otlp"),
     ("mirror", "url"), ("mirror", "exchange"), ("mirror", "args"), ("mirror", "password_file"),
     ("jobs", "backend"), ("jobs", "url"), ("jobs", "call"),
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""The ledger service: passes the core's requests to a worker thread in batches; every request is answered in time."""
+"""The ledger service: asks the core's requests in batches, in a worker thread or on trio's own loop; every request is
+answered in time.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ import trio
 from coordd.core.breaker import HALF_OPEN, Breaker
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.requests import ListOpen
-from coordd.core.ledger.runner_requests import Request
+from coordd.core.ledger.requests import Claim, ListOpen, Register, Settle
+from coordd.core.ledger.runner_requests import Report, Request
 from coordd.core.ledger.words import BAD, RECOVERING, UNAVAILABLE
 from coordd.core.ready import LedgerRequest
 from coordd.errors import (
@@ -28,13 +30,16 @@ from coordd.errors import (
     RefusedError,
     UnavailableError,
 )
-from coordd.ports import Batching, Ledger
+from coordd.ports import Batching, Ledger, OnLoop
 
 log = structlog.get_logger("ledger")
 T = TypeVar("T")
 
 # Requests per batch; a batch must fit well into the ledger's timeout.
 BATCH_MAX = 64
+
+# Operations that the loop may ask without a thread: their answers are small. A sweep's would hold up the loop.
+ON_LOOP = frozenset({Claim.op, Register.op, Settle.op, Report.op})
 
 # Maximum number of waiting requests; further ones are answered "unavailable" at once.
 QUEUE_MAX = 50_000
@@ -76,6 +81,7 @@ class LedgerService:
         self._open = open_ledger
         self._open_any = open_any or open_ledger
         self._ledger: Ledger | None = None
+        self._on_loop: OnLoop | None = None  # the same, if the loop can ask it
         self._readers = {looks: Reader() for looks in (False, True)}
         self._timeout_s = timeout_s
         self._queue: deque[LedgerRequest] = deque()
@@ -88,7 +94,8 @@ class LedgerService:
         self._writes_fail = False  # a locked SQLite file still answers readers
         self.breaker = Breaker("ledger")
         self.error = ""
-        # Called in a thread, with the operation and how long (seconds) its answer took; those of a batch take as long.
+        # Called, also in a thread, with the operation and how long (seconds) its answer took; those of a batch take as
+        # long as each other.
         self.timed: Callable[[str, float], None] | None = None
 
     # ---- for people
@@ -219,11 +226,15 @@ class LedgerService:
         started = boottime()
         failure = "no answer in time"
         with trio.move_on_after(self._timeout_s * 2 + 0.02 * len(batch)) as scope:
-            failure = await trio.to_thread.run_sync(
-                partial(self._perform, batch, results), limiter=self._thread, abandon_on_cancel=True
-            )
+            on_loop = self._on_loop
+            if on_loop is None or not self._up or not on_loop.is_open or not ON_LOOP.issuperset(ops_of(batch)):
+                failure = await trio.to_thread.run_sync(
+                    partial(self._perform, batch, results), limiter=self._thread, abandon_on_cancel=True
+                )
+            else:
+                failure = await self._perform_here(on_loop, batch, results)
         if scope.cancelled_caught:
-            self._ledger = None  # that thread is stuck: a new one gets its own connection
+            self._ledger = self._on_loop = None  # that thread is stuck: a new one gets its own connection
             self._thread = trio.CapacityLimiter(1)
             results = results[:]
         self._judge(permit, failure)
@@ -233,19 +244,38 @@ class LedgerService:
         results += [(r.id, Answer(UNAVAILABLE), started) for r in batch if r.id not in done]
         return results
 
+    async def _perform_here(self, ledger: OnLoop, batch: list[LedgerRequest], results: list[Result]) -> str:
+        """As ``_perform``, without a thread, for a ledger that answered the last time."""
+        sent_at = boottime()
+        try:
+            answers = await ledger.ask_here([question.request for question in batch])
+        except (UnavailableError, ConfigError) as exc:
+            self._refused = refused_as(exc)
+            self._writes_fail = True
+            return str(exc) or "it did not answer"
+        except Exception as exc:
+            log.warning("ledger.batch_failed", reason=repr(exc), questions=len(batch))
+            return await trio.to_thread.run_sync(
+                partial(self._perform, batch, results), limiter=self._thread, abandon_on_cancel=True
+            )
+        self._time(ops_of(batch), sent_at)
+        results += [(question.id, answer, sent_at) for question, answer in zip(batch, answers, strict=True)]
+        return ""
+
     def _perform(self, batch: list[LedgerRequest], results: list[Result]) -> str:
         """Runs in the thread. Returns why no more requests were answered, or ""."""
         op = batch[0].request.op
         try:
             if self._ledger is None:
                 self._ledger = self._open()
+                self._on_loop = self._ledger if isinstance(self._ledger, OnLoop) else None
             ledger = self._ledger
             if isinstance(ledger, Batching) and len(batch) > 1:
                 op = next((question.request.op for question in batch if question.request.writes), ListOpen.op)
                 sent_at = boottime()
                 answers = self._together(ledger, batch)
                 if answers is not None:
-                    self._time([question.request.op for question in batch], sent_at)
+                    self._time(ops_of(batch), sent_at)
                     results += [(r.id, answer, sent_at) for r, answer in zip(batch, answers, strict=True)]
                     batch = []
             for question in batch:
@@ -343,6 +373,11 @@ class LedgerService:
         for ledger in (self._ledger, *[reader.ledger for reader in self._readers.values()]):
             if ledger is not None:
                 ledger.close()
+
+
+def ops_of(batch: Sequence[LedgerRequest]) -> list[str]:
+    """The operations of a batch."""
+    return [question.request.op for question in batch]
 
 
 def refused_as(exc: Exception) -> str:

@@ -11,12 +11,12 @@ import pytest
 from support import servers
 from support.ledger_calls import FakeClock, Nodes
 from support.memory import MemoryLedger
-from support.stepped_redis import OneClock, SteppedLedger
+from support.stepped_redis import OneClock, SteppedLedger, SteppedLoopLedger
 
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.ports import Ledger
 
-KINDS = ("memory", "sqlite", "redis")
+KINDS = ("memory", "sqlite", "redis", "redis on the loop")
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def own_redis() -> Iterator[servers.Redis]:
 def clock(request: pytest.FixtureRequest) -> FakeClock:
     params = getattr(getattr(request.node, "callspec", None), "params", {})
     kind = params.get("nodes", params.get("kind", ""))
-    return OneClock() if kind == "redis" else FakeClock()
+    return OneClock() if "redis" in kind else FakeClock()
 
 
 @pytest.fixture
@@ -47,9 +47,10 @@ def make_ledger(tmp_path: Path, clock: FakeClock, request: pytest.FixtureRequest
     def make(kind: str) -> Ledger:
         if kind == "memory":
             made.append(MemoryLedger(clock))
-        elif kind == "redis":
+        elif "redis" in kind:
             assert isinstance(clock, OneClock)
-            made.append(SteppedLedger(request.getfixturevalue("redis_url"), clock))
+            a_kind = SteppedLedger if kind == "redis" else SteppedLoopLedger
+            made.append(a_kind(request.getfixturevalue("redis_url"), clock))
         else:
             made.append(SqliteLedger(f"sqlite:///{tmp_path}/ledger.db", clock=clock))
         return made[-1]

@@ -70,6 +70,31 @@ class BatchLedger(FakeLedger):
         return [self.ask(request) for request in batch]
 
 
+class LoopLedger(BatchLedger):
+    """A ledger that trio's loop can ask once it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+        self.here: list[list[str]] = []
+        self.bug = False
+
+    def ask(self, request: Request[Any]) -> Any:
+        assert threading.current_thread() is not threading.main_thread()
+        self.is_open = True
+        return super().ask(request)
+
+    async def ask_here(self, batch: list[Any]) -> list[Any]:
+        self.here.append([request.op for request in batch])
+        await trio.lowlevel.checkpoint()
+        if self.bug:
+            raise ValueError("a bug of ours")
+        if self.failure:
+            self.is_open = False
+            raise UnavailableError(self.failure)
+        return [self.answers.get(request.op, Answer(OK)) for request in batch]
+
+
 def service_of(ledger: Any) -> LedgerService:
     """The service of a fake ledger."""
     return LedgerService(lambda: ledger, 0.1)
@@ -234,6 +259,62 @@ def test_a_batch_is_one_round_trip_where_the_ledger_can() -> None:
     assert ledger.batches == [["open", "claim", "register"]]
     ledger.failure = "no answer"
     assert ask(service, "open", "claim") == [UNAVAILABLE] * 2
+
+
+def test_the_loop_asks_claims_itself_once_a_thread_has_opened_the_ledger() -> None:
+    ledger = LoopLedger()
+    service = service_of(ledger)
+    times: list[str] = []
+    service.timed = lambda op, _seconds: times.append(op)
+
+    assert ask(service, "claim", "register") == [OK] * 2
+    assert (ledger.here, ledger.batches) == ([], [["claim", "register"]])
+    assert ask(service, "claim", "register") == [OK] * 2
+    assert ask(service, "claim") == [OK]
+    assert ledger.here == [["claim", "register"], ["claim"]]
+    assert times == ["claim", "register", "claim", "register", "claim"]
+
+
+def test_a_sweep_never_holds_up_the_loop_nor_a_claim_behind_it() -> None:
+    ledger = LoopLedger()
+    service = service_of(ledger)
+    ask(service, "claim")
+
+    assert ask(service, "open", "claim") == [OK] * 2
+
+    assert ledger.here == []
+    assert ledger.batches == [["open", "claim"]]
+
+
+def test_what_fails_on_the_loop_is_a_failure_and_a_thread_probes(clock: list[float]) -> None:
+    ledger = LoopLedger()
+    service = service_of(ledger)
+    ask(service, "claim")
+    ledger.failure = "no answer"
+
+    assert ask(service, "claim", "claim") == [UNAVAILABLE] * 2
+    assert (service.state, service.error, service.breaker.failures) == ("unavailable", "no answer", 1)
+    trip(service, ledger)
+    assert len(ledger.here) == 1
+    ledger.failure, clock[0] = "", service.breaker.retry_at
+    ledger.asked.clear()
+
+    assert ask(service, "claim") == [OK]
+    assert ledger.asked[0] == "claim"  # the probe
+    assert ask(service, "claim") == [OK]
+    assert len(ledger.here) == 2
+
+
+def test_a_request_that_cannot_be_sent_from_the_loop_is_asked_alone() -> None:
+    ledger = LoopLedger()
+    service = service_of(ledger)
+    ask(service, "claim")
+    ledger.bug = True
+    ledger.asked.clear()
+
+    assert ask(service, "claim", "register") == [OK] * 2
+
+    assert ledger.asked == ["claim", "register"]
 
 
 def test_a_ledger_that_went_back_is_shown_until_it_says_that_it_is_over(clock: list[float]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
+import trio
+
 from coordd.adapters.ledger.redis_ledger import RedisLedger
+from coordd.adapters.ledger.redis_loop import RedisLoopLedger
 from coordd.adapters.ledger.redis_scripts import Scripts
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
@@ -19,6 +22,8 @@ from support.lua import headers
 ASKS = "redis.call('TIME')"
 # The longest lease plus the delay of a replica, in tests that count on it.
 QUARANTINE_S = 70.0
+
+Steps = Generator[Any, list[Any], list[Any]]
 
 READS = "redis.call('HMGET', prefix .. 'clock', 's', 'us')"
 
@@ -89,11 +94,11 @@ class SteppedLedger(RedisLedger):
             self.read([("HSET", self.key("clock"), "s", seconds, "us", micros)])
         return super().ask_all(batch)
 
-    def _ask(self, questions: list[tuple[str, list[bytes]]], deadline: float) -> list[Any]:
+    def _steps(self, questions: list[tuple[str, list[bytes]]], deadline: float) -> Steps:
         """Every request to a script, and every answer, must agree with the header of the script."""
         for op, arguments in questions:
             headers.check_question(op, len(arguments))
-        replies = super()._ask(questions, deadline)
+        replies = yield from super()._steps(questions, deadline)
         for (op, _), reply in zip(questions, replies, strict=True):
             headers.check_reply(op, reply)
         return replies
@@ -125,3 +130,14 @@ class SteppedLedger(RedisLedger):
         for name, flat in zip(wanted, found, strict=True):
             held = {run.decode(): float(score) for run, score in zip(flat[::2], flat[1::2], strict=True)}
             assert held == wanted[name], name
+
+
+class SteppedLoopLedger(SteppedLedger, RedisLoopLedger):
+    """The same ledger, asked on trio's loop."""
+
+    def ask_all(self, batch: Sequence[Request[Answer | OpenAnswer]]) -> list[Answer | OpenAnswer]:
+        if not self.is_open:
+            return super().ask_all(batch)
+        seconds, micros = self._clock.parts()
+        self.read([("HSET", self.key("clock"), "s", seconds, "us", micros)])
+        return trio.run(self.ask_here, batch)

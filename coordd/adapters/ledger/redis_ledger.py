@@ -18,7 +18,7 @@ from coordd.errors import BadRowError, ForeignLedgerError, LedgerClosedError, Lo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from typing import Any, TypeVar
 
     from coordd.core.ledger.answers import Answer
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from coordd.core.ledger.runner_requests import Request
 
     A = TypeVar("A", bound="Answer | OpenAnswer")
+    Commands = list[list[str | bytes | int]]
+    Steps = Generator[Commands, list[Any], list[Any]]
 
 # How often a server that forgets its scripts between two calls gets them again.
 LOADS_MAX = 3
@@ -126,13 +128,7 @@ class RedisLedger:
         affects only the operations that need it, and becomes their answer.
         """
         questions = together([(request.op, packed(request)) for request in batch])
-        replies = self._turned(lambda deadline: self._ask(questions, deadline))
-        flat = [
-            one
-            for (op, _), reply in zip(questions, replies, strict=True)
-            for one in (reply if op in SEVERAL.values() else (reply,))
-        ]
-        return [answer_of(reply) for reply in flat]
+        return answers_of(questions, self._turned(lambda deadline: self._ask(questions, deadline)))
 
     def run(self, run: str) -> "Row | None":
         """One run, or None."""
@@ -269,6 +265,19 @@ class RedisLedger:
         return ["SCRIPT", "LOAD", self._scripts.text(op)]
 
     def _ask(self, questions: "list[tuple[str, list[bytes]]]", deadline: float) -> "list[Any]":
+        steps = self._steps(questions, deadline)
+        try:
+            commands = next(steps)
+            while True:
+                commands = steps.send(self._exchange(commands, deadline))
+        except StopIteration as over:
+            replies: list[Any] = over.value
+            return replies
+
+    def _steps(self, questions: "list[tuple[str, list[bytes]]]", deadline: float) -> "Steps":
+        """Run these scripts without I/O: yields commands, is sent their replies, returns those of the scripts. A thread
+        and trio's loop both run it.
+        """
         replies: list[Any] = [None] * len(questions)
         todo = list(range(len(questions)))
         missing: set[str] = set()
@@ -278,7 +287,7 @@ class RedisLedger:
         for _ in range(LOADS_MAX):
             brought = sorted(missing)
             commands = [self.bring(op) for op in brought] + [self.script(*questions[number]) for number in todo]
-            said = self._exchange(commands, deadline)[len(brought) :]
+            said = (yield commands)[len(brought) :]
             self._server.loaded |= missing
             for number, reply in zip(todo, said, strict=True):
                 replies[number] = reply
@@ -295,26 +304,29 @@ class RedisLedger:
                 self.known.epoch = epoch
         for (op, _), reply in zip(questions, replies, strict=True):
             if op == "gate" and b"replicas" in reply:
-                self._wait_for_a_replica(deadline)
+                yield from self._wait_for_a_replica(deadline)
         return replies
 
-    def _exchange(self, commands: "list[list[str | bytes | int]]", deadline: float) -> "list[Any]":
+    def _exchange(self, commands: "Commands", deadline: float) -> "list[Any]":
         """The server's error, with a sentence of this caller if the ledger is closed or foreign."""
         try:
             return self._server.exchange(commands, deadline)
-        except ForeignLedgerError as exc:
-            self.known.found = str(exc)
-            raise refusal(IS_FOREIGN, self.url, self.known) from exc
-        except LedgerClosedError as exc:
-            raise refusal(IS_CLOSED, self.url, self.known) from exc
+        except (ForeignLedgerError, LedgerClosedError) as exc:
+            raise self._refused(exc) from exc
 
-    def _wait_for_a_replica(self, deadline: float) -> None:
+    def _refused(self, exc: "ForeignLedgerError | LedgerClosedError") -> UnavailableError:
+        if isinstance(exc, LedgerClosedError):
+            return refusal(IS_CLOSED, self.url, self.known)
+        self.known.found = str(exc)
+        return refusal(IS_FOREIGN, self.url, self.known)
+
+    def _wait_for_a_replica(self, deadline: float) -> "Generator[Commands, list[Any], None]":
         """Before a job without a lease starts, a replica confirms the start, so that a failover cannot forget it."""
         import time
 
         left_ms = int((deadline - time.monotonic()) * 800)
         if left_ms > 0:  # 0 would mean for ever
-            (reached,) = self._server.exchange([("WAIT", 1, left_ms)], deadline)
+            (reached,) = yield [["WAIT", 1, left_ms]]
             if reached >= 1:
                 return
         raise connect_failed(self.url, "no replica has confirmed the start of a job that must not run twice")
@@ -331,6 +343,15 @@ class RedisLedger:
             if self._closed:
                 self._server.drop()
             self._turn.release()
+
+
+def answers_of(questions: "list[tuple[str, list[bytes]]]", replies: "list[Any]") -> "list[Answer | OpenAnswer]":
+    """The scripts' replies as answers, one for each operation."""
+    return [
+        answer_of(one)
+        for (op, _), reply in zip(questions, replies, strict=True)
+        for one in (reply if op in SEVERAL.values() else (reply,))
+    ]
 
 
 def answer_of(reply: "list[Any]") -> "Answer | OpenAnswer":

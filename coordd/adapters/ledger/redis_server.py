@@ -65,12 +65,22 @@ class Server:
         Raises UnavailableError for every other error; the connection is then dropped.
         """
         replies = self._try(commands, deadline)
-        moved = next((reply for reply in replies if isinstance(reply, Problem) and reply.word == "MOVED"), None)
-        if moved is not None:  # a Redis Cluster: another server has the slot; remembered for later connections
-            self.drop()
-            host, _, port = moved.text.split(" ")[-1].rpartition(":")
-            self._moved = (host or self.address.hosts[0][0], int(port))
+        if self.moved(replies):
             replies = self._try(commands, deadline)
+        return self.judged(replies)
+
+    def moved(self, replies: "list[Any]") -> bool:
+        """True if another server of a Redis Cluster has the slot: the next connection is to that one."""
+        moved = next((reply for reply in replies if isinstance(reply, Problem) and reply.word == "MOVED"), None)
+        if moved is None:
+            return False
+        self.drop()
+        host, _, port = moved.text.split(" ")[-1].rpartition(":")
+        self._moved = (host or self.address.hosts[0][0], int(port))
+        return True
+
+    def judged(self, replies: "list[Any]") -> "list[Any]":
+        """The same replies. Raises for an error among them, except NOSCRIPT; the connection is then dropped."""
         for reply in replies:
             if isinstance(reply, Problem) and reply.word != "NOSCRIPT":
                 self.drop()
@@ -88,6 +98,11 @@ class Server:
         self.loaded.clear()
         if connection is not None:
             connection.close()
+
+    @property
+    def connection(self) -> "Connection | None":
+        """The open connection."""
+        return self._connection
 
     def connect(self, deadline: float) -> Connection:
         """The connection; connects if necessary."""

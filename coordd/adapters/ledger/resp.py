@@ -19,6 +19,11 @@ LINE_BYTES_MAX = 64 * 1024
 BULK_BYTES_MAX = 64 * 1024 * 1024
 ARRAY_LENGTH_MAX = 1_000_000
 DEPTH_MAX = 8
+READ_BYTES = 65536
+
+# What the parser says instead of a reply: more bytes are needed; an array has begun.
+NOT_YET = object()
+OPENED = object()
 
 DEFAULT_PORT = 6379
 DEFAULT_SENTINEL_PORT = 26379
@@ -127,14 +132,87 @@ class Tls:
             raise
 
 
+class Replies:
+    """The parser: bytes in, replies out, without I/O."""
+
+    __slots__ = ("_buffer", "_open", "_searched")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._open: list[tuple[list[Any], int]] = []  # arrays that are not complete yet: items so far, and their number
+        self._searched = 0  # no line ends before this byte of the buffer
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes of the server."""
+        self._buffer += data
+
+    def next(self) -> "Any":
+        """The next reply (bytes, int, None, list or Problem), or NOT_YET.
+
+        Raises ValueError, or another error of the interpreter, for bytes that are not a reply.
+        """
+        while True:
+            value = self._value()
+            if value is NOT_YET:
+                return NOT_YET
+            if value is OPENED:
+                continue
+            while self._open:
+                items, length = self._open[-1]
+                items.append(value)
+                if len(items) < length:
+                    break
+                value = items
+                self._open.pop()
+            else:
+                return value
+
+    def _value(self) -> "Any":
+        buffer = self._buffer
+        end = buffer.find(b"\r\n", self._searched)
+        if end < 0:
+            if len(buffer) > LINE_BYTES_MAX:
+                raise ValueError
+            self._searched = max(0, len(buffer) - 1)
+            return NOT_YET
+        self._searched = end
+        kind, rest = bytes(buffer[:1]), bytes(buffer[1:end])
+        value: Any
+        if kind == b"+":
+            value = rest
+        elif kind == b"-":
+            value = Problem(rest.decode(errors="replace"))
+        elif kind == b":":
+            value = int(rest)
+        else:
+            length = int(rest)
+            if length == -1 and kind in (b"$", b"*"):
+                value = None
+            elif kind == b"$" and 0 <= length <= BULK_BYTES_MAX:
+                begin, end = end + 2, end + 2 + length
+                if len(buffer) < end + 2:
+                    return NOT_YET
+                value = bytes(buffer[begin:end])
+            elif kind == b"*" and 0 <= length <= ARRAY_LENGTH_MAX and len(self._open) < DEPTH_MAX:
+                value = []
+                if length:
+                    self._open.append((value, length))
+                    value = OPENED
+            else:
+                raise ValueError
+        del buffer[: end + 2]
+        self._searched = 0
+        return value
+
+
 class Connection:
     """One connection to one server. Every method raises UnavailableError when the deadline (monotonic) passes."""
 
     def __init__(self, host: str, port: int, deadline: float, tls: "Tls | None" = None) -> None:
         self.name = f"{host}:{port}"
-        self._buffer = bytearray()
-        self._socket: Any = None
-        self._socket = self._guarded(lambda: tls.wrap(host, port, deadline) if tls else _connect(host, port, deadline))
+        self.replies = Replies()
+        self.socket: Any = None
+        self.socket = self._guarded(lambda: tls.wrap(host, port, deadline) if tls else _connect(host, port, deadline))
 
     def exchange(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
         """Send commands at once, then read their replies: each is bytes, int, None, list or Problem."""
@@ -143,68 +221,41 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._socket is not None:
-            self._socket.close()
+        if self.socket is not None:
+            self.socket.close()
+
+    def failed(self, exc: Exception) -> UnavailableError:
+        """An error of the socket or of the parser as an exception that names the server."""
+        if isinstance(exc, TimeoutError):
+            return UnavailableError(f"{self.name}: no answer in time")
+        if isinstance(exc, OSError):
+            return UnavailableError(f"{self.name}: {exc.strerror or exc}")
+        return UnavailableError(f"{self.name}: this is not an answer of a Redis server")
+
+    def take(self, data: bytes, into: "list[Any]", count: int) -> None:
+        """Add received bytes, and the replies that are complete now, up to ``count``. Raises OSError at the end of the
+        stream, ValueError for invalid bytes.
+        """
+        if not data:
+            raise OSError("the server closed the connection")
+        self.replies.feed(data)
+        while len(into) < count and (reply := self.replies.next()) is not NOT_YET:
+            into.append(reply)
 
     def _guarded(self, action: "Callable[[], Any]") -> "Any":
         try:
             return action()
-        except TimeoutError as exc:
-            raise UnavailableError(f"{self.name}: no answer in time") from exc
-        except OSError as exc:
-            raise UnavailableError(f"{self.name}: {exc.strerror or exc}") from exc
-        except (ValueError, IndexError, RecursionError) as exc:
-            raise UnavailableError(f"{self.name}: this is not an answer of a Redis server") from exc
+        except (OSError, ValueError, IndexError) as exc:
+            raise self.failed(exc) from exc
 
     def _exchange(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
-        self._socket.settimeout(_left(deadline))
-        self._socket.sendall(b"".join([_packed(command) for command in commands]))
-        return [self._reply(deadline, 0) for _ in commands]
-
-    def _reply(self, deadline: float, depth: int) -> "Any":
-        line = self._line(deadline)
-        kind, rest = line[:1], line[1:]
-        if kind == b"+":
-            return rest
-        if kind == b"-":
-            return Problem(rest.decode(errors="replace"))
-        if kind == b":":
-            return int(rest)
-        length = int(rest)
-        if length == -1 and kind in (b"$", b"*"):
-            return None
-        if kind == b"$" and 0 <= length <= BULK_BYTES_MAX:
-            data = self._exactly(length + 2, deadline)
-            return data[:-2]
-        if kind == b"*" and 0 <= length <= ARRAY_LENGTH_MAX and depth < DEPTH_MAX:
-            return [self._reply(deadline, depth + 1) for _ in range(length)]
-        raise ValueError
-
-    def _line(self, deadline: float) -> bytes:
-        end = self._buffer.find(b"\r\n")
-        while end < 0:
-            if len(self._buffer) > LINE_BYTES_MAX:
-                raise ValueError
-            seen = max(0, len(self._buffer) - 1)
-            self._read(deadline)
-            end = self._buffer.find(b"\r\n", seen)
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 2]
-        return line
-
-    def _exactly(self, count: int, deadline: float) -> bytes:
-        while len(self._buffer) < count:
-            self._read(deadline)
-        data = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return data
-
-    def _read(self, deadline: float) -> None:
-        self._socket.settimeout(_left(deadline))
-        data = self._socket.recv(65536)
-        if not data:
-            raise OSError("the server closed the connection")
-        self._buffer += data
+        self.socket.settimeout(_left(deadline))
+        self.socket.sendall(packed_all(commands))
+        replies: list[Any] = []
+        while len(replies) < len(commands):
+            self.socket.settimeout(_left(deadline))
+            self.take(self.socket.recv(READ_BYTES), replies, len(commands))
+        return replies
 
 
 def _connect(host: str, port: int, deadline: float) -> "Any":
@@ -227,6 +278,11 @@ def _left(deadline: float) -> float:
     if left_s <= 0:
         raise TimeoutError
     return left_s
+
+
+def packed_all(commands: "Sequence[Sequence[str | bytes | int]]") -> bytes:
+    """Commands as the bytes that are sent."""
+    return b"".join([_packed(command) for command in commands])
 
 
 def _packed(command: "Sequence[str | bytes | int]") -> bytes:
