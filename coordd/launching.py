@@ -17,13 +17,14 @@ from coordd.adapters.cluster.opening import has_lookup, open_manager
 from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.drivers.ui import SparkUi
+from coordd.adapters.faststart import archive
 from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.allowed import SECRETS_PATH
 from coordd.adapters.launch.units import Units
 from coordd.adapters.onhost import absent_file
 from coordd.adapters.process import BOOT
 from coordd.adapters.remote.stores import open_store
-from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, redacted
+from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, find_java, redacted
 from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
 from coordd.connecting import Connections, make_mirror
@@ -41,6 +42,7 @@ from coordd.ports import Applications, SpanExporter
 from coordd.services.applications.reconciling import Reconciling
 from coordd.services.control.doctor import WARN, Check, check
 from coordd.services.driver import Driver
+from coordd.services.faststart.archives import Archives
 from coordd.services.ledger import LedgerService
 from coordd.services.logs.files import log_path
 from coordd.services.observing import Outlets
@@ -92,7 +94,8 @@ def make_outlets(
         logs.traced(lambda run: trace_id(config.cluster.name, run))
     progress = Progress(driver, ledger, runners, SparkUi)
     mirror = make_mirror(config, builder._connections)
-    return Outlets(sinks, exporter, mirror, progress, make_reconciling(driver, ledger, builder))
+    archives = Archives(builder.archives_directory, builder.archives)
+    return Outlets(sinks, exporter, mirror, progress, make_reconciling(driver, ledger, builder), archives)
 
 
 def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any]:
@@ -118,6 +121,7 @@ class LaunchBuilder:
         self._directory = directory
         self.log_dir = os.path.join(config.node.state_dir, "logs")
         self.exporter: SpanExporter | None = None  # if traces are sent
+        self.archives_directory = os.path.join(config.node.state_dir, archive.DIRECTORY)
 
     def spec(self, launch: Launch) -> dict[str, Any]:
         """The spec for a runner.
@@ -266,7 +270,9 @@ class LaunchBuilder:
 
     def _defaults(self) -> SparkDefaults:
         spark = self.config.spark
-        return SparkDefaults(spark.submit, spark.master, spark.env, spark.env_file, spark.properties_file)
+        return SparkDefaults(
+            spark.submit, spark.master, spark.env, spark.env_file, spark.properties_file, self.archives_directory
+        )
 
     def problems(self) -> dict[str, str]:
         """Why this node cannot start some of its jobs: spark-submit or Java missing, a program that does not exist."""
@@ -308,6 +314,23 @@ class LaunchBuilder:
             return ""  # what a properties file says about keytabs is not read
         master = launch.master or self.config.spark.master
         return identity.problem(launch, master, program.env, job.run_as, time.time())
+
+    def archives(self) -> list[archive.Archive]:
+        """The class archives that jobs of this node can use; they may not exist. Blocking. Raises UnavailableError."""
+        found: dict[str, archive.Archive] = {}
+        for name, job in self._node.jobs.items():
+            launch = job.launch
+            if not isinstance(launch, SparkSubmit) or not launch.fast_start or job.run_as:
+                continue
+            try:
+                program = build(job, launch, self._defaults(), AttemptInfo(name, 0, 0, "", "", 0.0))
+                one = archive.archive_of(self.archives_directory, program.argv[0], find_java(program.env), program.env)
+            except CoorddError:
+                continue  # ``problems`` has it
+            found.setdefault(one.path, one)
+        if found:
+            archive.make_directory(self.archives_directory)
+        return list(found.values())
 
     def remarks(self) -> list[Check]:
         """For `doctor`: the weak points of the identities of Spark jobs."""

@@ -492,7 +492,8 @@ _KEYS = {
     "the run is in a systemd unit of its own (no limit)",
     "params": "table of defaults; `--arg K=V` fills `{K}`",
     "spark": "`[spark]`: application, args, master, deploy_mode, conf, py_files, files, jars, name, keytab, principal, "
-    "proxy_user, env, properties_file, class, lineage (as `[lineage] spark` says: OpenLineage's parent in its conf)",
+    "proxy_user, env, properties_file, class, lineage (as `[lineage] spark` says: OpenLineage's parent in its conf), "
+    "fast_start (false; a driver that starts sooner, see [spark.md](spark.md#start-sooner))",
     "command": "`[command]`: argv, env, cwd; instead of `[spark]`",
     "retry": "`[retry]`: attempts (1, failures), relaunches (5, losses), delay (30s), backoff (`fixed`, `linear`, "
     "`exponential`), jitter (0; by which part of itself, up to 1, a delay grows), never_on (exit codes and patterns)",

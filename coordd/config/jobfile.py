@@ -265,6 +265,7 @@ class _Reading:
             self.on_cluster(said.get("on_lost", "relaunch"), launch, launch.master or config.spark.master)
         if isinstance(launch, SparkSubmit):
             self.identity(launch, config)
+            self.start(launch)
         for key in ("run_as", "limits"):
             if said.get(key) and config.node.units == "off":
                 self.wrong(key, f'{key} needs a systemd unit for each run, and [node] units is "off"')
@@ -311,6 +312,22 @@ class _Reading:
                 "spark.principal",
                 "a principal alone is ignored by spark-submit: name its keytab too, or leave it out; then the ticket"
                 " of the daemon's user (of run_as) is used",
+            )
+
+    def start(self, launch: SparkSubmit) -> None:
+        """Checks of what makes a driver start sooner."""
+        if launch.fast_start and launch.deploy_mode == "cluster":
+            self.wrong(
+                "spark.fast_start",
+                'fast_start is for drivers on the node that launches them: with deploy_mode = "cluster" the driver'
+                " starts on the cluster, where coordd has no class archive. Leave it out",
+            )
+        if launch.fast_start and "spark.driver.extraClassPath" in launch.conf:
+            self.wrong(
+                "spark.fast_start",
+                "conf has spark.driver.extraClassPath, which comes before Spark's own jars: Java then refuses the class"
+                " archive, and only the compiler is changed. Use jars = […] instead",
+                warning=True,
             )
 
     def limits(self, said: Mapping[str, Any], config: Config) -> None:

@@ -359,6 +359,7 @@ SPARK: dict[str, values.Reader] = {
     "properties_file": values.path,
     "class": _no_option,
     "lineage": values.flag,
+    "fast_start": values.flag,
 }
 COMMAND: dict[str, values.Reader] = {"argv": _argv, "env": _env, "cwd": values.path}
 RETRY: dict[str, values.Reader] = {

@@ -14,6 +14,7 @@ from coordd.services.applications.methods import OrphanMethods
 from coordd.services.applications.reconciling import Reconciling
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
+from coordd.services.faststart.archives import Archives
 from coordd.services.health import Health
 from coordd.services.hooks.service import Hooks
 from coordd.services.ledger import LedgerService
@@ -35,6 +36,7 @@ class Outlets(NamedTuple):
     mirror: Mirror | None
     progress: Progress
     reconciling: Reconciling
+    archives: Archives
 
 
 class Observing:
@@ -57,6 +59,7 @@ class Observing:
         self.reconciling = methods.reconciling = outlets.reconciling
         self.progress = methods.progress = outlets.progress
         self.progress.serve(methods._relay)
+        self.archives = outlets.archives
         health.percents = self.progress.percents
         self._otlp = config.tracing.otlp
         self.hooks.traced = outlets.exporter is not None
@@ -82,6 +85,7 @@ class Observing:
             nursery.start_soon(self.sinks.run)
             nursery.start_soon(self.progress.run)
             nursery.start_soon(self.reconciling.run)
+            nursery.start_soon(self.archives.run)
             if self.mirrored is not None:
                 nursery.start_soon(self.mirrored.run)
             if self.metrics is not None:
@@ -91,7 +95,7 @@ class Observing:
 
     def checks(self) -> list[Check]:
         """For `doctor`."""
-        told = [
+        told = self.archives.checks() + [
             check(
                 f"{sink} sink", WARN, f"{why}; {self.sinks.counts[sink, 'waiting']} files wait", "see docs/runbook.md"
             )

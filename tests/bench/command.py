@@ -34,6 +34,7 @@ SECTIONS = {
     "sizes": "bench.watching.sizes",
     "claims": "bench.claims.section",
     "rows": "bench.claims.rows",
+    "spark_start": "bench.spark.start",
     "simulation": "bench.simulation",
 }
 

@@ -46,6 +46,7 @@ env = { A = 1 }
 properties_file = "/p.conf"
 class = "com.example.Main"
 lineage = true
+fast_start = false
 [spark.conf]
 spark.executor.memory = "4g"
 "spark.executor.cores" = 2

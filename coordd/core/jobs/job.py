@@ -81,6 +81,7 @@ class SparkSubmit(msgspec.Struct, frozen=True):
     properties_file: str = ""
     class_name: str = ""
     lineage: bool | None = None  # told of its parent in OpenLineage's terms; None: as the configuration says
+    fast_start: bool = False  # fewer seconds to the first task, for a slower driver later
 
 
 class Command(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ def test_what_people_write_is_read() -> None:
 
 @given(strategies.dictionaries(strategies.text(min_size=1), strategies.text().map(str.strip)))
 def test_what_we_write_is_read_back(conf: dict[str, str]) -> None:
-    assert parse(_properties_text(conf, "")) == conf
+    assert parse(_properties_text(conf)) == conf
 
 
 @given(strategies.text())

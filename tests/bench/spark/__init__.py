@@ -1,0 +1,1 @@
+"""Benchmarks that start real Spark drivers."""

@@ -1,0 +1,1 @@
+"""Real Spark, for several rooms of tests."""
