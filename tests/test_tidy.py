@@ -37,8 +37,16 @@ MAY_IMPORT = {
     "history": {"guard", "core", "errors"},
 }
 
-# Spark uses only these parts of the core.
+# The history uses only these parts of the core; the replay also asks the rules.
 HISTORY_CORE = {
+    "coordd.core.election",
+    "coordd.core.names",
+    "coordd.core.ledger.answers",
+    "coordd.core.ledger.requests",
+    "coordd.core.ledger.rows",
+    "coordd.core.ledger.rules",
+    "coordd.core.ledger.runner_requests",
+    "coordd.core.ledger.steps",
     "coordd.core.ledger.words",
     "coordd.core.wire.chain",
     "coordd.core.wire.events",

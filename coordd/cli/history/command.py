@@ -60,6 +60,65 @@ def verify(context: click.Context, directories: tuple[str, ...], clock_skew_s: f
         context.exit(EXIT_FAILED)
 
 
+@history.command("replay")
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--journals",
+    "directories",
+    metavar="DIR",
+    multiple=True,
+    required=True,
+    help="A node's journal, or a directory with several below it. May be given several times.",
+)
+@click.argument("more", metavar="[DIR]...", nargs=-1)
+@click.option(
+    "--clock-skew",
+    "clock_skew_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=0.5,
+    show_default=True,
+    help="By how much the clocks of two nodes, and of the ledger, may differ.",
+)
+@click.option("--output", "-o", type=click.Choice([TABLE, JSON, JSONL]), default=TABLE, show_default=True)
+@click.pass_context
+def replay(
+    context: click.Context,
+    run: str,
+    directories: tuple[str, ...],
+    more: tuple[str, ...],
+    clock_skew_s: float,
+    output: str,
+) -> None:
+    """Replay what happened to RUN through the real rules: what each node heard, decided and did, and what differs.
+
+    Each record of the run is asked of the rules of elections and of the ledger again, in the order of the logical
+    clocks. Where the record says something else than the rules decide, the difference is named. The end says what no
+    journal records, and the replay therefore does not judge.
+
+    Exit codes: 0 no difference; 1 differences; 65 a journal cannot be read, or none has the run.
+    """
+    from coordd.history.replay.replay import replay as play, step_dict
+
+    try:
+        replayed = play([*directories, *more], run, clock_skew_s)
+    except UnavailableError as exc:
+        raise Failed(str(exc), EXIT_BAD_JOB) from exc
+    if output == JSON:
+        click.echo(json.dumps(replayed.as_dict(), indent=2))
+    elif output == JSONL:
+        for step in replayed.steps:
+            click.echo(json.dumps(step_dict(step)))
+        for difference in replayed.differences:
+            say(f"difference {difference}")
+    else:
+        from coordd.cli.history.replayed import show
+
+        show(replayed)
+    if replayed.differences:
+        context.exit(EXIT_FAILED)
+
+
 def _told(finding: dict[str, object]) -> str:
     """One finding: its kind and sentence, then its lines."""
     from coordd.core.visible import visible

@@ -221,6 +221,9 @@ class Elections:
                 succession=election.succession or (),
                 abstained={name: said.abstains for name, said in election.statements.items() if said.abstains},
                 silent=tuple(sorted(election.missing)),
+                stamps={
+                    name: (said.load, said.clock) for name, said in election.statements.items() if not said.abstains
+                },
                 duration=max(0.0, election.decided_at - election.opened_at),
             ),
             now,

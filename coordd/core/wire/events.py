@@ -293,6 +293,7 @@ class ElectionDecided(Event, tag="election-decided"):
     succession: Names = ()
     abstained: dict[Name, str] = {}  # full_hostname -> why
     silent: Names = ()  # no statement came in time
+    stamps: dict[Name, tuple[Count, Clock]] = {}  # full_hostname -> (load class, clock), of candidates that have stated
     duration: Seconds = 0.0
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from support.ledger_calls import run_of
-from support.memory import MemoryLedger, MemoryStore
+from support.memory import MemoryLedger
 
 from coordd.core.ledger.requests import Activate, Adopt, Claim, ListOpen, Prune
 from coordd.core.ledger.rows import JobRow, LedgerTime, Row
@@ -23,6 +23,7 @@ from coordd.core.ledger.runner_requests import Request, Restore
 from coordd.core.ledger.standing import LATE_S
 from coordd.core.ledger.words import GRANTED, OK, TERMINAL
 from coordd.errors import ForeignLedgerError
+from coordd.history.replay.store import MemoryStore
 from simulator.judging.records import LEDGER
 from simulator.machines.scripts import ScriptedLedger
 from simulator.terms import LAG_S, LEASE, LEDGER_TIMEOUT, OLD_S, RENEW, WALL

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from support.memory import MemoryStore
-
 from coordd.core.ledger import rules
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.runner_requests import Grant, Report
 from coordd.core.ledger.words import OK, RECEIVED, REVOKED, STALE, STARTED, TERMINAL, Policy
+from coordd.history.replay.store import MemoryStore
 from simulator.mutants.mutant import Mutant, instead
 
 

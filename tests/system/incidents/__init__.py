@@ -1,0 +1,1 @@
+"""Incidents that real daemons have recorded."""
