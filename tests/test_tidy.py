@@ -48,6 +48,7 @@ HISTORY_CORE = {
     "coordd.core.ledger.runner_requests",
     "coordd.core.ledger.steps",
     "coordd.core.ledger.words",
+    "coordd.core.ledger.fires",
     "coordd.core.wire.chain",
     "coordd.core.wire.events",
     "coordd.core.wire.merge",

@@ -1,6 +1,6 @@
 """Checks the safety properties against the journals: launches, overlaps, tokens.
 
-Each audit takes the events or the attempts and returns findings (``FINDING``). A *violation* breaks a promise. A
+Each audit takes the grants or the attempts and returns findings (``FINDING``). A *violation* breaks a promise. A
 *notice* needs a person's look and may be harmless: the clocks of two machines differ, and an event is journalled a
 moment after it happened.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
-from coordd.core.wire.merge import TASK
+from coordd.history.transforms import date_of
 
 FINDING = ("kind", "severity", "job", "run", "attempt", "at", "detail")
 
@@ -31,16 +31,16 @@ CLOCK_SKEW_S = 0.5
 GRANT_ORDER_S = 5.0
 
 
-def audit(all_events: DataFrame, all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> DataFrame:
-    """All findings, violations first."""
+def audit(all_grants: DataFrame, all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> DataFrame:
+    """All findings."""
     findings = (
         launched_twice(all_attempts)
         .unionByName(overlaps(all_attempts, clock_skew_s))
         .unionByName(ends_unknown(all_attempts))
         .unionByName(succeeded_twice(all_attempts))
-        .unionByName(tokens(all_events))
+        .unionByName(tokens(all_grants))
     )
-    return findings.orderBy(F.col("severity").desc(), "at", "run", "attempt", "kind", "detail")
+    return findings.withColumn("date", date_of("at"))
 
 
 def launched_twice(all_attempts: DataFrame) -> DataFrame:
@@ -128,26 +128,13 @@ def succeeded_twice(all_attempts: DataFrame) -> DataFrame:
     )
 
 
-def tokens(all_events: DataFrame) -> DataFrame:
+def tokens(all_grants: DataFrame) -> DataFrame:
     """A job's fencing tokens must strictly increase (S3), as far as journals show their order.
 
     Certain violations: one token for two grants; a later attempt of the same run with a lower token. Between runs, time
     gives the order, and only grants further apart than GRANT_ORDER_S are compared.
     """
-    grants = (
-        all_events.select(
-            "timestamp",
-            "run",
-            "hostname",
-            "token",
-            F.coalesce("name", F.regexp_extract("run", "^[^#@]*", 0)).alias("job"),
-            F.coalesce("attempt", F.lit(0)).alias("attempt"),
-            F.coalesce("nonce", F.lit("")).alias("nonce"),
-        )
-        .where(F.col("type").startswith(TASK) & F.col("run").isNotNull() & (F.col("token") > 0))
-        .groupBy("job", "run", "attempt", "token", "nonce")
-        .agg(F.min("timestamp").alias("at"))
-    )
+    grants = all_grants.withColumn("at", F.col("granted"))
     return _repeated(grants).unionByName(_backwards(grants))
 
 

@@ -2,7 +2,7 @@
 
     spark-submit coordd/history/job.py --journals DIR [DIR...] --output DIR [--report FILE]
 
-It takes a snapshot of the journals, rebuilds events, runs and attempts, audits them, and publishes Parquet tables and a
+It takes a snapshot of the journals, rebuilds the tables (docs/history.md), audits them, and publishes them with a
 report in one step: readers see the old output or the new one, never a mixture. Exit code 0: published; 1: failed, with
 a sentence on stderr. Findings do not fail the job.
 """
@@ -20,10 +20,11 @@ if __package__ in (None, ""):  # started by its path: coordd may not be installe
 from pyspark.sql import DataFrame, Observation, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
 
 from coordd.errors import CoorddError
-from coordd.history import transforms
+from coordd.history import cluster, transforms
 from coordd.history.audit import CLOCK_SKEW_S, audit
 from coordd.history.publishing import Owner, Staging, snapshot, write_file
 from coordd.history.report import Report, render
+from coordd.history.schema import TABLES, ddl
 
 # Maximum rows per table in the report; the Parquet tables contain everything.
 RUNS_SHOWN = 30
@@ -33,7 +34,8 @@ FINDINGS_SHOWN = 50
 # Bytes of journal per shuffle partition: small input should not need 200 empty ones.
 PARTITION_BYTES = 32 * 1024 * 1024
 
-TABLES = ("events", "runs", "attempts", "audit", "corrupt")
+# The partition of a table without rows: one file without rows, so that readers find the columns.
+EMPTY = "date=1970-01-01"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -82,6 +84,7 @@ def run(options: argparse.Namespace) -> None:
         picture = snapshot(options.journals, os.path.join(staging.path, "_journals"))
         say(f"{len(picture.paths)} journal segments, {(picture.size or 0) / 1e6:.1f} MB here")
         spark = session(picture.size)
+        transforms.whole_files(spark, picture.largest)
         try:
             report = build(spark, picture.paths, staging.path, options.clock_skew_s)
             if options.pause_s > 0:
@@ -114,25 +117,31 @@ def build(spark: SparkSession, paths: list[str], target: str, clock_skew_s: floa
     def write(name: str, table: DataFrame) -> DataFrame:
         path = f"file://{target}/{name}"
         spark.sparkContext.setJobDescription(f"write {name}")
-        rows = Observation(name)
-        table.observe(rows, F.count(F.lit(1)).alias("count")).write.parquet(path)
-        say(f"{name}: {rows.get['count']} rows")
-        return spark.read.schema(table.schema).parquet(path)  # later steps read this result, not the journals again
+        observed = Observation(name)
+        counted = table.observe(observed, F.count(F.lit(1)).alias("count"))
+        counted.hint("rebalance", "date").write.partitionBy("date").parquet(path)
+        rows = observed.get["count"]
+        schema = ddl(TABLES[name])
+        if not rows:
+            spark.createDataFrame([], schema).coalesce(1).write.parquet(f"{path}/{EMPTY}")
+        say(f"{name}: {rows} rows")
+        return spark.read.schema(f"{schema}, `date` date").parquet(path)  # later steps read this, not the lines
 
-    # The journals are read twice: a plain scan is cheaper than a cache that may not fit.
-    checked = transforms.checked(lines(spark, paths))
+    lines = transforms.lines(spark, paths)
+    checked = transforms.checked(lines)
     events = write("events", transforms.events(checked))
-    corrupt = write("corrupt", transforms.corrupt(checked))
+    corrupt = write("corrupt", transforms.corrupt(checked, lines, f"{target}/_journals"))
     runs = write("runs", transforms.runs(events))
-    attempts = write("attempts", transforms.attempts(events))
-    findings = write("audit", audit(events, attempts, clock_skew_s))
+    granted = transforms.granted(events).persist()
+    attempts = write("attempts", transforms.attempts(granted))
+    grants = write("grants", transforms.grants(granted))
+    granted.unpersist()
+    write("nodes", cluster.nodes(events))
+    write("elections", cluster.elections(events))
+    write("fires", cluster.fires(runs, attempts))
+    findings = write("audit", audit(grants, attempts, clock_skew_s))
     spark.sparkContext.setJobDescription("collect the report")
     return collect(events, corrupt, runs, attempts, findings)
-
-
-def lines(spark: SparkSession, paths: list[str]) -> DataFrame:
-    """Every line of these files, with the name of its file. Only a newline ends a line."""
-    return spark.read.option("lineSep", "\n").text(paths).select("value", F.col("_metadata.file_path").alias("source"))
 
 
 def collect(events: DataFrame, corrupt: DataFrame, runs: DataFrame, attempts: DataFrame, findings: DataFrame) -> Report:

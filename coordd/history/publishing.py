@@ -49,70 +49,78 @@ class Owner(NamedTuple):
 class Picture(NamedTuple):
     """Files that do not change any more; Spark may read them several times.
 
-    ``size`` in bytes; None when some are not local.
+    ``size`` and ``largest`` in bytes; ``size`` is None when some are not local.
     """
 
     paths: list[str]
     size: int | None
+    largest: int
 
 
 def snapshot(journals: list[str], target: str) -> Picture:
-    """Gather the segments of all journals under ``target``.
+    """Gather the segments of all journals under ``target``, each under its own path.
 
     A closed segment is linked, so that pruning cannot remove it; the open one is copied, so that two scans see the same
     lines. URIs (hdfs://, s3a://) have only closed segments and are read in place. Raises ConfigError when there is
     nothing to read.
     """
     paths: list[str] = []
-    size: int | None = 0
-    for number, pattern in enumerate(journals):
+    sizes: list[int] = []
+    remote = False
+    for pattern in journals:
         if re.match(r"^[a-z0-9]+://", pattern) and not pattern.startswith("file://"):
             paths.append(pattern if pattern.endswith(".jsonl") else pattern.rstrip("/") + "/*.jsonl")
-            size = None
+            remote = True
             continue
-        found = _gather(pattern.removeprefix("file://"), os.path.join(target, str(number)))
-        if size is not None:
-            size += sum(os.path.getsize(path) for path in found)
+        found = _gather(pattern.removeprefix("file://"), target)
+        sizes.extend(os.path.getsize(path) for path in found)
         paths.extend(f"file://{path}" for path in found)
     if not paths:
         raise ConfigError(f"no journal segments (*.jsonl) in {', '.join(journals)}")
-    return Picture(paths, size)
+    return Picture(list(dict.fromkeys(paths)), None if remote else sum(sizes), max(sizes, default=0))
 
 
 def _gather(pattern: str, target: str) -> list[str]:
     for _ in range(LISTINGS_MAX):
-        shutil.rmtree(target, ignore_errors=True)
-        os.makedirs(target)
+        taken: list[str] = []
         try:
-            return [_take(path, target, number) for number, path in enumerate(_segments(pattern))]
+            taken.extend(_take(path, target) for path in _segments(pattern))
         except FileNotFoundError:
-            continue  # it was closed or pruned since the listing
+            for path in taken:  # one was closed or pruned since the listing
+                os.unlink(path)
+        else:
+            return taken
     raise UnavailableError(f"the journal segments of {pattern} kept changing names; tried {LISTINGS_MAX} times")
 
 
 def _segments(pattern: str) -> list[str]:
-    """The segments in a directory, a file or a glob of either."""
+    """The segments in a directory and below, a file, or a glob of either."""
     segments: list[str] = []
     for path in sorted(glob.glob(pattern)):
         if os.path.isdir(path):
-            segments.extend(sorted(glob.glob(os.path.join(glob.escape(path), "*.jsonl"))))
+            for folder, below, names in os.walk(path):
+                below.sort()
+                segments.extend(os.path.join(folder, name) for name in sorted(names) if name.endswith(".jsonl"))
         else:
             segments.append(path)
     return segments
 
 
-def _take(path: str, target: str, number: int) -> str:
-    # Spark ignores names that begin with _ or a dot; a number in front also separates equal names.
-    taken = os.path.join(target, f"{number:06d}-{os.path.basename(path)}")
+def _take(path: str, target: str) -> str:
+    path = os.path.abspath(path)
+    taken = target + path
+    os.makedirs(os.path.dirname(taken), exist_ok=True)
+    if os.path.lexists(taken):  # two patterns found it
+        return taken
     if os.path.basename(path) == "current.jsonl":
-        shutil.copyfile(path, taken)
+        shutil.copy2(path, taken)
         return taken
     try:
         os.link(path, taken)
     except OSError as exc:
         if exc.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EACCES, errno.ENOTSUP):
             raise
-        shutil.copyfile(path, taken)  # another file system, or one without links
+        shutil.copy2(path, taken)  # another file system, or one without links
     return taken
 
 

@@ -6,38 +6,22 @@ result depends neither on the order of the lines nor on repeated lines.
 
 from __future__ import annotations
 
+import re
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
+from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
-from coordd.core.ledger.words import RECEIVED, RETRY
+from coordd.core.ledger.words import INSTANT_MAX, RECEIVED, RETRY
 from coordd.core.wire.journal_line import TAIL_END, TAIL_LENGTH, TAIL_START
 from coordd.core.wire.merge import LIFE, MERGE_RULES, PRECEDENCE, STATE_OF, TASK, life_rank, precedence
+from coordd.history.schema import ATTEMPTS, FIELDS, GRANTS, IDENTITY, RUN_FIELDS, RUNS, ddl
 
-# The schema of an event. Other fields stay in ``line``; null and absent are the same.
-IDENTITY = {
-    "type": "string",
-    "hostname": "string",
-    "pid": "bigint",
-    "incarnation": "string",
-    "seq": "bigint",
-    "utcoffset": "int",
-    "clock": "bigint",
-    "timestamp": "double",
-    "uuid": "string",
-}
-FIELDS = {
-    "name": "string", "args": "string", "kwargs": "string", "run": "string", "attempt": "bigint",
-    "token": "bigint", "nonce": "string", "node": "string", "fire_at": "double", "application_id": "string",
-    "runtime": "double", "result": "string", "exit_code": "bigint", "exception": "string",
-    "traceback": "string", "reason": "string", "retries": "bigint", "eta": "string", "expires": "string",
-    "parent_id": "string", "root_id": "string",
-}  # fmt: skip
+# Bytes of journal that one task reads, and what opening a file counts for.
+TASK_BYTES = 32 * 1024 * 1024
+OPEN_BYTES = 64 * 1024
+
 _UNREADABLE = "_unreadable"
-EVENT_SCHEMA = ", ".join(f"`{n}` {t}" for n, t in {**IDENTITY, **FIELDS}.items()) + f", `{_UNREADABLE}` string"
-
-# The fields of a run; the first three are from its last event.
-RUN_FIELDS = ("hostname", "pid", "clock", *FIELDS)
+EVENT_SCHEMA = ddl({**IDENTITY, **FIELDS}, f"`{_UNREADABLE}` string")
 
 # Why a line was rejected.
 TORN = "torn"  # it has no checksum at its end: cut
@@ -48,11 +32,26 @@ NOT_AN_EVENT = "not an event"  # intact, but not a node's record
 _TAIL = TAIL_START.decode() + "[0-9a-f]{8}" + TAIL_END.decode()
 
 
-def checked(lines: DataFrame) -> DataFrame:
-    """Lines (``value``, ``source``) with their verdict: ``problem`` is null for those that parse to ``event``.
+def lines(spark: SparkSession, paths: list[str]) -> DataFrame:
+    """Every line of these files: ``value`` (as it is), ``source`` and ``modified`` (of its file), and ``at``. Only a
+    newline ends a line.
 
-    Blank lines are left out.
+    ``at`` grows by one from line to line of a file, which is read by one task (see ``whole_files``).
     """
+    return (
+        spark.read.option("lineSep", "\n")
+        .text(paths)
+        .select(
+            "value",
+            F.col("_metadata.file_path").alias("source"),
+            F.col("_metadata.file_modification_time").alias("modified"),
+            F.monotonically_increasing_id().alias("at"),
+        )
+    )
+
+
+def checked(all_lines: DataFrame) -> DataFrame:
+    """Lines with their verdict: ``problem`` is null for those that parse to ``event``. Blank lines are left out."""
     body = F.expr(f"substring(value, 1, length(value) - {TAIL_LENGTH})")
     crc = F.lower(F.lpad(F.hex(F.crc32(body.cast("binary"))), 8, "0"))
     intact = F.concat(body, F.lit(TAIL_START.decode()), crc, F.lit(TAIL_END.decode())) == F.col("value")
@@ -63,16 +62,18 @@ def checked(lines: DataFrame) -> DataFrame:
         & F.col("event.type").isNotNull()
         & F.col("event.hostname").isNotNull()
         & F.col("event.clock").isNotNull()
-        & F.col("event.timestamp").isNotNull()
+        & F.col("event.timestamp").between(0.0, INSTANT_MAX)
         & (~F.col("event.type").startswith(TASK) | (F.col("event.uuid") != ""))
     )
     return (
-        lines.where(F.col("value") != "")
-        .select("value", "source", body.alias("body"), intact.alias("intact"))
-        .select("value", "source", "intact", F.when(F.col("intact"), event).alias("event"))
+        all_lines.where(F.col("value") != "")
+        .select("value", "source", "modified", "at", body.alias("body"), intact.alias("intact"))
+        .select("value", "source", "modified", "at", "intact", F.when(F.col("intact"), event).alias("event"))
         .select(
             F.col("value").alias("line"),
             "source",
+            "modified",
+            "at",
             "event",
             F.when(F.col("intact"), F.when(~F.coalesce(readable, F.lit(False)), NOT_AN_EVENT))
             .when(F.col("value").rlike(_TAIL + r"\{"), GLUED)
@@ -86,26 +87,58 @@ def checked(lines: DataFrame) -> DataFrame:
     )
 
 
-def corrupt(checked_lines: DataFrame) -> DataFrame:
-    """The rejected lines, each with its reason and its file."""
-    return checked_lines.select("source", "problem", "line").where(F.col("problem").isNotNull())
+def corrupt(checked_lines: DataFrame, all_lines: DataFrame, below: str = "") -> DataFrame:
+    """The rejected lines: file, number of the line (from 1), reason, bytes. ``date`` is that of the file's last change.
+
+    ``below``: where the snapshot holds the files; ``source`` says where they were.
+    """
+    first = all_lines.groupBy("source").agg(F.min("at").alias("first"))
+    return (
+        checked_lines.where(F.col("problem").isNotNull())
+        .join(first, "source")
+        .select(
+            F.regexp_replace("source", f"^(file:/*)?{re.escape(below)}(?=/)" if below else "^file:/*(?=/)", "").alias(
+                "source"
+            ),
+            (F.col("at") - F.col("first") + 1).cast("int").alias("line_number"),
+            "problem",
+            F.col("line").cast("binary").alias("line"),
+            F.to_date("modified").alias("date"),
+        )
+    )
+
+
+def whole_files(spark: SparkSession, largest: int) -> None:
+    """Let each file be read by one task, so that lines can be numbered; small files share a task.
+
+    ``largest``: bytes of the largest one.
+    """
+    spark.conf.set("spark.sql.files.maxPartitionBytes", str(max(TASK_BYTES, largest + 1)))
+    spark.conf.set("spark.sql.files.openCostInBytes", str(OPEN_BYTES))
+    spark.conf.set("spark.sql.files.minPartitionNum", "1")
 
 
 def events(checked_lines: DataFrame) -> DataFrame:
-    """Every event once, in the total order (clock, timestamp, full_hostname)."""
+    """Every event once. ``id`` is a hash of its line; ``date`` is its day."""
     return (
-        checked_lines.select("problem", "event.*", "line")
-        .where(F.col("problem").isNull())
-        .dropDuplicates(["line"])
+        checked_lines.where(F.col("problem").isNull())
+        .select("event.*", "line", F.xxhash64("line").alias("id"))
+        .dropDuplicates(["id", "clock"])
         .select(
             *(F.col(name) for name in IDENTITY),
             F.concat("hostname", F.lit("."), F.coalesce("pid", F.lit(0)).cast("string")).alias("full_hostname"),
             # An empty text counts as missing.
             *(F.when(F.col(n) != "", F.col(n)).alias(n) if t == "string" else F.col(n) for n, t in FIELDS.items()),
+            "id",
             "line",
+            date_of("timestamp").alias("date"),
         )
-        .orderBy("clock", "timestamp", "full_hostname", "line")
     )
+
+
+def date_of(instant: str) -> Column:
+    """The day (UTC) of an instant in Unix seconds, whatever the session's time zone is."""
+    return F.date_from_unix_date(F.floor(F.col(instant) / 86_400).cast("int"))
 
 
 def runs(all_events: DataFrame) -> DataFrame:
@@ -152,94 +185,119 @@ def runs(all_events: DataFrame) -> DataFrame:
             *(_last(name, last, None if name in kept else full) for name in RUN_FIELDS),
             *(F.max_by("timestamp", F.when(kind == word, last)).alias(word.removeprefix(TASK)) for word in LIFE),
             F.count(F.lit(1)).alias("events"),
+            F.min("timestamp").alias("first_at"),
         )
-        .withColumn("job", F.coalesce("name", F.regexp_extract("run", "^[^#@]*", 0)))
+        .withColumn("job", job_of())
+        .select(*RUNS, date_of("first_at").alias("date"))
     )
 
 
-def attempts(all_events: DataFrame) -> DataFrame:
-    """One row per launch (run, attempt, token, nonce): its node, start and end.
+def job_of() -> Column:
+    """The job of an event or a run: its name, else what its run's id says."""
+    return F.coalesce("name", F.regexp_extract("run", "^[^#@]*", 0))
+
+
+def granted(all_events: DataFrame) -> DataFrame:
+    """One row per grant (job, run, attempt, token, nonce) that events name: ``GRANTS``, launched or not.
 
     ``hostname`` is the node that started it. The end is the program's exit, at its earliest report (``started`` +
     ``runtime`` if that is earlier: a report may wait for its daemon). Without a known exit, it is when the attempt was
-    first given up, or null.
+    first given up, or null. All events of an attempt are few: they meet in one array, and are sorted out there.
     """
     kind = F.col("type")
-    of_tasks = all_events.select(
+    told = F.struct(
         "type",
         "hostname",
         "clock",
         "timestamp",
         "full_hostname",
-        "run",
         "application_id",
         "runtime",
         "exit_code",
         "reason",
-        F.coalesce("name", F.regexp_extract("run", "^[^#@]*", 0)).alias("job"),
-        F.coalesce("attempt", F.lit(0)).alias("attempt"),
+        job_of().alias("job"),
         F.coalesce("token", F.lit(0)).alias("token"),
         F.coalesce("nonce", F.lit("")).alias("nonce"),
-    ).where(kind.startswith(TASK) & F.col("run").isNotNull())
-    exited = F.col("exit_code").isNotNull() | (F.col("end_type") == "task-succeeded")
-    # least() ignores nulls: without a runtime it is the report's own time.
-    exit_at = F.when(exited, F.least("timestamp", F.col("started") + F.col("runtime")))
+    )
     return (
-        _launches(of_tasks)
-        .join(_ends(of_tasks), ["run", "attempt"], "left")
-        # An end without a token or a nonce comes from a node that did not know the grant.
-        .withColumn("mine", _same("end_token", "token", 0) & _same("end_nonce", "nonce", ""))
-        .withColumn("exit_at", F.when(F.col("mine"), exit_at))
-        .withColumn("told_at", F.when(F.col("mine"), F.col("timestamp")))
-        .withColumn("told", F.when(F.col("mine"), F.struct("weight", "timestamp", "end_type", "reason")))
-        .groupBy("job", "run", "attempt", "token", "nonce", "hostname", "started")
-        .agg(
-            F.coalesce(F.min("exit_at"), F.min("told_at")).alias("ended"),
-            F.max("told").alias("told"),
-            F.max(F.when(F.col("mine"), F.col("exit_code"))).alias("exit_code"),
-            F.max(F.when(F.col("mine"), F.col("application_id"))).alias("application_id"),
-        )
+        all_events.where(kind.startswith(TASK) & F.col("run").isNotNull())
+        .select("run", F.coalesce("attempt", F.lit(0)).alias("attempt"), told.alias("told"))
+        .groupBy("run", "attempt")
+        .agg(F.collect_list("told").alias("told"))
+        .select("run", "attempt", "told", F.explode(_grants(F.col("told"))).alias("grant"))
+        .select("run", "attempt", "grant.*", _of_grant().alias("own"), _ends().alias("ends"))
+        .withColumn("launch", F.array_min(F.transform(F.filter("own", _is_start), _first)))
+        .withColumn("started", F.col("launch.timestamp"))
         .select(
             "job",
             "run",
             "attempt",
             "token",
             "nonce",
-            "hostname",
+            "launch.hostname",
+            F.array_min("own.timestamp").alias("granted"),
             "started",
-            F.greatest("ended", F.when(F.col("ended").isNotNull(), F.col("started"))).alias("ended"),
-            _state(F.col("told.end_type")).alias("outcome"),
-            F.col("told.reason").alias("reason"),
-            "exit_code",
-            "application_id",
+            F.coalesce(F.array_min(_exits()), F.array_min("ends.timestamp")).alias("ended"),
+            F.array_max(F.transform("ends", _weighed)).alias("told"),
+            F.array_max("ends.exit_code").alias("exit_code"),
+            F.array_max("ends.application_id").alias("application_id"),
         )
+        .withColumn("ended", F.when(F.col("ended").isNotNull(), F.greatest("ended", "started")))
+        .withColumn("outcome", _state(F.col("told.type")))
+        .withColumn("reason", F.col("told.reason"))
+        .select(*ATTEMPTS)
     )
 
 
-def _launches(of_tasks: DataFrame) -> DataFrame:
-    first = F.struct("clock", "timestamp", "full_hostname")
-    return (
-        of_tasks.where(F.col("type") == "task-started")
-        .groupBy("job", "run", "attempt", "token", "nonce")
-        .agg(F.min_by("hostname", first).alias("hostname"), F.min_by("timestamp", first).alias("started"))
+def attempts(all_grants: DataFrame) -> DataFrame:
+    """One row per launch: the grants that were started."""
+    return all_grants.where(F.col("started").isNotNull()).select(*ATTEMPTS, date_of("started").alias("date"))
+
+
+def grants(all_grants: DataFrame) -> DataFrame:
+    """One row per fencing token and what it was for; also where nothing was launched."""
+    return all_grants.where(F.col("token") > 0).select(*GRANTS, date_of("granted").alias("date"))
+
+
+def _grants(told: Column) -> Column:
+    named = F.filter(told, lambda one: (one.token > 0) | _is_start(one))
+    return F.array_distinct(F.transform(named, lambda one: F.struct(one.job, one.token, one.nonce)))
+
+
+def _of_grant() -> Column:
+    own, of = F.col("told"), F.col("grant")
+    return F.filter(own, lambda one: (one.job == of.job) & (one.token == of.token) & (one.nonce == of.nonce))
+
+
+def _ends() -> Column:
+    """An end without a token or a nonce comes from a node that did not know the grant: it counts for all."""
+    of = F.col("grant")
+    return F.filter(
+        F.col("told"),
+        lambda one: (
+            one.type.isin(*ENDS)
+            & ((one.token == 0) | (one.token == of.token))
+            & ((one.nonce == "") | (one.nonce == of.nonce))
+        ),
     )
 
 
-def _ends(of_tasks: DataFrame) -> DataFrame:
-    kind = F.col("type")
-    return of_tasks.where(kind.isin(*ENDS)).select(
-        "run",
-        "attempt",
-        F.col("token").alias("end_token"),
-        F.col("nonce").alias("end_nonce"),
-        "timestamp",
-        "runtime",
-        "exit_code",
-        "reason",
-        "application_id",
-        kind.alias("end_type"),
-        _weight(_state(kind)).alias("weight"),
-    )
+def _exits() -> Column:
+    """When the program exited, by each report of it. least() ignores nulls: no runtime, then the report's own time."""
+    exited = F.filter("ends", lambda one: one.exit_code.isNotNull() | (one.type == "task-succeeded"))
+    return F.transform(exited, lambda one: F.least(one.timestamp, F.col("started") + one.runtime))
+
+
+def _is_start(one: Column) -> Column:
+    return one.type == "task-started"
+
+
+def _first(one: Column) -> Column:
+    return F.struct(one.clock, one.timestamp, one.full_hostname, one.hostname)
+
+
+def _weighed(one: Column) -> Column:
+    return F.struct(_weight(_state(one.type)).alias("weight"), one.timestamp, one.type, one.reason)
 
 
 # The events that end an attempt.
@@ -257,11 +315,6 @@ def _weight(state: Column) -> Column:
     ranks = [(name, -precedence(name)) for name in PRECEDENCE if name not in (None, RETRY)]
     ranks.append((RETRY, -len(PRECEDENCE)))
     return _lookup(state, ranks, -precedence("a state of its own"))
-
-
-def _same(end: str, launch: str, unknown: int | str) -> Column:
-    """True if the end's mark is that of the launch, or unknown; without an end there is no mark."""
-    return F.coalesce((F.col(end) == unknown) | (F.col(end) == F.col(launch)), F.lit(False))
 
 
 def _life_rank(kind: Column) -> Column:

@@ -34,12 +34,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def lines(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Frame:
     """Bytes as the pipeline meets them: through files, in as many as there are lists."""
-    from coordd.history import job
+    from coordd.history import transforms
 
     def read(data: Iterable[bytes]) -> DataFrame:
         path = tmp_path_factory.mktemp("segments") / "00000001.jsonl"
         path.write_bytes(b"".join(data))
-        return job.lines(spark, [f"file://{path}"])
+        return transforms.lines(spark, [f"file://{path}"])
 
     return read
 

@@ -116,7 +116,8 @@ def found(lines: Frame) -> Found:
     records = [record for name, (told, _) in HISTORIES.items() for record in told.records(name)]
     result = Found({name: [] for name in HISTORIES}, {})
     events = at_rest(transforms.events(transforms.checked(lines([encode_line(record) for record in records]))))
-    for row in audit(events, at_rest(transforms.attempts(events))).collect():
+    granted = at_rest(transforms.granted(events))
+    for row in audit(transforms.grants(granted), transforms.attempts(granted)).collect():
         result.of_job[row.job].append((row.severity, row.kind, row.run.removeprefix(row.job), row.attempt))
         result.details[row.job, row.kind] = row.detail
     return result
@@ -141,5 +142,6 @@ def test_details_say_who_and_how_long(found: Found) -> None:
 def test_a_busy_day_holds_every_promise(lines: Frame) -> None:
     records = busy_day(seed=9, runs=25).records()
     events = at_rest(transforms.events(transforms.checked(lines([encode_line(record) for record in records]))))
-    rows = audit(events, at_rest(transforms.attempts(events))).collect()
+    granted = at_rest(transforms.granted(events))
+    rows = audit(transforms.grants(granted), transforms.attempts(granted)).collect()
     assert {(row.severity, row.kind) for row in rows} == {("notice", "end_unknown")}

@@ -13,18 +13,15 @@ from pyspark.sql import SparkSession
 
 from coordd.core.wire.merge import merge
 from coordd.history import job
+from coordd.history.schema import TABLES
 from history.journals import busy_day
 
 RUN_TIMEOUT_S = 240
 DRIVER = os.path.abspath(job.__file__)
 
 
-def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: SparkSession) -> None:
-    cluster = busy_day(seed=21, runs=8)
-    paths = cluster.write(str(tmp_path / "journals"))
-    with open(os.path.join(paths[0], "current.jsonl"), "ab") as current:
-        current.write(b'{"type":"task-sta')
-    output, report = tmp_path / "out", tmp_path / "report.html"
+def submit(tmp_path: Path, paths: list[str], output: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run the driver as coordd does."""
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
@@ -36,10 +33,10 @@ def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: Spark
     }
     if "JAVA_HOME" in os.environ:
         environ["JAVA_HOME"] = os.environ["JAVA_HOME"]
-    submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
-    done = subprocess.run(
+    program = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
+    return subprocess.run(
         [
-            submit,
+            program,
             "--master",
             "local[2]",
             "--conf",
@@ -51,10 +48,7 @@ def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: Spark
             *paths,
             "--output",
             str(output),
-            "--report",
-            str(report),
-            "--pause-s",
-            "0.1",
+            *more,
         ],
         env=environ,
         cwd=tmp_path,
@@ -63,13 +57,36 @@ def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: Spark
         timeout=RUN_TIMEOUT_S,
         check=False,
     )
+
+
+def columns_are_as_documented(spark: SparkSession, output: Path) -> None:
+    """Also those of tables without rows."""
+    for name, columns in TABLES.items():
+        found = {one.name: one.dataType.simpleString() for one in spark.read.parquet(f"file://{output}/{name}").schema}
+        assert found == {**columns, "date": "date"}, name
+        assert {path.name[:5] for path in (output / name).iterdir() if path.is_dir()} == {"date="}
+
+
+def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: SparkSession) -> None:
+    cluster = busy_day(seed=21, runs=8)
+    paths = cluster.write(str(tmp_path / "journals"))
+    whole = Path(paths[0], "current.jsonl").read_bytes().splitlines()
+    with open(os.path.join(paths[0], "current.jsonl"), "ab") as current:
+        current.write(b'{"type":"task-sta')
+    output, report = tmp_path / "out", tmp_path / "report.html"
+    done = submit(tmp_path, paths, output, "--report", str(report), "--pause-s", "0.1")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "pausing for 0.1 s in a Spark task" in done.stdout
-    counts = {name: spark.read.parquet(f"file://{output}/{name}").count() for name in job.TABLES}
+    counts = {name: spark.read.parquet(f"file://{output}/{name}").count() for name in TABLES}
     reference = merge(cluster.records())
     launches = sum(record["type"] == "task-started" for record in cluster.records())
     assert (counts["events"], counts["runs"]) == (len(cluster.records()), len(reference))
     assert (counts["attempts"], counts["corrupt"]) == (launches, 1)
+    assert (counts["nodes"], counts["elections"], counts["audit"]) == (3, 0, counts["audit"])
+    columns_are_as_documented(spark, output)
+    (torn,) = spark.read.parquet(f"file://{output}/corrupt").collect()
+    assert (torn.source, torn.line_number) == (f"{paths[0]}/current.jsonl", len(whole) + 1)
+    assert (torn.problem, bytes(torn.line)) == ("torn", b'{"type":"task-sta')
     states = {row.uuid: row.state for row in spark.read.parquet(f"file://{output}/runs").collect()}
     assert states == {uuid: run.state for uuid, run in reference.items()}
     page = report.read_text(encoding="utf-8")

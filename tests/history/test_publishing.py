@@ -148,10 +148,10 @@ def test_a_segment_that_is_closed_meanwhile_is_found_under_its_new_name(
     one = journal(tmp_path / "edge-1", current="a")
     take = publishing._take
 
-    def close_it_first(path: str, target: str, number: int) -> str:
+    def close_it_first(path: str, target: str) -> str:
         if (one / "current.jsonl").exists():
             (one / "current.jsonl").rename(one / "00000001.jsonl")
-        return take(path, target, number)
+        return take(path, target)
 
     monkeypatch.setattr(publishing, "_take", close_it_first)
     assert contents(snapshot([str(one)], str(tmp_path / "picture")).paths) == ["a"]

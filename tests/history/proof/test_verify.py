@@ -267,7 +267,8 @@ def test_it_agrees_with_the_audit_on_spark_about_any_history(lines: Frame, tmp_p
     records = [record for number in range(400) for record in any_history(rng).records(f"job{number}")]
     journal(tmp_path, records)
     events = at_rest(transforms.events(transforms.checked(lines([encode_line(record) for record in records]))))
-    rows = audit(events, at_rest(transforms.attempts(events))).collect()
+    granted = at_rest(transforms.granted(events))
+    rows = audit(transforms.grants(granted), transforms.attempts(granted)).collect()
     kinds = {"launched_twice", "overlap", "end_unknown", "token_repeated", "token_backwards"}
 
     def of(severity: str, kind: str, run: str) -> tuple[str, str, str]:

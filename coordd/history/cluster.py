@@ -1,0 +1,143 @@
+"""What events tell beyond runs: the nodes' lives, elections, and what became of fire times. DataFrame in and out."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, functions as F  # noqa: N812 - what PySpark's users call it
+
+from coordd.core.ledger.fires import GIVEN_UP, HELD_BY_OTHERS, HELD_BY_SUSPENSION, SUSPENDED
+from coordd.core.ledger.words import MISSED, REJECTED, REVOKED
+from coordd.history.schema import ELECTIONS, FIRES, NODES, ddl
+from coordd.history.transforms import date_of
+
+# What a node says of itself, and what an election's record has: read from the line, for these few events alone.
+_SELF = ddl({"sw_ver": "string", "sw_sys": "string", "tags": "array<string>"})
+_ELECTION = ddl(
+    {
+        "id": "string",
+        "topic": "string",
+        "opened_by": "string",
+        "succession": "array<string>",
+        "abstained": "map<string,string>",
+        "silent": "array<string>",
+        "duration": "double",
+    }
+)
+ONLINE, OFFLINE, DECIDED = "worker-online", "worker-offline", "election-decided"
+
+# Decisions about fire times, as `job fires` names them.
+LAUNCHED, LIMITED = "launched", "limited"
+
+
+def nodes(all_events: DataFrame) -> DataFrame:
+    """One row per life of a daemon: (hostname, incarnation)."""
+    kind = F.col("type")
+    return (
+        all_events.select(
+            "hostname",
+            "incarnation",
+            "pid",
+            "type",
+            "timestamp",
+            F.when(kind == ONLINE, F.struct("clock", F.from_json("line", _SELF).alias("said"))).alias("online"),
+        )
+        .groupBy("hostname", "incarnation")
+        .agg(
+            F.max("pid").alias("pid"),
+            F.min("timestamp").alias("first_at"),
+            F.max("timestamp").alias("last_at"),
+            F.min(F.when(kind == ONLINE, F.col("timestamp"))).alias("online_at"),
+            F.max(F.when(kind == OFFLINE, F.col("timestamp"))).alias("offline_at"),
+            F.max("online").alias("online"),
+            F.count(F.lit(1)).alias("events"),
+            F.count(F.when(kind == "task-started", 1)).alias("launches"),
+        )
+        .withColumn("version", F.col("online.said.sw_ver"))
+        .withColumn("system", F.col("online.said.sw_sys"))
+        .withColumn("tags", F.col("online.said.tags"))
+        .select(*NODES, date_of("first_at").alias("date"))
+    )
+
+
+def elections(all_events: DataFrame) -> DataFrame:
+    """One row per election about a run. The node that opened it and the first of its succession both record it."""
+    return (
+        all_events.where(F.col("type") == DECIDED)
+        .select(
+            "hostname",
+            "clock",
+            "timestamp",
+            "full_hostname",
+            "run",
+            F.coalesce("attempt", F.lit(0)).alias("attempt"),
+            F.from_json("line", _ELECTION).alias("said"),
+        )
+        .where(F.col("said.id").isNotNull())
+        .groupBy("said.id")
+        .agg(
+            # The first record; maps cannot be compared, so the key stands beside the value.
+            F.min_by(
+                F.struct("run", "attempt", "timestamp", "said"), F.struct("clock", "timestamp", "full_hostname")
+            ).alias("one"),
+            F.sort_array(F.collect_set("hostname")).alias("told_by"),
+        )
+        .select(
+            "id",
+            F.regexp_extract("one.run", "^[^#@]*", 0).alias("job"),
+            "one.run",
+            "one.attempt",
+            "one.said.topic",
+            "one.said.opened_by",
+            F.col("one.timestamp").alias("decided_at"),
+            F.col("one.said.duration").alias("duration_s"),
+            F.get("one.said.succession", 0).alias("first"),
+            "one.said.succession",
+            "one.said.abstained",
+            "one.said.silent",
+            "told_by",
+        )
+        .select(*ELECTIONS, date_of("decided_at").alias("date"))
+    )
+
+
+def fires(all_runs: DataFrame, all_attempts: DataFrame) -> DataFrame:
+    """One row per fire time that has a run (JOB@TIME): its decision, and how late it was launched.
+
+    Fire times without a run (coalesced, skipped, in a blackout) are in no journal: `coordctl job fires` knows them.
+    """
+    first = all_attempts.groupBy("run").agg(
+        F.min("started").alias("launched_at"), F.min_by("hostname", "started").alias("by")
+    )
+    due = F.greatest("fire_at", "due")
+    return (
+        all_runs.where(F.col("run").contains("@") & (F.col("fire_at") > 0))
+        .select("job", "run", "fire_at", "due", "state", "reason", "result", "token")
+        .join(first, "run", "left")
+        .select(
+            "job",
+            "run",
+            "fire_at",
+            due.alias("due"),
+            _decision().alias("decision"),
+            "reason",
+            F.col("launched_at").alias("started"),
+            (F.col("launched_at") - due).alias("delay_s"),
+            F.col("by").alias("hostname"),
+            "state",
+        )
+        .select(*FIRES, date_of("fire_at").alias("date"))
+    )
+
+
+def _decision() -> Column:
+    """services.views.fires, as a column; null: not decided yet, as far as journals tell."""
+    reason = F.coalesce("reason", F.lit(""))
+    missed = (
+        F.when(reason.contains(HELD_BY_SUSPENSION), SUSPENDED)
+        .when(reason.contains(HELD_BY_OTHERS), LIMITED)
+        .otherwise(GIVEN_UP)
+    )
+    return (
+        F.when(F.col("launched_at").isNotNull() | (F.col("token") > 0), LAUNCHED)
+        .when((F.col("state") == REJECTED) & (F.col("result") == MISSED), missed)
+        .when(F.col("state").isin(REJECTED, REVOKED), REJECTED)
+    )
