@@ -213,6 +213,7 @@ class LaunchBuilder:
             "mark": run_mark(self.config.cluster.name, run),
             "master": self._master(job.launch),
             "settle_s": self.config.spark.settle,
+            "submits": job.retry.submits,
         }
         return [sys.executable, "-I", "-S", "-E", "-c", BOOT_TRACKER, json.dumps(options), "--", *submit]
 

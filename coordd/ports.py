@@ -5,7 +5,7 @@ No library's exception crosses a port: an adapter raises UnavailableError if the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from coordd.core.jobs.applications import Application
@@ -114,14 +114,17 @@ class Applications(Protocol):
     kind: str
     place: str
 
-    def find(self, mark: str) -> list[Application]:
-        """All applications of a run, also ended ones."""
+    def find(self, mark: str, known: Collection[str] = ()) -> list[Application]:
+        """All applications of a run, also ended ones. ``known``: ids that are certainly the run's."""
 
     def of_cluster(self, mark: str) -> list[Application]:
         """All applications of a coordd cluster, also ended ones."""
 
     def end(self, ident: str) -> None:
         """Ask for the end of one."""
+
+    def hidden(self, known: Collection[str] = ()) -> str:
+        """Why a living application may be the run's and is not recognised yet; "": there is none such."""
 
     def keeps_since(self, since: float) -> str:
         """Why one that was submitted after ``since`` (Unix seconds) may have been forgotten; "": it cannot."""

@@ -495,8 +495,9 @@ _KEYS = {
     "proxy_user, env, properties_file, class, lineage (as `[lineage] spark` says: OpenLineage's parent in its conf), "
     "fast_start (false; a driver that starts sooner, see [spark.md](spark.md#start-sooner))",
     "command": "`[command]`: argv, env, cwd; instead of `[spark]`",
-    "retry": "`[retry]`: attempts (1, failures), relaunches (5, losses), delay (30s), backoff (`fixed`, `linear`, "
-    "`exponential`), jitter (0; by which part of itself, up to 1, a delay grows), never_on (exit codes and patterns)",
+    "retry": "`[retry]`: attempts (1, failures), relaunches (5, losses), submits (3, calls of spark-submit in deploy "
+    "mode cluster until something is submitted), delay (30s), backoff (`fixed`, `linear`, `exponential`), "
+    "jitter (0; by which part of itself, up to 1, a delay grows), never_on (exit codes and patterns)",
 }
 
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from coordd.adapters.cluster import properties
-from coordd.adapters.cluster.opening import YARN, has_lookup
+from coordd.adapters.cluster.opening import STANDALONE, YARN, has_lookup
 from coordd.adapters.faststart.archive import archive_of, java_option
 from coordd.config import ownership
 from coordd.core import lineage
-from coordd.core.jobs.applications import labels, yarn_tags
+from coordd.core.jobs.applications import MARK, labels, property_mark, yarn_tags
 from coordd.core.jobs.job import Command, Job, SparkSubmit, iso
 from coordd.core.redaction import HIDDEN, is_secret_name
 from coordd.errors import UnavailableError
@@ -40,6 +40,9 @@ FAST_COMPILER = "-XX:TieredStopAtLevel=1"
 
 # The variables that add options to a driver's Java machine.
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+
+# Where spark-submit learns that it is not to wait for the application, by the scheme of the master.
+WAITS = {YARN: "yarn.submit", "k8s": "kubernetes.submission", "spark": "standalone.submit"}
 
 ENV_FILE_BYTES_MAX = 1024 * 1024
 PROPERTIES_BYTES_MAX = 1024 * 1024
@@ -250,6 +253,8 @@ def _spark_argv(
             "spark.coordd.token.nonce": attempt_info.nonce,  # Spark shows no value of a name with "token" in it
         }
     )
+    if master.startswith(STANDALONE) and launch.deploy_mode == "cluster":
+        del conf["spark.coordd.token.nonce"]  # it would be in the driver's command line, for every user of its machine
     if attempt_info.traceparent:  # a driver on another machine has not our environment
         conf["spark.coordd.traceparent"] = attempt_info.traceparent
     if not any(key.startswith(lineage.PREFIXES) for key in conf):  # else the job names a parent of its own
@@ -284,8 +289,10 @@ def _marks(master: str, deploy_mode: str, of: AttemptInfo) -> dict[str, str]:
     if master.startswith("k8s://"):
         conf.update({f"spark.kubernetes.driver.label.{key}": value for key, value in labels(*identity).items()})
         conf["spark.kubernetes.driver.annotation.coordd-run"] = of.run
+    if deploy_mode == "cluster" and master.startswith(STANDALONE):
+        conf[MARK] = property_mark(*identity)
     if deploy_mode == "cluster" and has_lookup(master):  # the tracker follows it from then on
-        conf[f"spark.{'yarn.submit' if master == YARN else 'kubernetes.submission'}.waitAppCompletion"] = "false"
+        conf[f"spark.{WAITS.get(master.partition('://')[0], WAITS[YARN])}.waitAppCompletion"] = "false"
     return conf
 
 

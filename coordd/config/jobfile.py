@@ -205,6 +205,7 @@ class _Reading:
         return Retry(
             attempts=said.get("attempts", default.attempts),
             relaunches=said.get("relaunches", default.relaunches),
+            submits=said.get("submits", default.submits),
             delay_s=said.get("delay", default.delay_s),
             backoff=said.get("backoff", default.backoff),
             never_on_codes=tuple([item for item in never_on if isinstance(item, int)]),
@@ -285,12 +286,18 @@ class _Reading:
                 f'a Standalone master ("{master}") refuses Python programs in deploy mode cluster: write deploy_mode ='
                 ' "client", or give a jar',
             )
-        elif on_lost == "relaunch" and not (master == "yarn" or master.startswith("k8s://")):
+        elif master.startswith("spark://") and launch.conf.get("spark.driver.supervise", "false") != "false":
+            self.wrong(
+                "spark.conf",
+                '"spark.driver.supervise" lets the Standalone master start a failed driver again by itself, beside'
+                " the attempts that coordd counts: write attempts under [retry] instead",
+            )
+        elif on_lost == "relaunch" and not (master == "yarn" or master.startswith(("k8s://", "spark://"))):
             self.wrong(
                 "on_lost",
                 'on_lost = "relaunch" with deploy_mode = "cluster" needs a look-up of the application that the lost'
-                f' attempt may have left running, and master "{master}" has none: only yarn and k8s:// show what'
-                ' belongs to a run. Write on_lost = "hold"',
+                f' attempt may have left running, and master "{master}" has none: only yarn, k8s:// and spark:// show'
+                ' what belongs to a run. Write on_lost = "hold"',
             )
 
     def identity(self, launch: SparkSubmit, config: Config) -> None:

@@ -29,6 +29,7 @@ BLACKOUTS_MAX = 100
 
 PRIORITY_MAX = 1_000_000
 TRIES_MAX = 1000
+SUBMITS_MAX = 20
 MEMORY_MIN, MEMORY_MAX = 16 * 2**20, 2**62
 
 # Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
@@ -43,6 +44,7 @@ OWNED_CONF = {
     "spark.kubernetes.driver.pod.name": "coordd uses it to find a run's driver",
     "spark.yarn.submit.waitAppCompletion": "coordd follows the application itself",
     "spark.kubernetes.submission.waitAppCompletion": "coordd follows the application itself",
+    "spark.standalone.submit.waitAppCompletion": "coordd follows the application itself",
     "spark.master": "write master under [spark]",
     "spark.submit.deployMode": "write deploy_mode under [spark]",
 }
@@ -365,6 +367,7 @@ COMMAND: dict[str, values.Reader] = {"argv": _argv, "env": _env, "cwd": values.p
 RETRY: dict[str, values.Reader] = {
     "attempts": values.whole(1, TRIES_MAX),
     "relaunches": values.whole(0, TRIES_MAX),
+    "submits": values.whole(1, SUBMITS_MAX),
     "delay": parse_duration,
     "backoff": values.one_of(*words.BACKOFF),
     "jitter": _part,

@@ -134,6 +134,14 @@ def test_a_whole_spark_job(environ: dict[str, str], tmp_path: Path) -> None:
     )
 
 
+def test_a_driver_on_standalone_has_its_marks_in_a_property_and_no_nonce(environ: dict[str, str]) -> None:
+    conf = conf_of(run(spark(master="spark://m:7077", deploy_mode="cluster"), SparkDefaults(), environ))
+
+    assert conf["spark.coordd.mark"].split(".")[2:] == ["1", "1700000000000001"]
+    assert conf["spark.standalone.submit.waitAppCompletion"] == "false"
+    assert "spark.coordd.token.nonce" not in conf, "it would be in the driver's command line"
+
+
 def test_the_environment_is_built_from_empty(environ: dict[str, str]) -> None:
     site = SparkDefaults(env={"HADOOP_CONF_DIR": "/etc/hadoop"})
     program = run(spark(env={"TZ": "UTC"}), site, environ)

@@ -23,9 +23,10 @@ def load(directory: Path, text: str, master: str = "local[*]") -> tuple[Job | No
     return job, [(problem.key, problem.message) for problem in problems]
 
 
-@pytest.mark.parametrize("master", ["yarn", "k8s://https://api.example:6443"])
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://api.example:6443", "spark://m:7077"])
 def test_a_lost_attempt_is_tried_again_where_its_application_can_be_looked_up(tmp_path: Path, master: str) -> None:
-    for text, of_site in ((CLUSTER + f'master = "{master}"\n', "local[*]"), (CLUSTER, master)):
+    given = CLUSTER.replace(".py", ".jar")
+    for text, of_site in ((given + f'master = "{master}"\n', "local[*]"), (given, master)):
         job, problems = load(tmp_path, text, of_site)
 
         assert problems == []
@@ -36,7 +37,12 @@ def test_a_lost_attempt_is_tried_again_where_its_application_can_be_looked_up(tm
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
-        (CLUSTER.replace(".py", ".jar") + STANDALONE, "on_lost", 'master "spark://m:7077" has none'),
+        (CLUSTER + 'master = "local[2]"\n', "on_lost", 'master "local[2]" has none'),
+        (
+            CLUSTER.replace(".py", ".jar") + STANDALONE + 'conf = { "spark.driver.supervise" = "true" }\n',
+            "spark.conf",
+            "write attempts under [retry]",
+        ),
         ('on_lost = "hold"\n' + CLUSTER + STANDALONE, "spark.deploy_mode", "refuses Python programs"),
         (SPARK + 'conf = { "spark.kubernetes.driver.pod.name" = "x" }\n', "spark.conf", "to find a run's driver"),
         (SPARK + 'conf = { "spark.yarn.submit.waitAppCompletion" = "x" }\n', "spark.conf", "follows the application"),
@@ -48,10 +54,3 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path, text: str, key: str, sai
     assert job is None
     assert found == key
     assert said in why
-
-
-def test_a_jar_on_a_standalone_master_is_held(tmp_path: Path) -> None:
-    job, problems = load(tmp_path, 'on_lost = "hold"\n' + CLUSTER.replace(".py", ".jar") + STANDALONE)
-
-    assert problems == []
-    assert job is not None

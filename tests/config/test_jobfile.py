@@ -74,7 +74,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         class_name="com.example.Main",
         lineage=True,
     )
-    assert job.retry == Retry(3, 0, 60.0, "exponential", (2, -9), ("OutOfMemory.*",), 0.25)
+    assert job.retry == Retry(3, 0, 60.0, "exponential", (2, -9), ("OutOfMemory.*",), 0.25, 2)
     assert job.params == {"region": "eu", "n": "3", "full": "true"}
     assert (job.misfire, job.overlap, job.on_lost, job.placement) == ("all", "queue", "hold", "first")
     assert (job.tags, job.priority, job.timeout_s, job.lease_s) == (("gpu",), -3, 90.0, 120.0)
@@ -128,7 +128,7 @@ BAD_JOBS = [
     (SPARK + 'args = ["{"]\n', "spark.args", "write {{ and }} for braces"),
     (SPARK + 'deploy_mode = "yarn"\n', "spark.deploy_mode", "expected one of client, cluster"),
     ('on_lost = "hold"\n' + SPARK + 'fast_start = true\ndeploy_mode = "cluster"\n', "spark.fast_start", "Leave it out"),
-    (SPARK + 'deploy_mode = "cluster"\n', "on_lost", 'master "local[*]" has none: only yarn and k8s://'),
+    (SPARK + 'deploy_mode = "cluster"\n', "on_lost", 'master "local[*]" has none: only yarn, k8s:// and spark://'),
     (SPARK + 'master = "--class"\n', "spark.master", "does not begin with"),
     (SPARK + 'jars = ["/a.jar,/b.jar"]\n', "spark.jars", "without commas"),
     (SPARK + 'keytab = "k"\n', "spark.keytab", "expected an absolute path"),

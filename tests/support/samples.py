@@ -54,6 +54,7 @@ spark.speculation = true
 [retry]
 attempts = 3
 relaunches = 0
+submits = 2
 delay = "1m"
 backoff = "exponential"
 jitter = 0.25

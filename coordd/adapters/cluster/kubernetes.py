@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -38,7 +38,7 @@ class Kubernetes:
         self._pods = f"/api/v1/namespaces/{quote(access.namespace)}/pods"
         self.place = f"{access.url}, namespace {access.namespace}"
 
-    def find(self, mark: str) -> list[Application]:
+    def find(self, mark: str, known: Collection[str] = ()) -> list[Application]:
         """All driver pods of a run, also ended ones. Raises UnavailableError: nobody can tell."""
         return [one for one in self._listed(f"{PREFIX}run={mark}") if one.run_mark == mark]
 
@@ -52,6 +52,10 @@ class Kubernetes:
         url, answer = self._ask("DELETE", f"{self._pods}/{quote(ident)}", json.dumps(options).encode())
         if answer.status not in (200, 202, 404):
             raise UnavailableError(f"{url}: expected 200 for its end, found {answer.status} {shown(answer.content)}")
+
+    def hidden(self, known: Collection[str] = ()) -> str:
+        """Marks are shown as soon as an application is."""
+        return ""
 
     def keeps_since(self, since: float) -> str:
         """Why a driver pod that was made after ``since`` may be gone without a trace; "": it cannot.

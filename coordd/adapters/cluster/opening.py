@@ -11,12 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from coordd.ports import Applications
 
-YARN, KUBERNETES = "yarn", "k8s://"
+YARN, KUBERNETES, STANDALONE = "yarn", "k8s://", "spark://"
 
 
 def has_lookup(master: str) -> bool:
     """True if applications can be found again on this master."""
-    return master == YARN or master.startswith(KUBERNETES)
+    return master == YARN or master.startswith((KUBERNETES, STANDALONE))
 
 
 def open_manager(
@@ -35,4 +35,10 @@ def open_manager(
         from coordd.adapters.cluster.kubernetes import Kubernetes
 
         return Kubernetes(Access(master, conf, env), answer_s=answer_s, kept_s=kept_s)
-    raise UnavailableError(f"applications on {master} cannot be looked up: only YARN and Kubernetes show our marks")
+    if master.startswith(STANDALONE):
+        from coordd.adapters.cluster.standalone import Standalone
+
+        return Standalone(master, conf, answer_s=answer_s)
+    raise UnavailableError(
+        f"applications on {master} cannot be looked up: only YARN, Kubernetes and Standalone show our marks"
+    )

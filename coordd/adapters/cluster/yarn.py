@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -44,7 +44,7 @@ class Yarn:
         self._answer_s = answer_s
         self.place = " or ".join(self._urls)
 
-    def find(self, mark: str) -> list[Application]:
+    def find(self, mark: str, known: Collection[str] = ()) -> list[Application]:
         """All applications of a run, also ended ones. Raises UnavailableError: nobody can tell."""
         return [one for one in self._listed(mark) if one.run_mark == mark]
 
@@ -60,6 +60,10 @@ class Yarn:
             raise UnavailableError(
                 f"{url}: expected 202 for the end of {ident}, found {answer.status} {shown(answer.content)}"
             )
+
+    def hidden(self, known: Collection[str] = ()) -> str:
+        """Marks are shown as soon as an application is."""
+        return ""
 
     def keeps_since(self, since: float) -> str:
         """Why an application that was submitted after ``since`` (Unix seconds) may have been forgotten; "": it cannot.

@@ -1,8 +1,9 @@
 """The applications of a run on a cluster manager: how they are marked, and what an attempt does about those it finds.
 
 In deploy mode "cluster" the driver lives on the cluster, and outlives the process that submitted it. So each
-application carries marks (tags of YARN, labels of Kubernetes) that are known before it is submitted. An attempt looks
-for its run's mark before it submits anything. The tracker loads this file with the standard library alone.
+application carries marks (tags of YARN, labels of Kubernetes, a property on Standalone) that are known before it is
+submitted. An attempt looks for its run's mark before it submits anything. The tracker loads this file with the standard
+library alone.
 """
 
 import hashlib
@@ -29,6 +30,9 @@ ATTEMPT = "attempt"
 TOKEN = "token"  # noqa: S105  # a word
 CLUSTER = "cluster"
 PREFIX = "coordd-"
+
+# The property with all marks. Spark hides values with the words "token" and "secret" in its logs: this has none.
+MARK = "spark.coordd.mark"
 
 # The ledger writes this when a person has decided that a run with an unknown end is to be tried again, and when one
 # replays a run that was given up.
@@ -108,6 +112,11 @@ def labels(cluster: str, run: str, attempt: int, token: int) -> dict[str, str]:
         f"{PREFIX}{ATTEMPT}": str(attempt),
         f"{PREFIX}{TOKEN}": str(token),
     }
+
+
+def property_mark(cluster: str, run: str, attempt: int, token: int) -> str:
+    """All marks in one text: the property MARK of a driver on Standalone."""
+    return f"{run_mark(cluster, run)}.{cluster_mark(cluster)}.{attempt}.{token}"
 
 
 def number(text: object, *, missing: int) -> int:

@@ -50,6 +50,7 @@ class Schedule(msgspec.Struct, frozen=True):
 class Retry(msgspec.Struct, frozen=True):
     """Retries after failures (``attempts``, in total) and after losses (``relaunches``), counted separately.
 
+    ``submits``: how often an attempt whose driver is on a cluster may call spark-submit until something is submitted.
     ``jitter``: by which part of itself, 0 to 1, the delay after a failure may grow.
     """
 
@@ -60,6 +61,7 @@ class Retry(msgspec.Struct, frozen=True):
     never_on_codes: tuple[int, ...] = ()
     never_on_patterns: tuple[str, ...] = ()
     jitter: float = 0.0
+    submits: int = 3
 
 
 class SparkSubmit(msgspec.Struct, frozen=True):

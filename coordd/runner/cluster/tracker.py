@@ -44,9 +44,15 @@ POLL_GROWS = 1.3
 TRIES = 5
 TRY_AGAIN_S = 2.0
 
-# If spark-submit has failed by itself and has printed no id of an application, the attempt counts as failed after this
-# number of look-ups that find nothing.
+# If spark-submit has failed by itself and has printed no id of an application, nothing was submitted after this number
+# of look-ups that find nothing. Then it is called again after a pause (seconds), which triples each time.
 EMPTY_LOOKUPS = 3
+SUBMIT_AGAIN_S = 10.0
+SUBMIT_AGAIN_MAX_S = 300.0
+
+# The variables of an attempt that a driver elsewhere has no use for. A Standalone master gives a driver the environment
+# of its spark-submit, and a driver that finds the launcher's port connects to its own machine, where nobody listens.
+OURS_ALONE = ("COORDD_NONCE", "COORDD_GUARD", "COORDD_SOCKET", "_SPARK_LAUNCHER_PORT", "_SPARK_LAUNCHER_SECRET")
 
 # An application that was seen is gone when this number of look-ups in a row does not show it.
 MISSING_LOOKUPS = 5
@@ -68,6 +74,9 @@ EXIT_UNAVAILABLE = 69
 EXIT_STOPPED = 143
 
 OUTPUT_BYTES = 65536
+
+# The ids of drivers on Standalone begin so.
+DRIVER = "driver-"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +105,7 @@ def main() -> None:
 
 class Tracker:
     """One attempt's submission or adoption. ``options``: mark, master, settle_s (seconds until a submitted application
-    is shown).
+    is shown), submits (how often spark-submit may be called).
     """
 
     def __init__(self, options: dict[str, Any], command: Sequence[str], link: Link) -> None:
@@ -104,11 +113,14 @@ class Tracker:
         self.settle_s = float(options["settle_s"])
         self.poll_max_s = float(options.get("poll_max_s", POLL_MAX_S))
         self.try_again_s = float(options.get("try_again_s", TRY_AGAIN_S))
+        self.submits = int(options.get("submits", 1))
+        self.submit_again_s = float(options.get("submit_again_s", SUBMIT_AGAIN_S))
         self.master = str(options["master"])
         self.command = list(command)
         self.link = link
         self.earlier: list[Earlier] = []
         self.following = ""  # the application's id
+        self.named = ""  # the id that a Standalone master has given to the driver that was submitted
         self.submitting = False  # something was submitted, or may have been, and no application is known yet
         self._manager: Applications | None = None
         self._stopped = False
@@ -178,7 +190,10 @@ class Tracker:
                 self._wait(self.try_again_s)
             try:
                 self.earlier, asked = self.link.history(), True
-                return self._decide()
+                decision = self._decide()
+                if decision.word == applications.SUBMIT and self.earlier and (why := self._way().hidden(self._known())):
+                    raise UnavailableError(why)
+                return decision
             except UnavailableError as exc:
                 why = f"error: nothing was launched, because the look-up of earlier applications failed: {exc}"
                 say(why)
@@ -188,7 +203,29 @@ class Tracker:
         return self._finish(EXIT_UNAVAILABLE, why)
 
     def _submit(self) -> Decision:
-        """Run spark-submit, and wait until its application is shown."""
+        """Call spark-submit until its application is shown. Calls that submit nothing are counted here, apart from the
+        failures of applications.
+        """
+        again_s = self.submit_again_s
+        for number in range(1, self.submits + 1):
+            decision, code = self._submit_once()
+            if decision is not None:
+                return decision
+            why = (
+                f"submission {number} of {self.submits} failed: spark-submit ended with exit code {code}, and nothing"
+                " was submitted"
+            )
+            if number == self.submits:
+                self._finish(code, why)
+            say(f"{why}; the next one in {again_s:g} s")
+            self._wait(again_s)
+            again_s = min(SUBMIT_AGAIN_MAX_S, 3 * again_s)
+        raise AssertionError("submits is at least 1")
+
+    def _submit_once(self) -> tuple[Decision | None, int]:
+        """Run spark-submit, and wait until its application is shown; None, and the exit code, if nothing was
+        submitted.
+        """
         command = list(self.command)
         if self._way().kind == "kubernetes":
             command[1:1] = ["--conf", f"spark.kubernetes.driver.pod.name={pod_name(self.mark, self.earlier)}"]
@@ -203,13 +240,13 @@ class Tracker:
             try:
                 decision = self._decide()
                 if decision.word in (ADOPT, TAKE_END):
-                    return decision
+                    return decision, code
                 empty += 1
             except UnavailableError as exc:
                 self._complain(exc)
             if refused and empty >= EMPTY_LOOKUPS:
                 self.submitting = False
-                self._finish(code, f"spark-submit failed with exit code {code}, and nothing was submitted")
+                return None, code
             if time.monotonic() >= until:
                 self.lose_sight(
                     f"spark-submit ended with {code}, and no application with the tag {self.mark} was shown within"
@@ -220,8 +257,10 @@ class Tracker:
 
     def _run_to_its_end(self, command: list[str]) -> tuple[int, str]:
         """The exit code of spark-submit, and the application id that it has printed."""
+        standalone = self._way().kind == "standalone"
+        env = {name: value for name, value in os.environ.items() if not (standalone and name in OURS_ALONE)}
         try:
-            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
         except OSError as exc:
             self.submitting = False
             self._finish(127, f"cannot execute {command[0]}: {exc}")
@@ -238,6 +277,9 @@ class Tracker:
             if data:
                 os.write(1, data)
                 seen = seen or printed.search(data)
+                if standalone and seen.startswith(DRIVER) and not self.named:
+                    self.named = seen  # the master has accepted it, and shows it from now on
+                    self._follows(seen)
                 continue
             if ended:
                 return child.returncode, seen or printed.search(b"\n")
@@ -298,7 +340,12 @@ class Tracker:
         return self._manager
 
     def _find(self) -> list[Application]:
-        return self._way().find(self.mark)
+        return self._way().find(self.mark, self._known())
+
+    def _known(self) -> set[str]:
+        """The applications that are certainly of this run, and whose end the ledger may not know."""
+        left = [one.application_id for one in self.earlier if not one.settled]
+        return {self.following, self.named, *left} - {""}
 
     def _decide(self) -> Decision:
         return decide(self._find(), self.earlier)

@@ -121,8 +121,9 @@ class Reconciling:
         manager = self.manager(job)
         if manager is None:
             return Verdict(WAIT, "its cluster manager has no look-up")
-        found = manager.find(run_mark(self.cluster, row.run))
         run, earlier = unknown_run(row, boottime() - seen.since), earlier_of(row, attempts)
+        known = {one.application_id for one in earlier if not one.settled} | {run.application_id}
+        found = manager.find(run_mark(self.cluster, row.run), known - {""})
         settle_s = self._settle_s()
         verdict = judge(run, found, earlier, settle_s=settle_s, forgets=None)
         if needs_memory(verdict):

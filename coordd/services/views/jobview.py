@@ -33,6 +33,7 @@ def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
         "retry": {
             "attempts": job.retry.attempts,
             "relaunches": job.retry.relaunches,
+            "submits": job.retry.submits,
             "delay_s": job.retry.delay_s,
             "backoff": job.retry.backoff,
             "jitter": job.retry.jitter,

@@ -249,9 +249,9 @@ def test_addresses_are_read_as_hadoop_reads_them(tmp_path: Path) -> None:
     assert place(**{f"{rm}webapp.address": "x${" + f"{rm}webapp.address" + "}"}).startswith("http://x")
 
 
-def test_only_yarn_and_kubernetes_can_be_looked_up() -> None:
+def test_a_local_master_has_no_look_up() -> None:
     assert [has_lookup(master) for master in ("yarn", "k8s://https://api", "spark://m:7077", "local[*]")] == [
-        True, True, False, False,
+        True, True, True, False,
     ]  # fmt: skip
     with pytest.raises(UnavailableError, match="cannot be looked up"):
-        open_manager("spark://m:7077", {}, {})
+        open_manager("local[*]", {}, {})

@@ -49,6 +49,10 @@ class FakeKubernetes(FakeServer):
         with self.lock:
             return [name for name, pod in self.pods.items() if pod["status"]["phase"] not in ("Succeeded", "Failed")]
 
+    def of_mark(self, mark: str) -> list[str]:
+        with self.lock:
+            return [name for name, pod in self.pods.items() if pod["metadata"]["labels"].get("coordd-run") == mark]
+
     def purge(self, name: str) -> None:
         with self.lock:
             del self.pods[name]

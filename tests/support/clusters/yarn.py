@@ -62,6 +62,10 @@ class FakeYarn(FakeServer):
         with self.lock:
             return [ident for ident, app in self.apps.items() if app["finishedTime"] == 0]
 
+    def of_mark(self, mark: str) -> list[str]:
+        with self.lock:
+            return [ident for ident, app in self.apps.items() if mark in app["applicationTags"].split(",")]
+
     def purge(self, ident: str) -> None:
         with self.lock:
             del self.apps[ident]

@@ -1,11 +1,16 @@
-"""`make applications`: the submitter is killed at each line of the launch path, on both fakes, again and again."""
+"""`make applications`: the submitter is killed at each line of the launch path, on both fakes and a real Standalone
+cluster, again and again.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
 
+from support.servers.spark import StandaloneCluster
+
 from system.applications.launch_path import play
+from system.applications.standalone import KIND
 from system.applications.tracked import FAKES
 
 
@@ -14,10 +19,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    for kind in FAKES:
-        began = time.monotonic()
-        good = play(kind, options.rounds, options.seed)
-        print(f"{kind}: one application every time, {dict(good)}, in {time.monotonic() - began:.0f} s")
+    with StandaloneCluster() as real:
+        for kind in (*FAKES, KIND):
+            began = time.monotonic()
+            good = play(kind, options.rounds, options.seed, real if kind == KIND else None)
+            print(f"{kind}: one application every time, {dict(good)}, in {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Real daemons whose jobs run on a fake cluster."""
+"""Real daemons whose jobs run on a fake cluster, or on a real Standalone one."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from contextlib import contextmanager
 from typing import Any
 
 from support.clusters.yarn import FakeYarn
+from support.servers.spark import StandaloneCluster
 
 from coordd.core.jobs.applications import run_mark
+from system.applications.standalone import RealPlace
 from system.applications.tracked import Place
 from system.lab.cluster import Cluster, cluster_of
-from system.lab.processes import until
+from system.lab.processes import LIMIT_S, until
 
 # The name of a cluster in tests.
 CLUSTER = "default"
 
-JOB = """
-[spark]
-application = "local:///opt/app.py"
-deploy_mode = "cluster"
-"""
-
 
 @contextmanager
-def daemons_on(kind: str, size: int = 2, *, settle_s: float = 3.0, **options: Any) -> Iterator[tuple[Cluster, Place]]:
-    """A cluster of daemons, not started yet, and the fake that its jobs run on. The fake remembers everything."""
-    with cluster_of(size, lease=4.0, renew=0.5, ledger_timeout=0.5, kill_grace=1.5, **options) as cluster:
+def daemons_on(
+    kind: str, size: int = 2, *, settle_s: float = 3.0, real: StandaloneCluster | None = None, **options: Any
+) -> Iterator[tuple[Cluster, Place]]:
+    """A cluster of daemons, not started yet, and the fake that its jobs run on, or ``real``. The fake remembers
+    everything.
+    """
+    timing = {"lease": 4.0, "renew": 0.5, "ledger_timeout": 0.5, "kill_grace": 1.5, **options}
+    with cluster_of(size, **timing) as cluster:
         directory = cluster.path / "place"
         directory.mkdir()
-        place = Place(kind, directory)
+        place = Place(kind, directory) if real is None else RealPlace(real, directory)
         env = ", ".join(f"{key} = {json.dumps(value)}" for key, value in place.environment().items())
         for node in cluster.nodes:
             node.settings = "\n".join([
@@ -56,18 +57,15 @@ def applications(place: Place) -> list[str]:
 
 def application_of(place: Place, run: str) -> list[str]:
     """The applications that were ever submitted for a run."""
-    mark, fake = run_mark(CLUSTER, run), place.fake
-    with fake.lock:
-        if isinstance(fake, FakeYarn):
-            return [ident for ident, app in fake.apps.items() if mark in app["applicationTags"].split(",")]
-        return [name for name, pod in fake.pods.items() if pod["metadata"]["labels"].get("coordd-run") == mark]
+    found: list[str] = place.fake.of_mark(run_mark(CLUSTER, run))
+    return found
 
 
-def followed(cluster: Cluster, run: str) -> str:
+def followed(cluster: Cluster, run: str, limit_s: float = LIMIT_S) -> str:
     """Wait until the ledger has the application of a run that runs; returns its id."""
 
     def look() -> str:
         row = cluster.row(run)
         return str(row.get("application_id") or "") if row.get("state") == "started" else ""
 
-    return until(look, why=f"{run} has an application")
+    return until(look, limit_s, why=f"{run} has an application")

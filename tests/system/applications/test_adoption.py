@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from system.applications.daemons import JOB, applications, daemons_on, followed
+from system.applications.daemons import applications, daemons_on, followed
 from system.applications.tracked import FAKES
 from system.lab.processes import until
 
@@ -18,7 +18,7 @@ RUN = "nightly#1"
 @pytest.mark.parametrize("kind", FAKES)
 def test_the_application_of_a_dead_node_is_adopted(kind: str) -> None:
     with daemons_on(kind) as (cluster, place):
-        cluster.job_file("nightly", JOB)
+        cluster.job_file("nightly", place.job())
         cluster.start()
         cluster.nodes[0].call("run.trigger", job="nightly", id="1")
         ident = followed(cluster, RUN)
@@ -40,7 +40,7 @@ def test_the_application_of_a_dead_node_is_adopted(kind: str) -> None:
 
 def test_an_application_that_nobody_shows_any_more_waits_for_a_person() -> None:
     with daemons_on("yarn", 1) as (cluster, place):
-        cluster.job_file("nightly", JOB)
+        cluster.job_file("nightly", place.job())
         (node,) = cluster.start().nodes
         node.call("run.trigger", job="nightly", id="1")
         ident = followed(cluster, RUN)
@@ -67,7 +67,7 @@ def test_an_application_that_nobody_shows_any_more_waits_for_a_person() -> None:
 def test_a_cancel_that_nobody_could_confirm_is_carried_out_later() -> None:
     with daemons_on("yarn", 1) as (cluster, place):
         place.fake.dies_slowly = True
-        cluster.job_file("nightly", JOB)
+        cluster.job_file("nightly", place.job())
         (node,) = cluster.start().nodes
         node.call("run.trigger", job="nightly", id="1")
         ident = followed(cluster, RUN)

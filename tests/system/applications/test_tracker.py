@@ -90,6 +90,26 @@ def test_a_submission_that_fails_is_a_failure_when_nothing_appears(cluster: Clus
     assert cluster.alive() == []
 
 
+def test_a_submission_that_fails_is_repeated_and_counted_apart(cluster: Cluster) -> None:
+    cluster.place.submits = 3
+    attempt = cluster.start(env={"SUBMIT_TO_EXIT": "3", "SUBMIT_TO_FAIL": "2"})
+    cluster.place.fake.finish(cluster.one())
+
+    assert ended(attempt)[0] == "success"
+    assert attempt.row().failures == 0
+    said = [line for line in cluster.log(attempt).splitlines() if "submission" in line]
+    assert [line.split(" failed")[0] for line in said] == ["coordd: submission 1 of 3", "coordd: submission 2 of 3"]
+
+
+def test_submissions_that_all_fail_are_one_failure(cluster: Cluster) -> None:
+    cluster.place.submits = 2
+    attempt = cluster.start(env={"SUBMIT_TO_EXIT": "3"})
+
+    until(lambda: attempt.row().state == "retry")
+    assert (attempt.row().failures, attempt.row().exit_code) == (1, 3)
+    assert "submission 2 of 2 failed: spark-submit ended with exit code 3" in attempt.attempt().reason
+
+
 def test_an_application_that_appears_late_is_waited_for(cluster: Cluster) -> None:
     fake = cluster.place.fake
     cluster.place.go.with_suffix(".hidden").touch()

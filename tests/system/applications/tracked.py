@@ -12,7 +12,9 @@ from typing import Any
 
 from support.clusters.kubernetes import FakeKubernetes
 from support.clusters.yarn import FakeYarn
+from support.servers.spark import StandaloneCluster
 
+from coordd.adapters.spark import pip_spark_home
 from coordd.core.jobs.applications import labels, run_mark, yarn_tags
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim
@@ -33,12 +35,14 @@ POLICY = Policy(on_lost="hold", attempts=3, delay_s=0.0)
 class Place:
     """A fake cluster, and what an attempt on it is started with."""
 
-    def __init__(self, kind: str, directory: Path) -> None:
+    def __init__(self, kind: str, directory: Path, real: StandaloneCluster | None = None) -> None:
+        """``real``: a cluster in the place of the fake."""
         self.kind = kind
         self.directory = directory
-        self.fake: FakeYarn | FakeKubernetes = FakeYarn() if kind == "yarn" else FakeKubernetes()
+        self.fake: Any = real or (FakeYarn() if kind == "yarn" else FakeKubernetes())
         self.go = directory / "go"
         self.settle_s = 30.0
+        self.submits = 1
 
     @property
     def master(self) -> str:
@@ -50,6 +54,10 @@ class Place:
             env |= self.fake.configuration(self.directory / "conf")
         return {**env, "SUBMIT_GO": str(self.go), "PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
 
+    def job(self) -> str:
+        """The file of a job whose driver runs here."""
+        return '[spark]\napplication = "local:///opt/app.py"\ndeploy_mode = "cluster"\n'
+
     def conf(self, run: str, attempt: int, token: int) -> str:
         """The properties file of an attempt, as the daemon writes it."""
         if self.kind == "yarn":
@@ -60,7 +68,10 @@ class Place:
     def spark_submit(self) -> str:
         path = self.directory / "spark-submit"
         if not path.exists():
-            path.write_text(f'#!/bin/sh\nexec {sys.executable} {SUBMIT} "$@"\n')
+            path.write_text(
+                f'#!/bin/sh\n[ -z "$SUBMIT_REAL" ] || exec {pip_spark_home()}/bin/spark-submit "$@"\n'
+                f'exec {sys.executable} {SUBMIT} "$@"\n'
+            )
             path.chmod(0o755)
         return str(path)
 
@@ -68,7 +79,8 @@ class Place:
         """An application of this run appears."""
         if isinstance(self.fake, FakeYarn):
             return self.fake.submit("nightly", ",".join(yarn_tags("prod", run, attempt, token)))
-        return self.fake.submit(f"{run_mark('prod', run)}-{attempt}x", labels("prod", run, attempt, token))
+        name: str = self.fake.submit(f"{run_mark('prod', run)}-{attempt}x", labels("prod", run, attempt, token))
+        return name
 
     def fail(self, ident: str) -> None:
         if isinstance(self.fake, FakeYarn):
@@ -117,7 +129,7 @@ class Cluster:
         submit = [*(spark or (place.spark_submit(),)), "--name", "nightly", "--properties-file", str(secrets)]
         options = {
             "mark": run_mark("prod", run), "master": place.master, "settle_s": place.settle_s, "poll_max_s": 0.2,
-            "try_again_s": 0.2,
+            "try_again_s": 0.2, "submits": place.submits, "submit_again_s": 0.2,
         }  # fmt: skip
         tracker = [
             sys.executable,
@@ -148,7 +160,8 @@ class Cluster:
         return path.read_text() if path.exists() else ""
 
     def alive(self) -> list[str]:
-        return self.place.fake.alive()
+        found: list[str] = self.place.fake.alive()
+        return found
 
     def one(self) -> str:
         """The id of the only application that was ever submitted, once there is one."""
